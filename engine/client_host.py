@@ -1,0 +1,187 @@
+"""A host: answers messages for any clients it is handed. The Ray actor and the in-process grid both wrap this class.
+
+Hosts keep no state that matters: everything a client's answer depends on comes with the call or from the federation,
+so a host can be replaced at any time and the work repeated bit for bit.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import OrderedDict
+
+import numpy as np
+import torch
+
+from engine import exact_mean
+from engine.client_split import ClientSplit, split_client
+from engine.federation import ClientData, Federation, FloatArray, IntArray, Samples
+from engine.flat_model import new_model
+from engine.host_calls import EvaluateResults, FederationFacts, HostCall, QueryResults, TrainResults
+from engine.local_training import score_client, train_client
+from engine.messages import (
+    FUNCTION_KEY,
+    INITIAL_LOSS_KEY,
+    NUM_CLIENTS_KEY,
+    REPLY_KEY,
+    ROUND_KEY,
+    SEED_KEY,
+)
+from engine.queries import QueryInputs, QueryTable
+from engine.seeds import integer, stream
+from engine.training_config import LocalTraining
+
+SEEDS_KEPT = 16
+"""Splits are cheap to draw again; a host keeps those of its latest seeds only."""
+
+
+class ClientHost:
+    """Answers `train`, `evaluate` and `query` for clients of one federation, one client after the other.
+
+    Args:
+        federation: The whole federation; large arrays are shared memory where Ray provides it.
+        queries: The aggregates that clients are willing to give.
+    """
+
+    def __init__(self, federation: Federation, queries: QueryTable) -> None:
+        torch.set_num_threads(1)
+        self._federation = federation
+        self._queries = queries
+        self._model = new_model(federation.model, seed=0)
+        self._data: dict[int, ClientData] = {}
+        self._splits: OrderedDict[tuple[int, float, float], dict[int, ClientSplit]] = OrderedDict()
+        self._weight_bits = exact_mean.fraction_bits(max(1, len(federation.partition.rows)))
+
+    def facts(self) -> FederationFacts:
+        """Return what the driver must know."""
+        federation = self._federation
+        return FederationFacts(
+            num_clients=federation.num_clients,
+            client_rows=federation.partition.sizes,
+            num_classes=federation.num_classes,
+            layout=self._model.layout,
+            corrupted_clients=tuple(sorted(client for client, steps in federation.transforms.items() if steps)),
+        )
+
+    def initial_vector(self, seed: int) -> FloatArray:
+        """Return the initial model of a seed, shape `(params,)`."""
+        model = new_model(self._federation.model, integer(seed, "initial-model"))
+        return model.vector.numpy().copy()
+
+    def train(self, call: HostCall) -> TrainResults:
+        """Train each client from `call.vector`."""
+        started = time.perf_counter()
+        results = TrainResults()
+        assert call.vector is not None
+        received = torch.from_numpy(np.array(call.vector, dtype=np.float32))
+        training = LocalTraining.from_config(call.config)
+        merged = call.config[REPLY_KEY] == "merged"
+        uniform = call.session.needs.weighted_by == NUM_CLIENTS_KEY
+        total = np.zeros(len(received), np.int64)
+        vectors: list[FloatArray] = []
+        for client in call.clients:
+            try:
+                data = self._part(client, call, "train", clean=False)
+                update = train_client(
+                    self._model,
+                    received,
+                    data,
+                    training,
+                    stream(call.config[SEED_KEY], "batches", call.config[ROUND_KEY], client),
+                    rule=call.session.rule,
+                    config=call.config,
+                    state=call.states.get(client),
+                    initial_loss=bool(call.config[INITIAL_LOSS_KEY]),
+                )
+            except Exception as error:  # a client's failure is an answer, not the host's end
+                results.failures[client] = f"{type(error).__name__} in local training: {error}"
+                continue
+            results.clients.append(client)
+            results.num_examples.append(len(data))
+            results.losses.append(update.loss)
+            if update.initial_loss is not None:
+                results.initial_losses.append(update.initial_loss)
+            if update.state:
+                results.states[client] = update.state
+            if not merged:
+                vectors.append(update.vector)
+            elif exact_mean.representable(update.vector):
+                total += exact_mean.scaled(update.vector, 1 if uniform else len(data), self._weight_bits)
+            else:
+                results.diverged.append(client)
+        if merged:
+            results.total = total
+        else:
+            results.vectors = np.stack(vectors) if vectors else np.empty((0, len(received)), np.float32)
+        results.seconds = time.perf_counter() - started
+        return results
+
+    def evaluate(self, call: HostCall) -> EvaluateResults:
+        """Score `call.vector` on each client's evaluation rows, as the client has them and as they were."""
+        started = time.perf_counter()
+        results = EvaluateResults()
+        assert call.vector is not None
+        self._model.load(torch.from_numpy(np.array(call.vector, dtype=np.float32)))
+        part = call.session.evaluate_on
+        for client in call.clients:
+            try:
+                own = score_client(self._model, self._part(client, call, part, clean=False))
+                clean = own
+                if self._client(client).corrupted:
+                    clean = score_client(self._model, self._part(client, call, part, clean=True))
+            except Exception as error:  # as in train
+                results.failures[client] = f"{type(error).__name__} in evaluation: {error}"
+                continue
+            results.clients.append(client)
+            results.num_examples.append(own.num_examples)
+            results.num_correct.append(own.num_correct)
+            results.loss_sums.append(own.loss_sum)
+            results.clean_num_correct.append(clean.num_correct)
+            results.clean_loss_sums.append(clean.loss_sum)
+        results.seconds = time.perf_counter() - started
+        return results
+
+    def query(self, call: HostCall) -> QueryResults:
+        """Compute one aggregate over all local rows of each client that holds enough of them."""
+        started = time.perf_counter()
+        results = QueryResults()
+        name = str(call.config.get(FUNCTION_KEY, ""))
+        function = self._queries.get(name)
+        fewest = self._federation.min_release
+        for client in call.clients:
+            data = self._client(client).own
+            if function is None:
+                results.failures[client] = f"the query must be one of {sorted(self._queries)}, got {name!r}"
+            elif len(data) < fewest:
+                results.failures[client] = f"holds {len(data)} rows; answers only over at least {fewest}"
+            else:
+                try:
+                    inputs = QueryInputs(data, self._federation.num_classes, call.arrays, call.config)
+                    arrays = function(inputs)
+                except Exception as error:  # as in train
+                    results.failures[client] = f"{type(error).__name__} in query {name!r}: {error}"
+                    continue
+                results.clients.append(client)
+                results.num_examples.append(len(data))
+                results.arrays.append(arrays)
+        results.seconds = time.perf_counter() - started
+        return results
+
+    def _client(self, client: int) -> ClientData:
+        if client not in self._data:
+            self._data[client] = self._federation.client_data(client)
+        return self._data[client]
+
+    def _part(self, client: int, call: HostCall, part: str, clean: bool) -> Samples:
+        """Return the rows of one part of one client's split; both views share the positions."""
+        data = self._client(client)
+        session = call.session
+        key = (int(call.config[SEED_KEY]), session.test_fraction, session.validation_fraction)
+        splits = self._splits.setdefault(key, {})
+        self._splits.move_to_end(key)
+        if len(self._splits) > SEEDS_KEPT:
+            self._splits.popitem(last=False)
+        if client not in splits:
+            splits[client] = split_client(data.own.labels[data.own.rows], key[0], client, key[1], key[2])
+        positions: IntArray = getattr(splits[client], part)
+        view = data.clean if clean else data.own
+        return Samples(view.features, view.labels, view.rows[positions])

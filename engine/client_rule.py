@@ -1,0 +1,59 @@
+"""A client rule: what a strategy changes in the local training of one client.
+
+A rule is a pure triple over flat vectors. Every operation in it must be elementwise over the last axis, or reduce over
+the last axis alone, so that the same rule serves one client `(params,)` and a block of clients `(clients, params)`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+ClientState = Mapping[str, npt.NDArray[np.float32]]
+"""What a client keeps between rounds: named arrays. A value, held by the trial, not by the host."""
+
+
+@dataclass(frozen=True)
+class RuleInputs:
+    """What a rule may know when local training starts.
+
+    Attributes:
+        global_vector: The received parameters, shape `(params,)` or `(clients, params)`.
+        config: The train message's configuration (Flower's `ConfigRecord` as a plain mapping).
+        state: What the client kept from its last participation; empty the first time.
+        learning_rate: The client's step size.
+    """
+
+    global_vector: Tensor
+    config: Mapping[str, Any]
+    state: Mapping[str, Tensor]
+    learning_rate: float
+
+
+class ClientRule(Protocol):
+    """The triple. Implementations are frozen, picklable values without state of their own."""
+
+    def prepare(self, inputs: RuleInputs) -> Any:
+        """Return what the other two need; called once, before the first local step."""
+        ...
+
+    def correct_gradient(self, prepared: Any, weights: Tensor, gradient: Tensor) -> None:
+        """Change `gradient` in place; called before every step, ahead of weight decay and momentum.
+
+        Args:
+            prepared: What `prepare` returned.
+            weights: The current local parameters, shape as `global_vector`.
+            gradient: The gradient of the loss at `weights`, same shape.
+        """
+        ...
+
+    def finish(self, prepared: Any, weights: Tensor, num_steps: int) -> Mapping[str, Tensor]:
+        """Return the client's new state after its last step; an empty mapping keeps none."""
+        ...

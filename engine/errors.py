@@ -1,0 +1,57 @@
+"""Every error that fedscout raises on purpose.
+
+```
+FedscoutError
+├── UserError             what was asked for can't be done; the command line prints it and exits with 2
+│   ├── ConfigurationError    a key or a value of the configuration
+│   ├── DataError             a data set: file, column, label, partition
+│   ├── StrategyError         a strategy's parameters, or a strategy that does not fit the federation
+│   └── LogError              the output folder: another configuration, an unreadable state
+└── TrialError            a trial that can't go on; the study records the reason and fitness 0
+```
+
+The text of a `UserError` says what must hold, what was given and what is allowed, in that order.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+
+class FedscoutError(Exception):
+    """Root of the tree."""
+
+
+class UserError(FedscoutError):
+    """Something the user can mend. Carries all faults found, not just the first.
+
+    Args:
+        faults: One fault, or several; each a complete sentence.
+    """
+
+    def __init__(self, faults: str | Sequence[str]) -> None:
+        self.faults: tuple[str, ...] = (faults,) if isinstance(faults, str) else tuple(faults)
+        super().__init__("; ".join(self.faults))
+
+    def __reduce__(self) -> tuple[type[UserError], tuple[tuple[str, ...]]]:
+        return type(self), (self.faults,)
+
+
+class ConfigurationError(UserError):
+    """A key or a value of the configuration is wrong."""
+
+
+class DataError(UserError):
+    """A data set can't be read, or can't be divided as asked."""
+
+
+class StrategyError(UserError):
+    """A strategy's parameters are invalid, or do not fit the federation."""
+
+
+class LogError(UserError):
+    """The output folder can't be used as asked."""
+
+
+class TrialError(FedscoutError):
+    """A trial can't go on. Its message is the reason that the trial log keeps."""

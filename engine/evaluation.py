@@ -1,0 +1,72 @@
+"""Every client's score of one model: the trial's own record, made before a strategy sees anything.
+
+Median, trimmed mean and q-fair strategies alter the evaluation metrics that they aggregate; fitness never comes from
+those, but from here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from engine.host_calls import EvaluateResults
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """Every client's score of one model, sorted by client.
+
+    Attributes:
+        clients: Who was evaluated, shape `(clients,)`.
+        num_examples: Evaluation rows of each; 0 for a client too small to be split.
+        accuracies: Share of correct rows in `[0, 1]`, 0 where there are no rows.
+        losses: Mean cross-entropy, 0 where there are no rows.
+        clean_accuracies: The same on uncorrupted rows.
+        clean_losses: The same on uncorrupted rows.
+        failures: Reason of each client that could not be evaluated.
+    """
+
+    clients: tuple[int, ...]
+    num_examples: npt.NDArray[np.int64]
+    accuracies: npt.NDArray[np.float64]
+    losses: npt.NDArray[np.float64]
+    clean_accuracies: npt.NDArray[np.float64]
+    clean_losses: npt.NDArray[np.float64]
+    failures: Mapping[int, str]
+
+    def weighted(self, values: npt.NDArray[np.float64]) -> float:
+        """Return the mean of per-client values, weighted by evaluation rows."""
+        total = int(self.num_examples.sum())
+        return float(np.dot(values, self.num_examples) / total) if total else float("nan")
+
+
+def fold_evaluation(results: Sequence[EvaluateResults]) -> Evaluation:
+    """Join the results of hosts, in the order of the clients."""
+    rows = sorted(
+        row
+        for result in results
+        for row in zip(
+            result.clients,
+            result.num_examples,
+            result.num_correct,
+            result.loss_sums,
+            result.clean_num_correct,
+            result.clean_loss_sums,
+            strict=True,
+        )
+    )
+    table = np.array(rows, dtype=np.float64).reshape(-1, 6)
+    counts = table[:, 1]
+    shares = [np.divide(table[:, i], counts, out=np.zeros(len(table)), where=counts > 0) for i in range(2, 6)]
+    return Evaluation(
+        clients=tuple(row[0] for row in rows),
+        num_examples=counts.astype(np.int64),
+        accuracies=shares[0],
+        losses=shares[1],
+        clean_accuracies=shares[2],
+        clean_losses=shares[3],
+        failures={client: reason for result in results for client, reason in result.failures.items()},
+    )

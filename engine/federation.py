@@ -1,0 +1,165 @@
+"""A federation: which clients exist and what each of them holds.
+
+The data are two arrays, placed once; a client is a range of an index array. A client whose data a scenario corrupts
+additionally has transforms, applied to all its local rows before any split, as METHODS of the field have it: the
+client itself would not know. `own` data are what the client has, `clean` data what it would have without corruption.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from engine.seeds import stream
+
+if TYPE_CHECKING:
+    from torch import nn
+
+FloatArray = npt.NDArray[np.float32]
+IntArray = npt.NDArray[np.int64]
+ModelFactory = Callable[[], "nn.Module"]
+
+CHUNK_ROWS = 4096
+
+
+class ClientTransform(Protocol):
+    """What a scenario does to the data of one client. A picklable value."""
+
+    def __call__(
+        self, features: FloatArray, labels: IntArray, num_classes: int, generator: np.random.Generator
+    ) -> tuple[FloatArray, IntArray]:
+        """Return new `(features, labels)` of the same lengths; the arguments are not changed."""
+        ...
+
+
+@dataclass(frozen=True)
+class Partition:
+    """Rows of each client, as one index array.
+
+    Attributes:
+        rows: Row numbers of all clients, client after client, shape `(total_rows,)`.
+        offsets: Client k owns `rows[offsets[k]:offsets[k + 1]]`, shape `(num_clients + 1,)`.
+    """
+
+    rows: IntArray
+    offsets: IntArray
+
+    @classmethod
+    def from_lists(cls, clients: Sequence[npt.ArrayLike]) -> Partition:
+        """Build a partition from one sequence of row numbers a client; a client may be empty."""
+        arrays = [np.asarray(rows, dtype=np.int64).reshape(-1) for rows in clients]
+        offsets = np.concatenate([[0], np.cumsum([len(rows) for rows in arrays])]).astype(np.int64)
+        rows = np.concatenate(arrays) if arrays else np.empty(0, np.int64)
+        return cls(rows=rows, offsets=offsets)
+
+    @property
+    def num_clients(self) -> int:
+        """Number of clients, empty ones included."""
+        return len(self.offsets) - 1
+
+    @property
+    def sizes(self) -> IntArray:
+        """Number of rows of each client, shape `(num_clients,)`."""
+        return np.diff(self.offsets)
+
+    def client(self, client: int) -> IntArray:
+        """Return the row numbers of one client."""
+        return self.rows[self.offsets[client] : self.offsets[client + 1]]
+
+
+@dataclass(frozen=True)
+class Samples:
+    """Rows of a source array: what a client reads, without a copy until it is used.
+
+    Attributes:
+        features: Source features, shape `(source_rows, *feature_shape)`.
+        labels: Source labels in `[0, num_classes)`, shape `(source_rows,)`.
+        rows: The rows of the source that belong to the client, shape `(num_rows,)`.
+    """
+
+    features: FloatArray
+    labels: IntArray
+    rows: IntArray
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def take(self, positions: IntArray) -> tuple[FloatArray, IntArray]:
+        """Return copies of the features and labels at `positions` in `[0, len(self))`."""
+        rows = self.rows[positions]
+        return self.features[rows], self.labels[rows]
+
+    def chunks(self, num_rows: int = CHUNK_ROWS) -> Iterator[tuple[FloatArray, IntArray]]:
+        """Yield all rows in order, at most `num_rows` at a time, features as they are stored."""
+        for start in range(0, len(self.rows), num_rows):
+            rows = self.rows[start : start + num_rows]
+            yield self.features[rows], self.labels[rows]
+
+
+@dataclass(frozen=True)
+class ClientData:
+    """One client's local data: as it has them, and as they were before any corruption."""
+
+    own: Samples
+    clean: Samples
+
+    @property
+    def corrupted(self) -> bool:
+        """Whether the two views differ."""
+        return self.own is not self.clean
+
+
+@dataclass(frozen=True)
+class Federation:
+    """Clients, their data and the model they train. A value: placed once, read by every host.
+
+    Attributes:
+        name: For people and logs.
+        features: All rows, float32, shape `(num_rows, *feature_shape)`.
+        labels: All labels, int64 in `[0, num_classes)`, shape `(num_rows,)`.
+        num_classes: Number of classes.
+        partition: The rows of each client.
+        model: Picklable factory of the model; the engine seeds torch around the call.
+        transforms: Corruption of a client's local data, applied in order.
+        seed: Seed of the corruption (the partition was drawn from it, too).
+        affected_clients: Clients that a scenario is known to have changed, for reports and tests.
+        min_release: Fewest rows over which a client answers a query.
+        feature_names: One name per column for tabular data, else empty.
+        class_names: One name per class, or empty.
+        facts: What the builder wants on record: counts of dropped rows, realised sizes and the like.
+    """
+
+    name: str
+    features: FloatArray
+    labels: IntArray
+    num_classes: int
+    partition: Partition
+    model: ModelFactory
+    transforms: Mapping[int, tuple[ClientTransform, ...]] = field(default_factory=dict)
+    seed: int = 0
+    affected_clients: tuple[int, ...] = ()
+    min_release: int = 5
+    feature_names: tuple[str, ...] = ()
+    class_names: tuple[str, ...] = ()
+    facts: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def num_clients(self) -> int:
+        """Number of clients."""
+        return self.partition.num_clients
+
+    def client_data(self, client: int) -> ClientData:
+        """Return the local data of one client, its corruption applied."""
+        clean = Samples(self.features, self.labels, self.partition.client(client))
+        transforms = self.transforms.get(client, ())
+        if not transforms:
+            return ClientData(own=clean, clean=clean)
+        features, labels = clean.take(np.arange(len(clean)))
+        for index, transform in enumerate(transforms):
+            generator = stream(self.seed, "corruption", client, index)
+            features, labels = transform(features, labels, self.num_classes, generator)
+        return ClientData(own=Samples(features, labels, np.arange(len(labels))), clean=clean)

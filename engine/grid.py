@@ -1,0 +1,277 @@
+"""Flower's `Grid` over hosts: routing, replies, merging. How a host is reached is left to two subclasses.
+
+Messages that share one content object (as Flower's strategies make them) are one job. A job is cut into one call a
+host, and its replies are made from the hosts' results sorted by client, so nothing depends on the number of hosts.
+
+A merged job is answered by a single message from its lowest client: the exact mean with the summed weights, on which
+any weighted average of Flower's is the identity. The other clients of that job send no message of their own, unless
+they failed.
+"""
+
+from __future__ import annotations
+
+import itertools
+import time
+from abc import abstractmethod
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Generic, TypeVar
+
+import numpy as np
+import numpy.typing as npt
+from flwr.app import ArrayRecord, Error, Message, MessageType, RecordDict
+from flwr.serverapp import Grid
+from flwr.supercore.run import Run
+
+from engine.client_rule import ClientState
+from engine.evaluation import Evaluation, fold_evaluation
+from engine.federation import FloatArray
+from engine.host_calls import FederationFacts, HostCall, shard
+from engine.messages import FLAT_KEY, REPLY_KEY, client_of, node_of
+from engine.replies import TrainReplies, evaluate_contents, query_contents
+from engine.session import Session
+
+CLIENT_FAILED = 1000
+"""Error code of a client's failure; Flower's own codes lie below 100."""
+
+Handle = TypeVar("Handle")
+
+
+@dataclass
+class Job(Generic[Handle]):
+    """Messages of one content on their way."""
+
+    message_type: str
+    messages: dict[int, Message]
+    layout_named: bool
+    config: Mapping[str, Any]
+    calls: list[HostCall]
+    handles: list[Handle] = field(default_factory=list)
+
+
+class HostGrid(Grid, Generic[Handle]):
+    """A Flower grid whose nodes are the clients of one federation.
+
+    Args:
+        facts: Of the federation.
+        num_hosts: Over how many hosts the clients are spread.
+        session: What the trial fixes.
+        merge_on_hosts: Whether a merged reply is summed on the hosts (fast) or from individual replies in the
+            driver. The bits are the same; the second is for debugging and for the test of that claim.
+    """
+
+    def __init__(
+        self, facts: FederationFacts, num_hosts: int, session: Session | None = None, merge_on_hosts: bool = True
+    ) -> None:
+        self.facts = facts
+        self.session = session or Session()
+        self.server_round = 0
+        self.client_states: dict[int, ClientState] = {}
+        self.compute_seconds = 0.0
+        self._merge_on_hosts = merge_on_hosts
+        self._host_of = balance(facts.client_rows, num_hosts)
+        self._replies = TrainReplies(facts, self.session.needs.weighted_by)
+        self._message_ids = itertools.count(1)
+        self._jobs: dict[str, Job[Handle]] = {}
+        self._last_evaluation: tuple[bytes, Evaluation] | None = None
+        self._run = Run.create_empty(run_id=1)
+
+    # -- how hosts are reached ---------------------------------------------------------------------------------------
+
+    @abstractmethod
+    def _start(self, host: int, method: str, call: HostCall) -> Handle:
+        """Send one call to one host."""
+
+    @abstractmethod
+    def _wait(self, handles: Sequence[Handle], timeout: float | None) -> bool:
+        """Wait until all handles are done, at most `timeout` seconds; return whether they are."""
+
+    @abstractmethod
+    def _result(self, handle: Handle) -> Any:
+        """Return a finished call's result.
+
+        Raises:
+            TrialError: If the host was lost for good.
+        """
+
+    @abstractmethod
+    def initial_vector(self, seed: int) -> FloatArray:
+        """Return the initial model of a seed, shape `(params,)`."""
+
+    # -- Flower's interface ------------------------------------------------------------------------------------------
+
+    def set_run(self, run: Run) -> None:
+        """Set the run that messages belong to."""
+        self._run = run
+
+    @property
+    def run(self) -> Run:
+        """The run that messages belong to."""
+        return self._run
+
+    def create_message(
+        self, content: RecordDict, message_type: str, dst_node_id: int, group_id: str, ttl: float | None = None
+    ) -> Message:
+        """Make a message; the same as `flwr.app.Message`."""
+        return Message(content, dst_node_id, message_type, group_id=group_id, ttl=ttl)
+
+    def get_node_ids(self) -> Iterable[int]:
+        """Return the node ids of all clients, ascending."""
+        return [node_of(client) for client in range(self.facts.num_clients)]
+
+    def push_messages(self, messages: Iterable[Message]) -> Iterable[str]:
+        """Start the work of messages and return their ids, in order."""
+        ids = []
+        groups: dict[tuple[str, int], dict[int, Message]] = {}
+        for message in messages:
+            message_id = str(next(self._message_ids))
+            message.metadata.__dict__["_message_id"] = message_id
+            ids.append(message_id)
+            client = client_of(message.metadata.dst_node_id)
+            if not 0 <= client < self.facts.num_clients:
+                raise ValueError(f"message to node {message.metadata.dst_node_id}, which is not of this federation")
+            key = (message.metadata.message_type, id(message.content))
+            group = groups.setdefault(key, {})
+            if client in group:  # the same content twice to one client is two jobs
+                group = groups.setdefault((*key[:1], -int(message_id)), {})
+            group[client] = message
+        for (message_type, _), group in groups.items():
+            job = self._job(message_type.partition(".")[0], group)
+            for message in group.values():
+                self._jobs[message.metadata.message_id] = job
+        return ids
+
+    def pull_messages(self, message_ids: Iterable[str]) -> Iterable[Message]:
+        """Return the replies to those messages whose work is done; each reply is handed over once."""
+        return self._collect(list(message_ids), timeout=0.0)
+
+    def send_and_receive(self, messages: Iterable[Message], *, timeout: float | None = None) -> Iterable[Message]:
+        """Send messages and wait for their replies, sorted by client.
+
+        Args:
+            messages: To any clients, of any types.
+            timeout: Seconds; work not done by then is left out of the replies. None waits.
+        """
+        return self._collect(list(self.push_messages(messages)), timeout)
+
+    # -- beyond Flower's interface -----------------------------------------------------------------------------------
+
+    def evaluate_all(self, arrays: ArrayRecord) -> Evaluation:
+        """Score a model on every client, without messages: the trial's own evaluation.
+
+        A strategy that afterwards evaluates the same arrays is answered from this result.
+        """
+        named = FLAT_KEY not in arrays
+        vector = self.flat_vector(arrays)
+        job: Job[Handle] = Job(MessageType.EVALUATE, {}, named, self._config({}), [])
+        self._launch(job, range(self.facts.num_clients), vector=vector)
+        self._wait(job.handles, None)
+        evaluation = fold_evaluation(self._results(job))
+        self._last_evaluation = (vector.tobytes(), evaluation)
+        return evaluation
+
+    def flat_vector(self, arrays: ArrayRecord) -> FloatArray:
+        """Return the flat vector of a flat or named record.
+
+        Raises:
+            ValueError: If the names or shapes are not the model's.
+        """
+        if list(arrays) == [FLAT_KEY]:
+            return np.asarray(arrays[FLAT_KEY].numpy(), dtype=np.float32)
+        return self.facts.layout.join({name: array.numpy() for name, array in arrays.items()})
+
+    # -- jobs --------------------------------------------------------------------------------------------------------
+
+    def _config(self, given: Mapping[str, Any]) -> dict[str, Any]:
+        return {**self.session.defaults(self.server_round), **given}
+
+    def _job(self, message_type: str, messages: dict[int, Message]) -> Job[Handle]:
+        """Read the content that the messages share, and start the work."""
+        content = next(iter(messages.values())).content
+        config = self._config({key: value for r in content.config_records.values() for key, value in r.items()})
+        records = list(content.array_records.values())
+        job: Job[Handle] = Job(message_type, messages, False, config, [])
+        if message_type == MessageType.QUERY:
+            arrays = {name: array.numpy() for name, array in records[0].items()} if records else {}
+            self._launch(job, messages, arrays=arrays)
+            return job
+        if message_type not in (MessageType.TRAIN, MessageType.EVALUATE):
+            raise ValueError(f"message type must be train, evaluate or query, got {message_type!r}")
+        if len(records) != 1:
+            raise ValueError(f"a {message_type} message must hold exactly one ArrayRecord, got {len(records)}")
+        job.layout_named = FLAT_KEY not in records[0]
+        vector = self.flat_vector(records[0])
+        if message_type == MessageType.EVALUATE and self._last_evaluation is not None:
+            known, _ = self._last_evaluation
+            if known == vector.tobytes():
+                return job
+        self._launch(job, messages, vector=vector)
+        return job
+
+    def _launch(
+        self,
+        job: Job[Handle],
+        clients: Iterable[int],
+        vector: FloatArray | None = None,
+        arrays: Mapping[str, npt.NDArray[Any]] | None = None,
+    ) -> None:
+        config = job.config
+        if job.message_type == MessageType.TRAIN and not self._merge_on_hosts:
+            config = {**config, REPLY_KEY: "individual"}
+        for host, members in shard(list(clients), self._host_of).items():
+            states = {c: self.client_states[c] for c in members if c in self.client_states}
+            call = HostCall(members, self.session, config, vector, arrays or {}, states)
+            job.calls.append(call)
+            job.handles.append(self._start(host, job.message_type, call))
+
+    def _results(self, job: Job[Handle]) -> list[Any]:
+        results = [self._result(handle) for handle in job.handles]
+        self.compute_seconds += sum(result.seconds for result in results)
+        return results
+
+    def _collect(self, message_ids: list[str], timeout: float | None) -> list[Message]:
+        """Gather the replies of finished jobs, in the order of the clients."""
+        deadline = None if timeout is None else time.monotonic() + timeout
+        jobs = {id(self._jobs[m]): self._jobs[m] for m in message_ids if m in self._jobs}
+        replies: list[Message] = []
+        for job in jobs.values():
+            left = None if deadline is None else max(0.0, deadline - time.monotonic())
+            if not self._wait(job.handles, left):
+                continue
+            replies.extend(self._reply_messages(job))
+            for message in job.messages.values():
+                self._jobs.pop(message.metadata.message_id, None)
+        return sorted(replies, key=lambda reply: reply.metadata.src_node_id)
+
+    def _reply_messages(self, job: Job[Handle]) -> list[Message]:
+        if job.message_type == MessageType.TRAIN:
+            results = self._results(job)
+            for result in results:
+                self.client_states.update(result.states)
+            contents, failures = self._replies.train(job.config[REPLY_KEY] == "merged", job.layout_named, results)
+        elif job.message_type == MessageType.QUERY:
+            contents, failures = query_contents(self._results(job))
+        else:
+            if job.handles or self._last_evaluation is None:
+                evaluation = fold_evaluation(self._results(job))
+            else:
+                evaluation = self._last_evaluation[1]
+            contents, failures = evaluate_contents(job.messages, evaluation)
+        replies = [Message(content, reply_to=job.messages[client]) for client, content in contents.items()]
+        for client, reason in failures.items():
+            if client in job.messages:
+                replies.append(Message(Error(CLIENT_FAILED, reason), reply_to=job.messages[client]))
+        for reply in replies:
+            reply.metadata.__dict__["_message_id"] = str(next(self._message_ids))
+        return replies
+
+
+def balance(client_rows: npt.NDArray[np.int64], num_hosts: int) -> dict[int, int]:
+    """Assign clients to hosts, the largest first, each to the least loaded host; ties go to the lower index."""
+    loads = np.zeros(max(1, num_hosts), dtype=np.int64)
+    host_of = {}
+    for client in np.argsort(-client_rows, kind="stable"):
+        host = int(np.argmin(loads))
+        host_of[int(client)] = host
+        loads[host] += int(client_rows[client]) + 1
+    return host_of

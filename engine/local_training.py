@@ -1,0 +1,146 @@
+"""One client, plainly: the definition of local training and evaluation.
+
+Every faster path is held to this loop by tests. The loss is the mean cross-entropy of a batch; an epoch is one
+permutation of the training rows cut into batches; a last batch of a single row joins its predecessor (batch
+normalisation has no variance over one row).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from engine.client_rule import ClientRule, ClientState, RuleInputs
+from engine.federation import FloatArray, IntArray, Samples
+from engine.flat_model import FlatModel
+from engine.optimizers import new_optimizer
+from engine.training_config import LocalTraining
+
+EVALUATION_ROWS = 4096
+
+
+@dataclass(frozen=True)
+class ClientUpdate:
+    """What one client's training gives.
+
+    Attributes:
+        vector: Parameters and buffers after training, shape `(layout.size,)`.
+        num_steps: Optimiser steps made.
+        loss: Mean training loss over all rows seen.
+        initial_loss: Mean loss of the received model on the training rows, if asked for.
+        state: What the client keeps for its next participation.
+    """
+
+    vector: FloatArray
+    num_steps: int
+    loss: float
+    initial_loss: float | None
+    state: ClientState
+
+
+@dataclass(frozen=True)
+class ClientScore:
+    """How a model does on some rows: sums, so that shares and means can be formed later."""
+
+    num_examples: int
+    num_correct: int
+    loss_sum: float
+
+
+def batch_bounds(num_rows: int, batch_size: int) -> list[tuple[int, int]]:
+    """Return `(start, stop)` of each batch of an epoch."""
+    starts = list(range(0, num_rows, batch_size))
+    if batch_size > 1 and len(starts) > 1 and num_rows - starts[-1] == 1:
+        starts.pop()
+    return list(zip(starts, [*starts[1:], num_rows], strict=True)) if num_rows else []
+
+
+def epoch_orders(num_rows: int, local_epochs: int, generator: np.random.Generator) -> Iterator[IntArray]:
+    """Yield one permutation of the training rows an epoch."""
+    for _ in range(local_epochs):
+        yield generator.permutation(num_rows)
+
+
+def as_tensors(features: FloatArray, labels: IntArray) -> tuple[Tensor, Tensor]:
+    """Wrap freshly taken rows; no copy."""
+    return torch.from_numpy(features), torch.from_numpy(labels)
+
+
+def train_client(
+    model: FlatModel,
+    received: Tensor,
+    data: Samples,
+    training: LocalTraining,
+    generator: np.random.Generator,
+    rule: ClientRule | None = None,
+    config: Mapping[str, Any] | None = None,
+    state: ClientState | None = None,
+    initial_loss: bool = False,
+) -> ClientUpdate:
+    """Train one client from the received parameters.
+
+    Args:
+        model: Scratch model, overwritten.
+        received: The global vector, shape `(layout.size,)`.
+        data: The client's training rows, at least one.
+        training: Epochs, batches, optimiser.
+        generator: Draws the batches; from (seed, round, client).
+        rule: What the strategy changes, or None.
+        config: The train message's configuration, for the rule.
+        state: What the client kept, for the rule.
+        initial_loss: Whether to measure the received model on the training rows first.
+
+    Raises:
+        ValueError: If the client has no training rows.
+    """
+    if len(data) == 0:
+        raise ValueError("the client has no training rows")
+    model.load(received)
+    first_loss = score_client(model, data).loss_sum / len(data) if initial_loss else None
+    model.module.train()
+    optimizer = new_optimizer(training)
+    weights, gradient = model.weights, model.gradient
+    prepared = None
+    if rule is not None:
+        kept = {name: torch.from_numpy(np.array(array)) for name, array in (state or {}).items()}
+        start = received[: len(weights)]
+        prepared = rule.prepare(RuleInputs(start, config or {}, kept, training.learning_rate))
+    loss_sum, num_steps = 0.0, 0
+    bounds = batch_bounds(len(data), training.batch_size)
+    for order in epoch_orders(len(data), training.local_epochs, generator):
+        features, labels = as_tensors(*data.take(order))
+        for start_row, stop_row in bounds:
+            gradient.zero_()
+            loss = nn.functional.cross_entropy(model.module(features[start_row:stop_row]), labels[start_row:stop_row])
+            loss.backward()  # type: ignore[no-untyped-call]
+            if rule is not None:
+                rule.correct_gradient(prepared, weights, gradient)
+            optimizer.step(weights, gradient)
+            loss_sum += loss.item() * (stop_row - start_row)
+            num_steps += 1
+    new_state = rule.finish(prepared, weights, num_steps) if rule is not None else {}
+    return ClientUpdate(
+        vector=model.vector.numpy().copy(),
+        num_steps=num_steps,
+        loss=loss_sum / (len(data) * training.local_epochs),
+        initial_loss=first_loss,
+        state={name: tensor.numpy().copy() for name, tensor in new_state.items()},
+    )
+
+
+@torch.no_grad()
+def score_client(model: FlatModel, data: Samples) -> ClientScore:
+    """Evaluate the loaded model on all rows of `data`, in evaluation mode."""
+    model.module.eval()
+    num_correct, loss_sum = 0, 0.0
+    for chunk in data.chunks(EVALUATION_ROWS):
+        features, labels = as_tensors(*chunk)
+        outputs = model.module(features)
+        loss_sum += nn.functional.cross_entropy(outputs, labels, reduction="sum").item()
+        num_correct += int((outputs.argmax(dim=1) == labels).sum().item())
+    return ClientScore(num_examples=len(data), num_correct=num_correct, loss_sum=loss_sum)

@@ -1,0 +1,47 @@
+"""What a trial fixes for all its messages, so that a strategy that rewrites configurations can't lose it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from engine.client_rule import ClientRule
+from engine.messages import INITIAL_LOSS_KEY, REPLY_KEY, ROUND_KEY, SEED_KEY, ReplyMode
+from engine.strategy_contract import EngineNeeds
+from engine.training_config import LocalTraining
+
+EvaluationPart = Literal["test", "validation"]
+
+
+@dataclass(frozen=True)
+class Session:
+    """The engine's side of a run of messages.
+
+    Attributes:
+        seed: Fixes split, initial model and batches.
+        training: Local training, unless a message says otherwise.
+        needs: What the strategy needs; decides how replies come unless a message says otherwise.
+        rule: The strategy's change to local training.
+        evaluate_on: The part of each client's rows that evaluation reads.
+        test_fraction: Share of test rows a client.
+        validation_fraction: Share of validation rows, cut from the training rows.
+    """
+
+    seed: int = 0
+    training: LocalTraining = field(default_factory=LocalTraining)
+    needs: EngineNeeds = field(default_factory=EngineNeeds)
+    rule: ClientRule | None = None
+    evaluate_on: EvaluationPart = "test"
+    test_fraction: float = 0.2
+    validation_fraction: float = 0.0
+
+    def defaults(self, server_round: int) -> dict[str, Any]:
+        """Return the configuration that a message's own entries are laid over."""
+        reply: ReplyMode = self.needs.replies
+        return {
+            **self.training.to_config(),
+            SEED_KEY: self.seed,
+            ROUND_KEY: server_round,
+            REPLY_KEY: reply,
+            INITIAL_LOSS_KEY: self.needs.initial_loss,
+        }

@@ -1,0 +1,37 @@
+"""The parameters of local training, as a train message carries them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Literal, Self
+
+from pydantic import BaseModel, ConfigDict, Field
+
+
+class LocalTraining(BaseModel):
+    """How a client trains in one round.
+
+    They travel in the message's configuration, so a strategy may change them per round or per client, and a real
+    Flower client reads the same keys.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    local_epochs: int = Field(default=1, ge=1, le=1000, description="passes over the client's training data")
+    batch_size: int = Field(default=32, ge=1, le=1_000_000, description="rows a step; larger than the data means all")
+    learning_rate: float = Field(default=0.2, gt=0, le=100, description="the client's step size")
+    optimizer: Literal["sgd", "adam"] = Field(
+        default="sgd", description="fresh in every round, as clients are stateless"
+    )
+    momentum: float = Field(default=0.0, ge=0, lt=1, description="of SGD; ignored by Adam")
+    weight_decay: float = Field(default=0.0, ge=0, le=10, description="added to the gradient as weight_decay * weights")
+
+    def to_config(self) -> dict[str, int | float | str]:
+        """Return the entries of a train message's configuration."""
+        return {name.replace("_", "-"): value for name, value in LocalTraining.model_dump(self).items()}
+
+    @classmethod
+    def from_config(cls, config: Mapping[str, Any]) -> Self:
+        """Read what `to_config` wrote; other keys are left alone, missing ones take their default."""
+        known = {name: config[key] for name in LocalTraining.model_fields if (key := name.replace("_", "-")) in config}
+        return cls(**known)

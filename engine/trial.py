@@ -1,0 +1,337 @@
+"""One trial: a strategy, a seed and a number of rounds in; accuracy round by round out.
+
+The rounds are driven here through the strategy's `configure_*` and `aggregate_*`, not by Flower's `Strategy.start`,
+which can't resume, stop on NaN, or evaluate other clients than it trains. Only a strategy that brings its own `start`
+is run by that.
+
+Fitness is the mean of the weighted accuracy over the last five rounds. A trial that fails has fitness 0 and keeps its
+reason.
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+import numpy as np
+import numpy.typing as npt
+from flwr.app import Array, ArrayRecord, ConfigRecord, Message
+from flwr.serverapp.strategy import Strategy
+from threadpoolctl import threadpool_limits
+
+from engine.checkpoint import CheckpointStore
+from engine.errors import TrialError
+from engine.evaluation import Evaluation
+from engine.federation import FloatArray
+from engine.flower_random import seeded_flower_random
+from engine.grid import HostGrid
+from engine.messages import METRICS_KEY, NUM_EXAMPLES_KEY, flat_record, train_config
+from engine.session import EvaluationPart, Session
+from engine.strategy_contract import Cohort, TrialStrategy
+from engine.task_identity import claim_task_identity
+from engine.training_config import LocalTraining
+
+FITNESS_ROUNDS = 5
+
+
+@dataclass(frozen=True)
+class TrialSpec:
+    """Everything that decides a trial's result, given the federation.
+
+    Attributes:
+        key: Identity of the trial; names its checkpoint.
+        strategy: What is tried.
+        seed: Fixes split, initial model, batches and client sampling.
+        num_rounds: Rounds to train, >= 1.
+        num_sampled: Clients that train in a round.
+        training: Local training.
+        evaluate_on: The part of the clients' rows that scores the rounds.
+        test_fraction: Share of test rows a client.
+        validation_fraction: Share of validation rows, cut from training rows.
+        timeout_seconds: After which the trial fails; None waits.
+        keep_model: Whether the result carries the final model.
+    """
+
+    key: str
+    strategy: TrialStrategy
+    seed: int
+    num_rounds: int
+    num_sampled: int
+    training: LocalTraining
+    evaluate_on: EvaluationPart = "test"
+    test_fraction: float = 0.2
+    validation_fraction: float = 0.0
+    timeout_seconds: float | None = None
+    keep_model: bool = False
+
+    def session(self) -> Session:
+        """Return what the grid must know of the trial."""
+        return Session(
+            seed=self.seed,
+            training=self.training,
+            needs=self.strategy.needs(),
+            rule=self.strategy.client_rule(),
+            evaluate_on=self.evaluate_on,
+            test_fraction=self.test_fraction,
+            validation_fraction=self.validation_fraction,
+        )
+
+
+@dataclass(frozen=True)
+class RoundRecord:
+    """One round, weighted over clients: accuracies in `[0, 1]`, mean cross-entropies."""
+
+    accuracy: float
+    clean_accuracy: float
+    loss: float
+    clean_loss: float
+    train_loss: float
+
+
+@dataclass(frozen=True)
+class TrialResult:
+    """What a trial gives.
+
+    Attributes:
+        status: `completed` or `failed`.
+        error: The reason of a failure.
+        rounds: One record a finished round.
+        last_evaluation: Per-client scores of the last round, or None.
+        dropped: Reasons of clients that failed in training, by round and client, such as `"3:7"`.
+        seconds: Spent in each phase by the driver of the trial, and `hosts` by the hosts.
+        vector: The final model, if asked for.
+    """
+
+    status: Literal["completed", "failed"]
+    error: str | None
+    rounds: tuple[RoundRecord, ...]
+    last_evaluation: Evaluation | None
+    dropped: dict[str, str] = field(default_factory=dict)
+    seconds: dict[str, float] = field(default_factory=dict)
+    vector: FloatArray | None = None
+
+    def _mean_of_last(self, values: list[float]) -> float:
+        return float(np.mean(values[-FITNESS_ROUNDS:])) if self.status == "completed" and values else 0.0
+
+    @property
+    def fitness(self) -> float:
+        """Mean accuracy of the last five rounds on the clients' data as they have them; 0 for a failed trial."""
+        return self._mean_of_last([record.accuracy for record in self.rounds])
+
+    @property
+    def clean_fitness(self) -> float:
+        """The same on uncorrupted data."""
+        return self._mean_of_last([record.clean_accuracy for record in self.rounds])
+
+
+@dataclass
+class _Progress:
+    """Where a trial stands after a round; this is what a checkpoint holds."""
+
+    server_round: int
+    arrays: dict[str, npt.NDArray[Any]]
+    strategy: Strategy
+    client_states: dict[int, Any]
+    rounds: list[RoundRecord]
+    last_evaluation: Evaluation | None
+    dropped: dict[str, str]
+    seconds: dict[str, float]
+
+
+def _record(arrays: dict[str, npt.NDArray[Any]]) -> ArrayRecord:
+    return ArrayRecord({name: Array(np.asarray(value)) for name, value in arrays.items()})
+
+
+def _finite_arrays(record: ArrayRecord, server_round: int) -> dict[str, npt.NDArray[Any]]:
+    """Cast what a strategy returned to float32 (some of Flower's return float64) and refuse NaN and inf."""
+    arrays: dict[str, npt.NDArray[Any]] = {}
+    for name, array in record.items():
+        with np.errstate(over="ignore"):
+            arrays[name] = np.asarray(array.numpy(), dtype=np.float32)
+        if not np.isfinite(arrays[name]).all():
+            raise TrialError(f"round {server_round}: the aggregated parameters are not finite (diverged)")
+    return arrays
+
+
+def _train_loss(replies: list[Message]) -> float:
+    """Return the weighted mean of the clients' training losses, NaN without any."""
+    metrics = [reply.content.metric_records[METRICS_KEY] for reply in replies if reply.has_content()]
+    weights = np.array([entry[NUM_EXAMPLES_KEY] for entry in metrics], dtype=np.float64)
+    losses = np.array([entry["loss"] for entry in metrics], dtype=np.float64)
+    return float(np.dot(losses, weights) / weights.sum()) if weights.sum() else float("nan")
+
+
+class _Trial:
+    """The rounds of one trial over one grid."""
+
+    def __init__(self, spec: TrialSpec, grid: HostGrid[Any], store: CheckpointStore) -> None:
+        self._spec = spec
+        self._grid = grid
+        self._store = store
+        self._needs = spec.strategy.needs()
+        self._deadline = None if spec.timeout_seconds is None else time.monotonic() + spec.timeout_seconds
+        self._progress = self._begin()
+
+    def _begin(self) -> _Progress:
+        saved = self._store.load(self._spec.key)
+        if isinstance(saved, _Progress) and saved.server_round <= self._spec.num_rounds:
+            self._grid.client_states = saved.client_states
+            return saved
+        cohort = Cohort(self._grid.facts.num_clients, self._spec.num_sampled, self._spec.training.learning_rate)
+        vector = self._grid.initial_vector(self._spec.seed)
+        if self._needs.arrays == "named":
+            arrays: dict[str, npt.NDArray[Any]] = dict(self._grid.facts.layout.split(vector))
+        else:
+            arrays = {name: array.numpy() for name, array in flat_record(vector).items()}
+        return _Progress(0, arrays, self._spec.strategy.build(cohort), {}, [], None, {}, {})
+
+    def run(self) -> TrialResult:
+        """Run all rounds that are left."""
+        status: Literal["completed", "failed"] = "completed"
+        reason = None
+        try:
+            if type(self._progress.strategy).start is not Strategy.start:
+                self._run_whole()
+            else:
+                for server_round in range(self._progress.server_round + 1, self._spec.num_rounds + 1):
+                    self._round(server_round)
+        except TrialError as error:
+            status, reason = "failed", str(error)
+        except Exception as error:  # a strategy of anybody's may raise anything; the study goes on
+            last = self._progress.server_round
+            status, reason = "failed", f"round {last + 1}: {type(error).__name__}: {error}"
+        progress = self._progress
+        progress.seconds["hosts"] = progress.seconds.get("hosts", 0.0) + self._grid.compute_seconds
+        keep = self._spec.keep_model and status == "completed"
+        vector = self._grid.flat_vector(_record(progress.arrays)) if keep else None
+        return TrialResult(
+            status, reason, tuple(progress.rounds), progress.last_evaluation, progress.dropped, progress.seconds, vector
+        )
+
+    def _round(self, server_round: int) -> None:
+        spec, strategy, progress = self._spec, self._progress.strategy, self._progress
+        self._grid.server_round = server_round
+        config = train_config(spec.training, spec.seed, server_round, self._needs.replies, self._needs.initial_loss)
+        arrays = _record(progress.arrays)
+        clock = _Clock(progress.seconds)
+        with seeded_flower_random(spec.seed, "train", server_round):
+            messages = list(strategy.configure_train(server_round, arrays, ConfigRecord(dict(config)), self._grid))
+        clock.lap("configure")
+        replies = list(self._grid.send_and_receive(messages, timeout=self._time_left(server_round)))
+        failures = {f"{server_round}:{r.metadata.src_node_id}": r.error.reason or "" for r in replies if r.has_error()}
+        progress.dropped.update(failures)
+        train_loss = _train_loss(replies)
+        self._time_left(server_round)
+        clock.lap("train")
+        aggregated, _ = strategy.aggregate_train(server_round, replies)
+        if aggregated is None:
+            first = next(iter(failures.values()), "the strategy skipped it")
+            raise TrialError(
+                f"round {server_round}: {type(strategy).__name__} gave no model "
+                f"from {len(messages)} clients, {len(failures)} of them failed: {first}"
+            )
+        progress.arrays = _finite_arrays(aggregated, server_round)
+        clock.lap("aggregate")
+        self._evaluate(server_round, train_loss)
+        clock.lap("evaluate")
+        progress.server_round = server_round
+        progress.client_states = self._grid.client_states
+        if self._store.due(server_round) and server_round < spec.num_rounds:
+            self._store.save(spec.key, progress)
+            clock.lap("checkpoint")
+
+    def _evaluate(self, server_round: int, train_loss: float) -> None:
+        """Score every client, then let a strategy that asked for it evaluate as it wishes."""
+        strategy, arrays = self._progress.strategy, _record(self._progress.arrays)
+        self._keep(self._grid.evaluate_all(arrays), server_round, train_loss)
+        if not self._needs.sees_evaluation:
+            return
+        with seeded_flower_random(self._spec.seed, "evaluate", server_round):
+            config = ConfigRecord({"seed": self._spec.seed})
+            messages = list(strategy.configure_evaluate(server_round, arrays, config, self._grid))
+        if messages:
+            replies = self._grid.send_and_receive(messages, timeout=self._time_left(server_round))
+            strategy.aggregate_evaluate(server_round, replies)
+
+    def _keep(self, evaluation: Evaluation, server_round: int, train_loss: float) -> None:
+        if evaluation.failures:
+            client, reason = next(iter(evaluation.failures.items()))
+            raise TrialError(f"round {server_round}: client {client} could not be evaluated: {reason}")
+        if not evaluation.num_examples.sum():
+            raise TrialError(f"no client has rows to evaluate on ({self._spec.evaluate_on})")
+        record = RoundRecord(
+            accuracy=evaluation.weighted(evaluation.accuracies),
+            clean_accuracy=evaluation.weighted(evaluation.clean_accuracies),
+            loss=evaluation.weighted(evaluation.losses),
+            clean_loss=evaluation.weighted(evaluation.clean_losses),
+            train_loss=train_loss,
+        )
+        self._progress.rounds.append(record)
+        self._progress.last_evaluation = evaluation
+
+    def _run_whole(self) -> None:
+        """Run a strategy that brings its own `start`; rounds are scored where it calls `evaluate_fn`."""
+        spec, progress = self._spec, self._progress
+        config = train_config(spec.training, spec.seed, 0, self._needs.replies, self._needs.initial_loss)
+        del config["server-round"]
+
+        def score(server_round: int, arrays: ArrayRecord) -> None:
+            self._grid.server_round = server_round + 1
+            progress.arrays = _finite_arrays(arrays, server_round)
+            if server_round:
+                self._keep(self._grid.evaluate_all(_record(progress.arrays)), server_round, float("nan"))
+                progress.server_round = server_round
+
+        self._grid.server_round = 1
+        with seeded_flower_random(spec.seed, "start", 0):
+            result = progress.strategy.start(
+                grid=self._grid,
+                initial_arrays=_record(progress.arrays),
+                num_rounds=spec.num_rounds,
+                timeout=spec.timeout_seconds or 3600.0,
+                train_config=ConfigRecord(dict(config)),
+                evaluate_config=ConfigRecord({"seed": spec.seed}),
+                evaluate_fn=score,
+            )
+        if not result.arrays:
+            raise TrialError(f"{type(progress.strategy).__name__}.start gave no model")
+        if not progress.rounds:
+            score(spec.num_rounds, result.arrays)
+
+    def _time_left(self, server_round: int) -> float | None:
+        if self._deadline is None:
+            return None
+        left = self._deadline - time.monotonic()
+        if left <= 0:
+            raise TrialError(f"round {server_round}: the trial took longer than {self._spec.timeout_seconds:g} s")
+        return left
+
+
+class _Clock:
+    """Adds the time since the last lap to a phase."""
+
+    def __init__(self, seconds: dict[str, float]) -> None:
+        self._seconds = seconds
+        self._last = time.perf_counter()
+
+    def lap(self, phase: str) -> None:
+        now = time.perf_counter()
+        self._seconds[phase] = self._seconds.get(phase, 0.0) + now - self._last
+        self._last = now
+
+
+def run_trial(spec: TrialSpec, grid: HostGrid[Any], store: CheckpointStore | None = None) -> TrialResult:
+    """Run one trial to its end, from its checkpoint if there is one.
+
+    Args:
+        spec: The trial.
+        grid: A grid made with `spec.session()`; not shared with another trial.
+        store: Where checkpoints are kept; None keeps none.
+
+    Raises:
+        StrategyError: If the strategy's parameters do not fit the federation.
+    """
+    claim_task_identity()
+    with threadpool_limits(limits=1):
+        return _Trial(spec, grid, store or CheckpointStore(None)).run()

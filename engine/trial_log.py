@@ -1,0 +1,192 @@
+"""The Parquet log: one file per finished trial, one explicit schema, the truth of a study.
+
+`pandas.read_parquet(OUT / "trials")` gives one tidy table, because every file has every column with the same type,
+also those that a trial has no value for. A file is written beside the folder and renamed into it, so a killed run
+leaves whole files only; a file that can't be read is moved to `OUT/quarantine` and its trial is run again.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, Literal
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from engine.atomic_file import write_atomically
+
+logger = logging.getLogger("fedscout")
+
+ParameterType = Literal["int", "float", "str"]
+PARAMETER_PREFIX = "param_"
+
+_ARROW_TYPES: Mapping[ParameterType, pa.DataType] = {"int": pa.int64(), "float": pa.float64(), "str": pa.string()}
+
+_COLUMNS: tuple[tuple[str, pa.DataType], ...] = (
+    ("study", pa.string()),
+    ("trial", pa.int64()),
+    ("key", pa.string()),
+    ("phase", pa.string()),
+    ("generation", pa.int64()),
+    ("searcher", pa.string()),
+    ("strategy", pa.string()),
+    ("parameters", pa.string()),
+    ("seed", pa.int64()),
+    ("learning_rate", pa.float64()),
+    ("status", pa.string()),
+    ("error", pa.string()),
+    ("fitness", pa.float64()),
+    ("own_fitness", pa.float64()),
+    ("clean_fitness", pa.float64()),
+    ("num_rounds", pa.int64()),
+    ("round_accuracy", pa.list_(pa.float64())),
+    ("round_clean_accuracy", pa.list_(pa.float64())),
+    ("round_loss", pa.list_(pa.float64())),
+    ("round_clean_loss", pa.list_(pa.float64())),
+    ("round_train_loss", pa.list_(pa.float64())),
+    ("client", pa.list_(pa.int64())),
+    ("client_num_examples", pa.list_(pa.int64())),
+    ("client_accuracy", pa.list_(pa.float64())),
+    ("client_clean_accuracy", pa.list_(pa.float64())),
+    ("dropped_clients", pa.string()),
+    ("seconds", pa.float64()),
+    ("seconds_configure", pa.float64()),
+    ("seconds_train", pa.float64()),
+    ("seconds_aggregate", pa.float64()),
+    ("seconds_evaluate", pa.float64()),
+    ("seconds_checkpoint", pa.float64()),
+    ("seconds_hosts", pa.float64()),
+    ("finished_at", pa.timestamp("us", tz="UTC")),
+    ("versions", pa.string()),
+    ("config_hash", pa.string()),
+    ("config", pa.string()),
+)
+
+
+def log_schema(parameters: Mapping[str, ParameterType]) -> pa.Schema:
+    """Return the schema for the strategies' parameters, each a column `param_<name>`."""
+    typed = [(f"{PARAMETER_PREFIX}{name}", _ARROW_TYPES[kind]) for name, kind in sorted(parameters.items())]
+    return pa.schema([pa.field(name, kind) for name, kind in (*_COLUMNS, *typed)])
+
+
+@dataclass(frozen=True)
+class TrialRecord:
+    """One row of the log. Field meanings as the columns of the README's table of the log.
+
+    Attributes:
+        trial: Number in the study, from 0, in the order in which trials are asked for.
+        key: Identity of the trial's specification under the study's configuration.
+        phase: `baseline`, `search`, `tuned-baseline` or `confirmation`.
+        generation: Of the searcher; 0 outside a search.
+        fitness: In the view and on the part that the study is configured for.
+        seconds: By phase; `total` is the trial's wall time.
+    """
+
+    study: str
+    trial: int
+    key: str
+    phase: str
+    generation: int
+    searcher: str
+    strategy: str
+    parameters: Mapping[str, Any]
+    seed: int
+    learning_rate: float
+    status: str
+    error: str | None
+    fitness: float
+    own_fitness: float
+    clean_fitness: float
+    round_accuracy: tuple[float, ...]
+    round_clean_accuracy: tuple[float, ...]
+    round_loss: tuple[float, ...]
+    round_clean_loss: tuple[float, ...]
+    round_train_loss: tuple[float, ...]
+    client: tuple[int, ...] = ()
+    client_num_examples: tuple[int, ...] = ()
+    client_accuracy: tuple[float, ...] = ()
+    client_clean_accuracy: tuple[float, ...] = ()
+    dropped_clients: Mapping[str, str] = field(default_factory=dict)
+    seconds: Mapping[str, float] = field(default_factory=dict)
+    versions: Mapping[str, str] = field(default_factory=dict)
+    config_hash: str = ""
+    config: str = ""
+    finished_at: datetime = field(default_factory=lambda: datetime.now(UTC))
+
+    def row(self, schema: pa.Schema) -> dict[str, Any]:
+        """Return the record as a row of the schema; parameters without a column stay in the JSON alone."""
+        row: dict[str, Any] = {name: getattr(self, name, None) for name in schema.names}
+        row["parameters"] = json.dumps(dict(self.parameters), sort_keys=True)
+        row["dropped_clients"] = json.dumps(dict(self.dropped_clients), sort_keys=True)
+        row["versions"] = json.dumps(dict(self.versions), sort_keys=True)
+        row["num_rounds"] = len(self.round_accuracy)
+        row["seconds"] = self.seconds.get("total")
+        for name in schema.names:
+            if name.startswith("seconds_"):
+                row[name] = self.seconds.get(name.removeprefix("seconds_"), 0.0)
+            elif name.startswith(PARAMETER_PREFIX):
+                row[name] = self.parameters.get(name.removeprefix(PARAMETER_PREFIX))
+        return row
+
+    @classmethod
+    def from_row(cls, row: Mapping[str, Any]) -> TrialRecord:
+        """Read a row that `row` made."""
+        given: dict[str, Any] = {name: row[name] for name in cls.__dataclass_fields__ if name in row}
+        for name in ("parameters", "dropped_clients", "versions"):
+            given[name] = json.loads(row[name])
+        given["seconds"] = {
+            "total": row["seconds"],
+            **{name.removeprefix("seconds_"): value for name, value in row.items() if name.startswith("seconds_")},
+        }
+        return cls(**{name: tuple(v) if isinstance(v, list) else v for name, v in given.items()})
+
+
+class TrialLog:
+    """The log of one study.
+
+    Args:
+        out: The study's folder; `trials/` and `quarantine/` are in it.
+        parameters: Name and type of every parameter that gets a column.
+    """
+
+    def __init__(self, out: Path, parameters: Mapping[str, ParameterType]) -> None:
+        self.folder = out / "trials"
+        self._quarantine = out / "quarantine"
+        self._schema = log_schema(parameters)
+
+    def append(self, record: TrialRecord) -> Path:
+        """Write one finished trial; all of its file appears at once."""
+        table = pa.Table.from_pylist([record.row(self._schema)], schema=self._schema)
+        path = self.folder / f"{record.trial:05d}-{record.key[:12]}.parquet"
+        write_atomically(path, lambda temporary: pq.write_table(table, temporary))
+        return path
+
+    def read(self) -> list[TrialRecord]:
+        """Return all records by trial number; set unreadable and foreign files aside and say so."""
+        records: list[TrialRecord] = []
+        for path in sorted(self.folder.iterdir()) if self.folder.is_dir() else []:
+            try:
+                # ParquetFile, not read_table: the latter would open the file as a dataset.
+                with pq.ParquetFile(path) as file:
+                    table = file.read()
+                if not table.schema.equals(self._schema):
+                    raise ValueError("its columns are not those of this version's trial log")
+                records.extend(TrialRecord.from_row(row) for row in table.to_pylist())
+            except Exception as error:  # anything may lie in a folder
+                self._set_aside(path, f"{type(error).__name__}: {error}")
+        return sorted(records, key=lambda record: record.trial)
+
+    def _set_aside(self, path: Path, reason: str) -> None:
+        self._quarantine.mkdir(parents=True, exist_ok=True)
+        target = self._quarantine / path.name
+        number = 1
+        while target.exists():
+            number += 1
+            target = self._quarantine / f"{path.name}.{number}"
+        path.rename(target)
+        logger.warning("%s can't be read and was moved to %s (%s)", path, target, reason.splitlines()[0])
