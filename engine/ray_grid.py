@@ -48,16 +48,13 @@ class RayHosts:
             ray.kill(actor)
 
 
-def start_hosts(
-    federation: Federation, queries: QueryTable, num_hosts: int, environment: dict[str, str] | None = None
-) -> RayHosts:
+def start_hosts(federation: Federation, queries: QueryTable, num_hosts: int) -> RayHosts:
     """Start hosts on the connected Ray cluster, spread over its nodes.
 
     Args:
         federation: Placed in the object store once.
         queries: The aggregates that clients are willing to give.
         num_hosts: How many; more than CPUs is allowed and slower.
-        environment: Environment variables of the host processes.
     """
     from engine.host_actor import HostActor  # torch, which a driver or a trial task does without
 
@@ -70,8 +67,6 @@ def start_hosts(
         "max_task_retries": RESTARTS,
         "scheduling_strategy": "SPREAD",
     }
-    if environment:
-        options["runtime_env"] = {"env_vars": environment}
     reference = ray.put(federation)
     actor = ray.remote(HostActor).options(**options)
     actors = tuple(actor.remote(reference, queries) for _ in range(num_hosts))

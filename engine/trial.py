@@ -11,6 +11,7 @@ reason.
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -33,6 +34,9 @@ from engine.task_identity import claim_task_identity
 from engine.training_config import LocalTraining
 
 FITNESS_ROUNDS = 5
+
+OnRound = Callable[[int], None]
+"""Told the number of rounds done, for progress displays."""
 
 
 @dataclass(frozen=True)
@@ -165,8 +169,10 @@ def _train_loss(replies: list[Message]) -> float:
 class _Trial:
     """The rounds of one trial over one grid."""
 
-    def __init__(self, spec: TrialSpec, grid: HostGrid[Any], store: CheckpointStore) -> None:
+    def __init__(self, spec: TrialSpec, grid: HostGrid[Any], store: CheckpointStore, on_round: OnRound | None) -> None:
+        self._started = time.perf_counter()
         self._spec = spec
+        self._on_round = on_round
         self._grid = grid
         self._store = store
         self._needs = spec.strategy.needs()
@@ -202,6 +208,7 @@ class _Trial:
             last = self._progress.server_round
             status, reason = "failed", f"round {last + 1}: {type(error).__name__}: {error}"
         progress = self._progress
+        progress.seconds["total"] = progress.seconds.get("total", 0.0) + time.perf_counter() - self._started
         progress.seconds["hosts"] = progress.seconds.get("hosts", 0.0) + self._grid.compute_seconds
         keep = self._spec.keep_model and status == "completed"
         vector = self._grid.flat_vector(_record(progress.arrays)) if keep else None
@@ -269,6 +276,8 @@ class _Trial:
         )
         self._progress.rounds.append(record)
         self._progress.last_evaluation = evaluation
+        if self._on_round is not None:
+            self._on_round(len(self._progress.rounds))
 
     def _run_whole(self) -> None:
         """Run a strategy that brings its own `start`; rounds are scored where it calls `evaluate_fn`."""
@@ -321,17 +330,24 @@ class _Clock:
         self._last = now
 
 
-def run_trial(spec: TrialSpec, grid: HostGrid[Any], store: CheckpointStore | None = None) -> TrialResult:
+def run_trial(
+    spec: TrialSpec,
+    grid: HostGrid[Any],
+    store: CheckpointStore | None = None,
+    on_round: OnRound | None = None,
+) -> TrialResult:
     """Run one trial to its end, from its checkpoint if there is one.
 
     Args:
         spec: The trial.
         grid: A grid made with `spec.session()`; not shared with another trial.
         store: Where checkpoints are kept; None keeps none.
-
-    Raises:
-        StrategyError: If the strategy's parameters do not fit the federation.
+        on_round: Called after each round.
     """
     claim_task_identity()
     with threadpool_limits(limits=1):
-        return _Trial(spec, grid, store or CheckpointStore(None)).run()
+        try:
+            trial = _Trial(spec, grid, store or CheckpointStore(None), on_round)
+        except Exception as error:  # parameters that do not fit, a constructor of a user's that raises
+            return TrialResult("failed", f"could not start: {type(error).__name__}: {error}", (), None)
+        return trial.run()

@@ -143,7 +143,9 @@ class TrialRecord:
             "total": row["seconds"],
             **{name.removeprefix("seconds_"): value for name, value in row.items() if name.startswith("seconds_")},
         }
-        return cls(**{name: tuple(v) if isinstance(v, list) else v for name, v in given.items()})
+        for name, value in given.items():
+            given[name] = tuple(value) if isinstance(value, list) else value
+        return cls(**given)
 
 
 class TrialLog:

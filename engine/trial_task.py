@@ -6,7 +6,7 @@ It runs on the driver's node where possible, so that its checkpoints land in the
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import ray
@@ -20,11 +20,57 @@ RETRIES = 10
 """A task whose process dies is repeated from its checkpoint; a trial that fails by itself is a result, not a retry."""
 
 
-def _run(hosts: RayHosts, spec: TrialSpec, store: CheckpointStore, search_path: Sequence[str]) -> TrialResult:
+class _Board:
+    """Rounds done by each running trial."""
+
+    def __init__(self) -> None:
+        self._rounds: dict[str, int] = {}
+
+    def note(self, key: str, rounds: int) -> None:
+        self._rounds[key] = rounds
+
+    def rounds(self) -> dict[str, int]:
+        return self._rounds
+
+
+class RoundBoard:
+    """A small actor that trials tell of their rounds and a progress display reads; results do not pass through it."""
+
+    def __init__(self) -> None:
+        board: Any = ray.remote(_Board)
+        self.actor = board.options(num_cpus=0).remote()
+        self._asked: Any = self.actor.rounds.remote()
+        self._known: Mapping[str, int] = {}
+
+    def note(self, key: str, rounds: int) -> None:
+        """Tell the board, without waiting."""
+        self.actor.note.remote(key, rounds)
+
+    def rounds(self) -> Mapping[str, int]:
+        """Return the latest numbers at hand; never waits, the actor may still be starting."""
+        ready, _ = ray.wait([self._asked], timeout=0)
+        if ready:
+            self._known = ray.get(self._asked)
+            self._asked = self.actor.rounds.remote()
+        return self._known
+
+    def close(self) -> None:
+        """End the actor."""
+        ray.kill(self.actor)
+
+
+def _run(
+    hosts: RayHosts, spec: TrialSpec, store: CheckpointStore, search_path: Sequence[str], board: Any
+) -> TrialResult:
     for folder in search_path:
         if folder not in sys.path:
             sys.path.append(folder)
-    return run_trial(spec, RayGrid(hosts, spec.session()), store)
+
+    def on_round(rounds: int) -> None:
+        if board is not None:
+            board.note.remote(spec.key, rounds)
+
+    return run_trial(spec, RayGrid(hosts, spec.session()), store, on_round)
 
 
 def start_trial(
@@ -32,7 +78,7 @@ def start_trial(
     spec: TrialSpec,
     store: CheckpointStore,
     search_path: Sequence[str] = (),
-    environment: dict[str, str] | None = None,
+    board: RoundBoard | None = None,
 ) -> Any:
     """Start a trial and return the reference of its `TrialResult`.
 
@@ -41,13 +87,12 @@ def start_trial(
         spec: The trial.
         store: Where its checkpoints go.
         search_path: Folders put last on the import path, for a user's own strategy.
-        environment: Environment variables of the task's process.
+        board: Where rounds are told.
     """
     node = ray.get_runtime_context().get_node_id()
     task = ray.remote(_run).options(
         num_cpus=0,
         max_retries=RETRIES,
         scheduling_strategy=NodeAffinitySchedulingStrategy(node_id=node, soft=True),
-        runtime_env={"env_vars": environment} if environment else None,
     )
-    return task.remote(hosts, spec, store, tuple(search_path))
+    return task.remote(hosts, spec, store, tuple(search_path), board.actor if board else None)

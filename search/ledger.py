@@ -1,0 +1,213 @@
+"""The ledger of a study: runs planned trials that the log does not hold yet, and writes each as it finishes.
+
+Trials are numbered in the order in which they are planned, so a study that was cut off plans the same trials again and
+finds those that finished.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from engine.strategy_contract import Cohort
+from engine.training_config import LocalTraining
+from engine.trial import TrialResult, TrialSpec
+from engine.trial_log import TrialLog, TrialRecord
+from engine.trial_runner import Progress, TrialRunner
+from search.search_config import View
+from strategies import StrategySpec
+
+logger = logging.getLogger("fedscout")
+
+
+@dataclass(frozen=True)
+class StudyFacts:
+    """What all trials of a study share.
+
+    Attributes:
+        name: Of the study.
+        seed: Of the search.
+        num_rounds: Rounds a trial.
+        num_sampled: Clients that train in a round.
+        training: Local training.
+        view: Whose accuracy is the fitness.
+        validation_fraction: See `SearchConfig`.
+        test_fraction: Share of test rows a client.
+        timeout_seconds: Of a trial.
+        searcher: Name of the searcher.
+        config_hash: Of everything that decides results.
+        config: The whole configuration as JSON.
+        versions: Of the libraries.
+    """
+
+    name: str
+    seed: int
+    num_rounds: int
+    num_sampled: int
+    training: LocalTraining
+    view: View = "own"
+    validation_fraction: float = 0.0
+    test_fraction: float = 0.2
+    timeout_seconds: float | None = None
+    searcher: str = ""
+    config_hash: str = ""
+    config: str = ""
+    versions: Mapping[str, str] | None = None
+
+    def cohort(self, num_clients: int) -> Cohort:
+        """Return the facts on which strategies depend."""
+        return Cohort(num_clients, self.num_sampled, self.training.learning_rate)
+
+
+@dataclass(frozen=True)
+class Planned:
+    """One trial to come.
+
+    Attributes:
+        phase: `baseline`, `search`, `tuned-baseline` or `confirmation`.
+        strategy: What is tried.
+        seed: Of split, model and batches.
+        generation: Of the searcher, from 1; 0 outside the search.
+        learning_rate: The clients' step size, where it is not the study's.
+    """
+
+    phase: str
+    strategy: StrategySpec
+    seed: int
+    generation: int = 0
+    learning_rate: float | None = None
+
+
+@dataclass(frozen=True)
+class StudyEvents:
+    """What a display may want to know; every callback is optional.
+
+    Attributes:
+        on_plan: The trials of a batch were planned: how many, and how many of them the log already holds.
+        on_record: A trial finished, or was found in the log (second argument True).
+        on_rounds: Rounds done by running trials.
+    """
+
+    on_plan: Callable[[Sequence[Planned], int], None] | None = None
+    on_record: Callable[[TrialRecord, bool], None] | None = None
+    on_rounds: Progress | None = None
+
+
+class Ledger:
+    """Plans, runs, logs.
+
+    Args:
+        facts: What all trials share.
+        runner: Where trials run.
+        log: Where they are written; read once, here.
+        events: For a display.
+    """
+
+    def __init__(
+        self, facts: StudyFacts, runner: TrialRunner, log: TrialLog, events: StudyEvents | None = None
+    ) -> None:
+        self.facts = facts
+        self.num_clients = runner.facts.num_clients
+        self._runner = runner
+        self._log = log
+        self._events = events or StudyEvents()
+        self._logged = {record.trial: record for record in log.read()}
+        self._next = 0
+
+    def run(self, plans: Sequence[Planned]) -> list[TrialRecord]:
+        """Bring a batch of trials to its end and return their records, in the order of the plans."""
+        first = self._next
+        self._next += len(plans)
+        specs = [self._spec(plan) for plan in plans]
+        records: dict[int, TrialRecord] = {}
+        for position, spec in enumerate(specs):
+            logged = self._logged.get(first + position)
+            if logged is not None and logged.key == spec.key:
+                records[position] = logged
+        if self._events.on_plan is not None:
+            self._events.on_plan(plans, len(records))
+        for record in records.values():
+            self._tell(record, known=True)
+        missing = [position for position in range(len(plans)) if position not in records]
+        for index, result in self._runner.run([specs[position] for position in missing], self._events.on_rounds):
+            position = missing[index]
+            record = self._record(first + position, plans[position], specs[position], result)
+            self._log.append(record)
+            self._runner.forget(record.key)
+            records[position] = record
+            self._tell(record, known=False)
+        return [records[position] for position in range(len(plans))]
+
+    def _tell(self, record: TrialRecord, known: bool) -> None:
+        if self._events.on_record is not None:
+            self._events.on_record(record, known)
+
+    def _training(self, plan: Planned) -> LocalTraining:
+        training = self.facts.training
+        if plan.learning_rate is None:
+            return training
+        return training.model_copy(update={"learning_rate": plan.learning_rate})
+
+    def _spec(self, plan: Planned) -> TrialSpec:
+        facts = self.facts
+        confirming = plan.phase == "confirmation"
+        spec = TrialSpec(
+            key="",
+            strategy=plan.strategy,
+            seed=plan.seed,
+            num_rounds=facts.num_rounds,
+            num_sampled=facts.num_sampled,
+            training=self._training(plan),
+            evaluate_on="validation" if facts.validation_fraction and not confirming else "test",
+            test_fraction=facts.test_fraction,
+            validation_fraction=facts.validation_fraction,
+            timeout_seconds=facts.timeout_seconds,
+        )
+        return replace(spec, key=self._key(plan, spec))
+
+    def _key(self, plan: Planned, spec: TrialSpec) -> str:
+        identity = {
+            "config": self.facts.config_hash,
+            "phase": plan.phase,
+            "strategy": {"kind": plan.strategy.kind, **plan.strategy.parameters()},
+            "seed": plan.seed,
+            "learning_rate": spec.training.learning_rate,
+        }
+        return hashlib.sha256(json.dumps(identity, sort_keys=True).encode()).hexdigest()
+
+    def _record(self, number: int, plan: Planned, spec: TrialSpec, result: TrialResult) -> TrialRecord:
+        facts, last = self.facts, result.last_evaluation
+        return TrialRecord(
+            study=facts.name,
+            trial=number,
+            key=spec.key,
+            phase=plan.phase,
+            generation=plan.generation,
+            searcher=facts.searcher,
+            strategy=plan.strategy.label,
+            parameters=plan.strategy.parameters(),
+            seed=plan.seed,
+            learning_rate=spec.training.learning_rate,
+            status=result.status,
+            error=result.error,
+            fitness=result.clean_fitness if facts.view == "clean" else result.fitness,
+            own_fitness=result.fitness,
+            clean_fitness=result.clean_fitness,
+            round_accuracy=tuple(record.accuracy for record in result.rounds),
+            round_clean_accuracy=tuple(record.clean_accuracy for record in result.rounds),
+            round_loss=tuple(record.loss for record in result.rounds),
+            round_clean_loss=tuple(record.clean_loss for record in result.rounds),
+            round_train_loss=tuple(record.train_loss for record in result.rounds),
+            client=last.clients if last else (),
+            client_num_examples=tuple(last.num_examples.tolist()) if last else (),
+            client_accuracy=tuple(last.accuracies.tolist()) if last else (),
+            client_clean_accuracy=tuple(last.clean_accuracies.tolist()) if last else (),
+            dropped_clients=result.dropped,
+            seconds=result.seconds,
+            versions=dict(facts.versions or {}),
+            config_hash=facts.config_hash,
+            config=facts.config,
+        )

@@ -1,0 +1,32 @@
+"""The configuration of a search and of what follows it."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+View = Literal["own", "clean"]
+
+
+class SearchConfig(BaseModel):
+    """How a strategy is searched for and its winner confirmed."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    kind: Literal["genetic"] = Field(default="genetic", description="the searcher")
+    budget: int = Field(default=8, ge=1, le=10_000, description="trials, FedAvg as trial 0 not counted")
+    generation_size: int = Field(default=4, ge=1, le=1000, description="trials evaluated at once")
+    mutation_rate: float = Field(default=1.0, ge=0, le=1, description="share of children that are mutants")
+    ranges: Literal["default", "wide"] = Field(default="default", description="width of the parameters' ranges")
+    strategies: tuple[str, ...] | None = Field(default=None, description="kinds to choose from; all that fit if empty")
+    customs: tuple[dict[str, Any], ...] = Field(default=(), description="a user's own strategies with their ranges")
+    view: View = Field(default="own", description="test data as clients have them, or uncorrupted, for the fitness")
+    validation_fraction: float = Field(
+        default=0.0, ge=0, lt=0.9, description="share of training rows that scores the search instead of test rows"
+    )
+    confirmation_seeds: int = Field(default=5, ge=0, le=1000, description="fresh seeds for winner and baselines")
+    tuned_baseline: bool = Field(default=False, description="also FedAvg at its best client learning rate")
+    tuning_factors: tuple[float, ...] = Field(
+        default=(0.25, 0.5, 2.0, 4.0), description="multiples of the learning rate tried for the tuned baseline"
+    )

@@ -1,0 +1,135 @@
+"""What every searcher is: two verbs, ask and tell, over one archive.
+
+```python
+while specs := searcher.ask(budget - spent):
+    searcher.tell([evaluate(spec) for spec in specs])
+```
+
+**A searcher is a function of its seed, its space and what it was told.** Asking changes nothing: asked again before it
+is told, it answers the same. Hence a study that was cut off goes on by telling a new searcher the trials of its log, in
+order, and asking; a generation that was cut in the middle is completed with the trials that it lacked.
+
+**References** are configurations that a study evaluates outside the budget, FedAvg by default. They are never proposed,
+told or not, so that the budget buys as many *further* configurations. A reference that is told may be the best, but
+it is no parent: the archive that feeds later proposals holds what the budget paid for.
+"""
+
+from __future__ import annotations
+
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from strategies import FedAvgSpec, SearchSpace, StrategySpec
+
+FAILED_FITNESS = 0.0
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """What one trial found.
+
+    Attributes:
+        spec: The configuration.
+        fitness: Larger is better; 0 if the trial failed.
+        status: Whether the trial went through.
+        reason: Why it failed; None if it did not.
+    """
+
+    spec: StrategySpec
+    fitness: float
+    status: Literal["completed", "failed"] = "completed"
+    reason: str | None = None
+
+    def __post_init__(self) -> None:
+        assert math.isfinite(self.fitness), f"fitness must be finite, got {self.fitness}"
+        assert self.status == "completed" or self.fitness == FAILED_FITNESS, "a failed trial has fitness 0"
+
+    @classmethod
+    def failure(cls, spec: StrategySpec, reason: str) -> Evaluation:
+        """Return the evaluation of a trial that failed."""
+        return cls(spec, FAILED_FITNESS, "failed", reason)
+
+
+class Archive:
+    """Everything a searcher was told, each configuration once.
+
+    A configuration that is told again, or a twin of one, changes nothing: under common random numbers a trial has one
+    result, so the log may be told twice.
+
+    Args:
+        space: Gives the digests.
+        references: What is evaluated outside the budget.
+    """
+
+    def __init__(self, space: SearchSpace, references: Iterable[StrategySpec]) -> None:
+        self._space = space
+        self.reference_digests = frozenset(space.digest(spec) for spec in references)
+        self._by_digest: dict[str, Evaluation] = {}
+
+    def add(self, evaluation: Evaluation) -> None:
+        """Keep an evaluation, unless its configuration is known."""
+        self._by_digest.setdefault(self._space.digest(evaluation.spec), evaluation)
+
+    @property
+    def searched(self) -> tuple[Evaluation, ...]:
+        """What the budget paid for, failures included, in the order in which it was told."""
+        return tuple(found for digest, found in self._by_digest.items() if digest not in self.reference_digests)
+
+    @property
+    def references(self) -> tuple[Evaluation, ...]:
+        """What was evaluated outside the budget."""
+        return tuple(found for digest, found in self._by_digest.items() if digest in self.reference_digests)
+
+    @property
+    def taken(self) -> frozenset[str]:
+        """Digests that need not be proposed any more: what was told, and the references, told or not."""
+        return frozenset(self._by_digest) | self.reference_digests
+
+    def best(self) -> Evaluation | None:
+        """Return the evaluation of largest fitness, a reference if it is no worse; None if nothing was told."""
+        ranked = ranking(self.references, self._space)[:1] + ranking(self.searched, self._space)[:1]
+        return max(ranked, key=lambda evaluation: evaluation.fitness, default=None)
+
+
+def ranking(evaluations: Iterable[Evaluation], space: SearchSpace) -> list[Evaluation]:
+    """Return evaluations from best to worst.
+
+    Equal fitness is ordered by status, completed first, then by digest: arbitrary, but the same whatever the order in
+    which they were told.
+    """
+    return sorted(evaluations, key=lambda e: (-e.fitness, e.status == "failed", space.digest(e.spec)))
+
+
+class Searcher(ABC):
+    """Proposes configurations and learns from their fitness.
+
+    Args:
+        space: Where to search.
+        seed: Of the searcher's own random choices, >= 0.
+        references: Configurations evaluated outside the budget, never proposed.
+    """
+
+    def __init__(self, space: SearchSpace, seed: int, references: Sequence[StrategySpec] = (FedAvgSpec(),)) -> None:
+        self.space = space
+        self.seed = seed
+        self.archive = Archive(space, references)
+
+    @abstractmethod
+    def ask(self, num_proposals: int) -> list[StrategySpec]:
+        """Return new configurations, distinct from each other and from all that was told.
+
+        Args:
+            num_proposals: How many are wanted, >= 1.
+
+        Returns:
+            At most that many. Fewer if the searcher wants to be told before it goes on (a generation ends) or if hardly
+            anything new is left in the space; none means that the search is over.
+        """
+
+    def tell(self, evaluations: Sequence[Evaluation]) -> None:
+        """Take in results, failed ones included; in the order of their trials when a log is told."""
+        for evaluation in evaluations:
+            self.archive.add(evaluation)
