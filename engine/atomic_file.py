@@ -8,14 +8,14 @@ from pathlib import Path
 
 
 def write_atomically(path: Path, write: Callable[[Path], object]) -> None:
-    """Write to a hidden temporary file beside `path`'s folder, flush it to disk, and rename it into place.
+    """Write to a hidden file beside `path`, flush it to disk, and rename it into place.
 
     Args:
         path: The final file; its folder is made if missing.
         write: Writes the content to the path it is given.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.parent.parent / f".{path.name}.{os.getpid()}.tmp"
+    temporary = path.parent / f".{path.name}.{os.getpid()}.tmp"
     try:
         write(temporary)
         with temporary.open("rb+") as file:

@@ -67,6 +67,7 @@ class ClientHost:
         model = new_model(self._federation.model, integer(seed, "initial-model"))
         return model.vector.numpy().copy()
 
+    @torch.random.fork_rng(devices=[])  # dropout draws from torch's global generator, which is put back
     def train(self, call: HostCall) -> TrainResults:
         """Train each client from `call.vector`."""
         started = time.perf_counter()
@@ -81,6 +82,8 @@ class ClientHost:
         for client in call.clients:
             try:
                 data = self._part(client, call, "train", clean=False)
+                layer_seed = integer(call.config[SEED_KEY], "layers", call.config[ROUND_KEY], client)
+                torch.default_generator.manual_seed(layer_seed)
                 update = train_client(
                     self._model,
                     received,
@@ -100,7 +103,7 @@ class ClientHost:
             results.losses.append(update.loss)
             if update.initial_loss is not None:
                 results.initial_losses.append(update.initial_loss)
-            if update.state:
+            if call.session.rule is not None:
                 results.states[client] = update.state
             if not merged:
                 vectors.append(update.vector)

@@ -34,6 +34,7 @@ class FlatModel:
         self.vector = torch.cat([tensor.detach().reshape(-1).float() for _, tensor in parameters + buffers])
         self.gradient = torch.zeros(self.layout.num_trainable)
         self._bind(parameters, buffers)
+        self._counters = [(buffer, buffer.clone()) for buffer in module.buffers() if not buffer.is_floating_point()]
 
     def _bind(self, parameters: list[tuple[str, nn.Parameter]], buffers: list[tuple[str, Tensor]]) -> None:
         start = 0
@@ -54,8 +55,10 @@ class FlatModel:
         return self.vector[: self.layout.num_trainable]
 
     def load(self, vector: Tensor) -> None:
-        """Overwrite parameters and buffers with `vector`, shape `(layout.size,)`."""
+        """Overwrite parameters and buffers with `vector`, shape `(layout.size,)`; integer buffers start anew."""
         self.vector.copy_(vector)
+        for buffer, initial in self._counters:  # such as batch norm's count, which must not pass to the next client
+            buffer.copy_(initial)
 
 
 def new_model(factory: ModelFactory, seed: int) -> FlatModel:

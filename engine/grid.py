@@ -27,7 +27,7 @@ from engine.client_rule import ClientState
 from engine.evaluation import Evaluation, fold_evaluation
 from engine.federation import FloatArray
 from engine.host_calls import FederationFacts, HostCall, shard
-from engine.messages import FLAT_KEY, REPLY_KEY, client_of, node_of
+from engine.messages import FLAT_KEY, REPLY_KEY, SEED_KEY, client_of, node_of
 from engine.replies import TrainReplies, evaluate_contents, query_contents
 from engine.session import Session
 
@@ -47,6 +47,8 @@ class Job(Generic[Handle]):
     config: Mapping[str, Any]
     calls: list[HostCall]
     handles: list[Handle] = field(default_factory=list)
+    evaluation: Evaluation | None = None
+    replies: dict[str, Message] | None = None
 
 
 class HostGrid(Grid, Generic[Handle]):
@@ -73,7 +75,7 @@ class HostGrid(Grid, Generic[Handle]):
         self._replies = TrainReplies(facts, self.session.needs.weighted_by)
         self._message_ids = itertools.count(1)
         self._jobs: dict[str, Job[Handle]] = {}
-        self._last_evaluation: tuple[bytes, Evaluation] | None = None
+        self._last_evaluation: tuple[bytes, int, Evaluation] | None = None
         self._run = Run.create_empty(run_id=1)
 
     # -- how hosts are reached ---------------------------------------------------------------------------------------
@@ -167,7 +169,7 @@ class HostGrid(Grid, Generic[Handle]):
         self._launch(job, range(self.facts.num_clients), vector=vector)
         self._wait(job.handles, None)
         evaluation = fold_evaluation(self._results(job))
-        self._last_evaluation = (vector.tobytes(), evaluation)
+        self._last_evaluation = (vector.tobytes(), self.session.seed, evaluation)
         return evaluation
 
     def flat_vector(self, arrays: ArrayRecord) -> FloatArray:
@@ -177,7 +179,10 @@ class HostGrid(Grid, Generic[Handle]):
             ValueError: If the names or shapes are not the model's.
         """
         if list(arrays) == [FLAT_KEY]:
-            return np.asarray(arrays[FLAT_KEY].numpy(), dtype=np.float32)
+            vector = np.asarray(arrays[FLAT_KEY].numpy(), dtype=np.float32)
+            if vector.shape != (self.facts.layout.size,):
+                raise ValueError(f"the flat array must have shape ({self.facts.layout.size},), got {vector.shape}")
+            return vector
         return self.facts.layout.join({name: array.numpy() for name, array in arrays.items()})
 
     # -- jobs --------------------------------------------------------------------------------------------------------
@@ -202,8 +207,9 @@ class HostGrid(Grid, Generic[Handle]):
         job.layout_named = FLAT_KEY not in records[0]
         vector = self.flat_vector(records[0])
         if message_type == MessageType.EVALUATE and self._last_evaluation is not None:
-            known, _ = self._last_evaluation
-            if known == vector.tobytes():
+            known, seed, evaluation = self._last_evaluation
+            if seed == config[SEED_KEY] and known == vector.tobytes():
+                job.evaluation = evaluation
                 return job
         self._launch(job, messages, vector=vector)
         return job
@@ -233,29 +239,29 @@ class HostGrid(Grid, Generic[Handle]):
         """Gather the replies of finished jobs, in the order of the clients."""
         deadline = None if timeout is None else time.monotonic() + timeout
         jobs = {id(self._jobs[m]): self._jobs[m] for m in message_ids if m in self._jobs}
-        replies: list[Message] = []
         for job in jobs.values():
             left = None if deadline is None else max(0.0, deadline - time.monotonic())
-            if not self._wait(job.handles, left):
-                continue
-            replies.extend(self._reply_messages(job))
-            for message in job.messages.values():
-                self._jobs.pop(message.metadata.message_id, None)
+            if job.replies is None and self._wait(job.handles, left):
+                job.replies = {reply.metadata.reply_to_message_id: reply for reply in self._reply_messages(job)}
+        replies: list[Message] = []
+        for message_id in message_ids:
+            job_of = self._jobs.get(message_id)
+            if job_of is not None and job_of.replies is not None:
+                del self._jobs[message_id]
+                if message_id in job_of.replies:
+                    replies.append(job_of.replies.pop(message_id))
         return sorted(replies, key=lambda reply: reply.metadata.src_node_id)
 
     def _reply_messages(self, job: Job[Handle]) -> list[Message]:
         if job.message_type == MessageType.TRAIN:
             results = self._results(job)
             for result in results:
-                self.client_states.update(result.states)
+                self._keep_states(result.states)
             contents, failures = self._replies.train(job.config[REPLY_KEY] == "merged", job.layout_named, results)
         elif job.message_type == MessageType.QUERY:
             contents, failures = query_contents(self._results(job))
         else:
-            if job.handles or self._last_evaluation is None:
-                evaluation = fold_evaluation(self._results(job))
-            else:
-                evaluation = self._last_evaluation[1]
+            evaluation = job.evaluation or fold_evaluation(self._results(job))
             contents, failures = evaluate_contents(job.messages, evaluation)
         replies = [Message(content, reply_to=job.messages[client]) for client, content in contents.items()]
         for client, reason in failures.items():
@@ -264,6 +270,14 @@ class HostGrid(Grid, Generic[Handle]):
         for reply in replies:
             reply.metadata.__dict__["_message_id"] = str(next(self._message_ids))
         return replies
+
+    def _keep_states(self, states: Mapping[int, ClientState]) -> None:
+        """Take over what clients keep; an empty state forgets the one before."""
+        for client, state in states.items():
+            if state:
+                self.client_states[client] = state
+            else:
+                self.client_states.pop(client, None)
 
 
 def balance(client_rows: npt.NDArray[np.int64], num_hosts: int) -> dict[int, int]:

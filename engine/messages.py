@@ -79,7 +79,7 @@ class TrainAnswers:
     """Replies of one round of training, sorted by client.
 
     Attributes:
-        clients: Who answered, shape `(answers,)`; for a merged reply all that went into the mean.
+        clients: Who answered, shape `(answers,)`; a merged reply comes from one client, who speaks for all.
         vectors: Parameters after training, float32, shape `(answers, params)`; one row if merged.
         num_examples: Training rows of each, shape `(answers,)`; the total if merged.
         refused: Reason of each client that did not answer.

@@ -69,7 +69,7 @@ def start_hosts(federation: Federation, queries: QueryTable, num_hosts: int) -> 
     }
     reference = ray.put(federation)
     actor = ray.remote(HostActor).options(**options)
-    actors = tuple(actor.remote(reference, queries) for _ in range(num_hosts))
+    actors = tuple(actor.remote([reference], queries) for _ in range(num_hosts))
     facts: FederationFacts = ray.get(actors[0].facts.remote())
     return RayHosts(actors=actors, facts=facts, federation=reference)
 
@@ -86,7 +86,7 @@ class RayGrid(HostGrid[Any]):
     def __init__(self, hosts: RayHosts, session: Session | None = None, merge_on_hosts: bool = True) -> None:
         super().__init__(hosts.facts, len(hosts.actors), session=session, merge_on_hosts=merge_on_hosts)
         self._hosts = hosts
-        self._sent: tuple[int, Any] | None = None
+        self._sent: tuple[FloatArray, Any] | None = None
 
     def initial_vector(self, seed: int) -> FloatArray:
         """Return the initial model of a seed, shape `(params,)`."""
@@ -96,8 +96,8 @@ class RayGrid(HostGrid[Any]):
     def _start(self, host: int, method: str, call: HostCall) -> Any:
         reference = None
         if call.vector is not None and call.vector.nbytes > INLINE_BYTES:
-            if self._sent is None or self._sent[0] != id(call.vector):
-                self._sent = (id(call.vector), ray.put(call.vector))
+            if self._sent is None or self._sent[0] is not call.vector:
+                self._sent = (call.vector, ray.put(call.vector))
             reference = self._sent[1]
             call = replace(call, vector=None)
         return self._hosts.actors[host].perform.remote(method, call, reference)

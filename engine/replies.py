@@ -123,6 +123,7 @@ def evaluate_contents(asked: Container[int], evaluation: Evaluation) -> Contents
         if client in asked:
             metrics: Metrics = {
                 NUM_EXAMPLES_KEY: int(evaluation.num_examples[index]),
+                NUM_CLIENTS_KEY: 1,
                 "accuracy": float(evaluation.accuracies[index]),
                 "loss": float(evaluation.losses[index]),
             }

@@ -21,13 +21,14 @@ from flwr.app import Array, ArrayRecord, ConfigRecord, Message
 from flwr.serverapp.strategy import Strategy
 from threadpoolctl import threadpool_limits
 
+from engine.cheap_collections import cheap_collections
 from engine.checkpoint import CheckpointStore
 from engine.errors import TrialError
 from engine.evaluation import Evaluation
 from engine.federation import FloatArray
 from engine.flower_random import seeded_flower_random
 from engine.grid import HostGrid
-from engine.messages import METRICS_KEY, NUM_EXAMPLES_KEY, flat_record, train_config
+from engine.messages import METRICS_KEY, NUM_EXAMPLES_KEY, client_of, flat_record, train_config
 from engine.session import EvaluationPart, Session
 from engine.strategy_contract import Cohort, TrialStrategy
 from engine.task_identity import claim_task_identity
@@ -226,12 +227,17 @@ class _Trial:
             messages = list(strategy.configure_train(server_round, arrays, ConfigRecord(dict(config)), self._grid))
         clock.lap("configure")
         replies = list(self._grid.send_and_receive(messages, timeout=self._time_left(server_round)))
-        failures = {f"{server_round}:{r.metadata.src_node_id}": r.error.reason or "" for r in replies if r.has_error()}
+        failures = {
+            f"{server_round}:{client_of(r.metadata.src_node_id)}": r.error.reason or ""
+            for r in replies
+            if r.has_error()
+        }
         progress.dropped.update(failures)
         train_loss = _train_loss(replies)
         self._time_left(server_round)
         clock.lap("train")
-        aggregated, _ = strategy.aggregate_train(server_round, replies)
+        with cheap_collections():
+            aggregated, _ = strategy.aggregate_train(server_round, replies)
         if aggregated is None:
             first = next(iter(failures.values()), "the strategy skipped it")
             raise TrialError(

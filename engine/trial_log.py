@@ -172,6 +172,8 @@ class TrialLog:
         """Return all records by trial number; set unreadable and foreign files aside and say so."""
         records: list[TrialRecord] = []
         for path in sorted(self.folder.iterdir()) if self.folder.is_dir() else []:
+            if path.name.startswith("."):  # what a killed run was writing; readers of Parquet folders skip it, too
+                continue
             try:
                 # ParquetFile, not read_table: the latter would open the file as a dataset.
                 with pq.ParquetFile(path) as file:

@@ -25,6 +25,7 @@ class Contestant(BaseModel):
 
     Attributes:
         role: `challenger`, `fedavg` or `tuned-fedavg`.
+        name: The configuration for people.
         strategy: Its kind, or the import path of a user's own.
         parameters: Its parameters.
         learning_rate: The clients' step size.
@@ -36,6 +37,7 @@ class Contestant(BaseModel):
     model_config = ConfigDict(frozen=True)
 
     role: Literal["challenger", "fedavg", "tuned-fedavg"]
+    name: str
     strategy: str
     parameters: Mapping[str, Any]
     learning_rate: float
@@ -82,11 +84,14 @@ def confirmation_seeds(seed: int, count: int) -> tuple[int, ...]:
     return tuple(seeds)
 
 
-def contestant(role: Literal["challenger", "fedavg", "tuned-fedavg"], records: Sequence[TrialRecord]) -> Contestant:
+def contestant(
+    role: Literal["challenger", "fedavg", "tuned-fedavg"], name: str, records: Sequence[TrialRecord]
+) -> Contestant:
     """Gather one configuration's trials, one a seed."""
     first = records[0]
     return Contestant(
         role=role,
+        name=name,
         strategy=first.strategy,
         parameters=dict(first.parameters),
         learning_rate=first.learning_rate,
@@ -96,14 +101,13 @@ def contestant(role: Literal["challenger", "fedavg", "tuned-fedavg"], records: S
     )
 
 
-def confirm(seeds: Sequence[int], contestants: Sequence[Contestant], view: View, name: str) -> Confirmation:
+def confirm(seeds: Sequence[int], contestants: Sequence[Contestant], view: View) -> Confirmation:
     """Compare the challenger with the baselines.
 
     Args:
         seeds: In the order of the contestants' scores.
         contestants: Challenger first, then FedAvg, then any other baseline.
         view: The view that decides.
-        name: The challenger, for people.
     """
     challenger, *baselines = contestants
     versus = {
@@ -122,7 +126,7 @@ def confirm(seeds: Sequence[int], contestants: Sequence[Contestant], view: View,
         contestants=tuple(contestants),
         versus=versus,
         verdict=verdict,
-        sentence=_sentence(name, difference, verdict),
+        sentence=_sentence(challenger.name, difference, verdict),
     )
 
 

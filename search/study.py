@@ -12,14 +12,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from engine.errors import TrialError
+from engine.strategy_contract import Cohort
 from engine.trial_log import TrialRecord
 from search.confirmation import Confirmation, confirm, confirmation_seeds, contestant
 from search.genetic import GeneticSearcher
 from search.ledger import Ledger, Planned
 from search.search_config import SearchConfig
 from search.searcher import Evaluation, Searcher
-from strategies import CustomSpec, FedAvgSpec, SearchSpace, StrategySpec, space_of
+from strategies import CustomSpec, FedAvgSpec, SearchSpace, StrategySpec, parse_strategy, space_of
 
 BASELINE = FedAvgSpec()
 
@@ -51,15 +51,15 @@ class StudyOutcome:
     confirmation: Confirmation | None = None
 
 
-def study_space(config: SearchConfig, ledger: Ledger) -> SearchSpace:
+def planned_space(config: SearchConfig, cohort: Cohort) -> SearchSpace:
     """Return the space of a study.
 
     Raises:
         StrategyError: If a strategy that was asked for is unknown or impossible with these clients.
     """
-    customs = [CustomSpec.model_validate({"kind": "custom", **custom}) for custom in config.customs]
-    cohort = ledger.facts.cohort(ledger.num_clients)
-    return space_of(cohort, config.strategies, ranges=config.ranges, customs=customs)
+    customs = [parse_strategy({"kind": "custom", **custom}) for custom in config.customs]
+    own = [custom for custom in customs if isinstance(custom, CustomSpec)]
+    return space_of(cohort, config.strategies, ranges=config.ranges, customs=own)
 
 
 def new_searcher(config: SearchConfig, space: SearchSpace, seed: int) -> Searcher:
@@ -75,7 +75,7 @@ def run_study(config: SearchConfig, ledger: Ledger) -> StudyOutcome:
     Raises:
         StrategyError: If the space can't be built.
     """
-    space = study_space(config, ledger)
+    space = planned_space(config, ledger.facts.cohort(ledger.num_clients))
     searcher = new_searcher(config, space, ledger.facts.seed)
     outcome = _search(config, ledger, searcher)
     if config.tuned_baseline:
@@ -147,8 +147,10 @@ def _confirm(config: SearchConfig, ledger: Ledger, outcome: StudyOutcome) -> Con
         entries.append(("tuned-fedavg", BASELINE, outcome.tuned[0].record.learning_rate))
     plans = [Planned("confirmation", spec, seed, learning_rate=rate) for seed in seeds for _, spec, rate in entries]
     records = ledger.run(plans)
-    contestants = [contestant(role, records[index :: len(entries)]) for index, (role, _, _) in enumerate(entries)]
-    return confirm(seeds, contestants, ledger.facts.view, str(challenger.spec))
+    contestants = [
+        contestant(role, str(spec), records[index :: len(entries)]) for index, (role, spec, _) in enumerate(entries)
+    ]
+    return confirm(seeds, contestants, ledger.facts.view)
 
 
 def trial_summary(entry: Archived) -> Mapping[str, Any]:
@@ -170,4 +172,4 @@ def trial_summary(entry: Archived) -> Mapping[str, Any]:
     }
 
 
-__all__ = ["Archived", "StudyOutcome", "TrialError", "run_study", "trial_summary"]
+__all__ = ["Archived", "StudyOutcome", "planned_space", "run_study", "trial_summary"]

@@ -1,0 +1,62 @@
+# Each target is sufficient on its own: the first one called makes .venv and installs the locked versions.
+.DELETE_ON_ERROR:
+.DEFAULT_GOAL := help
+SHELL := /bin/bash
+
+VENV := .venv
+STAMP := $(VENV)/installed
+LOCK_VENV := .venv-lock
+SUITABLE := import sys, ensurepip; sys.exit(not (3, 11) <= sys.version_info[:2] < (3, 14))
+
+# PYTHON=/path/to/python make ... chooses another interpreter. The lock is tested with 3.11, so that comes first.
+PYTHON ?= $(shell for python in python3.11 python3 python3.12 python3.13 python /usr/bin/python3; do \
+	if "$$python" -c '$(SUITABLE)' >/dev/null 2>&1; then echo "$$python"; break; fi; done)
+
+.PHONY: help install demo test lint gate lock clean
+
+help:
+	@echo 'make demo    the whole program on ten clients of real digits (ARGS= goes to fedscout run)'
+	@echo 'make test    the quick tests, under five minutes on two cores (ARGS= goes to pytest)'
+	@echo 'make lint    ruff (lint and format) and mypy'
+	@echo 'make gate    lint and every test, the slow ones too: what CI runs'
+	@echo 'make lock    resolve the dependencies anew and write constraints.txt'
+	@echo 'make clean   remove .venv and everything that tools have left'
+
+install: $(STAMP)
+
+$(STAMP): pyproject.toml constraints.txt
+	@"$(PYTHON)" -c '$(SUITABLE)' 2>/dev/null || { echo "fedscout needs Python 3.11, 3.12 or 3.13 with venv;" \
+		"found '$(PYTHON)'. Install one, or name it: make PYTHON=/path/to/python3.11" >&2; exit 1; }
+	@echo 'Installing the locked versions into $(VENV); the first time takes a few minutes.'
+	@"$(PYTHON)" -m venv $(VENV)
+	@$(VENV)/bin/python -m pip install -qq --disable-pip-version-check -c constraints.txt -e '.[dev]'
+	@touch $@
+
+demo: $(STAMP)
+	@$(VENV)/bin/fedscout run $(ARGS)
+
+test: $(STAMP)
+	$(VENV)/bin/python -m pytest -m 'not slow' $(ARGS)
+
+lint: $(STAMP)
+	$(VENV)/bin/ruff check .
+	$(VENV)/bin/ruff format --check .
+	$(VENV)/bin/mypy
+
+gate: lint
+	$(VENV)/bin/python -m pytest $(ARGS)
+
+# A fresh environment holds nothing but what the project brings, so what pip freezes there is the lock. A version's
+# local part ("+cpu") names a build of this machine and is left out.
+lock:
+	"$(PYTHON)" -m venv --clear $(LOCK_VENV)
+	$(LOCK_VENV)/bin/python -m pip install -qq --disable-pip-version-check -e '.[dev]'
+	head -2 constraints.txt > constraints.new
+	set -o pipefail; $(LOCK_VENV)/bin/python -m pip freeze --all --exclude pip --exclude fedscout \
+		| sed -E 's/\+[^ ]*$$//' | LC_ALL=C sort -f >> constraints.new
+	mv constraints.new constraints.txt
+	rm -rf $(LOCK_VENV)
+
+clean:
+	rm -rf $(VENV) $(LOCK_VENV) build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis constraints.new
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +

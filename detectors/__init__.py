@@ -1,0 +1,18 @@
+"""Heterogeneity detection: how the clients' data differ, told from aggregates that they are willing to give.
+
+`detectors.detect.detect` makes a report through a Flower grid. It is not among the names below, since these are read
+by processes that need no Flower, such as the command line's help.
+"""
+
+from detectors.detection_config import DetectionConfig
+from detectors.queries import CLIENT_QUERIES
+from detectors.report import ClientFacts, Finding, HeterogeneityReport, ReportedMetrics
+
+__all__ = [
+    "CLIENT_QUERIES",
+    "ClientFacts",
+    "DetectionConfig",
+    "Finding",
+    "HeterogeneityReport",
+    "ReportedMetrics",
+]

@@ -1,0 +1,41 @@
+"""The parameters of detection, as a configuration file or the command line sets them."""
+
+from __future__ import annotations
+
+from typing import Literal, Self
+
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+
+
+class DetectionConfig(BaseModel):
+    """Thresholds and sizes of the detectors; each detector's module says what they mean."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
+
+    label_threshold: float = Field(default=0.1, gt=0, le=1, description="Jensen-Shannon divergence in bits")
+    feature_threshold: float = Field(
+        default=0.25, gt=0, le=100, description="distance of centroids over the square root of the total variance"
+    )
+    feature_scale: Literal["standardised", "raw"] = Field(
+        default="standardised", description="whether features are divided by their global standard deviation"
+    )
+    max_features: int = Field(default=4096, ge=1, description="beyond, feature skew is not measured: use embeddings")
+    outlier_repetitions: int = Field(default=5, ge=1, le=1000, description="fresh initial models")
+    outlier_rounds: int = Field(default=2, ge=1, le=1000, description="rounds of FedAvg before models are compared")
+    outlier_percentile: float = Field(
+        default=90.0, gt=0, lt=100, description="of the mean distances; flags those above"
+    )
+    outlier_min_flags: int = Field(default=4, ge=1, description="repetitions that make a client an outlier")
+    max_pairwise_clients: int = Field(default=500, ge=2, description="beyond, pairs are sampled and models projected")
+    projection_size: int = Field(default=512, ge=1, description="dimensions of projected models")
+    histogram_bins: int = Field(default=32, ge=2, le=1024, description="equal bins of a feature's histogram")
+    histogram_reach: float = Field(default=4.0, gt=0, description="standard deviations covered on either side")
+
+    @model_validator(mode="after")
+    def _flags_are_reachable(self) -> Self:
+        if self.outlier_min_flags > self.outlier_repetitions:
+            raise ValueError(
+                f"outlier_min_flags must not exceed outlier_repetitions ({self.outlier_repetitions}), "
+                f"got {self.outlier_min_flags}"
+            )
+        return self

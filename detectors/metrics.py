@@ -1,0 +1,143 @@
+"""Divergences, spreads and distances between clients: pure functions over histograms and sizes.
+
+Entropy and divergences are in bits (logarithm to base 2), so the Jensen-Shannon divergence lies in `[0, 1]`. It is the
+divergence of
+
+    J. Lin. Divergence measures based on the Shannon entropy. IEEE Transactions on Information Theory 37(1), 1991,
+
+not its square root, which `scipy.spatial.distance.jensenshannon` returns. Histograms of bin counts or probabilities
+are read over their last axis; the other axes broadcast.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+
+Values = npt.NDArray[np.float64]
+
+
+def distribution(counts: npt.ArrayLike) -> Values:
+    """Return counts divided by their total over the last axis; a total of 0 is an error of the caller."""
+    values = np.asarray(counts, dtype=np.float64)
+    totals = values.sum(axis=-1, keepdims=True)
+    assert np.all(totals > 0), "a distribution needs at least one count"
+    return np.asarray(values / totals)
+
+
+def entropy(probabilities: npt.ArrayLike) -> Values:
+    """Return the Shannon entropy in bits, in `[0, log2(bins)]`; 0 log 0 = 0."""
+    p = np.asarray(probabilities, dtype=np.float64)
+    logarithms = np.log2(p, out=np.zeros_like(p), where=p > 0)
+    return np.asarray(np.maximum(-np.sum(p * logarithms, axis=-1), 0.0))
+
+
+def entropy_spread(probabilities: npt.ArrayLike, normalised: bool = False) -> float:
+    """Return the largest minus the smallest entropy of the clients.
+
+    Kept for comparison only: it orders some federations wrongly, since mirror images have equal entropy.
+
+    Args:
+        probabilities: Shape `(clients, bins)`.
+        normalised: Whether to divide by `log2(bins)`, so that the spread lies in `[0, 1]`.
+    """
+    p = np.asarray(probabilities, dtype=np.float64)
+    entropies = entropy(p)
+    spread = float(entropies.max() - entropies.min())
+    return spread / max(float(np.log2(p.shape[-1])), 1.0) if normalised else spread
+
+
+def kl_divergence(p: npt.ArrayLike, q: npt.ArrayLike) -> Values:
+    """Return KL(p‖q) in bits; infinite where p has mass and q has none."""
+    p, q = np.broadcast_arrays(np.asarray(p, dtype=np.float64), np.asarray(q, dtype=np.float64))
+    ratio = np.divide(p, q, out=np.full(p.shape, np.inf), where=q > 0)
+    logarithms = np.log2(ratio, out=np.zeros(p.shape), where=p > 0)
+    return np.asarray(np.sum(p * logarithms, axis=-1))
+
+
+def js_divergence(p: npt.ArrayLike, q: npt.ArrayLike) -> Values:
+    """Return ½ KL(p‖m) + ½ KL(q‖m) with m = ½(p+q), in `[0, 1]`: symmetric, 0 for equal arguments."""
+    p, q = np.asarray(p, dtype=np.float64), np.asarray(q, dtype=np.float64)
+    middle = (p + q) / 2
+    return np.asarray(np.clip((kl_divergence(p, middle) + kl_divergence(q, middle)) / 2, 0.0, 1.0))
+
+
+def hellinger(p: npt.ArrayLike, q: npt.ArrayLike) -> Values:
+    """Return ‖√p − √q‖₂ / √2, in `[0, 1]`: 0 for equal arguments, 1 for disjoint ones."""
+    difference = np.sqrt(np.asarray(p, dtype=np.float64)) - np.sqrt(np.asarray(q, dtype=np.float64))
+    return np.asarray(np.minimum(np.sqrt(np.sum(difference**2, axis=-1) / 2), 1.0))
+
+
+def wasserstein(p: npt.ArrayLike, q: npt.ArrayLike, bin_width: float) -> Values:
+    """Return the 1-Wasserstein distance of two histograms on the same equal bins.
+
+    It is the area between the cumulative distributions, mass taken at the middle of its bin.
+
+    Args:
+        p: Probabilities, shape `(..., bins)`.
+        q: Likewise.
+        bin_width: In the unit that the result shall have.
+    """
+    difference = np.asarray(p, dtype=np.float64) - np.asarray(q, dtype=np.float64)
+    return np.asarray(bin_width * np.abs(np.cumsum(difference, axis=-1)[..., :-1]).sum(axis=-1))
+
+
+def mean_pairwise_hellinger(probabilities: npt.ArrayLike) -> float:
+    """Return the mean over all pairs of clients; `probabilities` has shape `(clients >= 2, bins)`."""
+    from scipy.spatial.distance import pdist
+
+    roots = np.sqrt(np.asarray(probabilities, dtype=np.float64))
+    return min(float(pdist(roots).mean() / np.sqrt(2)), 1.0)
+
+
+def mean_pairwise_wasserstein(probabilities: npt.ArrayLike, bin_width: float) -> float:
+    """Return the mean over all pairs of clients; see `wasserstein` for the arguments."""
+    from scipy.spatial.distance import pdist
+
+    cumulative = np.cumsum(np.asarray(probabilities, dtype=np.float64), axis=-1)
+    return float(bin_width * pdist(cumulative[:, :-1], "cityblock").mean())
+
+
+def output_divergence(mean_outputs: npt.ArrayLike) -> float:
+    """Return the mean Jensen-Shannon divergence between clients' mean softmax outputs, over all pairs.
+
+    Args:
+        mean_outputs: One probability vector a client, shape `(clients >= 2, classes)`.
+    """
+    outputs = np.asarray(mean_outputs, dtype=np.float64)
+    first, second = np.triu_indices(len(outputs), k=1)
+    return float(js_divergence(outputs[first], outputs[second]).mean())
+
+
+def quantity_ratio(sizes: npt.ArrayLike) -> float:
+    """Return the largest over the smallest size, >= 1; sizes are positive."""
+    values = np.asarray(sizes, dtype=np.float64)
+    return float(values.max() / values.min())
+
+
+def coefficient_of_variation(sizes: npt.ArrayLike) -> float:
+    """Return the population standard deviation over the mean; 0 for equal sizes."""
+    values = np.asarray(sizes, dtype=np.float64)
+    return float(values.std() / values.mean())
+
+
+def gini(sizes: npt.ArrayLike) -> float:
+    """Return Σ_i Σ_j |x_i − x_j| / (2 K² mean): 0 for equal sizes, (K−1)/K if one client has everything."""
+    values = np.sort(np.asarray(sizes, dtype=np.float64))
+    ranks = np.arange(1, len(values) + 1)
+    return float(np.sum((2 * ranks - len(values) - 1) * values) / (len(values) * values.sum()))
+
+
+def heterogeneity_index(num_present: int, num_classes: int) -> float:
+    """Return 1 − (c − 1)/(c_max − 1), in `[0, 1]`: 0 if a client holds every class, 1 if it holds one.
+
+    Args:
+        num_present: Classes of which the client holds a sample, c, in `[1, num_classes]`.
+        num_classes: Classes of the federation, c_max; with one class nothing can differ and the index is 0.
+    """
+    return 0.0 if num_classes == 1 else 1.0 - (num_present - 1) / (num_classes - 1)
+
+
+def distances_to(points: npt.ArrayLike, centre: npt.ArrayLike) -> Values:
+    """Return the Euclidean distance of each row of `points` to `centre`, shape `(clients,)`."""
+    return np.asarray(np.linalg.norm(np.asarray(points) - np.asarray(centre), axis=-1))

@@ -1,0 +1,156 @@
+"""The heterogeneity report: a value that says what was measured, against which threshold, and who stands out.
+
+It is JSON-able and complete: `HeterogeneityReport.model_validate_json(report.model_dump_json())` equals `report`.
+Numbers are finite; what could not be measured is None and its sentence says why.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from detectors.detection_config import DetectionConfig
+
+DetectorName = Literal["label_skew", "feature_skew", "outliers"]
+
+CLIENTS_NAMED = 12
+"""A sentence names this many clients and counts the rest."""
+
+
+class _Value(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
+
+
+class Finding(_Value):
+    """What one detector found by its published rule.
+
+    Attributes:
+        name: The detector.
+        rule: How the decision was made.
+        value: The federation's value; None if it could not be measured.
+        threshold: What the value is compared with, in the value's unit.
+        detected: Whether the rule finds heterogeneity of this kind.
+        flagged_clients: Ascending.
+        client_values: The value of each client that was measured.
+        sentence: The finding for people.
+    """
+
+    name: DetectorName
+    rule: Literal["published"] = "published"
+    value: float | None
+    threshold: float
+    detected: bool
+    flagged_clients: tuple[int, ...] = ()
+    client_values: dict[int, float] = Field(default_factory=dict)
+    sentence: str
+
+    @property
+    def measured(self) -> bool:
+        """Whether there is a value; if not, `detected` is False and means nothing."""
+        return self.value is not None
+
+    @classmethod
+    def unmeasured(cls, name: DetectorName, threshold: float, sentence: str) -> Finding:
+        """Return the finding of a detector that could not measure."""
+        return cls(name=name, value=None, threshold=threshold, detected=False, sentence=sentence)
+
+
+class ClientFacts(_Value):
+    """What is known of one client that answered.
+
+    Attributes:
+        client: Its index.
+        num_rows: Rows it holds.
+        label_counts: Rows of each class.
+        heterogeneity_index: 1 − (c − 1)/(c_max − 1), c of c_max classes present, in `[0, 1]`.
+    """
+
+    client: int
+    num_rows: int
+    label_counts: tuple[int, ...]
+    heterogeneity_index: float
+
+
+class ReportedMetrics(_Value):
+    """Metrics reported beside the detectors; None where they could not be measured.
+
+    Attributes:
+        quantity_ratio: Largest over smallest number of rows.
+        quantity_variation: Coefficient of variation of the numbers of rows.
+        quantity_gini: Gini coefficient of the numbers of rows.
+        entropy_spread: Largest minus smallest label entropy in bits: a rejected measure, for comparison.
+        entropy_spread_normalised: The same over log2 of the number of classes.
+        label_hellinger: Mean Hellinger distance of label distributions over pairs of clients.
+        feature_hellinger: The same of feature histograms, averaged over features.
+        feature_wasserstein: Mean 1-Wasserstein distance, averaged over features, in standard deviations.
+        model_distances: D_k of the outlier detector, a client's mean over repetitions.
+        distances_from_average: Distance from the aggregated model, likewise: a rejected measure, for comparison.
+    """
+
+    quantity_ratio: float
+    quantity_variation: float
+    quantity_gini: float
+    entropy_spread: float
+    entropy_spread_normalised: float
+    label_hellinger: float | None = None
+    feature_hellinger: float | None = None
+    feature_wasserstein: float | None = None
+    model_distances: dict[int, float] = Field(default_factory=dict)
+    distances_from_average: dict[int, float] = Field(default_factory=dict)
+
+
+class HeterogeneityReport(_Value):
+    """How the data of a federation's clients differ.
+
+    Attributes:
+        seed: Of the models and of samples.
+        settings: Thresholds and sizes.
+        num_clients: Clients of the federation, those without an answer included.
+        num_classes: Classes.
+        num_features: Features a row, or None if nobody answered.
+        clients: Who answered, ascending.
+        withheld: Reason of each client that gave no label counts; it takes no part in anything else.
+        label_skew: Finding on labels.
+        feature_skew: Finding on features.
+        outliers: Finding on models.
+        metrics: Reported beside.
+        notes: What a reader must know of how it was measured: samples, projections, missing answers.
+        timings: Seconds of each detector; the only part that differs from run to run.
+    """
+
+    seed: int
+    settings: DetectionConfig
+    num_clients: int
+    num_classes: int
+    num_features: int | None
+    clients: tuple[ClientFacts, ...]
+    withheld: dict[int, str] = Field(default_factory=dict)
+    label_skew: Finding
+    feature_skew: Finding
+    outliers: Finding
+    metrics: ReportedMetrics
+    notes: tuple[str, ...] = ()
+    timings: dict[str, float] = Field(default_factory=dict)
+
+    @property
+    def findings(self) -> tuple[Finding, ...]:
+        """All findings, in the order in which they are told."""
+        return (self.label_skew, self.feature_skew, self.outliers)
+
+    def without_timings(self) -> HeterogeneityReport:
+        """Return the report without timings, equal for equal data and seed."""
+        return self.model_copy(update={"timings": {}})
+
+
+def yes_no(detected: bool) -> str:
+    """Return the word for a decision."""
+    return "yes" if detected else "no"
+
+
+def name_clients(clients: Sequence[int]) -> str:
+    """Return `client 3`, `clients 1, 2` or, of many, the first ones and the number of the others."""
+    named = ", ".join(str(client) for client in clients[:CLIENTS_NAMED])
+    rest = f" and {len(clients) - CLIENTS_NAMED} more" if len(clients) > CLIENTS_NAMED else ""
+    return f"client{'' if len(clients) == 1 else 's'} {named}{rest}"

@@ -1,0 +1,33 @@
+"""`fedscout detect`: how the clients' data differ."""
+
+from __future__ import annotations
+
+from experiments.cli.options import AsJson, ConfigFile, Out, Settings, Verbose, read_settings
+
+
+def detect(
+    settings: Settings = None,
+    config_file: ConfigFile = None,
+    out: Out = None,
+    as_json: AsJson = False,
+    verbose: Verbose = False,
+) -> None:
+    """Measure label skew, feature skew and outlier clients."""
+    config = read_settings(settings, config_file, verbose)
+    from experiments.cli.console import TrialProgress, out_console, show_federation, show_json, show_report
+    from experiments.run_folder import open_run_folder
+    from experiments.workflow import run_detection
+
+    progress = TrialProgress(0, 0)
+    with progress.live():
+        federation, report = run_detection(config, progress.display(), verbose)
+    if out is not None:
+        with open_run_folder(out, config) as folder:
+            folder.write_json("report.json", report.model_dump(mode="json"))
+    if as_json:
+        affected = list(federation.affected_clients)
+        show_json({"report": report.model_dump(mode="json"), "affected_clients": affected})
+        return
+    console = out_console()
+    show_federation(console, federation)
+    show_report(console, report)

@@ -1,0 +1,76 @@
+"""`fedscout`: the commands, and what happens to their errors.
+
+Nothing heavy is imported here, so that help and mistakes are answered at once. Exit codes: 0 done; 1 a defect of the
+program or of a library; 2 something the user can mend, one line each on standard error; 130 interrupted.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+
+import typer
+
+from experiments.cli import detect, run, search, strategies, train, trials
+from experiments.package_roots import check_package_roots, own_packages_first
+
+USER_ERROR = 2
+INTERRUPTED = 130
+
+app = typer.Typer(
+    name="fedscout",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    rich_markup_mode="markdown",
+    help="Chooses a federated-learning aggregation strategy from how the clients' data differ. "
+    "`fedscout run` without arguments is the demo.",
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+app.command()(run.run)
+app.command()(detect.detect)
+app.command()(search.search)
+app.command()(train.train)
+app.command()(strategies.strategies)
+app.command()(trials.trials)
+
+
+def _exit_code(arguments: Sequence[str] | None) -> int:
+    """Run one command line."""
+    import click
+
+    from engine.errors import UserError
+
+    try:
+        check_package_roots()
+        code = app(args=None if arguments is None else list(arguments), standalone_mode=False)
+    except click.exceptions.NoArgsIsHelpError as error:
+        error.show()
+        return 0
+    except click.ClickException as error:
+        error.show()
+        return error.exit_code
+    except UserError as error:
+        for fault in error.faults:
+            print(f"fedscout: {fault}", file=sys.stderr)
+        return USER_ERROR
+    except (KeyboardInterrupt, click.exceptions.Abort):
+        print("fedscout: interrupted; the same command goes on where this one stopped", file=sys.stderr)
+        return INTERRUPTED
+    except BrokenPipeError:
+        sys.stderr.close()
+        return 1
+    return code if isinstance(code, int) else 0
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Run the command line and exit.
+
+    Args:
+        arguments: In place of the process's own.
+    """
+    own_packages_first()
+    sys.exit(_exit_code(arguments))
+
+
+if __name__ == "__main__":
+    main()

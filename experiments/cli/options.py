@@ -1,0 +1,71 @@
+"""The arguments that several commands share."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+if TYPE_CHECKING:
+    from experiments.config import StudyConfig
+
+
+def _complete_key(incomplete: str) -> list[str]:
+    """Return the configuration's keys that begin so, for the shell."""
+    from experiments.config import known_keys
+
+    return [f"{key}=" for key in known_keys() if key.startswith(incomplete)]
+
+
+Settings = Annotated[
+    list[str] | None,
+    typer.Argument(
+        metavar="[KEY=VALUE | FILE.yaml]...",
+        help="Configuration, such as federation.dataset=wine; later ones win.",
+        autocompletion=_complete_key,
+        show_default=False,
+    ),
+]
+ConfigFile = Annotated[Path | None, typer.Option("--config", "-c", help="YAML file under all arguments.")]
+Out = Annotated[Path | None, typer.Option("--out", "-o", help="Folder of the study; continued if it holds one.")]
+AsJson = Annotated[bool, typer.Option("--json", help="Only the result, as JSON, on standard output.")]
+Verbose = Annotated[bool, typer.Option("--verbose", "-v", help="Show Ray's and Flower's own messages.")]
+
+
+def read_settings(settings: list[str] | None, file: Path | None, verbose: bool) -> StudyConfig:
+    """Prepare the process and read the configuration.
+
+    Raises:
+        ConfigurationError: With every fault that was found.
+    """
+    from experiments.ray_runtime import prepare_environment
+
+    prepare_environment(verbose)
+    _show_own_messages()
+    from experiments.config import load_config
+
+    return load_config(settings or [], file)
+
+
+def _show_own_messages() -> None:
+    """Let this program's own warnings reach standard error, one line each."""
+    import logging
+
+    logger = logging.getLogger("fedscout")
+    if not logger.handlers:
+        handler = logging.StreamHandler()
+        handler.setFormatter(logging.Formatter("fedscout: %(message)s"))
+        logger.addHandler(handler)
+        logger.propagate = False
+
+
+def user_folders() -> tuple[str, ...]:
+    """Return the folders where a user's own strategies are looked for: the working directory, last on the path."""
+    import sys
+
+    folder = os.getcwd()
+    if folder not in sys.path:
+        sys.path.append(folder)
+    return (folder,)

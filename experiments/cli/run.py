@@ -1,0 +1,68 @@
+"""`fedscout run`: detect, search, confirm."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from experiments.cli.options import AsJson, ConfigFile, Out, Settings, Verbose, read_settings, user_folders
+
+TunedBaseline = Annotated[
+    bool, typer.Option("--tuned-baseline", help="Also compare with FedAvg at its best client learning rate.")
+]
+
+
+def run(
+    settings: Settings = None,
+    config_file: ConfigFile = None,
+    out: Out = None,
+    as_json: AsJson = False,
+    tuned_baseline: TunedBaseline = False,
+    verbose: Verbose = False,
+) -> None:
+    """Detect heterogeneity, search for the strategy, confirm the winner. Without arguments: the demo."""
+    study(settings, config_file, out, as_json, tuned_baseline, verbose, detection=True)
+
+
+def study(
+    settings: list[str] | None,
+    config_file: ConfigFile,
+    out: Out,
+    as_json: bool,
+    tuned_baseline: bool,
+    verbose: bool,
+    detection: bool,
+) -> None:
+    """Run a study and show it."""
+    arguments = [*(settings or []), *(["search.tuned_baseline=true"] if tuned_baseline else [])]
+    config = read_settings(arguments, config_file, verbose)
+    from experiments.cli.console import (
+        TrialProgress,
+        out_console,
+        show_federation,
+        show_json,
+        show_outcome,
+        show_report,
+    )
+    from experiments.run_folder import default_folder
+    from experiments.workflow import run_workflow
+
+    search = config.search
+    confirming = search.confirmation_seeds * (3 if search.tuned_baseline else 2)
+    tuning = len(search.tuning_factors) if search.tuned_baseline else 0
+    progress = TrialProgress(1 + search.budget + tuning + confirming, config.training.num_rounds)
+    with progress.live():
+        finished = run_workflow(
+            config, out or default_folder(config), progress.display(), detection, verbose, user_folders()
+        )
+    if as_json:
+        show_json({**finished.document, "out": str(finished.folder)})
+        return
+    console = out_console()
+    show_federation(console, finished.federation)
+    if finished.report is not None:
+        show_report(console, finished.report)
+    show_outcome(console, finished.outcome)
+    console.print(f"\nLog of every trial: {finished.folder / 'trials'} (pandas.read_parquet reads the folder)")
+    console.print(f"Result: {finished.folder / 'result.json'}")

@@ -1,0 +1,41 @@
+"""`fedscout strategies`: what can be chosen, and from which ranges."""
+
+from __future__ import annotations
+
+from experiments.cli.options import AsJson, ConfigFile, Settings, read_settings
+
+
+def strategies(settings: Settings = None, config_file: ConfigFile = None, as_json: AsJson = False) -> None:
+    """List the strategies with their parameters and ranges for a federation's number of clients."""
+    config = read_settings(settings, config_file, verbose=False)
+    from rich.table import Table
+
+    from experiments.cli.console import out_console, show_json
+    from experiments.cli.options import user_folders
+    from experiments.workflow import cohort_of
+    from search.study import planned_space
+
+    user_folders()
+    clients = config.federation.num_clients
+    if clients is None:  # natural clients: the data tell
+        from experiments.build import build_federation
+
+        clients = build_federation(config.federation, config.model).num_clients
+    cohort = cohort_of(config, clients)
+    space = planned_space(config.search, cohort)
+    if as_json:
+        show_json({"num_clients": clients, "num_sampled": cohort.num_sampled, "schema": space.json_schema()})
+        return
+    console = out_console()
+    console.print(f"{clients} clients, {cohort.num_sampled} of them train in a round")
+    table = Table(box=None, padding=(0, 2, 0, 0), title_justify="left")
+    for heading in ("strategy", "parameter", "range of a search", "meaning"):
+        table.add_column(heading)
+    for row in space.describe():
+        if row.unavailable:
+            table.add_row(row.name, "", "", f"not here: {row.unavailable}")
+            continue
+        table.add_row(f"[bold]{row.name}[/]", "", "", f"{row.summary} {row.paper}")
+        for parameter in row.parameters:
+            table.add_row("", parameter.name, parameter.range, parameter.meaning)
+    console.print(table)

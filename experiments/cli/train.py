@@ -1,0 +1,35 @@
+"""`fedscout train`: one strategy, once."""
+
+from __future__ import annotations
+
+from experiments.cli.options import AsJson, ConfigFile, Out, Settings, Verbose, read_settings, user_folders
+
+
+def train(
+    settings: Settings = None,
+    config_file: ConfigFile = None,
+    out: Out = None,
+    as_json: AsJson = False,
+    verbose: Verbose = False,
+) -> None:
+    """Train one strategy, such as strategy.kind=fedadam strategy.eta=0.1, and log it as a trial."""
+    config = read_settings(settings, config_file, verbose)
+    from experiments.cli.console import TrialProgress, out_console, show_federation, show_json, show_trials
+    from experiments.run_folder import default_folder
+    from experiments.workflow import run_training
+    from search.study import trial_summary
+
+    folders = user_folders()
+    progress = TrialProgress(1, config.training.num_rounds)
+    with progress.live():
+        federation, entry, folder = run_training(
+            config, out or default_folder(config), progress.display(), verbose, folders
+        )
+    if as_json:
+        rounds = {"accuracy": list(entry.record.round_accuracy), "loss": list(entry.record.round_loss)}
+        show_json({"trial": trial_summary(entry), "rounds": rounds, "out": str(folder)})
+        return
+    console = out_console()
+    show_federation(console, federation)
+    show_trials(console, [entry], None, title="Trial")
+    console.print(f"\nLog: {folder / 'trials'}")

@@ -1,0 +1,160 @@
+"""From text columns to a data set: which column is the label, which the client, which are features."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+
+from engine.errors import DataError
+from engine.federation import IntArray
+from experiments.datasets.dataset import Dataset, TextArray, duplicate_rows
+from experiments.datasets.standardise import standardise
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+NUM_FAULTS_SHOWN = 5
+MISSING = ("", "nan", "?")
+LARGEST_WHOLE = 2**53
+
+
+@dataclass(frozen=True)
+class ColumnRoles:
+    """What the columns of a table are for.
+
+    Attributes:
+        label: The column to predict.
+        client: The column that names each row's natural client, or None.
+        never_features: Columns that describe a row without being a feature; all others become features, apart from
+            the label and the client.
+    """
+
+    label: str
+    client: str | None = None
+    never_features: tuple[str, ...] = ()
+
+
+def dataset_from_table(
+    name: str, table: pd.DataFrame, roles: ColumnRoles, source: str, facts: Mapping[str, Any]
+) -> Dataset:
+    """Turn a table of text into a data set with standardised features.
+
+    Classes are the distinct labels, in numeric order if all are whole numbers, else in alphabetical order.
+
+    Args:
+        name: The data set's name.
+        table: Text cells, one row a sample.
+        roles: What each column is for.
+        source: Citation.
+        facts: Further facts for the record.
+
+    Raises:
+        DataError: With all faults found: a column that does not exist, an empty or a non-numeric cell, a label that
+            is no class, fewer than two classes.
+    """
+    faults = _role_faults(name, table, roles)
+    if faults:
+        raise DataError(faults)
+    reserved = {roles.label, roles.client, *roles.never_features}
+    columns = [str(column) for column in table.columns if column not in reserved]
+    if not columns:
+        raise DataError(f"data set {name!r} must have a column of features beside the label, but it has none")
+    values = _numbers(name, table, columns)
+    labels, class_names = _classes(name, table, roles.label)
+    features = standardise(values)
+    return Dataset(
+        name=name,
+        features=features,
+        labels=labels,
+        class_names=class_names,
+        feature_names=tuple(columns),
+        source=source,
+        client_ids=None if roles.client is None else _discrete(name, table, roles.client),
+        facts={
+            "label": roles.label,
+            "num_rows": len(labels),
+            "num_duplicate_rows": duplicate_rows(values, labels),
+            "num_constant_columns": int((values.max(axis=0) == values.min(axis=0)).sum()),
+            **facts,
+        },
+    )
+
+
+def _role_faults(name: str, table: pd.DataFrame, roles: ColumnRoles) -> list[str]:
+    available = ", ".join(map(str, table.columns))
+    wanted = {"federation.label": roles.label, "federation.client_column": roles.client}
+    faults = [
+        f"{key} must name a column of data set {name!r}, got {column!r}; its columns are: {available}"
+        for key, column in wanted.items()
+        if column is not None and column not in table.columns
+    ]
+    if roles.label == roles.client:
+        faults.append(f"federation.label and federation.client_column must differ, got {roles.label!r} for both")
+    return faults
+
+
+def _numbers(name: str, table: pd.DataFrame, columns: list[str]) -> npt.NDArray[np.float64]:
+    """Return the columns as finite numbers, shape `(rows, columns)`."""
+    import pandas as pd
+
+    values = np.empty((len(table), len(columns)))
+    faults = []
+    for index, column in enumerate(columns):
+        values[:, index] = pd.to_numeric(table[column], errors="coerce").to_numpy(np.float64, na_value=np.nan)
+        wrong = np.flatnonzero(~np.isfinite(values[:, index]))
+        if len(wrong):
+            given = str(table[column].iloc[wrong[0]]) or "nothing"
+            others = f" and in {len(wrong) - 1} more" if len(wrong) > 1 else ""
+            faults.append(
+                f"column {column!r} of data set {name!r} must hold finite numbers, "
+                f"got {given!r} in row {wrong[0] + 1}{others}"
+            )
+    if len(faults) > NUM_FAULTS_SHOWN:
+        faults = [*faults[:NUM_FAULTS_SHOWN], f"and {len(faults) - NUM_FAULTS_SHOWN} more columns with such a fault"]
+    if faults:
+        raise DataError(faults)
+    return values
+
+
+def _discrete(name: str, table: pd.DataFrame, column: str) -> TextArray:
+    """Return a column of names or whole numbers as text; a number loses its decimal point, so that 5.0 is 5."""
+    import pandas as pd
+
+    text = table[column].to_numpy(dtype=np.str_)
+    empty = np.flatnonzero(np.isin(np.char.lower(text), MISSING))
+    if len(empty):
+        raise DataError(
+            f"column {column!r} of data set {name!r} must name a class or client in every row, "
+            f"got {str(text[empty[0]]) or 'nothing'!r} in row {empty[0] + 1}"
+        )
+    numbers = pd.to_numeric(table[column], errors="coerce").to_numpy(np.float64, na_value=np.nan)
+    if np.isnan(numbers).all():
+        return text
+    whole = (np.abs(numbers) < LARGEST_WHOLE) & (numbers == np.rint(numbers))
+    if not whole.all():
+        row = int(np.flatnonzero(~whole)[0])
+        raise DataError(
+            f"column {column!r} of data set {name!r} must hold names alone or whole numbers alone, "
+            f"got {str(text[row])!r} in row {row + 1}"
+        )
+    return numbers.astype(np.int64).astype(np.str_)
+
+
+def _classes(name: str, table: pd.DataFrame, column: str) -> tuple[IntArray, tuple[str, ...]]:
+    text = _discrete(name, table, column)
+    names = sorted(set(text.tolist()), key=lambda value: (0, int(value), "") if _is_whole(value) else (1, 0, value))
+    if len(names) < 2 or len(names) > len(text) // 2:
+        raise DataError(
+            f"column {column!r} of data set {name!r} must hold at least two classes and at most half as many as there "
+            f"are rows ({len(text)}), got {len(names)}" + (f": {names[0]}" if len(names) == 1 else "")
+        )
+    index = {value: number for number, value in enumerate(names)}
+    return np.array([index[value] for value in text.tolist()], dtype=np.int64), tuple(names)
+
+
+def _is_whole(value: str) -> bool:
+    return value.removeprefix("-").isdecimal()

@@ -1,0 +1,74 @@
+"""A data set as the rest of the program sees it: numbers, classes, and where they come from."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from engine.federation import FloatArray, IntArray
+
+TextArray = npt.NDArray[np.str_]
+
+
+@dataclass(frozen=True)
+class Dataset:
+    """All rows of one data set, ready to be dealt to clients.
+
+    Attributes:
+        name: The name under which it is chosen.
+        features: float32, finite, shape `(num_rows, *feature_shape)`.
+        labels: int64 in `[0, len(class_names))`, every class present, shape `(num_rows,)`.
+        class_names: One name per class, in label order.
+        feature_names: One name per column for tabular data, else empty.
+        source: Citation: who published the data, and where.
+        feature_unit: One standard deviation of a feature, in the stored scale; a scenario's noise is given in it.
+        client_ids: The natural client of each row, shape `(num_rows,)`, or None.
+        facts: Counts for the record: rows, duplicates, what was dropped.
+    """
+
+    name: str
+    features: FloatArray
+    labels: IntArray
+    class_names: tuple[str, ...]
+    feature_names: tuple[str, ...]
+    source: str
+    feature_unit: float = 1.0
+    client_ids: TextArray | None = None
+    facts: Mapping[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        assert self.features.dtype == np.float32
+        assert self.labels.dtype == np.int64
+        assert len(self.features) == len(self.labels)
+        assert np.isfinite(self.features).all()
+        assert (np.bincount(self.labels, minlength=len(self.class_names)) > 0).all()
+        assert not self.feature_names or self.features.shape[1:] == (len(self.feature_names),)
+        assert self.client_ids is None or len(self.client_ids) == len(self.labels)
+
+    @property
+    def num_rows(self) -> int:
+        """Number of rows."""
+        return len(self.labels)
+
+    @property
+    def num_classes(self) -> int:
+        """Number of classes."""
+        return len(self.class_names)
+
+
+def duplicate_rows(features: npt.NDArray[np.floating], labels: IntArray) -> int:
+    """Count the rows that repeat an earlier row, label included.
+
+    They are kept, as the publisher has them, but the count goes on record: copies of a row can end up on both sides
+    of a client's train and test split.
+
+    Args:
+        features: Shape `(num_rows, *feature_shape)`.
+        labels: Shape `(num_rows,)`.
+    """
+    table = np.column_stack([np.asarray(features).reshape(len(labels), -1), labels])
+    return len(table) - len(np.unique(table, axis=0))

@@ -1,0 +1,49 @@
+"""What a data set's loader is given."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from engine.errors import DataError
+from experiments.datasets.dataset import Dataset
+
+
+@dataclass(frozen=True)
+class DatasetRequest:
+    """The user's choices.
+
+    Attributes:
+        label: The column to predict; None for the usual one.
+        client_column: The column that names each row's natural client, or None.
+        folder: Where the files are; None for the folder that `FEDSCOUT_DATA` names.
+    """
+
+    label: str | None = None
+    client_column: str | None = None
+    folder: Path | None = None
+
+    def require_fixed_columns(self, name: str, label: str) -> None:
+        """Check that nothing else is asked of a data set that has one label and no natural clients.
+
+        Args:
+            name: The data set's name, for messages.
+            label: Its label.
+
+        Raises:
+            DataError: If another label, or a client column, was given.
+        """
+        faults = []
+        if self.label not in {None, label}:
+            faults.append(f"federation.label of data set {name!r} must be {label!r}, got {self.label!r}")
+        if self.client_column is not None:
+            faults.append(
+                f"federation.client_column must be left out, as data set {name!r} has no column of natural clients, "
+                f"got {self.client_column!r}"
+            )
+        if faults:
+            raise DataError(faults)
+
+
+DatasetLoader = Callable[[DatasetRequest], Dataset]

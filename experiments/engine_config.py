@@ -1,0 +1,20 @@
+"""The configuration of the machinery: it changes how long a study takes, never its results."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+
+class EngineConfig(BaseModel):
+    """Where and how trials run. Left out of a study's identity, as results do not depend on it."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    grid: Literal["ray", "local"] = Field(default="ray", description="Ray actors, or this process alone")
+    num_hosts: int | None = Field(default=None, ge=1, le=10_000, description="host actors; nothing means one a CPU")
+    address: str | None = Field(default=None, description="of a running Ray cluster, or auto; nothing starts Ray here")
+    checkpoint_every_rounds: int = Field(default=10, ge=1, description="rounds between checkpoints of a trial")
+    object_store_bytes: int | None = Field(default=None, ge=80 * 2**20, description="of a Ray that is started here")
+    trial_timeout_seconds: float | None = Field(default=None, gt=0, description="after which a trial fails")

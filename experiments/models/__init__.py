@@ -1,0 +1,6 @@
+"""Models by name: picklable factories, which import torch when they are called and not before."""
+
+from experiments.models.contract import ModelBuilder, ModelRequest
+from experiments.models.table import MODELS
+
+__all__ = ["MODELS", "ModelBuilder", "ModelRequest"]

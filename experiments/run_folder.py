@@ -1,0 +1,124 @@
+"""The folder of one study: who may use it, and which configuration it belongs to.
+
+OUT/config.json     configuration and its hash; written first
+OUT/report.json     the heterogeneity report
+OUT/trials/         the Parquet log
+OUT/checkpoints/    of trials that are running
+OUT/quarantine/     files of the log that could not be read
+OUT/result.json     what the study found; written last
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from engine.atomic_file import write_atomically
+from engine.errors import LogError
+from experiments.config import StudyConfig
+
+OWN_FILES = ("config.json", "trials")
+
+
+class RunFolder:
+    """One study's folder, open and locked.
+
+    Attributes:
+        path: The folder.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    @property
+    def checkpoints(self) -> Path:
+        """Where running trials leave their checkpoints."""
+        return self.path / "checkpoints"
+
+    def write_json(self, name: str, content: Mapping[str, Any]) -> Path:
+        """Write one of the folder's JSON files, all at once."""
+        text = json.dumps(content, indent=2, sort_keys=True, allow_nan=False) + "\n"
+        path = self.path / name
+        write_atomically(path, lambda temporary: temporary.write_text(text))
+        return path
+
+    def read_json(self, name: str) -> dict[str, Any] | None:
+        """Return the content of one of the folder's JSON files; None if it is not there or can't be read."""
+        try:
+            content = json.loads((self.path / name).read_text())
+        except (OSError, ValueError):
+            return None
+        return content if isinstance(content, dict) else None
+
+
+def default_folder(config: StudyConfig) -> Path:
+    """Return the folder of a study that was given none: the same for the same configuration."""
+    return Path("runs") / f"{config.federation.dataset}-{config.digest()[:8]}"
+
+
+@contextmanager
+def open_run_folder(path: Path, config: StudyConfig) -> Iterator[RunFolder]:
+    """Open a new folder, or one that holds the same configuration's study, for this process alone.
+
+    Raises:
+        LogError: If the folder can't be written, is in use, holds something else, or another configuration's study.
+    """
+    path = path.absolute()
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+        lock = (path / ".lock").open("a+")
+    except OSError as error:
+        raise LogError(f"--out must be a folder that can be written, got {path}: {error.strerror}") from error
+    with lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            lock.seek(0)
+            raise LogError(f"{path} is in use by process {lock.read().strip() or 'unknown'}") from error
+        lock.truncate(0)
+        lock.write(str(os.getpid()))
+        lock.flush()
+        folder = RunFolder(path)
+        _claim(folder, config)
+        yield folder
+
+
+def _claim(folder: RunFolder, config: StudyConfig) -> None:
+    stored = folder.read_json("config.json")
+    if stored is None:
+        foreign = sorted(entry.name for entry in folder.path.iterdir() if not entry.name.startswith("."))
+        if foreign:
+            raise LogError(
+                f"--out must be a new folder, an empty one or that of an earlier run, got {folder.path} "
+                f"with {', '.join(foreign[:5])} but no readable config.json"
+            )
+        try:
+            folder.write_json("config.json", {"config_hash": config.digest(), "config": config.identity()})
+        except OSError as error:
+            raise LogError(
+                f"--out must be a folder that can be written, got {folder.path}: {error.strerror}"
+            ) from error
+        return
+    if stored.get("config_hash") != config.digest():
+        changes = differences(stored.get("config", {}), config.identity())
+        raise LogError(
+            f"{folder.path} holds the study of another configuration and can't be continued with this one; "
+            f"what differs: {'; '.join(changes[:6]) or 'the version of the program'}. Choose another --out"
+        )
+
+
+def differences(old: Mapping[str, Any], new: Mapping[str, Any], prefix: str = "") -> list[str]:
+    """Return `key: old there, new here` for every value that differs."""
+    found = []
+    for key in sorted({*old, *new}):
+        left, right = old.get(key), new.get(key)
+        if isinstance(left, Mapping) and isinstance(right, Mapping):
+            found += differences(left, right, f"{prefix}{key}.")
+        elif left != right:
+            found.append(f"{prefix}{key}: {left!r} there, {right!r} here")
+    return found

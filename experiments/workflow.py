@@ -1,0 +1,212 @@
+"""The way from a configuration to a result: build, place, detect, search, confirm, write.
+
+config ─► build_federation ─► open_runner ─► detect ─► run_study ─► result.json
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+from pydantic import ValidationError
+
+from detectors import HeterogeneityReport
+from detectors.detect import detect
+from engine.errors import ConfigurationError
+from engine.federation import Federation
+from engine.session import Session
+from engine.strategy_contract import Cohort
+from engine.trial_log import TrialLog
+from engine.trial_runner import TrialRunner
+from experiments.build import build_federation
+from experiments.config import StudyConfig
+from experiments.open_runner import open_runner
+from experiments.result import result_document, versions
+from experiments.run_folder import RunFolder, open_run_folder
+from search.ledger import Ledger, Planned, StudyEvents, StudyFacts
+from search.study import Archived, StudyOutcome, planned_space, run_study
+from strategies import parameter_columns, parse_strategy
+
+Stage = Literal["data", "hosts", "detection", "search", "confirmation"]
+
+
+@dataclass(frozen=True)
+class Display:
+    """What a command shows while it works; every part is optional.
+
+    Attributes:
+        stage: A stage begins.
+        federation: The federation was built.
+        report: The report is there.
+        trials: On trials.
+    """
+
+    stage: Callable[[Stage], None] = lambda _: None
+    federation: Callable[[Federation], None] = lambda _: None
+    report: Callable[[HeterogeneityReport], None] = lambda _: None
+    trials: StudyEvents = field(default_factory=StudyEvents)
+
+
+@dataclass(frozen=True)
+class Finished:
+    """A finished study.
+
+    Attributes:
+        document: The result as written.
+        folder: Where it is.
+        federation: What was built.
+        report: Of the detectors, or None.
+        outcome: Of search and confirmation.
+    """
+
+    document: dict[str, Any]
+    folder: Path
+    federation: Federation
+    report: HeterogeneityReport | None
+    outcome: StudyOutcome
+
+
+@contextmanager
+def _timed(timings: dict[str, float], name: str) -> Iterator[None]:
+    started = time.perf_counter()
+    yield
+    timings[name] = time.perf_counter() - started
+
+
+def study_facts(config: StudyConfig, federation: Federation) -> StudyFacts:
+    """Return what all trials of a study share."""
+    return StudyFacts(
+        name=federation.name,
+        seed=config.seed,
+        num_rounds=config.training.num_rounds,
+        num_sampled=config.training.num_sampled(federation.num_clients),
+        training=config.training.local(),
+        view=config.search.view,
+        validation_fraction=config.search.validation_fraction,
+        test_fraction=config.training.test_fraction,
+        timeout_seconds=config.engine.trial_timeout_seconds,
+        searcher=config.search.kind,
+        config_hash=config.digest(),
+        config=config.model_dump_json(),
+        versions=versions(),
+    )
+
+
+def cohort_of(config: StudyConfig, num_clients: int) -> Cohort:
+    """Return the facts on which strategies depend."""
+    return Cohort(num_clients, config.training.num_sampled(num_clients), config.training.learning_rate)
+
+
+def measure(runner: TrialRunner, config: StudyConfig) -> HeterogeneityReport:
+    """Ask the detectors."""
+    training = config.training.local()
+    grid = runner.grid(Session(seed=config.seed, training=training, test_fraction=config.training.test_fraction))
+    return detect(grid, grid.initial_vector, training, config.detection, config.seed)
+
+
+def _report(runner: TrialRunner, config: StudyConfig, folder: RunFolder) -> HeterogeneityReport:
+    """Return the report of an earlier run of the same study, or a new one."""
+    stored = folder.read_json("report.json")
+    if stored is not None:
+        try:
+            return HeterogeneityReport.model_validate(stored)
+        except ValidationError:
+            pass  # of another version; it is measured again and overwritten
+    report = measure(runner, config)
+    folder.write_json("report.json", report.model_dump(mode="json"))
+    return report
+
+
+def run_workflow(
+    config: StudyConfig,
+    out: Path,
+    display: Display,
+    detection: bool = True,
+    verbose: bool = False,
+    search_path: tuple[str, ...] = (),
+) -> Finished:
+    """Run a study, or the rest of it, to the end.
+
+    Args:
+        config: Of the study.
+        out: Its folder.
+        display: Told what happens.
+        detection: Whether the detectors are asked first.
+        verbose: Whether Ray's and Flower's own messages are shown.
+        search_path: Folders for a user's own strategies.
+
+    Raises:
+        UserError: If something that was asked for can't be done; before anything is written where possible.
+    """
+    if config.strategy is not None:
+        raise ConfigurationError(
+            f"strategy must be left out of a search, got {config.strategy}; it is read by `fedscout train`, "
+            "and search.strategies names the kinds to choose from"
+        )
+    timings: dict[str, float] = {}
+    started = time.perf_counter()
+    display.stage("data")
+    with _timed(timings, "data"):
+        federation = build_federation(config.federation, config.model)
+    planned_space(config.search, cohort_of(config, federation.num_clients))
+    display.federation(federation)
+    with open_run_folder(out, config) as folder:
+        display.stage("hosts")
+        parallel = config.search.generation_size + 1
+        with open_runner(federation, config.engine, folder.checkpoints, parallel, search_path, verbose) as runner:
+            timings["hosts"] = time.perf_counter() - started - timings["data"]
+            report = None
+            if detection:
+                display.stage("detection")
+                with _timed(timings, "detection"):
+                    report = _report(runner, config, folder)
+                display.report(report)
+            display.stage("search")
+            log = TrialLog(folder.path, parameter_columns())
+            ledger = Ledger(study_facts(config, federation), runner, log, display.trials)
+            with _timed(timings, "search and confirmation"):
+                outcome = run_study(config.search, ledger)
+        timings["total"] = time.perf_counter() - started
+        engine = config.engine.model_dump(mode="json")
+        document = result_document(config, federation, report, outcome, {"seconds": timings, "engine": engine})
+        folder.write_json("result.json", document)
+        return Finished(document, folder.path, federation, report, outcome)
+
+
+def run_detection(
+    config: StudyConfig, display: Display, verbose: bool = False
+) -> tuple[Federation, HeterogeneityReport]:
+    """Build the federation and ask the detectors; nothing is written."""
+    display.stage("data")
+    federation = build_federation(config.federation, config.model)
+    display.federation(federation)
+    display.stage("hosts")
+    with open_runner(federation, config.engine, None, 1, (), verbose) as runner:
+        display.stage("detection")
+        return federation, measure(runner, config)
+
+
+def run_training(
+    config: StudyConfig, out: Path, display: Display, verbose: bool = False, search_path: tuple[str, ...] = ()
+) -> tuple[Federation, Archived, Path]:
+    """Train one strategy, FedAvg if none is configured, and log it as a trial.
+
+    Raises:
+        StrategyError: If the strategy is invalid or does not fit the federation.
+    """
+    display.stage("data")
+    federation = build_federation(config.federation, config.model)
+    spec = parse_strategy(config.strategy or {"kind": "fedavg"}, cohort_of(config, federation.num_clients))
+    display.federation(federation)
+    with open_run_folder(out, config) as folder:
+        display.stage("hosts")
+        with open_runner(federation, config.engine, folder.checkpoints, 1, search_path, verbose) as runner:
+            display.stage("search")
+            log = TrialLog(folder.path, parameter_columns())
+            ledger = Ledger(study_facts(config, federation), runner, log, display.trials)
+            record = ledger.run([Planned("train", spec, config.seed)])[0]
+        return federation, Archived(record, spec), folder.path

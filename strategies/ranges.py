@@ -1,0 +1,209 @@
+"""Ranges from which a search draws the values of a parameter.
+
+A range maps its values to the unit interval and back, in log space where it is log-scaled, so a searcher can draw,
+move and clamp a value without knowing what kind of range it is in.
+
+Values of real ranges are rounded, then clamped: log-scaled ones to four significant digits, linear ones to four
+decimals. A linear range narrower than 0.01 keeps as many further decimals as give it at least a hundred steps, since
+four decimals would collapse it.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+import numpy as np
+
+from engine.errors import StrategyError
+
+Value: TypeAlias = int | float | str | bool
+"""What a parameter may be."""
+
+LINEAR_DECIMALS = 4
+LOG_SIGNIFICANT_DIGITS = 4
+
+
+def _checked(low: float, high: float, log: bool) -> None:
+    faults = []
+    if not (math.isfinite(low) and math.isfinite(high)):
+        faults.append(f"a range must have finite ends, got [{low}, {high}]")
+    elif low > high:
+        faults.append(f"a range must not end below its start, got [{low}, {high}]")
+    if log and low <= 0:
+        faults.append(f"a log-scaled range must start above 0, got {low}")
+    if faults:
+        raise StrategyError(faults)
+
+
+@dataclass(frozen=True)
+class RealRange:
+    """Real numbers in `[low, high]`.
+
+    Attributes:
+        low: Smallest value.
+        high: Largest value.
+        log: Whether values are drawn and moved in log space.
+
+    Raises:
+        StrategyError: If the ends are not finite, not in order, or not positive in log space.
+    """
+
+    low: float
+    high: float
+    log: bool = False
+
+    def __post_init__(self) -> None:
+        _checked(self.low, self.high, self.log)
+
+    @property
+    def num_values(self) -> int | None:
+        """Number of values if there is but one, else None: not countable."""
+        return 1 if self.low == self.high else None
+
+    def contains(self, value: Any) -> bool:
+        """Return whether `value` is a number within the range."""
+        return isinstance(value, int | float) and not isinstance(value, bool) and self.low <= value <= self.high
+
+    def to_unit(self, value: Any) -> float:
+        """Return the place of `value`, clamped, in `[0, 1]`."""
+        clamped: float = min(max(float(value), self.low), self.high)
+        if self.low == self.high:
+            return 0.0
+        if self.log:
+            return math.log(clamped / self.low) / math.log(self.high / self.low)
+        return (clamped - self.low) / (self.high - self.low)
+
+    def from_unit(self, place: float) -> float:
+        """Return the value at `place`, clamped to `[0, 1]`: rounded, then clamped."""
+        place = min(max(place, 0.0), 1.0)
+        if self.log:
+            return self._settled(self.low * (self.high / self.low) ** place)
+        return self._settled(self.low + place * (self.high - self.low))
+
+    def draw(self, generator: np.random.Generator) -> float:
+        """Draw a value, uniformly or log-uniformly."""
+        return self.from_unit(float(generator.random()))
+
+    def text(self) -> str:
+        """Return the range for people, such as `[0.01, 1] (log)`."""
+        return f"[{self.low:g}, {self.high:g}]" + (" (log)" if self.log else "")
+
+    def json_schema(self) -> dict[str, Any]:
+        """Return the range as JSON schema."""
+        schema: dict[str, Any] = {"type": "number", "minimum": self.low, "maximum": self.high}
+        return schema | ({"x-scale": "log"} if self.log else {})
+
+    def _settled(self, value: float) -> float:
+        if self.log:
+            rounded = float(f"{value:.{LOG_SIGNIFICANT_DIGITS}g}")
+        else:
+            width = self.high - self.low
+            needed = 2 - math.floor(math.log10(width)) if width > 0 else LINEAR_DECIMALS
+            rounded = round(value, max(LINEAR_DECIMALS, needed))
+        return min(max(rounded, float(self.low)), float(self.high))
+
+
+@dataclass(frozen=True)
+class IntegerRange:
+    """Integers in `[low, high]`.
+
+    Attributes:
+        low: Smallest value.
+        high: Largest value, included.
+        log: Whether values are drawn in log space.
+
+    Raises:
+        StrategyError: If the ends are not in order, or not positive in log space.
+    """
+
+    low: int
+    high: int
+    log: bool = False
+
+    def __post_init__(self) -> None:
+        _checked(self.low, self.high, self.log)
+
+    @property
+    def num_values(self) -> int:
+        """Number of values."""
+        return self.high - self.low + 1
+
+    def contains(self, value: Any) -> bool:
+        """Return whether `value` is an integer within the range."""
+        return isinstance(value, int) and not isinstance(value, bool) and self.low <= value <= self.high
+
+    def clamp(self, value: int) -> int:
+        """Return the member of the range next to `value`."""
+        return min(max(value, self.low), self.high)
+
+    def to_unit(self, value: Any) -> float:
+        """Return the place of `value`, clamped, in `[0, 1]`."""
+        return RealRange(self.low, self.high, self.log).to_unit(value)
+
+    def from_unit(self, place: float) -> int:
+        """Return the integer nearest to `place`, clamped to `[0, 1]`."""
+        place = min(max(place, 0.0), 1.0)
+        if self.log:
+            return self.clamp(round(self.low * (self.high / self.low) ** place))
+        return self.clamp(round(self.low + place * (self.high - self.low)))
+
+    def draw(self, generator: np.random.Generator) -> int:
+        """Draw an integer, uniformly or log-uniformly."""
+        if self.log:
+            return self.from_unit(float(generator.random()))
+        return int(generator.integers(self.low, self.high, endpoint=True))
+
+    def text(self) -> str:
+        """Return the range for people, such as `0 … 7`."""
+        return f"{self.low} … {self.high}" + (" (log)" if self.log else "")
+
+    def json_schema(self) -> dict[str, Any]:
+        """Return the range as JSON schema."""
+        schema: dict[str, Any] = {"type": "integer", "minimum": self.low, "maximum": self.high}
+        return schema | ({"x-scale": "log"} if self.log else {})
+
+
+@dataclass(frozen=True)
+class ChoiceRange:
+    """One of several values without an order.
+
+    Attributes:
+        choices: The values, distinct.
+
+    Raises:
+        StrategyError: If there is no choice, or one is given twice.
+    """
+
+    choices: tuple[Value, ...]
+
+    def __post_init__(self) -> None:
+        if not self.choices:
+            raise StrategyError("a range of choices must hold at least one, got none")
+        if len({(type(choice), choice) for choice in self.choices}) < len(self.choices):
+            raise StrategyError(f"the choices of a range must be distinct, got {list(self.choices)}")
+
+    @property
+    def num_values(self) -> int:
+        """Number of values."""
+        return len(self.choices)
+
+    def contains(self, value: Any) -> bool:
+        """Return whether `value` is one of the choices, of the same type."""
+        return any(type(value) is type(choice) and value == choice for choice in self.choices)
+
+    def draw(self, generator: np.random.Generator) -> Value:
+        """Draw a choice, uniformly."""
+        return self.choices[int(generator.integers(len(self.choices)))]
+
+    def text(self) -> str:
+        """Return the choices for people, such as `a | b`."""
+        return " | ".join(str(choice) for choice in self.choices)
+
+    def json_schema(self) -> dict[str, Any]:
+        """Return the choices as JSON schema."""
+        return {"enum": list(self.choices)}
+
+
+Range: TypeAlias = RealRange | IntegerRange | ChoiceRange

@@ -1,0 +1,250 @@
+"""What a strategy must declare: its name, its parameters with their ranges, what it needs and how Flower builds it.
+
+A specification is a frozen pydantic model. What a field *accepts* (what Flower and the mathematics can work with) is
+its pydantic constraint; what a search *draws* is the `Searched` beside it, narrower and log-scaled where that helps.
+Both stand on the field and nowhere else: validation, JSON schema, search space, help and the columns of the trial log
+are read from there.
+
+Some ranges depend on the clients sampled per round, such as the number of clients that Krum may distrust. They are
+functions of the `Cohort`, and for them range and validity are the same thing.
+
+**Twins.** Two specifications are twins in a cohort if they give the same global model from any replies in exact
+arithmetic, every sampled client answering. FedAvgM with server rate 1 and no momentum is FedAvg; among four clients
+every trimmed mean with a share below 1/4 is the uniform mean. Twins may differ in float32 rounding (another order of
+summation) and in what they do when clients fail. A search that evaluated both would spend a trial on nothing, so
+`canonical` and `digest` are those of the simplest twin.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self, TypedDict
+
+from pydantic import BaseModel, ConfigDict, GetJsonSchemaHandler
+from pydantic_core import CoreSchema
+
+from engine.client_rule import ClientRule
+from engine.errors import StrategyError
+from engine.strategy_contract import Cohort, EngineNeeds
+from strategies.ranges import Range, Value
+
+if TYPE_CHECKING:
+    from flwr.serverapp.strategy import Strategy
+
+RangeWidth = Literal["default", "wide"]
+"""`"default"`: ranges within which the strategy is known to work; `"wide"`: as broad as published searches used."""
+
+RangeRule = Callable[[Cohort, Mapping[str, Value]], Range]
+"""A range that depends on the cohort and on the values chosen for the fields above it."""
+
+
+@dataclass(frozen=True)
+class Searched:
+    """Marks a field as a parameter of the search.
+
+    Attributes:
+        default: The range, or the rule that gives it. A rule's range is also the set of valid values in a cohort. The
+            values chosen so far that it gets may lack fields; it then gives the widest range.
+        wide: The wider, published-style range; None where there is but one.
+    """
+
+    default: Range | RangeRule
+    wide: Range | None = None
+
+    def concrete(self, cohort: Cohort, chosen: Mapping[str, Value], width: RangeWidth = "default") -> Range:
+        """Return the range in a cohort."""
+        if callable(self.default):
+            return self.default(cohort, chosen)
+        return self.wide if width == "wide" and self.wide is not None else self.default
+
+    def __get_pydantic_json_schema__(self, core_schema: CoreSchema, handler: GetJsonSchemaHandler) -> dict[str, Any]:
+        schema = dict(handler(core_schema))
+        if not callable(self.default):
+            schema["x-searched"] = self.default.json_schema()
+        return schema
+
+
+class NodeCounts(TypedDict):
+    """The arguments that every Flower strategy takes to sample its clients."""
+
+    fraction_train: float
+    fraction_evaluate: float
+    min_train_nodes: int
+    min_evaluate_nodes: int
+    min_available_nodes: int
+
+
+def node_counts(cohort: Cohort) -> NodeCounts:
+    """Return the arguments with which Flower trains exactly `num_sampled` clients and evaluates all.
+
+    Flower samples `max(int(nodes * fraction), min_nodes)` and waits for ever for nodes that are missing. The fraction
+    alone could round down to one too few (`int(49 * (1 / 49)) == 0`); the minimum mends that, and the fraction never
+    rounds up to one too many.
+    """
+    return NodeCounts(
+        fraction_train=cohort.num_sampled / cohort.num_clients,
+        fraction_evaluate=1.0,
+        min_train_nodes=cohort.num_sampled,
+        min_evaluate_nodes=cohort.num_clients,
+        min_available_nodes=cohort.num_clients,
+    )
+
+
+def clients_text(num_clients: int) -> str:
+    """Return `"1 client a round"` or `"n clients a round"`."""
+    return f"{num_clients} client{'' if num_clients == 1 else 's'} a round"
+
+
+class StrategySpec(BaseModel, ABC):
+    """A strategy and its parameters: a validated, picklable value that satisfies `engine.strategy_contract`.
+
+    Attributes:
+        kind: The name of the strategy; a literal in each subclass, by which a document is told apart.
+        paper: Where the strategy was published.
+        bound: Parameters of Flower's class that are not free here, and what binds them.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
+
+    paper: ClassVar[str] = ""
+    bound: ClassVar[Mapping[str, str]] = {}
+
+    kind: str
+
+    @property
+    def label(self) -> str:
+        """The name in a search space: the kind, unless several strategies share one."""
+        return self.kind
+
+    def parameters(self) -> Mapping[str, Any]:
+        """Return everything but the kind as JSON-able values; with the kind they make the same specification."""
+        return self.model_dump(mode="json", exclude={"kind"})
+
+    @abstractmethod
+    def needs(self) -> EngineNeeds:
+        """Return what the engine must provide."""
+
+    def client_rule(self) -> ClientRule | None:
+        """Return the change to local training; None where there is none."""
+        return None
+
+    def build(self, cohort: Cohort) -> Strategy:
+        """Construct the Flower strategy.
+
+        Raises:
+            StrategyError: If the parameters do not fit the cohort; carries every fault.
+        """
+        if faults := self.faults(cohort):
+            raise StrategyError(faults)
+        return self._construct(cohort)
+
+    @abstractmethod
+    def _construct(self, cohort: Cohort) -> Strategy:
+        """Construct the Flower strategy; the parameters fit."""
+
+    # What is searched.
+
+    def search_names(self) -> tuple[str, ...]:
+        """Return the names of the searched parameters, in the order in which their ranges may depend on each other."""
+        return tuple(_searched(type(self)))
+
+    def search_values(self) -> Mapping[str, Value]:
+        """Return the present values of the searched parameters."""
+        return {name: getattr(self, name) for name in self.search_names()}
+
+    def search_range(
+        self, name: str, cohort: Cohort, chosen: Mapping[str, Value], width: RangeWidth = "default"
+    ) -> Range:
+        """Return the range of one searched parameter.
+
+        Args:
+            name: One of `search_names()`.
+            cohort: The clients; the strategy must be available there.
+            chosen: Values of the parameters before it; without them the widest range is given.
+            width: Which of the two ranges.
+        """
+        return _searched(type(self))[name].concrete(cohort, chosen, width)
+
+    def with_values(self, values: Mapping[str, Value]) -> Self:
+        """Return the specification with other values of searched parameters, validated."""
+        return type(self).model_validate({**self.model_dump(), **values})
+
+    # Whether it fits.
+
+    @classmethod
+    def unavailable(cls, cohort: Cohort) -> str | None:
+        """Return why no parameters could make the strategy work in a cohort; None if some can."""
+        del cohort
+        return None
+
+    def faults(self, cohort: Cohort) -> list[str]:
+        """Return why the strategy can't be built in a cohort, each fault a sentence; empty if it can."""
+        if reason := self.unavailable(cohort):
+            return [reason]
+        faults = []
+        chosen: dict[str, Value] = {}
+        for name, searched in _searched(type(self)).items():
+            value = getattr(self, name)
+            if callable(searched.default) and not (allowed := searched.concrete(cohort, chosen)).contains(value):
+                given = "".join(f" and {other}={chosen[other]}" for other in chosen)
+                where = f"with {clients_text(cohort.num_sampled)}{given}"
+                faults.append(f"{name} of {self.kind} must be in {allowed.text()} {where}, got {value}")
+            else:
+                chosen[name] = value
+        return faults
+
+    def notes(self, cohort: Cohort) -> list[str]:
+        """Return what is allowed but worth knowing, each a sentence."""
+        simplest = self.simplest(cohort)
+        if simplest.kind == self.kind:
+            return []
+        return [f"{self} is the same as {simplest} with {clients_text(cohort.num_sampled)}"]
+
+    # Twins.
+
+    def twin(self, cohort: Cohort) -> StrategySpec:
+        """Return a simpler specification that gives the same model in a cohort that it fits, or itself."""
+        del cohort
+        return self
+
+    def simplest(self, cohort: Cohort) -> StrategySpec:
+        """Return the simplest twin; the specification itself if it has none or does not fit the cohort."""
+        spec: StrategySpec = self
+        while (simpler := spec.twin(cohort)) != spec and not spec.faults(cohort):
+            spec = simpler
+        return spec
+
+    def canonical(self, cohort: Cohort) -> str:
+        """Return the canonical JSON of the simplest twin: one text for all specifications that are the same here."""
+        return json.dumps(self.simplest(cohort)._identity(), sort_keys=True, separators=(",", ":"))
+
+    def digest(self, cohort: Cohort) -> str:
+        """Return the SHA-256 of `canonical`, in hexadecimal."""
+        return hashlib.sha256(self.canonical(cohort).encode()).hexdigest()
+
+    def _identity(self) -> Mapping[str, Any]:
+        """Return what decides the model; numbers without a negative zero, which is another text for the same value."""
+        fields = {"kind": self.kind, **self.parameters()}
+        return {name: value + 0.0 if isinstance(value, float) else value for name, value in fields.items()}
+
+    def __str__(self) -> str:
+        shown = ", ".join(f"{name}={value}" for name, value in self.parameters().items() if self._shows(name))
+        return f"{self.label}({shown})" if shown else self.label
+
+    def _shows(self, name: str) -> bool:
+        """Return whether people need to see a parameter: it is searched, or not at its default."""
+        return name in self.search_names() or getattr(self, name) != type(self).model_fields[name].default
+
+
+def _searched(spec_class: type[StrategySpec]) -> dict[str, Searched]:
+    """Return the searched fields of a specification, in the order of their declaration."""
+    return {
+        name: entry
+        for name, field in spec_class.model_fields.items()
+        for entry in field.metadata
+        if isinstance(entry, Searched)
+    }

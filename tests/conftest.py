@@ -1,0 +1,64 @@
+"""What every test may ask for: one Ray for the whole session, the folder of real data, and a quiet machine.
+
+The environment is set before anything imports numpy, torch or Ray: they read it once, when they load.
+"""
+
+from __future__ import annotations
+
+import os
+
+os.environ.update(
+    OMP_NUM_THREADS="1",
+    OPENBLAS_NUM_THREADS="1",
+    MKL_NUM_THREADS="1",
+    RAY_USAGE_STATS_ENABLED="0",
+    RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO="0",  # Ray's future default; the present one warns at every start
+)
+
+import gc
+import warnings
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+REPOSITORY = Path(__file__).resolve().parent.parent
+OBJECT_STORE_BYTES = 300 * 2**20
+
+
+@pytest.fixture(scope="session")
+def ray_session() -> Iterator[None]:
+    """One local Ray with two CPUs, started when the first test asks for it and stopped after the last."""
+    import ray
+
+    if ray.is_initialized():
+        pytest.fail("Ray must not run before the fixture starts it; a test called ray.init without ray.shutdown")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(REPOSITORY)  # Ray puts it on the workers' path, so they find the classes that tests define
+        ray.init(
+            num_cpus=2,
+            include_dashboard=False,
+            object_store_memory=OBJECT_STORE_BYTES,
+            log_to_driver=False,
+            logging_level="ERROR",
+        )
+    try:
+        yield
+    finally:
+        with warnings.catch_warnings():
+            # Ray drops the handles of its daemons without waiting for them; the daemons do end.
+            warnings.simplefilter("ignore", ResourceWarning)
+            ray.shutdown()
+            gc.collect()
+
+
+@pytest.fixture(scope="session")
+def data_folder() -> Path:
+    """The folder of real data sets that FEDSCOUT_DATA names; the test is skipped where it names none."""
+    configured = os.environ.get("FEDSCOUT_DATA")
+    if not configured:
+        pytest.skip("FEDSCOUT_DATA names no folder")
+    folder = Path(configured)
+    if not folder.is_dir():
+        pytest.fail(f"FEDSCOUT_DATA must name a folder; got {configured}")
+    return folder

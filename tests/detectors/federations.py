@@ -1,0 +1,127 @@
+"""Small federations and grids that the detectors' tests share."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from flwr.app import ConfigRecord, Message
+
+from detectors import CLIENT_QUERIES
+from engine.client_host import ClientHost
+from engine.federation import ClientTransform, Federation, FloatArray, IntArray, Partition, Samples
+from engine.grid import HostGrid
+from engine.local_grid import LocalGrid
+from engine.messages import client_of
+from engine.queries import QueryInputs
+
+if TYPE_CHECKING:
+    from torch import nn
+
+
+class SmallNet:
+    """A picklable factory of a dense network."""
+
+    def __init__(self, num_features: int, num_classes: int) -> None:
+        self.num_features, self.num_classes = num_features, num_classes
+
+    def __call__(self) -> nn.Module:
+        from torch import nn
+
+        return nn.Sequential(nn.Linear(self.num_features, 16), nn.ReLU(), nn.Linear(16, self.num_classes))
+
+
+class FlipLabels:
+    """Every label becomes the mirrored class."""
+
+    def __call__(
+        self, features: FloatArray, labels: IntArray, num_classes: int, generator: np.random.Generator
+    ) -> tuple[FloatArray, IntArray]:
+        return features, num_classes - 1 - labels
+
+
+class AddNoise:
+    """Gaussian noise on every feature."""
+
+    def __init__(self, mean: float, deviation: float) -> None:
+        self.mean, self.deviation = mean, deviation
+
+    def __call__(
+        self, features: FloatArray, labels: IntArray, num_classes: int, generator: np.random.Generator
+    ) -> tuple[FloatArray, IntArray]:
+        noise = generator.normal(self.mean, self.deviation, features.shape)
+        return (features + noise).astype(np.float32), labels
+
+
+def samples(features: np.ndarray, labels: np.ndarray | None = None) -> Samples:
+    """Return rows of a client that owns all of them."""
+    labels = np.zeros(len(features), np.int64) if labels is None else np.asarray(labels, np.int64)
+    return Samples(np.asarray(features, np.float32), labels, np.arange(len(features)))
+
+
+def inputs(
+    data: Samples,
+    num_classes: int = 2,
+    arrays: Mapping[str, np.ndarray] | None = None,
+    config: Mapping[str, Any] | None = None,
+) -> QueryInputs:
+    """Return what a client query reads."""
+    return QueryInputs(data, num_classes, arrays or {}, config or {})
+
+
+def federation(
+    clients: Sequence[tuple[np.ndarray, np.ndarray]],
+    num_classes: int = 2,
+    transforms: Mapping[int, tuple[ClientTransform, ...]] | None = None,
+    min_release: int = 5,
+) -> Federation:
+    """Return a federation of the given (features, labels), one pair a client."""
+    features = np.concatenate([f for f, _ in clients]).astype(np.float32)
+    labels = np.concatenate([y for _, y in clients]).astype(np.int64)
+    bounds = np.concatenate([[0], np.cumsum([len(y) for _, y in clients])])
+    rows = [np.arange(a, b) for a, b in itertools.pairwise(bounds)]
+    return Federation(
+        name="test",
+        features=features,
+        labels=labels,
+        num_classes=num_classes,
+        partition=Partition.from_lists(rows),
+        model=SmallNet(int(np.prod(features.shape[1:])), num_classes),
+        transforms=transforms or {},
+        min_release=min_release,
+    )
+
+
+def gaussian_clients(sizes: Sequence[int], num_features: int = 6, seed: int = 0) -> list[tuple[np.ndarray, np.ndarray]]:
+    """Return clients of one distribution: two classes whose means differ by one in every feature."""
+    generator = np.random.default_rng(seed)
+    clients = []
+    for size in sizes:
+        labels = generator.permutation(np.arange(size) % 2)
+        clients.append((generator.normal(size=(size, num_features)) + labels[:, None], labels))
+    return clients
+
+
+class RecordingGrid(LocalGrid):
+    """A local grid that keeps what it was asked: (type, clients, configuration) of each sending."""
+
+    def __init__(self, source: Federation) -> None:
+        super().__init__(source, CLIENT_QUERIES)
+        self.sent: list[tuple[str, tuple[int, ...], dict[str, Any]]] = []
+
+    def send_and_receive(self, messages: Iterable[Message], *, timeout: float | None = None) -> Iterable[Message]:
+        messages = list(messages)
+        config = next(iter(messages[0].content.config_records.values()), ConfigRecord())
+        receivers = tuple(client_of(message.metadata.dst_node_id) for message in messages)
+        self.sent.append((messages[0].metadata.message_type, receivers, dict(config)))
+        return super().send_and_receive(messages, timeout=timeout)
+
+
+class SpreadGrid(LocalGrid):
+    """A local grid whose clients are spread over several hosts, as far as the routing knows."""
+
+    def __init__(self, source: Federation, num_hosts: int) -> None:
+        self.host = ClientHost(source, CLIENT_QUERIES)
+        HostGrid.__init__(self, self.host.facts(), num_hosts=num_hosts)

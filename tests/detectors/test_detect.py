@@ -1,0 +1,148 @@
+"""Detection end to end through a grid: facts, refusals, determinism and the closed case of each detector."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from detectors import CLIENT_QUERIES, DetectionConfig, HeterogeneityReport
+from detectors.detect import detect
+from engine.errors import DataError
+from engine.federation import Federation
+from engine.local_grid import LocalGrid
+from engine.training_config import LocalTraining
+from tests.detectors.federations import (
+    AddNoise,
+    FlipLabels,
+    RecordingGrid,
+    SpreadGrid,
+    federation,
+    gaussian_clients,
+)
+
+
+def report_of(source: Federation | LocalGrid, seed: int = 0, **settings: object) -> HeterogeneityReport:
+    grid = source if isinstance(source, LocalGrid) else LocalGrid(source, CLIENT_QUERIES)
+    return detect(grid, grid.initial_vector, LocalTraining(), DetectionConfig(**settings), seed)
+
+
+def test_facts_of_the_federation() -> None:
+    report = report_of(federation(gaussian_clients([20, 3, 40, 60]), num_classes=3))
+    assert report.num_clients == 4
+    assert report.num_classes == 3
+    assert report.num_features == 6
+    assert [(c.client, c.num_rows, c.label_counts) for c in report.clients] == [
+        (0, 20, (10, 10, 0)),
+        (2, 40, (20, 20, 0)),
+        (3, 60, (30, 30, 0)),
+    ]
+    assert report.clients[0].heterogeneity_index == pytest.approx(1 - 1 / 2)
+    assert report.metrics.quantity_ratio == 3
+    assert report.metrics.quantity_gini == pytest.approx(160 / (2 * 9 * 40))
+    assert report.withheld == {1: "holds 3 rows; answers only over at least 5"}
+
+
+def test_a_client_that_withholds_its_counts_is_asked_for_nothing_else() -> None:
+    grid = RecordingGrid(federation(gaussian_clients([20, 3, 40, 60])))
+    report_of(grid)
+    (first, everyone, _), *others = grid.sent
+    assert (first, everyone) == ("query", (0, 1, 2, 3))
+    assert len(others) == 1 + 1 + 5 * 2 + 1
+    assert {clients for _, clients, _ in others} == {(0, 2, 3)}
+
+
+def test_iid_clients_have_neither_label_nor_feature_skew() -> None:
+    report = report_of(federation(gaussian_clients([300] * 4)))
+    assert not report.label_skew.detected
+    assert not report.feature_skew.detected
+    assert report.metrics.feature_wasserstein is not None
+    assert report.metrics.feature_wasserstein < 0.25
+
+
+def test_a_poisoned_client_is_the_only_flag_of_any_detector() -> None:
+    report = report_of(federation(gaussian_clients([150] * 4), transforms={2: (FlipLabels(),)}))
+    assert report.outliers.flagged_clients == (2,)
+    assert report.label_skew.flagged_clients == ()
+    assert report.feature_skew.flagged_clients == ()
+    farthest = max(report.metrics.model_distances, key=report.metrics.model_distances.__getitem__)
+    assert farthest == 2
+
+
+def test_a_corrupted_client_is_flagged_for_its_features() -> None:
+    noisy = federation(gaussian_clients([150] * 5), transforms={3: (AddNoise(3.0, 0.5),)})
+    report, clean = report_of(noisy), report_of(federation(gaussian_clients([150] * 5)))
+    assert report.feature_skew.flagged_clients == (3,)
+    assert report.label_skew.flagged_clients == ()
+    assert report.metrics.feature_wasserstein > clean.metrics.feature_wasserstein
+    assert report.metrics.feature_hellinger > clean.metrics.feature_hellinger
+
+
+def test_label_skewed_clients_are_flagged() -> None:
+    generator = np.random.default_rng(0)
+    clients = []
+    for share in (0.9, 0.7, 0.5, 0.1):
+        labels = (np.arange(200) >= 200 * share).astype(np.int64)
+        clients.append((generator.normal(size=(200, 4)), labels))
+    report = report_of(federation(clients))
+    assert report.label_skew.value == pytest.approx(0.1789, abs=5e-5)
+    assert report.label_skew.flagged_clients == (0, 3)
+    assert report.metrics.entropy_spread == pytest.approx(0.531, abs=5e-4)
+
+
+def test_the_same_seed_gives_the_same_report_on_any_number_of_hosts() -> None:
+    source = federation(gaussian_clients([20, 31, 40, 55, 60]), transforms={2: (FlipLabels(),)})
+    report = report_of(source, seed=4).without_timings()
+    assert report_of(source, seed=4).without_timings() == report
+    for num_hosts in (2, 3):
+        assert report_of(SpreadGrid(source, num_hosts), seed=4).without_timings() == report
+    assert report_of(source, seed=5).metrics.model_distances != report.metrics.model_distances
+
+
+def test_samples_and_projections_are_stated() -> None:
+    source = federation(gaussian_clients([20] * 8))
+    report = report_of(source, max_pairwise_clients=5, projection_size=16)
+    assert any("5 clients drawn by seed, of 8" in note for note in report.notes)
+    assert any("16 parameters" in note for note in report.notes)
+    assert set(report.metrics.model_distances) == set(range(8))
+    assert report_of(source).notes == ()
+
+
+def test_too_many_features_are_said_to_be_not_measured() -> None:
+    report = report_of(federation(gaussian_clients([20] * 3)), max_features=5)
+    assert not report.feature_skew.measured
+    assert "6 features exceed max_features = 5" in report.feature_skew.sentence
+    assert report.num_features == 6
+    assert report.metrics.feature_wasserstein is None
+
+
+def test_a_client_with_unusable_features_is_noted() -> None:
+    clients = gaussian_clients([20] * 4)
+    clients[1][0][3, 2] = np.nan
+    report = report_of(federation(clients))
+    assert set(report.feature_skew.client_values) == {0, 2, 3}
+    assert any("client 1" in note and "must be finite" in note for note in report.notes)
+
+
+def test_two_clients_leave_the_outliers_unmeasured() -> None:
+    report = report_of(federation(gaussian_clients([20] * 2)))
+    assert report.label_skew.measured
+    assert report.feature_skew.measured
+    assert not report.outliers.measured
+
+
+def test_a_single_client_can_not_be_compared() -> None:
+    report = report_of(federation(gaussian_clients([20])))
+    assert not any(finding.measured for finding in report.findings)
+    assert report.metrics.label_hellinger is None
+
+
+def test_without_any_answer_there_is_no_report() -> None:
+    with pytest.raises(DataError, match="at least one client must answer; of 2 none did: holds 3 rows"):
+        report_of(federation(gaussian_clients([3, 3])))
+
+
+def test_more_clients_than_the_first_block() -> None:
+    """The first exchange is read in blocks; nothing may depend on them."""
+    source = federation(gaussian_clients([10 + k for k in range(20)]))
+    report = report_of(source)
+    assert list(report.feature_skew.client_values) == list(range(20))

@@ -1,0 +1,212 @@
+"""The feature-skew detector: exactness against pooled PCA, closed forms, and who is flagged."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from detectors.feature_skew import (
+    ClientMoments,
+    PooledMoments,
+    decide_feature_skew,
+    feature_centroid,
+    feature_moments,
+    pool_moments,
+    principal_axes,
+)
+from detectors.report import Finding
+from engine.errors import DataError
+from engine.federation import CHUNK_ROWS
+from tests.detectors.federations import inputs, samples
+
+
+def pool(clients: Sequence[np.ndarray]) -> PooledMoments:
+    answers = [feature_moments(inputs(samples(x), config={"max_features": 4096})) for x in clients]
+    pooled = pool_moments(
+        ClientMoments(len(x), answer["sum"], answer["scatter"]) for x, answer in zip(clients, answers, strict=True)
+    )
+    assert pooled is not None
+    return pooled
+
+
+def find(clients: Sequence[np.ndarray], scale: str = "standardised", threshold: float = 0.25) -> Finding:
+    pooled = pool(clients)
+    leading = principal_axes(pooled, scale)
+    arrays = {"mean": pooled.mean, "axes": leading.axes}
+    centroids = {k: feature_centroid(inputs(samples(x), arrays=arrays))["centroid"] for k, x in enumerate(clients)}
+    return decide_feature_skew(centroids, leading.total_variance, threshold, scale)
+
+
+def uneven_clients(num_features: int = 7) -> list[np.ndarray]:
+    """Correlated features of different scales and means, as float32; the last client spans several chunks."""
+    generator = np.random.default_rng(1)
+    mixing = generator.normal(size=(num_features, num_features)) * np.logspace(-2, 2, num_features)
+    shape = (1, num_features)
+    return [
+        (generator.normal(size=(size, num_features)) @ mixing + generator.normal(size=shape)).astype(np.float32)
+        for size in (5, 60, 1, CHUNK_ROWS + 17)
+    ]
+
+
+def test_pooled_moments_are_those_of_the_pooled_rows() -> None:
+    clients = uneven_clients()
+    rows = np.concatenate(clients).astype(np.float64)
+    pooled = pool(clients)
+    assert pooled.num_rows == len(rows)
+    np.testing.assert_allclose(pooled.mean, rows.mean(axis=0), rtol=1e-12)
+    expected = np.cov(rows, rowvar=False)
+    deviations = np.sqrt(np.diag(expected))
+    np.testing.assert_allclose(pooled.covariance, expected, atol=1e-12 * np.outer(deviations, deviations).max())
+    np.testing.assert_allclose(np.diag(pooled.covariance), np.diag(expected), rtol=1e-12)
+
+
+def test_large_means_do_not_cancel() -> None:
+    """With mean 10⁶ and deviation 1 the literal ΣXᵀX − Nμμᵀ loses twelve digits of its sixteen; this must not."""
+    generator = np.random.default_rng(2)
+    clients = [(1e6 + generator.normal(size=(50, 3)) * 1.0).astype(np.float32) for _ in range(3)]
+    rows = np.concatenate(clients).astype(np.float64)
+    literal = (rows.T @ rows - len(rows) * np.outer(rows.mean(0), rows.mean(0))) / (len(rows) - 1)
+    expected = np.cov(rows, rowvar=False)
+    covariance = pool(clients).covariance
+    np.testing.assert_allclose(covariance, expected, atol=1e-12)
+    assert np.abs(literal - expected).max() > 1e-6
+
+
+@pytest.mark.parametrize("scale", ["standardised", "raw"])
+def test_centroids_are_those_of_pooled_pca(scale: str) -> None:
+    clients = uneven_clients()
+    rows = np.concatenate(clients).astype(np.float64)
+    deviations = rows.std(axis=0, ddof=1) if scale == "standardised" else np.ones(rows.shape[1])
+    scaled = (rows - rows.mean(axis=0)) / deviations
+    axes = np.linalg.svd(scaled, full_matrices=False)[2][:2].T
+    bounds = np.cumsum([len(x) for x in clients])[:-1]
+    centroids = [part.mean(axis=0) for part in np.split(scaled @ axes, bounds)]
+    largest = max(float(np.linalg.norm(a - b)) for a in centroids for b in centroids)
+    assert find(clients, scale).value == pytest.approx(largest, rel=1e-9)
+
+
+def test_the_second_exchange_agrees_with_the_first() -> None:
+    """A centroid is (m_k − μ)ᵀU, which the sums of the first exchange give too."""
+    clients = uneven_clients()
+    pooled = pool(clients)
+    axes = principal_axes(pooled, "standardised").axes
+    for client in clients:
+        own_mean = client.astype(np.float64).mean(axis=0)
+        answer = feature_centroid(inputs(samples(client), arrays={"mean": pooled.mean, "axes": axes}))
+        np.testing.assert_allclose(answer["centroid"], (own_mean - pooled.mean) @ axes, atol=1e-10)
+
+
+def test_images_are_flattened() -> None:
+    images = np.random.default_rng(0).normal(size=(6, 2, 3, 4))
+    whole = feature_moments(inputs(samples(images), config={"max_features": 24}))
+    flat = feature_moments(inputs(samples(images.reshape(6, 24)), config={"max_features": 24}))
+    assert whole["scatter"].shape == (24 * 25 // 2,)
+    np.testing.assert_array_equal(whole["scatter"], flat["scatter"])
+
+
+def test_iterative_and_full_solvers_agree() -> None:
+    """Above 256 features an iterative solver is used; three well separated eigenvalues leave it no choice."""
+    generator = np.random.default_rng(3)
+    basis = np.linalg.qr(generator.normal(size=(300, 3)))[0]
+    covariance = basis @ np.diag([50.0, 20.0, 5.0]) @ basis.T + np.eye(300)
+    axes = principal_axes(PooledMoments(1000, np.zeros(300), covariance), "raw").axes
+    np.testing.assert_allclose(np.abs(axes.T @ basis), np.eye(2, 3), atol=1e-10)
+
+
+def test_axes_have_a_fixed_sign_and_do_not_depend_on_the_order_of_clients() -> None:
+    clients = uneven_clients()
+    axes = principal_axes(pool(clients), "raw").axes
+    assert np.all(axes[np.abs(axes).argmax(axis=0), [0, 1]] > 0)
+    np.testing.assert_allclose(principal_axes(pool(clients[::-1]), "raw").axes, axes, atol=1e-9)
+
+
+def test_standardised_value_ignores_units_and_the_raw_one_has_them() -> None:
+    generator = np.random.default_rng(4)
+    clients = [generator.normal(loc, 1, size=(80, 5)).astype(np.float32) for loc in (0, 0.5, 1)]
+    units = np.array([1, 10, 1000, 0.125, 4], dtype=np.float32)
+    assert find([x * units for x in clients]).value == pytest.approx(find(clients).value, rel=1e-5)
+    assert find([x * np.float32(8) for x in clients], "raw").value == pytest.approx(8 * find(clients, "raw").value)
+
+
+def test_two_points_in_closed_form() -> None:
+    """Two equal clients without spread, apart in every feature: σ = δ/2 · √(N/(N−1)), so δ/σ · √d remains."""
+    num_rows, num_features = 20, 9
+    clients = [np.zeros((num_rows // 2, num_features)), np.ones((num_rows // 2, num_features)) * 3]
+    finding = find(clients)
+    expected = 2 * np.sqrt(num_features) * np.sqrt((num_rows - 1) / num_rows)
+    assert finding.value == pytest.approx(expected)
+    assert finding.threshold == pytest.approx(0.25 * np.sqrt(num_features))
+    assert finding.flagged_clients == (0, 1)
+
+
+def test_constant_features_and_a_single_feature() -> None:
+    constant = [np.full((6, 3), 0.1), np.full((7, 3), 0.1)]
+    assert find(constant).value == 0
+    assert not find(constant).detected
+    one_varies = [np.column_stack([np.full(10, 0.1), np.arange(10)]) for _ in range(2)]
+    assert find(one_varies).threshold == pytest.approx(0.25)
+    single = [np.arange(10).reshape(10, 1), np.arange(10).reshape(10, 1) + 100]
+    deviation = np.concatenate(single).std(ddof=1)
+    assert find(single).value == pytest.approx(100 / deviation)
+
+
+def test_one_corrupted_client_is_flagged_and_no_other() -> None:
+    """A unit shift of one of six clients in 20 features; sampling errors of centroids are about √(20/400)."""
+    generator = np.random.default_rng(5)
+    clients = [generator.normal(size=(400, 20)) for _ in range(6)]
+    clients[4] += 1.0
+    finding = find(clients)
+    assert finding.detected
+    assert finding.flagged_clients == (4,)
+    assert "client 4." in finding.sentence
+
+
+def test_iid_below_corrupted_below_skewed() -> None:
+    """The order of the published rows, on unit-variance features with the published noise of four clients."""
+    generator = np.random.default_rng(6)
+    base = [generator.normal(size=(200, 254)) for _ in range(4)]
+
+    def noisy(*noise: tuple[float, float]) -> list[np.ndarray]:
+        return [x + generator.normal(mean, std, x.shape) for x, (mean, std) in zip(base, noise, strict=True)]
+
+    iid = find(base)
+    corrupted = find(noisy((0, 0), (0, 0), (1, 0.5), (0, 0)))
+    skewed = find(noisy((0, 0.1), (0, 0.5), (1, 0.1), (-0.1, 0.1)))
+    assert not iid.detected
+    assert iid.value < corrupted.value < skewed.value
+    assert corrupted.flagged_clients == skewed.flagged_clients == (2,)
+    assert skewed.value <= 1.1 * np.sqrt(254) * 1.05  # a shift of 1.1 in every feature, and its sampling error
+
+
+@settings(derandomize=True, deadline=None)
+@given(st.lists(st.tuples(st.floats(-10, 10), st.floats(-10, 10)), min_size=2, max_size=12))
+def test_someone_is_flagged_exactly_if_there_is_skew(points: list[tuple[float, float]]) -> None:
+    finding = decide_feature_skew({k: np.array(p) for k, p in enumerate(points)}, 4.0, 0.5, "raw")
+    largest = max(np.hypot(a - c, b - d) for a, b in points for c, d in points)
+    assert finding.value == pytest.approx(largest)
+    assert finding.detected == (finding.value > 1.0)
+    assert bool(finding.flagged_clients) == finding.detected
+
+
+def test_too_many_features_send_no_triangle() -> None:
+    answer = feature_moments(inputs(samples(np.ones((6, 5))), config={"max_features": 4}))
+    assert set(answer) == {"sum"}
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf])
+def test_features_must_be_finite(value: float) -> None:
+    features = np.zeros((6, 2))
+    features[3, 1] = value
+    with pytest.raises(DataError, match="must be finite; 1 of 12"):
+        feature_moments(inputs(samples(features), config={"max_features": 4}))
+
+
+def test_no_client_no_moments_and_one_client_no_comparison() -> None:
+    assert pool_moments([]) is None
+    finding = decide_feature_skew({0: np.zeros(2)}, 4.0, 0.25, "raw")
+    assert not finding.measured
+    assert not finding.detected

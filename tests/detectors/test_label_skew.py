@@ -1,0 +1,77 @@
+"""The label-skew detector: closed forms, orderings and its client half."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from detectors.label_skew import decide_label_skew, label_counts
+from engine.federation import Samples
+from tests.detectors.federations import inputs, samples
+
+
+def counts_of(shares: tuple[float, ...], rows: int = 1000) -> dict[int, np.ndarray]:
+    return {client: np.array([round(rows * s), round(rows * (1 - s))]) for client, s in enumerate(shares)}
+
+
+def test_published_shares() -> None:
+    """The global share is 0.55 and JS(s ‖ 0.55) = H((s + 0.55)/2) − (H(s) + H(0.55))/2.
+
+    That is 0.118, 0.017, 0.002 and 0.179: the first and the last client lie above 0.1.
+    """
+
+    def js(share: float) -> float:
+        def h(x: float) -> float:
+            return float(-x * np.log2(x) - (1 - x) * np.log2(1 - x))
+
+        return h((share + 0.55) / 2) - (h(share) + h(0.55)) / 2
+
+    finding = decide_label_skew(counts_of((0.9, 0.7, 0.5, 0.1)), threshold=0.1)
+    assert finding.value == pytest.approx(0.1789, abs=5e-5)
+    assert finding.client_values == pytest.approx({0: js(0.9), 1: js(0.7), 2: js(0.5), 3: js(0.1)})
+    assert finding.detected
+    assert finding.flagged_clients == (0, 3)
+    assert "0.1789" in finding.sentence
+    assert "yes" in finding.sentence
+
+
+def test_equal_clients_have_none() -> None:
+    finding = decide_label_skew(counts_of((0.4, 0.4, 0.4)), threshold=0.1)
+    assert finding.value == pytest.approx(0, abs=1e-15)
+    assert not finding.detected
+    assert finding.flagged_clients == ()
+    assert "no." in finding.sentence
+
+
+def test_federations_are_ordered_as_published() -> None:
+    """IID below the bearing shares below a strong Dirichlet, as in the published rows."""
+    generator = np.random.default_rng(0)
+    iid = dict(enumerate(generator.multinomial(2000, [0.1] * 10, size=4)))
+    dirichlet = {c: generator.multinomial(2000, generator.dirichlet([0.1] * 10)) for c in range(4)}
+    values = [decide_label_skew(c, 0.1).value for c in (iid, counts_of((0.9, 0.7, 0.5, 0.1)), dirichlet)]
+    assert values == sorted(values)
+    assert values[0] < 0.01
+
+
+def test_larger_clients_weigh_more_in_the_global_distribution() -> None:
+    counts = {0: np.array([10_000, 0]), 1: np.array([0, 10])}
+    finding = decide_label_skew(counts, threshold=0.1)
+    assert finding.flagged_clients == (1,)
+
+
+def test_the_order_of_clients_does_not_matter() -> None:
+    counts = counts_of((0.9, 0.7, 0.5, 0.1))
+    assert decide_label_skew(dict(reversed(counts.items())), 0.1) == decide_label_skew(counts, 0.1)
+
+
+def test_one_client_can_not_be_compared() -> None:
+    finding = decide_label_skew({3: np.array([5, 5])}, threshold=0.1)
+    assert not finding.measured
+    assert not finding.detected
+    assert "got 1" in finding.sentence
+
+
+def test_client_counts_its_own_rows_and_absent_classes() -> None:
+    everyone = samples(np.zeros((6, 1)), np.array([0, 1, 2, 2, 1, 1]))
+    own = Samples(everyone.features, everyone.labels, np.array([5, 2, 3, 1]))
+    assert label_counts(inputs(own, num_classes=4))["counts"].tolist() == [0, 2, 2, 0]

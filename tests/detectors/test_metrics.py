@@ -1,0 +1,150 @@
+"""Closed forms and laws of the divergences, spreads and distances."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from detectors import metrics
+
+REPEATABLE = settings(derandomize=True, deadline=None)
+SHARES = (0.9, 0.7, 0.5, 0.1)
+
+
+def binary(share: float) -> np.ndarray:
+    return np.array([share, 1 - share])
+
+
+def binary_entropy(share: float) -> float:
+    return -share * np.log2(share) - (1 - share) * np.log2(1 - share)
+
+
+histograms = st.lists(st.integers(0, 1000), min_size=5, max_size=5).filter(any).map(metrics.distribution)
+
+
+@REPEATABLE
+@given(p=histograms, q=histograms)
+def test_divergences_are_symmetric_and_bounded(p: np.ndarray, q: np.ndarray) -> None:
+    for distance in (metrics.js_divergence, metrics.hellinger):
+        assert 0 <= distance(p, q) <= 1
+        assert distance(p, q) == pytest.approx(distance(q, p), abs=1e-15)
+    # Hellinger and total variation bound each other: H² ≤ TV ≤ √2 H
+    total_variation = np.abs(p - q).sum() / 2
+    assert metrics.hellinger(p, q) ** 2 <= total_variation + 1e-12
+    assert total_variation <= np.sqrt(2) * metrics.hellinger(p, q) + 1e-12
+
+
+@REPEATABLE
+@given(p=histograms)
+def test_equal_distributions_have_no_distance(p: np.ndarray) -> None:
+    assert metrics.js_divergence(p, p) == 0
+    assert metrics.hellinger(p, p) == 0
+    assert metrics.kl_divergence(p, p) == 0
+    assert metrics.wasserstein(p, p, 1.0) == 0
+
+
+def test_disjoint_distributions_are_at_the_upper_bound() -> None:
+    p, q = np.array([0.5, 0.5, 0, 0]), np.array([0, 0, 0.25, 0.75])
+    assert metrics.js_divergence(p, q) == pytest.approx(1)
+    assert metrics.hellinger(p, q) == pytest.approx(1)
+    assert metrics.kl_divergence(p, q) == np.inf
+
+
+def test_js_of_the_published_label_shares() -> None:
+    """For positive shares 0.9/0.7/0.5/0.1 of equal clients the global share is 0.55; JS = H(M) − (H(P) + H(G))/2."""
+    divergences = metrics.js_divergence(np.stack([binary(s) for s in SHARES]), binary(0.55))
+    expected = [binary_entropy((s + 0.55) / 2) - (binary_entropy(s) + binary_entropy(0.55)) / 2 for s in SHARES]
+    assert divergences == pytest.approx(expected, abs=1e-14)
+    assert divergences.max() == pytest.approx(0.1789, abs=5e-5)
+
+
+def test_js_is_the_divergence_and_not_its_root() -> None:
+    from scipy.spatial.distance import jensenshannon
+
+    p, q = np.array([0.2, 0.3, 0.5]), np.array([0.6, 0.3, 0.1])
+    assert metrics.js_divergence(p, q) == pytest.approx(jensenshannon(p, q, base=2) ** 2)
+
+
+def test_kl_in_bits() -> None:
+    """KL((1, 0) ‖ (¼, ¾)) = log2 4."""
+    assert metrics.kl_divergence([1, 0], [0.25, 0.75]) == pytest.approx(2)
+
+
+def test_entropy_spread_of_the_published_label_shares() -> None:
+    """H(0.5) − H(0.1) = 1 − 0.4690."""
+    shares = np.stack([binary(s) for s in SHARES])
+    assert metrics.entropy_spread(shares) == pytest.approx(0.531, abs=5e-4)
+    assert metrics.entropy_spread(shares, normalised=True) == metrics.entropy_spread(shares)
+
+
+def test_normalised_entropy_spread_reaches_one() -> None:
+    assert metrics.entropy_spread([[0.25] * 4, [1, 0, 0, 0]]) == pytest.approx(2)
+    assert metrics.entropy_spread([[0.25] * 4, [1, 0, 0, 0]], normalised=True) == pytest.approx(1)
+
+
+def test_entropy_spread_orders_wrongly_where_js_does_not() -> None:
+    """Disjoint clients are as skewed as labels get, yet have equal entropies: why the spread was rejected."""
+    mild = np.stack([binary(s) for s in SHARES])
+    severe = np.array([[0.5, 0.5, 0, 0], [0, 0, 0.5, 0.5]])
+    assert metrics.entropy_spread(severe) == 0 < metrics.entropy_spread(mild)
+    largest = [metrics.js_divergence(shares, shares.mean(axis=0)).max() for shares in (mild, severe)]
+    assert largest[0] < largest[1]
+
+
+def test_wasserstein_of_a_shift_is_the_shift() -> None:
+    p = np.array([0.1, 0.6, 0.3, 0, 0, 0, 0])
+    for bins in range(1, 5):
+        assert metrics.wasserstein(p, np.roll(p, bins), 0.5) == pytest.approx(0.5 * bins)
+
+
+@REPEATABLE
+@given(p=histograms, q=histograms)
+def test_wasserstein_equals_scipys(p: np.ndarray, q: np.ndarray) -> None:
+    from scipy.stats import wasserstein_distance
+
+    middles = np.arange(5) * 0.3
+    assert metrics.wasserstein(p, q, 0.3) == pytest.approx(wasserstein_distance(middles, middles, p, q), abs=1e-12)
+
+
+def test_pairwise_means_are_means_over_pairs() -> None:
+    shares = metrics.distribution(np.random.default_rng(0).integers(1, 50, (5, 7)))
+    pairs = [(shares[i], shares[j]) for i in range(5) for j in range(i)]
+    assert metrics.mean_pairwise_hellinger(shares) == pytest.approx(
+        np.mean([metrics.hellinger(p, q) for p, q in pairs])
+    )
+    assert metrics.mean_pairwise_wasserstein(shares, 0.2) == pytest.approx(
+        np.mean([metrics.wasserstein(p, q, 0.2) for p, q in pairs])
+    )
+    assert metrics.output_divergence(shares) == pytest.approx(np.mean([metrics.js_divergence(p, q) for p, q in pairs]))
+
+
+@pytest.mark.parametrize(
+    ("sizes", "ratio", "variation", "gini"),
+    [
+        ([7, 7, 7], 1, 0, 0),
+        ([1, 3], 3, 0.5, 0.25),  # mean 2, deviation 1; |1−3|·2/(2·4·2)
+        ([1, 2, 3, 4], 4, np.sqrt(1.25) / 2.5, 0.25),  # Σ|x_i−x_j| over ordered pairs = 20; 20/(2·16·2.5)
+    ],
+)
+def test_quantity_skew(sizes: list[int], ratio: float, variation: float, gini: float) -> None:
+    assert metrics.quantity_ratio(sizes) == ratio
+    assert metrics.coefficient_of_variation(sizes) == pytest.approx(variation)
+    assert metrics.gini(sizes) == pytest.approx(gini)
+
+
+@REPEATABLE
+@given(st.lists(st.integers(1, 10_000), min_size=1, max_size=20))
+def test_gini_is_half_the_relative_mean_difference(sizes: list[int]) -> None:
+    values = np.array(sizes, dtype=float)
+    by_definition = np.abs(values[:, None] - values).sum() / (2 * len(values) ** 2 * values.mean())
+    assert metrics.gini(sizes) == pytest.approx(by_definition, abs=1e-12)
+    assert 0 <= metrics.gini(sizes) + 1e-12 <= (len(values) - 1) / len(values) + 2e-12
+
+
+@pytest.mark.parametrize(
+    ("present", "classes", "index"), [(10, 10, 0), (1, 10, 1), (4, 10, 1 - 3 / 9), (1, 2, 1), (1, 1, 0)]
+)
+def test_heterogeneity_index(present: int, classes: int, index: float) -> None:
+    assert metrics.heterogeneity_index(present, classes) == pytest.approx(index)

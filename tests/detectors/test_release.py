@@ -1,0 +1,74 @@
+"""What leaves a client: aggregates over enough rows, and nothing that tells a single row.
+
+Every entry of the query table is held to the same laws; an entry without inputs here fails the suite.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from detectors import CLIENT_QUERIES
+from engine.local_grid import LocalGrid
+from engine.messages import send_query
+from engine.queries import Arrays
+from tests.detectors.federations import federation, gaussian_clients, inputs, samples
+
+NUM_FEATURES = 6
+GENERATOR = np.random.default_rng(0)
+MESSAGES: dict[str, tuple[dict[str, np.ndarray], dict[str, Any]]] = {
+    "label_counts": ({}, {}),
+    "feature_moments": ({}, {"max_features": 100}),
+    "feature_centroid": (
+        {"mean": GENERATOR.normal(size=NUM_FEATURES), "axes": GENERATOR.normal(size=(NUM_FEATURES, 2))},
+        {},
+    ),
+    "feature_histogram": ({"start": np.full(NUM_FEATURES, -2.0), "width": np.full(NUM_FEATURES, 0.25)}, {"bins": 16}),
+}
+
+
+def ask(query: str, features: np.ndarray, labels: np.ndarray) -> Arrays:
+    arrays, config = MESSAGES[query]
+    return CLIENT_QUERIES[query](inputs(samples(features, labels), arrays=arrays, config=config))
+
+
+def test_every_query_is_held_to_these_laws() -> None:
+    assert set(MESSAGES) == set(CLIENT_QUERIES)
+
+
+@pytest.mark.parametrize("query", sorted(CLIENT_QUERIES))
+def test_the_order_of_rows_can_not_be_told(query: str) -> None:
+    ((features, labels),) = gaussian_clients([40], NUM_FEATURES)
+    order = np.random.default_rng(1).permutation(len(labels))
+    answer, permuted = ask(query, features, labels), ask(query, features[order], labels[order])
+    for name in answer:
+        np.testing.assert_allclose(permuted[name], answer[name], rtol=1e-11, atol=1e-11)
+
+
+@pytest.mark.parametrize("query", sorted(CLIENT_QUERIES))
+def test_answers_have_the_same_size_for_any_number_of_rows(query: str) -> None:
+    few, many = (ask(query, *gaussian_clients([rows], NUM_FEATURES)[0]) for rows in (5, 500))
+    assert {name: array.shape for name, array in few.items()} == {name: array.shape for name, array in many.items()}
+
+
+@pytest.mark.parametrize("query", sorted(CLIENT_QUERIES))
+@pytest.mark.parametrize("rows", [5, 6, 50])
+def test_no_row_is_in_an_answer(query: str, rows: int) -> None:
+    """No feature value of any row appears, in units of the data or of the answer's own mean."""
+    ((features, labels),) = gaussian_clients([rows], NUM_FEATURES)
+    features = features.astype(np.float32)
+    for array in ask(query, features, labels).values():
+        for scale in (1, rows):
+            released = (array / scale).reshape(-1)
+            assert not np.isclose(released[:, None], features.reshape(-1).astype(np.float64), rtol=1e-9, atol=0).any()
+
+
+def test_a_client_with_few_rows_answers_nothing() -> None:
+    source = federation(gaussian_clients([4, 5, 30]), min_release=5)
+    grid = LocalGrid(source, CLIENT_QUERIES)
+    for query, (arrays, config) in MESSAGES.items():
+        answers = send_query(grid, query, arrays=arrays, config=config)
+        assert set(answers.arrays) == {1, 2}, query
+        assert "at least 5" in answers.refused[0]

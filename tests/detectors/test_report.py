@@ -1,0 +1,78 @@
+"""The report as a value: JSON, validation, sentences."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+
+import pytest
+from pydantic import ValidationError
+
+from detectors import DetectionConfig, Finding, HeterogeneityReport
+from detectors.detect import detect
+from detectors.report import name_clients
+from engine.training_config import LocalTraining
+from tests.detectors.federations import RecordingGrid, federation, gaussian_clients
+
+
+@pytest.fixture(scope="module")
+def report() -> HeterogeneityReport:
+    """Of three clients that answer and one that may not."""
+    grid = RecordingGrid(federation(gaussian_clients([20, 3, 40, 60])))
+    return detect(grid, grid.initial_vector, LocalTraining(), DetectionConfig(), seed=1)
+
+
+def test_json_round_trip(report: HeterogeneityReport) -> None:
+    text = report.model_dump_json()
+    assert HeterogeneityReport.model_validate_json(text) == report
+    assert HeterogeneityReport.model_validate(json.loads(text)) == report
+
+
+def test_json_has_plain_finite_numbers_only(report: HeterogeneityReport) -> None:
+    def refuse(constant: str) -> None:
+        raise AssertionError(constant)
+
+    json.loads(report.model_dump_json(), parse_constant=refuse)
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf")])
+def test_a_finding_must_be_finite(value: float) -> None:
+    with pytest.raises(ValidationError, match="finite"):
+        Finding(name="outliers", value=value, threshold=1, detected=False, sentence="")
+
+
+def test_a_report_can_not_be_changed(report: HeterogeneityReport) -> None:
+    with pytest.raises(ValidationError, match="frozen"):
+        report.seed = 2  # type: ignore[misc]
+
+
+def test_timings_are_apart(report: HeterogeneityReport) -> None:
+    assert set(report.timings) == {"label_skew", "feature_skew", "outliers", "metrics"}
+    assert all(seconds >= 0 for seconds in report.timings.values())
+    assert report.without_timings().timings == {}
+    assert report.without_timings().model_dump(exclude={"timings"}) == report.model_dump(exclude={"timings"})
+
+
+def test_sentences_tell_value_threshold_and_clients(report: HeterogeneityReport) -> None:
+    for finding in report.findings:
+        assert f"{finding.threshold:.3g}" in finding.sentence
+        assert (": yes." in finding.sentence) == finding.detected
+
+
+def test_clients_are_named_up_to_a_dozen() -> None:
+    assert name_clients([3]) == "client 3"
+    assert name_clients([1, 2]) == "clients 1, 2"
+    assert name_clients(range(100)).endswith("10, 11 and 88 more")
+
+
+def test_flags_beyond_the_repetitions_are_refused() -> None:
+    with pytest.raises(ValidationError, match=r"must not exceed outlier_repetitions \(3\), got 4"):
+        DetectionConfig(outlier_repetitions=3)
+
+
+def test_reading_a_report_loads_nothing_heavy() -> None:
+    heavy = {"flwr", "torch", "ray", "sklearn", "pandas", "scipy"}
+    program = f"import sys, detectors; print(sorted({heavy} & set(sys.modules)))"
+    result = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert result.stdout.strip() == "[]"

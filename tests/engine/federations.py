@@ -1,0 +1,126 @@
+"""Small federations: clients of uneven sizes, one with one row, one with one class, one without rows, one corrupted."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import nn
+
+from engine.federation import Federation, FloatArray, IntArray, ModelFactory, Partition
+from engine.queries import Arrays, QueryInputs, QueryTable
+
+NUM_FEATURES, NUM_CLASSES = 6, 3
+SIZES = (40, 17, 1, 12, 0, 33, 2)
+ONE_ROW, ONE_CLASS, EMPTY, CORRUPTED, TWO_ROWS = 2, 3, 4, 5, 6
+ABLE = tuple(client for client, size in enumerate(SIZES) if size > 0)
+"""The clients that can train."""
+
+
+def dense() -> nn.Module:
+    """A small dense net: 6·5 + 5 + 5·3 + 3 = 53 parameters."""
+    return nn.Sequential(nn.Linear(NUM_FEATURES, 5), nn.ReLU(), nn.Linear(5, NUM_CLASSES))
+
+
+def linear() -> nn.Module:
+    """Softmax regression: the loss is convex."""
+    return nn.Linear(NUM_FEATURES, NUM_CLASSES)
+
+
+def normalised() -> nn.Module:
+    """The dense net with batch normalisation, whose statistics travel as buffers."""
+    return nn.Sequential(nn.Linear(NUM_FEATURES, 5), nn.BatchNorm1d(5), nn.ReLU(), nn.Linear(5, NUM_CLASSES))
+
+
+def counting() -> nn.Module:
+    """Batch normalisation by cumulative average: its integer count of batches changes the outcome."""
+    return nn.Sequential(nn.Linear(NUM_FEATURES, 5), nn.BatchNorm1d(5, momentum=None), nn.Linear(5, NUM_CLASSES))
+
+
+def dropping() -> nn.Module:
+    """The dense net with dropout, which draws random numbers in training."""
+    return nn.Sequential(nn.Linear(NUM_FEATURES, 5), nn.ReLU(), nn.Dropout(0.5), nn.Linear(5, NUM_CLASSES))
+
+
+@dataclass(frozen=True)
+class Noisy:
+    """A corruption that draws: adds normal noise to the features and moves every label to the next class."""
+
+    strength: float = 0.3
+
+    def __call__(
+        self, features: FloatArray, labels: IntArray, num_classes: int, generator: np.random.Generator
+    ) -> tuple[FloatArray, IntArray]:
+        noise = generator.normal(scale=self.strength, size=features.shape)
+        return (features + noise).astype(np.float32), (labels + 1) % num_classes
+
+
+def learnable_rows(num_rows: int, seed: int = 0) -> tuple[FloatArray, IntArray]:
+    """Return normal features, labelled by the largest of three fixed linear functions."""
+    generator = np.random.default_rng(seed)
+    features = generator.normal(size=(num_rows, NUM_FEATURES)).astype(np.float32)
+    weights = np.random.default_rng(12345).normal(size=(NUM_FEATURES, NUM_CLASSES))
+    return features, np.argmax(features @ weights, axis=1).astype(np.int64)
+
+
+def uneven_federation(model: ModelFactory = dense, sizes: tuple[int, ...] = SIZES, min_release: int = 5) -> Federation:
+    """Return the federation of `SIZES`; the client of one class is given rows of that class alone."""
+    features, labels = learnable_rows(num_rows=sum(sizes) + 200)
+    free = list(np.random.default_rng(1).permutation(len(labels)))
+    of_one_class = [row for row in free if labels[row] == 0]
+    clients: list[list[int]] = []
+    for client, size in enumerate(sizes):
+        source = of_one_class if client == ONE_CLASS else free
+        rows = [int(row) for row in source[:size]]
+        taken = set(rows)
+        free = [row for row in free if row not in taken]
+        of_one_class = [row for row in of_one_class if row not in taken]
+        clients.append(rows)
+    return Federation(
+        name="uneven",
+        features=features,
+        labels=labels,
+        num_classes=NUM_CLASSES,
+        partition=Partition.from_lists(clients),
+        model=model,
+        transforms={CORRUPTED: (Noisy(),)} if len(sizes) > CORRUPTED else {},
+        min_release=min_release,
+    )
+
+
+def label_counts(inputs: QueryInputs) -> Arrays:
+    """A query: rows per class, plus the message's offset and scalar."""
+    counts = np.zeros(inputs.num_classes)
+    for _, labels in inputs.data.chunks():
+        counts += np.bincount(labels, minlength=inputs.num_classes)
+    return {"counts": counts + inputs.arrays["offset"] * float(inputs.config.get("scale", 1.0))}
+
+
+def broken_query(inputs: QueryInputs) -> Arrays:
+    """A query that fails on a client whose rows are all of one class."""
+    if len(np.unique(inputs.data.labels[inputs.data.rows])) == 1:
+        raise ArithmeticError("one class only")
+    return {"mean": np.float64(inputs.data.features[inputs.data.rows].mean()).reshape(())}
+
+
+QUERIES: QueryTable = {"label-counts": label_counts, "broken": broken_query}
+
+
+def plain_model(factory: ModelFactory, vector: FloatArray) -> nn.Module:
+    """Return an ordinary torch module holding `vector`: parameters in order, then float buffers."""
+    module = factory()
+    tensors = [*module.parameters(), *(buffer for buffer in module.buffers() if buffer.is_floating_point())]
+    assert sum(tensor.numel() for tensor in tensors) == len(vector)
+    start = 0
+    with torch.no_grad():
+        for tensor in tensors:
+            tensor.copy_(torch.from_numpy(vector[start : start + tensor.numel()].copy()).view(tensor.shape))
+            start += tensor.numel()
+    return module
+
+
+def plain_vector(module: nn.Module) -> FloatArray:
+    """Return an ordinary module's parameters and float buffers as one vector."""
+    tensors = [*module.parameters(), *(buffer for buffer in module.buffers() if buffer.is_floating_point())]
+    return torch.cat([tensor.detach().reshape(-1) for tensor in tensors]).numpy()

@@ -1,0 +1,109 @@
+"""One mean, whatever the order and the grouping; as exact as its docstring says."""
+
+from __future__ import annotations
+
+from fractions import Fraction
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.extra.numpy import arrays
+
+from engine import exact_mean
+from engine.federation import FloatArray
+
+LIMIT = float(np.nextafter(np.float32(2**16), np.float32(0)))
+WEIGHTS = st.integers(1, 5000)
+
+
+@st.composite
+def weighted_vectors(draw: st.DrawFn) -> tuple[list[FloatArray], list[int], int]:
+    """Vectors inside the range of the sum, their weights, and a largest total weight that they respect."""
+    count = draw(st.integers(1, 6))
+    values = st.floats(-LIMIT, LIMIT, width=32)
+    vectors = draw(st.lists(arrays(np.float32, 3, elements=values), min_size=count, max_size=count))
+    weights = draw(st.lists(WEIGHTS, min_size=count, max_size=count))
+    return vectors, weights, sum(weights) + draw(st.integers(0, 10**6))
+
+
+@given(weighted_vectors(), st.randoms(use_true_random=False))
+def test_order_and_grouping_do_not_change_a_bit(case: tuple[list[FloatArray], list[int], int], random: object) -> None:
+    vectors, weights, most = case
+    bits = exact_mean.fraction_bits(most)
+    terms = [exact_mean.scaled(vector, weight, bits) for vector, weight in zip(vectors, weights, strict=True)]
+    reference = exact_mean.mean(np.sum(terms, axis=0), sum(weights), bits)
+
+    random.shuffle(terms)  # type: ignore[attr-defined]
+    cut = random.randint(0, len(terms))  # type: ignore[attr-defined]
+    zero = np.zeros(3, np.int64)
+    hosts = sum(terms[:cut], zero) + sum(terms[cut:], zero)
+
+    assert exact_mean.mean(hosts, sum(weights), bits).tobytes() == reference.tobytes()
+
+
+@given(weighted_vectors())
+def test_the_mean_is_as_near_as_stated(case: tuple[list[FloatArray], list[int], int]) -> None:
+    """Rounding each product: 2^-(b+1) a client over the weight; then half a float32 step."""
+    vectors, weights, most = case
+    bits = exact_mean.fraction_bits(most)
+    total = sum(exact_mean.scaled(v, w, bits) for v, w in zip(vectors, weights, strict=True))
+
+    result = exact_mean.mean(np.asarray(total), sum(weights), bits)
+
+    assert result.dtype == np.float32
+    for column, value in enumerate(result):
+        pairs = zip(vectors, weights, strict=True)
+        exact = sum((w * Fraction(float(v[column])) for v, w in pairs), Fraction(0)) / sum(weights)
+        products = Fraction(len(vectors), sum(weights)) / 2 ** (bits + 1)
+        rounding = Fraction(float(np.spacing(np.abs(value)))) / 2 * (1 + Fraction(1, 2**20))
+        assert abs(Fraction(float(value)) - exact) <= products + rounding
+
+
+@given(weighted_vectors())
+def test_integer_sums_are_python_s_sums(case: tuple[list[FloatArray], list[int], int]) -> None:
+    """No overflow: the same sum in integers without a width."""
+    vectors, weights, most = case
+    bits = exact_mean.fraction_bits(most)
+    terms = [exact_mean.scaled(vector, weight, bits) for vector, weight in zip(vectors, weights, strict=True)]
+
+    assert np.sum(terms, axis=0).tolist() == [sum(int(term[i]) for term in terms) for i in range(3)]
+
+
+@pytest.mark.parametrize("most", [1, 2, 3, 1023, 1024, 2**20 - 1, 2**20])
+@pytest.mark.parametrize("sign", [1, -1])
+def test_the_largest_values_and_weights_do_not_overflow(most: int, sign: int) -> None:
+    """All the weight on the largest value allowed: the mean is that value."""
+    bits = exact_mean.fraction_bits(most)
+    vector = np.array([sign * LIMIT], np.float32)
+    halves = [most // 2, most - most // 2]
+    total = sum((exact_mean.scaled(vector, weight, bits) for weight in halves if weight), np.zeros(1, np.int64))
+
+    assert exact_mean.mean(total, most, bits).tolist() == vector.tolist()
+
+
+@given(arrays(np.float32, 4, elements=st.integers(-(2**15), 2**15).map(lambda n: n / 8)), st.lists(WEIGHTS, min_size=1))
+def test_the_mean_of_equal_vectors_is_that_vector(vector: FloatArray, weights: list[int]) -> None:
+    """Multiples of 1/8 are multiples of 2^-b for any weight here, so nothing is rounded on the way."""
+    bits = exact_mean.fraction_bits(sum(weights))
+    total = sum((exact_mean.scaled(vector, weight, bits) for weight in weights), np.zeros(4, np.int64))
+
+    assert np.array_equal(exact_mean.mean(total, sum(weights), bits), vector)
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf, 2.0**16, -(2.0**16), 3e38])
+def test_values_outside_the_sum_are_refused(value: float) -> None:
+    assert not exact_mean.representable(np.array([0.0, value, 1.0], np.float32))
+
+
+@pytest.mark.parametrize("value", [0.0, -0.0, LIMIT, -LIMIT, 1e-45])
+def test_values_inside_are_accepted(value: float) -> None:
+    assert exact_mean.representable(np.array([value], np.float32))
+
+
+def test_the_bits_follow_the_largest_total_weight() -> None:
+    """b = 46 − bits: 2^16 · (2^bits − 1) · 2^b < 2^62."""
+    for most in (1, 7, 8, 10**6):
+        b = exact_mean.fraction_bits(most)
+        assert 2**16 * most * 2**b < 2**62
+        assert 2**16 * (2 * most + 1) * 2**b >= 2**62

@@ -1,0 +1,126 @@
+"""Partitions, samples and corruption."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+import pytest
+
+from engine.federation import Federation, FloatArray, IntArray, Partition, Samples
+from tests.engine.federations import CORRUPTED, EMPTY, SIZES, Noisy, uneven_federation
+
+
+@dataclass(frozen=True)
+class Times:
+    factor: float
+
+    def __call__(
+        self, features: FloatArray, labels: IntArray, num_classes: int, generator: np.random.Generator
+    ) -> tuple[FloatArray, IntArray]:
+        return features * np.float32(self.factor), labels
+
+
+@dataclass(frozen=True)
+class Plus:
+    term: float
+
+    def __call__(
+        self, features: FloatArray, labels: IntArray, num_classes: int, generator: np.random.Generator
+    ) -> tuple[FloatArray, IntArray]:
+        return features + np.float32(self.term), (labels + 1) % num_classes
+
+
+def with_transforms(**transforms: tuple[object, ...]) -> Federation:
+    keyed = {int(name.removeprefix("client")): steps for name, steps in transforms.items()}
+    return replace(uneven_federation(), transforms=keyed)  # type: ignore[arg-type]
+
+
+def test_a_partition_gives_back_its_lists() -> None:
+    partition = Partition.from_lists([[4, 2], [], np.array([7, 1, 3])])
+
+    assert partition.num_clients == 3
+    assert partition.sizes.tolist() == [2, 0, 3]
+    assert [partition.client(k).tolist() for k in range(3)] == [[4, 2], [], [7, 1, 3]]
+    assert partition.rows.dtype == partition.offsets.dtype == np.int64
+
+
+def test_a_partition_may_have_no_clients() -> None:
+    partition = Partition.from_lists([])
+
+    assert partition.num_clients == 0
+    assert partition.sizes.tolist() == []
+
+
+@pytest.mark.parametrize("num_rows", [1, 2, 5, 6, 7, 100])
+def test_chunks_are_the_rows_in_order(num_rows: int) -> None:
+    features = np.arange(40, dtype=np.float32).reshape(20, 2)
+    samples = Samples(features, np.arange(20), rows=np.array([9, 3, 17, 0, 5, 11]))
+
+    chunks = list(samples.chunks(num_rows))
+    every_feature, every_label = samples.take(np.arange(6))
+
+    assert [len(labels) for _, labels in chunks[:-1]] == [num_rows] * (len(chunks) - 1)
+    assert np.array_equal(np.concatenate([f for f, _ in chunks]), every_feature)
+    assert np.concatenate([labels for _, labels in chunks]).tolist() == every_label.tolist() == [9, 3, 17, 0, 5, 11]
+
+
+def test_an_untouched_client_reads_the_source_without_a_copy() -> None:
+    federation = uneven_federation()
+
+    data = federation.client_data(0)
+
+    assert data.own is data.clean
+    assert not data.corrupted
+    assert data.own.features is federation.features
+    assert np.array_equal(data.own.rows, federation.partition.client(0))
+
+
+def test_transforms_are_applied_once_each_and_in_order() -> None:
+    """(x + 1)·3, which is neither x·3 + 1 nor (x + 2)·3."""
+    federation = with_transforms(client0=(Plus(1.0), Times(3.0)))
+    before = federation.features.copy(), federation.labels.copy()
+
+    data = federation.client_data(0)
+    federation.client_data(0)
+    clean, labels = data.clean.take(np.arange(SIZES[0]))
+    own, own_labels = data.own.take(np.arange(SIZES[0]))
+
+    assert data.corrupted
+    assert np.array_equal(own, (clean + np.float32(1)) * np.float32(3))
+    assert np.array_equal(own_labels, (labels + 1) % 3)
+    assert np.array_equal(clean, before[0][federation.partition.client(0)])
+    assert np.array_equal(federation.features, before[0])
+    assert np.array_equal(federation.labels, before[1])
+
+
+def test_corruption_is_repeatable_and_touches_only_its_client() -> None:
+    first, second = uneven_federation(), uneven_federation()
+
+    for client in range(len(SIZES)):
+        one, two = first.client_data(client).own, second.client_data(client).own
+        assert np.array_equal(one.features[one.rows], two.features[two.rows])
+        assert first.client_data(client).corrupted == (client == CORRUPTED)
+
+
+def test_noise_differs_by_client_by_place_and_by_seed() -> None:
+    noise = (Noisy(), Noisy())
+    federation = replace(uneven_federation(), transforms={0: noise, 1: noise})
+
+    def added(federation: Federation, client: int) -> FloatArray:
+        data = federation.client_data(client)
+        every = np.arange(10)
+        return np.asarray(data.own.take(every)[0] - data.clean.take(every)[0])
+
+    once = added(replace(federation, transforms={0: noise[:1]}), 0)
+    twice = added(federation, 0)
+
+    assert not np.allclose(twice, 2 * once, atol=1e-3)
+    assert not np.allclose(twice, added(federation, 1), atol=1e-3)
+    assert not np.allclose(twice, added(replace(federation, seed=1), 0), atol=1e-3)
+
+
+def test_an_empty_client_can_be_corrupted() -> None:
+    data = with_transforms(**{f"client{EMPTY}": (Noisy(),)}).client_data(EMPTY)
+
+    assert len(data.own) == len(data.clean) == 0

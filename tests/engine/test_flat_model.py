@@ -1,0 +1,130 @@
+"""A module and its vector are the same memory."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from engine.federation import ModelFactory
+from engine.flat_model import FlatModel, new_model
+from tests.engine.federations import counting, dense, normalised, plain_model, plain_vector
+
+
+class Tied(nn.Module):
+    """Two layers that share one weight."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first = nn.Linear(4, 4, bias=False)
+        self.second = nn.Linear(4, 4, bias=False)
+        self.second.weight = self.first.weight
+
+    def forward(self, rows: torch.Tensor) -> torch.Tensor:
+        result: torch.Tensor = self.second(self.first(rows))
+        return result
+
+
+@pytest.mark.parametrize("factory", [dense, normalised])
+def test_the_layout_is_the_state_of_the_module(factory: ModelFactory) -> None:
+    """Parameters in order, then floating-point buffers; the integer count of batch norm is none of them."""
+    module = factory()
+    state = {name: tensor for name, tensor in module.state_dict().items() if tensor.is_floating_point()}
+    model = FlatModel(module)
+
+    arrays = model.layout.split(model.vector.numpy())
+
+    assert set(arrays) == set(state)
+    assert model.layout.num_trainable == sum(parameter.numel() for parameter in module.parameters())
+    assert all(np.array_equal(arrays[name], state[name].numpy()) for name in state)
+
+
+def test_names_are_the_module_s_and_parameters_come_first() -> None:
+    layout = FlatModel(normalised()).layout
+
+    assert [slot.name for slot in layout.parameters] == ["0.weight", "0.bias", "1.weight", "1.bias", "3.weight", "3.bias"]
+    assert [slot.name for slot in layout.buffers] == ["1.running_mean", "1.running_var"]
+
+
+@pytest.mark.parametrize("factory", [dense, normalised])
+def test_parameters_gradients_and_buffers_are_views(factory: ModelFactory) -> None:
+    model = FlatModel(factory())
+    rows = torch.randn(8, 6, generator=torch.Generator().manual_seed(0))
+
+    model.load(torch.full_like(model.vector, 0.25))
+    held = [*model.module.parameters(), *(b for b in model.module.buffers() if b.is_floating_point())]
+    assert all(torch.all(tensor == 0.25) for tensor in held)
+
+    model.gradient.zero_()
+    model.module(rows).square().sum().backward()
+    gradients = torch.cat([parameter.grad.reshape(-1) for parameter in model.module.parameters()])
+    assert torch.equal(gradients, model.gradient)
+    assert model.gradient.abs().sum() > 0
+
+    model.weights.add_(1.0)
+    assert all(torch.all(parameter == 1.25) for parameter in model.module.parameters())
+    with torch.no_grad():
+        next(model.module.parameters()).fill_(7.0)
+    assert torch.all(model.vector[:30] == 7.0)
+
+
+def test_batch_norm_statistics_travel_with_the_vector() -> None:
+    """Another model that loads the vector gives the same outputs in evaluation mode, bit for bit."""
+    rows = torch.randn(16, 6, generator=torch.Generator().manual_seed(0)) * 3 + 1
+    trained, other = new_model(normalised, 0), new_model(normalised, 1)
+    fresh_statistics = trained.vector[trained.layout.num_trainable :].clone()
+    trained.module.train()
+    trained.module(rows)
+    assert not torch.equal(trained.vector[trained.layout.num_trainable :], fresh_statistics)
+
+    other.load(trained.vector)
+    trained.module.eval()
+    other.module.eval()
+
+    assert torch.equal(other.module(rows), trained.module(rows))
+
+
+def test_loading_restarts_integer_buffers() -> None:
+    """Cumulative batch norm weighs by its count; a second client must not inherit the first one's."""
+    model = new_model(counting, 0)
+    start = model.vector.clone()
+    rows = torch.randn(8, 6, generator=torch.Generator().manual_seed(0))
+    model.module.train()
+
+    results = []
+    for _ in range(2):
+        model.load(start)
+        model.module(rows)
+        model.module(rows + 1)
+        results.append(model.vector.clone())
+
+    assert torch.equal(results[0], results[1])
+
+
+def test_a_shared_weight_is_held_once() -> None:
+    model = FlatModel(Tied())
+
+    model.load(torch.eye(4).reshape(-1) * 3)
+
+    assert model.layout.size == 16
+    assert torch.equal(model.module(torch.ones(1, 4)), torch.full((1, 4), 9.0))
+
+
+@pytest.mark.parametrize("factory", [dense, normalised])
+def test_a_new_model_is_the_factory_s_under_that_seed(factory: ModelFactory) -> None:
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(42)
+        expected = plain_vector(factory())
+
+    assert np.array_equal(new_model(factory, 42).vector.numpy(), expected)
+    assert not np.array_equal(new_model(factory, 43).vector.numpy(), expected)
+    assert np.array_equal(plain_vector(plain_model(factory, expected)), expected)
+
+
+def test_making_a_model_leaves_torch_s_generator_alone() -> None:
+    before = torch.get_rng_state()
+
+    new_model(dense, 5)
+
+    assert torch.equal(torch.get_rng_state(), before)

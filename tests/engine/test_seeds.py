@@ -1,0 +1,74 @@
+"""Streams depend on their coordinates and on nothing else."""
+
+from __future__ import annotations
+
+import itertools
+import re
+import zlib
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from engine.seeds import integer, stream
+
+COORDINATES = [
+    (seed, purpose, *indices)
+    for seed in (0, 1, 2**40)
+    for purpose in ("batches", "split", "")
+    for indices in ((), (0,), (1,), (0, 0), (0, 1), (1, 0), (3, 7))
+]
+
+
+def test_a_stream_does_not_depend_on_what_was_drawn_before() -> None:
+    forwards = {c: stream(*c).random(4) for c in COORDINATES}
+    np.random.default_rng().random()
+    backwards = {c: stream(*c).random(4) for c in reversed(COORDINATES)}
+
+    for coordinates in COORDINATES:
+        assert np.array_equal(forwards[coordinates], backwards[coordinates])
+
+
+def test_streams_of_different_coordinates_differ() -> None:
+    drawn = [tuple(stream(*coordinates).random(2)) for coordinates in COORDINATES]
+    integers = [integer(*coordinates) for coordinates in COORDINATES]
+
+    assert len(set(drawn)) == len(COORDINATES)
+    assert len(set(integers)) == len(COORDINATES)
+
+
+def test_two_streams_are_uncorrelated() -> None:
+    """Of n independent uniform pairs the correlation has standard deviation 1/√n; five of them are never exceeded."""
+    n = 10_000
+    for first, second in itertools.combinations([(0, "a"), (1, "a"), (0, "b"), (0, "a", 0), (0, "a", 1)], 2):
+        correlation = np.corrcoef(stream(*first).random(n), stream(*second).random(n))[0, 1]
+        assert abs(correlation) < 5 / np.sqrt(n)
+
+
+def test_integers_fit_libraries_that_take_signed_seeds() -> None:
+    values = [integer(7, "range", index) for index in range(200)]
+
+    assert min(values) >= 0
+    assert max(values) < 2**63
+    # the top bit in use is set in half of them; all 200 below 2**62 has probability 2**-200
+    assert max(values) >= 2**62
+    assert isinstance(values[0], int)
+
+
+@pytest.mark.parametrize("coordinates", [(-1, "a"), (0, "a", -1)])
+def test_negative_coordinates_are_refused(coordinates: tuple[int, str]) -> None:
+    with pytest.raises(ValueError, match="non-negative|negative"):
+        stream(*coordinates)
+
+
+def test_no_two_purposes_of_the_program_share_a_key() -> None:
+    root = Path(__file__).resolve().parent.parent.parent
+    purposes = {
+        purpose
+        for package in ("engine", "detectors", "strategies", "search", "experiments")
+        for file in (root / package).rglob("*.py")
+        for purpose in re.findall(r"\b(?:stream|integer)\([^,()]+(?:\([^()]*\)|\[[^\]]*\])?, \"([^\"]+)\"", file.read_text())
+    }
+
+    assert {"batches", "split", "initial-model", "corruption"} <= purposes
+    assert len({zlib.crc32(purpose.encode()) for purpose in purposes}) == len(purposes)

@@ -1,0 +1,118 @@
+"""Dirichlet: shares with the moments of the distribution, and a minimum size that is always reached or refused."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from engine.errors import ConfigurationError, DataError
+from engine.federation import IntArray, Partition
+from experiments.partitions import PARTITIONS, Deal, PartitionRequest
+from experiments.partitions.dirichlet import MAX_DRAWS
+
+
+def deal(labels: IntArray, num_clients: int, alpha: float, min_size: int = 1, seed: int = 0) -> Deal:
+    generator = np.random.default_rng(seed)
+    return PARTITIONS["dirichlet"](PartitionRequest(labels, num_clients, generator, alpha=alpha, min_size=min_size))
+
+
+def class_counts(labels: IntArray, partition: Partition) -> np.ndarray:
+    """Rows of each class at each client, shape `(clients, classes)`."""
+    clients = range(partition.num_clients)
+    return np.stack([np.bincount(labels[partition.client(k)], minlength=labels.max() + 1) for k in clients])
+
+
+def mean_divergence(labels: IntArray, partition: Partition) -> float:
+    """Mean Jensen-Shannon divergence, base 2, of the clients' label distributions from the overall one."""
+    counts = class_counts(labels, partition)
+    client, overall = counts / counts.sum(axis=1, keepdims=True), counts.sum(axis=0) / counts.sum()
+    middle = (client + overall) / 2
+
+    def relative(p: np.ndarray) -> np.ndarray:
+        return np.where(p > 0, p * np.log2(np.where(p > 0, p, 1) / middle), 0).sum(axis=1)
+
+    return float((relative(client) + relative(np.broadcast_to(overall, client.shape))).mean() / 2)
+
+
+@pytest.mark.parametrize("alpha", [0.1, 1.0, 10.0])
+def test_shares_have_the_second_moment_of_the_distribution(alpha: float) -> None:
+    # A symmetric Dirichlet(α) over K has E Σ p² = (α + 1)/(Kα + 1). One draw per class, so 400 classes give 400 draws.
+    num_clients, num_classes, num_rows = 10, 400, 1000
+    labels = np.repeat(np.arange(num_classes), num_rows)
+    shares = class_counts(labels, deal(labels, num_clients, alpha).partition) / num_rows
+    second = (shares**2).sum(axis=0)
+
+    sampling_error = second.std() / np.sqrt(num_classes)
+    rounding = 2 / num_rows  # whole rows change a share by less than 1/1000, and Σ p² by at most twice as much
+    assert second.mean() == pytest.approx((alpha + 1) / (num_clients * alpha + 1), abs=5 * sampling_error + rounding)
+
+
+def test_smaller_alpha_is_stronger_skew() -> None:
+    labels = np.repeat(np.arange(10), 500)
+    divergences = [
+        np.mean([mean_divergence(labels, deal(labels, 10, alpha, seed=seed).partition) for seed in range(5)])
+        for alpha in (0.01, 0.1, 1.0, 10.0, 1000.0)
+    ]
+    assert divergences == sorted(divergences, reverse=True)
+    # In the limit all clients are alike: shares vary by 1/√(Kα), 1 % here, and the divergence is of the second order.
+    assert divergences[-1] < 0.01
+
+
+def test_rounding_favours_no_client() -> None:
+    # 40 classes of 25 rows for 50 clients with equal shares, half a row each: every client is in luck about 20 times.
+    sizes = deal(np.repeat(np.arange(40), 25), 50, alpha=1e6).partition.sizes
+    assert np.abs(sizes - 20).max() <= 5 * np.sqrt(40 / 4)
+
+
+@pytest.mark.parametrize("alpha", [1e-300, 1e-12, 1e-6])
+def test_vanishing_alpha_gives_each_class_to_one_client(alpha: float) -> None:
+    # With as good as one client per class nobody can be served but by repair; what was not moved stays together.
+    labels = np.repeat(np.arange(4), 1000)
+    result = deal(labels, 3, alpha)
+    counts = class_counts(labels, result.partition)
+    assert counts.sum() == 4000
+    assert (counts.max(axis=0) >= 1000 - result.facts["dirichlet_moved_rows"] - 1).all()
+
+
+@given(st.integers(1, 12), st.integers(1, 8), st.floats(1e-6, 10), st.integers(0, 1000))
+def test_minimum_size_is_reached_whatever_alpha(num_clients: int, min_size: int, alpha: float, seed: int) -> None:
+    labels = np.arange(num_clients * min_size) % 3  # exactly enough rows
+    result = deal(labels, num_clients, alpha, min_size, seed)
+    assert (result.partition.sizes == min_size).all()
+    assert 1 <= result.facts["dirichlet_draws"] <= MAX_DRAWS
+
+
+def test_no_repair_where_a_draw_will_do() -> None:
+    labels = np.repeat(np.arange(10), 100)
+    assert deal(labels, 5, alpha=100.0, min_size=5).facts == {"dirichlet_draws": 1, "dirichlet_moved_rows": 0}
+
+
+def test_repair_moves_no_more_rows_than_are_short() -> None:
+    # One class, α → 0: one client has all 100 rows in every draw, the other four lack 10 each.
+    result = deal(np.zeros(100, np.int64), 5, alpha=1e-12, min_size=10)
+    assert result.facts == {"dirichlet_draws": MAX_DRAWS, "dirichlet_moved_rows": 40}
+    assert sorted(result.partition.sizes.tolist()) == [10, 10, 10, 10, 60]
+
+
+def test_repair_starts_from_the_draw_that_is_least_short(monkeypatch: pytest.MonkeyPatch) -> None:
+    labels = np.repeat(np.arange(3), 60)
+    moved = [deal(labels, 20, 0.1, 5, seed).facts["dirichlet_moved_rows"] for seed in range(20)]
+    monkeypatch.setattr("experiments.partitions.dirichlet.MAX_DRAWS", 1)
+    moved_at_once = [deal(labels, 20, 0.1, 5, seed).facts["dirichlet_moved_rows"] for seed in range(20)]
+
+    # The one draw is the first of the twenty; the best of twenty is no worse, and is the first only one time in twenty.
+    assert all(best <= first for best, first in zip(moved, moved_at_once, strict=True))
+    assert sum(moved) < sum(moved_at_once)
+
+
+def test_too_few_rows_for_the_minimum_names_the_largest_possible() -> None:
+    with pytest.raises(DataError, match="100, got 11 times 10; the largest minimum that 11 clients allow is 9"):
+        deal(np.zeros(100, np.int64), 11, alpha=0.5, min_size=10)
+
+
+@pytest.mark.parametrize("alpha", [0.0, -1.0, float("nan"), float("inf")])
+def test_alpha_must_be_positive(alpha: float) -> None:
+    with pytest.raises(ConfigurationError, match=r"federation\.partition\.alpha must be a number above 0"):
+        deal(np.zeros(100, np.int64), 2, alpha)

@@ -1,0 +1,39 @@
+"""Natural clients own the rows that bear their name."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from engine.errors import DataError
+from experiments.datasets.dataset import TextArray
+from experiments.partitions import PARTITIONS, Deal, PartitionRequest
+
+
+def deal(client_ids: TextArray | None, num_clients: int | None = None, num_rows: int = 0) -> Deal:
+    labels = np.zeros(num_rows if client_ids is None else len(client_ids), dtype=np.int64)
+    return PARTITIONS["natural"](PartitionRequest(labels, num_clients, np.random.default_rng(0), client_ids=client_ids))
+
+
+@given(st.lists(st.sampled_from(["bern", "oslo", "rome", "riga"]), min_size=1, max_size=60))
+def test_each_client_has_its_rows_and_no_others(names: list[str]) -> None:
+    result = deal(np.array(names))
+    owners = result.facts["client_names"]
+
+    assert owners == tuple(sorted(set(names)))
+    assert sorted(result.partition.rows.tolist()) == list(range(len(names)))
+    for client, owner in enumerate(owners):
+        assert {names[row] for row in result.partition.client(client)} == {owner}
+
+
+def test_number_of_clients_may_be_given_if_right() -> None:
+    assert deal(np.array(["a", "b", "a"]), num_clients=2).partition.sizes.tolist() == [2, 1]
+    with pytest.raises(DataError, match="left out or be 2, the number of natural clients, got 10"):
+        deal(np.array(["a", "b", "a"]), num_clients=10)
+
+
+def test_data_without_clients() -> None:
+    with pytest.raises(DataError, match=r"federation\.client_column must name"):
+        deal(None, num_rows=5)

@@ -1,0 +1,106 @@
+"""Corruption: noise with the moments asked for, labels wrong at the rate asked for, arguments untouched."""
+
+from __future__ import annotations
+
+import pickle
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from engine.federation import ClientTransform
+from experiments.scenarios.feature_noise import FeatureNoise
+from experiments.scenarios.label_flip import RandomLabelFlip, ShiftLabels
+
+TRANSFORMS = [FeatureNoise(1.0, 0.5), RandomLabelFlip(0.3), ShiftLabels()]
+
+
+def rows(num_rows: int, num_classes: int, shape: tuple[int, ...] = (3,)) -> tuple[np.ndarray, np.ndarray]:
+    features = np.linspace(-2, 2, num_rows * int(np.prod(shape)), dtype=np.float32).reshape(num_rows, *shape)
+    return features, np.arange(num_rows, dtype=np.int64) % num_classes
+
+
+@pytest.mark.parametrize("transform", TRANSFORMS, ids=repr)
+@pytest.mark.parametrize("shape", [(3,), (4, 4, 2)])
+@pytest.mark.parametrize("num_rows", [0, 1, 50])
+def test_contract(transform: ClientTransform, shape: tuple[int, ...], num_rows: int) -> None:
+    features, labels = rows(num_rows, 4, shape)
+    features.setflags(write=False)
+    labels.setflags(write=False)
+    results = [
+        copy(features, labels, 4, np.random.default_rng(3))
+        for copy in (transform, pickle.loads(pickle.dumps(transform)))
+    ]
+    for new_features, new_labels in results:
+        assert (new_features.shape, new_features.dtype) == (features.shape, np.float32)
+        assert (new_labels.shape, new_labels.dtype) == (labels.shape, np.int64)
+        assert ((new_labels >= 0) & (new_labels < 4)).all()
+        assert not np.shares_memory(new_features, features)
+        assert not np.shares_memory(new_labels, labels)
+        np.testing.assert_array_equal(new_features, results[0][0])
+        np.testing.assert_array_equal(new_labels, results[0][1])
+
+
+@pytest.mark.parametrize(("mean", "deviation"), [(0.0, 0.1), (0.0, 0.5), (1.0, 0.1), (-0.1, 0.1), (1.0, 0.0)])
+def test_noise_has_the_moments_asked_for(mean: float, deviation: float) -> None:
+    features, labels = rows(2000, 2, (50,))
+    noisy, same = FeatureNoise(mean, deviation)(features, labels, 2, np.random.default_rng(0))
+    noise = noisy.astype(np.float64) - features
+
+    # The mean of n Gaussian numbers has standard error σ/√n, their deviation σ/√(2n); sums are rounded to float32.
+    num = noise.size
+    rounding = 1e-6
+    assert noise.mean() == pytest.approx(mean, abs=5 * deviation / np.sqrt(num) + rounding)
+    assert noise.std() == pytest.approx(deviation, abs=5 * deviation / np.sqrt(2 * num) + rounding)
+    np.testing.assert_array_equal(same, labels)
+
+
+def test_noise_is_independent_between_columns() -> None:
+    features, labels = np.zeros((4000, 10), np.float32), np.zeros(4000, np.int64)
+    noise, _ = FeatureNoise(0.0, 1.0)(features, labels, 2, np.random.default_rng(1))
+    correlations = np.corrcoef(noise, rowvar=False)[np.triu_indices(10, 1)]
+    assert np.abs(correlations).max() < 5 / np.sqrt(4000)  # standard error of a correlation near zero: 1/√n
+
+
+@given(st.integers(0, 200), st.integers(2, 12), st.floats(0, 1), st.integers(0, 1000))
+def test_random_flip_hits_exactly_the_rate(num_rows: int, num_classes: int, rate: float, seed: int) -> None:
+    features, labels = rows(num_rows, num_classes)
+    same, flipped = RandomLabelFlip(rate)(features, labels, num_classes, np.random.default_rng(seed))
+    assert (flipped != labels).sum() == round(rate * num_rows)
+    np.testing.assert_array_equal(same, features)
+
+
+def test_random_flip_prefers_no_row_and_no_class() -> None:
+    num_rows, num_classes, rate = 30_000, 4, 0.3
+    features, labels = rows(num_rows, num_classes)
+    _, flipped = RandomLabelFlip(rate)(features, labels, num_classes, np.random.default_rng(0))
+
+    wrong = flipped != labels
+    for part in np.array_split(wrong, 10):
+        assert part.mean() == pytest.approx(rate, abs=5 * np.sqrt(rate * (1 - rate) / len(part)))
+    for new in range(num_classes):
+        came_from = np.bincount(labels[wrong & (flipped == new)], minlength=num_classes)
+        assert came_from[new] == 0
+        # 30 % of 7,500 rows of each other class, a third of them to this one.
+        assert np.delete(came_from, new) == pytest.approx(750, abs=5 * np.sqrt(7500 * 0.1 * 0.9))
+
+
+@pytest.mark.parametrize("num_classes", [2, 3, 10])
+def test_shift_leaves_no_label_and_is_consistent(num_classes: int) -> None:
+    features, labels = rows(100, num_classes)
+    same, shifted = ShiftLabels()(features, labels, num_classes, np.random.default_rng(0))
+    mapping = {(int(old), int(new)) for old, new in zip(labels, shifted, strict=True)}
+
+    assert len(mapping) == num_classes  # one new class for each old one …
+    assert {new for _, new in mapping} == set(range(num_classes))  # … and each used once …
+    assert all(old != new for old, new in mapping)  # … none its own
+    np.testing.assert_array_equal(same, features)
+
+
+def test_two_classes_leave_one_way_of_being_wrong() -> None:
+    features, labels = rows(40, 2)
+    _, accidental = RandomLabelFlip(1.0)(features, labels, 2, np.random.default_rng(0))
+    _, deliberate = ShiftLabels()(features, labels, 2, np.random.default_rng(0))
+    np.testing.assert_array_equal(accidental, 1 - labels)
+    np.testing.assert_array_equal(deliberate, 1 - labels)

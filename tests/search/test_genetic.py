@@ -1,0 +1,258 @@
+"""Laws of the genetic search, beside those of every searcher."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+
+import numpy as np
+import pytest
+
+from engine.errors import ConfigurationError
+from engine.strategy_contract import Cohort
+from search.genetic import GeneticSearcher, mutate
+from search.searcher import Evaluation, Searcher, ranking
+from strategies import (
+    BUILT_IN_KINDS,
+    ChoiceRange,
+    CustomSpec,
+    FedAdamSpec,
+    FedAvgMSpec,
+    FedAvgSpec,
+    FedMedianSpec,
+    FedProxSpec,
+    IntegerRange,
+    KrumSpec,
+    SearchSpace,
+    StrategySpec,
+    space_of,
+)
+from tests.search.searcher_conformance import BATCH, BUDGET, COHORT, SearcherLaws, proposals, some_fitness, trials
+
+SPACE = space_of(COHORT)
+
+
+class TestGeneticSearcher(SearcherLaws):
+    def make(self, space: SearchSpace, seed: int) -> Searcher:
+        return GeneticSearcher(space, seed)
+
+
+class TestMixedGeneticSearcher(SearcherLaws):
+    def make(self, space: SearchSpace, seed: int) -> Searcher:
+        return GeneticSearcher(space, seed, mutation_rate=0.5)
+
+
+def searched_kinds() -> list[str]:
+    return [kind for kind in BUILT_IN_KINDS if SPACE.parameters_of(kind)]
+
+
+@pytest.mark.parametrize("kind", searched_kinds())
+def test_mutation_moves_each_parameter_by_a_small_step_of_its_range(kind: str) -> None:
+    """Integers by at most 1; reals by at most a tenth of their range, in log space if log-scaled, but for rounding.
+
+    Rounding adds at most half a unit of the fourth decimal, or of the fourth significant digit (5e-4 relatively).
+    """
+    generator = np.random.default_rng(0)
+    for _ in range(100):
+        parent = SPACE.compose(kind, lambda _, found: found.draw(generator))
+        child = mutate(parent, SPACE, generator)
+        assert child.kind == kind
+        assert SPACE.contains(child)
+        before, after = parent.search_values(), child.search_values()
+        for name, found in SPACE.parameters_of(kind).items():
+            if isinstance(found, IntegerRange):
+                assert abs(after[name] - before[name]) <= 1
+                continue
+            assert not isinstance(found, ChoiceRange)
+            if found.log:
+                moved, width, rounding = math.log(after[name] / before[name]), math.log(found.high / found.low), 5e-4
+            else:
+                moved, width, rounding = after[name] - before[name], found.high - found.low, 5e-5
+            assert abs(moved) <= 0.1 * width + rounding * (1 + 1e-6)
+
+
+def test_all_steps_of_an_integer_are_taken() -> None:
+    generator = np.random.default_rng(0)
+    parent = KrumSpec(num_malicious_nodes=3)
+    steps = {mutate(parent, SPACE, generator).search_values()["num_malicious_nodes"] for _ in range(60)}
+    assert steps == {2, 3, 4}
+    at_the_end = KrumSpec(num_malicious_nodes=7)
+    assert {mutate(at_the_end, SPACE, generator).search_values()["num_malicious_nodes"] for _ in range(60)} == {6, 7}
+
+
+def test_steps_of_reals_fill_the_tenth() -> None:
+    """Of 400 uniform steps the largest exceeds 95 % of the bound but with probability 0.95^400 < 1e-8."""
+    generator = np.random.default_rng(0)
+    parent = FedProxSpec(proximal_mu=0.01)
+    moved = [math.log(mutate(parent, SPACE, generator).proximal_mu / 0.01) / math.log(1e4) for _ in range(400)]
+    assert max(moved) > 0.095
+    assert min(moved) < -0.095
+    assert abs(np.mean(moved)) < 4 * 0.1 / math.sqrt(3 * 400)
+
+
+def test_steps_are_parameters() -> None:
+    generator = np.random.default_rng(0)
+    moved = {mutate(KrumSpec(num_malicious_nodes=4), SPACE, generator, integer_step=3) for _ in range(200)}
+    assert {spec.num_malicious_nodes for spec in moved} == set(range(1, 8))
+    wide = [mutate(FedProxSpec(proximal_mu=0.01), SPACE, generator, real_step=0.5).proximal_mu for _ in range(50)]
+    assert max(wide) > 0.01 * 1e4**0.1 * 1.001
+
+
+def test_a_users_choice_is_drawn_anew() -> None:
+    own = CustomSpec.model_validate(
+        {"path": "a:B", "values": {"mode": "x"}, "ranges": {"mode": {"choices": ["x", "y", "z"]}}}
+    )
+    space = SearchSpace(COHORT, "default", {own.label: own})
+    generator = np.random.default_rng(0)
+    assert {mutate(own, space, generator).values["mode"] for _ in range(60)} == {"x", "y", "z"}
+
+
+def near(spec: StrategySpec, parent: StrategySpec) -> bool:
+    """Whether a child may have come from a parent: the same strategy, integers within 1, reals within a tenth."""
+    if spec.label != parent.label:
+        return False
+    before, after = parent.search_values(), spec.search_values()
+    return all(
+        abs(after[name] - before[name]) <= 1
+        if isinstance(found, IntegerRange)
+        else abs(found.to_unit(after[name]) - found.to_unit(before[name])) <= 0.1 + 1e-3
+        for name, found in SPACE.parameters_of(spec.label).items()
+    )
+
+
+FERTILE = space_of(COHORT, kinds=("fedadam", "fedyogi", "fedavgm", "fedprox", "fedadagrad", "qfedavg"))
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_every_child_comes_from_the_top_two_of_the_whole_archive(seed: int) -> None:
+    """Parents of generation 3 are the best two of generations 1 and 2 together."""
+    searcher = GeneticSearcher(FERTILE, seed)
+    found = list(trials(searcher, some_fitness, budget=12))
+    for generation in (1, 2):
+        parents = [e.spec for e in ranking(found[: generation * BATCH], FERTILE)[:2]]
+        children = [e.spec for e in found[generation * BATCH : (generation + 1) * BATCH]]
+        assert all(any(near(child, parent) for parent in parents) for child in children)
+
+
+def told(*evaluations: tuple[StrategySpec, float], seed: int = 0, **options) -> GeneticSearcher:
+    searcher = GeneticSearcher(options.pop("space", SPACE), seed, **options)
+    searcher.tell([Evaluation(spec, fitness) for spec, fitness in evaluations])
+    return searcher
+
+
+ADAM, MOMENTUM, KRUM = FedAdamSpec(), FedAvgMSpec(), KrumSpec(num_malicious_nodes=3)
+
+
+def test_both_parents_are_drawn_equally_often() -> None:
+    """200 children: 100 of each; 4 standard deviations of a binomial(200, 1/2) are 28."""
+    kinds: Counter[str] = Counter()
+    for seed in range(50):
+        searcher = told((ADAM, 0.9), (MOMENTUM, 0.8), (KRUM, 0.1), (FedProxSpec(), 0.2), seed=seed)
+        kinds.update(spec.kind for spec in searcher.ask(4))
+    assert set(kinds) == {"fedadam", "fedavgm"}
+    assert abs(kinds["fedadam"] - 100) <= 28
+
+
+def test_a_parent_without_parameters_yields_to_the_other() -> None:
+    searcher = told((FedMedianSpec(), 0.9), (ADAM, 0.8), (KRUM, 0.1), (MOMENTUM, 0.2))
+    assert {spec.kind for spec in searcher.ask(4)} == {"fedadam"}
+
+
+def test_an_exhausted_neighbourhood_yields_to_the_other_parent() -> None:
+    """Krum's f = 3 has the neighbours 2 and 4, both evaluated."""
+    krums = [(KrumSpec(num_malicious_nodes=f), fitness) for f, fitness in ((3, 0.9), (2, 0.1), (4, 0.1))]
+    assert {spec.kind for spec in told(*krums, (ADAM, 0.8)).ask(4)} == {"fedadam"}
+
+
+def test_two_exhausted_parents_yield_to_random_configurations() -> None:
+    searcher = told(
+        (FedMedianSpec(), 0.9), (ADAM, 0.1), population=2, space=space_of(COHORT, kinds=("fedmedian", "krum"))
+    )
+    assert {spec.kind for spec in searcher.ask(2)} == {"krum"}
+
+
+def test_failures_stay_as_parents_of_the_last_resort() -> None:
+    searcher = GeneticSearcher(FERTILE, 0)
+    specs = searcher.ask(4)
+    searcher.tell([Evaluation.failure(spec, "no luck") for spec in specs])
+    children = searcher.ask(4)
+    assert len(children) == 4
+    assert {child.kind for child in children} <= {spec.kind for spec in specs}
+
+
+def test_the_reference_is_no_parent() -> None:
+    searcher = told((FedAvgSpec(), 1.0), (ADAM, 0.9), (MOMENTUM, 0.8), (KRUM, 0.1), (FedProxSpec(), 0.2))
+    kinds = {spec.kind for seed in range(10) for spec in _with_seed(searcher, seed).ask(4)}
+    assert kinds == {"fedadam", "fedavgm"}
+
+
+def _with_seed(searcher: GeneticSearcher, seed: int) -> GeneticSearcher:
+    other = GeneticSearcher(searcher.space, seed)
+    other.tell([*searcher.archive.references, *searcher.archive.searched])
+    return other
+
+
+def test_at_rate_zero_the_search_is_random() -> None:
+    kinds: Counter[str] = Counter()
+    for seed in range(20):
+        options = {"seed": seed, "mutation_rate": 0.0}
+        kinds.update(
+            s.kind for s in told((ADAM, 0.9), (MOMENTUM, 0.8), (KRUM, 0.1), (FedProxSpec(), 0.2), **options).ask(4)
+        )
+    assert len(kinds) >= 8  # 80 draws of 11 kinds miss four or more but once in a million times
+
+
+def test_proposals_do_not_depend_on_how_many_are_asked_for_at_a_time() -> None:
+    by_four = proposals(GeneticSearcher(SPACE, 4))
+    for batch in (1, 2, 3, 8):
+        assert [e.spec for e in trials(GeneticSearcher(SPACE, 4), some_fitness, batch=batch)] == by_four
+
+
+def test_a_generation_is_completed_whichever_of_its_trials_were_logged() -> None:
+    whole = list(trials(GeneticSearcher(SPACE, 4), some_fitness))
+    resumed = GeneticSearcher(SPACE, 4)
+    resumed.tell([*whole[:4], whole[6], whole[4]])
+    assert resumed.ask(BUDGET) == [whole[5].spec, whole[7].spec]
+
+
+def test_the_order_within_a_generation_does_not_matter() -> None:
+    first = list(trials(GeneticSearcher(SPACE, 4), some_fitness, budget=4))
+    straight, reverse = GeneticSearcher(SPACE, 4), GeneticSearcher(SPACE, 4)
+    straight.tell(first)
+    reverse.tell(first[::-1])
+    assert straight.ask(4) == reverse.ask(4)
+
+
+def test_a_first_generation_may_come_from_elsewhere() -> None:
+    """Three told from elsewhere leave one place in the first generation."""
+    searcher = told((ADAM, 0.9), (MOMENTUM, 0.8), (KRUM, 0.1))
+    (fourth,) = searcher.ask(BUDGET)
+    searcher.tell([Evaluation(fourth, 0.0)])
+    assert {spec.kind for spec in searcher.ask(4)} <= {"fedadam", "fedavgm"}
+
+
+def test_a_parent_from_outside_is_drawn_back_into_the_ranges() -> None:
+    """FedProx(mu = 0) would be FedAvg, eta = 30 is far above the range."""
+    searcher = told((FedAdamSpec(eta=30), 0.9), (FedProxSpec(proximal_mu=50), 0.8), (KRUM, 0.1), (MOMENTUM, 0.2))
+    children = searcher.ask(4)
+    assert {child.kind for child in children} <= {"fedadam", "fedprox"}
+    assert all(SPACE.contains(child) for child in children)
+
+
+def test_a_parent_of_a_strategy_outside_the_space_yields() -> None:
+    space = space_of(COHORT, kinds=("fedprox", "fedavgm"))
+    searcher = told((ADAM, 0.9), (FedProxSpec(), 0.8), (MOMENTUM, 0.1), (KRUM, 0.2), space=space)
+    assert {spec.kind for spec in searcher.ask(4)} == {"fedprox"}
+
+
+def test_twins_are_not_evaluated_twice() -> None:
+    """Among four clients a trimmed mean is the uniform mean or the median: two configurations, not many."""
+    cohort = Cohort(num_clients=4, num_sampled=4, client_learning_rate=0.2)
+    space = space_of(cohort, kinds=("fedmedian", "fedtrimmedavg", "bulyan"))
+    assert len(proposals(GeneticSearcher(space, 0))) == 2
+
+
+def test_impossible_settings_are_all_refused_at_once() -> None:
+    with pytest.raises(ConfigurationError) as caught:
+        GeneticSearcher(SPACE, 0, population=0, mutation_rate=1.5, real_step=0.0, integer_step=0)
+    assert len(caught.value.faults) == 4

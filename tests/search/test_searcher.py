@@ -1,0 +1,68 @@
+"""The archive and what it is told."""
+
+from __future__ import annotations
+
+import pytest
+
+from engine.strategy_contract import Cohort
+from search.searcher import Archive, Evaluation, ranking
+from strategies import FedAvgMSpec, FedAvgSpec, FedMedianSpec, FedProxSpec, KrumSpec, space_of
+
+SPACE = space_of(Cohort(num_clients=10, num_sampled=10, client_learning_rate=0.2))
+MEDIAN, KRUM, PROX = FedMedianSpec(), KrumSpec(num_malicious_nodes=1), FedProxSpec(proximal_mu=0.1)
+
+
+def archive_of(*evaluations: Evaluation) -> Archive:
+    archive = Archive(SPACE, [FedAvgSpec()])
+    for evaluation in evaluations:
+        archive.add(evaluation)
+    return archive
+
+
+def test_references_are_kept_apart() -> None:
+    archive = archive_of(Evaluation(FedAvgSpec(), 0.5), Evaluation(MEDIAN, 0.4))
+    assert [e.spec for e in archive.references] == [FedAvgSpec()]
+    assert [e.spec for e in archive.searched] == [MEDIAN]
+
+
+def test_a_twin_of_the_reference_is_the_reference() -> None:
+    twin = FedAvgMSpec(server_learning_rate=1, server_momentum=0)
+    assert archive_of(Evaluation(twin, 0.5)).searched == ()
+
+
+def test_the_first_result_of_a_configuration_stands() -> None:
+    archive = archive_of(Evaluation(MEDIAN, 0.4), Evaluation(MEDIAN, 0.9))
+    assert [e.fitness for e in archive.searched] == [0.4]
+
+
+def test_best_prefers_the_reference_at_a_draw_and_no_further() -> None:
+    assert archive_of().best() is None
+    reference = Evaluation(FedAvgSpec(), 0.5)
+    assert archive_of(Evaluation(MEDIAN, 0.5), reference).best() == reference
+    better = Evaluation(MEDIAN, 0.51)
+    assert archive_of(reference, better).best() == better
+    assert archive_of(better).best() == better
+
+
+def test_references_are_taken_before_they_are_told() -> None:
+    assert archive_of(Evaluation(MEDIAN, 0.4)).taken == {SPACE.digest(FedAvgSpec()), SPACE.digest(MEDIAN)}
+
+
+def test_ranking_does_not_depend_on_the_order_of_telling() -> None:
+    tied = [Evaluation(MEDIAN, 0.5), Evaluation(KRUM, 0.5), Evaluation(PROX, 0.7)]
+    assert ranking(tied, SPACE) == ranking(tied[::-1], SPACE)
+    assert ranking(tied, SPACE)[0].spec == PROX
+
+
+def test_a_completed_trial_of_no_use_ranks_before_a_failed_one() -> None:
+    for useless, failed in ((MEDIAN, KRUM), (KRUM, MEDIAN)):
+        found = ranking([Evaluation.failure(failed, "why not"), Evaluation(useless, 0.0)], SPACE)
+        assert [e.spec for e in found] == [useless, failed]
+
+
+def test_an_evaluation_is_finite_and_a_failure_worth_nothing() -> None:
+    with pytest.raises(AssertionError):
+        Evaluation(MEDIAN, float("nan"))
+    with pytest.raises(AssertionError):
+        Evaluation(MEDIAN, 0.3, "failed")
+    assert Evaluation.failure(MEDIAN, "cause").reason == "cause"

@@ -1,0 +1,81 @@
+"""Rounds of a Flower strategy on invented replies, without an engine."""
+
+from __future__ import annotations
+
+import gc
+import random
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any, cast
+
+import numpy as np
+import numpy.typing as npt
+from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
+from flwr.serverapp import Grid
+from flwr.serverapp.strategy import Strategy
+
+from engine.strategy_contract import Cohort
+from engine.task_identity import claim_task_identity
+from strategies import StrategySpec
+
+NUM_PARAMETERS = 7
+
+
+class NodeList:
+    """As much of a grid as a strategy needs to address its clients."""
+
+    def __init__(self, num_clients: int) -> None:
+        self.num_clients = num_clients
+
+    def get_node_ids(self) -> list[int]:
+        return list(range(2, 2 + self.num_clients))
+
+
+def grid_of(num_clients: int) -> Grid:
+    return cast(Grid, NodeList(num_clients))
+
+
+def invented_reply(message: Message, server_round: int, vector: npt.NDArray[np.float32]) -> Message:
+    """A client's reply: it depends on the client, on the round and on what the client received."""
+    node = message.metadata.dst_node_id
+    generator = np.random.default_rng([node, server_round])
+    trained = (vector + generator.normal(size=vector.shape)).astype(np.float32)
+    metrics: dict[str, int | float | list[int] | list[float]] = {
+        "num-examples": int(generator.integers(10, 200)),
+        "num-clients": 1,
+        "train_loss": float(generator.uniform(0.1, 3)),
+    }
+    content = RecordDict({"arrays": ArrayRecord({"flat": Array(trained)}), "metrics": MetricRecord(metrics)})
+    return Message(content, reply_to=message)
+
+
+@contextmanager
+def cheap_collection() -> Iterator[None]:
+    """Flower's QFedAvg and Bulyan collect garbage once per reply; what exists already need not be looked at."""
+    gc.freeze()
+    try:
+        yield
+    finally:
+        gc.unfreeze()
+
+
+def models(strategy: Strategy, num_clients: int, num_rounds: int = 3) -> Iterator[npt.NDArray[Any]]:
+    """The global model after each round, as the strategy returns it, the clients' replies being invented."""
+    claim_task_identity()
+    vector = np.linspace(-1, 1, NUM_PARAMETERS, dtype=np.float32)
+    for server_round in range(1, num_rounds + 1):
+        random.seed(server_round)
+        record = ArrayRecord({"flat": Array(vector)})
+        messages = list(strategy.configure_train(server_round, record, ConfigRecord(), grid_of(num_clients)))
+        messages.sort(key=lambda message: message.metadata.dst_node_id)
+        replies = [invented_reply(message, server_round, vector) for message in messages]
+        with cheap_collection():
+            arrays, _ = strategy.aggregate_train(server_round, replies)
+        assert arrays is not None
+        aggregate = arrays["flat"].numpy()
+        yield aggregate
+        vector = aggregate.astype(np.float32)
+
+
+def final_model(spec: StrategySpec, cohort: Cohort, num_rounds: int = 3) -> npt.NDArray[Any]:
+    return list(models(spec.build(cohort), cohort.num_clients, num_rounds))[-1]

@@ -1,0 +1,211 @@
+"""A user's own strategy, in a file that this program has never seen."""
+
+from __future__ import annotations
+
+import json
+import pickle
+import sys
+
+import jsonschema
+import numpy as np
+import pytest
+
+from engine.errors import StrategyError
+from engine.strategy_contract import Cohort, EngineNeeds
+from strategies import ChoiceRange, CustomSpec, FedAvgSpec, IntegerRange, RealRange, parse_strategy, space_of
+from strategies.space import SearchSpace
+from tests.strategies.rounds import final_model
+
+COHORT = Cohort(num_clients=6, num_sampled=4, client_learning_rate=0.2)
+
+SOURCE = '''
+from flwr.serverapp.strategy import FedAvg, Strategy
+
+
+class Shrunk(FedAvg):
+    """FedAvg times a factor."""
+
+    def __init__(self, factor, power=1, mode="mean", **nodes):
+        super().__init__(**nodes)
+        if factor == 13:
+            raise ValueError("13 is unlucky")
+        self.factor, self.power, self.mode = factor, power, mode
+
+    def aggregate_train(self, server_round, replies):
+        arrays, metrics = super().aggregate_train(server_round, replies)
+        for name in arrays:
+            arrays[name] = type(arrays[name])(arrays[name].numpy() * self.factor**self.power)
+        return arrays, metrics
+
+
+class Blind(FedAvg):
+    """Takes no arguments at all."""
+
+    def __init__(self):
+        super().__init__()
+
+
+class Half(Strategy):
+    """Leaves methods abstract."""
+
+
+class Stranger:
+    """No strategy."""
+'''
+
+DOCUMENT = {
+    "kind": "custom",
+    "path": "user_strategies:Shrunk",
+    "values": {"mode": "mean"},
+    "ranges": {
+        "factor": {"low": 0.01, "high": 1, "log": True},
+        "power": {"low": 1, "high": 3, "integer": True},
+        "mode": {"choices": ["mean", "median"]},
+    },
+}
+
+
+@pytest.fixture
+def user_module(tmp_path, monkeypatch):
+    (tmp_path / "user_strategies.py").write_text(SOURCE)
+    (tmp_path / "broken.py").write_text("raise RuntimeError('not today')")
+    monkeypatch.syspath_prepend(tmp_path)
+    yield
+    sys.modules.pop("user_strategies", None)
+
+
+def custom(**fields) -> CustomSpec:
+    return CustomSpec.model_validate({**DOCUMENT, **fields})
+
+
+def test_parsing_imports_nothing(user_module) -> None:
+    spec = parse_strategy(DOCUMENT)
+    assert isinstance(spec, CustomSpec)
+    assert "user_strategies" not in sys.modules
+    assert parse_strategy({"kind": "fedavg"}, COHORT) == FedAvgSpec()
+    assert "user_strategies" not in sys.modules
+
+
+def test_it_is_built_with_its_values_and_the_cohort(user_module) -> None:
+    built = custom(values={"factor": 0.5, "power": 2, "mode": "mean"}).build(COHORT)
+    assert (built.factor, built.power) == (0.5, 2)
+    assert (built.min_train_nodes, built.min_available_nodes, built.fraction_train) == (4, 6, 4 / 6)
+
+
+def test_factor_one_is_fedavg(user_module) -> None:
+    spec = custom(values={"factor": 1, "power": 3}, ranges={})
+    np.testing.assert_allclose(final_model(spec, COHORT), final_model(FedAvgSpec(), COHORT), rtol=1e-6)
+
+
+def test_it_needs_what_any_flower_strategy_does_unless_told() -> None:
+    assert custom().needs() == EngineNeeds(arrays="named", replies="individual", sees_evaluation=True)
+    told = custom(arrays="flat", replies="merged", initial_loss=True, sees_evaluation=False)
+    assert told.needs() == EngineNeeds(arrays="flat", replies="merged", initial_loss=True)
+
+
+def test_it_is_searched_beside_the_others(user_module) -> None:
+    space = space_of(COHORT, kinds=("fedavg",), customs=(custom(),))
+    assert space.kinds == ("fedavg", "user_strategies:Shrunk")
+    assert space.parameters_of("user_strategies:Shrunk") == {
+        "factor": RealRange(0.01, 1, log=True),
+        "power": IntegerRange(1, 3),
+        "mode": ChoiceRange(("mean", "median")),
+    }
+    generator = np.random.default_rng(0)
+    drawn = [space.random(generator) for _ in range(60)]
+    own = [spec for spec in drawn if isinstance(spec, CustomSpec)]
+    assert {spec.values["mode"] for spec in own} == {"mean", "median"}
+    assert {spec.values["power"] for spec in own} == {1, 2, 3}
+    validator = jsonschema.Draft202012Validator(space.json_schema())
+    for spec in own:
+        assert space.contains(spec)
+        assert spec.faults(COHORT) == []
+        document = json.loads(json.dumps({"kind": spec.kind, **spec.parameters()}))
+        validator.validate(document)
+        assert parse_strategy(document, COHORT) == spec
+        assert pickle.loads(pickle.dumps(spec)) == spec
+    assert not space.contains(custom(values={"factor": 2.0, "power": 1, "mode": "mean"}))
+
+
+def test_the_digest_is_of_the_arguments_not_of_their_ranges(user_module) -> None:
+    with_ranges = custom(values={"factor": 0.5, "power": 2, "mode": "mean"})
+    assert with_ranges.digest(COHORT) == with_ranges.model_copy(update={"ranges": {}}).digest(COHORT)
+    assert with_ranges.digest(COHORT) != with_ranges.with_values({"power": 1}).digest(COHORT)
+
+
+def faults_of(document, cohort=COHORT) -> tuple[str, ...]:
+    with pytest.raises(StrategyError) as caught:
+        parse_strategy({"kind": "custom", **document}, cohort)
+    return caught.value.faults
+
+
+@pytest.mark.parametrize(
+    ("path", "text"),
+    [
+        ("nowhere_at_all:Shrunk", "must be importable from the Python path, got ModuleNotFoundError"),
+        ("broken:Shrunk", "got RuntimeError: not today"),
+        ("user_strategies:Missing", "got nothing of that name"),
+        ("user_strategies:Stranger", "must be a subclass of flwr.serverapp.strategy.Strategy"),
+        ("user_strategies:Half", "must define every abstract method, aggregate_evaluate"),
+    ],
+)
+def test_a_path_that_leads_nowhere_is_refused(user_module, path, text) -> None:
+    (fault,) = faults_of({"path": path})
+    assert text in fault
+    with pytest.raises(StrategyError):
+        space_of(COHORT, customs=(CustomSpec(path=path),))
+
+
+def test_a_constructor_must_take_the_arguments(user_module) -> None:
+    faults = faults_of({"path": "user_strategies:Blind", "values": {"a": 1}, "ranges": {"b": {"low": 0, "high": 1}}})
+    assert len(faults) == 3
+    assert faults[0] == "b of user_strategies:Blind must have a value to be built"
+    assert faults[1] == "a is no argument of user_strategies:Blind; it takes none"
+    (fault,) = faults_of({"path": "user_strategies:Shrunk"})
+    assert fault == "factor of user_strategies:Shrunk must have a value or a range: its constructor requires it"
+
+
+def test_a_constructor_that_refuses_its_values_is_a_users_error(user_module) -> None:
+    with pytest.raises(StrategyError, match="got ValueError: 13 is unlucky"):
+        custom(values={"factor": 13, "power": 1}, ranges={}).build(COHORT)
+
+
+def test_a_class_that_samples_by_its_own_is_noted(user_module) -> None:
+    (note,) = CustomSpec(path="user_strategies:Blind").notes(COHORT)
+    assert "it samples by its own" in note
+    assert custom(values={"factor": 1, "power": 1, "mode": "mean"}).notes(COHORT) == []
+
+
+def test_faulty_declarations_are_all_reported() -> None:
+    faults = faults_of(
+        {
+            "path": "no colon",
+            "ranges": {
+                "a": {"low": 2, "high": 1},
+                "b": {"low": 0, "high": 1, "log": True},
+                "c": {"low": 0.5, "high": 2, "integer": True},
+                "d": {"choices": []},
+                "e": {"low": 0},
+            },
+            "speed": 1,
+        },
+        cohort=None,
+    )
+    assert len(faults) == 7
+    by_place = dict(fault.split(" of custom", 1) for fault in faults if " of custom" in fault)
+    assert by_place["path"] == ": an import path must have the form package.module:Class, got 'no colon'"
+    assert by_place["ranges.a"] == ": a range must not end below its start, got [2.0, 1.0]"
+    assert by_place["ranges.b"] == ": a log-scaled range must start above 0, got 0.0"
+    assert by_place["ranges.c"] == ": an integer range must have whole ends, got [0.5, 2.0]"
+    assert by_place["ranges.d"] == ": a range of choices must hold at least one, got none"
+    assert by_place["ranges.e.high"] == " must be given"
+
+
+def test_one_strategy_is_listed_once(user_module) -> None:
+    with pytest.raises(StrategyError, match="twice"):
+        space_of(COHORT, customs=(custom(), custom(values={"factor": 1})))
+
+
+def test_a_space_may_hold_a_users_strategies_alone(user_module) -> None:
+    space: SearchSpace = space_of(COHORT, kinds=(), customs=(custom(),))
+    assert space.kinds == ("user_strategies:Shrunk",)

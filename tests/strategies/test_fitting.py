@@ -1,0 +1,90 @@
+"""Whether a specification fits the clients sampled per round."""
+
+from __future__ import annotations
+
+import pytest
+
+from engine.errors import StrategyError
+from engine.strategy_contract import Cohort
+from strategies import (
+    BUILT_IN_KINDS,
+    STRATEGIES,
+    BulyanSpec,
+    FedAvgMSpec,
+    FedTrimmedAvgSpec,
+    KrumSpec,
+    MultiKrumSpec,
+    StrategySpec,
+)
+
+
+def sampled(num_sampled: int, num_clients: int = 200) -> Cohort:
+    return Cohort(num_clients, num_sampled, 0.2)
+
+
+def fitting(spec_class: type[StrategySpec], cohort: Cohort, **others: int) -> list[int]:
+    """The values of f that fit."""
+    specs = [spec_class.model_validate({"num_malicious_nodes": f, **others}) for f in range(cohort.num_sampled + 1)]
+    return [f for f, spec in enumerate(specs) if not spec.faults(cohort)]
+
+
+@pytest.mark.parametrize("n", [3, 4, 5, 10, 31])
+def test_krum_takes_f_up_to_n_minus_3(n: int) -> None:
+    assert fitting(KrumSpec, sampled(n)) == list(range(n - 2))
+    assert fitting(MultiKrumSpec, sampled(n), num_nodes_to_select=1) == list(range(n - 2))
+
+
+@pytest.mark.parametrize("n", [3, 6, 7, 10, 11, 31])
+def test_bulyan_takes_f_while_n_is_at_least_4f_plus_3(n: int) -> None:
+    assert fitting(BulyanSpec, sampled(n)) == [f for f in range(n) if n >= 4 * f + 3]
+
+
+def test_multikrum_selects_at_most_n_minus_f() -> None:
+    allowed = [
+        (f, m)
+        for f in range(6)
+        for m in range(1, 8)
+        if not MultiKrumSpec(num_malicious_nodes=f, num_nodes_to_select=m).faults(sampled(6))
+    ]
+    assert allowed == [(f, m) for f in range(4) for m in range(1, 7) if m <= 6 - f]
+
+
+def test_all_faults_of_a_cohort_are_reported_at_once() -> None:
+    spec = MultiKrumSpec(num_malicious_nodes=8, num_nodes_to_select=9)
+    with pytest.raises(StrategyError) as caught:
+        spec.build(sampled(5))
+    assert caught.value.faults == (
+        "num_malicious_nodes of multikrum must be in 0 … 2 with 5 clients a round, got 8",
+        "num_nodes_to_select of multikrum must be in 1 … 5 with 5 clients a round, got 9",
+    )
+
+
+@pytest.mark.parametrize("kind", ["krum", "multikrum", "bulyan"])
+def test_what_is_impossible_says_so(kind: str) -> None:
+    spec = STRATEGIES[kind].model_validate({"kind": kind})
+    with pytest.raises(StrategyError, match=r"at least 3 clients a round.*got 2"):
+        spec.build(sampled(2))
+
+
+@pytest.mark.parametrize("n", [1, 2, 3, 4, 7, 50])
+@pytest.mark.parametrize("kind", BUILT_IN_KINDS)
+def test_defaults_fit_wherever_the_strategy_is_possible(kind: str, n: int) -> None:
+    spec = STRATEGIES[kind].model_validate({"kind": kind})
+    assert spec.unavailable(sampled(n)) is not None or spec.faults(sampled(n)) == []
+
+
+def test_krum_beyond_its_proof_is_built_with_a_note() -> None:
+    """Four clients, one malicious: 2f + 2 < n does not hold."""
+    spec = KrumSpec(num_malicious_nodes=1)
+    spec.build(sampled(4))
+    (note,) = spec.notes(sampled(4))
+    assert "the proof no longer holds" in note
+    assert spec.notes(sampled(5)) == []  # 2 + 2 < 5
+
+
+def test_a_disguised_strategy_is_noted() -> None:
+    (note,) = FedTrimmedAvgSpec(beta=0.2).notes(sampled(4))
+    assert note == "fedtrimmedavg(beta=0.2) is the same as fedavg(sample_scaling=uniform) with 4 clients a round"
+    (note,) = FedAvgMSpec(server_learning_rate=1, server_momentum=0).notes(sampled(4))
+    assert "is the same as fedavg with" in note
+    assert FedTrimmedAvgSpec(beta=0.2).notes(sampled(10)) == []

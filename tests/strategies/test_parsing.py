@@ -1,0 +1,103 @@
+"""What is accepted, and that every fault is named at once."""
+
+from __future__ import annotations
+
+import json
+import pickle
+
+import pytest
+
+from engine.errors import StrategyError
+from engine.strategy_contract import Cohort
+from strategies import BUILT_IN_KINDS, STRATEGIES, FedAdamSpec, KrumSpec, parse_strategy, strategy_json_schema
+
+FOUR = Cohort(num_clients=4, num_sampled=4, client_learning_rate=0.2)
+
+
+def faults_of(value, cohort=None) -> tuple[str, ...]:
+    with pytest.raises(StrategyError) as caught:
+        parse_strategy(value, cohort)
+    return caught.value.faults
+
+
+@pytest.mark.parametrize("kind", BUILT_IN_KINDS)
+def test_a_kind_alone_means_its_defaults(kind: str) -> None:
+    spec = parse_strategy(kind)
+    assert spec == STRATEGIES[kind].model_validate({"kind": kind})
+    assert spec == parse_strategy(json.dumps({"kind": kind, **spec.parameters()}))
+    assert spec == pickle.loads(pickle.dumps(spec))
+
+
+def test_values_are_taken_over() -> None:
+    assert parse_strategy({"kind": "fedadam", "eta": 0.5, "beta_1": 0}) == FedAdamSpec(eta=0.5, beta_1=0.0)
+    assert parse_strategy('{"kind": "krum", "num_malicious_nodes": 1}', FOUR) == KrumSpec(num_malicious_nodes=1)
+
+
+def test_valid_is_wider_than_searched() -> None:
+    assert parse_strategy({"kind": "fedadam", "eta": 30, "tau": 1e-12}, FOUR) == FedAdamSpec(eta=30, tau=1e-12)
+
+
+def test_an_unknown_kind_lists_the_kinds() -> None:
+    (fault,) = faults_of({"kind": "fedfoo"})
+    assert "'fedfoo'" in fault
+    assert all(kind in fault for kind in BUILT_IN_KINDS)
+    assert faults_of("fedfoo") == (fault,)
+
+
+def test_a_missing_kind_lists_the_kinds() -> None:
+    (fault,) = faults_of({"eta": 1})
+    assert all(kind in fault for kind in BUILT_IN_KINDS)
+
+
+def test_all_faults_are_reported_at_once() -> None:
+    faults = faults_of({"kind": "fedadam", "eta": -1, "beta_1": 1.0, "tau": "low", "momentum": 0.5, "eta_l": 0.1})
+    assert len(faults) == 5
+    by_name = {fault.split()[0]: fault for fault in faults}
+    assert set(by_name) == {"eta", "beta_1", "tau", "momentum", "eta_l"}
+    assert by_name["eta"] == "eta of fedadam must be greater than 0, got -1; a search draws it from [0.01, 1] (log)"
+    assert "less than 1, got 1.0" in by_name["beta_1"]
+    assert "got 'low'" in by_name["tau"]
+    assert "its parameters are sample_scaling, eta, tau, beta_1, beta_2" in by_name["momentum"]
+    assert "the clients' learning rate" in by_name["eta_l"]
+
+
+def test_faults_of_the_cohort_join_the_others() -> None:
+    faults = faults_of({"kind": "krum", "num_malicious_nodes": 9, "eta": 1}, FOUR)
+    assert len(faults) == 2
+    assert faults[1] == "num_malicious_nodes of krum must be in 0 … 1 with 4 clients a round, got 9"
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf")])
+def test_values_are_finite(value: float) -> None:
+    (fault,) = faults_of({"kind": "fedprox", "proximal_mu": value})
+    assert "finite" in fault
+
+
+@pytest.mark.parametrize("text", ['{"kind": "fedavg"', "[1, 2]", '"fedavg"'])
+def test_text_must_be_one_object(text: str) -> None:
+    (fault,) = faults_of(text)
+    assert "JSON" in fault
+
+
+def test_the_schema_holds_every_parameter_with_range_and_meaning() -> None:
+    schema = strategy_json_schema()
+    definitions = {
+        entry["properties"]["kind"]["const"]: entry
+        for entry in schema["$defs"].values()
+        if "kind" in entry.get("properties", {})
+    }
+    assert set(definitions) == set(STRATEGIES)
+    adam = definitions["fedadam"]
+    assert adam["additionalProperties"] is False
+    assert adam["properties"]["tau"]["exclusiveMinimum"] == 0
+    assert adam["properties"]["tau"]["x-searched"] == {
+        "type": "number",
+        "minimum": 1e-5,
+        "maximum": 1e-1,
+        "x-scale": "log",
+    }
+    for kind in BUILT_IN_KINDS:
+        properties = definitions[kind]["properties"]
+        assert set(properties) == set(STRATEGIES[kind].model_fields)
+        assert all(entry["description"] for name, entry in properties.items() if name != "kind")
+        assert definitions[kind]["description"]

@@ -1,0 +1,100 @@
+"""Laws of the ranges."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+
+from engine.errors import StrategyError
+from strategies import ChoiceRange, IntegerRange, RealRange
+
+REALS = [
+    RealRange(0.0, 0.99),
+    RealRange(0.1, 1.5),
+    RealRange(-2.0, 3.0),
+    RealRange(0.9, 0.999),
+    RealRange(1e-9, 1e-1, log=True),
+    RealRange(1e-4, 1.0, log=True),
+    RealRange(0.3, 0.3),
+]
+
+
+@pytest.mark.parametrize("real", REALS)
+def test_draws_lie_inside(real: RealRange) -> None:
+    generator = np.random.default_rng(0)
+    assert all(real.contains(real.draw(generator)) for _ in range(500))
+
+
+@pytest.mark.parametrize("real", REALS)
+def test_the_ends_are_reached_and_never_passed(real: RealRange) -> None:
+    assert (real.from_unit(0.0), real.from_unit(1.0)) == (real.low, real.high)
+    assert (real.from_unit(-0.5), real.from_unit(1.5)) == (real.low, real.high)
+    assert (real.to_unit(real.low - 1), real.to_unit(real.high + 1)) == (0.0, float(real.low < real.high))
+
+
+def test_linear_values_have_four_decimals() -> None:
+    generator = np.random.default_rng(0)
+    values = [RealRange(0.0, 0.99).draw(generator) for _ in range(100)]
+    assert all(value == round(value, 4) for value in values)
+    assert RealRange(0.0, 1.0).from_unit(0.123456) == 0.1235
+
+
+def test_log_values_have_four_significant_digits() -> None:
+    generator = np.random.default_rng(0)
+    values = [RealRange(1e-9, 1e-1, log=True).draw(generator) for _ in range(100)]
+    assert all(value == float(f"{value:.3e}") for value in values)
+    assert RealRange(1e-4, 1.0, log=True).from_unit(0.5) == 0.01  # the geometric middle
+
+
+def test_rounding_is_followed_by_clamping() -> None:
+    third = RealRange(1 / 3, 2 / 3)
+    assert third.from_unit(0.0) == 1 / 3  # 0.3333 would lie outside
+    assert third.from_unit(1.0) == 2 / 3  # so would 0.6667
+
+
+def test_a_narrow_linear_range_is_not_rounded_to_its_end() -> None:
+    narrow = RealRange(1e-6, 1e-5)
+    generator = np.random.default_rng(0)
+    assert len({narrow.draw(generator) for _ in range(200)}) >= 50
+
+
+def test_log_draws_are_uniform_in_log_space() -> None:
+    """Half of the draws lie below the geometric middle; 4 standard deviations of 4,000 coin tosses are 0.032."""
+    eta = RealRange(1e-3, 1.0, log=True)
+    generator = np.random.default_rng(1)
+    below = np.mean([eta.draw(generator) < math.sqrt(1e-3) for _ in range(4000)])
+    assert abs(below - 0.5) < 0.032
+
+
+def test_integers_are_all_drawn_and_only_those() -> None:
+    generator = np.random.default_rng(0)
+    assert {IntegerRange(2, 5).draw(generator) for _ in range(200)} == {2, 3, 4, 5}
+    assert {IntegerRange(1, 9, log=True).draw(generator) for _ in range(500)} == set(range(1, 10))
+    assert IntegerRange(1, 9).clamp(12) == 9
+
+
+def test_choices_are_told_apart_by_type() -> None:
+    choices = ChoiceRange((1, "a"))
+    assert choices.contains(1)
+    assert not choices.contains(True)
+    assert not choices.contains(1.0)
+    generator = np.random.default_rng(0)
+    assert {choices.draw(generator) for _ in range(50)} == {1, "a"}
+
+
+@pytest.mark.parametrize(
+    ("make", "text"),
+    [
+        (lambda: RealRange(1.0, 0.0), "must not end below its start"),
+        (lambda: RealRange(0.0, 1.0, log=True), "must start above 0"),
+        (lambda: RealRange(0.0, math.inf), "finite ends"),
+        (lambda: IntegerRange(3, 2), "must not end below its start"),
+        (lambda: ChoiceRange(()), "at least one"),
+        (lambda: ChoiceRange((1, 1)), "distinct"),
+    ],
+)
+def test_impossible_ranges_are_refused(make, text) -> None:
+    with pytest.raises(StrategyError, match=text):
+        make()

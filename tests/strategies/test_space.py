@@ -1,0 +1,164 @@
+"""Laws of the search space."""
+
+from __future__ import annotations
+
+import pickle
+from collections import Counter
+
+import jsonschema
+import numpy as np
+import pytest
+
+from engine.errors import StrategyError
+from engine.strategy_contract import Cohort
+from strategies import (
+    BUILT_IN_KINDS,
+    FedAdamSpec,
+    FedAvgSpec,
+    FedProxSpec,
+    IntegerRange,
+    KrumSpec,
+    MultiKrumSpec,
+    RealRange,
+    parameter_columns,
+    parse_strategy,
+    space_of,
+)
+from strategies.space import SearchSpace
+
+
+def space(num_sampled: int, num_clients: int = 20, **options) -> SearchSpace:
+    return space_of(Cohort(num_clients, num_sampled, 0.2), **options)
+
+
+@pytest.mark.parametrize("ranges", ["default", "wide"])
+@pytest.mark.parametrize("num_sampled", [1, 2, 3, 4, 5, 7, 11, 20])
+def test_whatever_is_drawn_is_inside_fits_and_builds(num_sampled: int, ranges) -> None:
+    found = space(num_sampled, ranges=ranges)
+    validator = jsonschema.Draft202012Validator(found.json_schema())
+    generator = np.random.default_rng(0)
+    for _ in range(150):
+        spec = found.random(generator)
+        assert found.contains(spec)
+        assert spec.faults(found.cohort) == []
+        spec.build(found.cohort)
+        document = {"kind": spec.kind, **spec.parameters()}
+        assert parse_strategy(document, found.cohort) == spec
+        validator.validate({"kind": spec.kind, **spec.search_values()})
+
+
+def test_strategies_are_drawn_equally_often() -> None:
+    """12 kinds in 2,400 draws: 200 each; 4 standard deviations of a binomial(2400, 1/12) are 54."""
+    generator = np.random.default_rng(0)
+    counts = Counter(space(10).random(generator).kind for _ in range(2400))
+    assert set(counts) == set(BUILT_IN_KINDS)
+    assert all(abs(count - 200) < 54 for count in counts.values())
+
+
+def test_draws_are_reproducible() -> None:
+    first, second = (
+        [space(10).random(generator) for _ in range(20)] for generator in map(np.random.default_rng, (3, 3))
+    )
+    assert first == second
+
+
+def test_what_is_impossible_is_left_out_with_its_reason() -> None:
+    found = space(2)
+    assert set(BUILT_IN_KINDS) - set(found.kinds) == {"krum", "multikrum", "bulyan"}
+    assert set(found.absent) == {"krum", "multikrum", "bulyan"}
+    rows = {row.name: row for row in found.describe()}
+    assert set(rows) == set(BUILT_IN_KINDS)
+    assert rows["krum"].unavailable == "krum needs at least 3 clients a round, got 2"
+    assert rows["fedavg"].unavailable is None
+
+
+def test_wishes_that_cannot_be_met_are_all_refused_at_once() -> None:
+    with pytest.raises(StrategyError) as caught:
+        space(2, kinds=("fedavg", "krum", "fedfoo", "bulyan"))
+    assert len(caught.value.faults) == 3
+    assert "'fedfoo'" in caught.value.faults[0]
+    with pytest.raises(StrategyError, match="at least one strategy"):
+        space(2, kinds=())
+    with pytest.raises(StrategyError, match="ranges must be one of default, wide"):
+        space(2, ranges="huge")
+
+
+def test_ranges_are_the_published_ones() -> None:
+    found = space(10)
+    assert found.parameters_of("fedadam") == {
+        "eta": RealRange(1e-2, 1.0, log=True),
+        "tau": RealRange(1e-5, 1e-1, log=True),
+        "beta_1": RealRange(0.0, 0.99),
+        "beta_2": RealRange(0.9, 0.999),
+    }
+    assert found.parameters_of("fedadagrad") == {
+        "eta": RealRange(1e-2, 1.0, log=True),
+        "tau": RealRange(1e-5, 1e-1, log=True),
+    }
+    assert found.parameters_of("fedprox") == {"proximal_mu": RealRange(1e-4, 1.0, log=True)}
+    assert found.parameters_of("fedavgm") == {
+        "server_learning_rate": RealRange(0.1, 1.5),
+        "server_momentum": RealRange(0.0, 0.99),
+    }
+    assert found.parameters_of("fedtrimmedavg") == {"beta": RealRange(0.0, 0.49)}
+    assert found.parameters_of("qfedavg") == {"q": RealRange(0.0, 5.0)}
+    assert found.parameters_of("fedavg") == found.parameters_of("fedmedian") == {}
+
+
+def test_wide_ranges_widen_the_adaptive_family_alone() -> None:
+    default, wide = space(10), space(10, ranges="wide")
+    for kind in ("fedadagrad", "fedadam", "fedyogi"):
+        assert wide.parameters_of(kind)["eta"] == RealRange(1e-3, 1.0, log=True)
+        assert wide.parameters_of(kind)["tau"] == RealRange(1e-9, 1e-1, log=True)
+    unchanged = [kind for kind in BUILT_IN_KINDS if wide.parameters_of(kind) == default.parameters_of(kind)]
+    assert set(BUILT_IN_KINDS) - set(unchanged) == {"fedadagrad", "fedadam", "fedyogi"}
+
+
+def test_ranges_follow_the_clients_sampled_not_those_there_are() -> None:
+    assert space(10, num_clients=100).parameters_of("krum") == {"num_malicious_nodes": IntegerRange(0, 7)}
+    assert space(11, num_clients=100).parameters_of("bulyan") == {"num_malicious_nodes": IntegerRange(0, 2)}
+    multikrum = space(10, num_clients=100)
+    assert multikrum.parameters_of("multikrum")["num_nodes_to_select"] == IntegerRange(1, 10)
+    chosen = {"num_malicious_nodes": 4}
+    assert multikrum.parameters_of("multikrum", chosen)["num_nodes_to_select"] == IntegerRange(1, 6)
+
+
+def test_contains_draws_the_line() -> None:
+    found = space(10, kinds=("fedadam", "multikrum", "fedprox"))
+    assert found.contains(FedAdamSpec(eta=0.01))
+    assert not found.contains(FedAdamSpec(eta=0.009))  # valid, but not searched
+    assert found.contains(MultiKrumSpec(num_malicious_nodes=4, num_nodes_to_select=6))
+    assert not found.contains(MultiKrumSpec(num_malicious_nodes=4, num_nodes_to_select=7))
+    assert not found.contains(MultiKrumSpec(num_malicious_nodes=50, num_nodes_to_select=1))
+    assert not found.contains(KrumSpec())
+    assert not found.contains(FedAvgSpec())
+    assert not found.contains(FedProxSpec(sample_scaling="uniform"))  # not searched
+
+
+def test_the_schema_refuses_what_the_space_does_not_hold() -> None:
+    validator = jsonschema.Draft202012Validator(space(10, kinds=("fedadam", "krum")).json_schema())
+    assert validator.is_valid({"kind": "krum", "num_malicious_nodes": 7})
+    for document in (
+        {"kind": "krum", "num_malicious_nodes": 8},
+        {"kind": "krum"},
+        {"kind": "krum", "num_malicious_nodes": 1, "eta": 0.1},
+        {"kind": "fedavg"},
+    ):
+        assert not validator.is_valid(document)
+
+
+def test_a_space_travels() -> None:
+    found = space(5)
+    assert pickle.loads(pickle.dumps(found)) == found
+
+
+def test_columns_hold_every_parameter_with_its_type() -> None:
+    columns = parameter_columns()
+    names = {name for kind in BUILT_IN_KINDS for name in parse_strategy(kind).parameters()}
+    assert set(columns) == names
+    assert columns["num_malicious_nodes"] == columns["num_nodes_to_select"] == "int"
+    assert columns["eta"] == columns["q"] == "float"
+    assert columns["sample_scaling"] == "str"
+    for kind in BUILT_IN_KINDS:
+        for name, value in parse_strategy(kind).parameters().items():
+            assert type(value).__name__ == columns[name]

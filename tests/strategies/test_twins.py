@@ -1,0 +1,112 @@
+"""Specifications with one digest give one model, and models that differ have two digests."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+
+from engine.strategy_contract import Cohort
+from strategies import (
+    BulyanSpec,
+    FedAvgMSpec,
+    FedAvgSpec,
+    FedMedianSpec,
+    FedProxSpec,
+    FedTrimmedAvgSpec,
+    KrumSpec,
+    MultiKrumSpec,
+    QFedAvgSpec,
+    StrategySpec,
+    space_of,
+)
+from tests.strategies.rounds import final_model
+
+UNIFORM = FedAvgSpec(sample_scaling="uniform")
+
+
+def everyone(n: int) -> Cohort:
+    return Cohort(num_clients=n, num_sampled=n, client_learning_rate=0.2)
+
+
+TWINS: list[tuple[StrategySpec, StrategySpec, int]] = [
+    (FedProxSpec(proximal_mu=0), FedAvgSpec(), 5),
+    (FedProxSpec(proximal_mu=0, sample_scaling="uniform"), UNIFORM, 5),
+    (FedAvgMSpec(server_learning_rate=1, server_momentum=0), FedAvgSpec(), 5),
+    (QFedAvgSpec(q=0), UNIFORM, 5),
+    (BulyanSpec(num_malicious_nodes=0), UNIFORM, 7),
+    (MultiKrumSpec(num_malicious_nodes=2, num_nodes_to_select=1), KrumSpec(num_malicious_nodes=2), 6),
+    (MultiKrumSpec(num_malicious_nodes=0, num_nodes_to_select=6), FedAvgSpec(), 6),
+    (FedTrimmedAvgSpec(beta=0.24), UNIFORM, 4),
+    (FedTrimmedAvgSpec(beta=0.25), FedMedianSpec(), 4),
+    (FedTrimmedAvgSpec(beta=0.49), FedMedianSpec(), 5),
+    (FedTrimmedAvgSpec(beta=0.21), FedTrimmedAvgSpec(beta=0.29), 10),
+    (FedMedianSpec(), UNIFORM, 2),
+    (FedMedianSpec(), FedAvgSpec(), 1),
+    (UNIFORM, FedAvgSpec(), 1),
+]
+
+STRANGERS: list[tuple[StrategySpec, StrategySpec, int]] = [
+    (UNIFORM, FedAvgSpec(), 5),
+    (FedMedianSpec(), UNIFORM, 3),
+    (FedAvgMSpec(server_learning_rate=1, server_momentum=0.1), FedAvgSpec(), 5),
+    (FedAvgMSpec(server_learning_rate=0.9, server_momentum=0), FedAvgSpec(), 5),
+    (FedTrimmedAvgSpec(beta=0.19), FedTrimmedAvgSpec(beta=0.21), 10),
+    (KrumSpec(num_malicious_nodes=0), KrumSpec(num_malicious_nodes=3), 7),
+    (MultiKrumSpec(num_malicious_nodes=1, num_nodes_to_select=5), FedAvgSpec(), 6),
+    (BulyanSpec(num_malicious_nodes=1), UNIFORM, 7),
+    (QFedAvgSpec(q=0.5), UNIFORM, 5),
+]
+
+
+@pytest.mark.parametrize(("spec", "twin", "n"), TWINS, ids=str)
+def test_twins_are_one(spec: StrategySpec, twin: StrategySpec, n: int) -> None:
+    assert spec.canonical(everyone(n)) == twin.canonical(everyone(n))
+    assert spec.digest(everyone(n)) == twin.digest(everyone(n))
+    np.testing.assert_allclose(final_model(spec, everyone(n)), final_model(twin, everyone(n)), rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize(("spec", "other", "n"), STRANGERS, ids=str)
+def test_strangers_are_two(spec: StrategySpec, other: StrategySpec, n: int) -> None:
+    assert spec.digest(everyone(n)) != other.digest(everyone(n))
+    assert not np.allclose(final_model(spec, everyone(n)), final_model(other, everyone(n)), rtol=1e-3, atol=1e-3)
+
+
+@pytest.mark.parametrize("n", [1, 2, 3, 4, 7, 8])
+def test_the_simplest_twin_of_anything_drawn_gives_the_same_model(n: int) -> None:
+    space = space_of(everyone(n))
+    generator = np.random.default_rng(n)
+    for _ in range(60):
+        spec = space.random(generator)
+        simplest = spec.simplest(space.cohort)
+        assert simplest.faults(space.cohort) == []
+        assert simplest.simplest(space.cohort) == simplest
+        np.testing.assert_allclose(
+            final_model(spec, space.cohort, 1), final_model(simplest, space.cohort, 1), rtol=1e-5, atol=1e-5
+        )
+
+
+@pytest.mark.parametrize("n", [3, 4, 5, 6, 9, 100])
+def test_trimmed_means_are_twins_exactly_if_they_trim_alike(n: int) -> None:
+    cohort = everyone(n)
+    by_cut: dict[int, set[str]] = {}
+    for percent in range(50):
+        spec = FedTrimmedAvgSpec(beta=percent / 100)
+        by_cut.setdefault(spec.num_trimmed(cohort), set()).add(spec.digest(cohort))
+    assert all(len(digests) == 1 for digests in by_cut.values())
+    assert len(set.union(*by_cut.values())) == len(by_cut)
+
+
+def test_a_specification_that_does_not_fit_has_no_twin() -> None:
+    spec = MultiKrumSpec(num_malicious_nodes=4, num_nodes_to_select=5)
+    assert spec.simplest(everyone(5)) == spec
+
+
+def test_canonical_json_is_one_text() -> None:
+    """Whole numbers and negative zero are the same values as their other spellings."""
+    cohort = everyone(5)
+    assert FedAvgMSpec(server_momentum=-0.0).canonical(cohort) == FedAvgMSpec(server_momentum=0).canonical(cohort)
+    text = QFedAvgSpec(q=1).canonical(cohort)
+    assert text == '{"kind":"qfedavg","q":1.0}'
+    assert json.loads(text) == {"kind": "qfedavg", "q": 1.0}

@@ -1,0 +1,114 @@
+"""Imports go down the layers only, and the command answers before anything heavy is loaded."""
+
+from __future__ import annotations
+
+import ast
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+REPOSITORY = Path(__file__).resolve().parent.parent
+LAYERS = {"engine": 0, "detectors": 1, "strategies": 1, "search": 2, "experiments": 3}
+HEAVY = {"torch", "ray", "pandas", "sklearn", "pyarrow", "scipy", "flwr", "optuna", "openai"}
+
+
+def imported_modules(tree: ast.AST, package: tuple[str, ...]) -> Iterator[tuple[int, str]]:
+    """Yield (line, absolute module) of every import in a file of `package`, wherever in the file it stands."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            yield from ((node.lineno, alias.name) for alias in node.names)
+        elif isinstance(node, ast.ImportFrom) and node.level:
+            base = package[: len(package) - node.level + 1]
+            yield node.lineno, ".".join((*base, *((node.module or "").split("."))))
+        elif isinstance(node, ast.ImportFrom):
+            yield node.lineno, str(node.module)
+        elif isinstance(node, ast.Call) and node.args and isinstance(node.args[0], ast.Constant):
+            called = node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", "")
+            if called in {"import_module", "__import__"}:
+                yield node.lineno, str(node.args[0].value)
+
+
+def violations(root: Path) -> list[str]:
+    """Return one line per import under `root` that does not go down a layer."""
+    found = []
+    for layer, height in LAYERS.items():
+        for file in sorted((root / layer).rglob("*.py")):
+            package = file.relative_to(root).parent.parts
+            for line, module in imported_modules(ast.parse(file.read_text()), package):
+                target = module.split(".")[0]
+                upwards = target in LAYERS and target != layer and LAYERS[target] >= height
+                if upwards or target == "tests":
+                    found.append(f"{file.relative_to(root)}:{line} imports {module}")
+    return found
+
+
+def test_imports_go_down_only() -> None:
+    for layer in LAYERS:
+        assert (REPOSITORY / layer / "__init__.py").is_file()
+    assert violations(REPOSITORY) == []
+
+
+@pytest.mark.parametrize(
+    ("layer", "source"),
+    [
+        ("engine", "import strategies"),
+        ("engine", "import numpy, search.study"),
+        ("engine", "from detectors.metrics import spread as s"),
+        ("detectors", "import strategies.space"),
+        ("strategies", "from detectors import metrics"),
+        ("search", "def lazy():\n    from experiments import build"),
+        ("search", "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    from experiments.config import Config"),
+        ("strategies", "class A:\n    def f(self):\n        import search"),
+        ("engine", "import importlib\nimportlib.import_module('experiments.build')"),
+        ("engine", "try:\n    import detectors\nexcept ImportError:\n    pass"),
+        ("experiments", "from tests.conftest import REPOSITORY"),
+    ],
+)
+def test_a_planted_violation_is_found(tmp_path: Path, layer: str, source: str) -> None:
+    folder = tmp_path / layer / "inner"
+    folder.mkdir(parents=True)
+    (folder / "planted.py").write_text(source)
+
+    (only,) = violations(tmp_path)
+
+    assert only.startswith(f"{layer}/inner/planted.py:")
+
+
+@pytest.mark.parametrize(
+    ("layer", "source"),
+    [
+        ("experiments", "import engine, detectors.report, strategies, search.study"),
+        ("search", "from strategies.space import Space\nimport detectors"),
+        ("engine", "from . import search\nfrom .search import study\nfrom ..strategies import fedavg"),
+        ("engine", "import searching, re.search"),
+    ],
+)
+def test_imports_downwards_and_within_a_package_are_allowed(tmp_path: Path, layer: str, source: str) -> None:
+    folder = tmp_path / layer / "inner"
+    folder.mkdir(parents=True)
+    (folder / "allowed.py").write_text(source)
+
+    assert violations(tmp_path) == []
+
+
+@pytest.mark.parametrize("arguments", [[], ["--help"]], ids=["import", "help"])
+def test_the_command_answers_without_heavy_imports(arguments: list[str]) -> None:
+    program = (
+        "import sys\n"
+        "from experiments.cli.main import main\n"
+        f"sys.argv = ['fedscout', *{arguments!r}]\n"
+        "try:\n"
+        "    main() if sys.argv[1:] else None\n"
+        "except SystemExit as end:\n"
+        "    assert end.code in (0, None), end.code\n"
+        f"print('HEAVY', sorted({HEAVY!r} & set(sys.modules)), file=sys.stderr)\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program], cwd=REPOSITORY, capture_output=True, text=True, timeout=60, check=False
+    )
+
+    assert done.returncode == 0, done.stderr
+    assert done.stderr.strip().splitlines()[-1] == "HEAVY []"
