@@ -20,6 +20,7 @@ from detectors.detection_config import DetectionConfig
 from detectors.feature_exchanges import measure_distances, measure_features
 from detectors.feature_histograms import FeatureDistances
 from detectors.label_skew import LABEL_COUNTS, decide_label_skew
+from detectors.mean_outputs import measure_output_divergence
 from detectors.outliers import Comparison, compare_through_grid, decide_outliers
 from detectors.report import ClientFacts, HeterogeneityReport, ReportedMetrics
 from engine.errors import DataError
@@ -70,7 +71,9 @@ def detect(
             if features.pooled is not None:
                 paired_features = [client for client in paired if client in features.clients]
                 distances = measure_distances(grid, paired_features, features.pooled, settings)
-            reported = _metrics(counts, paired, distances, comparisons)
+            first = next((comparison for comparison in comparisons if comparison is not None), None)
+            outputs = measure_output_divergence(grid, paired, first.average) if first else None
+            reported = _metrics(counts, paired, distances, comparisons, outputs)
     return HeterogeneityReport(
         seed=seed,
         settings=settings,
@@ -134,6 +137,7 @@ def _metrics(
     paired: Sequence[int],
     distances: FeatureDistances | None,
     comparisons: Sequence[Comparison | None],
+    output_divergence: float | None,
 ) -> ReportedMetrics:
     matrix = np.stack(list(counts.values()))
     sizes = matrix.sum(axis=1)
@@ -149,6 +153,7 @@ def _metrics(
         label_hellinger=metrics.mean_pairwise_hellinger(pairs) if len(pairs) > 1 else None,
         feature_hellinger=distances.hellinger if distances else None,
         feature_wasserstein=distances.wasserstein if distances else None,
+        output_divergence=output_divergence,
         model_distances=_client_means([comparison.distances for comparison in usable]),
         distances_from_average=_client_means([comparison.from_average for comparison in usable]),
     )

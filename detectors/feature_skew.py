@@ -54,9 +54,6 @@ NUM_AXES = 2
 FULL_SOLVER_FEATURES = 256
 """Up to here all eigenvectors cost less than an iterative solver's start."""
 
-CONSTANT_FEATURE = 1e-20
-"""A feature whose variance is below this share of its mean square is constant: less than float32 can tell apart."""
-
 TIE = 1e-9
 """Distances within this share of each other are equal up to rounding."""
 
@@ -131,9 +128,11 @@ class PooledMoments:
 
     @property
     def variance(self) -> Values:
-        """Variance of each feature, 0 where it is constant up to rounding, shape `(d,)`."""
-        variance = np.diag(self.covariance)
-        return np.where(variance > CONSTANT_FEATURE * (variance + self.mean**2), variance, 0.0)
+        """Variance of each feature, shape `(d,)`.
+
+        Exactly 0 for a constant feature: float64 sums of up to 2²⁹ equal float32 values are exact, hence the means.
+        """
+        return np.diag(self.covariance)
 
 
 def upper_triangle(num_features: int) -> npt.NDArray[np.bool_]:

@@ -57,11 +57,13 @@ class Comparison:
         distances: D_k of each client with finite parameters.
         from_average: Distance of each such client from the weighted average of all of them.
         diverged: Clients whose parameters are not finite.
+        average: That average, shape `(params,)`.
     """
 
     distances: Mapping[int, float]
     from_average: Mapping[int, float]
     diverged: tuple[int, ...]
+    average: FloatArray
 
 
 def mean_distances(vectors: npt.NDArray[np.floating]) -> Values:
@@ -114,7 +116,9 @@ def compare_models(
     members = [client for client, usable in zip(clients, finite, strict=True) if usable]
     usable_vectors = vectors if finite.all() else vectors[finite]
     weights = num_examples[finite] / num_examples[finite].sum()
-    average = sum(weight * vector.astype(np.float64) for weight, vector in zip(weights, usable_vectors, strict=True))
+    average = np.zeros(vectors.shape[1])
+    for weight, vector in zip(weights, usable_vectors, strict=True):
+        average += weight * vector.astype(np.float64)
     from_average = [float(distances_to(vector, average)) for vector in usable_vectors]
     if len(members) > settings.max_pairwise_clients and vectors.shape[1] > settings.projection_size:
         distances = mean_distances(sketch(usable_vectors, settings.projection_size, generator))
@@ -124,6 +128,7 @@ def compare_models(
         distances={client: float(distance) for client, distance in zip(members, distances, strict=True)},
         from_average=dict(zip(members, from_average, strict=True)),
         diverged=tuple(client for client, usable in zip(clients, finite, strict=True) if not usable),
+        average=average.astype(np.float32),
     )
 
 

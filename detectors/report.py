@@ -85,6 +85,7 @@ class ReportedMetrics(_Value):
         label_hellinger: Mean Hellinger distance of label distributions over pairs of clients.
         feature_hellinger: The same of feature histograms, averaged over features.
         feature_wasserstein: Mean 1-Wasserstein distance, averaged over features, in standard deviations.
+        output_divergence: Mean Jensen-Shannon divergence of clients' mean outputs of one model, in bits.
         model_distances: D_k of the outlier detector, a client's mean over repetitions.
         distances_from_average: Distance from the aggregated model, likewise: a rejected measure, for comparison.
     """
@@ -97,6 +98,7 @@ class ReportedMetrics(_Value):
     label_hellinger: float | None = None
     feature_hellinger: float | None = None
     feature_wasserstein: float | None = None
+    output_divergence: float | None = None
     model_distances: dict[int, float] = Field(default_factory=dict)
     distances_from_average: dict[int, float] = Field(default_factory=dict)
 

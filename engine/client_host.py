@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import time
 from collections import OrderedDict
+from functools import partial
 
 import numpy as np
 import torch
@@ -17,7 +18,7 @@ from engine.client_split import ClientSplit, split_client
 from engine.federation import ClientData, Federation, FloatArray, IntArray, Samples
 from engine.flat_model import new_model
 from engine.host_calls import EvaluateResults, FederationFacts, HostCall, QueryResults, TrainResults
-from engine.local_training import score_client, train_client
+from engine.local_training import model_outputs, score_client, train_client
 from engine.messages import (
     FUNCTION_KEY,
     INITIAL_LOSS_KEY,
@@ -158,7 +159,8 @@ class ClientHost:
                 results.failures[client] = f"holds {len(data)} rows; answers only over at least {fewest}"
             else:
                 try:
-                    inputs = QueryInputs(data, self._federation.num_classes, call.arrays, call.config)
+                    outputs = partial(model_outputs, self._model, data)
+                    inputs = QueryInputs(data, self._federation.num_classes, call.arrays, call.config, outputs)
                     arrays = function(inputs)
                 except Exception as error:  # as in train
                     results.failures[client] = f"{type(error).__name__} in query {name!r}: {error}"

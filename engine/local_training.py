@@ -144,3 +144,14 @@ def score_client(model: FlatModel, data: Samples) -> ClientScore:
         loss_sum += nn.functional.cross_entropy(outputs, labels, reduction="sum").item()
         num_correct += int((outputs.argmax(dim=1) == labels).sum().item())
     return ClientScore(num_examples=len(data), num_correct=num_correct, loss_sum=loss_sum)
+
+
+@torch.no_grad()
+def model_outputs(model: FlatModel, data: Samples, vector: FloatArray) -> Iterator[FloatArray]:
+    """Yield the softmax outputs of the model `vector` on all rows of `data`, in evaluation mode, chunk by chunk."""
+    model.load(torch.from_numpy(np.array(vector, dtype=np.float32)))
+    model.module.eval()
+    for features, labels in data.chunks(EVALUATION_ROWS):
+        rows, _ = as_tensors(features, labels)
+        outputs: FloatArray = model.module(rows).softmax(dim=1).numpy()
+        yield outputs

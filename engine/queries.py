@@ -6,16 +6,22 @@ nothing else ever runs on a client's data in answer to a query message.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from engine.federation import Samples
+from engine.federation import FloatArray, Samples
 
 Arrays = Mapping[str, npt.NDArray[Any]]
+Outputs = Callable[[FloatArray], Iterator[FloatArray]]
+"""From a model's flat vector to its softmax outputs on the client's rows, chunk by chunk, `(rows, num_classes)`."""
+
+
+def _no_model(vector: FloatArray) -> Iterator[FloatArray]:
+    raise ValueError(f"no model here takes a vector of {len(vector)} parameters")
 
 
 @dataclass(frozen=True)
@@ -27,12 +33,14 @@ class QueryInputs:
         num_classes: Classes of the federation.
         arrays: The arrays of the message.
         config: The scalars of the message.
+        outputs: Runs the federation's model over the client's rows, for queries about outputs.
     """
 
     data: Samples
     num_classes: int
     arrays: Mapping[str, npt.NDArray[np.generic]]
     config: Mapping[str, Any]
+    outputs: Outputs = _no_model
 
 
 ClientQuery = Callable[[QueryInputs], Arrays]

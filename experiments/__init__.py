@@ -1,1 +1,1 @@
-"""TODO."""
+"""Data sets, models, partitions, scenarios, the configuration, and the command line."""

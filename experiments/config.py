@@ -9,6 +9,7 @@ import difflib
 import hashlib
 import json
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -126,15 +127,31 @@ def _first_line(error: Exception) -> str:
     return " ".join(str(error).split())[:200]
 
 
-def known_keys(model: type[BaseModel] = StudyConfig, prefix: str = "") -> dict[str, str]:
-    """Return every dotted key with its description."""
-    keys: dict[str, str] = {}
+@dataclass(frozen=True)
+class Key:
+    """One key of the configuration.
+
+    Attributes:
+        name: Dotted.
+        default: If it is not given.
+        description: What it means.
+    """
+
+    name: str
+    default: Any
+    description: str
+
+
+def known_keys(model: type[BaseModel] = StudyConfig, prefix: str = "") -> dict[str, Key]:
+    """Return every key by its dotted name, in the order of the models."""
+    keys: dict[str, Key] = {}
     for name, field in model.model_fields.items():
         annotation = field.annotation
         if isinstance(annotation, type) and issubclass(annotation, BaseModel):
             keys.update(known_keys(annotation, f"{prefix}{name}."))
         else:
-            keys[prefix + name] = field.description or ""
+            default = field.get_default(call_default_factory=True)
+            keys[prefix + name] = Key(prefix + name, default, field.description or "")
     return keys
 
 

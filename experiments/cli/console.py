@@ -121,10 +121,9 @@ def show_federation(console: Console, federation: Federation) -> None:
 def show_report(console: Console, report: HeterogeneityReport) -> None:
     """Print the diagnosis."""
     console.print("\n[bold]Diagnosis[/]")
-    table = Table(show_header=False, box=None, padding=(0, 2, 0, 0))
+    table = Table(show_header=False, box=None, padding=(0, 1, 0, 0))
     for finding in report.findings:
-        mark = "[red]yes[/]" if finding.detected else "no" if finding.measured else "?"
-        table.add_row(finding.name.replace("_", " "), mark, finding.sentence)
+        table.add_row("[red]![/]" if finding.detected else "[green]-[/]" if finding.measured else "?", finding.sentence)
     console.print(table)
     for note in report.notes:
         console.print(f"  {note}")
@@ -138,14 +137,15 @@ def show_trials(console: Console, entries: Sequence[Archived], baseline: float |
     for heading in ("trial", "generation", "strategy"):
         table.add_column(heading, justify="left" if heading == "strategy" else "right")
     table.add_column("accuracy", justify="right")
-    table.add_column("against FedAvg", justify="right")
+    table.add_column("" if baseline is None else "points against FedAvg", justify="right")
     for entry in entries:
         record = entry.record
         generation = str(record.generation) if record.generation else "-"
         if record.status == "failed":
             table.add_row(str(record.trial), generation, str(entry.spec), "failed", (record.error or "")[:60])
             continue
-        gain = "" if baseline is None else f"{100 * (record.fitness - baseline):+.1f}"
+        compared = baseline is not None and record.phase != "baseline"
+        gain = f"{100 * (record.fitness - (baseline or 0.0)):+.1f}" if compared else ""
         table.add_row(str(record.trial), generation, str(entry.spec), f"{record.fitness:.4f}", gain)
     console.print()
     console.print(table)

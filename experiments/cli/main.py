@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 import typer
 
-from experiments.cli import detect, run, search, strategies, train, trials
+from experiments.cli import detect, keys, run, search, strategies, train, trials
 from experiments.package_roots import check_package_roots, own_packages_first
 
 USER_ERROR = 2
@@ -32,6 +32,7 @@ app.command()(search.search)
 app.command()(train.train)
 app.command()(strategies.strategies)
 app.command()(trials.trials)
+app.command()(keys.keys)
 
 
 def _exit_code(arguments: Sequence[str] | None) -> int:

@@ -47,7 +47,7 @@ def test_a_client_that_withholds_its_counts_is_asked_for_nothing_else() -> None:
     report_of(grid)
     (first, everyone, _), *others = grid.sent
     assert (first, everyone) == ("query", (0, 1, 2, 3))
-    assert len(others) == 1 + 1 + 5 * 2 + 1
+    assert len(others) == 1 + 1 + 5 * 2 + 1 + 1  # moments, centroids, outlier rounds, histograms, outputs
     assert {clients for _, clients, _ in others} == {(0, 2, 3)}
 
 

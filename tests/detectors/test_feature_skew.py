@@ -147,6 +147,8 @@ def test_constant_features_and_a_single_feature() -> None:
     constant = [np.full((6, 3), 0.1), np.full((7, 3), 0.1)]
     assert find(constant).value == 0
     assert not find(constant).detected
+    unround = [np.full((CHUNK_ROWS + 1, 3), 1e5 / 3), np.full((37, 3), 1e5 / 3)]
+    assert find(unround).value == find(unround).threshold == 0
     one_varies = [np.column_stack([np.full(10, 0.1), np.arange(10)]) for _ in range(2)]
     assert find(one_varies).threshold == pytest.approx(0.25)
     single = [np.arange(10).reshape(10, 1), np.arange(10).reshape(10, 1) + 100]
@@ -183,13 +185,22 @@ def test_iid_below_corrupted_below_skewed() -> None:
 
 
 @settings(derandomize=True, deadline=None)
-@given(st.lists(st.tuples(st.floats(-10, 10), st.floats(-10, 10)), min_size=2, max_size=12))
+@given(st.lists(st.tuples(st.floats(-1, 1), st.floats(-1, 1)), min_size=2, max_size=12))
 def test_someone_is_flagged_exactly_if_there_is_skew(points: list[tuple[float, float]]) -> None:
     finding = decide_feature_skew({k: np.array(p) for k, p in enumerate(points)}, 4.0, 0.5, "raw")
     largest = max(np.hypot(a - c, b - d) for a, b in points for c, d in points)
     assert finding.value == pytest.approx(largest)
     assert finding.detected == (finding.value > 1.0)
     assert bool(finding.flagged_clients) == finding.detected
+
+
+def test_two_groups_have_their_median_between_them() -> None:
+    """Nobody is farther than the threshold of 1 from the median at 0, but the farthest are told."""
+    groups = {0: (-0.7, 0), 1: (-0.7, 0), 2: (0.7, 0), 3: (0.7, 0)}
+    finding = decide_feature_skew({k: np.array(p) for k, p in groups.items()}, 4.0, 0.5, "raw")
+    assert finding.value == pytest.approx(1.4)
+    assert finding.client_values == pytest.approx(dict.fromkeys(range(4), 0.7))
+    assert finding.flagged_clients == (0, 1, 2, 3)
 
 
 def test_too_many_features_send_no_triangle() -> None:

@@ -25,7 +25,7 @@ SETTINGS = DetectionConfig()
 
 
 def compared(*distances: float, diverged: tuple[int, ...] = ()) -> Comparison:
-    return Comparison(dict(enumerate(distances)), dict(enumerate(distances)), diverged)
+    return Comparison(dict(enumerate(distances)), dict(enumerate(distances)), diverged, np.zeros(1, np.float32))
 
 
 def compare(vectors: np.ndarray, settings: DetectionConfig = SETTINGS) -> Comparison | None:
@@ -39,7 +39,9 @@ def test_mean_distances_of_a_triangle() -> None:
 
 
 def test_mean_distances_ignore_where_the_models_are() -> None:
-    np.testing.assert_allclose(mean_distances(TRIANGLE.astype(np.float64) + 1e6), [3.5, 4, 4.5], rtol=1e-9)
+    """Far from the origin squared lengths of 10¹² leave no digit for distances, unless models are centred first."""
+    far = TRIANGLE.astype(np.float64) / 700 + 1e6 / 3
+    np.testing.assert_allclose(mean_distances(far), np.array([3.5, 4, 4.5]) / 700, rtol=1e-6)
 
 
 def test_mean_distances_over_several_chunks() -> None:
@@ -151,6 +153,14 @@ def test_messages_of_two_rounds() -> None:
     second = send_train(grid, average, train_config(training, seeds[1], 2, "individual"))
     assert comparisons[1] is not None
     assert list(comparisons[1].distances.values()) == pytest.approx(mean_distances(second.vectors), rel=1e-4)
+
+
+def test_more_rounds_are_merged_but_for_the_last() -> None:
+    grid = RecordingGrid(federation(gaussian_clients([30, 40, 50])))
+    settings = DetectionConfig(outlier_repetitions=1, outlier_min_flags=1, outlier_rounds=3)
+    compare_through_grid(grid, (0, 1, 2), grid.initial_vector, LocalTraining(), settings, seed=0)
+    rounds = [(config["server-round"], config["reply"]) for _, _, config in grid.sent]
+    assert rounds == [(1, "merged"), (2, "merged"), (3, "individual")]
 
 
 def test_divergence_in_the_first_round_voids_the_repetition() -> None:

@@ -1,0 +1,43 @@
+"""Output divergence: how differently one model answers on the clients' data.
+
+The model is the average of the clients' models after the outlier detector's last round. Each client returns its mean
+softmax output over all its rows; the value is the mean Jensen-Shannon divergence in bits over pairs of clients. It
+needs no labels, and is reported beside the detectors without a threshold.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+from flwr.serverapp import Grid
+
+from detectors.metrics import output_divergence
+from engine.federation import FloatArray
+from engine.messages import send_query
+from engine.queries import Arrays, QueryInputs
+
+MEAN_OUTPUT = "mean_output"
+
+
+def mean_output(inputs: QueryInputs) -> Arrays:
+    """Client half: return `mean`, the mean softmax output of the model `model`, shape `(num_classes,)`."""
+    model: FloatArray = np.asarray(inputs.arrays["model"], dtype=np.float32)
+    total = np.zeros(inputs.num_classes)
+    for outputs in inputs.outputs(model):
+        total += outputs.sum(axis=0, dtype=np.float64)
+    return {"mean": total / len(inputs.data)}
+
+
+def measure_output_divergence(grid: Grid, clients: Sequence[int], model: FloatArray) -> float | None:
+    """Ask clients for their mean outputs; None if fewer than two answer.
+
+    Args:
+        grid: Where the clients are.
+        clients: Who is asked.
+        model: The model that all of them run, shape `(params,)`.
+    """
+    answers = send_query(grid, MEAN_OUTPUT, {"model": model}, clients=clients)
+    if len(answers.arrays) < 2:
+        return None
+    return output_divergence(np.stack([arrays["mean"] for arrays in answers.arrays.values()]))

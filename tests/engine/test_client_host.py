@@ -1,0 +1,152 @@
+"""A host's answers depend on the call and on the federation, not on what the host did before."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+from engine.client_host import SEEDS_KEPT, ClientHost
+from engine.client_split import split_client
+from engine.federation import ModelFactory
+from engine.host_calls import HostCall
+from engine.local_training import train_client
+from engine.messages import train_config
+from engine.seeds import integer, stream
+from engine.session import Session
+from engine.training_config import LocalTraining
+from tests.engine.federations import (
+    CORRUPTED,
+    EMPTY,
+    QUERIES,
+    SIZES,
+    counting,
+    dense,
+    dropping,
+    normalised,
+    plain_model,
+    uneven_federation,
+)
+
+TRAINING = LocalTraining(local_epochs=2, batch_size=8, learning_rate=0.1)
+
+
+def train_call(host: ClientHost, clients: tuple[int, ...], server_round: int = 1, seed: int = 3) -> HostCall:
+    config = train_config(TRAINING, seed, server_round, "individual")
+    return HostCall(clients, Session(seed=seed, training=TRAINING), config, host.initial_vector(seed))
+
+
+def evaluate_call(host: ClientHost, clients: tuple[int, ...], session: Session) -> HostCall:
+    return HostCall(clients, session, session.defaults(1), host.initial_vector(3))
+
+
+@pytest.mark.parametrize("factory", [dense, normalised, counting, dropping])
+def test_training_does_not_depend_on_the_host_s_history(factory: ModelFactory) -> None:
+    """One host serves three clients in turn; three fresh hosts serve one each."""
+    clients = (0, 1, 5)
+    host = ClientHost(uneven_federation(factory), QUERIES)
+    host.train(train_call(host, (1, 0), server_round=7))
+    together = host.train(train_call(host, clients))
+
+    assert together.failures == {}
+    assert together.vectors is not None
+    for client, vector in zip(clients, together.vectors, strict=True):
+        torch.rand(client + 1)
+        fresh = ClientHost(uneven_federation(factory), QUERIES)
+        alone = fresh.train(train_call(fresh, (client,)))
+        assert alone.vectors is not None
+        assert np.array_equal(alone.vectors[0], vector)
+
+
+def test_dropout_draws_anew_in_every_round_and_for_every_seed() -> None:
+    """With one batch of all rows the order of rows does not matter; what differs is the mask."""
+    host = ClientHost(uneven_federation(dropping), QUERIES)
+    vector = host.initial_vector(0)
+    whole = LocalTraining(batch_size=10**6)
+    session = Session(test_fraction=0.0)
+
+    def trained(seed: int, server_round: int) -> np.ndarray:
+        config = train_config(whole, seed, server_round, "individual")
+        vectors = host.train(HostCall((0,), session, config, vector)).vectors
+        assert vectors is not None
+        return vectors[0]
+
+    assert np.array_equal(trained(0, 1), trained(0, 1))
+    assert np.abs(trained(0, 1) - trained(0, 2)).max() > 1e-3
+    assert np.abs(trained(0, 1) - trained(1, 1)).max() > 1e-3
+
+
+def test_torch_s_generator_is_put_back() -> None:
+    host = ClientHost(uneven_federation(dropping), QUERIES)
+    before = torch.get_rng_state()
+
+    host.train(train_call(host, (0, 1)))
+
+    assert torch.equal(torch.get_rng_state(), before)
+
+
+def test_a_client_trains_on_its_training_part_with_the_round_s_batches(host: ClientHost) -> None:
+    call = train_call(host, (CORRUPTED,), server_round=4)
+    data = uneven_federation().client_data(CORRUPTED).own
+    split = split_client(data.labels[data.rows], 3, CORRUPTED, 0.2)
+    rows = type(data)(data.features, data.labels, data.rows[split.train])
+    from engine.flat_model import new_model
+
+    update = train_client(
+        new_model(dense, 0), torch.from_numpy(call.vector), rows, TRAINING, stream(3, "batches", 4, CORRUPTED)
+    )
+    results = host.train(call)
+
+    assert results.vectors is not None
+    assert np.array_equal(results.vectors[0], update.vector)
+    assert results.num_examples == [len(split.train)]
+
+
+def test_the_initial_model_is_the_seed_s(host: ClientHost) -> None:
+    from engine.flat_model import new_model
+
+    assert np.array_equal(host.initial_vector(9), new_model(dense, integer(9, "initial-model")).vector.numpy())
+    assert not np.array_equal(host.initial_vector(9), host.initial_vector(10))
+
+
+@pytest.mark.parametrize("part", ["test", "validation"])
+def test_evaluation_reads_the_part_asked_for_in_both_views(host: ClientHost, part: str) -> None:
+    """The same rows of a client, as it has them and as they were before corruption."""
+    session = Session(seed=3, evaluate_on=part, validation_fraction=0.25)  # type: ignore[arg-type]
+    results = host.evaluate(evaluate_call(host, tuple(range(len(SIZES))), session))
+    module = plain_model(dense, host.initial_vector(3)).eval()
+
+    for index, client in enumerate(results.clients):
+        data = uneven_federation().client_data(client)
+        positions = getattr(split_client(data.own.labels[data.own.rows], 3, client, 0.2, 0.25), part)
+        correct = []
+        for view in (data.own, data.clean):
+            features, labels = view.take(positions)
+            correct.append(int((module(torch.from_numpy(features)).argmax(1).numpy() == labels).sum()))
+        assert results.num_examples[index] == len(positions)
+        assert [results.num_correct[index], results.clean_num_correct[index]] == correct
+        assert (results.loss_sums[index] == results.clean_loss_sums[index]) == (client != CORRUPTED or not len(positions))
+
+
+def test_old_splits_are_forgotten_and_drawn_again_alike(host: ClientHost) -> None:
+    """More seeds than are kept; the first one's split comes out the same."""
+
+    def losses(seed: int) -> list[float]:
+        return host.evaluate(evaluate_call(host, (0, 1), Session(seed=seed))).loss_sums
+
+    first = losses(0)
+    others = [losses(seed) for seed in range(1, SEEDS_KEPT + 3)]
+
+    assert losses(0) == first
+    assert any(other != first for other in others)
+
+
+def test_facts(host: ClientHost) -> None:
+    facts = host.facts()
+
+    assert facts.num_clients == 7
+    assert facts.client_rows.tolist() == list(SIZES)
+    assert facts.num_classes == 3
+    assert facts.layout.size == 53
+    assert facts.corrupted_clients == (CORRUPTED,)
+    assert SIZES[EMPTY] == 0

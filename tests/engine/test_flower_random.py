@@ -1,0 +1,34 @@
+"""Flower's sampling is seeded for one call and leaves no trace."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+
+from engine.flower_random import seeded_flower_random
+
+
+def drawn(seed: int, purpose: str, server_round: int) -> list[int]:
+    with seeded_flower_random(seed, purpose, server_round):
+        return random.sample(range(1000), 20)
+
+
+def test_inside_the_draws_depend_on_seed_purpose_and_round() -> None:
+    reference = drawn(1, "train", 5)
+    random.random()
+
+    assert drawn(1, "train", 5) == reference
+    others = [drawn(2, "train", 5), drawn(1, "evaluate", 5), drawn(1, "train", 6)]
+    assert all(other != reference for other in others)
+
+
+def test_outside_nothing_changes_even_after_an_error() -> None:
+    before = random.getstate()
+
+    drawn(0, "train", 1)
+    assert random.getstate() == before
+    with pytest.raises(ZeroDivisionError), seeded_flower_random(0, "train", 1):
+        random.random()
+        raise ZeroDivisionError
+    assert random.getstate() == before

@@ -1,0 +1,514 @@
+"""The grid is Flower's, with every client of a federation as a node."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import numpy as np
+import pytest
+from flwr.app import Array, ArrayRecord, ConfigRecord, Message, RecordDict
+from flwr.serverapp import Grid
+
+from engine.client_host import ClientHost
+from engine.federation import FloatArray
+from engine.grid import CLIENT_FAILED, balance
+from engine.host_calls import HostCall
+from engine.local_grid import LocalGrid, Thunk
+from engine.messages import client_of, flat_record, node_of, send_query, send_train, train_config
+from engine.session import Session
+from engine.strategy_contract import EngineNeeds
+from engine.training_config import LocalTraining
+from tests.engine.choices import Participations
+from tests.engine.federations import (
+    ABLE,
+    EMPTY,
+    ONE_CLASS,
+    ONE_ROW,
+    QUERIES,
+    SIZES,
+    TWO_ROWS,
+    dense,
+    normalised,
+    plain_model,
+    uneven_federation,
+)
+
+TRAINING = LocalTraining(local_epochs=2, batch_size=8, learning_rate=0.1)
+EVERY = range(len(SIZES))
+
+
+class WatchedGrid(LocalGrid):
+    """Remembers the calls that it made to its host."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.calls_made: list[tuple[str, HostCall]] = []
+
+    def _start(self, host: int, method: str, call: HostCall) -> Thunk:
+        self.calls_made.append((method, call))
+        return super()._start(host, method, call)
+
+
+class SlowGrid(LocalGrid):
+    """Its work is never done by the time limit."""
+
+    def _wait(self, handles: Sequence[Thunk], timeout: float | None) -> bool:
+        return timeout is None
+
+
+def session(**changes: Any) -> Session:
+    return Session(**{"seed": 3, "training": TRAINING, **changes})
+
+
+def messages(
+    grid: LocalGrid,
+    message_type: str = "train",
+    clients: Iterable[int] = EVERY,
+    arrays: ArrayRecord | None = None,
+    config: dict[str, Any] | None = None,
+) -> list[Message]:
+    """Return messages of one content, as Flower's strategies make them."""
+    record = flat_record(grid.initial_vector(3)) if arrays is None else arrays
+    content = RecordDict({"arrays": record, "config": ConfigRecord(config or {"server-round": 1})})
+    return [Message(content, node_of(client), message_type) for client in clients]
+
+
+def named_record(grid: LocalGrid, vector: FloatArray) -> ArrayRecord:
+    return ArrayRecord({name: Array(value.copy()) for name, value in grid.facts.layout.split(vector).items()})
+
+
+def answered(replies: Iterable[Message]) -> dict[int, RecordDict]:
+    return {client_of(r.metadata.src_node_id): r.content for r in replies if r.has_content()}
+
+
+def failed(replies: Iterable[Message]) -> dict[int, str]:
+    return {client_of(r.metadata.src_node_id): r.error.reason for r in replies if r.has_error()}
+
+
+# -- Flower's interface ----------------------------------------------------------------------------------------------
+
+
+def test_it_implements_every_method_of_flower_s_grid(host: ClientHost) -> None:
+    grid = LocalGrid(host)
+
+    assert isinstance(grid, Grid)
+    for name, member in inspect.getmembers(Grid, inspect.isfunction):
+        if getattr(member, "__isabstractmethod__", False):
+            ours = inspect.signature(getattr(LocalGrid, name)).parameters
+            assert list(ours) == list(inspect.signature(member).parameters), name
+
+
+def test_every_client_is_a_node_and_0_and_1_are_flower_s(host: ClientHost) -> None:
+    grid = LocalGrid(host)
+
+    assert list(grid.get_node_ids()) == [2, 3, 4, 5, 6, 7, 8]
+    assert [node.node_id for node in grid.get_nodes()] == [2, 3, 4, 5, 6, 7, 8]
+    assert [client_of(node_of(client)) for client in EVERY] == list(EVERY)
+
+
+def test_runs_and_messages(host: ClientHost) -> None:
+    from flwr.supercore.run import Run
+
+    grid = LocalGrid(host)
+    run = Run.create_empty(run_id=17)
+    grid.set_run(run)
+    message = grid.create_message(RecordDict(), "query", 4, "group", 60.0)
+
+    assert grid.run is run
+    assert (message.metadata.dst_node_id, message.metadata.group_id, message.metadata.ttl) == (4, "group", 60.0)
+    assert message.metadata.message_type == "query"
+
+
+def test_pushed_messages_get_ids_in_order_and_their_replies_are_pulled_once(host: ClientHost) -> None:
+    grid = LocalGrid(host, session=session())
+    sent = messages(grid, clients=[1, 0, 5])
+
+    ids = list(grid.push_messages(sent))
+    first = list(grid.pull_messages(ids[1:2]))
+    rest = list(grid.pull_messages(ids))
+
+    assert ids == [message.metadata.message_id for message in sent]
+    assert len(set(ids)) == 3
+    assert [client_of(reply.metadata.src_node_id) for reply in first] == [0]
+    assert [client_of(reply.metadata.src_node_id) for reply in rest] == [1, 5]
+    assert {reply.metadata.reply_to_message_id for reply in first + rest} == set(ids)
+    assert len({reply.metadata.message_id for reply in first + rest} | set(ids)) == 6
+    assert list(grid.pull_messages(ids)) == []
+
+
+def test_pulling_one_by_one_is_sending_and_receiving(host: ClientHost) -> None:
+    grid = LocalGrid(host, session=session())
+    together = list(grid.send_and_receive(messages(grid)))
+    ids = list(grid.push_messages(messages(grid)))
+    one_by_one = [reply for message_id in ids for reply in grid.pull_messages([message_id])]
+
+    assert {c: r for c, r in answered(one_by_one).items()} == answered(together)
+    assert failed(one_by_one) == failed(together)
+
+
+@pytest.mark.parametrize("unknown", ["", "999", "not-an-id"])
+def test_an_unknown_id_has_no_reply(host: ClientHost, unknown: str) -> None:
+    assert list(LocalGrid(host).pull_messages([unknown])) == []
+
+
+def test_unfinished_work_is_left_for_a_later_pull(host: ClientHost) -> None:
+    grid = SlowGrid(host, session=session())
+
+    assert list(grid.send_and_receive(messages(grid), timeout=0.01)) == []
+    ids = list(grid.push_messages(messages(grid, clients=[0])))
+    assert list(grid.pull_messages(ids)) == []
+    grid.__class__ = LocalGrid  # type: ignore[assignment]
+    assert len(list(grid.pull_messages(ids))) == 1
+
+
+def test_replies_are_sorted_by_client_whatever_the_order_of_messages(host: ClientHost) -> None:
+    grid = LocalGrid(host, session=session())
+
+    forwards = list(grid.send_and_receive(messages(grid)))
+    backwards = list(grid.send_and_receive(reversed(messages(grid))))
+
+    assert [r.metadata.src_node_id for r in forwards] == [r.metadata.src_node_id for r in backwards]
+    assert [r.metadata.src_node_id for r in forwards] == sorted(r.metadata.src_node_id for r in forwards)
+    assert answered(forwards) == answered(backwards)
+
+
+def test_three_types_in_one_delivery(host: ClientHost) -> None:
+    grid = LocalGrid(host, session=session())
+    offset = ArrayRecord({"offset": Array(np.zeros(3))})
+    question = messages(grid, "query", [1], offset, {"function": "label-counts"})
+
+    replies = list(grid.send_and_receive([*messages(grid, clients=[0]), *question, *messages(grid, "evaluate", [5])]))
+
+    kinds = {client_of(r.metadata.src_node_id): r.metadata.message_type for r in replies}
+    assert kinds == {0: "train", 1: "query", 5: "evaluate"}
+    assert [len(r.content.array_records) for r in replies] == [1, 1, 0]
+
+
+def test_the_same_content_twice_to_one_client_is_answered_twice(host: ClientHost) -> None:
+    grid = LocalGrid(host, session=session())
+    content = messages(grid, clients=[0])[0].content
+    twice = [Message(content, node_of(0), "train"), Message(content, node_of(0), "train")]
+
+    replies = list(grid.send_and_receive(twice))
+
+    assert len(replies) == 2
+    assert replies[0].content == replies[1].content
+    assert {r.metadata.reply_to_message_id for r in replies} == {m.metadata.message_id for m in twice}
+
+
+@pytest.mark.parametrize("node", [0, 1, 9, 2**60])
+def test_a_message_to_a_foreign_node_is_refused(host: ClientHost, node: int) -> None:
+    grid = LocalGrid(host, session=session())
+    content = messages(grid)[0].content
+
+    with pytest.raises(ValueError, match=f"node {node}, which is not of this federation"):
+        grid.push_messages([Message(content, node, "train")])
+
+
+def test_messages_that_can_t_be_read_are_refused(host: ClientHost) -> None:
+    grid = LocalGrid(host, session=session())
+    vector = grid.initial_vector(0)
+    two_records = RecordDict({"a": flat_record(vector), "b": flat_record(vector)})
+    none = RecordDict({"config": ConfigRecord({})})
+
+    for content, count in ((two_records, 2), (none, 0)):
+        with pytest.raises(ValueError, match=f"exactly one ArrayRecord, got {count}"):
+            grid.push_messages([Message(content, 2, "train")])
+    with pytest.raises(ValueError, match="must be train, evaluate or query"):
+        grid.push_messages([Message(two_records, 2, "system")])
+
+
+@pytest.mark.parametrize("size", [0, 1, 52, 54])
+@pytest.mark.parametrize("message_type", ["train", "evaluate"])
+def test_a_flat_array_of_another_size_is_refused(host: ClientHost, size: int, message_type: str) -> None:
+    grid = LocalGrid(host, session=session())
+
+    with pytest.raises(ValueError, match=rf"shape \(53,\), got \({size},\)"):
+        grid.push_messages(messages(grid, message_type, [0], flat_record(np.zeros(size))))
+
+
+# -- what the answers are --------------------------------------------------------------------------------------------
+
+
+def test_clients_that_fail_send_an_error_and_the_others_train(host: ClientHost) -> None:
+    grid = LocalGrid(host, session=session())
+
+    replies = list(grid.send_and_receive(messages(grid)))
+
+    assert sorted(answered(replies)) == list(ABLE)
+    assert set(failed(replies)) == {EMPTY}
+    assert "no training rows" in failed(replies)[EMPTY]
+    (error,) = [reply for reply in replies if reply.has_error()]
+    assert error.error.code == CLIENT_FAILED
+
+
+def test_a_failing_client_leaves_the_mean(host: ClientHost) -> None:
+    """The mean of all, one of whom fails, is the mean of the others, bit for bit."""
+    grid = LocalGrid(host, session=session(needs=EngineNeeds(replies="merged")))
+
+    (reply, error) = grid.send_and_receive(messages(grid))
+    (others,) = grid.send_and_receive(messages(grid, clients=ABLE))
+
+    assert error.has_error()
+    assert reply.content == others.content
+    assert reply.content["metrics"]["num-clients"] == len(ABLE)
+
+
+def test_a_single_row_can_t_be_batch_normalised() -> None:
+    """torch refuses; the clients left with one training row answer with its reason."""
+    grid = LocalGrid(uneven_federation(normalised), QUERIES, session())
+
+    replies = list(grid.send_and_receive(messages(grid)))
+
+    assert set(failed(replies)) == {EMPTY, ONE_ROW, TWO_ROWS}
+    assert "more than 1 value per channel" in failed(replies)[ONE_ROW]
+
+
+@pytest.mark.parametrize("replies", ["merged", "individual"])
+def test_named_and_flat_arrays_give_the_same_bits(replies: str) -> None:
+    grid = LocalGrid(uneven_federation(normalised), QUERIES, session(needs=EngineNeeds(replies=replies)))  # type: ignore[arg-type]
+    vector = grid.initial_vector(3)
+
+    flat = answered(grid.send_and_receive(messages(grid)))
+    named = answered(grid.send_and_receive(messages(grid, arrays=named_record(grid, vector))))
+
+    assert list(flat) == list(named)
+    for client, content in named.items():
+        assert np.array_equal(grid.flat_vector(content["arrays"]), flat[client]["arrays"]["flat"].numpy())
+        assert content["metrics"] == flat[client]["metrics"]
+
+
+@pytest.mark.parametrize("weighted_by", ["num-examples", "num-clients"])
+def test_where_the_mean_is_formed_does_not_change_a_bit(host: ClientHost, weighted_by: str) -> None:
+    needs = EngineNeeds(replies="merged", weighted_by=weighted_by)  # type: ignore[arg-type]
+    at_hosts = LocalGrid(host, session=session(needs=needs))
+    in_driver = LocalGrid(host, session=session(needs=needs), merge_on_hosts=False)
+
+    one, two = (answered(grid.send_and_receive(messages(grid))) for grid in (at_hosts, in_driver))
+
+    assert one == two
+
+
+def test_a_message_may_ask_for_individual_replies_in_a_merged_session(host: ClientHost) -> None:
+    grid = LocalGrid(host, session=session(needs=EngineNeeds(replies="merged")))
+    individual = {"server-round": 1, "reply": "individual"}
+
+    assert len(answered(grid.send_and_receive(messages(grid)))) == 1
+    assert len(answered(grid.send_and_receive(messages(grid, config=individual)))) == len(ABLE)
+
+
+def test_a_message_s_own_local_training_counts(host: ClientHost) -> None:
+    grid = LocalGrid(host, session=session())
+    other = LocalGrid(host, session=session(training=LocalTraining(local_epochs=5)))
+    config = {"server-round": 1, **LocalTraining(local_epochs=5).to_config()}
+
+    assert answered(grid.send_and_receive(messages(grid, config=config))) == answered(
+        other.send_and_receive(messages(other))
+    )
+
+
+def test_an_evaluation_is_the_model_on_each_client_s_test_rows(host: ClientHost) -> None:
+    """The scores of the message are those of the trial's own evaluation, for the clients that were asked."""
+    grid = LocalGrid(host, session=session())
+    replies = answered(grid.send_and_receive(messages(grid, "evaluate", [0, 5, ONE_ROW])))
+    every = grid.evaluate_all(flat_record(grid.initial_vector(3)))
+
+    assert sorted(replies) == [0, ONE_ROW, 5]
+    for client, content in replies.items():
+        assert content["metrics"] == {
+            "num-examples": int(every.num_examples[client]),
+            "num-clients": 1,
+            "accuracy": float(every.accuracies[client]),
+            "loss": float(every.losses[client]),
+        }
+    assert every.num_examples.tolist() == [8, 3, 0, 2, 0, 7, 1]
+
+
+def test_a_known_evaluation_is_answered_without_work(host: ClientHost) -> None:
+    grid = WatchedGrid(host, session=session())
+    vector = grid.initial_vector(3)
+    worked = answered(grid.send_and_receive(messages(grid, "evaluate")))
+    grid.evaluate_all(flat_record(vector))
+    calls = len(grid.calls_made)
+
+    remembered = answered(grid.send_and_receive(messages(grid, "evaluate")))
+    named = answered(grid.send_and_receive(messages(grid, "evaluate", arrays=named_record(grid, vector))))
+
+    assert remembered == named == worked
+    assert len(grid.calls_made) == calls
+
+
+def test_another_model_or_seed_is_evaluated_anew(host: ClientHost) -> None:
+    grid, fresh = LocalGrid(host, session=session()), LocalGrid(host, session=session())
+    vector = grid.initial_vector(3)
+    grid.evaluate_all(flat_record(vector))
+
+    for arrays, config in ((flat_record(vector + 1), {}), (flat_record(vector), {"seed": 4})):
+        settings = {"server-round": 1, **config}
+        given = answered(grid.send_and_receive(messages(grid, "evaluate", arrays=arrays, config=settings)))
+        expected = answered(fresh.send_and_receive(messages(fresh, "evaluate", arrays=arrays, config=settings)))
+        assert given == expected
+
+
+def test_a_pushed_evaluation_keeps_its_own_model(host: ClientHost) -> None:
+    grid = LocalGrid(host, session=session())
+    vector = grid.initial_vector(3)
+    grid.evaluate_all(flat_record(vector))
+    expected = answered(grid.send_and_receive(messages(grid, "evaluate")))
+
+    ids = list(grid.push_messages(messages(grid, "evaluate")))
+    grid.evaluate_all(flat_record(vector + 1))
+
+    assert answered(grid.pull_messages(ids)) == expected
+
+
+def test_accuracy_by_hand(host: ClientHost) -> None:
+    """A model whose last bias favours class 0 beyond everything else is right on the rows of class 0."""
+    import torch
+
+    grid = LocalGrid(host, session=session(test_fraction=0.5))
+    vector = np.zeros(53, np.float32)
+    vector[50] = 100.0
+    module = plain_model(dense, vector)
+    assert torch.all(module(torch.randn(4, 6, generator=torch.Generator().manual_seed(0))).argmax(1) == 0)
+
+    evaluation = grid.evaluate_all(flat_record(vector))
+
+    assert evaluation.accuracies[ONE_CLASS] == 1.0
+    assert evaluation.losses[ONE_CLASS] == pytest.approx(0.0, abs=1e-6)
+
+
+# -- client states ---------------------------------------------------------------------------------------------------
+
+
+def test_client_states_go_round_by_round_through_the_grid(host: ClientHost) -> None:
+    """Client 0 trains three times, client 1 twice, client 5 once; the failing one keeps nothing."""
+    grid = LocalGrid(host, session=session(rule=Participations()))
+
+    for clients in ((0, 1, 5, EMPTY), (0, 1), (0,)):
+        list(grid.send_and_receive(messages(grid, clients=clients)))
+
+    counts = {client: state["count"].tolist() for client, state in grid.client_states.items()}
+    assert counts == {0: [3.0], 1: [2.0], 5: [1.0]}
+
+
+def test_an_empty_state_forgets(host: ClientHost) -> None:
+    grid = LocalGrid(host, session=session(rule=Participations(forget_at=2)))
+
+    seen = []
+    for _ in range(3):
+        list(grid.send_and_receive(messages(grid, clients=[0])))
+        seen.append({client: state["count"].tolist() for client, state in grid.client_states.items()})
+
+    assert seen == [{0: [1.0]}, {}, {0: [1.0]}]
+
+
+def test_grids_over_one_host_do_not_share_states(host: ClientHost) -> None:
+    one, two = (LocalGrid(host, session=session(rule=Participations())) for _ in range(2))
+
+    list(one.send_and_receive(messages(one, clients=[0])))
+    list(two.send_and_receive(messages(two, clients=[0])))
+
+    assert two.client_states[0]["count"].tolist() == [1.0]
+
+
+# -- queries and direct training -------------------------------------------------------------------------------------
+
+
+def test_a_query_gives_the_function_s_arrays(host: ClientHost) -> None:
+    """Counts of the client's own labels, times nothing, plus 0.5 a class scaled by 2."""
+    federation = uneven_federation()
+    answers = send_query(LocalGrid(host), "label-counts", {"offset": np.full(3, 0.5)}, {"scale": 2.0})
+
+    assert list(answers.arrays) == [client for client in EVERY if SIZES[client] >= 5]
+    for client, arrays in answers.arrays.items():
+        own = federation.client_data(client).own
+        expected = np.bincount(own.labels[own.rows], minlength=3) + 1.0
+        assert arrays["counts"].dtype == np.float64
+        assert arrays["counts"].tolist() == expected.tolist()
+        assert answers.num_examples[client] == SIZES[client]
+
+
+@pytest.mark.parametrize("fewest", [1, 2, 13, 100])
+def test_fewer_rows_than_min_release_are_not_answered(fewest: int) -> None:
+    grid = LocalGrid(uneven_federation(min_release=fewest), QUERIES)
+
+    answers = send_query(grid, "label-counts", {"offset": np.zeros(3)})
+
+    assert list(answers.arrays) == [client for client in EVERY if SIZES[client] >= fewest]
+    assert set(answers.refused) == {client for client in EVERY if SIZES[client] < fewest}
+    assert all(f"at least {fewest}" in reason for reason in answers.refused.values())
+
+
+def test_an_unknown_function_is_refused(host: ClientHost) -> None:
+    answers = send_query(LocalGrid(host), "os.system", clients=[0, 1])
+
+    assert answers.arrays == {}
+    assert set(answers.refused) == {0, 1}
+    assert "must be one of ['broken', 'label-counts'], got 'os.system'" in answers.refused[0]
+
+
+def test_a_query_that_fails_on_one_client_answers_on_the_others(host: ClientHost) -> None:
+    answers = send_query(LocalGrid(host), "broken", clients=[0, 1, ONE_CLASS])
+
+    assert list(answers.arrays) == [0, 1]
+    assert answers.refused == {ONE_CLASS: "ArithmeticError in query 'broken': one class only"}
+    assert answers.arrays[0]["mean"].shape == ()
+
+
+def test_training_without_a_strategy(host: ClientHost) -> None:
+    grid = LocalGrid(host, session=session())
+    vector = grid.initial_vector(3)
+
+    individual = send_train(grid, vector, train_config(TRAINING, 3, 1, "individual"))
+    merged = send_train(grid, vector, train_config(TRAINING, 3, 1, "merged"), clients=[5, 0])
+
+    assert individual.clients == ABLE
+    assert individual.vectors.shape == (len(ABLE), 53)
+    assert set(individual.refused) == {EMPTY}
+    expected = answered(grid.send_and_receive(messages(grid)))
+    for client, row in zip(individual.clients, individual.vectors, strict=True):
+        assert np.array_equal(row, expected[client]["arrays"]["flat"].numpy())
+    pair = [individual.clients.index(client) for client in (0, 5)]
+    assert merged.num_examples.tolist() == [individual.num_examples[pair].sum()]
+    np.testing.assert_allclose(
+        merged.vectors[0],
+        np.average(individual.vectors[pair].astype(np.float64), axis=0, weights=individual.num_examples[pair]),
+        rtol=1e-6,
+        atol=1e-9,
+    )
+
+
+def test_nobody_answers(host: ClientHost) -> None:
+    grid = LocalGrid(host, session=session())
+
+    answers = send_train(grid, grid.initial_vector(3), train_config(TRAINING, 3, 1, "merged"), clients=[EMPTY])
+
+    assert answers.vectors.shape == (0, 53)
+    assert answers.clients == ()
+    assert set(answers.refused) == {EMPTY}
+
+
+# -- routing ---------------------------------------------------------------------------------------------------------
+
+
+def test_clients_are_balanced_over_hosts() -> None:
+    """Longest first, each to the least loaded: 40 | 33, then 17 to the second, 12 to the first, the rest as they fall.
+
+    A row costs one unit and a client one: loads 41 | 34 → 41 | 52 → 54 | 52 → (2 rows) 54 | 55 → (1 row) 56 | 55 →
+    (no rows) 56 | 56.
+    """
+    host_of = balance(np.array(SIZES), 2)
+
+    assert host_of == {0: 0, 5: 1, 1: 1, 3: 0, TWO_ROWS: 1, ONE_ROW: 0, EMPTY: 1}
+
+
+@pytest.mark.parametrize("num_hosts", [1, 3, 7, 20])
+def test_every_client_has_one_host(num_hosts: int) -> None:
+    host_of = balance(np.array(SIZES), num_hosts)
+
+    assert sorted(host_of) == list(EVERY)
+    assert set(host_of.values()) <= set(range(num_hosts))
+    assert len(set(host_of.values())) == min(num_hosts, len(SIZES))

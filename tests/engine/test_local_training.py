@@ -1,0 +1,247 @@
+"""Local training is the loop that one would write by hand with torch."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+
+from engine.client_rule import ClientRule
+from engine.federation import FloatArray, ModelFactory, Samples
+from engine.flat_model import new_model
+from engine.local_training import ClientUpdate, batch_bounds, score_client, train_client
+from engine.training_config import LocalTraining
+from strategies.proximal import PROXIMAL_MU_KEY, ProximalTerm
+from tests.engine.choices import Participations, Variates
+from tests.engine.federations import dense, learnable_rows, linear, normalised, plain_model, plain_vector
+
+Penalty = Callable[[nn.Module], Tensor]
+
+
+def samples(num_rows: int, one_class: bool = False) -> Samples:
+    """Rows of a larger source, in no particular order."""
+    features, labels = learnable_rows(num_rows + 30)
+    rows = np.random.default_rng(3).permutation(num_rows + 30)[:num_rows]
+    return Samples(features, np.zeros_like(labels) if one_class else labels, rows)
+
+
+def start_vector(factory: ModelFactory) -> FloatArray:
+    return new_model(factory, 11).vector.numpy().copy()
+
+
+def by_engine(
+    factory: ModelFactory,
+    data: Samples,
+    training: LocalTraining,
+    rule: ClientRule | None = None,
+    config: dict[str, float] | None = None,
+) -> ClientUpdate:
+    received = torch.from_numpy(start_vector(factory))
+    model = new_model(factory, 0)
+    return train_client(model, received, data, training, np.random.default_rng(5), rule, config)
+
+
+def by_hand(
+    factory: ModelFactory,
+    data: Samples,
+    training: LocalTraining,
+    batches: list[slice],
+    penalty: Penalty | None = None,
+) -> tuple[FloatArray, list[tuple[float, int]]]:
+    """Train an ordinary module with `torch.optim.SGD`; return its vector, and loss and rows of every batch."""
+    module = plain_model(factory, start_vector(factory)).train()
+    optimizer = torch.optim.SGD(
+        module.parameters(), training.learning_rate, momentum=training.momentum, weight_decay=training.weight_decay
+    )
+    generator = np.random.default_rng(5)
+    losses = []
+    for _ in range(training.local_epochs):
+        rows = data.rows[generator.permutation(len(data))]
+        for batch in batches:
+            features, labels = torch.from_numpy(data.features[rows[batch]]), torch.from_numpy(data.labels[rows[batch]])
+            optimizer.zero_grad()
+            loss = nn.functional.cross_entropy(module(features), labels)
+            losses.append((loss.item(), len(labels)))
+            (loss if penalty is None else loss + penalty(module)).backward()
+            optimizer.step()
+    return plain_vector(module), losses
+
+
+CASES = [
+    pytest.param(12, 4, [slice(0, 4), slice(4, 8), slice(8, 12)], id="even"),
+    pytest.param(11, 4, [slice(0, 4), slice(4, 8), slice(8, 11)], id="last batch of three"),
+    pytest.param(13, 4, [slice(0, 4), slice(4, 8), slice(8, 13)], id="last row joins its predecessor"),
+    pytest.param(5, 4, [slice(0, 5)], id="one batch and a row"),
+    pytest.param(9, 100, [slice(0, 9)], id="batch larger than the data"),
+    pytest.param(1, 4, [slice(0, 1)], id="one row"),
+    pytest.param(3, 1, [slice(0, 1), slice(1, 2), slice(2, 3)], id="batches of one are asked for"),
+]
+
+
+@pytest.mark.parametrize(("num_rows", "batch_size", "batches"), CASES)
+def test_batches(num_rows: int, batch_size: int, batches: list[slice]) -> None:
+    assert batch_bounds(num_rows, batch_size) == [(batch.start, batch.stop) for batch in batches]
+
+
+def test_no_rows_make_no_batches() -> None:
+    assert batch_bounds(0, 4) == []
+
+
+@pytest.mark.parametrize("epochs", [1, 3])
+@pytest.mark.parametrize(("num_rows", "batch_size", "batches"), CASES)
+def test_training_is_torch_s_loop_bit_for_bit(
+    num_rows: int, batch_size: int, batches: list[slice], epochs: int
+) -> None:
+    data = samples(num_rows)
+    training = LocalTraining(local_epochs=epochs, batch_size=batch_size, learning_rate=0.3)
+
+    update = by_engine(dense, data, training)
+    vector, losses = by_hand(dense, data, training, batches)
+
+    assert np.array_equal(update.vector, vector)
+    assert not np.array_equal(update.vector, start_vector(dense))
+    assert update.num_steps == epochs * len(batches)
+    assert update.loss == pytest.approx(sum(loss * rows for loss, rows in losses) / (epochs * num_rows), rel=1e-12)
+    assert update.initial_loss is None
+
+
+@pytest.mark.parametrize("settings", [{"momentum": 0.9}, {"weight_decay": 0.1}, {"momentum": 0.4, "weight_decay": 0.02}])
+def test_momentum_and_weight_decay_are_torch_s(settings: dict[str, float]) -> None:
+    data = samples(12)
+    training = LocalTraining(local_epochs=3, batch_size=4, learning_rate=0.1, **settings)  # type: ignore[arg-type]
+
+    vector, _ = by_hand(dense, data, training, [slice(0, 4), slice(4, 8), slice(8, 12)])
+
+    assert np.array_equal(by_engine(dense, data, training).vector, vector)
+
+
+def test_batch_norm_statistics_are_trained_along() -> None:
+    data = samples(13)
+    training = LocalTraining(local_epochs=2, batch_size=4, learning_rate=0.1)
+
+    update = by_engine(normalised, data, training)
+    vector, _ = by_hand(normalised, data, training, [slice(0, 4), slice(4, 8), slice(8, 13)])
+
+    assert np.array_equal(update.vector, vector)
+    assert not np.array_equal(update.vector[-10:], start_vector(normalised)[-10:])
+
+
+def test_a_client_of_one_class_trains_towards_it() -> None:
+    data = samples(20, one_class=True)
+    training = LocalTraining(local_epochs=5, batch_size=8, learning_rate=0.5)
+    batches = [slice(0, 8), slice(8, 16), slice(16, 20)]
+
+    update = by_engine(dense, data, training)
+    vector, losses = by_hand(dense, data, training, batches)
+
+    assert np.array_equal(update.vector, vector)
+    assert losses[-1][0] < losses[0][0]
+
+
+def test_a_client_without_rows_can_t_train() -> None:
+    with pytest.raises(ValueError, match="no training rows"):
+        by_engine(dense, samples(0), LocalTraining())
+
+
+def test_the_initial_loss_is_that_of_the_received_model() -> None:
+    data = samples(23)
+    received = start_vector(dense)
+    module = plain_model(dense, received).eval()
+    rows, labels = torch.from_numpy(data.features[data.rows]), torch.from_numpy(data.labels[data.rows])
+    training = LocalTraining(batch_size=4, learning_rate=0.5)
+
+    update = train_client(
+        new_model(dense, 0), torch.from_numpy(received), data, training, np.random.default_rng(5), initial_loss=True
+    )
+
+    assert update.initial_loss == pytest.approx(nn.functional.cross_entropy(module(rows), labels).item(), rel=1e-6)
+    assert np.array_equal(update.vector, by_engine(dense, data, training).vector)
+
+
+@pytest.mark.parametrize("mu", [0.0, 0.1, 2.0])
+def test_the_proximal_rule_is_the_proximal_loss(mu: float) -> None:
+    """Autograd of F(w) + (μ/2)‖w − x‖² against the rule's correction; the two only round differently."""
+    data = samples(24)
+    received = torch.from_numpy(start_vector(dense))
+    training = LocalTraining(local_epochs=3, batch_size=8, learning_rate=0.1)
+
+    def penalty(module: nn.Module) -> Tensor:
+        flat = torch.cat([parameter.reshape(-1) for parameter in module.parameters()])
+        return mu / 2 * (flat - received).square().sum()
+
+    update = by_engine(dense, data, training, ProximalTerm(), {PROXIMAL_MU_KEY: mu})
+    vector, _ = by_hand(dense, data, training, [slice(0, 8), slice(8, 16), slice(16, 24)], penalty)
+
+    np.testing.assert_allclose(update.vector, vector, rtol=0, atol=1e-6)
+    if mu:
+        assert np.abs(vector - by_engine(dense, data, training).vector).max() > 1e-4
+
+
+def test_a_rule_s_state_comes_back_to_it() -> None:
+    """One step per round: the variate after it is the corrected gradient's average, (x − w)/lr."""
+    data = samples(8)
+    training = LocalTraining(batch_size=8, learning_rate=0.25)
+    received = torch.from_numpy(start_vector(linear))
+    model = new_model(linear, 0)
+
+    def train(state: dict[str, FloatArray] | None) -> ClientUpdate:
+        generator = np.random.default_rng(5)
+        return train_client(model, received, data, training, generator, Variates(strength=1.0), {}, state)
+
+    first = train(None)
+    second = train(dict(first.state))
+    gradient = (received.numpy() - first.vector) / 0.25
+
+    np.testing.assert_allclose(first.state["variate"], gradient, rtol=1e-6)
+    # The second round starts at the same point, so the kept gradient cancels the new one: nothing moves.
+    np.testing.assert_allclose(second.vector, received.numpy(), atol=1e-6)
+    np.testing.assert_allclose(second.state["variate"], 0, atol=1e-6)
+
+
+def test_state_belongs_to_the_caller() -> None:
+    """A later training must not change the arrays that an earlier one returned."""
+    data, training = samples(8), LocalTraining(batch_size=8)
+    model, received = new_model(dense, 0), torch.from_numpy(start_vector(dense))
+
+    first = train_client(model, received, data, training, np.random.default_rng(1), Variates(), {}, None)
+    vector, variate = first.vector.copy(), first.state["variate"].copy()
+    train_client(model, received * 2, data, training, np.random.default_rng(2), Variates(), {}, first.state)
+
+    assert np.array_equal(first.vector, vector)
+    assert np.array_equal(first.state["variate"], variate)
+    assert np.array_equal(received.numpy(), start_vector(dense))
+
+
+def test_a_rule_that_changes_nothing_changes_nothing() -> None:
+    data, training = samples(20), LocalTraining(local_epochs=2, batch_size=8)
+
+    assert np.array_equal(
+        by_engine(dense, data, training, Participations(), {}).vector, by_engine(dense, data, training).vector
+    )
+
+
+def test_a_score_counts_correct_rows_and_sums_losses(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The same sums whether the rows come in one piece or in chunks of seven."""
+    data, received = samples(50), start_vector(dense)
+    module = plain_model(dense, received).eval()
+    outputs = module(torch.from_numpy(data.features[data.rows])).detach()
+    labels = torch.from_numpy(data.labels[data.rows])
+    model = new_model(dense, 0)
+    model.load(torch.from_numpy(received))
+
+    for chunk in (4096, 7):
+        monkeypatch.setattr("engine.local_training.EVALUATION_ROWS", chunk)
+        score = score_client(model, data)
+        assert score.num_examples == 50
+        assert score.num_correct == int((outputs.argmax(1) == labels).sum())
+        expected = -torch.log_softmax(outputs.double(), 1)[torch.arange(50), labels].sum().item()
+        assert score.loss_sum == pytest.approx(expected, rel=1e-5)
+
+
+def test_an_empty_score() -> None:
+    score = score_client(new_model(dense, 0), samples(0))
+
+    assert (score.num_examples, score.num_correct, score.loss_sum) == (0, 0, 0.0)

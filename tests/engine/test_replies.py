@@ -1,0 +1,151 @@
+"""From hosts' results to replies."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from flwr.app import Message, RecordDict
+from flwr.serverapp.strategy import FedAvg
+from hypothesis import given
+from hypothesis import strategies as st
+
+from engine import exact_mean
+from engine.federation import FloatArray
+from engine.host_calls import FederationFacts, TrainResults
+from engine.parameters import ParameterLayout, TensorSlot
+from engine.replies import TrainReplies
+from engine.task_identity import claim_task_identity
+
+LAYOUT = ParameterLayout((TensorSlot("w", (2, 2)), TensorSlot("b", (1,))))
+ROWS = np.array([30, 7, 100, 1, 12])
+FACTS = FederationFacts(5, ROWS, 3, LAYOUT, ())
+BITS = exact_mean.fraction_bits(int(ROWS.sum()))
+
+
+def individual(clients: list[int], vectors: FloatArray, **lists: list[float]) -> TrainResults:
+    return TrainResults(
+        clients=clients,
+        num_examples=[int(ROWS[client]) for client in clients],
+        losses=[float(client) for client in clients],
+        initial_losses=[10.0 + client for client in clients],
+        vectors=vectors,
+        **lists,  # type: ignore[arg-type]
+    )
+
+
+def summed(results: TrainResults, uniform: bool) -> TrainResults:
+    """Return what a host that merges would send instead."""
+    assert results.vectors is not None
+    weights = [1 if uniform else int(ROWS[client]) for client in results.clients]
+    pairs = list(zip(results.vectors, weights, strict=True))
+    good = [exact_mean.scaled(vector, weight, BITS) for vector, weight in pairs if exact_mean.representable(vector)]
+    bad = [c for c, (vector, _) in zip(results.clients, pairs, strict=True) if not exact_mean.representable(vector)]
+    return replace(results, vectors=None, total=np.sum(good, axis=0, initial=0, dtype=np.int64), diverged=bad)
+
+
+def merged(results: list[TrainResults], weighted_by: str = "num-examples") -> RecordDict:
+    contents, _ = TrainReplies(FACTS, weighted_by).train(True, False, results)
+    (content,) = contents.values()
+    return content
+
+
+def vectors(seed: int = 0) -> FloatArray:
+    return np.random.default_rng(seed).normal(size=(5, 5)).astype(np.float32)
+
+
+@pytest.mark.parametrize("weighted_by", ["num-examples", "num-clients"])
+def test_any_division_over_hosts_gives_the_same_bits(weighted_by: str) -> None:
+    """All clients at one host; two hosts; five hosts; summed at the hosts or not; mixed; in any order."""
+    every = vectors()
+    uniform = weighted_by == "num-clients"
+    groups = [[[0, 1, 2, 3, 4]], [[1, 3], [0, 2, 4]], [[4], [3], [2], [1], [0]]]
+    answers = []
+    for group in groups:
+        plain = [individual(clients, every[clients]) for clients in group]
+        sums = [summed(results, uniform) for results in plain]
+        answers += [merged(plain, weighted_by), merged(sums, weighted_by), merged([*sums[:1], *plain[1:]], weighted_by)]
+
+    assert len({answer["arrays"]["flat"].numpy().tobytes() for answer in answers}) == 1
+    assert all(answer["metrics"] == answers[0]["metrics"] for answer in answers)
+
+
+@pytest.mark.parametrize(("weighted_by", "weights"), [("num-examples", ROWS), ("num-clients", np.ones(5))])
+def test_the_merged_reply_is_the_weighted_mean(weighted_by: str, weights: np.ndarray) -> None:
+    every = vectors()
+    content = merged([individual([0, 1, 2, 3, 4], every)], weighted_by)
+    metrics = content["metrics"]
+
+    expected = np.average(every.astype(np.float64), axis=0, weights=weights)
+    np.testing.assert_allclose(content["arrays"]["flat"].numpy(), expected, rtol=1e-6)
+    assert metrics["num-examples"] == 150
+    assert metrics["num-clients"] == 5
+    assert metrics["loss"] == pytest.approx(np.average(np.arange(5), weights=weights))
+    assert metrics["train_loss"] == pytest.approx(10 + np.average(np.arange(5), weights=weights))
+
+
+@given(st.integers(0, 2**32), st.integers(1, 5), st.floats(1e-6, 1e3))
+def test_flower_s_own_mean_agrees_within_its_rounding(seed: int, num_clients: int, scale: float) -> None:
+    """With u = 2^-24 and K clients, Flower's float32 sum Σ fl(fl(p_k)·v_k) is off by at most
+    (K + 1)·u·Σ p_k|v_k| to first order: u for the weight, u for the product, K − 1 for the additions.
+    The exact mean adds its own K/(2W)·2^-b, and u of itself. One u more covers the second order.
+    """
+    claim_task_identity()
+    every = (np.random.default_rng(seed).normal(size=(5, 5)) * scale).astype(np.float32)[:num_clients]
+    weights = ROWS[:num_clients]
+    results = [individual(list(range(num_clients)), every)]
+    contents, _ = TrainReplies(FACTS, "num-examples").train(False, False, results)
+    request = Message(RecordDict(), 2, "train")
+    replies = [Message(content, reply_to=request) for content in contents.values()]
+
+    arrays, _ = FedAvg().aggregate_train(1, replies)
+    assert arrays is not None
+    difference = np.abs(arrays["flat"].numpy().astype(np.float64) - merged(results)["arrays"]["flat"].numpy())
+
+    magnitude = np.average(np.abs(every.astype(np.float64)), axis=0, weights=weights)
+    bound = (num_clients + 3) * 2.0**-24 * magnitude + num_clients / weights.sum() * 2.0 ** -(BITS + 1)
+    assert np.all(difference <= bound)
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf, 1e10])
+@pytest.mark.parametrize("at_hosts", [True, False])
+def test_one_diverged_client_makes_the_whole_mean_nan(value: float, at_hosts: bool) -> None:
+    every = vectors()
+    every[3, 2] = value
+    hosts = [individual([0, 1], every[:2]), individual([2, 3, 4], every[2:])]
+
+    content = merged([summed(results, False) for results in hosts] if at_hosts else hosts)
+
+    assert np.isnan(content["arrays"]["flat"].numpy()).all()
+
+
+def test_failed_clients_leave_the_mean() -> None:
+    every = vectors()
+    failing = individual([0, 2], every[[0, 2]], failures={1: "no rows"})  # type: ignore[arg-type]
+
+    contents, failures = TrainReplies(FACTS, "num-examples").train(True, False, [failing])
+
+    assert list(contents) == [0]
+    assert contents[0]["metrics"]["num-examples"] == 130
+    assert failures == {1: "no rows"}
+    expected = (30 * every[0].astype(np.float64) + 100 * every[2]) / 130
+    np.testing.assert_allclose(contents[0]["arrays"]["flat"].numpy(), expected, rtol=1e-6, atol=1e-9)
+
+
+@pytest.mark.parametrize("is_merged", [True, False])
+def test_without_answers_there_are_only_failures(is_merged: bool) -> None:
+    nothing = TrainResults(vectors=np.empty((0, 5), np.float32), failures={1: "a", 4: "b"})
+
+    assert TrainReplies(FACTS, "num-examples").train(is_merged, False, [nothing]) == ({}, {1: "a", 4: "b"})
+
+
+def test_named_arrays_are_the_flat_ones_cut_up() -> None:
+    results = [individual([2], vectors()[:1])]
+    flat, _ = TrainReplies(FACTS, "num-examples").train(False, False, results)
+    named, _ = TrainReplies(FACTS, "num-examples").train(False, True, results)
+
+    arrays = {name: array.numpy() for name, array in named[2]["arrays"].items()}
+    assert {name: array.shape for name, array in arrays.items()} == {"w": (2, 2), "b": (1,)}
+    assert np.array_equal(LAYOUT.join(arrays), flat[2]["arrays"]["flat"].numpy())
+    assert named[2]["metrics"] == flat[2]["metrics"]

@@ -1,0 +1,434 @@
+"""The rounds of a trial."""
+
+from __future__ import annotations
+
+import logging
+import random
+import time
+from collections.abc import Iterable
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord
+from flwr.serverapp import Grid
+from flwr.serverapp.strategy import Bulyan, FedAvg, FedMedian, Result
+
+from engine.client_host import ClientHost
+from engine.errors import StrategyError
+from engine.local_grid import LocalGrid
+from engine.messages import client_of, flat_record
+from engine.strategy_contract import Cohort, EngineNeeds
+from engine.training_config import LocalTraining
+from engine.trial import RoundRecord, TrialResult, TrialSpec, run_trial
+from tests.engine.choices import FEDAVG, FLOWER_CHOICES, INDIVIDUAL, NAMED, Choice, RaisingFedAvg, Variates, spec_of
+from tests.engine.federations import EMPTY, ONE_ROW, QUERIES, SIZES, TWO_ROWS, normalised, uneven_federation
+from tests.engine.test_local_grid import WatchedGrid
+
+DIVERGING = LocalTraining(learning_rate=100.0, weight_decay=10.0, batch_size=1, local_epochs=2)
+"""Every step multiplies the weights by 1 − 100·10 = −999; eighty steps take them beyond float32's 3·10^38."""
+
+
+def result_of(spec: TrialSpec, host: ClientHost) -> TrialResult:
+    return run_trial(spec, LocalGrid(host, session=spec.session()))
+
+
+def record(accuracy: float, clean: float = 0.0) -> RoundRecord:
+    return RoundRecord(accuracy, clean, 1.0, 1.0, 1.0)
+
+
+# -- fitness ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("accuracies", "fitness"),
+    [([0.5], 0.5), ([0.0, 1.0], 0.5), ([1.0, 1.0, 0.1, 0.2, 0.3, 0.4, 0.5], 0.3), ([], 0.0)],
+)
+def test_fitness_is_the_mean_of_the_last_five_rounds(accuracies: list[float], fitness: float) -> None:
+    rounds = tuple(record(accuracy, accuracy / 2) for accuracy in accuracies)
+    result = TrialResult("completed", None, rounds, None)
+
+    assert result.fitness == pytest.approx(fitness)
+    assert result.clean_fitness == pytest.approx(fitness / 2)
+
+
+def test_a_failed_trial_has_no_fitness() -> None:
+    result = TrialResult("failed", "why", (record(0.9, 0.9),) * 9, None)
+
+    assert result.fitness == result.clean_fitness == 0.0
+
+
+def test_fitness_comes_from_all_clients_weighted_by_rows(host: ClientHost) -> None:
+    result = result_of(spec_of(FEDAVG), host)
+    last = result.last_evaluation
+
+    assert last is not None
+    assert last.clients == tuple(range(7))
+    rows = np.array([8, 3, 0, 2, 0, 7, 1])
+    assert result.rounds[-1].accuracy == pytest.approx(float(last.accuracies @ rows) / 21)
+    assert result.rounds[-1].clean_accuracy == pytest.approx(float(last.clean_accuracies @ rows) / 21)
+
+
+# -- Flower's strategies ---------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", FLOWER_CHOICES)
+def test_flower_s_strategies_run_unmodified_here_and_by_their_own_start(host: ClientHost, name: str) -> None:
+    """Flower's own loop over the same grid ends with the same model.
+
+    Bit for bit, but for the strategies that return float64, which the trial rounds to float32 between rounds.
+    """
+    choice = FLOWER_CHOICES[name]
+    spec = spec_of(choice)
+    result = result_of(spec, host)
+
+    grid = LocalGrid(host, session=spec.session())
+    vector = grid.initial_vector(spec.seed)
+    start = flat_record(vector)
+    if choice.wants.arrays == "named":
+        start = ArrayRecord.from_numpy_ndarrays([]) if False else _named(grid, vector)
+    strategy = choice.build(Cohort(7, 7, 0.1))
+    by_flower = strategy.start(grid=grid, initial_arrays=start, num_rounds=spec.num_rounds)
+
+    assert result.error is None
+    assert result.status == "completed"
+    assert len(result.rounds) == 3
+    assert result.vector is not None
+    if name in ("fedadam", "fedyogi", "fedadagrad", "qfedavg"):
+        np.testing.assert_allclose(result.vector, grid.flat_vector(by_flower.arrays), rtol=1e-4, atol=1e-6)
+    else:
+        assert np.array_equal(result.vector, grid.flat_vector(by_flower.arrays))
+    assert not np.array_equal(result.vector, vector)
+    assert result.dropped == {
+        f"{server_round}:{EMPTY}": "ValueError in local training: the client has no training rows"
+        for server_round in (1, 2, 3)
+    }
+
+
+def _named(grid: LocalGrid, vector: np.ndarray) -> ArrayRecord:
+    from flwr.app import Array
+
+    return ArrayRecord({name: Array(value.copy()) for name, value in grid.facts.layout.split(vector).items()})
+
+
+def test_merged_named_and_individual_fedavg_agree(host: ClientHost) -> None:
+    """The named and the flat individual replies give the same bits; the exact mean differs by float32 rounding.
+
+    Seven clients and three rounds of a net whose parameters stay below 4: 3·(7 + 3)·2^-24·4 = 7·10^-6 before training
+    amplifies it.
+    """
+    merged, individual, named = (
+        result_of(spec_of(FLOWER_CHOICES[name]), host).vector for name in ("fedavg", "fedavg-individual", "fedavg-named")
+    )
+
+    assert merged is not None
+    assert np.array_equal(individual, named)  # type: ignore[arg-type]
+    assert np.abs(merged).max() < 4
+    np.testing.assert_allclose(individual, merged, rtol=0, atol=1e-5)
+
+
+def test_training_learns(host: ClientHost) -> None:
+    """The labels are a linear function: 30 rounds halve the loss of the first."""
+    result = result_of(spec_of(FEDAVG, num_rounds=30), host)
+
+    assert result.rounds[-1].loss < result.rounds[0].loss / 2
+    assert result.rounds[-1].train_loss < result.rounds[0].train_loss / 2
+    assert result.fitness > 1 / 3
+
+
+def test_a_rule_reaches_local_training(host: ClientHost) -> None:
+    plain, ruled = (result_of(spec_of(replace(FEDAVG, rule=rule)), host).vector for rule in (None, Variates()))
+    without_effect = result_of(spec_of(replace(FEDAVG, rule=Variates(strength=0.0))), host).vector
+
+    assert not np.array_equal(plain, ruled)  # type: ignore[arg-type]
+    assert np.array_equal(plain, without_effect)  # type: ignore[arg-type]
+
+
+def test_batch_norm_trials_complete() -> None:
+    host = ClientHost(uneven_federation(normalised), QUERIES)
+
+    result = result_of(spec_of(FEDAVG), host)
+
+    assert result.status == "completed"
+    assert {key for key in result.dropped if key.startswith("1:")} == {f"1:{c}" for c in (EMPTY, ONE_ROW, TWO_ROWS)}
+
+
+class Whole(FedAvg):
+    """Brings its own start, which trains as Flower's."""
+
+    def start(self, *args: Any, **kwargs: Any) -> Result:
+        return super().start(*args, **kwargs)
+
+
+class Silent(FedAvg):
+    """Its own start never calls `evaluate_fn`."""
+
+    def start(self, *args: Any, **kwargs: Any) -> Result:
+        return super().start(*args, **{**kwargs, "evaluate_fn": None})
+
+
+class Empty(FedAvg):
+    """Its own start gives nothing."""
+
+    def start(self, *args: Any, **kwargs: Any) -> Result:
+        return Result()
+
+
+def test_a_strategy_with_its_own_start_is_run_whole(host: ClientHost) -> None:
+    driven, whole, silent = (result_of(spec_of(Choice(kind)), host) for kind in (FedAvg, Whole, Silent))
+
+    assert np.array_equal(whole.vector, driven.vector)  # type: ignore[arg-type]
+    assert np.array_equal(silent.vector, driven.vector)  # type: ignore[arg-type]
+    assert [r.accuracy for r in whole.rounds] == [r.accuracy for r in driven.rounds]
+    assert [r.loss for r in whole.rounds] == [r.loss for r in driven.rounds]
+    assert [r.accuracy for r in silent.rounds] == [driven.rounds[-1].accuracy]
+
+
+def test_a_start_that_gives_no_model_fails(host: ClientHost) -> None:
+    result = result_of(spec_of(Choice(Empty)), host)
+
+    assert result.status == "failed"
+    assert result.error == "Empty.start gave no model"
+
+
+class Evaluating(FedAvg):
+    """Keeps what it was told of evaluation."""
+
+    seen: list[tuple[int, MetricRecord | None]]
+
+    def aggregate_evaluate(self, server_round: int, replies: Iterable[Message]) -> MetricRecord | None:
+        metrics = super().aggregate_evaluate(server_round, replies)
+        type(self).seen.append((server_round, metrics))
+        return metrics
+
+
+@pytest.mark.parametrize("asks", [True, False])
+def test_a_strategy_sees_evaluation_if_it_asks_to(host: ClientHost, asks: bool) -> None:
+    """It is told the weighted accuracy that the trial records."""
+    Evaluating.seen = []
+    spec = spec_of(Choice(Evaluating, wants=EngineNeeds(replies="merged", sees_evaluation=asks)))
+    grid = WatchedGrid(host, session=spec.session())
+
+    result = run_trial(spec, grid)
+
+    assert [server_round for server_round, _ in Evaluating.seen] == ([1, 2, 3] if asks else [])
+    for (_, metrics), record_ in zip(Evaluating.seen, result.rounds, strict=False):
+        assert metrics is not None
+        assert metrics["accuracy"] == pytest.approx(record_.accuracy, rel=1e-12)
+    assert [method for method, _ in grid.calls_made].count("evaluate") == 3
+
+
+# -- failures --------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ["fedavg", "fedavg-individual", "fedmedian"])
+@pytest.mark.filterwarnings("ignore:.*encountered in.*:RuntimeWarning")
+def test_divergence_fails_with_that_reason(host: ClientHost, name: str) -> None:
+    result = result_of(spec_of(FLOWER_CHOICES[name], training=DIVERGING), host)
+
+    assert (result.status, result.fitness) == ("failed", 0.0)
+    assert result.error == "round 1: the aggregated parameters are not finite (diverged)"
+    assert result.vector is None
+
+
+def test_a_strategy_that_raises_fails_the_trial_alone(host: ClientHost) -> None:
+    result = result_of(spec_of(Choice(RaisingFedAvg)), host)
+
+    assert (result.status, result.fitness) == ("failed", 0.0)
+    assert result.error == "round 2: RuntimeError: the user's mistake"
+    assert len(result.rounds) == 1
+
+
+def test_bulyan_with_too_few_clients_fails_with_that_reason(host: ClientHost) -> None:
+    """It needs 4f + 3 = 7 replies and gets six."""
+    result = result_of(spec_of(Choice(Bulyan, {"num_malicious_nodes": 1}, INDIVIDUAL)), host)
+
+    assert (result.status, result.fitness) == ("failed", 0.0)
+    assert result.error is not None
+    assert result.error.startswith("round 1: Bulyan gave no model from 7 clients, 1 of them failed")
+
+
+def test_without_any_answer_the_trial_names_a_client_s_reason() -> None:
+    host = ClientHost(uneven_federation(sizes=(0, 0, 0)), QUERIES)
+
+    result = result_of(spec_of(FEDAVG, num_sampled=3), host)
+
+    assert result.status == "failed"
+    assert "3 of them failed: ValueError in local training: the client has no training rows" in str(result.error)
+
+
+def test_nobody_to_evaluate_on() -> None:
+    """Validation rows were asked for but none are cut."""
+    host = ClientHost(uneven_federation(), QUERIES)
+
+    result = result_of(spec_of(FEDAVG, evaluate_on="validation"), host)
+
+    assert result.error == "no client has rows to evaluate on (validation)"
+
+
+class Slow(FedAvg):
+    """Takes its time to aggregate."""
+
+    def aggregate_train(self, *args: Any, **kwargs: Any) -> Any:
+        time.sleep(0.3)
+        return super().aggregate_train(*args, **kwargs)
+
+
+def test_a_trial_that_takes_too_long_fails(host: ClientHost) -> None:
+    result = result_of(spec_of(Choice(Slow), num_rounds=50, timeout_seconds=0.25), host)
+
+    assert (result.status, result.fitness) == ("failed", 0.0)
+    assert "the trial took longer than 0.25 s" in str(result.error)
+    assert len(result.rounds) < 50
+
+
+def test_enough_time_changes_nothing(host: ClientHost) -> None:
+    timed, free = (result_of(spec_of(FEDAVG, timeout_seconds=limit), host) for limit in (600.0, None))
+
+    assert np.array_equal(timed.vector, free.vector)  # type: ignore[arg-type]
+
+
+class Misfit:
+    """A specification that can't be built for the cohort."""
+
+    kind = "misfit"
+
+    def needs(self) -> EngineNeeds:
+        return EngineNeeds()
+
+    def client_rule(self) -> None:
+        return None
+
+    def build(self, cohort: Cohort) -> FedAvg:
+        raise StrategyError(f"misfit must have 99 clients, got {cohort.num_clients}")
+
+
+def test_a_strategy_that_does_not_fit_is_the_user_s_error(host: ClientHost) -> None:
+    with pytest.raises(StrategyError, match="must have 99 clients, got 7"):
+        result_of(spec_of(Misfit()), host)  # type: ignore[arg-type]
+
+
+class WrongShape(FedMedian):
+    """Gives a model of another size."""
+
+    def aggregate_train(self, *args: Any, **kwargs: Any) -> Any:
+        return flat_record(np.zeros(1)), None
+
+
+def test_a_model_of_another_size_fails_the_trial(host: ClientHost) -> None:
+    result = result_of(spec_of(Choice(WrongShape, wants=INDIVIDUAL)), host)
+
+    assert result.status == "failed"
+    assert "must have shape (53,), got (1,)" in str(result.error)
+
+
+# -- random numbers --------------------------------------------------------------------------------------------------
+
+
+def sampled_clients(spec: TrialSpec, host: ClientHost) -> list[tuple[int, ...]]:
+    """Return who trained in each round."""
+    grid = WatchedGrid(host, session=spec.session())
+    run_trial(spec, grid)
+    return [call.clients for method, call in grid.calls_made if method == "train"]
+
+
+@pytest.mark.parametrize("num_sampled", [1, 3, 6])
+def test_exactly_the_sampled_number_trains_and_others_each_round(host: ClientHost, num_sampled: int) -> None:
+    spec = spec_of(Choice(FedAvg, wants=INDIVIDUAL), num_sampled=num_sampled, num_rounds=8, training=LocalTraining())
+    random.seed(1)
+    clients = sampled_clients(spec, host)
+    random.seed(2)
+    again = sampled_clients(spec, host)
+
+    assert len(clients) >= 1
+    assert all(len(set(members)) == num_sampled for members in clients)
+    assert clients == again
+    if num_sampled == 3:
+        # eight draws of 3 of 7 are all the same with probability 35^-7
+        assert len(clients) == 8
+        assert len(set(clients)) > 1
+        assert clients != sampled_clients(replace(spec, seed=4), host)
+
+
+def test_candidates_of_one_seed_train_the_same_clients(host: ClientHost) -> None:
+    """Common random numbers: who trains does not depend on the strategy."""
+    by_strategy = [
+        sampled_clients(spec_of(FLOWER_CHOICES[name], num_sampled=4), host) for name in ("fedavg", "fedadam", "krum")
+    ]
+
+    assert by_strategy[0] == by_strategy[1] == by_strategy[2]
+
+
+class Drawing(FedAvg):
+    """Uses the global generators, as a user's strategy may."""
+
+    def configure_train(
+        self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
+    ) -> Iterable[Message]:
+        random.random()
+        return super().configure_train(server_round, arrays, config, grid)
+
+
+@pytest.mark.parametrize("kind", [FedAvg, Drawing, Whole])
+def test_global_generators_are_left_alone(host: ClientHost, kind: type[FedAvg]) -> None:
+    python, numpy_, torch_ = random.getstate(), np.random.get_state(), torch.get_rng_state()  # noqa: NPY002
+
+    assert result_of(spec_of(Choice(kind), num_sampled=5), host).status == "completed"
+
+    assert random.getstate() == python
+    after = np.random.get_state()  # noqa: NPY002
+    assert np.array_equal(after[1], numpy_[1])  # type: ignore[index]
+    assert after[2:] == numpy_[2:]  # type: ignore[index]
+    assert torch.equal(torch.get_rng_state(), torch_)
+
+
+def test_the_seed_fixes_the_trial_and_nothing_else_does(host: ClientHost) -> None:
+    first, again, other = (result_of(spec_of(FEDAVG, seed=seed), host) for seed in (3, 3, 4))
+
+    assert np.array_equal(first.vector, again.vector)  # type: ignore[arg-type]
+    assert first.rounds == again.rounds
+    assert not np.array_equal(first.vector, other.vector)  # type: ignore[arg-type]
+
+
+# -- bookkeeping -----------------------------------------------------------------------------------------------------
+
+
+def test_every_phase_is_timed_and_rounds_are_told(host: ClientHost) -> None:
+    spec = spec_of(FEDAVG)
+    told: list[int] = []
+
+    result = run_trial(spec, LocalGrid(host, session=spec.session()), on_round=told.append)
+
+    assert told == [1, 2, 3]
+    assert {"configure", "train", "aggregate", "evaluate", "hosts"} <= set(result.seconds)
+    assert all(seconds >= 0 for seconds in result.seconds.values())
+    assert result.seconds["hosts"] > 0
+
+
+def test_the_model_is_kept_only_if_asked_for(host: ClientHost) -> None:
+    assert result_of(spec_of(FEDAVG, keep_model=False), host).vector is None
+
+
+def test_arrays_come_as_the_strategy_needs_them(host: ClientHost) -> None:
+    seen: list[list[str]] = []
+
+    class Looking(FedAvg):
+        def configure_train(
+            self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
+        ) -> Iterable[Message]:
+            seen.append(list(arrays))
+            messages = list(super().configure_train(server_round, arrays, config, grid))
+            assert {client_of(m.metadata.dst_node_id) for m in messages} == set(range(len(SIZES)))
+            return messages
+
+    for needs in (NAMED, INDIVIDUAL):
+        assert result_of(spec_of(Choice(Looking, wants=needs), num_rounds=1), host).error is None
+
+    assert seen == [["0.weight", "0.bias", "2.weight", "2.bias"], ["flat"]]
+
+
+def test_flower_may_be_silenced() -> None:
+    """Flower logs every round of every trial at INFO; its logger is the one to set."""
+    assert logging.getLogger("flwr").name == "flwr"

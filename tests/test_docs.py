@@ -1,0 +1,79 @@
+"""What the documents show is what the program does: examples run, and tables are those that commands print."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pandas as pd
+import pytest
+import yaml
+
+REPOSITORY = Path(__file__).resolve().parent.parent
+DOCS = REPOSITORY / "docs"
+FENCE = re.compile(r"^```(?:\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+FILE = re.compile(r"^# file: (\S+)$", re.MULTILINE)
+SMALL = [
+    "engine.grid=local",
+    "federation.dataset=wine",
+    "federation.num_clients=4",
+    "federation.partition.alpha=1",
+    "training.num_rounds=2",
+    "search.budget=4",
+    "search.confirmation_seeds=0",
+]
+
+
+def fences(document: str) -> list[str]:
+    return FENCE.findall((DOCS / document).read_text())
+
+
+def fedscout(*arguments: str, folder: Path) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "experiments.cli.main", *arguments]
+    environment = {**os.environ, "PYTHONPATH": str(REPOSITORY)}
+    return subprocess.run(
+        command, check=False, cwd=folder, env=environment, capture_output=True, text=True, timeout=120
+    )
+
+
+def test_configuration_table_is_what_the_command_prints(tmp_path: Path) -> None:
+    printed = fedscout("keys", folder=tmp_path)
+    assert printed.returncode == 0, printed.stderr
+    assert printed.stdout.strip() in (DOCS / "configuration.md").read_text()
+
+
+def test_configuration_example_is_valid() -> None:
+    from experiments.config import StudyConfig
+
+    (example,) = [text for text in fences("configuration.md") if text.startswith("federation:")]
+    assert StudyConfig.model_validate(yaml.safe_load(example)).search.budget == 16
+
+
+def test_log_document_names_every_column() -> None:
+    from engine.trial_log import log_schema
+
+    text = (DOCS / "log.md").read_text()
+    documented = set(re.findall(r"`([a-z_*]+)`", text))
+    prefixes = tuple(name.removesuffix("*") for name in documented if name.endswith("*"))
+    missing = [name for name in log_schema({}).names if name not in documented and not name.startswith(prefixes)]
+    assert missing == []
+
+
+@pytest.mark.slow
+def test_custom_strategy_example_runs_as_written(tmp_path: Path) -> None:
+    for text in fences("custom_strategy.md"):
+        if name := FILE.search(text):
+            (tmp_path / name[1]).write_text(text)
+    commands = [line for text in fences("custom_strategy.md") for line in text.splitlines() if line[:9] == "fedscout "]
+    assert len(commands) == 2
+    for number, command in enumerate(commands):
+        out = tmp_path / f"out{number}"
+        ran = fedscout(*command.split()[1:], *SMALL, "--out", str(out), folder=tmp_path)
+        assert ran.returncode == 0, ran.stderr
+        log = pd.read_parquet(out / "trials")
+        assert (log["status"] == "completed").all(), log["error"].tolist()
+    assert (pd.read_parquet(tmp_path / "out0" / "trials")["strategy"] == "damped:DampedAvg").all()
+    assert (log["strategy"] == "damped:DampedAvg").any()
