@@ -8,14 +8,16 @@ needs no labels, and is reported beside the detectors without a threshold.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 import numpy as np
-from flwr.serverapp import Grid
 
 from detectors.metrics import output_divergence
 from engine.federation import FloatArray
-from engine.messages import send_query
 from engine.queries import Arrays, QueryInputs
+
+if TYPE_CHECKING:
+    from flwr.serverapp import Grid
 
 MEAN_OUTPUT = "mean_output"
 
@@ -30,14 +32,15 @@ def mean_output(inputs: QueryInputs) -> Arrays:
 
 
 def measure_output_divergence(grid: Grid, clients: Sequence[int], model: FloatArray) -> float | None:
-    """Ask clients for their mean outputs; None if fewer than two answer.
+    """Ask clients for their mean outputs; None if fewer than two answer with finite ones.
 
     Args:
         grid: Where the clients are.
         clients: Who is asked.
         model: The model that all of them run, shape `(params,)`.
     """
+    from engine.messages import send_query  # Flower, which the client half does without
+
     answers = send_query(grid, MEAN_OUTPUT, {"model": model}, clients=clients)
-    if len(answers.arrays) < 2:
-        return None
-    return output_divergence(np.stack([arrays["mean"] for arrays in answers.arrays.values()]))
+    means = [arrays["mean"] for arrays in answers.arrays.values() if np.isfinite(arrays["mean"]).all()]
+    return output_divergence(np.stack(means)) if len(means) > 1 else None

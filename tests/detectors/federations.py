@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from flwr.app import ConfigRecord, Message
+from scipy.special import softmax
 
 from detectors import CLIENT_QUERIES
 from engine.client_host import ClientHost
@@ -26,6 +27,7 @@ class SmallNet:
 
     def __init__(self, num_features: int, num_classes: int) -> None:
         self.num_features, self.num_classes = num_features, num_classes
+        self.num_parameters = (num_features + 1) * 16 + 17 * num_classes
 
     def __call__(self) -> nn.Module:
         from torch import nn
@@ -67,8 +69,14 @@ def inputs(
     arrays: Mapping[str, np.ndarray] | None = None,
     config: Mapping[str, Any] | None = None,
 ) -> QueryInputs:
-    """Return what a client query reads."""
-    return QueryInputs(data, num_classes, arrays or {}, config or {})
+    """Return what a client query reads; its model is a softmax of a linear map, from the front of the vector."""
+
+    def outputs(vector: FloatArray) -> Iterator[FloatArray]:
+        for features, _ in data.chunks():
+            weights = vector[: features.shape[1] * num_classes].reshape(features.shape[1], num_classes)
+            yield softmax((features[:, :, None] * weights).sum(axis=1), axis=1).astype(np.float32)
+
+    return QueryInputs(data, num_classes, arrays or {}, config or {}, outputs)
 
 
 def federation(

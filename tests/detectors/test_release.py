@@ -14,7 +14,7 @@ from detectors import CLIENT_QUERIES
 from engine.local_grid import LocalGrid
 from engine.messages import send_query
 from engine.queries import Arrays
-from tests.detectors.federations import federation, gaussian_clients, inputs, samples
+from tests.detectors.federations import SmallNet, federation, gaussian_clients, inputs, samples
 
 NUM_FEATURES = 6
 GENERATOR = np.random.default_rng(0)
@@ -26,6 +26,7 @@ MESSAGES: dict[str, tuple[dict[str, np.ndarray], dict[str, Any]]] = {
         {},
     ),
     "feature_histogram": ({"start": np.full(NUM_FEATURES, -2.0), "width": np.full(NUM_FEATURES, 0.25)}, {"bins": 16}),
+    "mean_output": ({"model": GENERATOR.normal(size=SmallNet(NUM_FEATURES, 2).num_parameters)}, {}),
 }
 
 
