@@ -14,11 +14,12 @@ import numpy as np
 import torch
 
 from engine import exact_mean
+from engine.backends import Trainer
 from engine.client_split import ClientSplit, split_client
 from engine.federation import ClientData, Federation, FloatArray, IntArray, Samples
 from engine.flat_model import new_model
 from engine.host_calls import EvaluateResults, FederationFacts, HostCall, QueryResults, TrainResults
-from engine.local_training import model_outputs, score_client, train_client
+from engine.local_training import ClientWork, model_outputs, score_client
 from engine.messages import (
     FUNCTION_KEY,
     INITIAL_LOSS_KEY,
@@ -48,6 +49,7 @@ class ClientHost:
         self._federation = federation
         self._queries = queries
         self._model = new_model(federation.model, seed=0)
+        self._trainer = Trainer(self._model)
         self._data: dict[int, ClientData] = {}
         self._splits: OrderedDict[tuple[int, float, float], dict[int, ClientSplit]] = OrderedDict()
         self._weight_bits = exact_mean.fraction_bits(max(1, len(federation.partition.rows)))
@@ -80,38 +82,31 @@ class ClientHost:
         uniform = call.session.needs.weighted_by == NUM_CLIENTS_KEY
         total = np.zeros(len(received), np.int64)
         vectors: list[FloatArray] = []
+        works = []
         for client in call.clients:
             try:
-                data = self._part(client, call, "train", clean=False)
-                layer_seed = integer(call.config[SEED_KEY], "layers", call.config[ROUND_KEY], client)
-                torch.default_generator.manual_seed(layer_seed)
-                update = train_client(
-                    self._model,
-                    received,
-                    data,
-                    training,
-                    stream(call.config[SEED_KEY], "batches", call.config[ROUND_KEY], client),
-                    rule=call.session.rule,
-                    config=call.config,
-                    state=call.states.get(client),
-                    initial_loss=bool(call.config[INITIAL_LOSS_KEY]),
-                )
+                works.append(self._work(client, call))
             except Exception as error:  # a client's failure is an answer, not the host's end
                 results.failures[client] = f"{type(error).__name__} in local training: {error}"
+        rule, initial_loss = call.session.rule, bool(call.config[INITIAL_LOSS_KEY])
+        trained = self._trainer.train(received, works, training, rule, call.config, initial_loss, call.session.backend)
+        for work, update in trained:
+            if isinstance(update, Exception):
+                results.failures[work.client] = f"{type(update).__name__} in local training: {update}"
                 continue
-            results.clients.append(client)
-            results.num_examples.append(len(data))
+            results.clients.append(work.client)
+            results.num_examples.append(len(work.data))
             results.losses.append(update.loss)
             if update.initial_loss is not None:
                 results.initial_losses.append(update.initial_loss)
-            if call.session.rule is not None:
-                results.states[client] = update.state
+            if rule is not None:
+                results.states[work.client] = update.state
             if not merged:
                 vectors.append(update.vector)
             elif exact_mean.representable(update.vector):
-                total += exact_mean.scaled(update.vector, 1 if uniform else len(data), self._weight_bits)
+                total += exact_mean.scaled(update.vector, 1 if uniform else len(work.data), self._weight_bits)
             else:
-                results.diverged.append(client)
+                results.diverged.append(work.client)
         if merged:
             results.total = total
         else:
@@ -170,6 +165,16 @@ class ClientHost:
                 results.arrays.append(arrays)
         results.seconds = time.perf_counter() - started
         return results
+
+    def _work(self, client: int, call: HostCall) -> ClientWork:
+        seed, server_round = call.config[SEED_KEY], call.config[ROUND_KEY]
+        return ClientWork(
+            client=client,
+            data=self._part(client, call, "train", clean=False),
+            generator=stream(seed, "batches", server_round, client),
+            layer_seed=integer(seed, "layers", server_round, client),
+            state=call.states.get(client) or {},
+        )
 
     def _client(self, client: int) -> ClientData:
         if client not in self._data:

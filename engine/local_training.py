@@ -25,6 +25,25 @@ EVALUATION_ROWS = 4096
 
 
 @dataclass(frozen=True)
+class ClientWork:
+    """One client's part of a round of training.
+
+    Attributes:
+        client: Its index.
+        data: Training rows.
+        generator: Draws the batches; from (seed, round, client).
+        layer_seed: Of layers that draw numbers, such as dropout.
+        state: What the client kept.
+    """
+
+    client: int
+    data: Samples
+    generator: np.random.Generator
+    layer_seed: int
+    state: ClientState
+
+
+@dataclass(frozen=True)
 class ClientUpdate:
     """What one client's training gives.
 
@@ -66,9 +85,21 @@ def epoch_orders(num_rows: int, local_epochs: int, generator: np.random.Generato
         yield generator.permutation(num_rows)
 
 
-def as_tensors(features: FloatArray, labels: IntArray) -> tuple[Tensor, Tensor]:
-    """Wrap freshly taken rows; no copy."""
-    return torch.from_numpy(features), torch.from_numpy(labels)
+def gather(data: Samples, positions: IntArray) -> tuple[Tensor, Tensor]:
+    """Copy rows into tensors of torch's own memory.
+
+    That is aligned to 64 bytes, NumPy's to 16, and the last bits of a matrix product depend on alignment.
+    """
+    rows = data.rows[positions]
+    features = torch.empty((len(rows), *data.features.shape[1:]))
+    np.take(data.features, rows, axis=0, out=features.numpy(), mode="clip")
+    return features, torch.from_numpy(data.labels[rows])
+
+
+def chunks(data: Samples) -> Iterator[tuple[Tensor, Tensor]]:
+    """Yield all rows in order, some thousands at a time."""
+    for start in range(0, len(data), EVALUATION_ROWS):
+        yield gather(data, np.arange(start, min(start + EVALUATION_ROWS, len(data))))
 
 
 def train_client(
@@ -113,7 +144,7 @@ def train_client(
     loss_sum, num_steps = 0.0, 0
     bounds = batch_bounds(len(data), training.batch_size)
     for order in epoch_orders(len(data), training.local_epochs, generator):
-        features, labels = as_tensors(*data.take(order))
+        features, labels = gather(data, order)
         for start_row, stop_row in bounds:
             gradient.zero_()
             loss = nn.functional.cross_entropy(model.module(features[start_row:stop_row]), labels[start_row:stop_row])
@@ -138,8 +169,7 @@ def score_client(model: FlatModel, data: Samples) -> ClientScore:
     """Evaluate the loaded model on all rows of `data`, in evaluation mode."""
     model.module.eval()
     num_correct, loss_sum = 0, 0.0
-    for chunk in data.chunks(EVALUATION_ROWS):
-        features, labels = as_tensors(*chunk)
+    for features, labels in chunks(data):
         outputs = model.module(features)
         loss_sum += nn.functional.cross_entropy(outputs, labels, reduction="sum").item()
         num_correct += int((outputs.argmax(dim=1) == labels).sum().item())
@@ -151,7 +181,6 @@ def model_outputs(model: FlatModel, data: Samples, vector: FloatArray) -> Iterat
     """Yield the softmax outputs of the model `vector` on all rows of `data`, in evaluation mode, chunk by chunk."""
     model.load(torch.from_numpy(np.array(vector, dtype=np.float32)))
     model.module.eval()
-    for features, labels in data.chunks(EVALUATION_ROWS):
-        rows, _ = as_tensors(features, labels)
-        outputs: FloatArray = model.module(rows).softmax(dim=1).numpy()
+    for features, _ in chunks(data):
+        outputs: FloatArray = model.module(features).softmax(dim=1).numpy()
         yield outputs

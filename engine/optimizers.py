@@ -1,7 +1,7 @@
 """Client optimisers over flat tensors, with the semantics of `torch.optim`.
 
-They work on one client `(params,)` and on a block of clients `(clients, params)` alike. A client is stateless, so an
-optimiser lives for one round.
+They work on one client `(params,)` and on a block of clients `(clients, params)` alike. In a block, later steps may
+leave out clients at its end, which have finished. A client is stateless, so an optimiser lives for one round.
 """
 
 from __future__ import annotations
@@ -39,8 +39,8 @@ class SGD:
             if self._buffer is None:
                 self._buffer = gradient.clone()
             else:
-                self._buffer.mul_(self._momentum).add_(gradient)
-            gradient = self._buffer
+                self._buffer[: len(weights)].mul_(self._momentum).add_(gradient)
+            gradient = self._buffer[: len(weights)]
         weights.add_(gradient, alpha=-self._learning_rate)
 
 
@@ -63,11 +63,12 @@ class Adam:
         if self._mean is None or self._square is None:
             self._mean, self._square = torch.zeros_like(weights), torch.zeros_like(weights)
         self._steps += 1
-        self._mean.lerp_(gradient, 1 - self.BETA_1)
-        self._square.mul_(self.BETA_2).addcmul_(gradient, gradient, value=1 - self.BETA_2)
+        mean, square = self._mean[: len(weights)], self._square[: len(weights)]
+        mean.lerp_(gradient, 1 - self.BETA_1)
+        square.mul_(self.BETA_2).addcmul_(gradient, gradient, value=1 - self.BETA_2)
         step_size = self._learning_rate / (1 - self.BETA_1**self._steps)
-        root = (self._square.sqrt() / (1 - self.BETA_2**self._steps) ** 0.5).add_(self.EPSILON)
-        weights.addcdiv_(self._mean, root, value=-step_size)
+        root = (square.sqrt() / (1 - self.BETA_2**self._steps) ** 0.5).add_(self.EPSILON)
+        weights.addcdiv_(mean, root, value=-step_size)
 
 
 def new_optimizer(training: LocalTraining) -> Optimizer:

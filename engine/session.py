@@ -25,6 +25,7 @@ class Session:
         evaluate_on: The part of each client's rows that evaluation reads.
         test_fraction: Share of test rows a client.
         validation_fraction: Share of validation rows, cut from the training rows.
+        backend: `auto` lets the model decide how clients are trained, `loop` forbids the vectorised way.
     """
 
     seed: int = 0
@@ -34,6 +35,7 @@ class Session:
     evaluate_on: EvaluationPart = "test"
     test_fraction: float = 0.2
     validation_fraction: float = 0.0
+    backend: Literal["auto", "loop"] = "auto"
 
     def defaults(self, server_round: int) -> dict[str, Any]:
         """Return the configuration that a message's own entries are laid over."""

@@ -56,6 +56,7 @@ class TrialSpec:
         validation_fraction: Share of validation rows, cut from training rows.
         timeout_seconds: After which the trial fails; None waits.
         keep_model: Whether the result carries the final model.
+        backend: See `Session`.
     """
 
     key: str
@@ -69,6 +70,7 @@ class TrialSpec:
     validation_fraction: float = 0.0
     timeout_seconds: float | None = None
     keep_model: bool = False
+    backend: Literal["auto", "loop"] = "auto"
 
     def session(self) -> Session:
         """Return what the grid must know of the trial."""
@@ -80,6 +82,7 @@ class TrialSpec:
             evaluate_on=self.evaluate_on,
             test_fraction=self.test_fraction,
             validation_fraction=self.validation_fraction,
+            backend=self.backend,
         )
 
 

@@ -8,10 +8,11 @@ from __future__ import annotations
 import difflib
 import hashlib
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from pydantic_core import ErrorDetails
@@ -32,6 +33,9 @@ class TrainingConfig(LocalTraining):
     num_rounds: int = Field(default=30, ge=1, le=1_000_000, description="rounds a trial")
     fraction_train: float = Field(default=1.0, gt=0, le=1, description="share of the clients that train in a round")
     test_fraction: float = Field(default=0.2, gt=0, lt=1, description="share of each client's rows kept for testing")
+    backend: Literal["auto", "loop"] = Field(
+        default="auto", description="loop trains clients one by one where auto would train many at once"
+    )
 
     def local(self) -> LocalTraining:
         """Return the clients' part."""
@@ -79,44 +83,54 @@ def load_config(arguments: Sequence[str] = (), file: Path | None = None) -> Stud
     from omegaconf import OmegaConf
 
     merged: Any = OmegaConf.create({})
-    for layer in _layers(arguments, file):
-        merged = OmegaConf.merge(merged, layer)
-    document = OmegaConf.to_container(merged, resolve=False)
+    faults: list[str] = []
+    for read in _layers(arguments, file):
+        try:
+            merged = OmegaConf.merge(merged, read())
+        except ConfigurationError as error:
+            faults += error.faults
     try:
-        return StudyConfig.model_validate(document)
+        config = StudyConfig.model_validate(OmegaConf.to_container(merged, resolve=False))
     except ValidationError as error:
-        raise ConfigurationError([fault_text(detail) for detail in error.errors()]) from error
+        faults += [fault_text(detail) for detail in error.errors()]
+    if faults:
+        raise ConfigurationError(faults)
+    return config
 
 
-def _layers(arguments: Sequence[str], file: Path | None) -> Iterator[Any]:
+def _layers(arguments: Sequence[str], file: Path | None) -> Iterator[Callable[[], Any]]:
+    """Yield what reads each layer, so that one that can't be read does not hide the faults of the others."""
+    if file is not None:
+        yield partial(_read_yaml, file)
+    for argument in arguments:
+        is_file = "=" not in argument and argument.endswith(YAML_SUFFIXES)
+        yield partial(_read_yaml, Path(argument)) if is_file else partial(_read_argument, argument)
+
+
+def _read_argument(argument: str) -> Any:
     from omegaconf import OmegaConf
     from omegaconf.errors import OmegaConfBaseException
     from yaml import YAMLError
 
-    if file is not None:
-        yield _read_yaml(file)
-    for argument in arguments:
-        key, equals, _ = argument.partition("=")
-        if not equals and argument.endswith(YAML_SUFFIXES):
-            yield _read_yaml(Path(argument))
-            continue
-        if not equals or not key.strip():
-            raise ConfigurationError(f"an argument must be dotted.key=value or a YAML file, got {argument!r}")
-        try:
-            yield OmegaConf.from_dotlist([argument])
-        except (OmegaConfBaseException, YAMLError) as error:
-            raise ConfigurationError(f"{key} must have a YAML value, got {argument!r}: {_first_line(error)}") from error
+    key, equals, _ = argument.partition("=")
+    if not equals or not key.strip():
+        raise ConfigurationError(f"an argument must be dotted.key=value or a YAML file, got {argument!r}")
+    try:
+        return OmegaConf.from_dotlist([argument])
+    except (OmegaConfBaseException, YAMLError) as error:
+        raise ConfigurationError(f"{key} must have a YAML value, got {argument!r}: {_first_line(error)}") from error
 
 
 def _read_yaml(file: Path) -> Any:
     from omegaconf import OmegaConf
+    from omegaconf.errors import OmegaConfBaseException
     from yaml import YAMLError
 
     if not file.is_file():
         raise ConfigurationError(f"the configuration file must exist, got {file}")
     try:
         loaded = OmegaConf.load(file)
-    except (YAMLError, UnicodeDecodeError, OSError) as error:
+    except (OmegaConfBaseException, YAMLError, UnicodeDecodeError, OSError) as error:
         raise ConfigurationError(f"{file} must be YAML: {_first_line(error)}") from error
     if not OmegaConf.is_dict(loaded):
         raise ConfigurationError(f"{file} must hold keys and values, such as `seed: 1`")
@@ -155,25 +169,43 @@ def known_keys(model: type[BaseModel] = StudyConfig, prefix: str = "") -> dict[s
     return keys
 
 
+_CONDITIONS: Mapping[str, str] = {
+    "dict_type": "be a group of keys, such as {key: value}",
+    "model_type": "be a group of keys, such as {key: value}",
+    "tuple_type": "be a list, such as [first, second]",
+}
+"""Conditions whose own text would speak of Python's types."""
+
+
 def fault_text(detail: ErrorDetails) -> str:
     """Return one fault as key, condition and value."""
     key = ".".join(str(part) for part in detail["loc"])
     if detail["type"] == "extra_forbidden":
         return f"{key} is not a known key{_suggestion(key)}"
-    condition = detail["msg"].removeprefix("Input should ").removeprefix("Value error, ")
+    if detail["type"] == "invalid_key":
+        return f"{key.removesuffix('.[key]')} is not a known key; a key must be text"
+    condition = _CONDITIONS.get(detail["type"], detail["msg"])
+    condition = condition.removeprefix("Input should ").removeprefix("Value error, ")
     given = detail["input"]
-    if condition.startswith("must"):
-        return f"{key} {condition}"
+    if detail["type"] == "value_error":  # our own text, which names the value itself
+        return f"{key} {condition}" if condition.startswith("must") else f"{key}: {condition}"
     shown = "a group of keys" if isinstance(given, Mapping) else repr(given)
     return f"{key} must {condition}, got {shown}"
 
 
 def _suggestion(key: str) -> str:
+    """Return what may have been meant: a key of the same group, or else of another, or all that the group holds."""
     keys = known_keys()
-    near = difflib.get_close_matches(key, keys, n=3, cutoff=0.6)
-    if near:
+    group, _, leaf = key.rpartition(".")
+    inside = [name for name in keys if not group or name.startswith(f"{group}.")]
+    members = list(dict.fromkeys(".".join(name.split(".")[: key.count(".") + 1]) for name in inside))
+    if near := _close(leaf, members) or _close(leaf, list(keys)):
         return f"; did you mean {' or '.join(near)}?"
-    group = key.rpartition(".")[0]
-    members = [name for name in keys if name.rpartition(".")[0] == group]
-    allowed = members or sorted({name.partition(".")[0] for name in keys})
-    return f"; allowed are {', '.join(allowed)}"
+    return f"; allowed are {', '.join(members)}"
+
+
+def _close(leaf: str, names: Sequence[str]) -> list[str]:
+    """Return the names whose last part is, or else looks like, `leaf`."""
+    lasts = list(dict.fromkeys(name.rpartition(".")[2] for name in names))
+    near = [leaf] if leaf in lasts else difflib.get_close_matches(leaf, lasts, n=3, cutoff=0.6)
+    return [name for last in near for name in names if name.rpartition(".")[2] == last]

@@ -89,6 +89,7 @@ def study_facts(config: StudyConfig, federation: Federation) -> StudyFacts:
         validation_fraction=config.search.validation_fraction,
         test_fraction=config.training.test_fraction,
         timeout_seconds=config.engine.trial_timeout_seconds,
+        backend=config.training.backend,
         searcher=config.search.kind,
         config_hash=config.digest(),
         config=config.model_dump_json(),
@@ -104,7 +105,14 @@ def cohort_of(config: StudyConfig, num_clients: int) -> Cohort:
 def measure(runner: TrialRunner, config: StudyConfig) -> HeterogeneityReport:
     """Ask the detectors."""
     training = config.training.local()
-    grid = runner.grid(Session(seed=config.seed, training=training, test_fraction=config.training.test_fraction))
+    grid = runner.grid(
+        Session(
+            seed=config.seed,
+            training=training,
+            test_fraction=config.training.test_fraction,
+            backend=config.training.backend,
+        )
+    )
     return detect(grid, grid.initial_vector, training, config.detection, config.seed)
 
 
@@ -190,6 +198,11 @@ def run_detection(
         return federation, measure(runner, config)
 
 
+def with_strategy(config: StudyConfig) -> StudyConfig:
+    """Return the configuration of one trial: FedAvg where no strategy is named, so that it is never a search's."""
+    return config if config.strategy else config.model_copy(update={"strategy": {"kind": "fedavg"}})
+
+
 def run_training(
     config: StudyConfig, out: Path, display: Display, verbose: bool = False, search_path: tuple[str, ...] = ()
 ) -> tuple[Federation, Archived, Path]:
@@ -198,9 +211,10 @@ def run_training(
     Raises:
         StrategyError: If the strategy is invalid or does not fit the federation.
     """
+    config = with_strategy(config)
     display.stage("data")
     federation = build_federation(config.federation, config.model)
-    spec = parse_strategy(config.strategy or {"kind": "fedavg"}, cohort_of(config, federation.num_clients))
+    spec = parse_strategy(config.strategy or {}, cohort_of(config, federation.num_clients))
     display.federation(federation)
     with open_run_folder(out, config) as folder:
         display.stage("hosts")

@@ -11,6 +11,7 @@ import json
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Literal
 
 from engine.strategy_contract import Cohort
 from engine.training_config import LocalTraining
@@ -37,6 +38,7 @@ class StudyFacts:
         validation_fraction: See `SearchConfig`.
         test_fraction: Share of test rows a client.
         timeout_seconds: Of a trial.
+        backend: See `Session`.
         searcher: Name of the searcher.
         config_hash: Of everything that decides results.
         config: The whole configuration as JSON.
@@ -52,6 +54,7 @@ class StudyFacts:
     validation_fraction: float = 0.0
     test_fraction: float = 0.2
     timeout_seconds: float | None = None
+    backend: Literal["auto", "loop"] = "auto"
     searcher: str = ""
     config_hash: str = ""
     config: str = ""
@@ -114,7 +117,7 @@ class Ledger:
         self._runner = runner
         self._log = log
         self._events = events or StudyEvents()
-        self._logged = {record.trial: record for record in log.read()}
+        self._logged = {(record.trial, record.key): record for record in log.read()}
         self._next = 0
 
     def run(self, plans: Sequence[Planned]) -> list[TrialRecord]:
@@ -124,9 +127,10 @@ class Ledger:
         specs = [self._spec(plan) for plan in plans]
         records: dict[int, TrialRecord] = {}
         for position, spec in enumerate(specs):
-            logged = self._logged.get(first + position)
-            if logged is not None and logged.key == spec.key:
+            logged = self._logged.get((first + position, spec.key))
+            if logged is not None:
                 records[position] = logged
+                self._runner.forget(spec.key)  # in case the run ended between log and checkpoint
         if self._events.on_plan is not None:
             self._events.on_plan(plans, len(records))
         for record in records.values():
@@ -165,6 +169,7 @@ class Ledger:
             test_fraction=facts.test_fraction,
             validation_fraction=facts.validation_fraction,
             timeout_seconds=facts.timeout_seconds,
+            backend=facts.backend,
         )
         return replace(spec, key=self._key(plan, spec))
 

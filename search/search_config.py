@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
@@ -27,6 +27,6 @@ class SearchConfig(BaseModel):
     )
     confirmation_seeds: int = Field(default=5, ge=0, le=1000, description="fresh seeds for winner and baselines")
     tuned_baseline: bool = Field(default=False, description="also FedAvg at its best client learning rate")
-    tuning_factors: tuple[float, ...] = Field(
+    tuning_factors: tuple[Annotated[float, Field(gt=0, le=1000)], ...] = Field(
         default=(0.25, 0.5, 2.0, 4.0), description="multiples of the learning rate tried for the tuned baseline"
     )

@@ -103,9 +103,7 @@ class Variates:
     def correct_gradient(self, prepared: tuple[RuleInputs, Tensor], weights: Tensor, gradient: Tensor) -> None:
         gradient.sub_(prepared[1], alpha=self.strength)
 
-    def finish(
-        self, prepared: tuple[RuleInputs, Tensor], weights: Tensor, num_steps: int
-    ) -> Mapping[str, Tensor]:
+    def finish(self, prepared: tuple[RuleInputs, Tensor], weights: Tensor, num_steps: int) -> Mapping[str, Tensor]:
         inputs, _ = prepared
         return {"variate": (inputs.global_vector - weights) / (num_steps * inputs.learning_rate)}
 

@@ -108,15 +108,18 @@ QUERIES: QueryTable = {"label-counts": label_counts, "broken": broken_query}
 
 
 def plain_model(factory: ModelFactory, vector: FloatArray) -> nn.Module:
-    """Return an ordinary torch module holding `vector`: parameters in order, then float buffers."""
+    """Return an ordinary torch module holding `vector`: parameters in order, then float buffers.
+
+    They lie in memory one after the other, as in the vector, since the last bits of a matrix product may depend on
+    the alignment of its operands.
+    """
     module = factory()
     tensors = [*module.parameters(), *(buffer for buffer in module.buffers() if buffer.is_floating_point())]
     assert sum(tensor.numel() for tensor in tensors) == len(vector)
-    start = 0
-    with torch.no_grad():
-        for tensor in tensors:
-            tensor.copy_(torch.from_numpy(vector[start : start + tensor.numel()].copy()).view(tensor.shape))
-            start += tensor.numel()
+    memory, start = torch.tensor(vector), 0
+    for tensor in tensors:
+        tensor.data = memory[start : start + tensor.numel()].view(tensor.shape)
+        start += tensor.numel()
     return module
 
 

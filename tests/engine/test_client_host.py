@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
@@ -31,29 +33,31 @@ from tests.engine.federations import (
 TRAINING = LocalTraining(local_epochs=2, batch_size=8, learning_rate=0.1)
 
 
-def train_call(host: ClientHost, clients: tuple[int, ...], server_round: int = 1, seed: int = 3) -> HostCall:
-    config = train_config(TRAINING, seed, server_round, "individual")
-    return HostCall(clients, Session(seed=seed, training=TRAINING), config, host.initial_vector(seed))
+def train_call(host: ClientHost, clients: tuple[int, ...], server_round: int = 1, backend: str = "auto") -> HostCall:
+    config = train_config(TRAINING, 3, server_round, "individual")
+    session = Session(seed=3, training=TRAINING, backend=backend)  # type: ignore[arg-type]
+    return HostCall(clients, session, config, host.initial_vector(3))
 
 
 def evaluate_call(host: ClientHost, clients: tuple[int, ...], session: Session) -> HostCall:
     return HostCall(clients, session, session.defaults(1), host.initial_vector(3))
 
 
+@pytest.mark.parametrize("backend", ["auto", "loop"])
 @pytest.mark.parametrize("factory", [dense, normalised, counting, dropping])
-def test_training_does_not_depend_on_the_host_s_history(factory: ModelFactory) -> None:
+def test_training_does_not_depend_on_the_host_s_history(factory: ModelFactory, backend: str) -> None:
     """One host serves three clients in turn; three fresh hosts serve one each."""
     clients = (0, 1, 5)
     host = ClientHost(uneven_federation(factory), QUERIES)
     host.train(train_call(host, (1, 0), server_round=7))
-    together = host.train(train_call(host, clients))
+    together = host.train(train_call(host, clients, backend=backend))
 
     assert together.failures == {}
     assert together.vectors is not None
     for client, vector in zip(clients, together.vectors, strict=True):
         torch.rand(client + 1)
         fresh = ClientHost(uneven_federation(factory), QUERIES)
-        alone = fresh.train(train_call(fresh, (client,)))
+        alone = fresh.train(train_call(fresh, (client,), backend=backend))
         assert alone.vectors is not None
         assert np.array_equal(alone.vectors[0], vector)
 
@@ -86,7 +90,7 @@ def test_torch_s_generator_is_put_back() -> None:
 
 
 def test_a_client_trains_on_its_training_part_with_the_round_s_batches(host: ClientHost) -> None:
-    call = train_call(host, (CORRUPTED,), server_round=4)
+    call = train_call(host, (CORRUPTED,), server_round=4, backend="loop")
     data = uneven_federation().client_data(CORRUPTED).own
     split = split_client(data.labels[data.rows], 3, CORRUPTED, 0.2)
     rows = type(data)(data.features, data.labels, data.rows[split.train])
@@ -95,7 +99,7 @@ def test_a_client_trains_on_its_training_part_with_the_round_s_batches(host: Cli
     update = train_client(
         new_model(dense, 0), torch.from_numpy(call.vector), rows, TRAINING, stream(3, "batches", 4, CORRUPTED)
     )
-    results = host.train(call)
+    results = host.train(replace(call, session=replace(call.session, backend="loop")))
 
     assert results.vectors is not None
     assert np.array_equal(results.vectors[0], update.vector)
@@ -125,7 +129,9 @@ def test_evaluation_reads_the_part_asked_for_in_both_views(host: ClientHost, par
             correct.append(int((module(torch.from_numpy(features)).argmax(1).numpy() == labels).sum()))
         assert results.num_examples[index] == len(positions)
         assert [results.num_correct[index], results.clean_num_correct[index]] == correct
-        assert (results.loss_sums[index] == results.clean_loss_sums[index]) == (client != CORRUPTED or not len(positions))
+        assert (results.loss_sums[index] == results.clean_loss_sums[index]) == (
+            client != CORRUPTED or not len(positions)
+        )
 
 
 def test_old_splits_are_forgotten_and_drawn_again_alike(host: ClientHost) -> None:

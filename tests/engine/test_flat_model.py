@@ -43,7 +43,14 @@ def test_the_layout_is_the_state_of_the_module(factory: ModelFactory) -> None:
 def test_names_are_the_module_s_and_parameters_come_first() -> None:
     layout = FlatModel(normalised()).layout
 
-    assert [slot.name for slot in layout.parameters] == ["0.weight", "0.bias", "1.weight", "1.bias", "3.weight", "3.bias"]
+    assert [slot.name for slot in layout.parameters] == [
+        "0.weight",
+        "0.bias",
+        "1.weight",
+        "1.bias",
+        "3.weight",
+        "3.bias",
+    ]
     assert [slot.name for slot in layout.buffers] == ["1.running_mean", "1.running_var"]
 
 

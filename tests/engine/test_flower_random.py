@@ -14,6 +14,12 @@ def drawn(seed: int, purpose: str, server_round: int) -> list[int]:
         return random.sample(range(1000), 20)
 
 
+def draw_and_fail() -> None:
+    with seeded_flower_random(0, "train", 1):
+        random.random()
+        raise ZeroDivisionError
+
+
 def test_inside_the_draws_depend_on_seed_purpose_and_round() -> None:
     reference = drawn(1, "train", 5)
     random.random()
@@ -28,7 +34,6 @@ def test_outside_nothing_changes_even_after_an_error() -> None:
 
     drawn(0, "train", 1)
     assert random.getstate() == before
-    with pytest.raises(ZeroDivisionError), seeded_flower_random(0, "train", 1):
-        random.random()
-        raise ZeroDivisionError
+    with pytest.raises(ZeroDivisionError):
+        draw_and_fail()
     assert random.getstate() == before

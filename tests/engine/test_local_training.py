@@ -60,8 +60,9 @@ def by_hand(
     losses = []
     for _ in range(training.local_epochs):
         rows = data.rows[generator.permutation(len(data))]
+        epoch_features, epoch_labels = torch.tensor(data.features[rows]), torch.tensor(data.labels[rows])
         for batch in batches:
-            features, labels = torch.from_numpy(data.features[rows[batch]]), torch.from_numpy(data.labels[rows[batch]])
+            features, labels = epoch_features[batch], epoch_labels[batch]
             optimizer.zero_grad()
             loss = nn.functional.cross_entropy(module(features), labels)
             losses.append((loss.item(), len(labels)))
@@ -108,7 +109,9 @@ def test_training_is_torch_s_loop_bit_for_bit(
     assert update.initial_loss is None
 
 
-@pytest.mark.parametrize("settings", [{"momentum": 0.9}, {"weight_decay": 0.1}, {"momentum": 0.4, "weight_decay": 0.02}])
+@pytest.mark.parametrize(
+    "settings", [{"momentum": 0.9}, {"weight_decay": 0.1}, {"momentum": 0.4, "weight_decay": 0.02}]
+)
 def test_momentum_and_weight_decay_are_torch_s(settings: dict[str, float]) -> None:
     data = samples(12)
     training = LocalTraining(local_epochs=3, batch_size=4, learning_rate=0.1, **settings)  # type: ignore[arg-type]

@@ -57,7 +57,7 @@ def test_integers_fit_libraries_that_take_signed_seeds() -> None:
 
 @pytest.mark.parametrize("coordinates", [(-1, "a"), (0, "a", -1)])
 def test_negative_coordinates_are_refused(coordinates: tuple[int, str]) -> None:
-    with pytest.raises(ValueError, match="non-negative|negative"):
+    with pytest.raises(ValueError, match="negative"):
         stream(*coordinates)
 
 
@@ -67,7 +67,9 @@ def test_no_two_purposes_of_the_program_share_a_key() -> None:
         purpose
         for package in ("engine", "detectors", "strategies", "search", "experiments")
         for file in (root / package).rglob("*.py")
-        for purpose in re.findall(r"\b(?:stream|integer)\([^,()]+(?:\([^()]*\)|\[[^\]]*\])?, \"([^\"]+)\"", file.read_text())
+        for purpose in re.findall(
+            r"\b(?:stream|integer)\([^,()]+(?:\([^()]*\)|\[[^\]]*\])?, \"([^\"]+)\"", file.read_text()
+        )
     }
 
     assert {"batches", "split", "initial-model", "corruption"} <= purposes

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import logging
+import math
 import random
 import time
 from collections.abc import Iterable
@@ -16,6 +16,7 @@ from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Bulyan, FedAvg, FedMedian, Result
 
+from engine.cheap_collections import cheap_collections
 from engine.client_host import ClientHost
 from engine.errors import StrategyError
 from engine.local_grid import LocalGrid
@@ -25,7 +26,7 @@ from engine.training_config import LocalTraining
 from engine.trial import RoundRecord, TrialResult, TrialSpec, run_trial
 from tests.engine.choices import FEDAVG, FLOWER_CHOICES, INDIVIDUAL, NAMED, Choice, RaisingFedAvg, Variates, spec_of
 from tests.engine.federations import EMPTY, ONE_ROW, QUERIES, SIZES, TWO_ROWS, normalised, uneven_federation
-from tests.engine.test_local_grid import WatchedGrid
+from tests.engine.test_local_grid import WatchedGrid, named_record
 
 DIVERGING = LocalTraining(learning_rate=100.0, weight_decay=10.0, batch_size=1, local_epochs=2)
 """Every step multiplies the weights by 1 − 100·10 = −999; eighty steps take them beyond float32's 3·10^38."""
@@ -88,9 +89,10 @@ def test_flower_s_strategies_run_unmodified_here_and_by_their_own_start(host: Cl
     vector = grid.initial_vector(spec.seed)
     start = flat_record(vector)
     if choice.wants.arrays == "named":
-        start = ArrayRecord.from_numpy_ndarrays([]) if False else _named(grid, vector)
+        start = named_record(grid, vector)
     strategy = choice.build(Cohort(7, 7, 0.1))
-    by_flower = strategy.start(grid=grid, initial_arrays=start, num_rounds=spec.num_rounds)
+    with cheap_collections():
+        by_flower = strategy.start(grid=grid, initial_arrays=start, num_rounds=spec.num_rounds)
 
     assert result.error is None
     assert result.status == "completed"
@@ -107,12 +109,6 @@ def test_flower_s_strategies_run_unmodified_here_and_by_their_own_start(host: Cl
     }
 
 
-def _named(grid: LocalGrid, vector: np.ndarray) -> ArrayRecord:
-    from flwr.app import Array
-
-    return ArrayRecord({name: Array(value.copy()) for name, value in grid.facts.layout.split(vector).items()})
-
-
 def test_merged_named_and_individual_fedavg_agree(host: ClientHost) -> None:
     """The named and the flat individual replies give the same bits; the exact mean differs by float32 rounding.
 
@@ -120,7 +116,8 @@ def test_merged_named_and_individual_fedavg_agree(host: ClientHost) -> None:
     amplifies it.
     """
     merged, individual, named = (
-        result_of(spec_of(FLOWER_CHOICES[name]), host).vector for name in ("fedavg", "fedavg-individual", "fedavg-named")
+        result_of(spec_of(FLOWER_CHOICES[name]), host).vector
+        for name in ("fedavg", "fedavg-individual", "fedavg-named")
     )
 
     assert merged is not None
@@ -130,11 +127,12 @@ def test_merged_named_and_individual_fedavg_agree(host: ClientHost) -> None:
 
 
 def test_training_learns(host: ClientHost) -> None:
-    """The labels are a linear function: 30 rounds halve the loss of the first."""
+    """Better than knowing nothing: guessing three classes alike costs ln 3 and is right in a third of the rows."""
     result = result_of(spec_of(FEDAVG, num_rounds=30), host)
 
-    assert result.rounds[-1].loss < result.rounds[0].loss / 2
-    assert result.rounds[-1].train_loss < result.rounds[0].train_loss / 2
+    assert result.rounds[-1].loss < math.log(3)
+    assert result.rounds[-1].clean_loss < math.log(3)
+    assert result.rounds[-1].train_loss < math.log(3)
     assert result.fitness > 1 / 3
 
 
@@ -305,9 +303,11 @@ class Misfit:
         raise StrategyError(f"misfit must have 99 clients, got {cohort.num_clients}")
 
 
-def test_a_strategy_that_does_not_fit_is_the_user_s_error(host: ClientHost) -> None:
-    with pytest.raises(StrategyError, match="must have 99 clients, got 7"):
-        result_of(spec_of(Misfit()), host)  # type: ignore[arg-type]
+def test_a_strategy_that_can_t_be_built_fails_the_trial_alone(host: ClientHost) -> None:
+    result = result_of(spec_of(Misfit()), host)  # type: ignore[arg-type]
+
+    assert (result.status, result.fitness, result.rounds) == ("failed", 0.0, ())
+    assert result.error == "could not start: StrategyError: misfit must have 99 clients, got 7"
 
 
 class WrongShape(FedMedian):
@@ -427,8 +427,3 @@ def test_arrays_come_as_the_strategy_needs_them(host: ClientHost) -> None:
         assert result_of(spec_of(Choice(Looking, wants=needs), num_rounds=1), host).error is None
 
     assert seen == [["0.weight", "0.bias", "2.weight", "2.bias"], ["flat"]]
-
-
-def test_flower_may_be_silenced() -> None:
-    """Flower logs every round of every trial at INFO; its logger is the one to set."""
-    assert logging.getLogger("flwr").name == "flwr"

@@ -1,0 +1,127 @@
+"""Dense nets of many clients at once: forward and backward passes by batched matrix products.
+
+A stack is `[Flatten] Linear (ReLU Linear)*`. The gradient of the mean cross-entropy is written out by hand: with
+p = softmax(z) of the last layer and r rows in a client's batch, dz = (p - onehot(y)) / r, dW = dzᵀ h, db = Σ dz, and
+dh = dz W where the ReLU below let something through.
+
+Every product is one independent matrix product a client, of a size that depends on that client alone. So a client's
+numbers do not depend on which others are in its block, nor on how many.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from engine.parameters import ParameterLayout
+
+
+@dataclass(frozen=True)
+class DenseLayer:
+    """Where one linear layer's weights and bias are in the flat vector."""
+
+    start: int
+    num_inputs: int
+    num_outputs: int
+
+    @property
+    def bias_start(self) -> int:
+        """Where the bias begins."""
+        return self.start + self.num_inputs * self.num_outputs
+
+    @property
+    def stop(self) -> int:
+        """Where the next layer begins."""
+        return self.bias_start + self.num_outputs
+
+    def weight(self, vectors: Tensor) -> Tensor:
+        """Return the weights as a view, shape `(clients, outputs, inputs)`."""
+        return vectors[:, self.start : self.bias_start].view(-1, self.num_outputs, self.num_inputs)
+
+    def bias(self, vectors: Tensor) -> Tensor:
+        """Return the bias as a view, shape `(clients, outputs)`."""
+        return vectors[:, self.bias_start : self.stop]
+
+
+@dataclass(frozen=True)
+class DenseStack:
+    """The layers, first to last."""
+
+    layers: tuple[DenseLayer, ...]
+
+    @classmethod
+    def of(cls, module: nn.Module, layout: ParameterLayout) -> DenseStack | None:
+        """Return the stack that a module is, or None if it is something else."""
+        if not isinstance(module, nn.Sequential) or layout.buffers:
+            return None
+        parts = list(module)
+        if parts and isinstance(parts[0], nn.Flatten) and (parts[0].start_dim, parts[0].end_dim) == (1, -1):
+            parts = parts[1:]
+        linear, between = parts[::2], parts[1::2]
+        if not linear or len(linear) != len(between) + 1:
+            return None
+        if not all(type(part) is nn.ReLU for part in between):
+            return None
+        layers, start = [], 0
+        for part in linear:
+            if type(part) is not nn.Linear or part.bias is None:
+                return None
+            layers.append(DenseLayer(start, part.in_features, part.out_features))
+            start = layers[-1].stop
+        return cls(tuple(layers)) if start == layout.size else None
+
+    @property
+    def num_inputs(self) -> int:
+        """Features a row."""
+        return self.layers[0].num_inputs
+
+    def activations(self, vectors: Tensor, rows: Tensor) -> list[Tensor]:
+        """Run the stack.
+
+        Args:
+            vectors: Parameters, shape `(clients, params)`.
+            rows: Shape `(clients, rows, inputs)`.
+
+        Returns:
+            The rows, the hidden layers' outputs and the logits, each `(clients, rows, width)`.
+        """
+        outputs = [rows]
+        for layer in self.layers:
+            bias = layer.bias(vectors).unsqueeze(1)
+            outputs.append(torch.baddbmm(bias, outputs[-1], layer.weight(vectors).transpose(1, 2)))
+            if layer is not self.layers[-1]:
+                outputs[-1].relu_()
+        return outputs
+
+    def loss_and_gradient(
+        self, vectors: Tensor, rows: Tensor, labels: Tensor, shares: Tensor, gradient: Tensor
+    ) -> Tensor:
+        """Write the gradient of each client's mean cross-entropy and return the losses.
+
+        Args:
+            vectors: Parameters, shape `(clients, params)`.
+            rows: Shape `(clients, rows, inputs)`; padded rows hold any finite values.
+            labels: Shape `(clients, rows)`.
+            shares: Weight of each row, 1 / rows of its client, 0 for padding; shape `(clients, rows)`.
+            gradient: Overwritten, shape `(clients, params)`.
+
+        Returns:
+            Mean loss of each client, shape `(clients,)`.
+        """
+        outputs = self.activations(vectors, rows)
+        logs = torch.log_softmax(outputs.pop(), dim=2)
+        picked = logs.gather(2, labels.unsqueeze(2)).squeeze(2)
+        losses = -(picked * shares).sum(dim=1)
+        delta = logs.exp_()
+        delta.scatter_add_(2, labels.unsqueeze(2), torch.full_like(labels, -1, dtype=delta.dtype).unsqueeze(2))
+        delta *= shares.unsqueeze(2)
+        for layer in reversed(self.layers):
+            below = outputs.pop()
+            torch.bmm(delta.transpose(1, 2), below, out=layer.weight(gradient))
+            torch.sum(delta, dim=1, out=layer.bias(gradient))
+            if outputs:
+                delta = torch.bmm(delta, layer.weight(vectors))
+                delta *= below > 0
+        return losses

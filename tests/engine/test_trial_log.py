@@ -1,0 +1,210 @@
+"""The log: one file a trial, one schema, one tidy table."""
+
+from __future__ import annotations
+
+import json
+import logging
+import math
+import shutil
+from dataclasses import replace
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from engine.trial_log import TrialLog, TrialRecord, log_schema
+
+PARAMETERS = {"server_momentum": "float", "num_malicious": "int", "mode": "str"}
+PHASES = ("configure", "train", "aggregate", "evaluate", "checkpoint", "hosts")
+RECORD = TrialRecord(
+    study="demo",
+    trial=4,
+    key="0123456789abcdef",
+    phase="search",
+    generation=2,
+    searcher="genetic",
+    strategy="fedavgm",
+    parameters={"server_momentum": 0.25, "unknown": [1, "two"]},
+    seed=2**40,
+    learning_rate=0.1,
+    status="completed",
+    error=None,
+    fitness=0.75,
+    own_fitness=0.75,
+    clean_fitness=0.5,
+    round_accuracy=(0.5, 0.75),
+    round_clean_accuracy=(0.25, 0.5),
+    round_loss=(1.5, 1.0),
+    round_clean_loss=(1.75, 1.25),
+    round_train_loss=(2.0, math.inf),
+    client=(0, 1),
+    client_num_examples=(8, 3),
+    client_accuracy=(0.75, 0.5),
+    client_clean_accuracy=(0.5, 0.25),
+    dropped_clients={"1:4": "no rows"},
+    seconds={"total": 1.5, **dict.fromkeys(PHASES, 0.25)},
+    versions={"flwr": "1.41"},
+    config_hash="abc",
+    config='{"a": 1}',
+    finished_at=datetime(2026, 5, 4, 3, 2, 1, 123456, tzinfo=UTC),
+)
+FAILED = replace(
+    RECORD,
+    trial=0,
+    key="fedcba9876543210",
+    strategy="krum",
+    parameters={"num_malicious": 2, "mode": "strict"},
+    status="failed",
+    error="round 1: diverged",
+    fitness=0.0,
+    **{f"round_{name}": () for name in ("accuracy", "clean_accuracy", "loss", "clean_loss", "train_loss")},
+    client=(),
+    client_num_examples=(),
+    client_accuracy=(),
+    client_clean_accuracy=(),
+)
+BARE = replace(FAILED, trial=2, key="bare0", strategy="fedavg", parameters={}, error="x", dropped_clients={})
+
+
+def log_in(folder: Path) -> TrialLog:
+    return TrialLog(folder, PARAMETERS)  # type: ignore[arg-type]
+
+
+def files_below(folder: Path) -> list[str]:
+    return sorted(str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file())
+
+
+def test_records_come_back_as_they_were_by_number(tmp_path: Path) -> None:
+    log = log_in(tmp_path)
+    for record in (RECORD, FAILED, BARE):
+        log.append(record)
+
+    assert log.read() == [FAILED, BARE, RECORD]
+    assert log_in(tmp_path).read() == [FAILED, BARE, RECORD]
+
+
+def test_an_empty_log(tmp_path: Path) -> None:
+    assert log_in(tmp_path / "nowhere").read() == []
+
+
+def test_pandas_reads_the_folder_as_one_tidy_table(tmp_path: Path) -> None:
+    log = log_in(tmp_path)
+    for record in (FAILED, BARE, RECORD):
+        log.append(record)
+
+    table = pd.read_parquet(tmp_path / "trials").set_index("trial").sort_index()
+
+    assert table.index.tolist() == [0, 2, 4]
+    assert table["strategy"].tolist() == ["krum", "fedavg", "fedavgm"]
+    assert table["status"].tolist() == ["failed", "failed", "completed"]
+    assert table["num_rounds"].tolist() == [0, 0, 2]
+    assert table["round_accuracy"][4].tolist() == [0.5, 0.75]
+    assert table["round_accuracy"][0].tolist() == []
+    assert table["param_server_momentum"].isna().tolist() == [True, True, False]
+    assert table["param_server_momentum"][4] == 0.25
+    assert table["param_num_malicious"][0] == 2
+    assert table["param_mode"][0] == "strict"
+    assert json.loads(table["parameters"][4]) == RECORD.parameters
+    assert table["seconds"][4] == 1.5
+    assert str(table["finished_at"].dtype) == "datetime64[us, UTC]"
+
+
+def test_every_file_has_one_schema_whatever_its_trial_holds(tmp_path: Path) -> None:
+    log = log_in(tmp_path)
+    schemas = [pq.read_schema(log.append(record)) for record in (FAILED, BARE, RECORD)]
+
+    assert all(schema.equals(log_schema(PARAMETERS)) for schema in schemas)  # type: ignore[arg-type]
+    types = dict(zip(schemas[0].names, schemas[0].types, strict=True))
+    assert types["param_server_momentum"] == pa.float64()
+    assert types["param_num_malicious"] == pa.int64()
+    assert types["param_mode"] == pa.string()
+    assert not pa.types.is_null(types["error"])
+    assert pa.types.is_list(types["round_accuracy"])
+
+
+def test_a_whole_number_is_taken_for_a_real_parameter(tmp_path: Path) -> None:
+    log = log_in(tmp_path)
+    path = log.append(replace(RECORD, parameters={"server_momentum": 1}))
+
+    assert pq.ParquetFile(path).read()["param_server_momentum"].to_pylist() == [1.0]
+
+
+def test_writing_leaves_whole_files_only(tmp_path: Path) -> None:
+    path = log_in(tmp_path).append(RECORD)
+
+    assert path == tmp_path / "trials" / "00004-0123456789ab.parquet"
+    assert files_below(tmp_path) == ["trials/00004-0123456789ab.parquet"]
+
+
+def test_a_crash_in_writing_leaves_no_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    log = log_in(tmp_path)
+    log.append(FAILED)
+
+    def crash(table: Any, path: Path) -> None:
+        path.write_bytes(b"PAR1 half")
+        raise OSError("disk full")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(pq, "write_table", crash)
+        with pytest.raises(OSError, match="disk full"):
+            log.append(RECORD)
+
+    assert files_below(tmp_path) == ["trials/00000-fedcba987654.parquet"]
+    assert log.read() == [FAILED]
+
+
+def test_what_a_killed_run_was_writing_is_passed_over(tmp_path: Path) -> None:
+    log = log_in(tmp_path)
+    log.append(FAILED)
+    (tmp_path / "trials" / ".00004-0123456789ab.parquet.4711.tmp").write_bytes(b"PAR1 half")
+
+    assert log.read() == [FAILED]
+    assert len(pd.read_parquet(tmp_path / "trials")) == 1
+    assert not (tmp_path / "quarantine").exists()
+
+
+@pytest.mark.parametrize("damage", ["truncated", "empty", "text", "another table", "other parameters", "folder"])
+def test_files_that_are_no_trials_are_set_aside_and_reported(
+    tmp_path: Path, damage: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    log = log_in(tmp_path)
+    log.append(FAILED)
+    bad = log.append(RECORD)
+    whole = bad.read_bytes()
+    if damage == "folder":
+        bad.unlink()
+        bad.mkdir()
+    elif damage == "another table":
+        pq.write_table(pa.table({"a": [1]}), bad)
+    elif damage == "other parameters":
+        bad.unlink()
+        shutil.move(TrialLog(tmp_path / "other", {"mode": "str"}).append(RECORD), bad)
+    else:
+        bad.write_bytes({"truncated": whole[: len(whole) // 2], "empty": b"", "text": b"hello"}[damage])
+
+    with caplog.at_level(logging.WARNING, logger="fedscout"):
+        records = log.read()
+
+    assert records == [FAILED]
+    assert not bad.exists()
+    assert (tmp_path / "quarantine" / bad.name).exists()
+    assert str(bad) in caplog.text
+    assert "moved to" in caplog.text
+    assert len(pd.read_parquet(tmp_path / "trials")) == 1
+    log.append(RECORD)
+    assert log.read() == [FAILED, RECORD]
+
+
+def test_a_name_in_quarantine_is_never_overwritten(tmp_path: Path) -> None:
+    log = log_in(tmp_path)
+    for content in (b"first", b"second", b"third"):
+        log.folder.mkdir(exist_ok=True)
+        (log.folder / "bad.parquet").write_bytes(content)
+        assert log.read() == []
+
+    kept = [path.read_bytes() for path in sorted((tmp_path / "quarantine").iterdir())]
+    assert sorted(kept) == [b"first", b"second", b"third"]
