@@ -10,7 +10,7 @@ from engine.messages import INITIAL_LOSS_KEY, REPLY_KEY, ROUND_KEY, SEED_KEY, Re
 from engine.strategy_contract import EngineNeeds
 from engine.training_config import LocalTraining
 
-EvaluationPart = Literal["test", "validation"]
+EvaluationPart = Literal["test", "validation", "train"]
 
 
 @dataclass(frozen=True)

@@ -29,6 +29,11 @@ class TrialRunner(Protocol):
         """What is known of the federation."""
         ...
 
+    @property
+    def num_hosts(self) -> int:
+        """Over how many hosts the clients are spread."""
+        ...
+
     def grid(self, session: Session) -> HostGrid[Any]:
         """Return a grid for messages outside a trial, such as a detector's."""
         ...
@@ -63,6 +68,11 @@ class LocalRunner:
         """What is known of the federation."""
         facts: FederationFacts = self.host.facts()
         return facts
+
+    @property
+    def num_hosts(self) -> int:
+        """One: this process."""
+        return 1
 
     def grid(self, session: Session) -> HostGrid[Any]:
         """Return a `LocalGrid`."""
@@ -109,6 +119,11 @@ class RayRunner:
         """What is known of the federation."""
         facts: FederationFacts = self.hosts.facts
         return facts
+
+    @property
+    def num_hosts(self) -> int:
+        """Number of host actors."""
+        return len(self.hosts.actors)
 
     def grid(self, session: Session) -> HostGrid[Any]:
         """Return a `RayGrid` over the hosts."""

@@ -8,11 +8,15 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 import typer
 
-from experiments.cli import detect, keys, run, search, strategies, train, trials
+from experiments.cli import bench, detect, keys, run, search, strategies, train, trials
 from experiments.package_roots import check_package_roots, own_packages_first
+
+if TYPE_CHECKING:
+    import click
 
 USER_ERROR = 2
 INTERRUPTED = 130
@@ -33,6 +37,7 @@ app.command()(train.train)
 app.command()(strategies.strategies)
 app.command()(trials.trials)
 app.command()(keys.keys)
+app.add_typer(bench.bench)
 
 
 def _exit_code(arguments: Sequence[str] | None) -> int:
@@ -43,24 +48,34 @@ def _exit_code(arguments: Sequence[str] | None) -> int:
 
     try:
         check_package_roots()
-        code = app(args=None if arguments is None else list(arguments), standalone_mode=False)
+        given = None if arguments is None else list(arguments)
+        code = app(args=given, prog_name="fedscout", standalone_mode=False)
     except click.exceptions.NoArgsIsHelpError as error:
         error.show()
         return 0
     except click.ClickException as error:
-        error.show()
+        print(f"fedscout: {_one_line(error)}", file=sys.stderr)
         return error.exit_code
     except UserError as error:
         for fault in error.faults:
             print(f"fedscout: {fault}", file=sys.stderr)
         return USER_ERROR
     except (KeyboardInterrupt, click.exceptions.Abort):
-        print("fedscout: interrupted; the same command goes on where this one stopped", file=sys.stderr)
-        return INTERRUPTED
+        code = INTERRUPTED
     except BrokenPipeError:
         sys.stderr.close()
         return 1
+    if code == INTERRUPTED:  # which typer makes of Ctrl-C
+        print("fedscout: interrupted; the same command goes on where this one stopped", file=sys.stderr)
     return code if isinstance(code, int) else 0
+
+
+def _one_line(error: click.ClickException) -> str:
+    """Return what is wrong with the command line, and where help is."""
+    context = getattr(error, "ctx", None)
+    command = context.command_path if context is not None else "fedscout"
+    text = " ".join(error.format_message().split()).rstrip(".")
+    return f"{text} (see {command} --help)"
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

@@ -11,14 +11,32 @@ import pytest
 from engine.errors import ConfigurationError, DataError
 from experiments.models import MODELS, ModelRequest
 
+SHAPES = [(kind, shape) for kind in MODELS for shape in [(7,), (3, 8, 8), (1, 28, 28), (3, 32, 32), (3, 16, 40)]]
 
-@pytest.mark.parametrize("kind", MODELS)
-@pytest.mark.parametrize("shape", [(7,), (3, 8, 8)])
-def test_logits_for_rows_of_any_shape(kind: str, shape: tuple[int, ...]) -> None:
+
+def takes(kind: str, shape: tuple[int, ...]) -> bool:
+    return kind != "lenet" or (len(shape) == 3 and min(shape[1:]) >= 16)
+
+
+@pytest.mark.parametrize(("kind", "shape"), [(kind, shape) for kind, shape in SHAPES if takes(kind, shape)])
+def test_logits_for_rows_of_a_shape_that_fits(kind: str, shape: tuple[int, ...]) -> None:
     import torch
 
     factory = MODELS[kind](ModelRequest(feature_shape=shape, num_classes=5))
     assert factory()(torch.zeros(4, *shape)).shape == (4, 5)
+
+
+@pytest.mark.parametrize("shape", [shape for kind, shape in SHAPES if kind == "lenet" and not takes(kind, shape)])
+def test_lenet_refuses_what_is_no_image_or_too_small(shape: tuple[int, ...]) -> None:
+    with pytest.raises(DataError, match=r"needs images of shape \(channels, height, width\) with at least 16 pixels"):
+        MODELS["lenet"](ModelRequest(shape, 5))
+
+
+def test_lenet_is_the_published_one_on_32_pixels() -> None:
+    """LeCun et al. 1998, section II: 6 and 16 maps of 5 x 5, 120, 84 and 10 units; here with full connections."""
+    counted = sum(p.numel() for p in MODELS["lenet"](ModelRequest((1, 32, 32), 10))().parameters())
+    convolutions = (25 + 1) * 6 + (6 * 25 + 1) * 16
+    assert counted == convolutions + (16 * 25 + 1) * 120 + (120 + 1) * 84 + (84 + 1) * 10
 
 
 def num_parameters(kind: str, hidden: tuple[int, ...] = (64, 32)) -> int:
@@ -49,7 +67,7 @@ def test_dense_net_is_not_linear_and_linear_one_is() -> None:
 def test_factory_travels_and_follows_the_seed(kind: str) -> None:
     import torch
 
-    factory = MODELS[kind](ModelRequest((6,), 3))
+    factory = MODELS[kind](ModelRequest((1, 28, 28), 3))
     twin = pickle.loads(pickle.dumps(factory))
     assert twin == factory
     vectors = []

@@ -1,0 +1,1 @@
+"""Measurements of the program by itself, each behind a `fedscout bench` command."""
