@@ -81,6 +81,7 @@ class ClientHost:
         merged = call.config[REPLY_KEY] == "merged"
         uniform = call.session.needs.weighted_by == NUM_CLIENTS_KEY
         total = np.zeros(len(received), np.int64)
+        exponents = exact_mean.exponents(call.vector)
         vectors: list[FloatArray] = []
         works = []
         for client in call.clients:
@@ -103,8 +104,9 @@ class ClientHost:
                 results.states[work.client] = update.state
             if not merged:
                 vectors.append(update.vector)
-            elif exact_mean.representable(update.vector):
-                total += exact_mean.scaled(update.vector, 1 if uniform else len(work.data), self._weight_bits)
+            elif exact_mean.representable(update.vector, exponents):
+                weight = 1 if uniform else len(work.data)
+                total += exact_mean.scaled(update.vector, weight, self._weight_bits - exponents)
             else:
                 results.diverged.append(work.client)
         if merged:

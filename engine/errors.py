@@ -7,6 +7,7 @@ FedscoutError
 │   ├── DataError             a data set: file, column, label, partition
 │   ├── StrategyError         a strategy's parameters, or a strategy that does not fit the federation
 │   └── LogError              the output folder: another configuration, an unreadable state
+├── EngineError           a host or a task was lost for good; the study stops, and can be continued
 └── TrialError            a trial that can't go on; the study records the reason and fitness 0
 ```
 
@@ -51,6 +52,10 @@ class StrategyError(UserError):
 
 class LogError(UserError):
     """The output folder can't be used as asked."""
+
+
+class EngineError(FedscoutError):
+    """The machinery failed, not the trial: nothing is logged, and the same command goes on later."""
 
 
 class TrialError(FedscoutError):

@@ -24,6 +24,7 @@ from flwr.serverapp import Grid
 from flwr.supercore.run import Run
 
 from engine.client_rule import ClientState
+from engine.errors import TrialError
 from engine.evaluation import Evaluation, fold_evaluation
 from engine.federation import FloatArray
 from engine.host_calls import FederationFacts, HostCall, shard
@@ -33,6 +34,9 @@ from engine.session import Session
 
 CLIENT_FAILED = 1000
 """Error code of a client's failure; Flower's own codes lie below 100."""
+
+PATIENCE = 15
+"""Flower asks for nodes once a second while it waits for more of them."""
 
 Handle = TypeVar("Handle")
 
@@ -47,6 +51,7 @@ class Job(Generic[Handle]):
     config: Mapping[str, Any]
     calls: list[HostCall]
     handles: list[Handle] = field(default_factory=list)
+    vector: FloatArray | None = None
     evaluation: Evaluation | None = None
     replies: dict[str, Message] | None = None
 
@@ -69,11 +74,12 @@ class HostGrid(Grid, Generic[Handle]):
         self.session = session or Session()
         self.server_round = 0
         self.client_states: dict[int, ClientState] = {}
-        self.compute_seconds = 0.0
+        self._compute_seconds = 0.0
         self._merge_on_hosts = merge_on_hosts
         self._host_of = balance(facts.client_rows, num_hosts)
         self._replies = TrainReplies(facts, self.session.needs.weighted_by)
         self._message_ids = itertools.count(1)
+        self._asked_for_nodes = 0
         self._jobs: dict[str, Job[Handle]] = {}
         self._last_evaluation: tuple[bytes, int, Evaluation] | None = None
         self._run = Run.create_empty(run_id=1)
@@ -93,7 +99,7 @@ class HostGrid(Grid, Generic[Handle]):
         """Return a finished call's result.
 
         Raises:
-            TrialError: If the host was lost for good.
+            EngineError: If the host was lost for good.
         """
 
     @abstractmethod
@@ -118,11 +124,20 @@ class HostGrid(Grid, Generic[Handle]):
         return Message(content, dst_node_id, message_type, group_id=group_id, ttl=ttl)
 
     def get_node_ids(self) -> Iterable[int]:
-        """Return the node ids of all clients, ascending."""
+        """Return the node ids of all clients, ascending.
+
+        Raises:
+            TrialError: If it is asked again and again without a message being sent, as Flower's sampling does when it
+                waits for more nodes than there are.
+        """
+        self._asked_for_nodes += 1
+        if self._asked_for_nodes > PATIENCE:
+            raise TrialError(f"the strategy waits for more clients than the {self.facts.num_clients} that there are")
         return [node_of(client) for client in range(self.facts.num_clients)]
 
     def push_messages(self, messages: Iterable[Message]) -> Iterable[str]:
         """Start the work of messages and return their ids, in order."""
+        self._asked_for_nodes = 0
         ids = []
         groups: dict[tuple[str, int], dict[int, Message]] = {}
         for message in messages:
@@ -158,19 +173,28 @@ class HostGrid(Grid, Generic[Handle]):
 
     # -- beyond Flower's interface -----------------------------------------------------------------------------------
 
-    def evaluate_all(self, arrays: ArrayRecord) -> Evaluation:
+    def evaluate_all(self, arrays: ArrayRecord, timeout: float | None = None) -> Evaluation:
         """Score a model on every client, without messages: the trial's own evaluation.
 
         A strategy that afterwards evaluates the same arrays is answered from this result.
+
+        Raises:
+            TrialError: If it takes longer than `timeout` seconds.
         """
         named = FLAT_KEY not in arrays
         vector = self.flat_vector(arrays)
         job: Job[Handle] = Job(MessageType.EVALUATE, {}, named, self._config({}), [])
         self._launch(job, range(self.facts.num_clients), vector=vector)
-        self._wait(job.handles, None)
+        if not self._wait(job.handles, timeout):
+            raise TrialError(f"the evaluation was not done within the {timeout:.1f} s that were left")
         evaluation = fold_evaluation(self._results(job))
         self._last_evaluation = (vector.tobytes(), self.session.seed, evaluation)
         return evaluation
+
+    def take_compute_seconds(self) -> float:
+        """Return the hosts' compute time since this was last asked."""
+        seconds, self._compute_seconds = self._compute_seconds, 0.0
+        return seconds
 
     def flat_vector(self, arrays: ArrayRecord) -> FloatArray:
         """Return the flat vector of a flat or named record.
@@ -205,7 +229,7 @@ class HostGrid(Grid, Generic[Handle]):
         if len(records) != 1:
             raise ValueError(f"a {message_type} message must hold exactly one ArrayRecord, got {len(records)}")
         job.layout_named = FLAT_KEY not in records[0]
-        vector = self.flat_vector(records[0])
+        vector = job.vector = self.flat_vector(records[0])
         if message_type == MessageType.EVALUATE and self._last_evaluation is not None:
             known, seed, evaluation = self._last_evaluation
             if seed == config[SEED_KEY] and known == vector.tobytes():
@@ -232,7 +256,7 @@ class HostGrid(Grid, Generic[Handle]):
 
     def _results(self, job: Job[Handle]) -> list[Any]:
         results = [self._result(handle) for handle in job.handles]
-        self.compute_seconds += sum(result.seconds for result in results)
+        self._compute_seconds += sum(result.seconds for result in results)
         return results
 
     def _collect(self, message_ids: list[str], timeout: float | None) -> list[Message]:
@@ -257,7 +281,9 @@ class HostGrid(Grid, Generic[Handle]):
             results = self._results(job)
             for result in results:
                 self._keep_states(result.states)
-            contents, failures = self._replies.train(job.config[REPLY_KEY] == "merged", job.layout_named, results)
+            assert job.vector is not None
+            merged = job.config[REPLY_KEY] == "merged"
+            contents, failures = self._replies.train(job.vector, merged, job.layout_named, results)
         elif job.message_type == MessageType.QUERY:
             contents, failures = query_contents(self._results(job))
         else:

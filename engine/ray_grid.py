@@ -15,7 +15,7 @@ import numpy as np
 import ray
 from ray.exceptions import RayError
 
-from engine.errors import TrialError
+from engine.errors import EngineError
 from engine.federation import Federation, FloatArray
 from engine.grid import HostGrid
 from engine.host_calls import FederationFacts, HostCall
@@ -26,6 +26,7 @@ INLINE_BYTES = 100_000
 """Larger models are put into the object store once a job instead of travelling with each call."""
 
 RESTARTS = 100
+START_SECONDS = 180.0
 
 
 @dataclass(frozen=True)
@@ -55,6 +56,9 @@ def start_hosts(federation: Federation, queries: QueryTable, num_hosts: int) -> 
         federation: Placed in the object store once.
         queries: The aggregates that clients are willing to give.
         num_hosts: How many; more than CPUs is allowed and slower.
+
+    Raises:
+        EngineError: If they are not up in time, as when other work holds the cluster's CPUs.
     """
     from engine.host_actor import HostActor  # torch, which a driver or a trial task does without
 
@@ -70,8 +74,30 @@ def start_hosts(federation: Federation, queries: QueryTable, num_hosts: int) -> 
     reference = ray.put(federation)
     actor = ray.remote(HostActor).options(**options)
     actors = tuple(actor.remote([reference], queries) for _ in range(num_hosts))
-    facts: FederationFacts = ray.get(actors[0].facts.remote())
-    return RayHosts(actors=actors, facts=facts, federation=reference)
+    return RayHosts(actors=actors, facts=_first_facts(actors, cpus), federation=reference)
+
+
+def _first_facts(actors: Sequence[Any], cpus: float) -> FederationFacts:
+    """Wait until all hosts answer; end them if they do not."""
+    asked = [actor.facts.remote() for actor in actors]
+    ready, waiting = ray.wait(asked, num_returns=len(asked), timeout=START_SECONDS)
+    try:
+        if waiting:
+            raise EngineError(
+                f"{len(actors)} hosts must be up within {START_SECONDS:.0f} s, {len(ready)} were; of the cluster's "
+                f"{cpus:g} CPUs {ray.available_resources().get('CPU', 0.0):g} are free"
+            )
+        facts: FederationFacts = ray.get(asked[0])
+    except (RayError, EngineError) as error:
+        for actor in actors:
+            ray.kill(actor)
+        raise EngineError(_lost(error)) from error
+    return facts
+
+
+def _lost(error: Exception) -> str:
+    first = next(iter(str(error).strip().splitlines()), type(error).__name__)
+    return first if isinstance(error, EngineError) else f"a host was lost: {first}"
 
 
 class RayGrid(HostGrid[Any]):
@@ -90,7 +116,7 @@ class RayGrid(HostGrid[Any]):
 
     def initial_vector(self, seed: int) -> FloatArray:
         """Return the initial model of a seed, shape `(params,)`."""
-        vector: FloatArray = ray.get(self._hosts.actors[0].initial_vector.remote(seed))
+        vector: FloatArray = self._result(self._hosts.actors[0].initial_vector.remote(seed))
         return vector
 
     def _start(self, host: int, method: str, call: HostCall) -> Any:
@@ -112,4 +138,4 @@ class RayGrid(HostGrid[Any]):
         try:
             return ray.get(handle)
         except RayError as error:
-            raise TrialError(f"a host was lost: {str(error).strip().splitlines()[0]}") from error
+            raise EngineError(_lost(error)) from error

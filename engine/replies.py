@@ -42,10 +42,11 @@ class TrainReplies:
         self._weighted_by = weighted_by
         self._weight_bits = exact_mean.fraction_bits(max(1, int(facts.client_rows.sum())))
 
-    def train(self, merged: bool, named: bool, results: Sequence[TrainResults]) -> Contents:
+    def train(self, received: FloatArray, merged: bool, named: bool, results: Sequence[TrainResults]) -> Contents:
         """Return the contents for one job.
 
         Args:
+            received: The global model that the clients were sent.
             merged: Whether one mean answers for all clients.
             named: Whether arrays go by the model's names, or as one flat vector.
             results: Of the hosts.
@@ -55,7 +56,7 @@ class TrainReplies:
         if merged:
             if not metrics:
                 return {}, failures
-            vector = self._exact_mean(results, metrics)
+            vector = self._exact_mean(received, results, metrics)
             return {next(iter(metrics)): self._content(vector, self._merged_metrics(metrics), named)}, failures
         contents = {}
         for result in results:
@@ -69,9 +70,13 @@ class TrainReplies:
         record = ArrayRecord({name: Array(np.ascontiguousarray(value)) for name, value in arrays.items()})
         return RecordDict({ARRAYS_KEY: record, METRICS_KEY: MetricRecord(dict(metrics))})
 
-    def _exact_mean(self, results: Sequence[TrainResults], metrics: Mapping[int, Metrics]) -> FloatArray:
+    def _exact_mean(
+        self, received: FloatArray, results: Sequence[TrainResults], metrics: Mapping[int, Metrics]
+    ) -> FloatArray:
         """Fold sums or individual vectors into the exact mean; NaN throughout if a client diverged."""
         total = np.zeros(self._layout.size, np.int64)
+        exponents = exact_mean.exponents(received)
+        bits = self._weight_bits - exponents
         diverged = False
         for result in results:
             if result.total is not None:
@@ -80,13 +85,13 @@ class TrainReplies:
                 continue
             assert result.vectors is not None
             for client, vector in zip(result.clients, result.vectors, strict=True):
-                if exact_mean.representable(vector):
+                if exact_mean.representable(vector, exponents):
                     weight = int(metrics[client][self._weighted_by])
-                    total += exact_mean.scaled(vector, weight, self._weight_bits)
+                    total += exact_mean.scaled(vector, weight, bits)
                 else:
                     diverged = True
         weight_sum = sum(int(entry[self._weighted_by]) for entry in metrics.values())
-        vector = exact_mean.mean(total, weight_sum, self._weight_bits)
+        vector = exact_mean.mean(total, weight_sum, bits)
         return np.full_like(vector, np.nan) if diverged else vector
 
     def _merged_metrics(self, metrics: Mapping[int, Metrics]) -> Metrics:

@@ -23,10 +23,10 @@ from threadpoolctl import threadpool_limits
 
 from engine.cheap_collections import cheap_collections
 from engine.checkpoint import CheckpointStore
-from engine.errors import TrialError
+from engine.errors import EngineError, TrialError
 from engine.evaluation import Evaluation
 from engine.federation import FloatArray
-from engine.flower_random import seeded_flower_random
+from engine.global_random import seeded_global_random
 from engine.grid import HostGrid
 from engine.messages import METRICS_KEY, NUM_EXAMPLES_KEY, client_of, flat_record, train_config
 from engine.session import EvaluationPart, Session
@@ -174,7 +174,7 @@ class _Trial:
     """The rounds of one trial over one grid."""
 
     def __init__(self, spec: TrialSpec, grid: HostGrid[Any], store: CheckpointStore, on_round: OnRound | None) -> None:
-        self._started = time.perf_counter()
+        self._counted_until = time.perf_counter()
         self._spec = spec
         self._on_round = on_round
         self._grid = grid
@@ -206,14 +206,15 @@ class _Trial:
             else:
                 for server_round in range(self._progress.server_round + 1, self._spec.num_rounds + 1):
                     self._round(server_round)
+        except EngineError:
+            raise
         except TrialError as error:
             status, reason = "failed", str(error)
         except Exception as error:  # a strategy of anybody's may raise anything; the study goes on
             last = self._progress.server_round
             status, reason = "failed", f"round {last + 1}: {type(error).__name__}: {error}"
         progress = self._progress
-        progress.seconds["total"] = progress.seconds.get("total", 0.0) + time.perf_counter() - self._started
-        progress.seconds["hosts"] = progress.seconds.get("hosts", 0.0) + self._grid.compute_seconds
+        self._count_time()
         keep = self._spec.keep_model and status == "completed"
         vector = self._grid.flat_vector(_record(progress.arrays)) if keep else None
         return TrialResult(
@@ -226,7 +227,7 @@ class _Trial:
         config = train_config(spec.training, spec.seed, server_round, self._needs.replies, self._needs.initial_loss)
         arrays = _record(progress.arrays)
         clock = _Clock(progress.seconds)
-        with seeded_flower_random(spec.seed, "train", server_round):
+        with seeded_global_random(spec.seed, "train", server_round):
             messages = list(strategy.configure_train(server_round, arrays, ConfigRecord(dict(config)), self._grid))
         clock.lap("configure")
         replies = list(self._grid.send_and_receive(messages, timeout=self._time_left(server_round)))
@@ -239,7 +240,7 @@ class _Trial:
         train_loss = _train_loss(replies)
         self._time_left(server_round)
         clock.lap("train")
-        with cheap_collections():
+        with cheap_collections(), seeded_global_random(spec.seed, "aggregate", server_round):
             aggregated, _ = strategy.aggregate_train(server_round, replies)
         if aggregated is None:
             first = next(iter(failures.values()), "the strategy skipped it")
@@ -254,21 +255,23 @@ class _Trial:
         progress.server_round = server_round
         progress.client_states = self._grid.client_states
         if self._store.due(server_round) and server_round < spec.num_rounds:
+            self._count_time()
             self._store.save(spec.key, progress)
             clock.lap("checkpoint")
 
     def _evaluate(self, server_round: int, train_loss: float) -> None:
         """Score every client, then let a strategy that asked for it evaluate as it wishes."""
         strategy, arrays = self._progress.strategy, _record(self._progress.arrays)
-        self._keep(self._grid.evaluate_all(arrays), server_round, train_loss)
+        self._keep(self._grid.evaluate_all(arrays, self._time_left(server_round)), server_round, train_loss)
         if not self._needs.sees_evaluation:
             return
-        with seeded_flower_random(self._spec.seed, "evaluate", server_round):
+        with seeded_global_random(self._spec.seed, "evaluate", server_round):
             config = ConfigRecord({"seed": self._spec.seed})
             messages = list(strategy.configure_evaluate(server_round, arrays, config, self._grid))
         if messages:
             replies = self._grid.send_and_receive(messages, timeout=self._time_left(server_round))
-            strategy.aggregate_evaluate(server_round, replies)
+            with seeded_global_random(self._spec.seed, "aggregate-evaluate", server_round):
+                strategy.aggregate_evaluate(server_round, replies)
 
     def _keep(self, evaluation: Evaluation, server_round: int, train_loss: float) -> None:
         if evaluation.failures:
@@ -298,11 +301,12 @@ class _Trial:
             self._grid.server_round = server_round + 1
             progress.arrays = _finite_arrays(arrays, server_round)
             if server_round:
-                self._keep(self._grid.evaluate_all(_record(progress.arrays)), server_round, float("nan"))
+                left = self._time_left(server_round)
+                self._keep(self._grid.evaluate_all(_record(progress.arrays), left), server_round, float("nan"))
                 progress.server_round = server_round
 
         self._grid.server_round = 1
-        with seeded_flower_random(spec.seed, "start", 0):
+        with seeded_global_random(spec.seed, "start", 0):
             result = progress.strategy.start(
                 grid=self._grid,
                 initial_arrays=_record(progress.arrays),
@@ -316,6 +320,13 @@ class _Trial:
             raise TrialError(f"{type(progress.strategy).__name__}.start gave no model")
         if not progress.rounds:
             score(spec.num_rounds, result.arrays)
+
+    def _count_time(self) -> None:
+        """Add what passed since the last count, here and on the hosts; a resumed trial goes on from its checkpoint."""
+        now, seconds = time.perf_counter(), self._progress.seconds
+        seconds["total"] = seconds.get("total", 0.0) + now - self._counted_until
+        seconds["hosts"] = seconds.get("hosts", 0.0) + self._grid.take_compute_seconds()
+        self._counted_until = now
 
     def _time_left(self, server_round: int) -> float | None:
         if self._deadline is None:
@@ -352,11 +363,16 @@ def run_trial(
         grid: A grid made with `spec.session()`; not shared with another trial.
         store: Where checkpoints are kept; None keeps none.
         on_round: Called after each round.
+
+    Raises:
+        EngineError: If hosts were lost for good; everything that the trial itself does wrong is in its result.
     """
     claim_task_identity()
     with threadpool_limits(limits=1):
         try:
             trial = _Trial(spec, grid, store or CheckpointStore(None), on_round)
+        except EngineError:
+            raise
         except Exception as error:  # parameters that do not fit, a constructor of a user's that raises
             return TrialResult("failed", f"could not start: {type(error).__name__}: {error}", (), None)
         return trial.run()

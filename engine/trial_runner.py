@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from engine.checkpoint import CheckpointStore
+from engine.errors import EngineError
 from engine.grid import HostGrid
 from engine.host_calls import FederationFacts
 from engine.session import Session
@@ -134,6 +135,7 @@ class RayRunner:
     def run(self, specs: Sequence[TrialSpec], progress: Progress | None = None) -> Iterator[tuple[int, TrialResult]]:
         """Run trials side by side."""
         import ray
+        from ray.exceptions import RayError
 
         from engine.trial_task import RoundBoard, start_trial
 
@@ -150,7 +152,12 @@ class RayRunner:
                 if board is not None and progress is not None:
                     progress(board.rounds())
                 for task in done:
-                    yield running.pop(task), ray.get(task)
+                    position = running.pop(task)
+                    try:
+                        result = ray.get(task)
+                    except RayError as error:
+                        raise EngineError(f"a trial's task was lost: {_reason(error)}") from error
+                    yield position, result
         finally:
             for task in running:
                 ray.cancel(task, force=True)
@@ -164,3 +171,9 @@ class RayRunner:
     def close(self) -> None:
         """End the hosts."""
         self.hosts.stop()
+
+
+def _reason(error: Exception) -> str:
+    """Return the cause in a line; Ray wraps an error of the task into one of its own."""
+    cause = getattr(error, "cause", None) or error
+    return next(iter(str(cause).strip().splitlines()), type(cause).__name__)

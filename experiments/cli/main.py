@@ -44,7 +44,7 @@ def _exit_code(arguments: Sequence[str] | None) -> int:
     """Run one command line."""
     import click
 
-    from engine.errors import UserError
+    from engine.errors import EngineError, UserError
 
     try:
         check_package_roots()
@@ -60,6 +60,9 @@ def _exit_code(arguments: Sequence[str] | None) -> int:
         for fault in error.faults:
             print(f"fedscout: {fault}", file=sys.stderr)
         return USER_ERROR
+    except EngineError as error:
+        print(f"fedscout: {error}; what finished is in the log, and the same command goes on", file=sys.stderr)
+        return 1
     except (KeyboardInterrupt, click.exceptions.Abort):
         code = INTERRUPTED
     except BrokenPipeError:

@@ -65,7 +65,7 @@ class Choice:
             "min_evaluate_nodes": cohort.num_clients,
             "min_available_nodes": cohort.num_clients,
         }
-        return self.flower(**counts, **self.arguments)  # type: ignore[call-arg]
+        return self.flower(**counts, **self.arguments)
 
 
 FEDAVG = Choice(FedAvg)

@@ -35,7 +35,7 @@ TRAINING = LocalTraining(local_epochs=2, batch_size=8, learning_rate=0.1)
 
 def train_call(host: ClientHost, clients: tuple[int, ...], server_round: int = 1, backend: str = "auto") -> HostCall:
     config = train_config(TRAINING, 3, server_round, "individual")
-    session = Session(seed=3, training=TRAINING, backend=backend)  # type: ignore[arg-type]
+    session = Session(seed=3, training=TRAINING, backend=backend)
     return HostCall(clients, session, config, host.initial_vector(3))
 
 
@@ -116,7 +116,7 @@ def test_the_initial_model_is_the_seed_s(host: ClientHost) -> None:
 @pytest.mark.parametrize("part", ["test", "validation"])
 def test_evaluation_reads_the_part_asked_for_in_both_views(host: ClientHost, part: str) -> None:
     """The same rows of a client, as it has them and as they were before corruption."""
-    session = Session(seed=3, evaluate_on=part, validation_fraction=0.25)  # type: ignore[arg-type]
+    session = Session(seed=3, evaluate_on=part, validation_fraction=0.25)
     results = host.evaluate(evaluate_call(host, tuple(range(len(SIZES))), session))
     module = plain_model(dense, host.initial_vector(3)).eval()
 

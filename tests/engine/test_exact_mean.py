@@ -34,8 +34,8 @@ def test_order_and_grouping_do_not_change_a_bit(case: tuple[list[FloatArray], li
     terms = [exact_mean.scaled(vector, weight, bits) for vector, weight in zip(vectors, weights, strict=True)]
     reference = exact_mean.mean(np.sum(terms, axis=0), sum(weights), bits)
 
-    random.shuffle(terms)  # type: ignore[attr-defined]
-    cut = random.randint(0, len(terms))  # type: ignore[attr-defined]
+    random.shuffle(terms)
+    cut = random.randint(0, len(terms))
     zero = np.zeros(3, np.int64)
     hosts = sum(terms[:cut], zero) + sum(terms[cut:], zero)
 
@@ -107,3 +107,35 @@ def test_the_bits_follow_the_largest_total_weight() -> None:
         b = exact_mean.fraction_bits(most)
         assert 2**16 * most * 2**b < 2**62
         assert 2**16 * (2 * most + 1) * 2**b >= 2**62
+
+
+def test_the_range_grows_with_the_received_model() -> None:
+    """An element that was large before may be 2^16 times as large; one that was small is still summed finely."""
+    received = np.array([0.0, 1.0, -1.5, 3e5, 1e-20], np.float32)
+    exponents = exact_mean.exponents(received)
+    assert exponents.tolist() == [0, 1, 1, 19, 0]  # frexp: |x| < 2^e; 3e5 is between 2^18 and 2^19
+    grown = np.array([6e4, 1e5, -1e5, 3e10, 6e4], np.float32)
+    assert exact_mean.representable(grown, exponents)
+    assert not exact_mean.representable(grown)
+    for element in range(5):
+        beyond = grown.copy()
+        beyond[element] = 2.0 ** (16 + exponents[element])
+        assert not exact_mean.representable(beyond, exponents)
+
+
+@given(weighted_vectors(), arrays(np.float32, 3, elements=st.floats(-(2.0**60), 2.0**60, width=32)))
+def test_sums_do_not_overflow_and_are_as_near_in_every_range(
+    case: tuple[list[FloatArray], list[int], int], received: FloatArray
+) -> None:
+    vectors, weights, most = case
+    exponents = exact_mean.exponents(received)
+    bits = exact_mean.fraction_bits(most) - exponents
+    large = [(vector * np.exp2(exponents)).astype(np.float32) for vector in vectors]
+    assert all(exact_mean.representable(vector, exponents) for vector in large)
+    terms = [exact_mean.scaled(vector, weight, bits) for vector, weight in zip(large, weights, strict=True)]
+    exact = [sum(int(term[i]) for term in terms) for i in range(3)]
+    assert np.sum(terms, axis=0).tolist() == exact
+    result = exact_mean.mean(np.sum(terms, axis=0), sum(weights), bits)
+    for i in range(3):
+        true = Fraction(exact[i]) / sum(weights) / Fraction(2) ** int(bits[i])
+        assert abs(Fraction(float(result[i])) - true) <= Fraction(float(np.spacing(np.abs(result[i]))))

@@ -33,7 +33,7 @@ class Plus:
 
 def with_transforms(**transforms: tuple[object, ...]) -> Federation:
     keyed = {int(name.removeprefix("client")): steps for name, steps in transforms.items()}
-    return replace(uneven_federation(), transforms=keyed)  # type: ignore[arg-type]
+    return replace(uneven_federation(), transforms=keyed)
 
 
 def test_a_partition_gives_back_its_lists() -> None:

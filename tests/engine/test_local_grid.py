@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import gc
 import inspect
+import weakref
 from collections.abc import Iterable, Sequence
 from typing import Any
 
@@ -138,6 +140,19 @@ def test_pushed_messages_get_ids_in_order_and_their_replies_are_pulled_once(host
     assert list(grid.pull_messages(ids)) == []
 
 
+def test_delivered_messages_are_forgotten(host: ClientHost) -> None:
+    """Merged clients too, who have no reply of their own: a long trial must not gather its messages."""
+    grid = LocalGrid(host, session=session(needs=EngineNeeds(replies="merged")))
+    sent = messages(grid)
+    watched = [weakref.ref(message) for message in sent]
+
+    assert len(list(grid.send_and_receive(sent))) == 2
+    del sent
+    gc.collect()
+
+    assert [reference() for reference in watched] == [None] * len(SIZES)
+
+
 def test_pulling_one_by_one_is_sending_and_receiving(host: ClientHost) -> None:
     grid = LocalGrid(host, session=session())
     together = list(grid.send_and_receive(messages(grid)))
@@ -159,7 +174,7 @@ def test_unfinished_work_is_left_for_a_later_pull(host: ClientHost) -> None:
     assert list(grid.send_and_receive(messages(grid), timeout=0.01)) == []
     ids = list(grid.push_messages(messages(grid, clients=[0])))
     assert list(grid.pull_messages(ids)) == []
-    grid.__class__ = LocalGrid  # type: ignore[assignment]
+    grid.__class__ = LocalGrid
     assert len(list(grid.pull_messages(ids))) == 1
 
 
@@ -268,7 +283,7 @@ def test_a_single_row_can_t_be_batch_normalised() -> None:
 
 @pytest.mark.parametrize("replies", ["merged", "individual"])
 def test_named_and_flat_arrays_give_the_same_bits(replies: str) -> None:
-    grid = LocalGrid(uneven_federation(normalised), QUERIES, session(needs=EngineNeeds(replies=replies)))  # type: ignore[arg-type]
+    grid = LocalGrid(uneven_federation(normalised), QUERIES, session(needs=EngineNeeds(replies=replies)))
     vector = grid.initial_vector(3)
 
     flat = answered(grid.send_and_receive(messages(grid)))
@@ -282,7 +297,7 @@ def test_named_and_flat_arrays_give_the_same_bits(replies: str) -> None:
 
 @pytest.mark.parametrize("weighted_by", ["num-examples", "num-clients"])
 def test_where_the_mean_is_formed_does_not_change_a_bit(host: ClientHost, weighted_by: str) -> None:
-    needs = EngineNeeds(replies="merged", weighted_by=weighted_by)  # type: ignore[arg-type]
+    needs = EngineNeeds(replies="merged", weighted_by=weighted_by)
     at_hosts = LocalGrid(host, session=session(needs=needs))
     in_driver = LocalGrid(host, session=session(needs=needs), merge_on_hosts=False)
 

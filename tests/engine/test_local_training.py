@@ -114,7 +114,7 @@ def test_training_is_torch_s_loop_bit_for_bit(
 )
 def test_momentum_and_weight_decay_are_torch_s(settings: dict[str, float]) -> None:
     data = samples(12)
-    training = LocalTraining(local_epochs=3, batch_size=4, learning_rate=0.1, **settings)  # type: ignore[arg-type]
+    training = LocalTraining(local_epochs=3, batch_size=4, learning_rate=0.1, **settings)
 
     vector, _ = by_hand(dense, data, training, [slice(0, 4), slice(4, 8), slice(8, 12)])
 

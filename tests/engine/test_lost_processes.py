@@ -17,11 +17,13 @@ from flwr.serverapp.strategy import FedAvg
 
 from engine.checkpoint import CheckpointStore
 from engine.client_host import ClientHost
+from engine.errors import EngineError
 from engine.local_grid import LocalGrid
 from engine.messages import node_of
 from engine.queries import Arrays, QueryInputs
 from engine.ray_grid import RayGrid, RayHosts, start_hosts
 from engine.trial import TrialResult, TrialSpec, run_trial
+from engine.trial_runner import RayRunner
 from engine.trial_task import start_trial
 from tests.engine.choices import FEDAVG, Choice, Variates, spec_of
 from tests.engine.federations import SIZES, uneven_federation
@@ -124,15 +126,19 @@ def test_a_killed_trial_goes_on_from_its_checkpoint(mortal_hosts: RayHosts, host
     assert_same(result, local_result(spec_of(FEDAVG, num_rounds=4), host))
 
 
-def test_hosts_lost_for_good_fail_the_trial(mortal_hosts: RayHosts) -> None:
+def test_hosts_lost_for_good_are_no_result_of_the_trial(mortal_hosts: RayHosts) -> None:
     """The last test of these hosts: they are ended, not killed, so nothing brings them back."""
     spec = spec_of(FEDAVG)
+    rounds: list[int] = []
 
     def stop(done: int) -> None:
+        rounds.append(done)
         mortal_hosts.stop()
 
-    result = run_trial(spec, RayGrid(mortal_hosts, spec.session()), on_round=stop)
+    with pytest.raises(EngineError, match=r"^a host was lost: "):
+        run_trial(spec, RayGrid(mortal_hosts, spec.session()), on_round=stop)
+    assert rounds == [1]
 
-    assert result.status == "failed"
-    assert str(result.error).startswith("a host was lost: ")
-    assert len(result.rounds) == 1
+    runner = RayRunner(mortal_hosts, CheckpointStore(None), parallel=1)
+    with pytest.raises(EngineError, match=r"^a trial's task was lost: a host was lost: "):
+        list(runner.run([spec]))

@@ -48,7 +48,7 @@ def reference(training: LocalTraining, weights: torch.Tensor, steps: torch.Tenso
 
 @pytest.mark.parametrize("settings", SETTINGS, ids=str)
 def test_one_client_takes_torch_s_steps_bit_for_bit(settings: dict[str, object]) -> None:
-    training = LocalTraining(learning_rate=0.1, **settings)  # type: ignore[arg-type]
+    training = LocalTraining(learning_rate=0.1, **settings)
     weights, steps = start(NUM_PARAMETERS), gradients(NUM_PARAMETERS)
     expected = reference(training, weights, steps)
     optimizer = new_optimizer(training)
@@ -61,7 +61,7 @@ def test_one_client_takes_torch_s_steps_bit_for_bit(settings: dict[str, object])
 @pytest.mark.parametrize("settings", SETTINGS, ids=str)
 def test_a_block_of_clients_is_each_client_alone(settings: dict[str, object]) -> None:
     """Within two float32 steps a step: a block's vector instructions may fuse where a single row's tail does not."""
-    training = LocalTraining(learning_rate=0.1, **settings)  # type: ignore[arg-type]
+    training = LocalTraining(learning_rate=0.1, **settings)
     block, steps = start(NUM_CLIENTS, NUM_PARAMETERS), gradients(NUM_CLIENTS, NUM_PARAMETERS)
     alone = [reference(training, block[k], steps[:, k])[-1] for k in range(NUM_CLIENTS)]
     optimizer = new_optimizer(training)

@@ -78,7 +78,7 @@ def test_replies_are_those_of_the_local_grid(
 ) -> None:
     if not inline:
         monkeypatch.setattr("engine.ray_grid.INLINE_BYTES", 0)
-    session = Session(seed=3, training=TRAINING, needs=EngineNeeds(replies=replies))  # type: ignore[arg-type]
+    session = Session(seed=3, training=TRAINING, needs=EngineNeeds(replies=replies))
 
     by_ray = ask_all(RayGrid(hosts, session, merge_on_hosts))
     by_local = ask_all(LocalGrid(host, session=session))
@@ -121,7 +121,7 @@ def test_one_task_is_a_trial(hosts: RayHosts, host: ClientHost) -> None:
 
 
 def test_a_strategy_that_can_t_be_built_is_a_result(hosts: RayHosts) -> None:
-    spec = spec_of(Choice(FedAvg, {"no_such_argument": 1}))
+    spec = spec_of(Choice(FEDAVG.flower, {"no_such_argument": 1}))
 
     ((_, result),) = RayRunner(hosts, NO_STORE, parallel=1).run([spec])
 

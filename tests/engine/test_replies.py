@@ -21,6 +21,7 @@ from engine.task_identity import claim_task_identity
 LAYOUT = ParameterLayout((TensorSlot("w", (2, 2)), TensorSlot("b", (1,))))
 ROWS = np.array([30, 7, 100, 1, 12])
 FACTS = FederationFacts(5, ROWS, 3, LAYOUT, ())
+RECEIVED = np.zeros(5, np.float32)
 BITS = exact_mean.fraction_bits(int(ROWS.sum()))
 
 
@@ -31,7 +32,7 @@ def individual(clients: list[int], vectors: FloatArray, **lists: list[float]) ->
         losses=[float(client) for client in clients],
         initial_losses=[10.0 + client for client in clients],
         vectors=vectors,
-        **lists,  # type: ignore[arg-type]
+        **lists,
     )
 
 
@@ -46,7 +47,7 @@ def summed(results: TrainResults, uniform: bool) -> TrainResults:
 
 
 def merged(results: list[TrainResults], weighted_by: str = "num-examples") -> RecordDict:
-    contents, _ = TrainReplies(FACTS, weighted_by).train(True, False, results)
+    contents, _ = TrainReplies(FACTS, weighted_by).train(RECEIVED, True, False, results)
     (content,) = contents.values()
     return content
 
@@ -95,7 +96,7 @@ def test_flower_s_own_mean_agrees_within_its_rounding(seed: int, num_clients: in
     every = (np.random.default_rng(seed).normal(size=(5, 5)) * scale).astype(np.float32)[:num_clients]
     weights = ROWS[:num_clients]
     results = [individual(list(range(num_clients)), every)]
-    contents, _ = TrainReplies(FACTS, "num-examples").train(False, False, results)
+    contents, _ = TrainReplies(FACTS, "num-examples").train(RECEIVED, False, False, results)
     request = Message(RecordDict(), 2, "train")
     replies = [Message(content, reply_to=request) for content in contents.values()]
 
@@ -122,9 +123,9 @@ def test_one_diverged_client_makes_the_whole_mean_nan(value: float, at_hosts: bo
 
 def test_failed_clients_leave_the_mean() -> None:
     every = vectors()
-    failing = individual([0, 2], every[[0, 2]], failures={1: "no rows"})  # type: ignore[arg-type]
+    failing = individual([0, 2], every[[0, 2]], failures={1: "no rows"})
 
-    contents, failures = TrainReplies(FACTS, "num-examples").train(True, False, [failing])
+    contents, failures = TrainReplies(FACTS, "num-examples").train(RECEIVED, True, False, [failing])
 
     assert list(contents) == [0]
     assert contents[0]["metrics"]["num-examples"] == 130
@@ -137,13 +138,13 @@ def test_failed_clients_leave_the_mean() -> None:
 def test_without_answers_there_are_only_failures(is_merged: bool) -> None:
     nothing = TrainResults(vectors=np.empty((0, 5), np.float32), failures={1: "a", 4: "b"})
 
-    assert TrainReplies(FACTS, "num-examples").train(is_merged, False, [nothing]) == ({}, {1: "a", 4: "b"})
+    assert TrainReplies(FACTS, "num-examples").train(RECEIVED, is_merged, False, [nothing]) == ({}, {1: "a", 4: "b"})
 
 
 def test_named_arrays_are_the_flat_ones_cut_up() -> None:
     results = [individual([2], vectors()[:1])]
-    flat, _ = TrainReplies(FACTS, "num-examples").train(False, False, results)
-    named, _ = TrainReplies(FACTS, "num-examples").train(False, True, results)
+    flat, _ = TrainReplies(FACTS, "num-examples").train(RECEIVED, False, False, results)
+    named, _ = TrainReplies(FACTS, "num-examples").train(RECEIVED, False, True, results)
 
     arrays = {name: array.numpy() for name, array in named[2]["arrays"].items()}
     assert {name: array.shape for name, array in arrays.items()} == {"w": (2, 2), "b": (1,)}

@@ -57,7 +57,7 @@ def assert_same(first: TrialResult, second: TrialResult) -> None:
     """Everything but the time it took."""
     assert (first.status, first.error, first.dropped) == (second.status, second.error, second.dropped)
     assert first.rounds == second.rounds
-    assert np.array_equal(first.vector, second.vector)  # type: ignore[arg-type]
+    assert np.array_equal(first.vector, second.vector)
     assert first.last_evaluation is not None
     assert second.last_evaluation is not None
     for each in fields(first.last_evaluation):

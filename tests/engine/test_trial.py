@@ -121,7 +121,7 @@ def test_merged_named_and_individual_fedavg_agree(host: ClientHost) -> None:
     )
 
     assert merged is not None
-    assert np.array_equal(individual, named)  # type: ignore[arg-type]
+    assert np.array_equal(individual, named)
     assert np.abs(merged).max() < 4
     np.testing.assert_allclose(individual, merged, rtol=0, atol=1e-5)
 
@@ -140,8 +140,8 @@ def test_a_rule_reaches_local_training(host: ClientHost) -> None:
     plain, ruled = (result_of(spec_of(replace(FEDAVG, rule=rule)), host).vector for rule in (None, Variates()))
     without_effect = result_of(spec_of(replace(FEDAVG, rule=Variates(strength=0.0))), host).vector
 
-    assert not np.array_equal(plain, ruled)  # type: ignore[arg-type]
-    assert np.array_equal(plain, without_effect)  # type: ignore[arg-type]
+    assert not np.array_equal(plain, ruled)
+    assert np.array_equal(plain, without_effect)
 
 
 def test_batch_norm_trials_complete() -> None:
@@ -177,8 +177,8 @@ class Empty(FedAvg):
 def test_a_strategy_with_its_own_start_is_run_whole(host: ClientHost) -> None:
     driven, whole, silent = (result_of(spec_of(Choice(kind)), host) for kind in (FedAvg, Whole, Silent))
 
-    assert np.array_equal(whole.vector, driven.vector)  # type: ignore[arg-type]
-    assert np.array_equal(silent.vector, driven.vector)  # type: ignore[arg-type]
+    assert np.array_equal(whole.vector, driven.vector)
+    assert np.array_equal(silent.vector, driven.vector)
     assert [r.accuracy for r in whole.rounds] == [r.accuracy for r in driven.rounds]
     assert [r.loss for r in whole.rounds] == [r.loss for r in driven.rounds]
     assert [r.accuracy for r in silent.rounds] == [driven.rounds[-1].accuracy]
@@ -222,7 +222,6 @@ def test_a_strategy_sees_evaluation_if_it_asks_to(host: ClientHost, asks: bool) 
 
 
 @pytest.mark.parametrize("name", ["fedavg", "fedavg-individual", "fedmedian"])
-@pytest.mark.filterwarnings("ignore:.*encountered in.*:RuntimeWarning")
 def test_divergence_fails_with_that_reason(host: ClientHost, name: str) -> None:
     result = result_of(spec_of(FLOWER_CHOICES[name], training=DIVERGING), host)
 
@@ -285,7 +284,7 @@ def test_a_trial_that_takes_too_long_fails(host: ClientHost) -> None:
 def test_enough_time_changes_nothing(host: ClientHost) -> None:
     timed, free = (result_of(spec_of(FEDAVG, timeout_seconds=limit), host) for limit in (600.0, None))
 
-    assert np.array_equal(timed.vector, free.vector)  # type: ignore[arg-type]
+    assert np.array_equal(timed.vector, free.vector)
 
 
 class Misfit:
@@ -304,7 +303,7 @@ class Misfit:
 
 
 def test_a_strategy_that_can_t_be_built_fails_the_trial_alone(host: ClientHost) -> None:
-    result = result_of(spec_of(Misfit()), host)  # type: ignore[arg-type]
+    result = result_of(spec_of(Misfit()), host)
 
     assert (result.status, result.fitness, result.rounds) == ("failed", 0.0, ())
     assert result.error == "could not start: StrategyError: misfit must have 99 clients, got 7"
@@ -379,17 +378,17 @@ def test_global_generators_are_left_alone(host: ClientHost, kind: type[FedAvg]) 
 
     assert random.getstate() == python
     after = np.random.get_state()  # noqa: NPY002
-    assert np.array_equal(after[1], numpy_[1])  # type: ignore[index]
-    assert after[2:] == numpy_[2:]  # type: ignore[index]
+    assert np.array_equal(after[1], numpy_[1])
+    assert after[2:] == numpy_[2:]
     assert torch.equal(torch.get_rng_state(), torch_)
 
 
 def test_the_seed_fixes_the_trial_and_nothing_else_does(host: ClientHost) -> None:
     first, again, other = (result_of(spec_of(FEDAVG, seed=seed), host) for seed in (3, 3, 4))
 
-    assert np.array_equal(first.vector, again.vector)  # type: ignore[arg-type]
+    assert np.array_equal(first.vector, again.vector)
     assert first.rounds == again.rounds
-    assert not np.array_equal(first.vector, other.vector)  # type: ignore[arg-type]
+    assert not np.array_equal(first.vector, other.vector)
 
 
 # -- bookkeeping -----------------------------------------------------------------------------------------------------
@@ -427,3 +426,21 @@ def test_arrays_come_as_the_strategy_needs_them(host: ClientHost) -> None:
         assert result_of(spec_of(Choice(Looking, wants=needs), num_rounds=1), host).error is None
 
     assert seen == [["0.weight", "0.bias", "2.weight", "2.bias"], ["flat"]]
+
+
+class Expectant(FedAvg):
+    """Waits for a million nodes."""
+
+    def __init__(self, **settings: Any) -> None:
+        super().__init__(**{**settings, "min_available_nodes": 10**6})
+
+
+def test_a_strategy_that_waits_for_clients_that_there_are_not_fails(
+    host: ClientHost, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Flower's sampling asks for nodes once a second until there are enough; without a limit it waits for ever."""
+    monkeypatch.setattr("flwr.serverapp.strategy.strategy_utils.sleep", lambda seconds: None)
+    spec = spec_of(Choice(Expectant))
+    result = run_trial(spec, LocalGrid(host, session=spec.session()))
+    assert result.status == "failed"
+    assert "waits for more clients than the" in str(result.error)

@@ -71,7 +71,7 @@ BARE = replace(FAILED, trial=2, key="bare0", strategy="fedavg", parameters={}, e
 
 
 def log_in(folder: Path) -> TrialLog:
-    return TrialLog(folder, PARAMETERS)  # type: ignore[arg-type]
+    return TrialLog(folder, PARAMETERS)
 
 
 def files_below(folder: Path) -> list[str]:
@@ -117,7 +117,7 @@ def test_every_file_has_one_schema_whatever_its_trial_holds(tmp_path: Path) -> N
     log = log_in(tmp_path)
     schemas = [pq.read_schema(log.append(record)) for record in (FAILED, BARE, RECORD)]
 
-    assert all(schema.equals(log_schema(PARAMETERS)) for schema in schemas)  # type: ignore[arg-type]
+    assert all(schema.equals(log_schema(PARAMETERS)) for schema in schemas)
     types = dict(zip(schemas[0].names, schemas[0].types, strict=True))
     assert types["param_server_momentum"] == pa.float64()
     assert types["param_num_malicious"] == pa.int64()

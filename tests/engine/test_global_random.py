@@ -4,18 +4,19 @@ from __future__ import annotations
 
 import random
 
+import numpy as np
 import pytest
 
-from engine.flower_random import seeded_flower_random
+from engine.global_random import seeded_global_random
 
 
 def drawn(seed: int, purpose: str, server_round: int) -> list[int]:
-    with seeded_flower_random(seed, purpose, server_round):
+    with seeded_global_random(seed, purpose, server_round):
         return random.sample(range(1000), 20)
 
 
 def draw_and_fail() -> None:
-    with seeded_flower_random(0, "train", 1):
+    with seeded_global_random(0, "train", 1):
         random.random()
         raise ZeroDivisionError
 
@@ -37,3 +38,15 @@ def test_outside_nothing_changes_even_after_an_error() -> None:
     with pytest.raises(ZeroDivisionError):
         draw_and_fail()
     assert random.getstate() == before
+
+
+def test_numpy_s_global_generator_is_treated_alike() -> None:
+    """Flower's differentially private strategies draw their noise from it."""
+
+    def noise(server_round: int) -> list[float]:
+        with seeded_global_random(1, "aggregate", server_round):
+            return list(np.random.normal(size=3))  # noqa: NPY002 - what strategies use
+
+    before = np.random.get_state()[1].tolist()  # noqa: NPY002
+    assert noise(4) == noise(4) != noise(5)
+    assert np.random.get_state()[1].tolist() == before  # noqa: NPY002

@@ -1,0 +1,45 @@
+"""Collections inside the block pass over what was alive before it."""
+
+from __future__ import annotations
+
+import gc
+import weakref
+
+import pytest
+
+from engine.cheap_collections import cheap_collections
+
+
+class Ring:
+    """Refers to itself, so that only a collection frees it."""
+
+    def __init__(self) -> None:
+        self.itself = self
+
+
+def test_what_was_alive_is_passed_over_and_what_is_made_inside_is_collected() -> None:
+    gc.collect()
+    old, before = Ring(), gc.get_freeze_count()
+    watched_old = weakref.ref(old)
+
+    with cheap_collections():
+        del old
+        watched_new = weakref.ref(Ring())
+        gc.collect()
+        assert watched_old() is not None
+        assert watched_new() is None
+
+    gc.collect()
+    assert watched_old() is None
+    assert gc.get_freeze_count() <= before
+
+
+def test_an_error_inside_does_not_keep_them_frozen() -> None:
+    def fail() -> None:
+        with cheap_collections():
+            raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        fail()
+
+    assert gc.get_freeze_count() == 0
