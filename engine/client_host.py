@@ -13,9 +13,9 @@ from functools import partial
 import numpy as np
 import torch
 
-from engine import exact_mean
 from engine.backends import Trainer
 from engine.client_split import ClientSplit, split_client
+from engine.exact_mean import ExactScale
 from engine.federation import ClientData, Federation, FloatArray, IntArray, Samples
 from engine.flat_model import new_model
 from engine.host_calls import EvaluateResults, FederationFacts, HostCall, QueryResults, TrainResults
@@ -52,7 +52,7 @@ class ClientHost:
         self._trainer = Trainer(self._model)
         self._data: dict[int, ClientData] = {}
         self._splits: OrderedDict[tuple[int, float, float], dict[int, ClientSplit]] = OrderedDict()
-        self._weight_bits = exact_mean.fraction_bits(max(1, len(federation.partition.rows)))
+        self._max_weight = max(1, len(federation.partition.rows))
 
     def facts(self) -> FederationFacts:
         """Return what the driver must know."""
@@ -81,7 +81,7 @@ class ClientHost:
         merged = call.config[REPLY_KEY] == "merged"
         uniform = call.session.needs.weighted_by == NUM_CLIENTS_KEY
         total = np.zeros(len(received), np.int64)
-        exponents = exact_mean.exponents(call.vector)
+        scale = ExactScale.of(call.vector, self._max_weight)
         vectors: list[FloatArray] = []
         works = []
         for client in call.clients:
@@ -104,9 +104,8 @@ class ClientHost:
                 results.states[work.client] = update.state
             if not merged:
                 vectors.append(update.vector)
-            elif exact_mean.representable(update.vector, exponents):
-                weight = 1 if uniform else len(work.data)
-                total += exact_mean.scaled(update.vector, weight, self._weight_bits - exponents)
+            elif scale.holds(update.vector):
+                total += scale.scaled(update.vector, 1 if uniform else len(work.data))
             else:
                 results.diverged.append(work.client)
         if merged:

@@ -13,6 +13,9 @@ few clients with hardly any rows.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+from typing import Self
+
 import numpy as np
 import numpy.typing as npt
 
@@ -21,31 +24,52 @@ from engine.federation import FloatArray, IntArray
 GROWTH_BITS = 16
 
 
-Bits = int | IntArray
-"""One number for all elements, or one each."""
-
-
 def fraction_bits(max_total_weight: int) -> int:
     """Return b for sums of weights up to `max_total_weight` (>= 1)."""
     return 62 - GROWTH_BITS - int(max_total_weight).bit_length()
 
 
 def exponents(received: FloatArray) -> IntArray:
-    """Return e of each element: the smallest integer >= 0 with |received| <= 2^e; shape as `received`, finite."""
+    """Return e of each element: the smallest integer >= 0 with |received| < 2^e; shape as `received`, finite."""
     _, found = np.frexp(np.abs(received))
     return np.maximum(found, 0).astype(np.int64)
 
 
-def representable(vector: npt.NDArray[np.floating], exponent: Bits = 0) -> bool:
-    """Whether all values are finite and inside the range of the exact sum."""
-    return bool(np.all(np.abs(vector) < np.ldexp(1.0, GROWTH_BITS + exponent)))
+@dataclass(frozen=True)
+class ExactScale:
+    """The units of one sum; everybody who takes part in it derives the same from the received model.
 
+    Attributes:
+        per_unit: 2^(b - e) of each element, float64, shape `(params,)`.
+        limits: 2^(16 + e), beyond which an element can't enter the sum, float32, shape `(params,)`.
+    """
 
-def scaled(vector: FloatArray, weight: int, bits: Bits) -> IntArray:
-    """Return weight * vector as integers in units of 2^-bits, shape as `vector`; bits are b - e."""
-    return np.rint(vector.astype(np.float64) * (float(weight) * np.ldexp(1.0, bits))).astype(np.int64)
+    per_unit: npt.NDArray[np.float64]
+    limits: FloatArray
 
+    @classmethod
+    def of(cls, received: FloatArray, max_total_weight: int) -> Self:
+        """Return the scale of a round.
 
-def mean(total: IntArray, total_weight: int, bits: Bits) -> FloatArray:
-    """Return the float32 mean of a sum of `scaled` vectors."""
-    return (total / (float(total_weight) * np.ldexp(1.0, bits))).astype(np.float32)
+        Args:
+            received: The global model that the clients were sent, finite, shape `(params,)`.
+            max_total_weight: Which no sum of the federation's weights exceeds, >= 1.
+        """
+        exponent = exponents(received)
+        with np.errstate(over="ignore"):  # a limit beyond float32 is none
+            limits = np.ldexp(1.0, GROWTH_BITS + exponent).astype(np.float32)
+        return cls(per_unit=np.ldexp(1.0, fraction_bits(max_total_weight) - exponent), limits=limits)
+
+    def holds(self, vector: FloatArray) -> bool:
+        """Whether all values are finite and inside the range of the sum."""
+        return bool((np.abs(vector) < self.limits).all())
+
+    def scaled(self, vector: FloatArray, weight: int) -> IntArray:
+        """Return weight * vector as whole units, shape as `vector`."""
+        product = vector * self.per_unit
+        product *= weight
+        return np.rint(product, out=product).astype(np.int64)
+
+    def mean(self, total: IntArray, total_weight: int) -> FloatArray:
+        """Return the float32 mean of a sum of `scaled` vectors."""
+        return (total / (self.per_unit * total_weight)).astype(np.float32)

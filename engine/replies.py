@@ -10,8 +10,8 @@ from collections.abc import Container, Mapping, Sequence
 import numpy as np
 from flwr.app import Array, ArrayRecord, MetricRecord, RecordDict
 
-from engine import exact_mean
 from engine.evaluation import Evaluation
+from engine.exact_mean import ExactScale
 from engine.federation import FloatArray
 from engine.host_calls import FederationFacts, QueryResults, TrainResults
 from engine.messages import (
@@ -40,7 +40,7 @@ class TrainReplies:
     def __init__(self, facts: FederationFacts, weighted_by: str) -> None:
         self._layout = facts.layout
         self._weighted_by = weighted_by
-        self._weight_bits = exact_mean.fraction_bits(max(1, int(facts.client_rows.sum())))
+        self._max_weight = max(1, int(facts.client_rows.sum()))
 
     def train(self, received: FloatArray, merged: bool, named: bool, results: Sequence[TrainResults]) -> Contents:
         """Return the contents for one job.
@@ -75,8 +75,7 @@ class TrainReplies:
     ) -> FloatArray:
         """Fold sums or individual vectors into the exact mean; NaN throughout if a client diverged."""
         total = np.zeros(self._layout.size, np.int64)
-        exponents = exact_mean.exponents(received)
-        bits = self._weight_bits - exponents
+        scale = ExactScale.of(received, self._max_weight)
         diverged = False
         for result in results:
             if result.total is not None:
@@ -85,13 +84,12 @@ class TrainReplies:
                 continue
             assert result.vectors is not None
             for client, vector in zip(result.clients, result.vectors, strict=True):
-                if exact_mean.representable(vector, exponents):
-                    weight = int(metrics[client][self._weighted_by])
-                    total += exact_mean.scaled(vector, weight, bits)
+                if scale.holds(vector):
+                    total += scale.scaled(vector, int(metrics[client][self._weighted_by]))
                 else:
                     diverged = True
         weight_sum = sum(int(entry[self._weighted_by]) for entry in metrics.values())
-        vector = exact_mean.mean(total, weight_sum, bits)
+        vector = scale.mean(total, weight_sum)
         return np.full_like(vector, np.nan) if diverged else vector
 
     def _merged_metrics(self, metrics: Mapping[int, Metrics]) -> Metrics:

@@ -10,11 +10,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
-from engine import exact_mean
+from engine.exact_mean import ExactScale, exponents, fraction_bits
 from engine.federation import FloatArray
 
 LIMIT = float(np.nextafter(np.float32(2**16), np.float32(0)))
 WEIGHTS = st.integers(1, 5000)
+
+
+def scale_for(most: int) -> ExactScale:
+    """The scale of a model of small parameters: e = 0 for all of them."""
+    return ExactScale.of(np.zeros(1, np.float32), most)
 
 
 @st.composite
@@ -30,32 +35,32 @@ def weighted_vectors(draw: st.DrawFn) -> tuple[list[FloatArray], list[int], int]
 @given(weighted_vectors(), st.randoms(use_true_random=False))
 def test_order_and_grouping_do_not_change_a_bit(case: tuple[list[FloatArray], list[int], int], random: object) -> None:
     vectors, weights, most = case
-    bits = exact_mean.fraction_bits(most)
-    terms = [exact_mean.scaled(vector, weight, bits) for vector, weight in zip(vectors, weights, strict=True)]
-    reference = exact_mean.mean(np.sum(terms, axis=0), sum(weights), bits)
+    scale = scale_for(most)
+    terms = [scale.scaled(vector, weight) for vector, weight in zip(vectors, weights, strict=True)]
+    reference = scale.mean(np.sum(terms, axis=0), sum(weights))
 
     random.shuffle(terms)
     cut = random.randint(0, len(terms))
     zero = np.zeros(3, np.int64)
     hosts = sum(terms[:cut], zero) + sum(terms[cut:], zero)
 
-    assert exact_mean.mean(hosts, sum(weights), bits).tobytes() == reference.tobytes()
+    assert scale.mean(hosts, sum(weights)).tobytes() == reference.tobytes()
 
 
 @given(weighted_vectors())
 def test_the_mean_is_as_near_as_stated(case: tuple[list[FloatArray], list[int], int]) -> None:
     """Rounding each product: 2^-(b+1) a client over the weight; then half a float32 step."""
     vectors, weights, most = case
-    bits = exact_mean.fraction_bits(most)
-    total = sum(exact_mean.scaled(v, w, bits) for v, w in zip(vectors, weights, strict=True))
+    scale = scale_for(most)
+    total = sum(scale.scaled(v, w) for v, w in zip(vectors, weights, strict=True))
 
-    result = exact_mean.mean(np.asarray(total), sum(weights), bits)
+    result = scale.mean(np.asarray(total), sum(weights))
 
     assert result.dtype == np.float32
     for column, value in enumerate(result):
         pairs = zip(vectors, weights, strict=True)
         exact = sum((w * Fraction(float(v[column])) for v, w in pairs), Fraction(0)) / sum(weights)
-        products = Fraction(len(vectors), sum(weights)) / 2 ** (bits + 1)
+        products = Fraction(len(vectors), sum(weights)) / 2 ** (fraction_bits(most) + 1)
         rounding = Fraction(float(np.spacing(np.abs(value)))) / 2 * (1 + Fraction(1, 2**20))
         assert abs(Fraction(float(value)) - exact) <= products + rounding
 
@@ -64,8 +69,8 @@ def test_the_mean_is_as_near_as_stated(case: tuple[list[FloatArray], list[int], 
 def test_integer_sums_are_python_s_sums(case: tuple[list[FloatArray], list[int], int]) -> None:
     """No overflow: the same sum in integers without a width."""
     vectors, weights, most = case
-    bits = exact_mean.fraction_bits(most)
-    terms = [exact_mean.scaled(vector, weight, bits) for vector, weight in zip(vectors, weights, strict=True)]
+    scale = scale_for(most)
+    terms = [scale.scaled(vector, weight) for vector, weight in zip(vectors, weights, strict=True)]
 
     assert np.sum(terms, axis=0).tolist() == [sum(int(term[i]) for term in terms) for i in range(3)]
 
@@ -74,37 +79,37 @@ def test_integer_sums_are_python_s_sums(case: tuple[list[FloatArray], list[int],
 @pytest.mark.parametrize("sign", [1, -1])
 def test_the_largest_values_and_weights_do_not_overflow(most: int, sign: int) -> None:
     """All the weight on the largest value allowed: the mean is that value."""
-    bits = exact_mean.fraction_bits(most)
+    scale = scale_for(most)
     vector = np.array([sign * LIMIT], np.float32)
     halves = [most // 2, most - most // 2]
-    total = sum((exact_mean.scaled(vector, weight, bits) for weight in halves if weight), np.zeros(1, np.int64))
+    total = sum((scale.scaled(vector, weight) for weight in halves if weight), np.zeros(1, np.int64))
 
-    assert exact_mean.mean(total, most, bits).tolist() == vector.tolist()
+    assert scale.mean(total, most).tolist() == vector.tolist()
 
 
 @given(arrays(np.float32, 4, elements=st.integers(-(2**15), 2**15).map(lambda n: n / 8)), st.lists(WEIGHTS, min_size=1))
 def test_the_mean_of_equal_vectors_is_that_vector(vector: FloatArray, weights: list[int]) -> None:
     """Multiples of 1/8 are multiples of 2^-b for any weight here, so nothing is rounded on the way."""
-    bits = exact_mean.fraction_bits(sum(weights))
-    total = sum((exact_mean.scaled(vector, weight, bits) for weight in weights), np.zeros(4, np.int64))
+    scale = scale_for(sum(weights))
+    total = sum((scale.scaled(vector, weight) for weight in weights), np.zeros(4, np.int64))
 
-    assert np.array_equal(exact_mean.mean(total, sum(weights), bits), vector)
+    assert np.array_equal(scale.mean(total, sum(weights)), vector)
 
 
 @pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf, 2.0**16, -(2.0**16), 3e38])
 def test_values_outside_the_sum_are_refused(value: float) -> None:
-    assert not exact_mean.representable(np.array([0.0, value, 1.0], np.float32))
+    assert not scale_for(1).holds(np.array([0.0, value, 1.0], np.float32))
 
 
 @pytest.mark.parametrize("value", [0.0, -0.0, LIMIT, -LIMIT, 1e-45])
 def test_values_inside_are_accepted(value: float) -> None:
-    assert exact_mean.representable(np.array([value], np.float32))
+    assert scale_for(1).holds(np.array([value], np.float32))
 
 
 def test_the_bits_follow_the_largest_total_weight() -> None:
     """b = 46 − bits: 2^16 · (2^bits − 1) · 2^b < 2^62."""
     for most in (1, 7, 8, 10**6):
-        b = exact_mean.fraction_bits(most)
+        b = fraction_bits(most)
         assert 2**16 * most * 2**b < 2**62
         assert 2**16 * (2 * most + 1) * 2**b >= 2**62
 
@@ -112,15 +117,15 @@ def test_the_bits_follow_the_largest_total_weight() -> None:
 def test_the_range_grows_with_the_received_model() -> None:
     """An element that was large before may be 2^16 times as large; one that was small is still summed finely."""
     received = np.array([0.0, 1.0, -1.5, 3e5, 1e-20], np.float32)
-    exponents = exact_mean.exponents(received)
-    assert exponents.tolist() == [0, 1, 1, 19, 0]  # frexp: |x| < 2^e; 3e5 is between 2^18 and 2^19
+    assert exponents(received).tolist() == [0, 1, 1, 19, 0]  # |x| < 2^e; 3e5 is between 2^18 and 2^19
+    scale = ExactScale.of(received, 1)
     grown = np.array([6e4, 1e5, -1e5, 3e10, 6e4], np.float32)
-    assert exact_mean.representable(grown, exponents)
-    assert not exact_mean.representable(grown)
+    assert scale.holds(grown)
+    assert not scale_for(1).holds(grown)
     for element in range(5):
         beyond = grown.copy()
-        beyond[element] = 2.0 ** (16 + exponents[element])
-        assert not exact_mean.representable(beyond, exponents)
+        beyond[element] = 2.0 ** (16 + exponents(received)[element])
+        assert not scale.holds(beyond)
 
 
 @given(weighted_vectors(), arrays(np.float32, 3, elements=st.floats(-(2.0**60), 2.0**60, width=32)))
@@ -128,14 +133,14 @@ def test_sums_do_not_overflow_and_are_as_near_in_every_range(
     case: tuple[list[FloatArray], list[int], int], received: FloatArray
 ) -> None:
     vectors, weights, most = case
-    exponents = exact_mean.exponents(received)
-    bits = exact_mean.fraction_bits(most) - exponents
-    large = [(vector * np.exp2(exponents)).astype(np.float32) for vector in vectors]
-    assert all(exact_mean.representable(vector, exponents) for vector in large)
-    terms = [exact_mean.scaled(vector, weight, bits) for vector, weight in zip(large, weights, strict=True)]
+    scale = ExactScale.of(received, most)
+    bits = fraction_bits(most) - exponents(received)
+    large = [(vector * np.exp2(exponents(received))).astype(np.float32) for vector in vectors]
+    assert all(scale.holds(vector) for vector in large)
+    terms = [scale.scaled(vector, weight) for vector, weight in zip(large, weights, strict=True)]
     exact = [sum(int(term[i]) for term in terms) for i in range(3)]
     assert np.sum(terms, axis=0).tolist() == exact
-    result = exact_mean.mean(np.sum(terms, axis=0), sum(weights), bits)
+    result = scale.mean(np.sum(terms, axis=0), sum(weights))
     for i in range(3):
         true = Fraction(exact[i]) / sum(weights) / Fraction(2) ** int(bits[i])
         assert abs(Fraction(float(result[i])) - true) <= Fraction(float(np.spacing(np.abs(result[i]))))

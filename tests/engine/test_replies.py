@@ -11,7 +11,7 @@ from flwr.serverapp.strategy import FedAvg
 from hypothesis import given
 from hypothesis import strategies as st
 
-from engine import exact_mean
+from engine.exact_mean import ExactScale, fraction_bits
 from engine.federation import FloatArray
 from engine.host_calls import FederationFacts, TrainResults
 from engine.parameters import ParameterLayout, TensorSlot
@@ -22,7 +22,7 @@ LAYOUT = ParameterLayout((TensorSlot("w", (2, 2)), TensorSlot("b", (1,))))
 ROWS = np.array([30, 7, 100, 1, 12])
 FACTS = FederationFacts(5, ROWS, 3, LAYOUT, ())
 RECEIVED = np.zeros(5, np.float32)
-BITS = exact_mean.fraction_bits(int(ROWS.sum()))
+SCALE = ExactScale.of(RECEIVED, int(ROWS.sum()))
 
 
 def individual(clients: list[int], vectors: FloatArray, **lists: list[float]) -> TrainResults:
@@ -41,8 +41,8 @@ def summed(results: TrainResults, uniform: bool) -> TrainResults:
     assert results.vectors is not None
     weights = [1 if uniform else int(ROWS[client]) for client in results.clients]
     pairs = list(zip(results.vectors, weights, strict=True))
-    good = [exact_mean.scaled(vector, weight, BITS) for vector, weight in pairs if exact_mean.representable(vector)]
-    bad = [c for c, (vector, _) in zip(results.clients, pairs, strict=True) if not exact_mean.representable(vector)]
+    good = [SCALE.scaled(vector, weight) for vector, weight in pairs if SCALE.holds(vector)]
+    bad = [c for c, (vector, _) in zip(results.clients, pairs, strict=True) if not SCALE.holds(vector)]
     return replace(results, vectors=None, total=np.sum(good, axis=0, initial=0, dtype=np.int64), diverged=bad)
 
 
@@ -105,7 +105,9 @@ def test_flower_s_own_mean_agrees_within_its_rounding(seed: int, num_clients: in
     difference = np.abs(arrays["flat"].numpy().astype(np.float64) - merged(results)["arrays"]["flat"].numpy())
 
     magnitude = np.average(np.abs(every.astype(np.float64)), axis=0, weights=weights)
-    bound = (num_clients + 3) * 2.0**-24 * magnitude + num_clients / weights.sum() * 2.0 ** -(BITS + 1)
+    bound = (num_clients + 3) * 2.0**-24 * magnitude + num_clients / weights.sum() * 2.0 ** -(
+        fraction_bits(int(ROWS.sum())) + 1
+    )
     assert np.all(difference <= bound)
 
 
