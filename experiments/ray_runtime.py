@@ -9,13 +9,16 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Iterator
-from contextlib import contextmanager
+import socket
+import sys
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, redirect_stdout
 from pathlib import Path
 from typing import Any
 
 from engine.errors import ConfigurationError
 from experiments.engine_config import EngineConfig
+from experiments.orderly_end import children_ended_by, interruption_held_back
 from experiments.package_roots import OWN_ROOT
 
 WORKER_ENVIRONMENT = {
@@ -59,6 +62,32 @@ def _quiet_standard_error(quiet: bool) -> Iterator[None]:
 
 
 @contextmanager
+def _results_alone_on_standard_output(verbose: bool) -> Iterator[None]:
+    """Keep standard output clear: Ray prints there when a process of its dies, whatever its options say."""
+    if verbose:
+        with redirect_stdout(sys.stderr):
+            yield
+        return
+    with Path(os.devnull).open("w") as nowhere, redirect_stdout(nowhere):
+        yield
+
+
+_ADDRESS = "engine.address must be that of a running Ray, host:port, or auto"
+CONNECT_SECONDS = 10.0
+
+
+def _check_reachable(address: str) -> None:
+    """Refuse an address where nothing listens; Ray itself would try for minutes."""
+    host, _, port = address.rpartition(":")
+    if "://" in address or not host or not port.isdigit():
+        return
+    try:
+        socket.create_connection((host.strip("[]"), int(port)), timeout=CONNECT_SECONDS).close()
+    except (OSError, OverflowError) as error:
+        raise ConfigurationError(f"{_ADDRESS}, got {address!r}: {error}") from error
+
+
+@contextmanager
 def ray_runtime(config: EngineConfig, verbose: bool = False) -> Iterator[Any]:
     """Connect to the configured Ray, and leave nothing of it behind.
 
@@ -72,20 +101,30 @@ def ray_runtime(config: EngineConfig, verbose: bool = False) -> Iterator[Any]:
         "logging_level": logging.INFO if verbose else logging.ERROR,
     }
     if config.address is None:
-        options |= {"include_dashboard": False, "object_store_memory": config.object_store_bytes}
+        # Without "local" Ray would join whatever cluster runs on this machine, or that RAY_ADDRESS names.
+        options |= {
+            "address": "local",
+            "include_dashboard": False,
+            "object_store_memory": config.object_store_bytes,
+        }
     else:
+        _check_reachable(config.address)
         options |= {"address": config.address, "runtime_env": {"env_vars": WORKER_ENVIRONMENT}}
+    with _results_alone_on_standard_output(verbose), children_ended_by(ray.shutdown):
+        _start(ray, config, options, verbose)
+        yield ray
+
+
+def _start(ray: Any, config: EngineConfig, options: Mapping[str, Any], verbose: bool) -> None:
     started_from = Path.cwd()
     os.chdir(OWN_ROOT)
     try:
-        with _quiet_standard_error(quiet=not verbose):
+        with interruption_held_back(), _quiet_standard_error(quiet=not verbose):
             ray.init(**options)
     except (ConnectionError, ValueError) as error:
-        first = str(error).strip().splitlines()[0]
-        raise ConfigurationError(f"engine.address must be a running Ray, got {config.address!r}: {first}") from error
+        reason = str(error).strip().splitlines()[0]
+        if config.address is None:
+            raise ConfigurationError(f"Ray must be able to start here; it says: {reason}") from error
+        raise ConfigurationError(f"{_ADDRESS}, got {config.address!r}: {reason}") from error
     finally:
         os.chdir(started_from)
-    try:
-        yield ray
-    finally:
-        ray.shutdown()

@@ -13,16 +13,16 @@ from __future__ import annotations
 import fcntl
 import json
 import os
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
 from engine.atomic_file import write_atomically
-from engine.errors import LogError
+from engine.errors import LogError, UserError
 from experiments.config import StudyConfig
 
-OWN_FILES = ("config.json", "trials")
+LOCK = ".lock"
 
 
 class RunFolder:
@@ -65,13 +65,17 @@ def default_folder(config: StudyConfig) -> Path:
 def open_run_folder(path: Path, config: StudyConfig) -> Iterator[RunFolder]:
     """Open a new folder, or one that holds the same configuration's study, for this process alone.
 
+    A block that ends with a mistake of the user's, before anything was found out, leaves nothing behind.
+
     Raises:
         LogError: If the folder can't be written, is in use, holds something else, or another configuration's study.
     """
     path = path.absolute()
+    made = [folder for folder in (path, *path.parents) if not folder.exists()]
     try:
+        _refuse_foreign(path)
         path.mkdir(parents=True, exist_ok=True)
-        lock = (path / ".lock").open("a+")
+        lock = (path / LOCK).open("a+")
     except OSError as error:
         raise LogError(f"--out must be a folder that can be written, got {path}: {error.strerror}") from error
     with lock:
@@ -84,19 +88,40 @@ def open_run_folder(path: Path, config: StudyConfig) -> Iterator[RunFolder]:
         lock.write(str(os.getpid()))
         lock.flush()
         folder = RunFolder(path)
-        _claim(folder, config)
-        yield folder
+        is_new = folder.read_json("config.json") is None
+        try:
+            _claim(folder, config)
+            yield folder
+        except UserError:
+            if is_new:
+                _remove_if_unused(folder, made)
+            raise
+
+
+def _refuse_foreign(path: Path) -> None:
+    if not path.is_dir() or RunFolder(path).read_json("config.json") is not None:
+        return
+    foreign = sorted(entry.name for entry in path.iterdir() if not entry.name.startswith("."))
+    if foreign:
+        raise LogError(
+            f"--out must be a new folder, an empty one or that of an earlier run, got {path} "
+            f"with {', '.join(foreign[:5])} but no readable config.json"
+        )
+
+
+def _remove_if_unused(folder: RunFolder, made: Sequence[Path]) -> None:
+    """Remove what opening a folder left in it, unless it holds more; and the folders that were made for it."""
+    if {entry.name for entry in folder.path.iterdir()} <= {LOCK, "config.json"}:
+        (folder.path / "config.json").unlink(missing_ok=True)
+        (folder.path / LOCK).unlink(missing_ok=True)
+        with suppress(OSError):  # another process may have put something there
+            for path in made:
+                path.rmdir()
 
 
 def _claim(folder: RunFolder, config: StudyConfig) -> None:
     stored = folder.read_json("config.json")
     if stored is None:
-        foreign = sorted(entry.name for entry in folder.path.iterdir() if not entry.name.startswith("."))
-        if foreign:
-            raise LogError(
-                f"--out must be a new folder, an empty one or that of an earlier run, got {folder.path} "
-                f"with {', '.join(foreign[:5])} but no readable config.json"
-            )
         try:
             folder.write_json("config.json", {"config_hash": config.digest(), "config": config.identity()})
         except OSError as error:

@@ -9,10 +9,13 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
+from rich.markup import escape
 from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from detectors import HeterogeneityReport
     from engine.federation import Federation
     from engine.trial_log import TrialRecord
@@ -111,7 +114,9 @@ def out_console() -> Console:
 def show_federation(console: Console, federation: Federation) -> None:
     """Print what was built."""
     sizes = federation.partition.sizes
-    console.print(f"[bold]{federation.name}[/]: {int(sizes.sum())} rows, {federation.num_classes} classes, ", end="")
+    console.print(
+        f"[bold]{escape(federation.name)}[/]: {int(sizes.sum())} rows, {federation.num_classes} classes, ", end=""
+    )
     console.print(f"{int(sizes.min())} to {int(sizes.max())} rows a client")
     if federation.affected_clients:
         named = ", ".join(str(client) for client in federation.affected_clients)
@@ -123,10 +128,12 @@ def show_report(console: Console, report: HeterogeneityReport) -> None:
     console.print("\n[bold]Diagnosis[/]")
     table = Table(show_header=False, box=None, padding=(0, 1, 0, 0))
     for finding in report.findings:
-        table.add_row("[red]![/]" if finding.detected else "[green]-[/]" if finding.measured else "?", finding.sentence)
+        table.add_row(
+            "[red]![/]" if finding.detected else "[green]-[/]" if finding.measured else "?", escape(finding.sentence)
+        )
     console.print(table)
     for note in report.notes:
-        console.print(f"  {note}")
+        console.print(f"  {note}", markup=False)
     if report.withheld:
         console.print(f"  {len(report.withheld)} clients hold too few rows to answer.")
 
@@ -141,12 +148,13 @@ def show_trials(console: Console, entries: Sequence[Archived], baseline: float |
     for entry in entries:
         record = entry.record
         generation = str(record.generation) if record.generation else "-"
+        name = escape(str(entry.spec))
         if record.status == "failed":
-            table.add_row(str(record.trial), generation, str(entry.spec), "failed", (record.error or "")[:60])
+            table.add_row(str(record.trial), generation, name, "failed", escape((record.error or "")[:60]))
             continue
         compared = baseline is not None and record.phase != "baseline"
         gain = f"{100 * (record.fitness - (baseline or 0.0)):+.1f}" if compared else ""
-        table.add_row(str(record.trial), generation, str(entry.spec), f"{record.fitness:.4f}", gain)
+        table.add_row(str(record.trial), generation, name, f"{record.fitness:.4f}", gain)
     console.print()
     console.print(table)
 
@@ -164,9 +172,13 @@ def show_outcome(console: Console, outcome: StudyOutcome) -> None:
     elif outcome.best is outcome.baseline:
         console.print("[bold]FedAvg itself is the best of the search.[/]")
     else:
-        console.print(f"[bold]Best of the search[/]: {outcome.best.spec}, {outcome.best.record.fitness:.4f}")
+        console.print(
+            f"[bold]Best of the search[/]: {escape(str(outcome.best.spec))}, {outcome.best.record.fitness:.4f}"
+        )
     if outcome.confirmation is not None:
         show_confirmation(console, outcome.confirmation)
+    elif outcome.best is not None and outcome.best is not outcome.baseline:
+        console.print("It was not confirmed on fresh seeds, as search.confirmation_seeds is 0.")
 
 
 def show_confirmation(console: Console, confirmation: Confirmation) -> None:
@@ -182,14 +194,19 @@ def show_confirmation(console: Console, confirmation: Confirmation) -> None:
     for one in confirmation.contestants:
         views = [one.own, one.clean] if clean else [one.own]
         spread = [f"{np.mean(scores):.4f} ± {np.std(scores, ddof=1) if len(scores) > 1 else 0:.4f}" for scores in views]
-        table.add_row(one.role, one.name, f"{one.learning_rate:g}", *spread)
+        table.add_row(one.role, escape(one.name), f"{one.learning_rate:g}", *spread)
     console.print()
     console.print(table)
     for role, sides in confirmation.versus.items():
         for view in ("own", "clean") if clean else ("own",):
             name = f"challenger minus {role}" + (f", {view} data" if clean else "")
-            console.print(f"{name}: {difference_text(sides[view])}")
-    console.print(f"[bold]{confirmation.sentence}[/]")
+            console.print(f"{name}: {difference_text(sides[view])}", markup=False)
+    console.print(confirmation.sentence, style="bold", markup=False)
+
+
+def show_path(console: Console, label: str, path: Path, remark: str = "") -> None:
+    """Print where something lies, on one line however long the path is."""
+    console.print(f"{label}: {path}{remark}", markup=False, soft_wrap=True)
 
 
 def show_json(document: Mapping[str, Any]) -> None:

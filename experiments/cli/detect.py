@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
+
 from experiments.cli.options import AsJson, ConfigFile, Out, Settings, Verbose, read_settings
 
 
@@ -19,10 +21,10 @@ def detect(
     from experiments.workflow import run_detection
 
     progress = TrialProgress(0, 0)
-    with progress.live():
+    opened = nullcontext() if out is None else open_run_folder(out, config)
+    with opened as folder, progress.live():
         federation, report = run_detection(config, progress.display(), verbose)
-    if out is not None:
-        with open_run_folder(out, config) as folder:
+        if folder is not None:
             folder.write_json("report.json", report.model_dump(mode="json"))
     if as_json:
         affected = list(federation.affected_clients)

@@ -43,6 +43,7 @@ def study(
         show_federation,
         show_json,
         show_outcome,
+        show_path,
         show_report,
     )
     from experiments.run_folder import default_folder
@@ -64,5 +65,6 @@ def study(
     if finished.report is not None:
         show_report(console, finished.report)
     show_outcome(console, finished.outcome)
-    console.print(f"\nLog of every trial: {finished.folder / 'trials'} (pandas.read_parquet reads the folder)")
-    console.print(f"Result: {finished.folder / 'result.json'}")
+    console.print()
+    show_path(console, "Log of every trial", finished.folder / "trials", " (pandas.read_parquet reads the folder)")
+    show_path(console, "Result", finished.folder / "result.json")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from math import isfinite
+
 from experiments.cli.options import AsJson, ConfigFile, Out, Settings, Verbose, read_settings, user_folders
 
 
@@ -14,11 +16,19 @@ def train(
 ) -> None:
     """Train one strategy, such as strategy.kind=fedadam strategy.eta=0.1, and log it as a trial."""
     config = read_settings(settings, config_file, verbose)
-    from experiments.cli.console import TrialProgress, out_console, show_federation, show_json, show_trials
+    from experiments.cli.console import (
+        TrialProgress,
+        out_console,
+        show_federation,
+        show_json,
+        show_path,
+        show_trials,
+    )
     from experiments.run_folder import default_folder
-    from experiments.workflow import run_training
+    from experiments.workflow import run_training, with_strategy
     from search.study import trial_summary
 
+    config = with_strategy(config)
     folders = user_folders()
     progress = TrialProgress(1, config.training.num_rounds)
     with progress.live():
@@ -26,10 +36,13 @@ def train(
             config, out or default_folder(config), progress.display(), verbose, folders
         )
     if as_json:
-        rounds = {"accuracy": list(entry.record.round_accuracy), "loss": list(entry.record.round_loss)}
+        record = entry.record
+        losses = [loss if isfinite(loss) else None for loss in record.round_loss]  # JSON knows no infinity
+        rounds = {"accuracy": list(record.round_accuracy), "loss": losses}
         show_json({"trial": trial_summary(entry), "rounds": rounds, "out": str(folder)})
         return
     console = out_console()
     show_federation(console, federation)
     show_trials(console, [entry], None, title="Trial")
-    console.print(f"\nLog: {folder / 'trials'}")
+    console.print()
+    show_path(console, "Log", folder / "trials")

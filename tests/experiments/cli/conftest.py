@@ -1,0 +1,63 @@
+"""The command line in this process: fast, and with everything that a command changes put back."""
+
+from __future__ import annotations
+
+import logging
+import os
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from experiments.cli.main import main
+
+SMALL = (
+    "engine.grid=local",
+    "federation.dataset=wine",
+    "federation.num_clients=4",
+    "training.num_rounds=2",
+    "search.budget=3",
+    "search.generation_size=2",
+    "search.confirmation_seeds=2",
+    "detection.outlier_repetitions=2",
+    "detection.outlier_min_flags=2",
+)
+
+
+@dataclass(frozen=True)
+class Done:
+    """What a command left."""
+
+    code: int
+    out: str
+    err: str
+
+
+Cli = Callable[..., Done]
+
+
+@pytest.fixture
+def cli(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> Iterator[Cli]:
+    """Return a function that runs `fedscout` with these arguments in an empty working directory."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    environment = dict(os.environ)
+    loggers = [logging.getLogger(name) for name in ("fedscout", "flwr")]
+    kept = [(logger.handlers[:], logger.propagate) for logger in loggers]
+
+    def run(*arguments: str | Path) -> Done:
+        capfd.readouterr()
+        with pytest.raises(SystemExit) as ended:
+            main([str(argument) for argument in arguments])
+        out, err = capfd.readouterr()
+        code = ended.value.code
+        assert isinstance(code, int)
+        return Done(code, out, err)
+
+    yield run
+    for logger, (handlers, propagate) in zip(loggers, kept, strict=True):
+        logger.handlers[:], logger.propagate = handlers, propagate
+    os.environ.clear()
+    os.environ.update(environment)

@@ -1,0 +1,101 @@
+"""`fedscout` as a process of its own, with the tree of processes that it starts."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+import psutil
+
+REPOSITORY = Path(__file__).resolve().parents[3]
+START_SECONDS = 120.0
+"""Ray may take long to start on a busy machine."""
+
+GRACE_SECONDS = 5.0
+"""For processes that end because another one did."""
+
+
+class Command:
+    """A running `fedscout`, in a process group of its own; what is left of its tree is killed at the end.
+
+    Args:
+        folder: Working directory.
+        arguments: Of the command line.
+    """
+
+    def __init__(self, folder: Path, *arguments: str) -> None:
+        environment = {name: value for name, value in os.environ.items() if name not in ("RAY_ADDRESS",)}
+        self._tree: dict[int, psutil.Process] = {}
+        self.process = subprocess.Popen(
+            [sys.executable, "-m", "experiments.cli.main", *arguments],
+            cwd=folder,
+            env={**environment, "PYTHONPATH": str(REPOSITORY)},
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            start_new_session=True,
+        )
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: type[BaseException] | BaseException | TracebackType | None) -> None:
+        if self.process.poll() is None:
+            self._note_tree()
+            self.process.kill()
+        self.process.communicate()
+        for process in self.alive():
+            process.kill()
+
+    def wait_until(self, condition: Callable[[], bool]) -> None:
+        """Wait until a condition holds; the command must still be running."""
+        deadline = time.monotonic() + START_SECONDS
+        while not condition():
+            assert self.process.poll() is None, self.process.communicate()
+            assert time.monotonic() < deadline
+            time.sleep(0.01)
+        self._note_tree()
+
+    def _note_tree(self) -> None:
+        for process in psutil.Process(self.process.pid).children(recursive=True):
+            self._tree[process.pid] = process
+
+    def left_over(self) -> list[psutil.Process]:
+        """Return the processes of the tree that outlive the command by more than a moment."""
+        deadline = time.monotonic() + GRACE_SECONDS
+        while self.alive() and time.monotonic() < deadline:
+            time.sleep(0.05)
+        return self.alive()
+
+    def alive(self) -> list[psutil.Process]:
+        """Return the processes of the tree, as far as it was noted, that still run."""
+        return [one for one in self._tree.values() if one.is_running() and one.status() != psutil.STATUS_ZOMBIE]
+
+    def num_started(self) -> int:
+        """Return how many processes the command was seen to have started."""
+        return len(self._tree)
+
+    def interrupt(self) -> None:
+        """Do what Ctrl-C in a terminal does: SIGINT to the whole group."""
+        os.killpg(self.process.pid, signal.SIGINT)
+
+    def end(self) -> tuple[int, str, str]:
+        """Wait for the command; return its exit code, standard output and standard error."""
+        out, err = self.process.communicate(timeout=240)
+        return self.process.returncode, out, err
+
+
+def lasting_result(folder: Path) -> dict[str, Any]:
+    """Return the result that a study wrote, without its timings."""
+    document: dict[str, Any] = json.loads((folder / "result.json").read_text())
+    assert document.pop("timings")
+    return document

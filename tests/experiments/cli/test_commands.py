@@ -1,0 +1,273 @@
+"""What the commands print and write; all of it in this process."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pytest
+
+from tests.experiments.cli.conftest import SMALL, Cli
+
+OWN_STRATEGY = '''
+from flwr.serverapp.strategy import FedAvg
+
+
+class {name}(FedAvg):
+    """FedAvg whose mean is scaled."""
+
+    def __init__(self, scale=1.0, **nodes):
+        super().__init__(**nodes)
+        self.scale = scale
+
+    def aggregate_train(self, server_round, replies):
+        arrays, metrics = super().aggregate_train(server_round, replies)
+        for name in list(arrays):
+            arrays[name] = type(arrays[name])(arrays[name].numpy() * self.scale)
+        return arrays, metrics
+'''
+
+
+def parsed(text: str) -> dict[str, Any]:
+    """Return what is alone on standard output; NaN and the like are no JSON."""
+
+    def refuse(constant: str) -> None:
+        pytest.fail(f"{constant} is no JSON")
+
+    document: dict[str, Any] = json.loads(text, parse_constant=refuse)
+    return document
+
+
+# run and search
+
+
+def test_run_prints_the_result_alone(cli: Cli, tmp_path: Path) -> None:
+    done = cli("run", *SMALL, "--out", "out", "--json")
+    assert (done.code, done.err) == (0, "")
+    document = parsed(done.out)
+    assert {"report", "trials", "best", "baseline", "confirmation"} <= set(document)
+    assert document.pop("out") == str(tmp_path / "out")
+    assert document == parsed((tmp_path / "out" / "result.json").read_text())
+    assert len(document["trials"]) == 1 + 3
+
+
+def test_run_shows_diagnosis_trials_winner_and_interval(cli: Cli, tmp_path: Path) -> None:
+    done = cli("run", *SMALL, "--out", "out")
+    assert (done.code, done.err) == (0, "")
+    result = json.loads((tmp_path / "out" / "result.json").read_text())
+    text = " ".join(done.out.split())
+    for finding in result["report"].values():
+        if isinstance(finding, dict) and "sentence" in finding:
+            assert " ".join(finding["sentence"].split()) in text
+    for trial in result["trials"]:
+        assert f"{trial['strategy']}" in text
+        assert f"{trial['fitness']:.4f}" in text
+    assert " ".join(result["confirmation"]["sentence"].split()) in text
+    assert "95 % interval" in text
+    assert f"Log of every trial: {tmp_path / 'out' / 'trials'} (" in done.out.splitlines()[-2]
+    assert done.out.splitlines()[-1] == f"Result: {tmp_path / 'out' / 'result.json'}"
+
+
+def test_a_long_path_is_not_broken(cli: Cli, tmp_path: Path) -> None:
+    out = tmp_path / ("long" * 40) / "[bold]"
+    done = cli("train", *SMALL, "--out", out)
+    assert done.code == 0
+    assert done.out.splitlines()[-1] == f"Log: {out / 'trials'}"
+
+
+def test_run_without_out_goes_on_with_the_same_folder(cli: Cli, tmp_path: Path) -> None:
+    first = parsed(cli("search", *SMALL, "--json").out)
+    (folder,) = (tmp_path / "runs").iterdir()
+    before = {path: path.stat().st_mtime_ns for path in (folder / "trials").iterdir()}
+    again = parsed(cli("search", *SMALL, "--json").out)
+    assert again["out"] == first["out"] == str(folder)
+    assert {path: path.stat().st_mtime_ns for path in (folder / "trials").iterdir()} == before
+    assert {**again, "timings": 0} == {**first, "timings": 0}
+
+
+def test_search_does_not_ask_the_detectors(cli: Cli) -> None:
+    document = parsed(cli("search", *SMALL, "--json", "--out", "out").out)
+    assert document["report"] is None
+    assert "Diagnosis" not in cli("search", *SMALL, "--out", "out").out
+
+
+def test_tuned_baseline_by_option_or_key(cli: Cli) -> None:
+    by_option = parsed(cli("search", *SMALL, "--tuned-baseline", "--json").out)
+    by_key = parsed(cli("search", *SMALL, "search.tuned_baseline=true", "--json").out)
+    assert by_option["out"] == by_key["out"]
+    roles = [one["role"] for one in by_option["confirmation"]["contestants"]]
+    assert roles == ["challenger", "fedavg", "tuned-fedavg"]
+    assert "FedAvg by client learning rate" in cli("search", *SMALL, "--tuned-baseline").out
+
+
+def test_a_file_and_arguments_make_one_configuration(cli: Cli, tmp_path: Path) -> None:
+    (tmp_path / "study.yaml").write_text("seed: 4\nsearch: {budget: 2}\n")
+    by_option = parsed(cli("search", "-c", "study.yaml", *SMALL[:5], "search.confirmation_seeds=0", "--json").out)
+    as_argument = parsed(cli("search", *SMALL[:5], "study.yaml", "search.confirmation_seeds=0", "--json").out)
+    assert by_option["config"]["seed"] == as_argument["config"]["seed"] == 4
+    assert by_option["config"]["search"]["budget"] == 3  # arguments win over the option's file
+    assert as_argument["config"]["search"]["budget"] == 2  # and a later file over arguments
+
+
+def test_a_trial_that_fails_is_shown_and_the_study_goes_on(cli: Cli, tmp_path: Path) -> None:
+    # A scale of 1e30 a round takes the model beyond float32 in the second.
+    (tmp_path / "exploding.py").write_text(OWN_STRATEGY.format(name="Exploding"))
+    custom = "search.customs=[{path: 'exploding:Exploding', values: {scale: 1e30}}]"
+    arguments = ["search", *SMALL, "search.strategies=[fedmedian]", "search.budget=2", custom]
+    done = cli(*arguments)
+    assert done.code == 0
+    assert "failed" in done.out
+    document = parsed(cli(*arguments, "--json").out)
+    (broken,) = [trial for trial in document["trials"] if trial["status"] == "failed"]
+    assert (broken["strategy"], broken["fitness"]) == ("exploding:Exploding", 0)
+    assert "not finite" in broken["error"]
+
+
+# train
+
+
+def test_train_logs_one_trial(cli: Cli, tmp_path: Path) -> None:
+    done = cli("train", *SMALL, "strategy.kind=fedadam", "strategy.eta=0.1", "--json", "--out", "out")
+    assert (done.code, done.err) == (0, "")
+    document = parsed(done.out)
+    assert (document["trial"]["strategy"], document["trial"]["parameters"]["eta"]) == ("fedadam", 0.1)
+    assert len(document["rounds"]["accuracy"]) == len(document["rounds"]["loss"]) == 2
+    table = pd.read_parquet(tmp_path / "out" / "trials")
+    assert list(table["fitness"]) == [document["trial"]["fitness"]]
+    shown = cli("train", *SMALL, "strategy.kind=fedadam", "strategy.eta=0.1", "--out", "out")
+    assert f"{document['trial']['fitness']:.4f}" in shown.out
+
+
+def test_train_without_a_strategy_is_fedavg_in_a_folder_of_its_own(cli: Cli, tmp_path: Path) -> None:
+    document = parsed(cli("train", *SMALL, "--json").out)
+    assert document["trial"]["strategy"] == "fedavg"
+    searched = parsed(cli("search", *SMALL, "--json").out)
+    assert searched["out"] != document["out"]
+    assert searched["baseline"]["fitness"] == document["trial"]["fitness"]
+
+
+def test_a_trial_that_fails_is_json_too(cli: Cli) -> None:
+    done = cli("train", *SMALL, "strategy.kind=fedavgm", "strategy.server_learning_rate=1e30", "--json")
+    assert (done.code, done.err) == (0, "")
+    document = parsed(done.out)
+    assert (document["trial"]["status"], document["trial"]["fitness"]) == ("failed", 0)
+    assert document["trial"]["error"]
+
+
+def test_a_loss_beyond_all_bounds_is_json_too(cli: Cli, tmp_path: Path) -> None:
+    # 1e14 in each of three layers makes outputs of 1e42, beyond float32; the parameters themselves are not.
+    (tmp_path / "huge.py").write_text(OWN_STRATEGY.format(name="Huge"))
+    own = ["strategy.kind=custom", "strategy.path=huge:Huge", "strategy.values.scale=1e14"]
+    document = parsed(cli("train", *SMALL, "training.num_rounds=1", *own, "--json").out)
+    assert document["trial"]["status"] == "completed"
+    assert document["rounds"]["loss"] == [None]
+
+
+# A user's own strategy
+
+
+def test_a_class_from_the_working_directory_is_trained(cli: Cli, tmp_path: Path) -> None:
+    (tmp_path / "trained_here.py").write_text(OWN_STRATEGY.format(name="Same"))
+    own = ["strategy.kind=custom", "strategy.path=trained_here:Same"]
+    document = parsed(cli("train", *SMALL, *own, "strategy.values.scale=1.0", "--json").out)
+    assert (document["trial"]["strategy"], document["trial"]["status"]) == ("trained_here:Same", "completed")
+    fedavg = parsed(cli("train", *SMALL, "--json").out)
+    # Scaled by one it is FedAvg; its replies are averaged one by one in float32 rather than summed exactly.
+    assert document["rounds"]["loss"] == pytest.approx(fedavg["rounds"]["loss"], rel=1e-4)
+
+
+def test_a_class_from_the_working_directory_joins_the_search(cli: Cli, tmp_path: Path) -> None:
+    (tmp_path / "searched_here.py").write_text(OWN_STRATEGY.format(name="Scaled"))
+    (tmp_path / "study.yaml").write_text(
+        "search:\n"
+        "  strategies: [fedmedian]\n"
+        "  customs:\n"
+        "    - path: searched_here:Scaled\n"
+        "      ranges:\n"
+        "        scale: {low: 0.5, high: 1.0}\n"
+    )
+    document = parsed(cli("search", *SMALL, "study.yaml", "--json").out)
+    own = [trial for trial in document["trials"] if trial["strategy"] == "searched_here:Scaled"]
+    assert own
+    for trial in own:
+        assert trial["status"] == "completed"
+        assert 0.5 <= trial["parameters"]["values"]["scale"] <= 1.0
+    listed = parsed(cli("strategies", "federation.num_clients=4", "study.yaml", "--json").out)
+    assert "searched_here:Scaled" in json.dumps(listed)
+
+
+# detect
+
+
+def test_detect_prints_the_report_alone(cli: Cli, tmp_path: Path) -> None:
+    done = cli("detect", *SMALL, "--json")
+    assert (done.code, done.err) == (0, "")
+    document = parsed(done.out)
+    assert set(document) == {"report", "affected_clients"}
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_detect_shows_a_sentence_for_each_finding(cli: Cli) -> None:
+    done = cli("detect", *SMALL, "federation.scenario=label_poisoning")
+    assert (done.code, done.err) == (0, "")
+    for start in ("Label skew: ", "Feature skew: ", "Outlier clients: ", "the scenario affects client "):
+        assert start in done.out
+
+
+def test_a_diagnosis_that_was_kept_is_the_study_s(cli: Cli, tmp_path: Path) -> None:
+    detected = parsed(cli("detect", *SMALL, "--json", "--out", "out").out)
+    assert parsed((tmp_path / "out" / "report.json").read_text()) == detected["report"]
+    written = (tmp_path / "out" / "report.json").stat().st_mtime_ns
+    assert cli("run", *SMALL, "--out", "out").code == 0
+    assert (tmp_path / "out" / "report.json").stat().st_mtime_ns == written
+
+
+# trials, strategies
+
+
+def test_trials_shows_the_log(cli: Cli) -> None:
+    searched = parsed(cli("search", *SMALL, "--json", "--out", "out").out)
+    done = cli("trials", "out", "--json")
+    assert (done.code, done.err) == (0, "")
+    rows = json.loads(done.out)
+    assert [row["trial"] for row in rows] == list(range(1 + 3 + 4))
+    assert [row["phase"] for row in rows] == ["baseline"] + ["search"] * 3 + ["confirmation"] * 4
+    assert [row["fitness"] for row in rows[:4]] == pytest.approx([trial["fitness"] for trial in searched["trials"]])
+    shown = cli("trials", "out")
+    assert shown.code == 0
+    assert len(shown.out.splitlines()) == 1 + len(rows)
+
+
+def test_strategies_lists_ranges_for_the_number_of_clients(cli: Cli) -> None:
+    done = cli("strategies")
+    assert (done.code, done.err) == (0, "")
+    kinds = "fedavg fedprox fedavgm fedadagrad fedadam fedyogi fedmedian fedtrimmedavg krum multikrum bulyan qfedavg"
+    for kind in kinds.split():
+        assert kind in done.out
+    assert done.out.startswith("10 clients, 10 of them train in a round\n")
+    few = cli("strategies", "federation.num_clients=2")
+    assert "krum needs at least 3 clients a round, got 2" in " ".join(few.out.split())
+
+
+def test_strategies_gives_a_schema(cli: Cli) -> None:
+    done = cli("strategies", "--json", "federation.num_clients=20", "training.fraction_train=0.5")
+    document = parsed(done.out)
+    assert (document["num_clients"], document["num_sampled"]) == (20, 10)
+    assert "krum" in json.dumps(document["schema"])
+
+
+# help
+
+
+def test_help_names_every_command(cli: Cli) -> None:
+    for arguments in (["--help"], ["-h"], []):
+        done = cli(*arguments)
+        assert done.code == 0
+        for command in ("run", "detect", "train", "search", "strategies", "trials", "keys"):
+            assert command in done.out
+    for command in ("run", "detect", "train", "search", "strategies", "trials", "keys"):
+        done = cli(command, "--help")
+        assert (done.code, done.err) == (0, "")
+        assert "--json" in done.out

@@ -1,0 +1,137 @@
+"""What is said of an outcome, and the line of progress."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+
+from engine.trial import TrialResult, TrialSpec
+from experiments.cli.console import TrialProgress, show_outcome, show_path
+from search.ledger import StudyEvents
+from search.search_config import SearchConfig
+from search.study import run_study
+from tests.search.studies import ScriptedRunner, completed, failed, open_ledger, study
+
+KINDS = ("fedmedian", "fedadam")
+
+
+def shown(folder: Path, outcome: Callable[[TrialSpec], TrialResult], num_seeds: int = 3, tuned: bool = False) -> str:
+    """Return what is printed of a study with these results, on lines of any length."""
+    config = SearchConfig(strategies=KINDS, budget=2, confirmation_seeds=num_seeds, tuned_baseline=tuned)
+    file = io.StringIO()
+    show_outcome(Console(file=file, width=400), study(folder, ScriptedRunner(outcome), config))
+    return file.getvalue()
+
+
+def by_kind(fedavg: float, fedmedian: float, fedadam: float) -> Callable[[TrialSpec], TrialResult]:
+    scores = {"fedavg": fedavg, "fedmedian": fedmedian, "fedadam": fedadam}
+    return lambda spec: completed(scores[spec.strategy.kind])
+
+
+def test_a_winner(tmp_path: Path) -> None:
+    text = shown(tmp_path, by_kind(0.5, 0.75, 0.25))
+    assert "Best of the search: fedmedian, 0.7500" in text
+    assert "fedmedian beats FedAvg on fresh seeds: +25.0 points, 95 % interval [+25.0, +25.0], 3 seeds." in text
+    assert "challenger minus fedavg: +25.0 points" in text
+
+
+def test_fedavg_itself(tmp_path: Path) -> None:
+    text = shown(tmp_path, by_kind(0.75, 0.5, 0.25))
+    assert "FedAvg itself is the best of the search." in text
+    assert "fedmedian is worse than FedAvg on fresh seeds: -25.0 points" in text
+    assert text.rstrip().endswith("Keep FedAvg.")
+
+
+def test_no_difference(tmp_path: Path) -> None:
+    text = shown(tmp_path, lambda spec: completed(0.5))
+    assert "does not beat FedAvg beyond noise on fresh seeds" in text
+
+
+def test_one_seed(tmp_path: Path) -> None:
+    assert "at least two seeds are needed to tell it from noise." in shown(tmp_path, by_kind(0.5, 0.75, 0.25), 1)
+
+
+def test_no_seeds(tmp_path: Path) -> None:
+    text = shown(tmp_path / "won", by_kind(0.5, 0.75, 0.25), 0)
+    assert "It was not confirmed on fresh seeds, as search.confirmation_seeds is 0." in text
+    text = shown(tmp_path / "fedavg", by_kind(0.75, 0.5, 0.25), 0)
+    assert "FedAvg itself is the best of the search." in text
+    assert "not confirmed" not in text
+
+
+def test_nothing_went_through(tmp_path: Path) -> None:
+    text = shown(tmp_path, lambda spec: failed("round 1: diverged"))
+    assert "No trial went through." in text
+    assert text.count("round 1: diverged") == 3
+
+
+def test_points_against_fedavg(tmp_path: Path) -> None:
+    rows = {
+        line.split()[2].partition("(")[0]: line
+        for line in shown(tmp_path, by_kind(0.5, 0.75, 0.25), 0).splitlines()[3:6]
+    }
+    assert rows["fedavg"].split()[-1] == "0.5000"
+    assert rows["fedmedian"].split()[-2:] == ["0.7500", "+25.0"]
+    assert rows["fedadam"].split()[-2:] == ["0.2500", "-25.0"]
+
+
+def test_both_views_where_they_differ(tmp_path: Path) -> None:
+    def outcome(spec: TrialSpec) -> TrialResult:
+        return completed(own=0.5, clean=0.75 if spec.strategy.kind == "fedavg" else 1.0)
+
+    text = shown(tmp_path, outcome)
+    assert "challenger minus fedavg, own data: +0.0 points" in text
+    assert "challenger minus fedavg, clean data: +25.0 points" in text
+
+
+def test_the_tuned_baseline(tmp_path: Path) -> None:
+    def outcome(spec: TrialSpec) -> TrialResult:
+        return completed(spec.training.learning_rate)
+
+    text = shown(tmp_path, outcome, tuned=True)
+    assert "FedAvg by client learning rate, best first: 0.8: 0.8000, 0.4: 0.4000, 0.2: 0.2000" in text
+    assert "challenger minus tuned-fedavg: -60.0 points" in text
+
+
+@pytest.mark.parametrize("reason", ["[/usr/lib] is missing", "[bold] is no array", "[red]"])
+def test_brackets_of_an_error_are_text(tmp_path: Path, reason: str) -> None:
+    assert reason in shown(tmp_path, lambda spec: failed(reason))
+
+
+def test_brackets_of_a_path_are_text() -> None:
+    file = io.StringIO()
+    show_path(Console(file=file, width=20), "Log", Path("/data/[red]/" + "x" * 50))
+    assert file.getvalue() == f"Log: /data/[red]/{'x' * 50}\n"
+
+
+def test_progress_is_silent_where_there_is_no_terminal(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    progress = TrialProgress(num_trials=3, num_rounds=2)
+    assert not progress.shown
+    events = progress.display().trials
+    assert events.on_rounds is None  # nobody would see it, so nobody is asked
+    with progress.live():
+        run_study(
+            SearchConfig(strategies=KINDS, budget=2, confirmation_seeds=0),
+            open_ledger(tmp_path, ScriptedRunner(lambda spec: completed(0.5)), StudyEvents(on_record=events.on_record)),
+        )
+    assert capfd.readouterr() == ("", "")
+
+
+def test_progress_on_a_terminal(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setenv("FORCE_COLOR", "1")  # which makes rich take standard error for a terminal
+    monkeypatch.setenv("COLUMNS", "200")
+    monkeypatch.setenv("TERM", "xterm")
+    progress = TrialProgress(num_trials=4, num_rounds=10)
+    assert progress.shown
+    with progress.live():
+        progress.stage("search")
+        progress.rounds({"a": 5, "b": 10})
+    out, err = capfd.readouterr()
+    assert out == ""
+    assert "running trials" in err
+    assert "0/4 trials, 5/40 rounds" in err
+    assert "s left" in err

@@ -1,0 +1,157 @@
+"""On Ray: the result does not depend on hosts, interruptions or kills, and no process outlives the command."""
+
+from __future__ import annotations
+
+import json
+import signal
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.experiments.cli.processes import Command, lasting_result
+
+pytestmark = [pytest.mark.slow, pytest.mark.ray]
+
+STUDY = (
+    "federation.dataset=wine",
+    "federation.num_clients=4",
+    "training.num_rounds=12",
+    "search.budget=4",
+    "search.generation_size=2",
+    "search.confirmation_seeds=2",
+    "engine.checkpoint_every_rounds=2",
+)
+NUM_TRIALS = 1 + 4 + 2 * 2
+
+
+@pytest.fixture(scope="module")
+def expected(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    """The result of the study in one process."""
+    folder = tmp_path_factory.mktemp("local")
+    with Command(folder, "run", *STUDY, "engine.grid=local", "--out", "out", "--json") as command:
+        code, out, err = command.end()
+    assert (code, err) == (0, "")
+    assert json.loads(out)["out"] == str(folder / "out")
+    return lasting_result(folder / "out")
+
+
+def trials(folder: Path) -> list[Path]:
+    return sorted(folder.glob("trials/*.parquet"))
+
+
+@pytest.mark.parametrize("num_hosts", [1, 2, 4])
+def test_the_result_is_that_of_one_process(tmp_path: Path, expected: dict[str, Any], num_hosts: int) -> None:
+    arguments = ("run", *STUDY, f"engine.num_hosts={num_hosts}", "--out", "out", "--json")
+    with Command(tmp_path, *arguments) as command:
+        command.wait_until(lambda: len(trials(tmp_path / "out")) > 0)
+        assert command.num_started() > num_hosts
+        code, out, err = command.end()
+        left = command.left_over()
+    assert (code, err) == (0, "")
+    document = json.loads(out)
+    assert document.pop("timings")
+    assert document.pop("out") == str(tmp_path / "out")
+    assert document == expected
+    assert lasting_result(tmp_path / "out") == expected
+    assert left == []
+
+
+def test_after_a_kill_the_rest_is_run_and_the_result_is_the_same(tmp_path: Path, expected: dict[str, Any]) -> None:
+    arguments = ("run", *STUDY, "engine.num_hosts=2", "--out", "out", "--json")
+    out = tmp_path / "out"
+    with Command(tmp_path, *arguments) as command:
+        command.wait_until(lambda: len(trials(out)) >= 2)
+        command.process.send_signal(signal.SIGKILL)
+        command.end()
+    done = {path: path.stat().st_mtime_ns for path in trials(out)}
+    assert 2 <= len(done) < NUM_TRIALS
+    assert not (out / "result.json").exists()
+
+    with Command(tmp_path, *arguments) as command:
+        code, printed, err = command.end()
+
+    assert (code, err) == (0, "")
+    assert lasting_result(out) == expected
+    assert {path: path.stat().st_mtime_ns for path in done} == done
+    assert len(trials(out)) == NUM_TRIALS
+    assert {**json.loads(printed), "timings": 0, "out": 0} == {**expected, "timings": 0, "out": 0}
+
+
+@pytest.mark.parametrize("name", ["ray::HostActor", "ray::_run"])
+def test_a_killed_process_of_ray_changes_neither_the_result_nor_what_is_printed(
+    tmp_path: Path, expected: dict[str, Any], name: str
+) -> None:
+    arguments = ("run", *STUDY, "engine.num_hosts=2", "--out", "out", "--json")
+    with Command(tmp_path, *arguments) as command:
+        command.wait_until(lambda: len(trials(tmp_path / "out")) >= 1)
+        victims = [process for process in command.alive() if process.name().startswith(name)]
+        assert victims
+        victims[0].kill()
+        code, printed, err = command.end()
+    assert (code, err) == (0, "")
+    assert {**json.loads(printed), "timings": 0, "out": 0} == {**expected, "timings": 0, "out": 0}
+
+
+def test_control_c_ends_everything_and_the_log_goes_on(tmp_path: Path, expected: dict[str, Any]) -> None:
+    arguments = ("run", *STUDY, "engine.num_hosts=2", "--out", "out")
+    out = tmp_path / "out"
+    with Command(tmp_path, *arguments) as command:
+        command.wait_until(lambda: len(trials(out)) >= 1)
+        assert command.num_started() > 0
+        started = time.monotonic()
+        command.interrupt()
+        code, printed, err = command.end()
+        seconds = time.monotonic() - started
+        left = command.left_over()
+    assert (code, printed) == (130, "")
+    assert err == "fedscout: interrupted; the same command goes on where this one stopped\n"
+    assert left == []
+    assert seconds < 15  # two to four on an idle machine
+    assert len(trials(out)) < NUM_TRIALS
+
+    with Command(tmp_path, *arguments) as command:
+        code, printed, err = command.end()
+
+    assert (code, err) == (0, "")
+    assert lasting_result(out) == expected
+
+
+@pytest.mark.parametrize("seconds", [0.5, 2, 4])
+def test_control_c_while_ray_starts_ends_everything(tmp_path: Path, seconds: float) -> None:
+    with Command(tmp_path, "run", *STUDY, "--out", "out") as command:
+        command.wait_until((tmp_path / "out" / "config.json").exists)
+        time.sleep(seconds)  # Ray takes some to start
+        command.wait_until(lambda: True)
+        command.interrupt()
+        code, printed, err = command.end()
+        left = command.left_over()
+    assert (code, printed) == (130, "")
+    assert err.splitlines()[-1].startswith("fedscout: interrupted")
+    assert left == []
+
+
+def test_a_class_of_the_user_s_folder_is_found_by_the_workers(tmp_path: Path) -> None:
+    (tmp_path / "of_the_user.py").write_text(
+        "from flwr.serverapp.strategy import FedAvg\n\n\nclass Own(FedAvg):\n    pass\n"
+    )
+    (tmp_path / "search.py").write_text("raise SystemExit('the wrong search was imported')\n")
+    arguments = [*STUDY[:2], "training.num_rounds=2", "strategy.kind=custom", "strategy.path=of_the_user:Own", "--json"]
+    results = []
+    for engine in ("engine.num_hosts=2", "engine.grid=local"):
+        with Command(tmp_path, "train", *arguments, engine, "--out", engine) as command:
+            code, out, err = command.end()
+        assert (code, err) == (0, "")
+        results.append({**json.loads(out), "out": ""})
+    assert results[0]["trial"]["status"] == "completed"
+    assert results[0] == results[1]
+
+
+def test_a_mistake_that_only_ray_can_find_leaves_no_folder_and_no_process(tmp_path: Path) -> None:
+    with Command(tmp_path, "run", *STUDY, "engine.object_store_bytes=1000000000000000", "--out", "out") as command:
+        code, out, err = command.end()
+    assert (code, out) == (2, "")
+    assert len(err.splitlines()) == 1
+    assert err.startswith("fedscout: Ray must be able to start here; it says: ")
+    assert list(tmp_path.iterdir()) == []

@@ -1,0 +1,345 @@
+"""The configuration: where it comes from, which mistakes are told and how, and what its digest depends on."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any, Literal, get_args, get_origin
+
+import pytest
+
+from engine.errors import ConfigurationError
+from experiments.config import StudyConfig, TrainingConfig, known_keys, load_config
+
+
+def faults(*arguments: str, file: Path | None = None) -> tuple[str, ...]:
+    with pytest.raises(ConfigurationError) as caught:
+        load_config(arguments, file)
+    for fault in caught.value.faults:
+        assert "\n" not in fault
+    return caught.value.faults
+
+
+def value_of(config: StudyConfig, key: str) -> Any:
+    value: Any = config
+    for part in key.split("."):
+        value = getattr(value, part)
+    return value
+
+
+@pytest.fixture
+def yaml_file(tmp_path: Path) -> Path:
+    file = tmp_path / "study.yaml"
+    file.write_text("seed: 5\ntraining:\n  num_rounds: 7\n  batch_size: 16\nmodel:\n  hidden: [8]\n")
+    return file
+
+
+# Where values come from.
+
+
+def test_nothing_given_is_the_demo() -> None:
+    config = load_config()
+    assert config == StudyConfig()
+    assert (config.federation.dataset, config.federation.num_clients) == ("digits", 10)
+    assert (config.federation.partition.kind, config.federation.partition.alpha) == ("dirichlet", 0.1)
+    assert (config.training.num_rounds, config.training.learning_rate) == (30, 0.2)
+    assert config.model.hidden == (64, 32)
+    assert (config.search.kind, config.search.budget, config.search.confirmation_seeds) == ("genetic", 8, 5)
+
+
+@pytest.mark.parametrize(
+    ("argument", "expected"),
+    [
+        ("federation.dataset=wine", "wine"),
+        ("federation.partition.alpha=1e-3", 0.001),
+        ("federation.partition.alpha=10", 10.0),
+        ("model.hidden=[32,16]", (32, 16)),
+        ("model.hidden=[32, 16]", (32, 16)),
+        ("training.fraction_train=.5", 0.5),
+        ("search.tuned_baseline=true", True),
+        ("search.strategies=[krum,fedavg]", ("krum", "fedavg")),
+        ("federation.scenario=", None),
+        ("federation.num_clients=null", 10),
+        ("engine.num_hosts=", None),
+        ("seed=3", 3),
+    ],
+)
+def test_dotted_keys(argument: str, expected: Any) -> None:
+    assert value_of(load_config([argument]), argument.partition("=")[0]) == expected
+
+
+def test_strategy_values_keep_their_types() -> None:
+    arguments = ["strategy.kind=fedadam", "strategy.eta=1e-3", "strategy.beta_1=0.5"]
+    assert load_config(arguments).strategy == {"kind": "fedadam", "eta": 0.001, "beta_1": 0.5}
+
+
+def test_a_file_is_read_wherever_it_stands(yaml_file: Path) -> None:
+    assert load_config([], yaml_file) == load_config([str(yaml_file)])
+    config = load_config([], yaml_file)
+    assert (config.seed, config.training.num_rounds, config.training.batch_size, config.model.hidden) == (
+        5,
+        7,
+        16,
+        (8,),
+    )
+    assert config.training.learning_rate == 0.2
+
+
+def test_later_ones_win_and_the_option_s_file_lies_under_all(yaml_file: Path, tmp_path: Path) -> None:
+    other = tmp_path / "other.yml"
+    other.write_text("seed: 6\n")
+    assert load_config(["seed=1", "seed=2"]).seed == 2
+    assert load_config(["seed=1"], yaml_file).seed == 1
+    assert load_config(["seed=1", str(yaml_file)]).seed == 5
+    assert load_config([str(other), "seed=1"], yaml_file).seed == 1
+    merged = load_config([str(other), "training.batch_size=4"], yaml_file)
+    assert (merged.seed, merged.training.num_rounds, merged.training.batch_size) == (6, 7, 4)
+
+
+def test_lists_replace_lists(yaml_file: Path) -> None:
+    assert load_config(["model.hidden=[1,2,3]"], yaml_file).model.hidden == (1, 2, 3)
+
+
+def test_an_empty_file_changes_nothing(tmp_path: Path) -> None:
+    file = tmp_path / "empty.yaml"
+    file.write_text("")
+    assert load_config([], file) == StudyConfig()
+
+
+# Mistakes.
+
+
+@pytest.mark.parametrize(
+    ("key", "suggested"),
+    [
+        ("training.learning_rat", "training.learning_rate"),
+        ("trainig.num_rounds", "training"),
+        ("federation.partition.alhpa", "federation.partition.alpha"),
+        ("dataset", "federation.dataset"),
+        ("num_clients", "federation.num_clients"),
+        ("model.learning_rate", "training.learning_rate"),
+        ("num_round", "training.num_rounds"),
+    ],
+)
+def test_an_unknown_key_is_answered_with_what_may_be_meant(key: str, suggested: str) -> None:
+    (fault,) = faults(f"{key}=1")
+    assert "is not a known key; did you mean" in fault
+    assert suggested in fault.partition("did you mean ")[2].rstrip("?").split(" or ")
+
+
+def test_an_unknown_key_like_no_other_is_answered_with_all_of_its_group() -> None:
+    (fault,) = faults("federation.xyz=1")
+    assert fault == (
+        "federation.xyz is not a known key; allowed are federation.dataset, federation.label, "
+        "federation.client_column, federation.folder, federation.scenario, federation.partition, "
+        "federation.num_clients, federation.seed, federation.min_release"
+    )
+    (fault,) = faults("xyz.zzz=1")
+    assert fault == (
+        "xyz is not a known key; allowed are federation, model, training, detection, strategy, search, engine, seed"
+    )
+
+
+@pytest.mark.parametrize(
+    ("argument", "condition", "given"),
+    [
+        ("seed=abc", "seed must be a valid integer", "'abc'"),
+        ("seed=-1", "seed must be greater than or equal to 0", "-1"),
+        ("seed=1.5", "seed must be a valid integer", "1.5"),
+        ("seed=", "seed must be a valid integer", "None"),
+        ("training.learning_rate=0", "training.learning_rate must be greater than 0", "0"),
+        ("training.learning_rate=.nan", "training.learning_rate must be", "nan"),
+        ("training.optimizer=rmsprop", "training.optimizer must be 'sgd' or 'adam'", "'rmsprop'"),
+        ("federation.dataset=mnist", "federation.dataset must be one of digits, breast_cancer, wine", "'mnist'"),
+        ("federation=wine", "federation must be a group of keys", "'wine'"),
+        ("federation=", "federation must be a group of keys", "None"),
+        ("federation.dataset.x=1", "federation.dataset must be a valid string", "a group of keys"),
+        ("strategy=fedadam", "strategy must be a group of keys", "'fedadam'"),
+        ("model.hidden=32", "model.hidden must be a list", "32"),
+        ("model.hidden=[32,x]", "model.hidden.1 must be a valid integer", "'x'"),
+        ("search.strategies=krum", "search.strategies must be a list", "'krum'"),
+        ("search.kind=magic", "search.kind must be 'genetic'", "'magic'"),
+        ("search.tuning_factors=[-1]", "search.tuning_factors.0 must be greater than 0", "-1"),
+        ("engine.grid=spark", "engine.grid must be 'ray' or 'local'", "'spark'"),
+        ("engine.trial_timeout_seconds=.inf", "engine.trial_timeout_seconds must be a finite number", "inf"),
+        ("detection.outlier_min_flags=9", "detection: outlier_min_flags must not exceed", "9"),
+        ("seed=${oc.env:HOME}", "seed must be a valid integer", "'${oc.env:HOME}'"),
+    ],
+)
+def test_a_wrong_value_is_answered_with_condition_and_value(argument: str, condition: str, given: str) -> None:
+    (fault,) = faults(argument)
+    assert fault.startswith(condition)
+    assert fault.endswith(f"got {given}")
+
+
+def test_what_a_scenario_fixes_cannot_be_set() -> None:
+    (fault,) = faults("federation.scenario=iid", "federation.partition.alpha=1")
+    assert fault == "federation.partition must be left out where a scenario fixes it, got alpha=1.0 beside scenario=iid"
+
+
+@pytest.mark.parametrize("argument", ["foo", "=3", " =3", "study.json", "training.num_rounds"])
+def test_an_argument_that_is_none(argument: str) -> None:
+    assert faults(argument) == (f"an argument must be dotted.key=value or a YAML file, got {argument!r}",)
+
+
+@pytest.mark.parametrize("argument", ["model.hidden=[1", "seed={", "seed=${"])
+def test_a_value_that_is_no_yaml(argument: str) -> None:
+    (fault,) = faults(argument)
+    assert fault.startswith(f"{argument.partition('=')[0]} must have a YAML value, got {argument!r}: ")
+
+
+def test_all_faults_are_told_at_once(tmp_path: Path) -> None:
+    found = faults("foo", "seed=abc", "training.batch_size=0", "nokey=1", str(tmp_path / "missing.yaml"), "seed2=[")
+    starts = ("an argument must", "the configuration file must exist", "seed2 must have a YAML value")
+    starts += ("training.batch_size must", "seed must", "nokey is not")
+    assert len(found) == len(starts)
+    for fault, start in zip(found, starts, strict=True):
+        assert fault.startswith(start)
+
+
+def test_a_file_must_exist(tmp_path: Path) -> None:
+    missing = tmp_path / "missing.yaml"
+    for found in (faults(str(missing)), faults(file=missing)):
+        assert found == (f"the configuration file must exist, got {missing}",)
+    assert faults(file=tmp_path) == (f"the configuration file must exist, got {tmp_path}",)
+
+
+@pytest.mark.parametrize(
+    ("content", "fault"),
+    [
+        (b"seed: [", "{file} must be YAML: "),
+        (b"seed: 1\nseed: 2\n", "{file} must be YAML: "),
+        (b"a:\n\tb: 1", "{file} must be YAML: "),
+        (b"\xff\xfe\xfa", "{file} must be YAML: "),
+        (b"5", "{file} must be YAML: "),
+        (b"- 1\n", "{file} must hold keys and values, such as `seed: 1`"),
+        (b"1: 2\n", "1 is not a known key; a key must be text"),
+        (b"seed: !!python/object/apply:os.system [true]\n", "{file} must be YAML: "),
+        (b"federation: {datset: wine}\n", "federation.datset is not a known key; did you mean federation.dataset"),
+    ],
+)
+def test_a_file_must_be_yaml_with_known_keys(tmp_path: Path, content: bytes, fault: str) -> None:
+    file = tmp_path / "study.yaml"
+    file.write_bytes(content)
+    (found,) = faults(file=file)
+    assert found.startswith(fault.format(file=file))
+
+
+def test_fault_in_a_file_does_not_hide_that_of_an_argument(tmp_path: Path) -> None:
+    file = tmp_path / "study.yaml"
+    file.write_text("seed: -3\n")
+    assert len(faults("training.batch_size=0", file=file)) == 2
+
+
+# Identity.
+
+OTHER_VALUES = {
+    "federation.dataset": "wine",
+    "federation.label": "quality",
+    "federation.client_column": "site",
+    "federation.scenario": "iid",
+    "federation.partition.kind": "iid",
+    "federation.partition.alpha": "0.7",
+    "federation.partition.min_size": "6",
+    "model.kind": "linear",
+    "model.hidden": "[5]",
+    "training.fraction_train": "0.5",
+    "training.test_fraction": "0.3",
+    "training.momentum": "0.5",
+    "training.weight_decay": "0.1",
+    "training.learning_rate": "0.3",
+    "detection.outlier_min_flags": "3",
+    "detection.label_threshold": "0.3",
+    "detection.outlier_percentile": "50",
+    "strategy": "{kind: krum}",
+    "search.mutation_rate": "0.5",
+    "search.strategies": "[krum]",
+    "search.customs": "[{path: 'a:B'}]",
+    "search.validation_fraction": "0.1",
+    "search.tuned_baseline": "true",
+    "search.tuning_factors": "[2]",
+}
+ONE_POSSIBLE_VALUE = {"search.kind"}
+NO_PART_OF_THE_IDENTITY = {name for name in known_keys() if name.startswith("engine.")} | {"federation.folder"}
+
+
+def annotation_of(key: str) -> Any:
+    model: Any = StudyConfig
+    for part in key.split(".")[:-1]:
+        model = model.model_fields[part].annotation
+    return model.model_fields[key.rsplit(".", maxsplit=1)[-1]].annotation
+
+
+def other_value(key: str) -> str:
+    """Return a valid value that is not the default; of a choice the other, whole numbers are moved by one."""
+    if key in OTHER_VALUES:
+        return OTHER_VALUES[key]
+    default = value_of(StudyConfig(), key)
+    if get_origin(annotation_of(key)) is Literal:
+        return next(choice for choice in get_args(annotation_of(key)) if choice != default)
+    return str(default + 1)
+
+
+@pytest.mark.parametrize("key", sorted(set(known_keys()) - NO_PART_OF_THE_IDENTITY - ONE_POSSIBLE_VALUE))
+def test_the_digest_depends_on_every_key_that_decides_results(key: str) -> None:
+    changed = load_config([f"{key}={other_value(key)}"])
+    assert changed.digest() != StudyConfig().digest()
+
+
+def test_the_digest_does_not_depend_on_the_machinery() -> None:
+    values = {
+        "engine.grid": "local",
+        "engine.num_hosts": "3",
+        "engine.address": "auto",
+        "engine.checkpoint_every_rounds": "1",
+        "engine.object_store_bytes": str(10**9),
+        "engine.trial_timeout_seconds": "5",
+        "federation.folder": "/data",
+    }
+    assert set(values) == NO_PART_OF_THE_IDENTITY
+    for key, value in values.items():
+        assert load_config([f"{key}={value}"]).digest() == StudyConfig().digest(), key
+
+
+def test_equal_configurations_have_equal_digests_however_they_were_given(tmp_path: Path) -> None:
+    file = tmp_path / "study.yaml"
+    file.write_text("training: {num_rounds: 3, learning_rate: 1}\nfederation: {dataset: wine}\n")
+    arguments = ["federation.dataset=wine", "training.learning_rate=1.0", "training.num_rounds=3"]
+    assert load_config([], file).digest() == load_config(arguments).digest()
+    assert load_config(["federation.num_clients=10"]).digest() == StudyConfig().digest()  # the default, spelt out
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        [],
+        ["federation.scenario=label_poisoning", "federation.num_clients=4"],
+        ["federation.dataset=bearing", "federation.partition.kind=natural"],
+        ["strategy.kind=fedadam", "strategy.eta=1e-3", "search.tuned_baseline=true", "model.hidden=[3]"],
+    ],
+)
+def test_a_configuration_survives_being_written_and_read(arguments: list[str], tmp_path: Path) -> None:
+    config = load_config(arguments)
+    again = StudyConfig.model_validate(json.loads(config.model_dump_json()))
+    assert again == config
+    assert again.digest() == config.digest()
+    file = tmp_path / "written.yaml"
+    file.write_text(config.model_dump_json())  # JSON is YAML
+    assert load_config([], file) == config
+
+
+# Sampling.
+
+
+@pytest.mark.parametrize(
+    ("fraction", "num_clients", "num_sampled"), [(1.0, 7, 7), (0.5, 10, 5), (0.01, 10, 1), (0.34, 3, 1), (0.25, 10, 2)]
+)
+def test_number_of_clients_that_train(fraction: float, num_clients: int, num_sampled: int) -> None:
+    assert TrainingConfig(fraction_train=fraction).num_sampled(num_clients) == num_sampled
+
+
+def test_local_part_of_the_training() -> None:
+    config = TrainingConfig(local_epochs=3, batch_size=4, optimizer="adam", learning_rate=0.01, num_rounds=9)
+    local = config.local()
+    assert (local.local_epochs, local.batch_size, local.optimizer, local.learning_rate) == (3, 4, "adam", 0.01)
+    assert not hasattr(local, "num_rounds")

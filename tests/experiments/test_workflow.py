@@ -1,0 +1,253 @@
+"""From configuration to result: what is written, what stops it, and going on where an earlier run stopped."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pytest
+
+from engine.errors import UserError
+from engine.trial_log import TrialRecord
+from experiments import workflow
+from experiments.config import StudyConfig, load_config
+from experiments.workflow import Display, Finished, run_detection, run_training, run_workflow
+from search.ledger import StudyEvents
+
+SMALL = [
+    "engine.grid=local",
+    "federation.dataset=wine",
+    "federation.num_clients=4",
+    "training.num_rounds=2",
+    "search.budget=3",
+    "search.generation_size=2",
+    "search.confirmation_seeds=2",
+    "detection.outlier_repetitions=2",
+    "detection.outlier_min_flags=2",
+]
+NUM_TRIALS = 1 + 3 + 2 * 2
+
+
+def small(*arguments: str) -> StudyConfig:
+    return load_config([*SMALL, *arguments])
+
+
+def on_record(told: Callable[[TrialRecord, bool], None]) -> Display:
+    return Display(trials=StudyEvents(on_record=told))
+
+
+def lasting(document: dict[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in document.items() if name != "timings"}
+
+
+def read_result(folder: Path) -> dict[str, Any]:
+    document: dict[str, Any] = json.loads((folder / "result.json").read_text())
+    return document
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory: pytest.TempPathFactory) -> Finished:
+    return run_workflow(small(), tmp_path_factory.mktemp("study"), Display())
+
+
+def copy_of(folder: Path, target: Path, without: int = 0) -> Path:
+    """Copy a study's folder as a killed run would have left it: without result and without its last trials."""
+    (target / "trials").mkdir(parents=True)
+    files = sorted((folder / "trials").iterdir())
+    for file in [folder / "config.json", folder / "report.json", *files[: len(files) - without]]:
+        (target / file.relative_to(folder)).write_bytes(file.read_bytes())
+    return target
+
+
+# What is written.
+
+
+def test_the_result_is_returned_as_it_is_written(finished: Finished) -> None:
+    assert read_result(finished.folder) == json.loads(json.dumps(finished.document))
+
+
+def test_the_result_holds_what_was_found(finished: Finished) -> None:
+    document, outcome = finished.document, finished.outcome
+    assert [trial["trial"] for trial in document["trials"]] == [0, 1, 2, 3]
+    assert document["baseline"] == document["trials"][0]
+    assert outcome.best is not None
+    assert document["best"] == document["trials"][outcome.best.record.trial]
+    assert finished.report is not None
+    assert document["report"] == finished.report.without_timings().model_dump(mode="json")
+    assert document["confirmation"]["verdict"] in ("better", "no difference", "worse")
+    assert document["config_hash"] == small().digest()
+    assert document["config"] == small().identity()
+    assert document["federation"]["num_clients"] == 4
+    assert sum(document["federation"]["client_rows"]) == 178
+    assert document["affected_clients"] == []
+    assert set(document["timings"]["seconds"]) == {"data", "hosts", "detection", "search and confirmation", "total"}
+
+
+def test_the_log_holds_every_trial_and_its_configuration(finished: Finished) -> None:
+    table = pd.read_parquet(finished.folder / "trials").sort_values("trial")
+    assert list(table["trial"]) == list(range(NUM_TRIALS))
+    assert list(table["phase"]) == ["baseline"] + ["search"] * 3 + ["confirmation"] * 4
+    assert [trial["fitness"] for trial in finished.document["trials"]] == list(table["fitness"][:4])
+    assert set(table["config_hash"]) == {small().digest()}
+    assert StudyConfig.model_validate(json.loads(table["config"].iloc[0])) == small()
+    assert not list((finished.folder / "checkpoints").glob("*"))
+
+
+@pytest.mark.parametrize(("scenario", "affected"), [("label_poisoning", 1), ("iid", 0)])
+def test_a_scenario_s_affected_clients_are_told(tmp_path: Path, scenario: str, affected: int) -> None:
+    config = small(f"federation.scenario={scenario}", "search.budget=1", "search.confirmation_seeds=0")
+    document = run_workflow(config, tmp_path / "out", Display(), detection=False).document
+    assert len(document["affected_clients"]) == affected
+    assert document["confirmation"] is None
+
+
+def test_every_stage_is_told(tmp_path: Path) -> None:
+    stages: list[str] = []
+    run_workflow(small("search.confirmation_seeds=0"), tmp_path / "out", Display(stage=stages.append))
+    assert stages == ["data", "hosts", "detection", "search"]
+
+
+# Going on.
+
+
+def test_a_finished_study_runs_nothing_again(finished: Finished, tmp_path: Path) -> None:
+    known: list[bool] = []
+    folder = copy_of(finished.folder, tmp_path / "out")
+    again = run_workflow(small(), folder, on_record(lambda _, was_known: known.append(was_known)))
+    assert known == [True] * NUM_TRIALS
+    assert lasting(again.document) == lasting(finished.document)
+
+
+@pytest.mark.parametrize("num_lost", [1, 2, 4, 5, 7, NUM_TRIALS])
+def test_a_study_that_lost_its_last_trials_ends_the_same(finished: Finished, tmp_path: Path, num_lost: int) -> None:
+    folder = copy_of(finished.folder, tmp_path / "out", without=num_lost)
+    known: list[bool] = []
+    run_workflow(small(), folder, on_record(lambda _, was_known: known.append(was_known)))
+    assert known.count(False) == num_lost
+    assert lasting(read_result(folder)) == lasting(read_result(finished.folder))
+
+
+@pytest.mark.parametrize("stopped_at", [0, 2, 5])
+def test_an_interrupted_study_ends_the_same(finished: Finished, tmp_path: Path, stopped_at: int) -> None:
+    def stop(record: TrialRecord, known: bool) -> None:
+        if record.trial == stopped_at:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        run_workflow(small(), tmp_path, on_record(stop))
+    assert not (tmp_path / "result.json").exists()
+    run_workflow(small(), tmp_path, Display())
+    assert lasting(read_result(tmp_path)) == lasting(read_result(finished.folder))
+
+
+def test_search_then_run_adds_the_diagnosis_alone(finished: Finished, tmp_path: Path) -> None:
+    searched = run_workflow(small(), tmp_path, Display(), detection=False)
+    assert searched.document["report"] is None
+    known: list[bool] = []
+    run_workflow(small(), tmp_path, on_record(lambda _, was_known: known.append(was_known)))
+    assert all(known)
+    assert lasting(read_result(tmp_path)) == lasting(read_result(finished.folder))
+
+
+def test_the_diagnosis_is_measured_once(finished: Finished, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def measure(*_: object) -> None:
+        pytest.fail("the detectors were asked again")
+
+    monkeypatch.setattr(workflow, "measure", measure)
+    again = run_workflow(small(), copy_of(finished.folder, tmp_path / "out"), Display())
+    assert again.document["report"] == finished.document["report"]
+
+
+def test_a_diagnosis_of_another_version_is_measured_again(finished: Finished, tmp_path: Path) -> None:
+    folder = copy_of(finished.folder, tmp_path / "out")
+    (folder / "report.json").write_text('{"from": "the future"}')
+    again = run_workflow(small(), folder, Display())
+    assert again.document["report"] == finished.document["report"]
+
+
+def test_the_seed_decides_the_result(finished: Finished, tmp_path: Path) -> None:
+    other = run_workflow(small("seed=1"), tmp_path, Display())
+    assert other.document["trials"] != finished.document["trials"]
+    assert other.document["federation"] == finished.document["federation"]  # federation.seed decides that
+
+
+# Mistakes.
+
+NOT_POSSIBLE = [
+    (["federation.num_clients=500"], "federation.num_clients must be between 1 and the number of rows"),
+    (["federation.dataset=bearing", "federation.folder=/nowhere"], "/nowhere"),
+    (["search.strategies=[nosuch]"], "got 'nosuch'; allowed are fedavg"),
+    (["search.strategies=[krum]", "federation.num_clients=2"], "krum"),
+    (["search.customs=[{path: 'no_such_module:Thing'}]"], "no_such_module:Thing must be importable"),
+    (["search.customs=[{pth: 'a:B'}]"], "pth"),
+    (["strategy.kind=krum"], "strategy must be left out of a search"),
+]
+
+
+@pytest.mark.parametrize(("arguments", "text"), NOT_POSSIBLE, ids=lambda value: str(value)[:40])
+def test_a_mistake_is_told_and_nothing_written(tmp_path: Path, arguments: list[str], text: str) -> None:
+    with pytest.raises(UserError) as caught:
+        run_workflow(small(*arguments), tmp_path / "deep" / "out", Display())
+    assert any(text in fault for fault in caught.value.faults)
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("arguments", "text"),
+    [
+        (["strategy.kind=krum", "federation.num_clients=2"], "krum needs at least 3 clients a round, got 2"),
+        (["strategy.kind=nosuch"], "kind must be a known strategy, got 'nosuch'"),
+        (["strategy.kind=fedadam", "strategy.etta=1"], "etta is no parameter of fedadam"),
+        (["strategy.kind=fedadam", "strategy.eta=-1"], "eta of fedadam must be greater than 0, got -1"),
+        (["strategy.kind=custom", "strategy.path=no_such_module:Thing"], "must be importable"),
+        (["strategy.eta=1"], "a strategy must have a kind"),
+    ],
+)
+def test_a_strategy_that_cannot_be_trained_is_told_and_nothing_written(
+    tmp_path: Path, arguments: list[str], text: str
+) -> None:
+    with pytest.raises(UserError) as caught:
+        run_training(small(*arguments), tmp_path / "out", Display())
+    assert any(text in fault for fault in caught.value.faults)
+    assert list(tmp_path.iterdir()) == []
+
+
+# The other commands' ways.
+
+
+def test_training_logs_one_trial_and_does_not_repeat_it(tmp_path: Path) -> None:
+    config = small("strategy.kind=fedadam", "strategy.eta=0.1")
+    _, entry, folder = run_training(config, tmp_path / "out", Display())
+    assert (entry.record.trial, entry.record.phase, entry.record.strategy) == (0, "train", "fedadam")
+    assert entry.record.parameters["eta"] == 0.1
+    known: list[bool] = []
+    _, again, _ = run_training(config, folder, on_record(lambda _, was_known: known.append(was_known)))
+    assert known == [True]
+    assert again.record.fitness == entry.record.fitness
+    assert len(list((folder / "trials").iterdir())) == 1
+
+
+def test_training_fedavg_is_the_baseline_of_the_search(finished: Finished, tmp_path: Path) -> None:
+    _, entry, _ = run_training(small(), tmp_path / "out", Display())
+    assert entry.record.round_accuracy == finished.outcome.baseline.record.round_accuracy
+
+
+def test_a_trained_strategy_and_a_search_do_not_share_a_folder(finished: Finished, tmp_path: Path) -> None:
+    run_training(small(), tmp_path / "trained", Display())
+    with pytest.raises(UserError, match=re.escape("strategy: {'kind': 'fedavg'} there, None here")):
+        run_workflow(small(), tmp_path / "trained", Display())
+    with pytest.raises(UserError, match=re.escape("strategy: None there, {'kind': 'fedavg'} here")):
+        run_training(small(), copy_of(finished.folder, tmp_path / "searched"), Display())
+
+
+def test_detection_alone_is_that_of_the_study(
+    finished: Finished, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    _, report = run_detection(small(), Display())
+    assert report.without_timings().model_dump(mode="json") == finished.document["report"]
+    assert list(tmp_path.iterdir()) == []

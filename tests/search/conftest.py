@@ -1,0 +1,47 @@
+"""What the tests of the search share."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from engine.task_identity import claim_task_identity
+from engine.trial_log import TrialRecord
+
+
+@pytest.fixture(autouse=True)
+def _identity() -> None:
+    """Let trials in this process make Flower messages."""
+    claim_task_identity()
+
+
+@pytest.fixture
+def make_record() -> Callable[..., TrialRecord]:
+    """Return a maker of log records, of which a test names what matters to it."""
+
+    def make(seed: int = 0, own: float = 0.0, clean: float = 0.0, error: str | None = None) -> TrialRecord:
+        return TrialRecord(
+            study="tiny",
+            trial=0,
+            key="0",
+            phase="confirmation",
+            generation=0,
+            searcher="genetic",
+            strategy="krum",
+            parameters={},
+            seed=seed,
+            learning_rate=0.2,
+            status="failed" if error else "completed",
+            error=error,
+            fitness=own,
+            own_fitness=own,
+            clean_fitness=clean,
+            round_accuracy=(own,),
+            round_clean_accuracy=(clean,),
+            round_loss=(1.0,),
+            round_clean_loss=(1.0,),
+            round_train_loss=(1.0,),
+        )
+
+    return make

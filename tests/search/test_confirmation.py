@@ -1,0 +1,121 @@
+"""Confirmation: fresh paired seeds, both views, and a verdict in words."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pytest
+
+from search.confirmation import Confirmation, Contestant, confirm, confirmation_seeds, contestant, difference_text
+from search.intervals import paired_difference
+from search.search_config import View
+
+SEEDS = (11, 12, 13)
+BASELINE = (0.50, 0.60, 0.70)
+
+
+def contender(role: str, own: Sequence[float], clean: Sequence[float] | None = None) -> Contestant:
+    return Contestant(
+        role=role,  # type: ignore[arg-type]
+        name="krum(num_malicious_nodes=1)" if role == "challenger" else "fedavg",
+        strategy="krum" if role == "challenger" else "fedavg",
+        parameters={},
+        learning_rate=0.2,
+        own=tuple(own),
+        clean=tuple(own if clean is None else clean),
+        failures={},
+    )
+
+
+def confirmation(own: Sequence[float], clean: Sequence[float] | None = None, view: View = "own") -> Confirmation:
+    contestants = [contender("challenger", own, clean), contender("fedavg", BASELINE[: len(own)])]
+    return confirm(SEEDS[: len(own)], contestants, view)
+
+
+def shifted(*shifts: float) -> list[float]:
+    return [score + shift for score, shift in zip(BASELINE, shifts, strict=False)]
+
+
+@pytest.mark.parametrize("count", [0, 1, 5, 300])
+def test_seeds_are_distinct_and_not_the_search_s(count: int) -> None:
+    for seed in (0, 1, 2**31 - 1):
+        seeds = confirmation_seeds(seed, count)
+        assert len(set(seeds)) == count
+        assert seed not in seeds
+        assert all(0 <= fresh < 2**31 for fresh in seeds)
+
+
+def test_seeds_are_a_function_of_the_search_s_and_more_of_them_begin_the_same() -> None:
+    assert confirmation_seeds(3, 5) == confirmation_seeds(3, 9)[:5]
+    assert not set(confirmation_seeds(3, 5)) & set(confirmation_seeds(4, 5))
+
+
+def test_differences_are_by_seed_for_each_baseline_and_view() -> None:
+    challenger = contender("challenger", shifted(0.1, 0.2, 0.15), shifted(0.0, 0.01, -0.01))
+    baselines = [contender("fedavg", BASELINE), contender("tuned-fedavg", [0.8, 0.8, 0.8])]
+    found = confirm(SEEDS, [challenger, *baselines], "own")
+    assert set(found.versus) == {"fedavg", "tuned-fedavg"}
+    for baseline in baselines:
+        for view in ("own", "clean"):
+            expected = paired_difference(challenger.scores(view), baseline.scores(view))
+            assert found.versus[baseline.role][view] == expected
+
+
+def test_the_view_decides() -> None:
+    better_own, worse_clean = shifted(0.1, 0.11, 0.09), shifted(-0.1, -0.11, -0.09)
+    assert confirmation(better_own, worse_clean, "own").verdict == "better"
+    assert confirmation(better_own, worse_clean, "clean").verdict == "worse"
+
+
+def test_the_tuned_baseline_does_not_change_the_verdict_on_fedavg() -> None:
+    contestants = [contender("challenger", shifted(0.1, 0.11, 0.09)), contender("fedavg", BASELINE)]
+    tuned = contender("tuned-fedavg", [0.99, 0.99, 0.99])
+    found = confirm(SEEDS, [*contestants, tuned], "own")
+    assert (found.verdict, found.versus["tuned-fedavg"]["own"].verdict) == ("better", -1)
+
+
+# Differences of 0.1 ± 0.01 over three seeds: s/√3 = 0.01/√3, times t(0.975; 2) = 4.3027 gives ± 2.5 points.
+@pytest.mark.parametrize(
+    ("shifts", "verdict", "sentence"),
+    [
+        (
+            (0.10, 0.11, 0.09),
+            "better",
+            "krum(num_malicious_nodes=1) beats FedAvg on fresh seeds: "
+            "+10.0 points, 95 % interval [+7.5, +12.5], 3 seeds.",
+        ),
+        (
+            (-0.10, -0.11, -0.09),
+            "worse",
+            "krum(num_malicious_nodes=1) is worse than FedAvg on fresh seeds: "
+            "-10.0 points, 95 % interval [-12.5, -7.5], 3 seeds. Keep FedAvg.",
+        ),
+        (
+            (0.00, 0.01, -0.01),
+            "no difference",
+            "krum(num_malicious_nodes=1) does not beat FedAvg beyond noise on fresh seeds: "
+            "+0.0 points, 95 % interval [-2.5, +2.5], 3 seeds. Keep FedAvg.",
+        ),
+        (
+            (0.10,),
+            "not confirmed",
+            "krum(num_malicious_nodes=1) against FedAvg: +10.0 points, no interval from 1 seed; "
+            "at least two seeds are needed to tell it from noise.",
+        ),
+    ],
+)
+def test_verdict_in_words(shifts: tuple[float, ...], verdict: str, sentence: str) -> None:
+    found = confirmation(shifted(*shifts))
+    assert found.verdict == verdict
+    assert found.sentence.replace("-0.0 points", "+0.0 points") == sentence
+
+
+def test_difference_in_points() -> None:
+    assert difference_text(paired_difference([0.6], [0.5])) == "+10.0 points, no interval from 1 seed"
+
+
+def test_a_failed_trial_counts_as_zero_and_is_named(make_record) -> None:  # type: ignore[no-untyped-def]
+    records = [make_record(seed=11, own=0.8, clean=0.7), make_record(seed=12, error="round 3: diverged")]
+    found = contestant("challenger", "krum", records)
+    assert (found.own, found.clean) == ((0.8, 0.0), (0.7, 0.0))
+    assert found.failures == {12: "round 3: diverged"}

@@ -1,0 +1,68 @@
+"""The paired t interval: equal to SciPy's, degenerate where it must be, and covering as often as it says."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from search.intervals import paired_difference
+
+
+@pytest.mark.parametrize("num_pairs", [2, 3, 5, 30])
+def test_interval_is_that_of_the_paired_t_test(num_pairs: int) -> None:
+    generator = np.random.default_rng(num_pairs)
+    ours, baseline = generator.uniform(size=(2, num_pairs))
+    expected = stats.ttest_rel(ours, baseline).confidence_interval(0.95)
+
+    found = paired_difference(ours, baseline)
+
+    assert found.mean == pytest.approx(np.mean(ours) - np.mean(baseline))
+    assert (found.low, found.high) == pytest.approx((expected.low, expected.high))
+    assert found.differences == pytest.approx(tuple(ours - baseline))
+
+
+def test_two_pairs_by_hand() -> None:
+    # Differences 0.1 and 0.3: mean 0.2, s = 0.1·√2, s/√2 = 0.1; t(0.975; 1) = tan(0.475π) = 12.7062.
+    found = paired_difference([0.6, 0.9], [0.5, 0.6])
+    half = 0.1 * np.tan(0.475 * np.pi)
+    assert (found.mean, found.low, found.high) == pytest.approx((0.2, 0.2 - half, 0.2 + half))
+
+
+def test_one_pair_has_no_interval_and_no_verdict() -> None:
+    found = paired_difference([0.9], [0.1])
+    assert (found.mean, found.low, found.high, found.verdict) == (pytest.approx(0.8), None, None, 0)
+
+
+@pytest.mark.parametrize(("shift", "verdict"), [(0.25, 1), (0.0, 0), (-0.25, -1)])
+def test_equal_differences_give_an_interval_of_length_zero(shift: float, verdict: int) -> None:
+    baseline = [0.25, 0.5, 0.75]
+    found = paired_difference([score + shift for score in baseline], baseline)
+    assert (found.low, found.mean, found.high) == (shift, shift, shift)
+    assert found.verdict == verdict
+
+
+def test_swapping_the_sides_mirrors_everything() -> None:
+    ours, baseline = [0.7, 0.9, 0.8], [0.5, 0.69, 0.61]
+    forth, back = paired_difference(ours, baseline), paired_difference(baseline, ours)
+    assert (back.mean, back.low, back.high) == pytest.approx((-forth.mean, -forth.high, -forth.low))
+    assert (forth.verdict, back.verdict) == (1, -1)
+
+
+def test_what_pairs_share_cancels() -> None:
+    differences = np.array([0.01, 0.02, 0.03])
+    seeds_matter_much = np.array([0.1, 0.5, 0.9])
+    found = paired_difference(seeds_matter_much + differences, seeds_matter_much)
+    alone = paired_difference(differences, np.zeros(3))
+    assert (found.low, found.high) == pytest.approx((alone.low, alone.high))
+
+
+def test_interval_covers_the_truth_in_95_of_100_studies() -> None:
+    num_studies, num_pairs, truth = 2000, 5, 0.03
+    generator = np.random.default_rng(20260101)
+    baseline = generator.normal(0.7, 0.1, size=(num_studies, num_pairs))
+    ours = baseline + generator.normal(truth, 0.02, size=(num_studies, num_pairs))
+    found = [paired_difference(*pair) for pair in zip(ours, baseline, strict=True)]
+    num_covered = sum(one.low <= truth <= one.high for one in found)
+    # Normal differences make the coverage exactly 0.95, so the count is binomial.
+    assert stats.binomtest(num_covered, num_studies, 0.95).pvalue > 1e-6

@@ -1,0 +1,334 @@
+"""The study loop: FedAvg beside the search, the budget, failures, confirmation, and going on after an interruption."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from engine.client_split import split_client
+from engine.errors import StrategyError
+from engine.federation import Federation
+from engine.strategy_contract import Cohort
+from engine.trial import TrialResult, TrialSpec
+from search.confirmation import confirmation_seeds
+from search.search_config import SearchConfig
+from search.study import StudyOutcome, planned_space
+from tests.search.studies import (
+    FACTS,
+    NUM_CLIENTS,
+    SEED,
+    ScriptedRunner,
+    completed,
+    document,
+    failed,
+    local_runner,
+    study,
+    tiny_federation,
+)
+
+COHORT = Cohort(NUM_CLIENTS, NUM_CLIENTS, FACTS.training.learning_rate)
+CHEAP = ("fedavg", "fedmedian", "fedadam", "krum", "fedtrimmedavg")
+
+
+def fedavg_scores(score: float, others: float = 0.5) -> Callable[[TrialSpec], TrialResult]:
+    return lambda spec: completed(score if spec.strategy.kind == "fedavg" else others)
+
+
+def jittered(spec: TrialSpec) -> TrialResult:
+    """Fitness by strategy and seed, the same whenever it is asked."""
+    text = f"{spec.strategy.kind}{dict(spec.strategy.parameters())}{spec.seed}"
+    return completed(np.random.default_rng(list(text.encode())).uniform(0.3, 0.9))
+
+
+def scripted_study(folder: Path, outcome: Callable[[TrialSpec], TrialResult], **config: Any) -> StudyOutcome:
+    return study(folder, ScriptedRunner(outcome), SearchConfig(**config))
+
+
+# The search.
+
+
+@pytest.mark.parametrize(("budget", "generation_size"), [(1, 4), (4, 4), (6, 4), (8, 3)])
+def test_the_budget_buys_distinct_trials_in_generations_and_fedavg_is_free(
+    tmp_path: Path, budget: int, generation_size: int
+) -> None:
+    config = SearchConfig(budget=budget, generation_size=generation_size, confirmation_seeds=0)
+    runner = ScriptedRunner(jittered)
+    outcome = study(tmp_path, runner, config)
+
+    baseline = outcome.baseline.record
+    assert (baseline.trial, baseline.phase, baseline.generation, baseline.strategy) == (0, "baseline", 0, "fedavg")
+    assert [entry.record.trial for entry in outcome.trials] == list(range(1, budget + 1))
+    generations = [entry.record.generation for entry in outcome.trials]
+    assert generations == [1 + index // generation_size for index in range(budget)]
+    space = planned_space(config, COHORT)
+    assert len({space.digest(entry.spec) for entry in (outcome.baseline, *outcome.trials)}) == budget + 1
+    # FedAvg runs beside the first generation; a generation's candidates are handed over at once.
+    sizes = Counter(generations)
+    assert [len(batch) for batch in runner.batches] == [1 + sizes[1], *(sizes[g] for g in sorted(sizes)[1:])]
+    assert {spec.seed for spec in runner.ran} == {SEED}
+
+
+def test_all_trials_of_a_study_share_what_the_facts_say(tmp_path: Path) -> None:
+    runner = ScriptedRunner(jittered)
+    study(tmp_path, runner, SearchConfig(confirmation_seeds=2), num_rounds=3, test_fraction=0.3, timeout_seconds=9.0)
+    assert {spec.num_rounds for spec in runner.ran} == {3}
+    assert {spec.test_fraction for spec in runner.ran} == {0.3}
+    assert {spec.timeout_seconds for spec in runner.ran} == {9.0}
+    assert {spec.num_sampled for spec in runner.ran} == {NUM_CLIENTS}
+
+
+def test_a_small_space_ends_the_search_before_the_budget(tmp_path: Path) -> None:
+    outcome = scripted_study(tmp_path, jittered, budget=50, strategies=("fedavg", "fedmedian"), confirmation_seeds=0)
+    assert [entry.spec.kind for entry in outcome.trials] == ["fedmedian"]
+
+
+def test_the_best_is_the_fittest(tmp_path: Path) -> None:
+    outcome = scripted_study(tmp_path, jittered, confirmation_seeds=0)
+    everything = [outcome.baseline, *outcome.trials]
+    assert outcome.best is not None
+    assert outcome.best.record.fitness == max(entry.record.fitness for entry in everything)
+
+
+def test_fedavg_may_be_the_best_and_the_best_other_is_confirmed_against_it(tmp_path: Path) -> None:
+    outcome = scripted_study(tmp_path, fedavg_scores(0.8, others=0.5), confirmation_seeds=3)
+    assert outcome.best is outcome.baseline
+    assert outcome.confirmation is not None
+    assert outcome.confirmation.contestants[0].strategy != "fedavg"
+    assert outcome.confirmation.verdict == "worse"
+    assert outcome.confirmation.sentence.endswith("Keep FedAvg.")
+
+
+def test_of_equals_fedavg_is_the_best(tmp_path: Path) -> None:
+    outcome = scripted_study(tmp_path, fedavg_scores(0.5, others=0.5), confirmation_seeds=3)
+    assert outcome.best is outcome.baseline
+    assert outcome.confirmation is not None
+    assert outcome.confirmation.verdict == "no difference"
+
+
+# Failures.
+
+
+def test_failed_candidates_stay_with_fitness_zero_and_never_win(tmp_path: Path) -> None:
+    fails = {"fedmedian", "krum"}
+    outcome = scripted_study(
+        tmp_path,
+        lambda spec: failed(f"{spec.strategy.kind} broke") if spec.strategy.kind in fails else jittered(spec),
+        strategies=CHEAP,
+        budget=12,
+        confirmation_seeds=0,
+    )
+    broken = [entry for entry in outcome.trials if entry.spec.kind in fails]
+    assert broken  # both have no, or one, parameter: the first generation holds one of each kind
+    for entry in broken:
+        assert (entry.record.status, entry.record.fitness) == ("failed", 0)
+        assert entry.record.error == f"{entry.spec.kind} broke"
+    assert outcome.best is not None
+    assert outcome.best.spec.kind not in fails
+    assert len(outcome.trials) == 12
+
+
+def test_a_search_in_which_all_failed_ends_without_a_winner(tmp_path: Path) -> None:
+    runner = ScriptedRunner(lambda spec: failed("no"))
+    outcome = study(tmp_path, runner, SearchConfig(tuned_baseline=True))
+    assert outcome.best is None
+    assert outcome.confirmation is None
+    assert len(outcome.trials) == 8
+    assert {spec.seed for spec in runner.ran} == {SEED}
+
+
+def test_where_only_fedavg_went_through_it_is_the_best_and_nothing_is_confirmed(tmp_path: Path) -> None:
+    outcome = scripted_study(tmp_path, lambda spec: completed(0.4) if spec.strategy.kind == "fedavg" else failed("no"))
+    assert outcome.best is outcome.baseline
+    assert outcome.confirmation is None
+
+
+def test_a_winner_that_fails_on_fresh_seeds_is_not_announced(tmp_path: Path) -> None:
+    def outcome(spec: TrialSpec) -> TrialResult:
+        if spec.strategy.kind == "fedavg":
+            return completed(0.5)
+        return completed(0.9) if spec.seed == SEED else failed("diverged")
+
+    confirmation = scripted_study(tmp_path, outcome, confirmation_seeds=3).confirmation
+    assert confirmation is not None
+    assert confirmation.verdict == "worse"
+    assert set(confirmation.contestants[0].failures.values()) == {"diverged"}
+
+
+# Confirmation.
+
+
+def test_confirmation_pairs_fresh_seeds(tmp_path: Path) -> None:
+    runner = ScriptedRunner(jittered)
+    outcome = study(tmp_path, runner, SearchConfig(confirmation_seeds=4))
+    best_other = max(outcome.trials, key=lambda entry: entry.record.fitness)
+    fresh = [spec for spec in runner.ran if spec.seed != SEED]
+    seeds = confirmation_seeds(SEED, 4)
+    assert Counter((str(spec.strategy), spec.seed) for spec in fresh) == Counter(
+        (name, seed) for name in (str(best_other.spec), "fedavg") for seed in seeds
+    )
+    assert outcome.confirmation is not None
+    assert outcome.confirmation.seeds == seeds
+    for one in outcome.confirmation.contestants:
+        spec = best_other.spec if one.role == "challenger" else outcome.baseline.spec
+        alone = [jittered(replace(runner.ran[0], strategy=spec, seed=seed)).fitness for seed in seeds]
+        assert one.own == pytest.approx(alone)
+
+
+def test_no_seeds_no_confirmation(tmp_path: Path) -> None:
+    assert scripted_study(tmp_path, jittered, confirmation_seeds=0).confirmation is None
+
+
+def test_the_tuned_baseline_is_fedavg_at_its_best_rate(tmp_path: Path) -> None:
+    def outcome(spec: TrialSpec) -> TrialResult:
+        return (
+            completed(1 - abs(spec.training.learning_rate - 0.4)) if spec.strategy.kind == "fedavg" else completed(0.1)
+        )
+
+    runner = ScriptedRunner(outcome)
+    config = SearchConfig(tuned_baseline=True, tuning_factors=(0.5, 1.0, 2.0, 4.0), confirmation_seeds=2)
+    found = study(tmp_path, runner, config)
+
+    # 1.0 is trial 0 itself and not run again; the fitness peaks at 0.4, twice the study's rate.
+    assert [entry.record.learning_rate for entry in found.tuned] == pytest.approx([0.4, 0.2, 0.1, 0.8])
+    assert {entry.record.phase for entry in found.tuned} == {"baseline", "tuned-baseline"}
+    assert found.best is found.baseline  # it competes in the confirmation, not in the search
+    assert found.confirmation is not None
+    roles = {one.role: one.learning_rate for one in found.confirmation.contestants}
+    assert roles == pytest.approx({"challenger": 0.2, "fedavg": 0.2, "tuned-fedavg": 0.4})
+    assert found.confirmation.versus["tuned-fedavg"]["own"].mean == pytest.approx(0.1 - 1.0)
+
+
+@pytest.mark.parametrize("view", ["own", "clean"])
+def test_views_differ_where_a_client_is_corrupted_and_agree_where_none_is(tmp_path: Path, view: str) -> None:
+    config = SearchConfig(view=view, strategies=CHEAP, budget=3, confirmation_seeds=2)
+    for corrupted in (False, True):
+        outcome = study(tmp_path / str(corrupted), local_runner(tiny_federation(corrupted)), config)
+        assert outcome.confirmation is not None
+        assert outcome.confirmation.view == view
+        contestants = outcome.confirmation.contestants
+        assert any(one.own != one.clean for one in contestants) == corrupted
+        records = [entry.record for entry in (outcome.baseline, *outcome.trials)]
+        assert any(record.own_fitness != record.clean_fitness for record in records) == corrupted
+        for record in records:
+            assert record.fitness == (record.own_fitness if view == "own" else record.clean_fitness)
+
+
+# Validation rows.
+
+
+def with_other_test_rows(federation: Federation) -> Federation:
+    """Return the federation with other features in each client's test rows of the search's seed."""
+    features = federation.features.copy()
+    for client in range(federation.num_clients):
+        rows = federation.partition.client(client)
+        split = split_client(federation.labels[rows], SEED, client, FACTS.test_fraction, 0.25)
+        features[rows[split.test]] = 100 * np.random.default_rng(client).normal(size=features[rows[split.test]].shape)
+    return replace(federation, features=features)
+
+
+@pytest.mark.parametrize("validation_fraction", [0.0, 0.25])
+def test_with_validation_rows_the_search_never_reads_test_rows(tmp_path: Path, validation_fraction: float) -> None:
+    config = SearchConfig(
+        strategies=CHEAP, budget=4, confirmation_seeds=2, tuned_baseline=True, validation_fraction=validation_fraction
+    )
+    federation = tiny_federation()
+    one = study(tmp_path / "one", local_runner(federation), config)
+    two = study(tmp_path / "two", local_runner(with_other_test_rows(federation)), config)
+
+    def searched(outcome: StudyOutcome) -> list[tuple[Any, ...]]:
+        entries = [outcome.baseline, *outcome.trials, *outcome.tuned]
+        return [(str(e.spec), e.record.round_accuracy, e.record.round_loss, e.record.round_train_loss) for e in entries]
+
+    assert (searched(one) == searched(two)) == (validation_fraction > 0)
+    assert one.confirmation is not None
+    assert two.confirmation is not None
+    assert one.confirmation.contestants != two.confirmation.contestants
+
+
+def test_the_search_is_scored_on_validation_rows_and_the_confirmation_on_test_rows(tmp_path: Path) -> None:
+    runner = ScriptedRunner(jittered)
+    study(tmp_path, runner, SearchConfig(validation_fraction=0.25, tuned_baseline=True, confirmation_seeds=2))
+    parts = {(spec.seed == SEED, spec.evaluate_on) for spec in runner.ran}
+    assert parts == {(True, "validation"), (False, "test")}
+    assert {spec.validation_fraction for spec in runner.ran} == {0.25}  # the same rows train in both
+
+
+# The space.
+
+
+def test_what_cannot_be_searched_is_refused_before_any_trial() -> None:
+    with pytest.raises(StrategyError, match="nosuch"):
+        planned_space(SearchConfig(strategies=("nosuch",)), COHORT)
+    with pytest.raises(StrategyError, match="must be importable"):
+        planned_space(SearchConfig(customs=({"path": "no_such_module:Thing"},)), COHORT)
+    with pytest.raises(StrategyError, match="krum"):
+        planned_space(SearchConfig(strategies=("krum",)), Cohort(2, 2, 0.2))
+
+
+# Going on.
+
+
+CONFIG = SearchConfig(strategies=CHEAP, budget=5, generation_size=3, confirmation_seeds=2, tuned_baseline=True)
+NUM_TRIALS = 1 + 5 + 4 + 3 * 2
+
+
+@pytest.fixture(scope="module")
+def whole_study(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, Any]]:
+    folder = tmp_path_factory.mktemp("whole")
+    found = document(study(folder, local_runner(tiny_federation(corrupted=True)), CONFIG))
+    return folder, found
+
+
+@pytest.mark.parametrize("num_lost", range(NUM_TRIALS + 1))
+def test_a_study_cut_off_anywhere_ends_with_the_same_result(
+    tmp_path: Path, whole_study: tuple[Path, dict[str, Any]], num_lost: int
+) -> None:
+    folder, expected = whole_study
+    files = sorted((folder / "trials").iterdir())
+    assert len(files) == NUM_TRIALS
+    (tmp_path / "trials").mkdir()
+    for file in files[: NUM_TRIALS - num_lost]:
+        (tmp_path / "trials" / file.name).write_bytes(file.read_bytes())
+
+    assert document(study(tmp_path, local_runner(tiny_federation(corrupted=True)), CONFIG)) == expected
+
+    assert sorted(path.name for path in (tmp_path / "trials").iterdir()) == [file.name for file in files]
+
+
+@pytest.mark.parametrize("lost", [(0,), (2, 4), (1, 7, 12), (15,)])
+def test_trials_that_a_parallel_run_left_out_are_filled_in(
+    tmp_path: Path, whole_study: tuple[Path, dict[str, Any]], lost: tuple[int, ...]
+) -> None:
+    folder, expected = whole_study
+    (tmp_path / "trials").mkdir()
+    for number, file in enumerate(sorted((folder / "trials").iterdir())):
+        if number not in lost:
+            (tmp_path / "trials" / file.name).write_bytes(file.read_bytes())
+    assert document(study(tmp_path, local_runner(tiny_federation(corrupted=True)), CONFIG)) == expected
+
+
+def test_an_unreadable_file_of_the_log_is_set_aside_and_its_trial_run_again(
+    tmp_path: Path, whole_study: tuple[Path, dict[str, Any]]
+) -> None:
+    folder, expected = whole_study
+    (tmp_path / "trials").mkdir()
+    for number, file in enumerate(sorted((folder / "trials").iterdir())):
+        content = file.read_bytes()
+        (tmp_path / "trials" / file.name).write_bytes(content[: len(content) // 2] if number == 3 else content)
+    assert document(study(tmp_path, local_runner(tiny_federation(corrupted=True)), CONFIG)) == expected
+    assert len(list((tmp_path / "quarantine").iterdir())) == 1
+
+
+def test_the_seed_decides_the_search(tmp_path: Path) -> None:
+    found = [
+        document(study(tmp_path / str(seed), ScriptedRunner(jittered), SearchConfig(), seed=seed)) for seed in (1, 2)
+    ]
+    assert found[0]["trials"] != found[1]["trials"]
+    again = document(study(tmp_path / "again", ScriptedRunner(jittered, backwards=True), SearchConfig(), seed=1))
+    assert again == found[0]
