@@ -162,10 +162,16 @@ class TrialLog:
         self._schema = log_schema(parameters)
 
     def append(self, record: TrialRecord) -> Path:
-        """Write one finished trial; all of its file appears at once."""
+        """Write one finished trial; all of its file appears at once.
+
+        A file that an earlier version of the program left for another trial of the same number is set aside.
+        """
         table = pa.Table.from_pylist([record.row(self._schema)], schema=self._schema)
         path = self.folder / f"{record.trial:05d}-{record.key[:12]}.parquet"
         write_atomically(path, lambda temporary: pq.write_table(table, temporary))
+        for other in self.folder.glob(f"{record.trial:05d}-*.parquet"):
+            if other != path:
+                self._set_aside(other, f"ValueError: another trial has its number {record.trial}")
         return path
 
     def read(self) -> list[TrialRecord]:
@@ -193,4 +199,4 @@ class TrialLog:
             number += 1
             target = self._quarantine / f"{path.name}.{number}"
         path.rename(target)
-        logger.warning("%s can't be read and was moved to %s (%s)", path, target, reason.splitlines()[0])
+        logger.warning("%s can't be used and was moved to %s (%s)", path, target, reason.splitlines()[0])

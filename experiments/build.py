@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+
 import numpy as np
 
 from engine.federation import Federation
@@ -90,3 +92,15 @@ def _how_dealt(federation: FederationConfig) -> str:
     if federation.partition.kind == "dirichlet":
         return f"dirichlet {federation.partition.alpha:g}"
     return f"{federation.partition.kind}"
+
+
+def data_digest(federation: Federation) -> str:
+    """Return the SHA-256 of the rows, their labels and who holds which: what a study rests on beside its configuration.
+
+    Corruption follows from the configuration and these.
+    """
+    digest = hashlib.sha256()
+    for array in (federation.features, federation.labels, federation.partition.rows, federation.partition.offsets):
+        digest.update(f"{array.dtype} {array.shape} ".encode())
+        digest.update(np.ascontiguousarray(array).data)
+    return digest.hexdigest()

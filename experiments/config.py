@@ -33,6 +33,9 @@ class TrainingConfig(LocalTraining):
     num_rounds: int = Field(default=30, ge=1, le=1_000_000, description="rounds a trial")
     fraction_train: float = Field(default=1.0, gt=0, le=1, description="share of the clients that train in a round")
     test_fraction: float = Field(default=0.2, gt=0, lt=1, description="share of each client's rows kept for testing")
+    trial_timeout_seconds: float | None = Field(
+        default=None, gt=0, allow_inf_nan=False, description="after which a trial fails; nothing waits"
+    )
     backend: Literal["auto", "loop"] = Field(
         default="auto", description="loop trains clients one by one where auto would train many at once"
     )
@@ -86,7 +89,9 @@ def load_config(arguments: Sequence[str] = (), file: Path | None = None) -> Stud
     faults: list[str] = []
     for read in _layers(arguments, file):
         try:
-            merged = OmegaConf.merge(merged, read())
+            layer = read()
+            _refuse_values_for_groups(layer)
+            merged = OmegaConf.merge(merged, layer)
         except ConfigurationError as error:
             faults += error.faults
     try:
@@ -96,6 +101,20 @@ def load_config(arguments: Sequence[str] = (), file: Path | None = None) -> Stud
     if faults:
         raise ConfigurationError(faults)
     return config
+
+
+def _refuse_values_for_groups(layer: Any) -> None:
+    """Refuse `federation=wine`, which a later `federation.seed=1` would silently replace."""
+    from omegaconf import OmegaConf
+
+    groups = {key.partition(".")[0] for key in known_keys() if "." in key}
+    faults = []
+    for group in sorted(groups & set(layer)):
+        if not OmegaConf.is_dict(layer[group]):
+            keys = [key for key in known_keys() if key.startswith(f"{group}.")]
+            faults.append(f"{group} must be a group of keys, such as {keys[0]}, got {layer[group]!r}")
+    if faults:
+        raise ConfigurationError(faults)
 
 
 def _layers(arguments: Sequence[str], file: Path | None) -> Iterator[Callable[[], Any]]:

@@ -17,6 +17,3 @@ class EngineConfig(BaseModel):
     address: str | None = Field(default=None, description="of a running Ray cluster, or auto; nothing starts Ray here")
     checkpoint_every_rounds: int = Field(default=10, ge=1, description="rounds between checkpoints of a trial")
     object_store_bytes: int | None = Field(default=None, ge=80 * 2**20, description="of a Ray that is started here")
-    trial_timeout_seconds: float | None = Field(
-        default=None, gt=0, allow_inf_nan=False, description="after which a trial fails"
-    )

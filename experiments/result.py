@@ -6,22 +6,14 @@ often the study was interrupted.
 
 from __future__ import annotations
 
-import platform
 from collections.abc import Mapping
-from importlib.metadata import version
 from typing import Any
 
 from detectors import HeterogeneityReport
 from engine.federation import Federation
 from experiments.config import StudyConfig
+from experiments.versions import versions
 from search.study import Archived, StudyOutcome, trial_summary
-
-DISTRIBUTIONS = ("fedscout", "flwr", "ray", "torch", "numpy", "scipy")
-
-
-def versions() -> dict[str, str]:
-    """Return the versions that a result rests on."""
-    return {"python": platform.python_version(), **{name: version(name) for name in DISTRIBUTIONS}}
 
 
 def federation_facts(federation: Federation) -> dict[str, Any]:

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import fcntl
 import json
+import logging
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
@@ -21,8 +22,11 @@ from typing import Any
 from engine.atomic_file import write_atomically
 from engine.errors import LogError, UserError
 from experiments.config import StudyConfig
+from experiments.versions import versions
 
 LOCK = ".lock"
+
+logger = logging.getLogger("fedscout")
 
 
 class RunFolder:
@@ -62,13 +66,19 @@ def default_folder(config: StudyConfig) -> Path:
 
 
 @contextmanager
-def open_run_folder(path: Path, config: StudyConfig) -> Iterator[RunFolder]:
+def open_run_folder(path: Path, config: StudyConfig, data: str | None = None) -> Iterator[RunFolder]:
     """Open a new folder, or one that holds the same configuration's study, for this process alone.
 
     A block that ends with a mistake of the user's, before anything was found out, leaves nothing behind.
 
+    Args:
+        path: The folder; made if missing.
+        config: Of the study.
+        data: Digest of the data; None where they are not read yet.
+
     Raises:
-        LogError: If the folder can't be written, is in use, holds something else, or another configuration's study.
+        LogError: If the folder can't be written, is in use, or holds something else: another configuration's study,
+            one of other data, or no study.
     """
     path = path.absolute()
     made = [folder for folder in (path, *path.parents) if not folder.exists()]
@@ -90,7 +100,7 @@ def open_run_folder(path: Path, config: StudyConfig) -> Iterator[RunFolder]:
         folder = RunFolder(path)
         is_new = folder.read_json("config.json") is None
         try:
-            _claim(folder, config)
+            _claim(folder, config, data)
             yield folder
         except UserError:
             if is_new:
@@ -119,11 +129,11 @@ def _remove_if_unused(folder: RunFolder, made: Sequence[Path]) -> None:
                 path.rmdir()
 
 
-def _claim(folder: RunFolder, config: StudyConfig) -> None:
+def _claim(folder: RunFolder, config: StudyConfig, data: str | None) -> None:
     stored = folder.read_json("config.json")
     if stored is None:
         try:
-            folder.write_json("config.json", {"config_hash": config.digest(), "config": config.identity()})
+            _write_claim(folder, config, data)
         except OSError as error:
             raise LogError(
                 f"--out must be a folder that can be written, got {folder.path}: {error.strerror}"
@@ -133,8 +143,24 @@ def _claim(folder: RunFolder, config: StudyConfig) -> None:
         changes = differences(stored.get("config", {}), config.identity())
         raise LogError(
             f"{folder.path} holds the study of another configuration and can't be continued with this one; "
-            f"what differs: {'; '.join(changes[:6]) or 'the version of the program'}. Choose another --out"
+            f"what differs: {'; '.join(changes[:6]) or 'the keys that there are'}. Choose another --out"
         )
+    known = stored.get("data_digest")
+    if data is not None and known not in (None, data):
+        raise LogError(
+            f"{folder.path} holds a study of other data and can't be continued: the rows of data set "
+            f"{config.federation.dataset!r} have changed since. Choose another --out"
+        )
+    if data is not None and known is None:
+        _write_claim(folder, config, data)
+    changes = differences(stored.get("versions", {}), versions())
+    if changes:
+        logger.warning("%s was begun with other versions: %s", folder.path, "; ".join(changes))
+
+
+def _write_claim(folder: RunFolder, config: StudyConfig, data: str | None) -> None:
+    content = {"config_hash": config.digest(), "config": config.identity(), "versions": versions()}
+    folder.write_json("config.json", content if data is None else {**content, "data_digest": data})
 
 
 def differences(old: Mapping[str, Any], new: Mapping[str, Any], prefix: str = "") -> list[str]:

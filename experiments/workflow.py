@@ -22,11 +22,12 @@ from engine.session import Session
 from engine.strategy_contract import Cohort
 from engine.trial_log import TrialLog
 from engine.trial_runner import TrialRunner
-from experiments.build import build_federation
+from experiments.build import build_federation, data_digest
 from experiments.config import StudyConfig
 from experiments.open_runner import open_runner
-from experiments.result import result_document, versions
+from experiments.result import result_document
 from experiments.run_folder import RunFolder, open_run_folder
+from experiments.versions import versions
 from search.ledger import Ledger, Planned, StudyEvents, StudyFacts
 from search.study import Archived, StudyOutcome, planned_space, run_study
 from strategies import parameter_columns, parse_strategy
@@ -88,7 +89,7 @@ def study_facts(config: StudyConfig, federation: Federation) -> StudyFacts:
         view=config.search.view,
         validation_fraction=config.search.validation_fraction,
         test_fraction=config.training.test_fraction,
-        timeout_seconds=config.engine.trial_timeout_seconds,
+        timeout_seconds=config.training.trial_timeout_seconds,
         backend=config.training.backend,
         searcher=config.search.kind,
         config_hash=config.digest(),
@@ -162,7 +163,7 @@ def run_workflow(
         federation = build_federation(config.federation, config.model)
     planned_space(config.search, cohort_of(config, federation.num_clients))
     display.federation(federation)
-    with open_run_folder(out, config) as folder:
+    with open_run_folder(out, config, data_digest(federation)) as folder:
         display.stage("hosts")
         parallel = config.search.generation_size + 1
         with open_runner(federation, config.engine, folder.checkpoints, parallel, search_path, verbose) as runner:
@@ -216,7 +217,7 @@ def run_training(
     federation = build_federation(config.federation, config.model)
     spec = parse_strategy(config.strategy or {}, cohort_of(config, federation.num_clients))
     display.federation(federation)
-    with open_run_folder(out, config) as folder:
+    with open_run_folder(out, config, data_digest(federation)) as folder:
         display.stage("hosts")
         with open_runner(federation, config.engine, folder.checkpoints, 1, search_path, verbose) as runner:
             display.stage("search")

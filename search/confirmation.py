@@ -126,7 +126,7 @@ def confirm(seeds: Sequence[int], contestants: Sequence[Contestant], view: View)
         contestants=tuple(contestants),
         versus=versus,
         verdict=verdict,
-        sentence=_sentence(challenger.name, difference, verdict),
+        sentence=_sentence(challenger.name, difference, verdict) + _failures(contestants),
     )
 
 
@@ -147,3 +147,14 @@ def _sentence(name: str, difference: PairedDifference, verdict: Verdict) -> str:
         "worse": f"{name} is worse than FedAvg on fresh seeds: {measured}. Keep FedAvg.",
         "not confirmed": f"{name} against FedAvg: {measured}; at least two seeds are needed to tell it from noise.",
     }[verdict]
+
+
+def _failures(contestants: Sequence[Contestant]) -> str:
+    """Return what a reader must know of seeds on which somebody failed."""
+    told = [
+        f" {one.name if one.role == 'challenger' else one.role} failed on {len(one.failures)} of {len(one.own)} seeds, "
+        "which count as accuracy 0."
+        for one in contestants
+        if one.failures
+    ]
+    return "".join(told)

@@ -19,7 +19,9 @@ class SearchConfig(BaseModel):
     generation_size: int = Field(default=4, ge=1, le=1000, description="trials evaluated at once")
     mutation_rate: float = Field(default=1.0, ge=0, le=1, description="share of children that are mutants")
     ranges: Literal["default", "wide"] = Field(default="default", description="width of the parameters' ranges")
-    strategies: tuple[str, ...] | None = Field(default=None, description="kinds to choose from; all that fit if empty")
+    strategies: tuple[str, ...] | None = Field(
+        default=None, description="kinds to choose from; nothing means all that fit"
+    )
     customs: tuple[dict[str, Any], ...] = Field(default=(), description="a user's own strategies with their ranges")
     view: View = Field(default="own", description="test data as clients have them, or uncorrupted, for the fitness")
     validation_fraction: float = Field(

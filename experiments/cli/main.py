@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -38,6 +38,23 @@ app.command()(strategies.strategies)
 app.command()(trials.trials)
 app.command()(keys.keys)
 app.add_typer(bench.bench)
+
+
+def _print_version(asked: bool) -> None:
+    if asked:
+        from importlib.metadata import version
+
+        print(f"fedscout {version('fedscout')}")
+        raise typer.Exit
+
+
+@app.callback()
+def _options(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version and exit.")
+    ] = False,
+) -> None:
+    """What may stand before a command."""
 
 
 def _exit_code(arguments: Sequence[str] | None) -> int:

@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import sys
 from math import isfinite
 
+import typer
+
 from experiments.cli.options import AsJson, ConfigFile, Out, Settings, Verbose, read_settings, user_folders
+
+FAILED = 1
 
 
 def train(
@@ -40,9 +45,12 @@ def train(
         losses = [loss if isfinite(loss) else None for loss in record.round_loss]  # JSON knows no infinity
         rounds = {"accuracy": list(record.round_accuracy), "loss": losses}
         show_json({"trial": trial_summary(entry), "rounds": rounds, "out": str(folder)})
-        return
+        raise typer.Exit(FAILED if entry.record.status == "failed" else 0)
     console = out_console()
     show_federation(console, federation)
     show_trials(console, [entry], None, title="Trial")
     console.print()
     show_path(console, "Log", folder / "trials")
+    if entry.record.status == "failed":
+        print(f"fedscout: the trial failed: {entry.record.error}", file=sys.stderr)
+        raise typer.Exit(FAILED)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -10,7 +11,7 @@ import pytest
 
 from engine.errors import DataError
 from engine.federation import Federation
-from experiments.build import build_federation
+from experiments.build import build_federation, data_digest
 from experiments.federation_config import FederationConfig, ModelConfig, PartitionConfig
 from experiments.scenarios import SCENARIOS
 
@@ -131,3 +132,19 @@ def test_label_skew_of_the_bearings(data_folder: Path) -> None:
     assert federation.partition.sizes.tolist() == [240] * 4
     counts = [int((federation.labels[federation.partition.client(client)] == 0).sum()) for client in range(4)]
     assert counts == [216, 168, 120, 24]
+
+
+def test_the_data_digest_depends_on_rows_labels_and_deal() -> None:
+    one = build_federation(FederationConfig(dataset="wine", num_clients=3), ModelConfig())
+    assert data_digest(one) == data_digest(
+        build_federation(FederationConfig(dataset="wine", num_clients=3), ModelConfig())
+    )
+    features, labels = one.features.copy(), one.labels.copy()
+    features[0, 0] += 1
+    labels[0] = (labels[0] + 1) % one.num_classes
+    others = [
+        replace(one, features=features),
+        replace(one, labels=labels),
+        build_federation(FederationConfig(dataset="wine", num_clients=3, seed=1), ModelConfig()),
+    ]
+    assert len({data_digest(federation) for federation in [one, *others]}) == 4

@@ -161,7 +161,7 @@ def test_an_unknown_key_like_no_other_is_answered_with_all_of_its_group() -> Non
         ("search.kind=magic", "search.kind must be 'genetic'", "'magic'"),
         ("search.tuning_factors=[-1]", "search.tuning_factors.0 must be greater than 0", "-1"),
         ("engine.grid=spark", "engine.grid must be 'ray' or 'local'", "'spark'"),
-        ("engine.trial_timeout_seconds=.inf", "engine.trial_timeout_seconds must be a finite number", "inf"),
+        ("training.trial_timeout_seconds=.inf", "training.trial_timeout_seconds must be a finite number", "inf"),
         ("detection.outlier_min_flags=9", "detection: outlier_min_flags must not exceed", "9"),
         ("seed=${oc.env:HOME}", "seed must be a valid integer", "'${oc.env:HOME}'"),
     ],
@@ -248,6 +248,7 @@ OTHER_VALUES = {
     "training.momentum": "0.5",
     "training.weight_decay": "0.1",
     "training.learning_rate": "0.3",
+    "training.trial_timeout_seconds": "5",
     "detection.outlier_min_flags": "3",
     "detection.label_threshold": "0.3",
     "detection.outlier_percentile": "50",
@@ -293,12 +294,19 @@ def test_the_digest_does_not_depend_on_the_machinery() -> None:
         "engine.address": "auto",
         "engine.checkpoint_every_rounds": "1",
         "engine.object_store_bytes": str(10**9),
-        "engine.trial_timeout_seconds": "5",
         "federation.folder": "/data",
     }
     assert set(values) == NO_PART_OF_THE_IDENTITY
     for key, value in values.items():
         assert load_config([f"{key}={value}"]).digest() == StudyConfig().digest(), key
+
+
+@pytest.mark.parametrize(
+    "layers", [["federation=wine"], ["federation=wine", "federation.num_clients=3"], ["seed=1", "model=dense"]]
+)
+def test_a_value_in_place_of_a_group_is_refused_also_when_later_keys_would_replace_it(layers: list[str]) -> None:
+    with pytest.raises(ConfigurationError, match=r"^(federation|model) must be a group of keys, such as \1\.\w+, got"):
+        load_config(layers)
 
 
 def test_equal_configurations_have_equal_digests_however_they_were_given(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import os
 import subprocess
 import sys
@@ -14,6 +15,7 @@ import pytest
 from engine.errors import DataError, LogError
 from experiments.config import StudyConfig, load_config
 from experiments.run_folder import default_folder, differences, open_run_folder
+from experiments.versions import versions
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 CONFIG = StudyConfig()
@@ -47,7 +49,7 @@ def test_a_new_folder_says_whose_it_is_and_opens_again(tmp_path: Path) -> None:
     with open_run_folder(out, CONFIG) as folder:
         assert folder.path == out
         stored = json.loads((out / "config.json").read_text())
-    assert stored == {"config_hash": CONFIG.digest(), "config": CONFIG.identity()}
+    assert stored == {"config_hash": CONFIG.digest(), "config": CONFIG.identity(), "versions": versions()}
     with open_run_folder(out, load_config(["engine.grid=local", "engine.num_hosts=3"])):
         assert json.loads((out / "config.json").read_text()) == stored
 
@@ -221,3 +223,27 @@ def test_what_cannot_be_read_is_none(tmp_path: Path, write: Callable[[Path], obj
     with open_run_folder(tmp_path, CONFIG) as folder:
         write(tmp_path / "report.json")
         assert folder.read_json("report.json") is None
+
+
+def test_other_data_are_refused(tmp_path: Path) -> None:
+    for data in (None, "a", None, "a"):  # the digest is kept as soon as it is known
+        with open_run_folder(tmp_path, CONFIG, data):
+            pass
+    with pytest.raises(LogError, match="study of other data"), open_run_folder(tmp_path, CONFIG, "b"):
+        pass
+
+
+def test_other_versions_are_told(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    with open_run_folder(tmp_path, CONFIG):
+        stored = json.loads((tmp_path / "config.json").read_text())
+    stored["versions"]["torch"] = "1.0"
+    (tmp_path / "config.json").write_text(json.dumps(stored))
+    logger = logging.getLogger("fedscout")
+    logger.addHandler(caplog.handler)
+    try:
+        with open_run_folder(tmp_path, CONFIG):
+            pass
+    finally:
+        logger.removeHandler(caplog.handler)
+    (message,) = {record.getMessage() for record in caplog.records}
+    assert "begun with other versions: torch: '1.0' there" in message

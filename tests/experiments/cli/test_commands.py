@@ -150,10 +150,24 @@ def test_train_without_a_strategy_is_fedavg_in_a_folder_of_its_own(cli: Cli, tmp
 
 def test_a_trial_that_fails_is_json_too(cli: Cli) -> None:
     done = cli("train", *SMALL, "strategy.kind=fedavgm", "strategy.server_learning_rate=1e30", "--json")
-    assert (done.code, done.err) == (0, "")
+    assert (done.code, done.err) == (1, "")
     document = parsed(done.out)
     assert (document["trial"]["status"], document["trial"]["fitness"]) == ("failed", 0)
     assert document["trial"]["error"]
+
+
+def test_a_trial_that_fails_says_why_and_is_no_success(cli: Cli) -> None:
+    done = cli("train", *SMALL, "strategy.kind=fedavgm", "strategy.server_learning_rate=1e30")
+    assert done.code == 1
+    assert done.err.startswith("fedscout: the trial failed: round ")
+    assert len(done.err.splitlines()) == 1
+
+
+def test_the_version_is_that_of_the_distribution(cli: Cli) -> None:
+    from importlib.metadata import version
+
+    done = cli("--version")
+    assert (done.code, done.out, done.err) == (0, f"fedscout {version('fedscout')}\n", "")
 
 
 def test_a_loss_beyond_all_bounds_is_json_too(cli: Cli, tmp_path: Path) -> None:
