@@ -84,7 +84,7 @@ def study_facts(config: StudyConfig, federation: Federation) -> StudyFacts:
         name=federation.name,
         seed=config.seed,
         num_rounds=config.training.num_rounds,
-        num_sampled=config.training.num_sampled(federation.num_clients),
+        cohort=cohort_of(config, federation.num_clients),
         training=config.training.local(),
         view=config.search.view,
         validation_fraction=config.search.validation_fraction,

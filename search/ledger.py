@@ -32,7 +32,7 @@ class StudyFacts:
         name: Of the study.
         seed: Of the search.
         num_rounds: Rounds a trial.
-        num_sampled: Clients that train in a round.
+        cohort: The clients, on which strategies depend.
         training: Local training.
         view: Whose accuracy is the fitness.
         validation_fraction: See `SearchConfig`.
@@ -48,7 +48,7 @@ class StudyFacts:
     name: str
     seed: int
     num_rounds: int
-    num_sampled: int
+    cohort: Cohort
     training: LocalTraining
     view: View = "own"
     validation_fraction: float = 0.0
@@ -59,10 +59,6 @@ class StudyFacts:
     config_hash: str = ""
     config: str = ""
     versions: Mapping[str, str] | None = None
-
-    def cohort(self, num_clients: int) -> Cohort:
-        """Return the facts on which strategies depend."""
-        return Cohort(num_clients, self.num_sampled, self.training.learning_rate)
 
 
 @dataclass(frozen=True)
@@ -113,7 +109,6 @@ class Ledger:
         self, facts: StudyFacts, runner: TrialRunner, log: TrialLog, events: StudyEvents | None = None
     ) -> None:
         self.facts = facts
-        self.num_clients = runner.facts.num_clients
         self._runner = runner
         self._log = log
         self._events = events or StudyEvents()
@@ -163,7 +158,7 @@ class Ledger:
             strategy=plan.strategy,
             seed=plan.seed,
             num_rounds=facts.num_rounds,
-            num_sampled=facts.num_sampled,
+            num_sampled=facts.cohort.num_sampled,
             training=self._training(plan),
             evaluate_on="validation" if facts.validation_fraction and not confirming else "test",
             test_fraction=facts.test_fraction,

@@ -75,7 +75,7 @@ def run_study(config: SearchConfig, ledger: Ledger) -> StudyOutcome:
     Raises:
         StrategyError: If the space can't be built.
     """
-    space = planned_space(config, ledger.facts.cohort(ledger.num_clients))
+    space = planned_space(config, ledger.facts.cohort)
     searcher = new_searcher(config, space, ledger.facts.seed)
     outcome = _search(config, ledger, searcher)
     if config.tuned_baseline:

@@ -10,6 +10,7 @@ from typing import Any
 
 from engine.client_host import ClientHost
 from engine.federation import Federation
+from engine.strategy_contract import Cohort
 from engine.training_config import LocalTraining
 from engine.trial import RoundRecord, TrialResult, TrialSpec
 from engine.trial_log import TrialLog
@@ -27,7 +28,7 @@ FACTS = StudyFacts(
     name="tiny",
     seed=SEED,
     num_rounds=2,
-    num_sampled=NUM_CLIENTS,
+    cohort=Cohort(NUM_CLIENTS, NUM_CLIENTS, 0.2),
     training=LocalTraining(learning_rate=0.2, batch_size=8),
     searcher="genetic",
     config_hash="0123",
