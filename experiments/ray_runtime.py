@@ -77,10 +77,12 @@ CONNECT_SECONDS = 10.0
 
 
 def _check_reachable(address: str) -> None:
-    """Refuse an address where nothing listens; Ray itself would try for minutes."""
-    host, _, port = address.rpartition(":")
-    if "://" in address or not host or not port.isdigit():
+    """Refuse what is no address, or one where nothing listens; Ray itself would try for minutes."""
+    if address == "auto" or "://" in address:
         return
+    host, _, port = address.rpartition(":")
+    if not host or not port.isdigit():
+        raise ConfigurationError(f"{_ADDRESS}, got {address!r}")
     try:
         socket.create_connection((host.strip("[]"), int(port)), timeout=CONNECT_SECONDS).close()
     except (OSError, OverflowError) as error:
@@ -91,11 +93,18 @@ def _check_reachable(address: str) -> None:
 def ray_runtime(config: EngineConfig, verbose: bool = False) -> Iterator[Any]:
     """Connect to the configured Ray, and leave nothing of it behind.
 
+    A process that is connected already keeps its connection, and its Ray.
+
     Raises:
         ConfigurationError: If there is no Ray at the given address.
     """
     import ray
 
+    if config.address is not None:
+        _check_reachable(config.address)
+    if ray.is_initialized():
+        yield ray
+        return
     options: dict[str, Any] = {
         "log_to_driver": verbose,
         "logging_level": logging.INFO if verbose else logging.ERROR,
@@ -108,7 +117,6 @@ def ray_runtime(config: EngineConfig, verbose: bool = False) -> Iterator[Any]:
             "object_store_memory": config.object_store_bytes,
         }
     else:
-        _check_reachable(config.address)
         options |= {"address": config.address, "runtime_env": {"env_vars": WORKER_ENVIRONMENT}}
     with _results_alone_on_standard_output(verbose), children_ended_by(ray.shutdown):
         _start(ray, config, options, verbose)

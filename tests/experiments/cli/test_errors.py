@@ -148,6 +148,6 @@ def test_a_ray_that_is_not_there_is_told_and_leaves_no_folder(cli: Cli, tmp_path
     assert (done.code, done.out) == (2, "")
     (line,) = done.err.splitlines()
     assert line.startswith(
-        f"fedscout: engine.address must be that of a running Ray, host:port, or auto, got '{address}': "
+        f"fedscout: engine.address must be that of a running Ray, host:port, or auto, got '{address}'"
     )
     assert list(tmp_path.iterdir()) == []
