@@ -96,15 +96,15 @@ class DenseStack:
         return outputs
 
     def loss_and_gradient(
-        self, vectors: Tensor, rows: Tensor, labels: Tensor, shares: Tensor, gradient: Tensor
+        self, vectors: Tensor, rows: Tensor, targets: Tensor, shares: Tensor, gradient: Tensor
     ) -> Tensor:
         """Write the gradient of each client's mean cross-entropy and return the losses.
 
         Args:
             vectors: Parameters, shape `(clients, params)`.
             rows: Shape `(clients, rows, inputs)`; padded rows hold any finite values.
-            labels: Shape `(clients, rows)`.
-            shares: Weight of each row, 1 / rows of its client, 0 for padding; shape `(clients, rows)`.
+            targets: One-hot labels times shares, shape `(clients, rows, classes)`.
+            shares: Weight of each row, 1 / rows of its client, 0 for padding; shape `(clients, rows, 1)`.
             gradient: Overwritten, shape `(clients, params)`.
 
         Returns:
@@ -112,16 +112,13 @@ class DenseStack:
         """
         outputs = self.activations(vectors, rows)
         logs = torch.log_softmax(outputs.pop(), dim=2)
-        picked = logs.gather(2, labels.unsqueeze(2)).squeeze(2)
-        losses = -(picked * shares).sum(dim=1)
-        delta = logs.exp_()
-        delta.scatter_add_(2, labels.unsqueeze(2), torch.full_like(labels, -1, dtype=delta.dtype).unsqueeze(2))
-        delta *= shares.unsqueeze(2)
+        losses = (logs * targets).sum(dim=(1, 2)).neg_()
+        delta = logs.exp_().mul_(shares).sub_(targets)
         for layer in reversed(self.layers):
             below = outputs.pop()
             torch.bmm(delta.transpose(1, 2), below, out=layer.weight(gradient))
             torch.sum(delta, dim=1, out=layer.bias(gradient))
             if outputs:
                 delta = torch.bmm(delta, layer.weight(vectors))
-                delta *= below > 0
+                delta = torch.ops.aten.threshold_backward(delta, below, 0)
         return losses

@@ -23,7 +23,7 @@ from torch import Tensor
 
 from engine.client_rule import ClientRule, ClientState, RuleInputs
 from engine.dense_stack import DenseStack
-from engine.federation import IntArray, Samples
+from engine.federation import FloatArray, IntArray, Samples
 from engine.local_training import ClientUpdate, ClientWork, batch_bounds, epoch_orders
 from engine.optimizers import new_optimizer
 from engine.training_config import LocalTraining
@@ -66,11 +66,15 @@ class _Batches:
 
     Attributes:
         rows: Source rows, batch after batch, padding included.
+        labels: Their labels.
+        shares: Their weights in their batch's mean, 0 for padding.
         starts: Where each batch begins in `rows`; one more than batches.
         sizes: Rows that count, of each batch.
     """
 
     rows: IntArray
+    labels: IntArray
+    shares: FloatArray
     starts: IntArray
     sizes: IntArray
 
@@ -82,15 +86,22 @@ def _draw_batches(client: ClientWork, training: LocalTraining, row_step: int) ->
     """Draw exactly the batches that the loop would."""
     bounds = batch_bounds(len(client.data), training.batch_size)
     pieces: list[IntArray] = []
-    sizes: list[int] = []
+    shares: list[FloatArray] = []
     for order in epoch_orders(len(client.data), training.local_epochs, client.generator):
         for start, stop in bounds:
             batch = client.data.rows[order[start:stop]]
-            padding = padded_rows(len(batch), training.batch_size, row_step) - len(batch)
-            pieces.append(np.concatenate([batch, np.repeat(batch[:1], padding)]))
-            sizes.append(stop - start)
-    starts = np.cumsum([0, *(len(piece) for piece in pieces)]).astype(np.int64)
-    return _Batches(np.concatenate(pieces), starts, np.asarray(sizes, dtype=np.int64))
+            num_padded = padded_rows(len(batch), training.batch_size, row_step)
+            pieces.append(np.resize(batch, num_padded) if num_padded > len(batch) else batch)
+            shares.append(np.zeros(num_padded, np.float32))
+            shares[-1][: len(batch)] = 1 / len(batch)
+    rows = np.concatenate(pieces)
+    return _Batches(
+        rows=rows,
+        labels=client.data.labels[rows],
+        shares=np.concatenate(shares),
+        starts=np.cumsum([0, *(len(piece) for piece in pieces)]).astype(np.int64),
+        sizes=np.array([stop - start for start, stop in bounds] * training.local_epochs, dtype=np.int64),
+    )
 
 
 def _tensor(array: npt.NDArray[Any]) -> Tensor:
@@ -100,15 +111,12 @@ def _tensor(array: npt.NDArray[Any]) -> Tensor:
         return torch.from_numpy(array)
 
 
-def _by_source(clients: Sequence[Samples]) -> list[tuple[list[int], Tensor, Tensor]]:
-    """Group positions by the arrays that they read: most clients share one, corrupted ones have their own."""
+def _by_source(clients: Sequence[Samples]) -> list[tuple[list[int], Tensor]]:
+    """Group positions by the array that they read: most clients share one, corrupted ones have their own."""
     groups: dict[int, list[int]] = {}
     for position, data in enumerate(clients):
         groups.setdefault(id(data.features), []).append(position)
-    return [
-        (members, _tensor(clients[members[0]].features).flatten(1), _tensor(clients[members[0]].labels))
-        for members in groups.values()
-    ]
+    return [(members, _tensor(clients[members[0]].features).flatten(1)) for members in groups.values()]
 
 
 class _Block:
@@ -116,7 +124,7 @@ class _Block:
 
     def __init__(self, stack: DenseStack, clients: Sequence[ClientWork], training: LocalTraining) -> None:
         self._stack = stack
-        self._training = training
+        self._one_hot = torch.eye(stack.layers[-1].num_outputs)
         drawn = [_draw_batches(client, training, aligned_row_step(stack)) for client in clients]
         self.order = sorted(range(len(clients)), key=lambda position: -len(drawn[position]))
         self.clients = [clients[position] for position in self.order]
@@ -134,30 +142,28 @@ class _Block:
             yield sorted(groups.items())
 
     def gather(self, step: int, num_rows: int, positions: list[int]) -> tuple[Tensor, Tensor, Tensor]:
-        """Return rows `(clients, rows, inputs)`, labels and shares `(clients, rows)` of one step."""
-        rows = torch.empty(len(positions), num_rows, self._stack.num_inputs)
-        labels = torch.empty(len(positions), num_rows, dtype=torch.int64)
-        place = {position: index for index, position in enumerate(positions)}
-        for members, features, classes in self._sources:
-            here = [position for position in members if position in place]
-            if not here:
-                continue
-            wanted = np.stack([self._rows_of(position, step) for position in here])
-            index = torch.from_numpy(wanted).reshape(-1)
-            if len(here) == len(positions):
-                torch.index_select(features, 0, index, out=rows.view(-1, rows.shape[2]))
-                torch.index_select(classes, 0, index, out=labels.view(-1))
-            else:
-                places = torch.tensor([place[position] for position in here])
-                rows[places] = features.index_select(0, index).view(len(here), num_rows, -1)
-                labels[places] = classes.index_select(0, index).view(len(here), num_rows)
-        sizes = torch.from_numpy(np.array([self.batches[position].sizes[step] for position in positions]))
-        counted = torch.arange(num_rows).unsqueeze(0) < sizes.unsqueeze(1)
-        return rows, labels, counted / sizes.unsqueeze(1).float()
+        """Return rows `(clients, rows, inputs)`, targets `(…, classes)` and shares `(…, 1)` of one step."""
+        slices = [slice(*self.batches[position].starts[step : step + 2]) for position in positions]
+        batches = [self.batches[position] for position in positions]
+        index = torch.from_numpy(np.stack([one.rows[part] for one, part in zip(batches, slices, strict=True)]))
+        labels = torch.from_numpy(np.stack([one.labels[part] for one, part in zip(batches, slices, strict=True)]))
+        shares = torch.from_numpy(np.stack([one.shares[part] for one, part in zip(batches, slices, strict=True)]))
+        shares = shares.unsqueeze(2)
+        targets = self._one_hot.index_select(0, labels.view(-1)).view(len(positions), num_rows, -1).mul_(shares)
+        return self._rows(index, positions), targets, shares
 
-    def _rows_of(self, position: int, step: int) -> IntArray:
-        batches = self.batches[position]
-        return batches.rows[batches.starts[step] : batches.starts[step + 1]]
+    def _rows(self, index: Tensor, positions: list[int]) -> Tensor:
+        """Gather source rows, each client's from its own source; `index` is `(clients, rows)`."""
+        shape = (*index.shape, self._stack.num_inputs)
+        if len(self._sources) == 1:
+            return self._sources[0][1].index_select(0, index.view(-1)).view(shape)
+        rows = torch.empty(shape)
+        place = {position: number for number, position in enumerate(positions)}
+        for members, features in self._sources:
+            here = torch.tensor([place[position] for position in members if position in place], dtype=torch.int64)
+            if len(here):
+                rows[here] = features.index_select(0, index[here].view(-1)).view(len(here), *shape[1:])
+        return rows
 
 
 def train_block(
@@ -190,14 +196,14 @@ def train_block(
     for step, groups in enumerate(block.steps()):
         num_active = sum(len(positions) for _, positions in groups)
         for num_rows, positions in groups:
-            rows, labels, shares = block.gather(step, num_rows, positions)
+            rows, targets, shares = block.gather(step, num_rows, positions)
             if len(groups) == 1:
-                losses = stack.loss_and_gradient(weights[:num_active], rows, labels, shares, gradient[:num_active])
+                losses = stack.loss_and_gradient(weights[:num_active], rows, targets, shares, gradient[:num_active])
             else:
                 places = torch.tensor(positions)
                 part, change = (aligned_matrix(len(positions), len(received)) for _ in range(2))
                 part.copy_(weights[places])
-                losses = stack.loss_and_gradient(part, rows, labels, shares, change)
+                losses = stack.loss_and_gradient(part, rows, targets, shares, change)
                 gradient[places] = change
             sizes = np.array([block.batches[position].sizes[step] for position in positions])
             loss_sums[positions] += losses.numpy().astype(np.float64) * sizes

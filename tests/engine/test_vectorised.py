@@ -139,7 +139,8 @@ def test_gradient_is_autograd_s_and_padding_weighs_nothing() -> None:
     sizes = [5, 8]
     shares = torch.stack([(torch.arange(8) < size).double() / size for size in sizes])
     gradient = torch.empty_like(vectors)
-    losses = stack.loss_and_gradient(vectors, rows, labels, shares, gradient)
+    targets = nn.functional.one_hot(labels, 3) * shares.unsqueeze(2)
+    losses = stack.loss_and_gradient(vectors, rows, targets, shares.unsqueeze(2), gradient)
     for client, size in enumerate(sizes):
         module = dense().double()
         start = 0
