@@ -2,16 +2,70 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
+from typing import Any
 
 from detectors import CLIENT_QUERIES
 from engine.checkpoint import CheckpointStore
 from engine.federation import Federation
-from engine.trial_runner import LocalRunner, RayRunner, TrialRunner
+from engine.grid import HostGrid
+from engine.host_calls import FederationFacts
+from engine.session import Session
+from engine.trial import TrialResult, TrialSpec
+from engine.trial_runner import LocalRunner, Progress, RayRunner, TrialRunner
 from experiments.engine_config import EngineConfig
 from experiments.ray_runtime import ray_runtime
+
+
+class LazyRunner:
+    """A runner that starts when it is first needed, so that a finished study is told from its log at once.
+
+    Args:
+        start: Starts the runner itself.
+        store: Of its checkpoints.
+    """
+
+    def __init__(self, start: Callable[[], TrialRunner], store: CheckpointStore) -> None:
+        self._start = start
+        self._store = store
+        self._runner: TrialRunner | None = None
+        self.start_seconds = 0.0
+
+    def started(self) -> TrialRunner:
+        """Return the runner itself, started."""
+        if self._runner is None:
+            began = time.perf_counter()
+            self._runner = self._start()
+            self.start_seconds = time.perf_counter() - began
+        return self._runner
+
+    @property
+    def facts(self) -> FederationFacts:
+        """What is known of the federation."""
+        return self.started().facts
+
+    @property
+    def num_hosts(self) -> int:
+        """Over how many hosts the clients are spread."""
+        return self.started().num_hosts
+
+    def grid(self, session: Session) -> HostGrid[Any]:
+        """Return a grid for messages outside a trial."""
+        return self.started().grid(session)
+
+    def run(self, specs: Sequence[TrialSpec], progress: Progress | None = None) -> Iterator[tuple[int, TrialResult]]:
+        """Run trials; without any, nothing is started."""
+        return self.started().run(specs, progress) if specs else iter(())
+
+    def forget(self, key: str) -> None:
+        """Remove the trial's checkpoint."""
+        self._store.discard(key)
+
+    def close(self) -> None:
+        """Whoever opened it ends it."""
 
 
 @contextmanager
@@ -22,8 +76,8 @@ def open_runner(
     parallel: int,
     search_path: tuple[str, ...] = (),
     verbose: bool = False,
-) -> Iterator[TrialRunner]:
-    """Place a federation and return where its trials run; all that was started ends with the block.
+) -> Iterator[LazyRunner]:
+    """Return where a federation's trials run; all that it starts, when it is needed, ends with the block.
 
     Args:
         federation: Placed once.
@@ -34,18 +88,33 @@ def open_runner(
         verbose: Whether Ray's and Flower's own messages are shown.
     """
     store = CheckpointStore(checkpoints, config.checkpoint_every_rounds)
-    if config.grid == "local":
-        from engine.client_host import ClientHost
+    with ExitStack() as stack:
 
-        yield LocalRunner(ClientHost(federation, CLIENT_QUERIES), store)
-        return
+        def start() -> TrialRunner:
+            if config.grid == "local":
+                from engine.client_host import ClientHost
+
+                return LocalRunner(ClientHost(federation, CLIENT_QUERIES), store)
+            return stack.enter_context(_on_ray(federation, config, store, parallel, search_path, verbose))
+
+        yield LazyRunner(start, store)
+
+
+@contextmanager
+def _on_ray(
+    federation: Federation,
+    config: EngineConfig,
+    store: CheckpointStore,
+    parallel: int,
+    search_path: tuple[str, ...],
+    verbose: bool,
+) -> Iterator[TrialRunner]:
     with ray_runtime(config, verbose) as ray:
         from engine.ray_grid import start_hosts
 
         cpus = max(1, int(ray.cluster_resources().get("CPU", 1)))
         num_hosts = config.num_hosts or min(cpus, federation.num_clients)
-        hosts = start_hosts(federation, CLIENT_QUERIES, num_hosts)
-        runner = RayRunner(hosts, store, parallel, search_path)
+        runner = RayRunner(start_hosts(federation, CLIENT_QUERIES, num_hosts), store, parallel, search_path)
         try:
             yield runner
         finally:

@@ -117,17 +117,13 @@ def measure(runner: TrialRunner, config: StudyConfig) -> HeterogeneityReport:
     return detect(grid, grid.initial_vector, training, config.detection, config.seed)
 
 
-def _report(runner: TrialRunner, config: StudyConfig, folder: RunFolder) -> HeterogeneityReport:
-    """Return the report of an earlier run of the same study, or a new one."""
+def _stored_report(folder: RunFolder) -> HeterogeneityReport | None:
+    """Return the report of an earlier run of the same study, if this version can read it."""
     stored = folder.read_json("report.json")
-    if stored is not None:
-        try:
-            return HeterogeneityReport.model_validate(stored)
-        except ValidationError:
-            pass  # of another version; it is measured again and overwritten
-    report = measure(runner, config)
-    folder.write_json("report.json", report.model_dump(mode="json"))
-    return report
+    try:
+        return None if stored is None else HeterogeneityReport.model_validate(stored)
+    except ValidationError:
+        return None
 
 
 def run_workflow(
@@ -164,22 +160,24 @@ def run_workflow(
     planned_space(config.search, cohort_of(config, federation.num_clients))
     display.federation(federation)
     with open_run_folder(out, config, data_digest(federation)) as folder:
-        display.stage("hosts")
         parallel = config.search.generation_size + 1
         with open_runner(federation, config.engine, folder.checkpoints, parallel, search_path, verbose) as runner:
-            timings["hosts"] = time.perf_counter() - started - timings["data"]
-            report = None
-            if detection:
+            report = _stored_report(folder) if detection else None
+            if detection and report is None:
+                display.stage("hosts")
+                runner.started()
                 display.stage("detection")
                 with _timed(timings, "detection"):
-                    report = _report(runner, config, folder)
+                    report = measure(runner, config)
+                folder.write_json("report.json", report.model_dump(mode="json"))
+            if report is not None:
                 display.report(report)
             display.stage("search")
             log = TrialLog(folder.path, parameter_columns())
             ledger = Ledger(study_facts(config, federation), runner, log, display.trials)
             with _timed(timings, "search and confirmation"):
                 outcome = run_study(config.search, ledger)
-        timings["total"] = time.perf_counter() - started
+        timings |= {"hosts": runner.start_seconds, "total": time.perf_counter() - started}
         engine = config.engine.model_dump(mode="json")
         document = result_document(config, federation, report, outcome, {"seconds": timings, "engine": engine})
         folder.write_json("result.json", document)
@@ -193,8 +191,9 @@ def run_detection(
     display.stage("data")
     federation = build_federation(config.federation, config.model)
     display.federation(federation)
-    display.stage("hosts")
     with open_runner(federation, config.engine, None, 1, (), verbose) as runner:
+        display.stage("hosts")
+        runner.started()
         display.stage("detection")
         return federation, measure(runner, config)
 
@@ -218,7 +217,6 @@ def run_training(
     spec = parse_strategy(config.strategy or {}, cohort_of(config, federation.num_clients))
     display.federation(federation)
     with open_run_folder(out, config, data_digest(federation)) as folder:
-        display.stage("hosts")
         with open_runner(federation, config.engine, folder.checkpoints, 1, search_path, verbose) as runner:
             display.stage("search")
             log = TrialLog(folder.path, parameter_columns())

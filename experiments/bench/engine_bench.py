@@ -55,10 +55,9 @@ def time_engine(
         RuntimeError: If a strategy's trial fails.
     """
     federation = work_federation(work, clients, samples)
-    started = time.perf_counter()
     timings = []
     with open_runner(federation, engine, None, parallel=1) as runner:
-        start_seconds = time.perf_counter() - started
+        runner.started()
         for strategy in strategies:
             _run(runner, strategy, clients, WARM_UP_ROUNDS)
             began = time.perf_counter()
@@ -75,7 +74,7 @@ def time_engine(
                     seconds_per_round=seconds / rounds,
                     phases={phase: spent / rounds for phase, spent in result.seconds.items() if phase != "total"},
                     accuracy=result.rounds[-1].accuracy,
-                    start_seconds=start_seconds,
+                    start_seconds=runner.start_seconds,
                 )
             )
     return timings

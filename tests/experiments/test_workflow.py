@@ -15,6 +15,7 @@ from engine.errors import UserError
 from engine.trial_log import TrialRecord
 from experiments import workflow
 from experiments.config import StudyConfig, load_config
+from experiments.open_runner import LazyRunner
 from experiments.workflow import Display, Finished, run_detection, run_training, run_workflow
 from search.ledger import StudyEvents
 
@@ -251,3 +252,16 @@ def test_detection_alone_is_that_of_the_study(
     _, report = run_detection(small(), Display())
     assert report.without_timings().model_dump(mode="json") == finished.document["report"]
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_finished_study_is_told_without_starting_anything(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    config = load_config(SMALL)
+    first = run_workflow(config, tmp_path, Display())
+
+    def refuse(self: LazyRunner) -> None:
+        pytest.fail("a finished study needs no hosts")
+
+    monkeypatch.setattr(LazyRunner, "started", refuse)
+    second = run_workflow(config, tmp_path, Display())
+    assert {**second.document, "timings": 0} == {**first.document, "timings": 0}
+    assert second.document["timings"]["seconds"]["hosts"] == 0
