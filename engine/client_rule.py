@@ -1,7 +1,7 @@
 """A client rule: what a strategy changes in the local training of one client.
 
-A rule is a pure triple over flat vectors. Every operation in it must be elementwise over the last axis, or reduce over
-the last axis alone, so that the same rule serves one client `(params,)` and a block of clients `(clients, params)`.
+A rule is a pure triple over one client's flat vectors. Both ways of local training apply it client by client, so its
+author need not know of the other clients in a block.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ class RuleInputs:
     """What a rule may know when local training starts.
 
     Attributes:
-        global_vector: The received parameters, shape `(params,)` or `(clients, params)`.
+        global_vector: The received parameters, trainable part, shape `(params,)`.
         config: The train message's configuration (Flower's `ConfigRecord` as a plain mapping).
         state: What the client kept from its last participation; empty the first time.
         learning_rate: The client's step size.

@@ -1,8 +1,8 @@
 """A federation: which clients exist and what each of them holds.
 
 The data are two arrays, placed once; a client is a range of an index array. A client whose data a scenario corrupts
-additionally has transforms, applied to all its local rows before any split, as METHODS of the field have it: the
-client itself would not know. `own` data are what the client has, `clean` data what it would have without corruption.
+additionally has transforms, applied to all its local rows before any split, as the client itself would not know of
+them. `own` data are what the client has, `clean` data what it would have without corruption.
 """
 
 from __future__ import annotations
