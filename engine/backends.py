@@ -71,12 +71,7 @@ class Trainer:
         filled = [work for work in works if len(work.data)]
         for start in range(0, len(filled), BLOCK_CLIENTS):
             block = filled[start : start + BLOCK_CLIENTS]
-            try:
-                updates: Sequence[ClientUpdate | Exception] = train_block(
-                    self._stack, received, block, training, rule, config
-                )
-            except Exception as error:  # a rule of anybody's may raise; the clients of the block fail with it
-                updates = [error] * len(block)
+            updates = _train_or_blame(self._stack, received, block, training, rule, config)
             for work, update in zip(block, updates, strict=True):
                 yield work, self._with_initial_loss(received, work, update) if initial_loss else update
 
@@ -116,3 +111,26 @@ class Trainer:
             return update
         self._model.load(received)
         return replace(update, initial_loss=score_client(self._model, work.data).loss_sum / len(work.data))
+
+
+def _train_or_blame(
+    stack: DenseStack,
+    received: Tensor,
+    block: Sequence[ClientWork],
+    training: LocalTraining,
+    rule: ClientRule | None,
+    config: Mapping[str, Any],
+) -> Sequence[ClientUpdate | Exception]:
+    """Train a block; if a rule raises, its clients alone, so that only those fail that must.
+
+    Who shares a block depends on the number of hosts, who fails may not. A client alone has the same bits.
+    """
+    drawn_from = [work.generator.bit_generator.state for work in block]
+    try:
+        return train_block(stack, received, block, training, rule, config)
+    except Exception as error:  # a rule of anybody's may raise
+        if len(block) == 1:
+            return [error]
+    for work, state in zip(block, drawn_from, strict=True):
+        work.generator.bit_generator.state = state
+    return [_train_or_blame(stack, received, [work], training, rule, config)[0] for work in block]

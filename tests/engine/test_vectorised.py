@@ -254,3 +254,24 @@ def test_initial_loss_is_that_of_the_loop() -> None:
         assert isinstance(theirs, ClientUpdate)
         assert ours.initial_loss == theirs.initial_loss
         assert ours.initial_loss is not None
+
+
+@dataclass(frozen=True)
+class PullButNotOne(Pull):
+    """Raises for the client whose state says so."""
+
+    def prepare(self, inputs: RuleInputs) -> tuple[Tensor, Tensor]:
+        if "unwilling" in inputs.state:
+            raise ArithmeticError("unwilling")
+        return super().prepare(inputs)
+
+
+def test_a_client_whose_rule_raises_fails_alone_and_the_others_keep_their_bits() -> None:
+    """Who shares its block depends on the number of hosts; nobody else may fail with it."""
+    unwilling = {3: {"unwilling": np.ones(1, np.float32)}}
+    found = trained(Trainer(new_model(dense, 9)), works(states=unwilling), rule=PullButNotOne())
+    willing = trained(Trainer(new_model(dense, 9)), works(), rule=Pull())
+    assert isinstance(found.pop(3), ArithmeticError)
+    assert sorted(found) == [client for client in range(len(SIZES)) if client != 3]
+    for client, update in found.items():
+        assert np.array_equal(vector_of(update), vector_of(willing[client]))
