@@ -49,7 +49,6 @@ class Job(Generic[Handle]):
     messages: dict[int, Message]
     layout_named: bool
     config: Mapping[str, Any]
-    calls: list[HostCall]
     handles: list[Handle] = field(default_factory=list)
     vector: FloatArray | None = None
     evaluation: Evaluation | None = None
@@ -81,7 +80,7 @@ class HostGrid(Grid, Generic[Handle]):
         self._message_ids = itertools.count(1)
         self._asked_for_nodes = 0
         self._jobs: dict[str, Job[Handle]] = {}
-        self._last_evaluation: tuple[bytes, int, Evaluation] | None = None
+        self._last_evaluation: tuple[FloatArray, int, Evaluation] | None = None
         self._run = Run.create_empty(run_id=1)
 
     # -- how hosts are reached ---------------------------------------------------------------------------------------
@@ -183,12 +182,12 @@ class HostGrid(Grid, Generic[Handle]):
         """
         named = FLAT_KEY not in arrays
         vector = self.flat_vector(arrays)
-        job: Job[Handle] = Job(MessageType.EVALUATE, {}, named, self._config({}), [])
+        job: Job[Handle] = Job(MessageType.EVALUATE, {}, named, self._config({}))
         self._launch(job, range(self.facts.num_clients), vector=vector)
         if not self._wait(job.handles, timeout):
             raise TrialError(f"the evaluation was not done within the {timeout:.1f} s that were left")
         evaluation = fold_evaluation(self._results(job))
-        self._last_evaluation = (vector.tobytes(), self.session.seed, evaluation)
+        self._last_evaluation = (vector, self.session.seed, evaluation)
         return evaluation
 
     def take_compute_seconds(self) -> float:
@@ -219,7 +218,7 @@ class HostGrid(Grid, Generic[Handle]):
         content = next(iter(messages.values())).content
         config = self._config({key: value for r in content.config_records.values() for key, value in r.items()})
         records = list(content.array_records.values())
-        job: Job[Handle] = Job(message_type, messages, False, config, [])
+        job: Job[Handle] = Job(message_type, messages, False, config)
         if message_type == MessageType.QUERY:
             arrays = {name: array.numpy() for name, array in records[0].items()} if records else {}
             self._launch(job, messages, arrays=arrays)
@@ -232,7 +231,7 @@ class HostGrid(Grid, Generic[Handle]):
         vector = job.vector = self.flat_vector(records[0])
         if message_type == MessageType.EVALUATE and self._last_evaluation is not None:
             known, seed, evaluation = self._last_evaluation
-            if seed == config[SEED_KEY] and known == vector.tobytes():
+            if seed == config[SEED_KEY] and known.tobytes() == vector.tobytes():
                 job.evaluation = evaluation
                 return job
         self._launch(job, messages, vector=vector)
@@ -251,7 +250,6 @@ class HostGrid(Grid, Generic[Handle]):
         for host, members in shard(list(clients), self._host_of).items():
             states = {c: self.client_states[c] for c in members if c in self.client_states}
             call = HostCall(members, self.session, config, vector, arrays or {}, states)
-            job.calls.append(call)
             job.handles.append(self._start(host, job.message_type, call))
 
     def _results(self, job: Job[Handle]) -> list[Any]:
