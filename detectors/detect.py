@@ -3,29 +3,46 @@
 Clients that withhold their label counts, as they do below the fewest rows they may release, take no part in anything
 that follows; in particular their models are not asked for. Answers come sorted by client, so a report depends on the
 data, the seed and the settings, not on how clients are spread over hosts.
+
+Everything after the label counts is two conversations held together (`detectors.conversation`), so that a whole
+detection takes four exchanges, for any number of clients and of repetitions:
+
+| exchange | features                       | models                           |
+| -------- | ------------------------------ | -------------------------------- |
+| 1        | label counts                   |                                  |
+| 2        | moments of the first clients   | round 1 of every repetition      |
+| 3        | moments of the others          | round 2 of every repetition      |
+| 4        | centroids and histograms       | mean outputs of one average      |
+
+More rounds take an exchange each, and so does what exceeds the limits on how much of the clients' answers the server
+holds at a time (`feature_exchanges.BLOCK_BYTES`, `outliers.GROUP_BYTES`).
 """
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 from flwr.serverapp import Grid
 
 from detectors import metrics
+from detectors.conversation import Conversation, hold_together, timed
 from detectors.detection_config import DetectionConfig
-from detectors.feature_exchanges import measure_distances, measure_features
+from detectors.feature_exchanges import FeatureMeasurement, measure_features
 from detectors.feature_histograms import FeatureDistances
+from detectors.feature_skew import NAME as FEATURE_SKEW
 from detectors.label_skew import LABEL_COUNTS, decide_label_skew
+from detectors.label_skew import NAME as LABEL_SKEW
 from detectors.mean_outputs import measure_output_divergence
-from detectors.outliers import Comparison, compare_through_grid, decide_outliers
-from detectors.report import ClientFacts, HeterogeneityReport, ReportedMetrics
+from detectors.outliers import NAME as OUTLIERS
+from detectors.outliers import Comparison, InitialVectors, decide_outliers, train_and_compare
+from detectors.report import ClientFacts, Finding, HeterogeneityReport, ReportedMetrics
 from engine.errors import DataError
-from engine.federation import FloatArray
-from engine.messages import QueryAnswers, send_query
+from engine.exchange import Query
+from engine.messages import QueryAnswers
 from engine.seeds import stream
 from engine.training_config import LocalTraining
 
@@ -34,7 +51,7 @@ Counts = Mapping[int, npt.NDArray[np.integer]]
 
 def detect(
     grid: Grid,
-    initial_vector: Callable[[int], FloatArray],
+    initial_vectors: InitialVectors,
     training: LocalTraining,
     settings: DetectionConfig,
     seed: int,
@@ -43,7 +60,7 @@ def detect(
 
     Args:
         grid: Where the clients are; they must know `CLIENT_QUERIES`.
-        initial_vector: Gives the random initial model of a seed, shape `(params,)`.
+        initial_vectors: Gives the random initial models of seeds, each of shape `(params,)`.
         training: Local training of the outlier detector's rounds.
         settings: Thresholds and sizes.
         seed: Of initial models, batches and samples.
@@ -55,25 +72,21 @@ def detect(
 
     timings: dict[str, float] = {}
     with threadpool_limits(limits=1):  # sums over several threads differ in their last bits
-        with _timed(timings, "label_skew"):
-            labels = send_query(grid, LABEL_COUNTS)
+        labels: QueryAnswers = hold_together(grid, {LABEL_SKEW: ask_label_counts()}, timings)[LABEL_SKEW]
+        with timed(timings, LABEL_SKEW):
             counts = _label_counts(labels)
             label_skew = decide_label_skew(counts, settings.label_threshold)
         clients = tuple(counts)
         paired = _sample(clients, settings.max_pairwise_clients, seed)
-        with _timed(timings, "feature_skew"):
-            features = measure_features(grid, clients, settings)
-        with _timed(timings, "outliers"):
-            comparisons = compare_through_grid(grid, clients, initial_vector, training, settings, seed)
-            outliers = decide_outliers(comparisons, settings)
-        with _timed(timings, "metrics"):
-            distances = None
-            if features.pooled is not None:
-                paired_features = [client for client in paired if client in features.clients]
-                distances = measure_distances(grid, paired_features, features.pooled, settings)
-            first = next((comparison for comparison in comparisons if comparison is not None), None)
-            outputs = measure_output_divergence(grid, paired, first.average) if first else None
-            reported = _metrics(counts, paired, distances, comparisons, outputs)
+        conversations: dict[str, Conversation[Any]] = {
+            FEATURE_SKEW: measure_features(clients, paired, settings),
+            OUTLIERS: _measure_models(clients, paired, initial_vectors, training, settings, seed),
+        }
+        results = hold_together(grid, conversations, timings)
+        features: FeatureMeasurement = results[FEATURE_SKEW]
+        models: _ModelMeasurement = results[OUTLIERS]
+        with timed(timings, "metrics"):
+            reported = _metrics(counts, paired, features.distances, models)
     return HeterogeneityReport(
         seed=seed,
         settings=settings,
@@ -84,11 +97,43 @@ def detect(
         withheld=dict(labels.refused),
         label_skew=label_skew,
         feature_skew=features.finding,
-        outliers=outliers,
+        outliers=models.finding,
         metrics=reported,
         notes=(*features.notes, *_sampling_notes(len(clients), settings)),
         timings=timings,
     )
+
+
+@dataclass(frozen=True)
+class _ModelMeasurement:
+    """What training gave: the decision, the comparisons behind it, and the output divergence of the first of them."""
+
+    finding: Finding
+    comparisons: tuple[Comparison, ...]
+    output_divergence: float | None
+
+
+def _measure_models(
+    clients: Sequence[int],
+    paired: Sequence[int],
+    initial_vectors: InitialVectors,
+    training: LocalTraining,
+    settings: DetectionConfig,
+    seed: int,
+) -> Conversation[_ModelMeasurement]:
+    """Train, compare and decide, then ask for the outputs of the first average."""
+    comparisons = yield from train_and_compare(clients, initial_vectors, training, settings, seed)
+    usable = tuple(comparison for comparison in comparisons if comparison is not None)
+    divergence = None
+    if usable:
+        divergence = yield from measure_output_divergence(paired, usable[0].average)
+    return _ModelMeasurement(decide_outliers(comparisons, settings), usable, divergence)
+
+
+def ask_label_counts() -> Conversation[QueryAnswers]:
+    """Ask every client for its label counts."""
+    (answers,), _ = yield [Query(LABEL_COUNTS)], []
+    return answers
 
 
 def _label_counts(answers: QueryAnswers) -> Counts:
@@ -96,13 +141,6 @@ def _label_counts(answers: QueryAnswers) -> Counts:
         reasons = sorted(set(answers.refused.values())) or ["there are no clients"]
         raise DataError(f"at least one client must answer; of {len(answers.refused)} none did: {reasons[0]}")
     return {client: arrays["counts"].astype(np.int64) for client, arrays in answers.arrays.items()}
-
-
-@contextmanager
-def _timed(timings: dict[str, float], name: str) -> Iterator[None]:
-    started = time.perf_counter()
-    yield
-    timings[name] = time.perf_counter() - started
 
 
 def _client_facts(client: int, counts: npt.NDArray[np.integer]) -> ClientFacts:
@@ -136,26 +174,24 @@ def _metrics(
     counts: Counts,
     paired: Sequence[int],
     distances: FeatureDistances | None,
-    comparisons: Sequence[Comparison | None],
-    output_divergence: float | None,
+    models: _ModelMeasurement,
 ) -> ReportedMetrics:
     matrix = np.stack(list(counts.values()))
     sizes = matrix.sum(axis=1)
     shares = metrics.distribution(matrix)
     pairs = metrics.distribution(np.stack([counts[client] for client in paired]))
-    usable = [comparison for comparison in comparisons if comparison is not None]
     return ReportedMetrics(
         quantity_ratio=metrics.quantity_ratio(sizes),
         quantity_variation=metrics.coefficient_of_variation(sizes),
         quantity_gini=metrics.gini(sizes),
         entropy_spread=metrics.entropy_spread(shares),
         entropy_spread_normalised=metrics.entropy_spread(shares, normalised=True),
-        label_hellinger=metrics.mean_pairwise_hellinger(pairs) if len(pairs) > 1 else None,
+        label_hellinger=float(metrics.mean_pairwise_hellinger(pairs)) if len(pairs) > 1 else None,
         feature_hellinger=distances.hellinger if distances else None,
         feature_wasserstein=distances.wasserstein if distances else None,
-        output_divergence=output_divergence,
-        model_distances=_client_means([comparison.distances for comparison in usable]),
-        distances_from_average=_client_means([comparison.from_average for comparison in usable]),
+        output_divergence=models.output_divergence,
+        model_distances=_client_means([comparison.distances for comparison in models.comparisons]),
+        distances_from_average=_client_means([comparison.from_average for comparison in models.comparisons]),
     )
 
 

@@ -1,13 +1,16 @@
-"""The feature messages: the two exchanges of the feature-skew detector, and the histograms whose bins they place."""
+"""The feature messages: the two exchanges of the feature-skew detector, and the histograms whose bins they place.
+
+The histograms are asked for together with the centroids, as both need the first exchange and nothing else.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass
 
 import numpy as np
-from flwr.serverapp import Grid
 
+from detectors.conversation import Conversation
 from detectors.detection_config import DetectionConfig
 from detectors.feature_histograms import FEATURE_HISTOGRAM, Bins, FeatureDistances, feature_distances
 from detectors.feature_skew import (
@@ -15,106 +18,120 @@ from detectors.feature_skew import (
     FEATURE_MOMENTS,
     NAME,
     ClientMoments,
+    MomentSums,
     PooledMoments,
     decide_feature_skew,
-    pool_moments,
     principal_axes,
 )
 from detectors.report import Finding, name_clients
-from engine.messages import QueryAnswers, send_query
+from engine.exchange import Query
+from engine.messages import QueryAnswers
 
 FIRST_BLOCK_CLIENTS = 8
 BLOCK_BYTES = 2**29
 """Answers of the first exchange are read in blocks of about this size: one triangle of 4,096 features is 67 MB."""
 
 
-@dataclass
-class MomentsReader:
-    """Reads the first exchange block by block, so that the server never holds all clients' triangles.
+@dataclass(frozen=True)
+class MomentsAnswers:
+    """What the first exchange gave.
 
     Attributes:
-        grid: Where the clients are.
-        clients: Who is asked.
-        max_features: Beyond, clients send no triangle and reading ends.
-        num_features: Known after the first answer.
-        answered: Who gave a triangle so far.
+        num_features: None if nobody answered.
+        clients: Who gave its triangle.
+        pooled: Moments of all their rows; None if nobody gave its triangle, or features are too many.
         notes: About clients that did not answer.
     """
 
-    grid: Grid
-    clients: Sequence[int]
-    max_features: int
-    num_features: int | None = None
-    answered: list[int] = field(default_factory=list)
-    notes: list[str] = field(default_factory=list)
-
-    def __iter__(self) -> Iterator[ClientMoments]:
-        position, size = 0, FIRST_BLOCK_CLIENTS
-        while position < len(self.clients):
-            block = self.clients[position : position + size]
-            config = {"max_features": self.max_features}
-            answers = send_query(self.grid, FEATURE_MOMENTS, config=config, clients=block)
-            self.notes += refusal_notes("feature sums", answers)
-            for client, arrays in answers.arrays.items():
-                total = arrays["sum"].astype(np.float64)
-                self.num_features = len(total)
-                if "scatter" not in arrays:
-                    return
-                self.answered.append(client)
-                scatter = arrays["scatter"].astype(np.float64, copy=False)
-                yield ClientMoments(answers.num_examples[client], total, scatter)
-            position += len(block)
-            if self.num_features is not None:
-                size = max(1, BLOCK_BYTES // (4 * self.num_features * (self.num_features + 1)))
+    num_features: int | None
+    clients: tuple[int, ...]
+    pooled: PooledMoments | None
+    notes: tuple[str, ...]
 
 
 @dataclass(frozen=True)
 class FeatureMeasurement:
-    """Outcome of the two exchanges.
+    """What the feature messages gave.
 
     Attributes:
         finding: The decision.
         num_features: None if nobody answered.
-        clients: Who took part.
-        pooled: Moments of all their rows; None if not measured.
+        distances: Mean distances over pairs; None if not measured.
         notes: What a reader of the finding must know.
     """
 
     finding: Finding
     num_features: int | None
-    clients: tuple[int, ...] = ()
-    pooled: PooledMoments | None = None
+    distances: FeatureDistances | None = None
     notes: tuple[str, ...] = ()
 
 
-def measure_features(grid: Grid, clients: Sequence[int], settings: DetectionConfig) -> FeatureMeasurement:
-    """Run both exchanges and decide."""
-    reader = MomentsReader(grid, clients, settings.max_features)
-    pooled = pool_moments(reader)
+def measure_features(
+    clients: Sequence[int], paired: Sequence[int], settings: DetectionConfig
+) -> Conversation[FeatureMeasurement]:
+    """Ask for moments, then for centroids and histograms, and decide.
+
+    Args:
+        clients: Who is asked.
+        paired: Those of them whose distances are averaged over all pairs.
+        settings: Thresholds and sizes.
+    """
+    moments = yield from ask_moments(clients, settings.max_features)
+    pooled = moments.pooled
     if pooled is None:
         reason = "no client gave its feature sums"
-        if reader.num_features is not None:
-            reason = f"{reader.num_features} features exceed max_features = {settings.max_features}; use embeddings"
+        if moments.num_features is not None:
+            reason = f"{moments.num_features} features exceed max_features = {settings.max_features}; use embeddings"
         finding = Finding.unmeasured(NAME, 0.0, f"Feature skew: not measured; {reason}.")
-        return FeatureMeasurement(finding, reader.num_features, notes=tuple(reader.notes))
+        return FeatureMeasurement(finding, moments.num_features, notes=moments.notes)
     leading = principal_axes(pooled, settings.feature_scale)
-    arrays = {"mean": pooled.mean, "axes": leading.axes}
-    answers = send_query(grid, FEATURE_CENTROID, arrays=arrays, clients=reader.answered)
+    answered = frozenset(moments.clients)
+    bins = Bins.around(pooled.mean, pooled.variance, settings.histogram_bins, settings.histogram_reach)
+    centroid_query = Query(FEATURE_CENTROID, {"mean": pooled.mean, "axes": leading.axes}, clients=moments.clients)
+    histogram_query = Query(
+        FEATURE_HISTOGRAM,
+        {"start": bins.start, "width": bins.width},
+        {"bins": bins.bins},
+        [client for client in paired if client in answered],
+    )
+    (answers, histograms), _ = yield [centroid_query, histogram_query], []
     centroids = {client: answer["centroid"].astype(np.float64) for client, answer in answers.arrays.items()}
     finding = decide_feature_skew(centroids, leading.total_variance, settings.feature_threshold, settings.feature_scale)
-    notes = (*reader.notes, *refusal_notes("centroid", answers))
-    return FeatureMeasurement(finding, reader.num_features, tuple(reader.answered), pooled, notes)
+    return FeatureMeasurement(
+        finding,
+        moments.num_features,
+        feature_distances((answer["counts"].astype(np.int32) for answer in histograms.arrays.values()), bins),
+        (*moments.notes, *refusal_notes("centroid", answers)),
+    )
 
 
-def measure_distances(
-    grid: Grid, clients: Sequence[int], pooled: PooledMoments, settings: DetectionConfig
-) -> FeatureDistances | None:
-    """Ask for histograms and return the mean distances over all pairs of `clients`, None if there is no pair."""
-    bins = Bins.around(pooled.mean, pooled.variance, settings.histogram_bins, settings.histogram_reach)
-    arrays = {"start": bins.start, "width": bins.width}
-    answers = send_query(grid, FEATURE_HISTOGRAM, arrays=arrays, config={"bins": bins.bins}, clients=clients)
-    counts = (answer["counts"].astype(np.int32, copy=False) for answer in answers.arrays.values())
-    return feature_distances(counts, bins)
+def ask_moments(clients: Sequence[int], max_features: int) -> Conversation[MomentsAnswers]:
+    """Ask for moments block by block, so that the server never holds all clients' triangles.
+
+    Args:
+        clients: Who is asked.
+        max_features: Beyond, clients send no triangle and nobody else is asked.
+    """
+    sums = MomentSums()
+    answered: list[int] = []
+    notes: list[str] = []
+    num_features: int | None = None
+    position, size = 0, FIRST_BLOCK_CLIENTS
+    while position < len(clients):
+        block = clients[position : position + size]
+        (answers,), _ = yield [Query(FEATURE_MOMENTS, config={"max_features": max_features}, clients=block)], []
+        notes += refusal_notes("feature sums", answers)
+        for client, arrays in answers.arrays.items():
+            num_features = len(arrays["sum"])
+            if "scatter" not in arrays:
+                return MomentsAnswers(num_features, (), None, tuple(notes))
+            total, scatter = (arrays[name].astype(np.float64, copy=False) for name in ("sum", "scatter"))
+            sums.add(ClientMoments(answers.num_examples[client], total, scatter))
+            answered.append(client)
+        position += len(block)
+        if num_features is not None:
+            size = max(1, BLOCK_BYTES // (4 * num_features * (num_features + 1)))
+    return MomentsAnswers(num_features, tuple(answered), sums.pooled(), tuple(notes))
 
 
 def refusal_notes(what: str, answers: QueryAnswers) -> list[str]:

@@ -37,8 +37,11 @@ def feature_histogram(inputs: QueryInputs) -> Arrays:
     first_bin = np.arange(len(start)) * bins
     per_width = np.divide(1.0, width, out=np.zeros(len(width)), where=width > 0)
     for features, _ in inputs.data.chunks():
-        positions = np.floor((flat_features(features) - start) * per_width)
-        cells = np.clip(positions, 0, bins - 1).astype(np.int64) + first_bin
+        positions = flat_features(features)  # a fresh array, in whose place all is computed
+        positions -= start
+        positions *= per_width
+        cells = np.clip(positions, 0, bins - 1, out=positions).astype(np.int64)  # not negative, so this rounds down
+        cells += first_bin
         counts += np.bincount(cells.reshape(-1), minlength=len(counts))
     return {"counts": counts.reshape(len(start), bins).astype(np.int32)}
 
@@ -90,10 +93,7 @@ def feature_distances(counts: Iterable[npt.NDArray[np.integer]], bins: Bins) -> 
     varying = np.flatnonzero(bins.width > 0)
     if len(per_client) < 2 or len(varying) == 0:
         return None
-    width = 2 * bins.reach / bins.bins
-    wasserstein, hellinger = [], []
-    for feature in varying:
-        histograms = distribution(np.stack([client[feature] for client in per_client]))
-        wasserstein.append(mean_pairwise_wasserstein(histograms, width))
-        hellinger.append(mean_pairwise_hellinger(histograms))
-    return FeatureDistances(wasserstein=float(np.mean(wasserstein)), hellinger=float(np.mean(hellinger)))
+    histograms = distribution(np.stack([client[varying] for client in per_client], axis=1))  # (d, clients, bins)
+    wasserstein = mean_pairwise_wasserstein(histograms, 2 * bins.reach / bins.bins)
+    hellinger = mean_pairwise_hellinger(histograms)
+    return FeatureDistances(wasserstein=float(wasserstein.mean()), hellinger=float(hellinger.mean()))

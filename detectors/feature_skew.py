@@ -35,6 +35,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Final, Literal
 
 import numpy as np
@@ -51,8 +52,8 @@ FEATURE_MOMENTS = "feature_moments"
 FEATURE_CENTROID = "feature_centroid"
 
 NUM_AXES = 2
-FULL_SOLVER_FEATURES = 256
-"""Up to here all eigenvectors cost less than an iterative solver's start."""
+DIRECT_SOLVER_FEATURES = 1024
+"""Up to here a direct solver for two eigenvectors costs no more than an iterative one, whatever the eigenvalues."""
 
 TIE = 1e-9
 """Distances within this share of each other are equal up to rounding."""
@@ -81,15 +82,18 @@ def feature_moments(inputs: QueryInputs) -> Arrays:
     Reads `max_features` from the message; with more features than that, `scatter` is left out.
     """
     total: Values = np.zeros(())
+    flat: Values = np.zeros((0, 0))
     for features, _ in inputs.data.chunks():
-        total = total + flat_features(features).sum(axis=0)
+        flat = flat_features(features)
+        total = total + flat.sum(axis=0)
     num_features = len(total)
     if num_features > int(inputs.config["max_features"]):
         return {"sum": total}
     mean = total / len(inputs.data)
+    whole = len(flat) == len(inputs.data)  # one chunk, at hand
     scatter = np.zeros((num_features, num_features))
-    for features, _ in inputs.data.chunks():
-        centred = flat_features(features) - mean
+    for chunk in [flat] if whole else (flat_features(features) for features, _ in inputs.data.chunks()):
+        centred = np.subtract(chunk, mean, out=chunk)
         scatter += centred.T @ centred
     return {"sum": total, "scatter": scatter[upper_triangle(num_features)]}
 
@@ -135,33 +139,47 @@ class PooledMoments:
         return np.diag(self.covariance)
 
 
+@lru_cache(maxsize=1)
 def upper_triangle(num_features: int) -> npt.NDArray[np.bool_]:
-    """Return the mask of the upper triangle with its diagonal, read row by row."""
+    """Return the mask of the upper triangle with its diagonal, read row by row. To be read only."""
     return np.triu(np.ones((num_features, num_features), dtype=bool))
 
 
-def pool_moments(clients: Iterable[ClientMoments]) -> PooledMoments | None:
-    """Add the clients' moments, read one after the other; None without any.
+class MomentSums:
+    """Adds clients' moments, one after the other in a fixed order. No client's triangle is kept."""
 
-    Args:
-        clients: In a fixed order. No client's triangle is kept.
-    """
-    counts: list[int] = []
-    totals: list[Values] = []
-    within: Values = np.zeros(())
+    def __init__(self) -> None:
+        self._counts: list[int] = []
+        self._totals: list[Values] = []
+        self._within: Values = np.zeros(0)
+
+    def add(self, moments: ClientMoments) -> None:
+        """Add one client's moments."""
+        if not self._counts:
+            self._within = np.zeros(moments.scatter.shape)
+        self._counts.append(moments.num_rows)
+        self._totals.append(moments.total)
+        self._within += moments.scatter
+
+    def pooled(self) -> PooledMoments | None:
+        """Return the moments of all rows; None without any."""
+        if not self._counts:
+            return None
+        sizes = np.array(self._counts, dtype=np.float64)
+        mean = np.sum(self._totals, axis=0) / sizes.sum()
+        offsets = (np.stack(self._totals) / sizes[:, None] - mean) * np.sqrt(sizes)[:, None]
+        upper = np.zeros((len(mean), len(mean)))
+        upper[upper_triangle(len(mean))] = self._within
+        scatter = upper + np.triu(upper, k=1).T + offsets.T @ offsets
+        return PooledMoments(num_rows=sum(self._counts), mean=mean, covariance=scatter / max(sizes.sum() - 1, 1.0))
+
+
+def pool_moments(clients: Iterable[ClientMoments]) -> PooledMoments | None:
+    """Return the moments of all clients' rows; None without any client."""
+    sums = MomentSums()
     for moments in clients:
-        counts.append(moments.num_rows)
-        totals.append(moments.total)
-        within = within + moments.scatter
-    if not counts:
-        return None
-    sizes = np.array(counts, dtype=np.float64)
-    mean = np.sum(totals, axis=0) / sizes.sum()
-    offsets = (np.stack(totals) / sizes[:, None] - mean) * np.sqrt(sizes)[:, None]
-    upper = np.zeros((len(mean), len(mean)))
-    upper[upper_triangle(len(mean))] = within
-    scatter = upper + np.triu(upper, k=1).T + offsets.T @ offsets
-    return PooledMoments(num_rows=sum(counts), mean=mean, covariance=scatter / max(sizes.sum() - 1, 1.0))
+        sums.add(moments)
+    return sums.pooled()
 
 
 @dataclass(frozen=True)
@@ -200,11 +218,15 @@ def principal_axes(pooled: PooledMoments, scale: FeatureScale) -> PrincipalAxes:
 
 def _leading_eigenvectors(matrix: Values) -> Values:
     """Return up to two eigenvectors of a symmetric matrix, the largest eigenvalue first, shape `(d, <= 2)`."""
-    if len(matrix) <= FULL_SOLVER_FEATURES:
-        return np.asarray(np.linalg.eigh(matrix).eigenvectors[:, ::-1][:, :NUM_AXES])
+    size = len(matrix)
+    if size <= DIRECT_SOLVER_FEATURES:
+        from scipy.linalg import eigh
+
+        leading = (max(0, size - NUM_AXES), size - 1)
+        return np.asarray(eigh(matrix, subset_by_index=leading, check_finite=False)[1][:, ::-1])
     from scipy.sparse.linalg import eigsh
 
-    start = stream(0, "principal-axes").standard_normal(len(matrix))
+    start = stream(0, "principal-axes").standard_normal(size)
     values, vectors = eigsh(matrix, k=NUM_AXES, which="LA", v0=start)
     return np.asarray(vectors[:, np.argsort(-values, kind="stable")])
 

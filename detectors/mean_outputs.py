@@ -17,7 +17,7 @@ from engine.federation import FloatArray
 from engine.queries import Arrays, QueryInputs
 
 if TYPE_CHECKING:
-    from flwr.serverapp import Grid
+    from detectors.conversation import Conversation
 
 MEAN_OUTPUT = "mean_output"
 
@@ -31,16 +31,15 @@ def mean_output(inputs: QueryInputs) -> Arrays:
     return {"mean": total / len(inputs.data)}
 
 
-def measure_output_divergence(grid: Grid, clients: Sequence[int], model: FloatArray) -> float | None:
+def measure_output_divergence(clients: Sequence[int], model: FloatArray) -> Conversation[float | None]:
     """Ask clients for their mean outputs; None if fewer than two answer with finite ones.
 
     Args:
-        grid: Where the clients are.
         clients: Who is asked.
         model: The model that all of them run, shape `(params,)`.
     """
-    from engine.messages import send_query  # Flower, which the client half does without
+    from engine.exchange import Query  # Flower, which the client half does without
 
-    answers = send_query(grid, MEAN_OUTPUT, {"model": model}, clients=clients)
+    (answers,), _ = yield [Query(MEAN_OUTPUT, {"model": model}, clients=clients)], []
     means = [arrays["mean"] for arrays in answers.arrays.values() if np.isfinite(arrays["mean"]).all()]
     return output_divergence(np.stack(means)) if len(means) > 1 else None

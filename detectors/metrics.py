@@ -16,6 +16,9 @@ import numpy.typing as npt
 
 Values = npt.NDArray[np.float64]
 
+FEW_CLIENTS = 20
+"""Up to here the differences of all pairs are computed for all features at once; beyond, feature by feature."""
+
 
 def distribution(counts: npt.ArrayLike) -> Values:
     """Return counts divided by their total over the last axis; a total of 0 is an error of the caller."""
@@ -82,20 +85,47 @@ def wasserstein(p: npt.ArrayLike, q: npt.ArrayLike, bin_width: float) -> Values:
     return np.asarray(bin_width * np.abs(np.cumsum(difference, axis=-1)[..., :-1]).sum(axis=-1))
 
 
-def mean_pairwise_hellinger(probabilities: npt.ArrayLike) -> float:
-    """Return the mean over all pairs of clients; `probabilities` has shape `(clients >= 2, bins)`."""
-    from scipy.spatial.distance import pdist
-
+def mean_pairwise_hellinger(probabilities: npt.ArrayLike) -> Values:
+    """Return the mean over all pairs of clients; `probabilities` has shape `(..., clients >= 2, bins)`."""
     roots = np.sqrt(np.asarray(probabilities, dtype=np.float64))
-    return min(float(pdist(roots).mean() / np.sqrt(2)), 1.0)
+    mean_distances = _few_pairs if roots.shape[-2] <= FEW_CLIENTS else _many_pairs
+    return np.asarray(np.minimum(mean_distances(roots) / np.sqrt(2), 1.0))
 
 
-def mean_pairwise_wasserstein(probabilities: npt.ArrayLike, bin_width: float) -> float:
-    """Return the mean over all pairs of clients; see `wasserstein` for the arguments."""
+def _few_pairs(points: Values) -> Values:
+    """Return the mean Euclidean distance over all pairs of rows, for all leading axes at once."""
+    num_points = points.shape[-2]
+    total = np.zeros(points.shape[:-2])
+    for index in range(num_points - 1):
+        differences = points[..., index + 1 :, :] - points[..., index, None, :]
+        total += np.sqrt(np.einsum("...kb,...kb->...k", differences, differences)).sum(axis=-1)
+    return np.asarray(total / (num_points * (num_points - 1) / 2))
+
+
+def _many_pairs(points: Values) -> Values:
+    """The same, in little memory, but with a fixed cost for each entry of the leading axes."""
     from scipy.spatial.distance import pdist
 
-    cumulative = np.cumsum(np.asarray(probabilities, dtype=np.float64), axis=-1)
-    return float(bin_width * pdist(cumulative[:, :-1], "cityblock").mean())
+    means = [pdist(rows).mean() for rows in points.reshape(-1, *points.shape[-2:])]
+    return np.reshape(means, points.shape[:-2])
+
+
+def mean_pairwise_wasserstein(probabilities: npt.ArrayLike, bin_width: float) -> Values:
+    """Return the mean over all pairs of clients; see `wasserstein` for the arguments.
+
+    Of K cumulative shares of one bin, sorted, the gap behind the r-th lies between the two of r (K − r) pairs. So the
+    sum over all pairs takes a sort instead of K² differences, and adds nothing but what is not negative.
+
+    Args:
+        probabilities: Shape `(..., clients >= 2, bins)`.
+        bin_width: In the unit that the result shall have.
+    """
+    cumulative = np.cumsum(np.asarray(probabilities, dtype=np.float64), axis=-1)[..., :-1]
+    num_clients = cumulative.shape[-2]
+    gaps = np.diff(np.sort(np.swapaxes(cumulative, -1, -2), axis=-1), axis=-1)  # (..., bins - 1, clients - 1)
+    ranks = np.arange(1, num_clients)
+    num_pairs = num_clients * (num_clients - 1) / 2
+    return np.asarray(bin_width * (gaps @ (ranks * (num_clients - ranks) / num_pairs)).sum(axis=-1))
 
 
 def output_divergence(mean_outputs: npt.ArrayLike) -> float:

@@ -26,27 +26,37 @@ A rejected alternative is reported beside it for comparison: the distance of eac
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import os
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 from typing import Final
 
 import numpy as np
 import numpy.typing as npt
-from flwr.serverapp import Grid
 
+from detectors.conversation import Conversation
 from detectors.detection_config import DetectionConfig
-from detectors.metrics import Values, distances_to
+from detectors.metrics import Values
 from detectors.report import Finding, name_clients, yes_no
+from engine.exchange import Training
 from engine.federation import FloatArray
-from engine.messages import send_train, train_config
+from engine.messages import TrainAnswers, train_config
 from engine.seeds import integer, stream
 from engine.training_config import LocalTraining
 
 NAME: Final = "outliers"
 MIN_CLIENTS = 3
 CHUNK_PARAMETERS = 4096
+GROUP_BYTES = 2**29
+"""Individual replies of several repetitions are asked for at once up to this size."""
+
 TIE = 1e-9
 """Distances within this share of each other are equal up to rounding."""
+
+InitialVectors = Callable[[Sequence[int]], Sequence[FloatArray]]
+"""From seeds to their random initial models, each of shape `(params,)`."""
 
 
 @dataclass(frozen=True)
@@ -69,22 +79,44 @@ class Comparison:
 def mean_distances(vectors: npt.NDArray[np.floating]) -> Values:
     """Return D, the mean Euclidean distance of each row to all others, shape `(clients,)`.
 
-    Works on some parameters at a time, so that no float64 copy of all vectors is made. Columns are centred first, as
-    ‖a‖² + ‖b‖² − 2 aᵀb cancels where vectors are long against their differences.
-
     Args:
         vectors: Shape `(clients >= 2, params)`.
     """
-    num_clients = len(vectors)
-    gram = np.zeros((num_clients, num_clients))
+    gram = np.zeros((len(vectors), len(vectors)))
+    about_average(vectors, np.full(len(vectors), 1 / len(vectors)), gram)
+    return _mean_distances(gram)
+
+
+def about_average(
+    vectors: npt.NDArray[np.floating], weights: Values, gram: Values | None = None
+) -> tuple[Values, Values]:
+    """Return the weighted average of the rows, shape `(params,)`, and each row's distance from it, `(clients,)`.
+
+    Works on some parameters at a time, so that no float64 copy of all vectors is made.
+
+    Args:
+        vectors: Shape `(clients, params)`.
+        weights: Of the average, adding up to 1, shape `(clients,)`.
+        gram: Is added the products of the rows less the average, shape `(clients, clients)`. Without that,
+            ‖a‖² + ‖b‖² − 2 aᵀb would cancel where vectors are long against their differences.
+    """
+    average = np.empty(vectors.shape[1])
+    squares = np.zeros(len(vectors))
     for start in range(0, vectors.shape[1], CHUNK_PARAMETERS):
         chunk = vectors[:, start : start + CHUNK_PARAMETERS].astype(np.float64)
-        chunk -= chunk.mean(axis=0)
-        gram += chunk @ chunk.T
+        centre = average[start : start + CHUNK_PARAMETERS] = weights @ chunk
+        chunk -= centre
+        squares += np.einsum("kp,kp->k", chunk, chunk)
+        if gram is not None:
+            gram += chunk @ chunk.T
+    return average, np.sqrt(squares)
+
+
+def _mean_distances(gram: Values) -> Values:
     norms = np.diag(gram)
     squared = np.maximum(norms[:, None] + norms[None, :] - 2 * gram, 0.0)
     np.fill_diagonal(squared, 0.0)
-    return np.asarray(np.sqrt(squared).sum(axis=1) / (num_clients - 1))
+    return np.asarray(np.sqrt(squared).sum(axis=1) / (len(gram) - 1))
 
 
 def sketch(vectors: FloatArray, size: int, generator: np.random.Generator) -> Values:
@@ -116,17 +148,16 @@ def compare_models(
     members = [client for client, usable in zip(clients, finite, strict=True) if usable]
     usable_vectors = vectors if finite.all() else vectors[finite]
     weights = num_examples[finite] / num_examples[finite].sum()
-    average = np.zeros(vectors.shape[1])
-    for weight, vector in zip(weights, usable_vectors, strict=True):
-        average += weight * vector.astype(np.float64)
-    from_average = [float(distances_to(vector, average)) for vector in usable_vectors]
     if len(members) > settings.max_pairwise_clients and vectors.shape[1] > settings.projection_size:
+        average, from_average = about_average(usable_vectors, weights)
         distances = mean_distances(sketch(usable_vectors, settings.projection_size, generator))
     else:
-        distances = mean_distances(usable_vectors)
+        gram = np.zeros((len(members), len(members)))
+        average, from_average = about_average(usable_vectors, weights, gram)
+        distances = _mean_distances(gram)
     return Comparison(
         distances={client: float(distance) for client, distance in zip(members, distances, strict=True)},
-        from_average=dict(zip(members, from_average, strict=True)),
+        from_average={client: float(distance) for client, distance in zip(members, from_average, strict=True)},
         diverged=tuple(client for client, usable in zip(clients, finite, strict=True) if not usable),
         average=average.astype(np.float32),
     )
@@ -184,53 +215,66 @@ def decide_outliers(comparisons: Sequence[Comparison | None], settings: Detectio
     )
 
 
-def compare_through_grid(
-    grid: Grid,
+def train_and_compare(
     clients: Sequence[int],
-    initial_vector: Callable[[int], FloatArray],
+    initial_vectors: InitialVectors,
     training: LocalTraining,
     settings: DetectionConfig,
     seed: int,
-) -> list[Comparison | None]:
-    """Train and compare, repetition after repetition.
+) -> Conversation[list[Comparison | None]]:
+    """Train and compare, all repetitions in lockstep.
+
+    The models of the last round come one by one, and are compared in as large groups of repetitions as `GROUP_BYTES`
+    allows.
 
     Args:
-        grid: Where the clients are.
         clients: Who takes part.
-        initial_vector: Gives the random initial model of a seed, shape `(params,)`.
+        initial_vectors: Gives the random initial models of seeds.
         training: Local training of each round.
         settings: Repetitions and rounds.
         seed: Each repetition derives its own from it.
     """
-    comparisons: list[Comparison | None] = []
-    for repetition in range(settings.outlier_repetitions):
-        repetition_seed = integer(seed, "outlier-repetition", repetition)
-        vector: FloatArray | None = initial_vector(repetition_seed)
-        for server_round in range(1, settings.outlier_rounds):
-            if vector is not None:
-                vector = _average(grid, vector, training, repetition_seed, server_round, clients)
-        if vector is None:
-            comparisons.append(None)
-            continue
-        config = train_config(training, repetition_seed, settings.outlier_rounds, reply="individual")
-        answers = send_train(grid, vector, config, clients)
-        generator = stream(seed, "outlier-projection", repetition)
-        compared = compare_models(answers.clients, answers.vectors, answers.num_examples, settings, generator)
-        comparisons.append(compared)
-    return comparisons
+    seeds = [integer(seed, "outlier-repetition", repetition) for repetition in range(settings.outlier_repetitions)]
+    models = dict(enumerate(initial_vectors(seeds)))
+    for server_round in range(1, settings.outlier_rounds):
+        trainings = [
+            Training(vector, train_config(training, seeds[repetition], server_round, reply="merged"), clients)
+            for repetition, vector in models.items()
+        ]
+        _, answers = yield [], trainings
+        averages = {repetition: _average(own) for repetition, own in zip(models, answers, strict=True)}
+        models = {repetition: average for repetition, average in averages.items() if average is not None}
+    comparisons: dict[int, Comparison | None] = dict.fromkeys(range(len(seeds)))
+    for group in _groups(models, len(clients)):
+        trainings = [
+            Training(models[r], train_config(training, seeds[r], settings.outlier_rounds, reply="individual"), clients)
+            for r in group
+        ]
+        _, answers = yield [], trainings
+        generators = [stream(seed, "outlier-projection", repetition) for repetition in group]
+        with ThreadPoolExecutor(max_workers=os.cpu_count()) as pool:  # the matrix products run beside each other
+            compared = list(pool.map(partial(_compare_answers, settings=settings), answers, generators))
+        comparisons.update(zip(group, compared, strict=True))
+    return list(comparisons.values())
 
 
-def _average(
-    grid: Grid,
-    vector: FloatArray,
-    training: LocalTraining,
-    seed: int,
-    server_round: int,
-    clients: Sequence[int],
-) -> FloatArray | None:
-    """Return the average model after one round of FedAvg, or None if nobody answered or it is not finite."""
-    answers = send_train(grid, vector, train_config(training, seed, server_round, reply="merged"), clients)
+def _compare_answers(
+    answers: TrainAnswers, generator: np.random.Generator, settings: DetectionConfig
+) -> Comparison | None:
+    return compare_models(answers.clients, answers.vectors, answers.num_examples, settings, generator)
+
+
+def _average(answers: TrainAnswers) -> FloatArray | None:
+    """Return the average model of one round of FedAvg, or None if nobody answered or it is not finite."""
     if len(answers.vectors) == 0 or not np.isfinite(answers.vectors).all():
         return None
     weights = answers.num_examples / answers.num_examples.sum()
     return np.asarray(weights @ answers.vectors.astype(np.float64), dtype=np.float32)
+
+
+def _groups(models: Mapping[int, FloatArray], num_clients: int) -> Iterator[list[int]]:
+    """Deal repetitions into groups of one, or of more if all their clients' models take at most `GROUP_BYTES`."""
+    repetitions = list(models)
+    if repetitions:
+        size = max(1, GROUP_BYTES // max(1, num_clients * models[repetitions[0]].nbytes))
+        yield from (repetitions[start : start + size] for start in range(0, len(repetitions), size))

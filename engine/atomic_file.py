@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import errno
 import os
+import shutil
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
+
+_NO_ROOM = (errno.ENOSPC, errno.EDQUOT)
 
 
 def write_atomically(path: Path, write: Callable[[Path], object]) -> None:
@@ -22,4 +27,31 @@ def write_atomically(path: Path, write: Callable[[Path], object]) -> None:
             os.fsync(file.fileno())
         temporary.replace(path)
     finally:
-        temporary.unlink(missing_ok=True)
+        with suppress(OSError):  # what hinders the writing may hinder this, and is what is told
+            temporary.unlink(missing_ok=True)
+
+
+def not_written(path: Path, error: OSError) -> str:
+    """Return what could not be written and why, with the room that is left where that is the reason."""
+    reason = os.strerror(error.errno) if error.errno else str(error)
+    text = f"{path} can't be written: {reason}"
+    if error.errno not in _NO_ROOM:
+        return text
+    there = next(folder for folder in path.absolute().parents if folder.is_dir())
+    return f"{text}; {_readable(shutil.disk_usage(there).free)} are free there"
+
+
+def remove_unfinished(folder: Path) -> None:
+    """Remove what killed processes were writing in a folder; nobody else may be writing there."""
+    for path in folder.glob(".*.tmp") if folder.is_dir() else ():
+        if path.name.split(".")[-2].isdigit() and (path.is_file() or path.is_symlink()):
+            with suppress(OSError):
+                path.unlink()
+
+
+def _readable(num_bytes: float) -> str:
+    for unit in ("bytes", "kB", "MB"):
+        if num_bytes < 1000:
+            return f"{num_bytes:.3g} {unit}"
+        num_bytes /= 1000
+    return f"{num_bytes:.3g} GB"

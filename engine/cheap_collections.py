@@ -1,7 +1,8 @@
 """Garbage collections that cost nothing, around code that asks for many of them.
 
-Flower's Bulyan and QFedAvg turn each reply's arrays into NumPy's with `keep_input=False`, which ends in a full
-`gc.collect()`: about 0.1 s a client and round with Ray and torch in the process. Frozen objects are passed over.
+A strategy that turns each reply's arrays into NumPy's with `keep_input=False`, as Flower's Bulyan and QFedAvg and many
+a user's do, ends each time in a full `gc.collect()`: about 0.1 s a client and round with Ray and torch in the process.
+Frozen objects are passed over.
 """
 
 from __future__ import annotations

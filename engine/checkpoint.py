@@ -8,6 +8,7 @@ trust.
 from __future__ import annotations
 
 import logging
+import os
 import pickle
 from dataclasses import dataclass
 from pathlib import Path
@@ -52,9 +53,11 @@ class CheckpointStore:
     def load(self, key: str) -> Any | None:
         """Return the last state, or None if there is none that can be read."""
         path = self.path(key)
-        if path is None or not path.exists():
+        if path is None or not os.path.lexists(path):
             return None
         try:
+            if not path.is_file():  # a pipe would be waited for
+                raise ValueError("it is no file")
             return pickle.loads(path.read_bytes())  # noqa: S301 - our own file, see the module's docstring
         except Exception as error:
             logger.warning("checkpoint %s can't be read and is ignored: %s: %s", path, type(error).__name__, error)
@@ -63,5 +66,9 @@ class CheckpointStore:
     def discard(self, key: str) -> None:
         """Remove a finished trial's file."""
         path = self.path(key)
-        if path is not None:
+        if path is None:
+            return
+        try:
             path.unlink(missing_ok=True)
+        except OSError as error:  # it is of no use any more, and of no harm
+            logger.warning("checkpoint %s can't be removed: %s", path, error.strerror)

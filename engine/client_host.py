@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import time
 from collections import OrderedDict
+from collections.abc import Sequence
+from dataclasses import replace
 from functools import partial
 
 import numpy as np
@@ -15,21 +17,19 @@ import torch
 
 from engine.backends import Trainer
 from engine.client_split import ClientSplit, split_client
-from engine.exact_mean import ExactScale
 from engine.federation import ClientData, Federation, FloatArray, IntArray, Samples
 from engine.flat_model import new_model
 from engine.host_calls import EvaluateResults, FederationFacts, HostCall, QueryResults, TrainResults
-from engine.local_training import ClientWork, model_outputs, score_client
+from engine.local_training import ClientScore, ClientWork, model_outputs
 from engine.messages import (
     FUNCTION_KEY,
     INITIAL_LOSS_KEY,
-    NUM_CLIENTS_KEY,
-    REPLY_KEY,
     ROUND_KEY,
     SEED_KEY,
 )
 from engine.queries import QueryInputs, QueryTable
 from engine.seeds import integer, stream
+from engine.train_answers import TrainAnswers
 from engine.training_config import LocalTraining
 
 SEEDS_KEPT = 16
@@ -72,46 +72,26 @@ class ClientHost:
 
     @torch.random.fork_rng(devices=[])  # dropout draws from torch's global generator, which is put back
     def train(self, call: HostCall) -> TrainResults:
-        """Train each client from `call.vector`."""
+        """Train each client from `call.vector`, which the clients of `call.evaluated` score first."""
         started = time.perf_counter()
-        results = TrainResults()
         assert call.vector is not None
+        evaluation = self.evaluate(replace(call, clients=call.evaluated)) if call.evaluated else None
         received = torch.from_numpy(np.array(call.vector, dtype=np.float32))
         training = LocalTraining.from_config(call.config)
-        merged = call.config[REPLY_KEY] == "merged"
-        uniform = call.session.needs.weighted_by == NUM_CLIENTS_KEY
-        total = np.zeros(len(received), np.int64)
-        scale = ExactScale.of(call.vector, self._max_weight)
-        vectors: list[FloatArray] = []
+        answers = TrainAnswers(call, call.vector, self._max_weight)
         works = []
         for client in call.clients:
             try:
                 works.append(self._work(client, call))
             except Exception as error:  # a client's failure is an answer, not the host's end
-                results.failures[client] = f"{type(error).__name__} in local training: {error}"
+                answers.failed(client, error)
         rule, initial_loss = call.session.rule, bool(call.config[INITIAL_LOSS_KEY])
-        trained = self._trainer.train(received, works, training, rule, call.config, initial_loss, call.session.backend)
-        for work, update in trained:
-            if isinstance(update, Exception):
-                results.failures[work.client] = f"{type(update).__name__} in local training: {update}"
-                continue
-            results.clients.append(work.client)
-            results.num_examples.append(len(work.data))
-            results.losses.append(update.loss)
-            if update.initial_loss is not None:
-                results.initial_losses.append(update.initial_loss)
-            if rule is not None:
-                results.states[work.client] = update.state
-            if not merged:
-                vectors.append(update.vector)
-            elif scale.holds(update.vector):
-                total += scale.scaled(update.vector, 1 if uniform else len(work.data))
-            else:
-                results.diverged.append(work.client)
-        if merged:
-            results.total = total
-        else:
-            results.vectors = np.stack(vectors) if vectors else np.empty((0, len(received)), np.float32)
+        for block in self._trainer.train(
+            received, works, training, rule, call.config, initial_loss, call.session.backend
+        ):
+            answers.add(block)
+        results = answers.results()
+        results.evaluation = evaluation
         results.seconds = time.perf_counter() - started
         return results
 
@@ -120,23 +100,23 @@ class ClientHost:
         started = time.perf_counter()
         results = EvaluateResults()
         assert call.vector is not None
-        self._model.load(torch.from_numpy(np.array(call.vector, dtype=np.float32)))
-        part = call.session.evaluate_on
+        own = self._scores(call, call.clients, clean=False)
+        corrupted = [
+            client for client, score in own.items() if isinstance(score, ClientScore) and self._client(client).corrupted
+        ]
+        clean = {**own, **self._scores(call, corrupted, clean=True)}
         for client in call.clients:
-            try:
-                own = score_client(self._model, self._part(client, call, part, clean=False))
-                clean = own
-                if self._client(client).corrupted:
-                    clean = score_client(self._model, self._part(client, call, part, clean=True))
-            except Exception as error:  # as in train
+            mine, untouched = own[client], clean[client]
+            if isinstance(mine, Exception) or isinstance(untouched, Exception):
+                error = mine if isinstance(mine, Exception) else untouched
                 results.failures[client] = f"{type(error).__name__} in evaluation: {error}"
                 continue
             results.clients.append(client)
-            results.num_examples.append(own.num_examples)
-            results.num_correct.append(own.num_correct)
-            results.loss_sums.append(own.loss_sum)
-            results.clean_num_correct.append(clean.num_correct)
-            results.clean_loss_sums.append(clean.loss_sum)
+            results.num_examples.append(mine.num_examples)
+            results.num_correct.append(mine.num_correct)
+            results.loss_sums.append(mine.loss_sum)
+            results.clean_num_correct.append(untouched.num_correct)
+            results.clean_loss_sums.append(untouched.loss_sum)
         results.seconds = time.perf_counter() - started
         return results
 
@@ -167,13 +147,27 @@ class ClientHost:
         results.seconds = time.perf_counter() - started
         return results
 
+    def _scores(self, call: HostCall, clients: Sequence[int], clean: bool) -> dict[int, ClientScore | Exception]:
+        """Score `call.vector` on one view of some clients' rows."""
+        scores: dict[int, ClientScore | Exception] = {}
+        parts: dict[int, Samples] = {}
+        for client in clients:
+            try:
+                parts[client] = self._part(client, call, call.session.evaluate_on, clean)
+            except Exception as error:  # as in train
+                scores[client] = error
+        vector = torch.from_numpy(np.array(call.vector, dtype=np.float32))
+        found = self._trainer.scores(vector, list(parts.values()), call.session.backend)
+        return {**scores, **dict(zip(parts, found, strict=True))}
+
     def _work(self, client: int, call: HostCall) -> ClientWork:
         seed, server_round = call.config[SEED_KEY], call.config[ROUND_KEY]
+        loops = self._trainer.loops(call.session.backend)
         return ClientWork(
             client=client,
             data=self._part(client, call, "train", clean=False),
             generator=stream(seed, "batches", server_round, client),
-            layer_seed=integer(seed, "layers", server_round, client),
+            layer_seed=integer(seed, "layers", server_round, client) if loops else 0,
             state=call.states.get(client) or {},
         )
 

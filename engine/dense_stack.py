@@ -10,6 +10,7 @@ numbers do not depend on which others are in its block, nor on how many.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -27,9 +28,14 @@ class DenseLayer:
     num_outputs: int
 
     @property
+    def num_weights(self) -> int:
+        """Elements of the weight matrix."""
+        return self.num_inputs * self.num_outputs
+
+    @property
     def bias_start(self) -> int:
         """Where the bias begins."""
-        return self.start + self.num_inputs * self.num_outputs
+        return self.start + self.num_weights
 
     @property
     def stop(self) -> int:
@@ -43,6 +49,23 @@ class DenseLayer:
     def bias(self, vectors: Tensor) -> Tensor:
         """Return the bias as a view, shape `(clients, outputs)`."""
         return vectors[:, self.bias_start : self.stop]
+
+
+@dataclass(frozen=True)
+class LayerViews:
+    """One layer of some clients: views of wherever their parameters are.
+
+    Attributes:
+        weight: Shape `(clients, outputs, inputs)`.
+        bias: Shape `(clients, 1, outputs)`.
+        weight_gradient: As `weight`.
+        bias_gradient: Shape `(clients, outputs)`.
+    """
+
+    weight: Tensor
+    bias: Tensor
+    weight_gradient: Tensor
+    bias_gradient: Tensor
 
 
 @dataclass(frozen=True)
@@ -77,6 +100,21 @@ class DenseStack:
         """Features a row."""
         return self.layers[0].num_inputs
 
+    def views(self, vectors: Tensor, gradient: Tensor | None = None) -> list[LayerViews]:
+        """Return the layers of flat vectors as views.
+
+        Args:
+            vectors: Shape `(clients, params)`.
+            gradient: As `vectors`; without it, the views' gradients are their parameters.
+        """
+        gradient = vectors if gradient is None else gradient
+        return [
+            LayerViews(
+                layer.weight(vectors), layer.bias(vectors).unsqueeze(1), layer.weight(gradient), layer.bias(gradient)
+            )
+            for layer in self.layers
+        ]
+
     def activations(self, vectors: Tensor, rows: Tensor) -> list[Tensor]:
         """Run the stack.
 
@@ -87,38 +125,39 @@ class DenseStack:
         Returns:
             The rows, the hidden layers' outputs and the logits, each `(clients, rows, width)`.
         """
-        outputs = [rows]
-        for layer in self.layers:
-            bias = layer.bias(vectors).unsqueeze(1)
-            outputs.append(torch.baddbmm(bias, outputs[-1], layer.weight(vectors).transpose(1, 2)))
-            if layer is not self.layers[-1]:
-                outputs[-1].relu_()
-        return outputs
+        return _activations(self.views(vectors), rows)
 
-    def loss_and_gradient(
-        self, vectors: Tensor, rows: Tensor, targets: Tensor, shares: Tensor, gradient: Tensor
-    ) -> Tensor:
-        """Write the gradient of each client's mean cross-entropy and return the losses.
 
-        Args:
-            vectors: Parameters, shape `(clients, params)`.
-            rows: Shape `(clients, rows, inputs)`; padded rows hold any finite values.
-            targets: One-hot labels times shares, shape `(clients, rows, classes)`.
-            shares: Weight of each row, 1 / rows of its client, 0 for padding; shape `(clients, rows, 1)`.
-            gradient: Overwritten, shape `(clients, params)`.
+def _activations(layers: Sequence[LayerViews], rows: Tensor) -> list[Tensor]:
+    outputs = [rows]
+    for layer in layers:
+        outputs.append(torch.baddbmm(layer.bias, outputs[-1], layer.weight.transpose(1, 2)))
+        if layer is not layers[-1]:
+            outputs[-1].relu_()
+    return outputs
 
-        Returns:
-            Mean loss of each client, shape `(clients,)`.
-        """
-        outputs = self.activations(vectors, rows)
-        logs = torch.log_softmax(outputs.pop(), dim=2)
-        losses = (logs * targets).sum(dim=(1, 2)).neg_()
-        delta = logs.exp_().mul_(shares).sub_(targets)
-        for layer in reversed(self.layers):
-            below = outputs.pop()
-            torch.bmm(delta.transpose(1, 2), below, out=layer.weight(gradient))
-            torch.sum(delta, dim=1, out=layer.bias(gradient))
-            if outputs:
-                delta = torch.bmm(delta, layer.weight(vectors))
-                delta = torch.ops.aten.threshold_backward(delta, below, 0)
-        return losses
+
+def loss_and_gradient(layers: Sequence[LayerViews], rows: Tensor, targets: Tensor, shares: Tensor) -> Tensor:
+    """Write the gradient of each client's mean cross-entropy and return the losses.
+
+    Args:
+        layers: Of the clients; their gradients are overwritten.
+        rows: Shape `(clients, rows, inputs)`; padded rows hold any finite values.
+        targets: One-hot labels times shares, shape `(clients, rows, classes)`.
+        shares: Weight of each row, 1 / rows of its client, 0 for padding; shape `(clients, rows, 1)`.
+
+    Returns:
+        Mean loss of each client, shape `(clients,)`.
+    """
+    outputs = _activations(layers, rows)
+    logs = torch.log_softmax(outputs.pop(), dim=2)
+    losses = (logs * targets).sum(dim=(1, 2)).neg_()
+    delta = logs.exp_().mul_(shares).sub_(targets)
+    for layer in reversed(layers):
+        below = outputs.pop()
+        torch.bmm(delta.transpose(1, 2), below, out=layer.weight_gradient)
+        torch.sum(delta, dim=1, out=layer.bias_gradient)
+        if outputs:
+            delta = torch.bmm(delta, layer.weight)
+            torch.ops.aten.threshold_backward.grad_input(delta, below, 0, grad_input=delta)
+    return losses

@@ -45,28 +45,24 @@ class Evaluation:
 
 def fold_evaluation(results: Sequence[EvaluateResults]) -> Evaluation:
     """Join the results of hosts, in the order of the clients."""
-    rows = sorted(
-        row
-        for result in results
-        for row in zip(
-            result.clients,
-            result.num_examples,
-            result.num_correct,
-            result.loss_sums,
-            result.clean_num_correct,
-            result.clean_loss_sums,
-            strict=True,
-        )
-    )
-    table = np.array(rows, dtype=np.float64).reshape(-1, 6)
-    counts = table[:, 1]
-    shares = [np.divide(table[:, i], counts, out=np.zeros(len(table)), where=counts > 0) for i in range(2, 6)]
+    clients = np.concatenate([np.asarray(result.clients, dtype=np.int64) for result in results] or [np.empty(0, int)])
+    order = np.argsort(clients)
+
+    def column(name: str) -> npt.NDArray[np.float64]:
+        parts = [np.asarray(getattr(result, name), dtype=np.float64) for result in results]
+        return np.concatenate(parts or [np.empty(0)])[order]
+
+    counts = column("num_examples")
+
+    def share(name: str) -> npt.NDArray[np.float64]:
+        return np.divide(column(name), counts, out=np.zeros(len(counts)), where=counts > 0)
+
     return Evaluation(
-        clients=tuple(row[0] for row in rows),
+        clients=tuple(clients[order].tolist()),
         num_examples=counts.astype(np.int64),
-        accuracies=shares[0],
-        losses=shares[1],
-        clean_accuracies=shares[2],
-        clean_losses=shares[3],
+        accuracies=share("num_correct"),
+        losses=share("loss_sums"),
+        clean_accuracies=share("clean_num_correct"),
+        clean_losses=share("clean_loss_sums"),
         failures={client: reason for result in results for client, reason in result.failures.items()},
     )

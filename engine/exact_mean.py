@@ -22,6 +22,11 @@ import numpy.typing as npt
 from engine.federation import FloatArray, IntArray
 
 GROWTH_BITS = 16
+EXACT_BITS = 53
+"""Whole numbers below 2^53 are exact in float64, and so are their sums."""
+
+CHUNK_ELEMENTS = 2**15
+"""Elements of a matrix that are summed at a time, in cache."""
 
 
 def fraction_bits(max_total_weight: int) -> int:
@@ -40,8 +45,8 @@ class ExactScale:
     """The units of one sum; everybody who takes part in it derives the same from the received model.
 
     Attributes:
-        per_unit: 2^(b - e) of each element, float64, shape `(params,)`.
-        limits: 2^(16 + e), beyond which an element can't enter the sum, float32, shape `(params,)`.
+        per_unit: 2^(b - e) of each element, float64, shape `(params,)`, or `(1,)` if e is 0 throughout.
+        limits: 2^(16 + e), beyond which an element can't enter the sum, float32, shape as `per_unit`.
     """
 
     per_unit: npt.NDArray[np.float64]
@@ -55,21 +60,46 @@ class ExactScale:
             received: The global model that the clients were sent, finite, shape `(params,)`.
             max_total_weight: Which no sum of the federation's weights exceeds, >= 1.
         """
-        exponent = exponents(received)
+        small = bool(np.max(np.abs(received), initial=0) < 1)
+        exponent = np.zeros(1, np.int64) if small else exponents(received)
         with np.errstate(over="ignore"):  # a limit beyond float32 is none
             limits = np.ldexp(1.0, GROWTH_BITS + exponent).astype(np.float32)
         return cls(per_unit=np.ldexp(1.0, fraction_bits(max_total_weight) - exponent), limits=limits)
 
-    def holds(self, vector: FloatArray) -> bool:
-        """Whether all values are finite and inside the range of the sum."""
-        return bool((np.abs(vector) < self.limits).all())
+    def holds(self, vectors: FloatArray) -> npt.NDArray[np.bool_]:
+        """Return of each row whether all its values are finite and inside the range of the sum.
 
-    def scaled(self, vector: FloatArray, weight: int) -> IntArray:
-        """Return weight * vector as whole units, shape as `vector`."""
-        product = vector * self.per_unit
-        product *= weight
-        return np.rint(product, out=product).astype(np.int64)
+        Args:
+            vectors: Shape `(clients, params)`.
+        """
+        if len(self.limits) == 1:  # a row's extremes tell; NaN compares as outside
+            return np.asarray((vectors.max(axis=1) < self.limits[0]) & (vectors.min(axis=1) > -self.limits[0]))
+        return np.asarray((np.abs(vectors) < self.limits).all(axis=1))
+
+    def total(self, vectors: FloatArray, weights: npt.ArrayLike) -> IntArray:
+        """Return the sum of weight * vector over clients in whole units, each product rounded once.
+
+        Args:
+            vectors: Rows that the scale holds, shape `(clients, params)`.
+            weights: One a row.
+        """
+        num_clients, num_params = vectors.shape
+        total = np.zeros(num_params, np.int64)
+        factors = np.asarray(weights, dtype=np.float64)[:, None]
+        width = max(1, CHUNK_ELEMENTS // max(1, num_clients))
+        for start in range(0, num_params, width):
+            part = slice(start, start + width)
+            per_unit = self.per_unit if len(self.per_unit) == 1 else self.per_unit[part]
+            # exact until it is rounded: 24 bits of the value times at most 29 of the weight; 2^(b - e) only shifts
+            units = np.multiply(vectors[:, part], factors, dtype=np.float64)
+            units *= per_unit
+            np.rint(units, out=units)
+            if max(units.max(initial=0), -units.min(initial=0)) * num_clients < 2.0**EXACT_BITS:
+                total[part] = units.sum(axis=0)
+            else:
+                total[part] = units.astype(np.int64).sum(axis=0)
+        return total
 
     def mean(self, total: IntArray, total_weight: int) -> FloatArray:
-        """Return the float32 mean of a sum of `scaled` vectors."""
+        """Return the float32 mean of a sum of totals."""
         return (total / (self.per_unit * total_weight)).astype(np.float32)

@@ -8,7 +8,7 @@ them. `own` data are what the client has, `clean` data what it would have withou
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
@@ -151,6 +151,10 @@ class Federation:
     def num_clients(self) -> int:
         """Number of clients."""
         return self.partition.num_clients
+
+    def without_rows(self) -> Federation:
+        """Return the same federation without its features, for who no longer needs them: the bulk of its memory."""
+        return replace(self, features=np.empty((0, *self.features.shape[1:]), np.float32))
 
     def client_data(self, client: int) -> ClientData:
         """Return the local data of one client, its corruption applied."""

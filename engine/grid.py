@@ -12,8 +12,9 @@ from __future__ import annotations
 
 import itertools
 import time
+import uuid
 from abc import abstractmethod
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Generic, TypeVar
 
@@ -27,10 +28,11 @@ from engine.client_rule import ClientState
 from engine.errors import TrialError
 from engine.evaluation import Evaluation, fold_evaluation
 from engine.federation import FloatArray
-from engine.host_calls import FederationFacts, HostCall, shard
+from engine.host_calls import FederationFacts, HostCall, TrainResults, shard
 from engine.messages import FLAT_KEY, REPLY_KEY, SEED_KEY, client_of, node_of
 from engine.replies import TrainReplies, evaluate_contents, query_contents
 from engine.session import Session
+from engine.view_array import read_array
 
 CLIENT_FAILED = 1000
 """Error code of a client's failure; Flower's own codes lie below 100."""
@@ -51,6 +53,7 @@ class Job(Generic[Handle]):
     config: Mapping[str, Any]
     handles: list[Handle] = field(default_factory=list)
     vector: FloatArray | None = None
+    scores_received: bool = False
     evaluation: Evaluation | None = None
     replies: dict[str, Message] | None = None
 
@@ -76,10 +79,12 @@ class HostGrid(Grid, Generic[Handle]):
         self._compute_seconds = 0.0
         self._merge_on_hosts = merge_on_hosts
         self._host_of = balance(facts.client_rows, num_hosts)
+        self._every_shard = shard(range(facts.num_clients), self._host_of)
         self._replies = TrainReplies(facts, self.session.needs.weighted_by)
         self._message_ids = itertools.count(1)
         self._asked_for_nodes = 0
         self._jobs: dict[str, Job[Handle]] = {}
+        self._to_score: FloatArray | None = None
         self._last_evaluation: tuple[FloatArray, int, Evaluation] | None = None
         self._run = Run.create_empty(run_id=1)
 
@@ -90,20 +95,24 @@ class HostGrid(Grid, Generic[Handle]):
         """Send one call to one host."""
 
     @abstractmethod
-    def _wait(self, handles: Sequence[Handle], timeout: float | None) -> bool:
-        """Wait until all handles are done, at most `timeout` seconds; return whether they are."""
-
-    @abstractmethod
-    def _result(self, handle: Handle) -> Any:
-        """Return a finished call's result.
+    def _gather(self, handles: Sequence[Handle], timeout: float | None) -> list[Any] | None:
+        """Return the results of calls, in order, or None if they are not all done within `timeout` seconds.
 
         Raises:
-            EngineError: If the host was lost for good.
+            EngineError: If a host was lost for good.
         """
+
+    def _give_up(self, handles: Sequence[Handle]) -> None:
+        """Take back calls whose results nobody waits for any more, as far as that is possible."""
+        del handles
 
     @abstractmethod
     def initial_vector(self, seed: int) -> FloatArray:
         """Return the initial model of a seed, shape `(params,)`."""
+
+    def initial_vectors(self, seeds: Sequence[int]) -> list[FloatArray]:
+        """Return the initial models of some seeds, in order."""
+        return [self.initial_vector(seed) for seed in seeds]
 
     # -- Flower's interface ------------------------------------------------------------------------------------------
 
@@ -140,21 +149,23 @@ class HostGrid(Grid, Generic[Handle]):
         ids = []
         groups: dict[tuple[str, int], dict[int, Message]] = {}
         for message in messages:
-            message_id = str(next(self._message_ids))
-            message.metadata.__dict__["_message_id"] = message_id
+            metadata = message.metadata.__dict__  # its properties cost more than all the rest here
+            message_id = metadata["_message_id"] = str(next(self._message_ids))
             ids.append(message_id)
-            client = client_of(message.metadata.dst_node_id)
+            client = client_of(metadata["_dst_node_id"])
             if not 0 <= client < self.facts.num_clients:
-                raise ValueError(f"message to node {message.metadata.dst_node_id}, which is not of this federation")
-            key = (message.metadata.message_type, id(message.content))
-            group = groups.setdefault(key, {})
-            if client in group:  # the same content twice to one client is two jobs
-                group = groups.setdefault((*key[:1], -int(message_id)), {})
+                raise ValueError(f"message to node {metadata['_dst_node_id']}, which is not of this federation")
+            key = (metadata["_message_type"], id(message.content))
+            group = groups.get(key)
+            if group is None:
+                group = groups[key] = {}
+            elif client in group:  # the same content twice to one client is two jobs
+                group = groups.setdefault((key[0], -int(message_id)), {})
             group[client] = message
         for (message_type, _), group in groups.items():
             job = self._job(message_type.partition(".")[0], group)
             for message in group.values():
-                self._jobs[message.metadata.message_id] = job
+                self._jobs[message.metadata.__dict__["_message_id"]] = job
         return ids
 
     def pull_messages(self, message_ids: Iterable[str]) -> Iterable[Message]:
@@ -180,15 +191,31 @@ class HostGrid(Grid, Generic[Handle]):
         Raises:
             TrialError: If it takes longer than `timeout` seconds.
         """
-        named = FLAT_KEY not in arrays
+        self._to_score = None
         vector = self.flat_vector(arrays)
-        job: Job[Handle] = Job(MessageType.EVALUATE, {}, named, self._config({}))
+        job: Job[Handle] = Job(MessageType.EVALUATE, {}, FLAT_KEY not in arrays, self._config({}))
         self._launch(job, range(self.facts.num_clients), vector=vector)
-        if not self._wait(job.handles, timeout):
+        results = self._gather(job.handles, timeout)
+        if results is None:
+            self._give_up(job.handles)
             raise TrialError(f"the evaluation was not done within the {timeout:.1f} s that were left")
-        evaluation = fold_evaluation(self._results(job))
-        self._last_evaluation = (vector, self.session.seed, evaluation)
-        return evaluation
+        self._count(results)
+        return self._remember(vector, fold_evaluation(results))
+
+    def evaluate_with_next_training(self, arrays: ArrayRecord) -> None:
+        """Have a model scored by every client at the next train message that sends it: one trip instead of two."""
+        self._to_score = self.flat_vector(arrays)
+
+    def take_evaluation(self) -> Evaluation | None:
+        """Return what `evaluate_with_next_training` asked for; None if no train message sent that model."""
+        waiting, self._to_score = self._to_score is not None, None
+        return None if waiting or self._last_evaluation is None else self._last_evaluation[2]
+
+    def close(self) -> None:
+        """Take back what is still on its way; nobody will ask for it."""
+        for job in {id(job): job for job in self._jobs.values() if job.replies is None}.values():
+            self._give_up(job.handles)
+        self._jobs.clear()
 
     def take_compute_seconds(self) -> float:
         """Return the hosts' compute time since this was last asked."""
@@ -202,11 +229,11 @@ class HostGrid(Grid, Generic[Handle]):
             ValueError: If the names or shapes are not the model's.
         """
         if list(arrays) == [FLAT_KEY]:
-            vector = np.asarray(arrays[FLAT_KEY].numpy(), dtype=np.float32)
+            vector = np.asarray(read_array(arrays[FLAT_KEY]), dtype=np.float32)
             if vector.shape != (self.facts.layout.size,):
                 raise ValueError(f"the flat array must have shape ({self.facts.layout.size},), got {vector.shape}")
             return vector
-        return self.facts.layout.join({name: array.numpy() for name, array in arrays.items()})
+        return self.facts.layout.join({name: read_array(array) for name, array in arrays.items()})
 
     # -- jobs --------------------------------------------------------------------------------------------------------
 
@@ -229,33 +256,49 @@ class HostGrid(Grid, Generic[Handle]):
             raise ValueError(f"a {message_type} message must hold exactly one ArrayRecord, got {len(records)}")
         job.layout_named = FLAT_KEY not in records[0]
         vector = job.vector = self.flat_vector(records[0])
+        seed = config[SEED_KEY]
         if message_type == MessageType.EVALUATE and self._last_evaluation is not None:
-            known, seed, evaluation = self._last_evaluation
-            if seed == config[SEED_KEY] and known.tobytes() == vector.tobytes():
+            known, seed_then, evaluation = self._last_evaluation
+            if seed_then == seed and _same(known, vector):
                 job.evaluation = evaluation
                 return job
+        if message_type == MessageType.TRAIN and self._to_score is not None and seed == self.session.seed:
+            job.scores_received = _same(self._to_score, vector)
+            self._to_score = None if job.scores_received else self._to_score
         self._launch(job, messages, vector=vector)
         return job
 
     def _launch(
         self,
         job: Job[Handle],
-        clients: Iterable[int],
+        clients: Collection[int],
         vector: FloatArray | None = None,
         arrays: Mapping[str, npt.NDArray[Any]] | None = None,
     ) -> None:
         config = job.config
         if job.message_type == MessageType.TRAIN and not self._merge_on_hosts:
             config = {**config, REPLY_KEY: "individual"}
-        for host, members in shard(list(clients), self._host_of).items():
-            states = {c: self.client_states[c] for c in members if c in self.client_states}
-            call = HostCall(members, self.session, config, vector, arrays or {}, states)
+        shards = self._shards(clients)
+        evaluated = self._every_shard if job.scores_received else {}
+        for host in sorted({*shards, *evaluated}):
+            members = shards.get(host, ())
+            states = (
+                {c: self.client_states[c] for c in members if c in self.client_states} if self.client_states else {}
+            )
+            call_id = "" if self.session.round_timeout_seconds is None else uuid.uuid4().hex
+            scoring = evaluated.get(host, ())
+            call = HostCall(members, self.session, config, vector, arrays or {}, states, scoring, call_id)
             job.handles.append(self._start(host, job.message_type, call))
 
-    def _results(self, job: Job[Handle]) -> list[Any]:
-        results = [self._result(handle) for handle in job.handles]
+    def _shards(self, clients: Collection[int]) -> Mapping[int, tuple[int, ...]]:
+        return self._every_shard if len(clients) == self.facts.num_clients else shard(list(clients), self._host_of)
+
+    def _count(self, results: Sequence[Any]) -> None:
         self._compute_seconds += sum(result.seconds for result in results)
-        return results
+
+    def _remember(self, vector: FloatArray, evaluation: Evaluation) -> Evaluation:
+        self._last_evaluation = (vector, self.session.seed, evaluation)
+        return evaluation
 
     def _collect(self, message_ids: list[str], timeout: float | None) -> list[Message]:
         """Gather the replies of finished jobs, in the order of the clients."""
@@ -263,8 +306,12 @@ class HostGrid(Grid, Generic[Handle]):
         jobs = {id(self._jobs[m]): self._jobs[m] for m in message_ids if m in self._jobs}
         for job in jobs.values():
             left = None if deadline is None else max(0.0, deadline - time.monotonic())
-            if job.replies is None and self._wait(job.handles, left):
-                job.replies = {reply.metadata.reply_to_message_id: reply for reply in self._reply_messages(job)}
+            if job.replies is None:
+                results = self._gather(job.handles, left)
+                if results is not None:
+                    self._count(results)
+                    replied = self._reply_messages(job, results)
+                    job.replies = {reply.metadata.reply_to_message_id: reply for reply in replied}
         replies: list[Message] = []
         for message_id in message_ids:
             job_of = self._jobs.get(message_id)
@@ -274,19 +321,20 @@ class HostGrid(Grid, Generic[Handle]):
                     replies.append(job_of.replies.pop(message_id))
         return sorted(replies, key=lambda reply: reply.metadata.src_node_id)
 
-    def _reply_messages(self, job: Job[Handle]) -> list[Message]:
+    def _reply_messages(self, job: Job[Handle], results: list[Any]) -> list[Message]:
         if job.message_type == MessageType.TRAIN:
-            results = self._results(job)
+            assert job.vector is not None
             for result in results:
                 self._keep_states(result.states)
-            assert job.vector is not None
+            self._refuse_hanging(results)
+            if job.scores_received:
+                self._remember(job.vector, fold_evaluation([r.evaluation for r in results if r.evaluation is not None]))
             merged = job.config[REPLY_KEY] == "merged"
             contents, failures = self._replies.train(job.vector, merged, job.layout_named, results)
         elif job.message_type == MessageType.QUERY:
-            contents, failures = query_contents(self._results(job))
+            contents, failures = query_contents(results)
         else:
-            evaluation = job.evaluation or fold_evaluation(self._results(job))
-            contents, failures = evaluate_contents(job.messages, evaluation)
+            contents, failures = evaluate_contents(job.messages, job.evaluation or fold_evaluation(results))
         replies = [Message(content, reply_to=job.messages[client]) for client, content in contents.items()]
         for client, reason in failures.items():
             if client in job.messages:
@@ -295,6 +343,12 @@ class HostGrid(Grid, Generic[Handle]):
             reply.metadata.__dict__["_message_id"] = str(next(self._message_ids))
         return replies
 
+    def _refuse_hanging(self, results: Sequence[TrainResults]) -> None:
+        reasons = {client: result.failures[client] for result in results for client in result.hanging}
+        if reasons and self.session.hanging_clients == "fail":
+            client = min(reasons)
+            raise TrialError(f"round {self.server_round}: client {client} {reasons[client]}")
+
     def _keep_states(self, states: Mapping[int, ClientState]) -> None:
         """Take over what clients keep; an empty state forgets the one before."""
         for client, state in states.items():
@@ -302,6 +356,11 @@ class HostGrid(Grid, Generic[Handle]):
                 self.client_states[client] = state
             else:
                 self.client_states.pop(client, None)
+
+
+def _same(one: FloatArray, other: FloatArray) -> bool:
+    """Whether two models have the same values; one that is not finite never has."""
+    return one is other or bool(np.array_equal(one, other))
 
 
 def balance(client_rows: npt.NDArray[np.int64], num_hosts: int) -> dict[int, int]:

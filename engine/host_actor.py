@@ -7,15 +7,35 @@ from dataclasses import replace
 from typing import Any
 
 import ray
+from ray.experimental import internal_kv
 
-from engine.client_host import ClientHost
 from engine.federation import FloatArray
-from engine.host_calls import HostCall
+from engine.hanging import perform_watched
+from engine.host_calls import FederationFacts, HostCall
 from engine.queries import QueryTable
 
 
-class HostActor(ClientHost):
-    """A `ClientHost` whose model may come through the object store instead of with the call.
+class ClusterNotes:
+    """Notes kept by Ray's head, where they survive any process but that one."""
+
+    NAMESPACE = b"fedscout"
+
+    def read(self, call_id: str) -> bytes | None:
+        """Return a call's note."""
+        note: bytes | None = internal_kv._internal_kv_get(call_id.encode(), namespace=self.NAMESPACE)
+        return note
+
+    def write(self, call_id: str, note: bytes) -> None:
+        """Replace a call's note."""
+        internal_kv._internal_kv_put(call_id.encode(), note, overwrite=True, namespace=self.NAMESPACE)
+
+    def remove(self, call_id: str) -> None:
+        """Forget it."""
+        internal_kv._internal_kv_del(call_id.encode(), namespace=self.NAMESPACE)
+
+
+class HostActor:
+    """A `ClientHost` in a process of its own, whose model may come through the object store instead of with the call.
 
     Args:
         federation: A list of one reference. Inside a list it is fetched here, when the actor is started or restarted,
@@ -24,11 +44,28 @@ class HostActor(ClientHost):
     """
 
     def __init__(self, federation: list[Any], queries: QueryTable) -> None:
-        super().__init__(ray.get(federation[0]), queries)
+        from engine.client_host import ClientHost  # torch, which who makes a handle does without
+
+        self._host = ClientHost(ray.get(federation[0]), queries)
+
+    def facts(self) -> FederationFacts:
+        """Return what the driver must know."""
+        return self._host.facts()
+
+    def initial_vector(self, seed: int) -> FloatArray:
+        """Return the initial model of a seed, shape `(params,)`."""
+        return self._host.initial_vector(seed)
 
     def perform(self, method: str, call: HostCall, vector: FloatArray | None) -> Any:
         """Do one call; `vector` stands in for the call's own where that is None."""
-        return getattr(self, method)(call if vector is None else replace(call, vector=vector))
+        if vector is not None:
+            call = replace(call, vector=vector)
+        if call.session.round_timeout_seconds is None:
+            return self._perform(method, call)
+        return perform_watched(self._perform, method, call, ClusterNotes())
+
+    def _perform(self, method: str, call: HostCall) -> Any:
+        return getattr(self._host, method)(call)
 
     def process_id(self) -> int:
         """Return the operating system's id of this host's process."""

@@ -45,6 +45,8 @@ class HostCall:
         vector: The model, shape `(params,)`; None for a query.
         arrays: A query's arrays.
         states: What these clients kept.
+        evaluated: Of a train call: clients that score `vector` before anybody trains, ascending.
+        call_id: Tells it from all other calls, where a limit of time may have it repeated.
     """
 
     clients: tuple[int, ...]
@@ -53,6 +55,22 @@ class HostCall:
     vector: FloatArray | None = None
     arrays: Mapping[str, npt.NDArray[Any]] = field(default_factory=dict)
     states: Mapping[int, ClientState] = field(default_factory=dict)
+    evaluated: tuple[int, ...] = ()
+    call_id: str = ""
+
+
+@dataclass
+class EvaluateResults:
+    """Scores of the clients of one call, as sums, in both views; lists are aligned with `clients`."""
+
+    clients: list[int] = field(default_factory=list)
+    num_examples: list[int] = field(default_factory=list)
+    num_correct: list[int] = field(default_factory=list)
+    loss_sums: list[float] = field(default_factory=list)
+    clean_num_correct: list[int] = field(default_factory=list)
+    clean_loss_sums: list[float] = field(default_factory=list)
+    failures: dict[int, str] = field(default_factory=dict)
+    seconds: float = 0.0
 
 
 @dataclass
@@ -68,7 +86,9 @@ class TrainResults:
         total: Exact sum of the scaled vectors, or None if individual.
         diverged: Clients whose parameters can't enter an exact sum.
         states: New client states.
-        failures: Reason of each client that raised.
+        failures: Reason of each client that raised, or that did not finish in time.
+        hanging: Clients that did not finish in time.
+        evaluation: Scores of the received model, if clients were named for that.
         seconds: Time spent.
     """
 
@@ -81,20 +101,8 @@ class TrainResults:
     diverged: list[int] = field(default_factory=list)
     states: dict[int, ClientState] = field(default_factory=dict)
     failures: dict[int, str] = field(default_factory=dict)
-    seconds: float = 0.0
-
-
-@dataclass
-class EvaluateResults:
-    """Scores of the clients of one call, as sums, in both views; lists are aligned with `clients`."""
-
-    clients: list[int] = field(default_factory=list)
-    num_examples: list[int] = field(default_factory=list)
-    num_correct: list[int] = field(default_factory=list)
-    loss_sums: list[float] = field(default_factory=list)
-    clean_num_correct: list[int] = field(default_factory=list)
-    clean_loss_sums: list[float] = field(default_factory=list)
-    failures: dict[int, str] = field(default_factory=dict)
+    hanging: list[int] = field(default_factory=list)
+    evaluation: EvaluateResults | None = None
     seconds: float = 0.0
 
 

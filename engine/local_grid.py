@@ -46,8 +46,5 @@ class LocalGrid(HostGrid[Thunk]):
     def _start(self, host: int, method: str, call: HostCall) -> Thunk:
         return lambda: getattr(self.host, method)(call)
 
-    def _wait(self, handles: Sequence[Thunk], timeout: float | None) -> bool:
-        return True
-
-    def _result(self, handle: Thunk) -> Any:
-        return handle()
+    def _gather(self, handles: Sequence[Thunk], timeout: float | None) -> list[Any]:
+        return [handle() for handle in handles]

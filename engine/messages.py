@@ -18,12 +18,13 @@ from typing import Literal
 
 import numpy as np
 import numpy.typing as npt
-from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MessageType, RecordDict
+from flwr.app import ArrayRecord, ConfigRecord, Message, MessageType, MetricRecord, RecordDict
 from flwr.serverapp import Grid
 
 from engine.federation import FloatArray
 from engine.task_identity import claim_task_identity
 from engine.training_config import LocalTraining
+from engine.view_array import read_array, view_record
 
 FIRST_NODE_ID = 2
 ARRAYS_KEY = "arrays"
@@ -52,9 +53,16 @@ def client_of(node_id: int) -> int:
     return node_id - FIRST_NODE_ID
 
 
+def metrics_of(reply: Message) -> MetricRecord:
+    """Return the metrics of a reply of this engine."""
+    metrics = reply.content[METRICS_KEY]
+    assert isinstance(metrics, MetricRecord)
+    return metrics
+
+
 def flat_record(vector: npt.NDArray[np.floating]) -> ArrayRecord:
     """Return the record of one flat vector, float32."""
-    return ArrayRecord({FLAT_KEY: Array(np.asarray(vector, dtype=np.float32))})
+    return view_record({FLAT_KEY: np.array(vector, dtype=np.float32)})
 
 
 def train_config(
@@ -134,7 +142,7 @@ def send_train(
     """
     content = RecordDict({ARRAYS_KEY: flat_record(vector), CONFIG_KEY: ConfigRecord(dict(config))})
     replies, refused = _send(grid, content, MessageType.TRAIN, clients)
-    vectors = [reply.content.array_records[ARRAYS_KEY][FLAT_KEY].numpy() for reply in replies]
+    vectors = [read_array(reply.content.array_records[ARRAYS_KEY][FLAT_KEY]) for reply in replies]
     counts = [reply.content.metric_records[METRICS_KEY][NUM_EXAMPLES_KEY] for reply in replies]
     return TrainAnswers(
         clients=tuple(client_of(reply.metadata.src_node_id) for reply in replies),
@@ -160,7 +168,7 @@ def send_query(
         config: Its scalars.
         clients: Who is asked; None for all.
     """
-    record = ArrayRecord({name: Array(np.asarray(value)) for name, value in (arrays or {}).items()})
+    record = view_record({name: np.array(value) for name, value in (arrays or {}).items()})
     settings = ConfigRecord({FUNCTION_KEY: function, **(config or {})})
     replies, refused = _send(grid, RecordDict({ARRAYS_KEY: record, CONFIG_KEY: settings}), MessageType.QUERY, clients)
     answers, counts = {}, {}

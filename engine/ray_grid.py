@@ -7,26 +7,34 @@ by Ray from the same federation and its unanswered calls are repeated, with the 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import itertools
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 import ray
-from ray.exceptions import RayError
+from ray.exceptions import GetTimeoutError, RayError
 
 from engine.errors import EngineError
 from engine.federation import Federation, FloatArray
 from engine.grid import HostGrid
+from engine.host_actor import HostActor
 from engine.host_calls import FederationFacts, HostCall
 from engine.queries import QueryTable
 from engine.session import Session
 
-INLINE_BYTES = 100_000
-"""Larger models are put into the object store once a job instead of travelling with each call."""
+INLINE_BYTES = 2**19
+"""Larger models are put into the object store once a job instead of travelling with each call; so are smaller ones if
+all calls together would carry more than `INLINE_TOTAL_BYTES`."""
+
+INLINE_TOTAL_BYTES = 2**23
 
 RESTARTS = 100
 START_SECONDS = 180.0
+
+_HOST: Any = ray.remote(HostActor)
+"""Made once: Ray sends each remote class that is made to its head, and keeps it there."""
 
 
 @dataclass(frozen=True)
@@ -49,19 +57,20 @@ class RayHosts:
             ray.kill(actor)
 
 
-def start_hosts(federation: Federation, queries: QueryTable, num_hosts: int) -> RayHosts:
+def start_hosts(
+    federation: Federation, queries: QueryTable, num_hosts: int, meanwhile: Callable[[], None] = lambda: None
+) -> RayHosts:
     """Start hosts on the connected Ray cluster, spread over its nodes.
 
     Args:
         federation: Placed in the object store once.
         queries: The aggregates that clients are willing to give.
         num_hosts: How many; more than CPUs is allowed and slower.
+        meanwhile: Done while they start.
 
     Raises:
         EngineError: If they are not up in time, as when other work holds the cluster's CPUs.
     """
-    from engine.host_actor import HostActor  # torch, which a driver or a trial task does without
-
     cpus = ray.cluster_resources().get("CPU", 1.0)
     share = min(1.0, cpus / num_hosts)
     share = share if share == 1.0 else max(0.001, np.floor(share * 1000) / 1000)
@@ -72,8 +81,9 @@ def start_hosts(federation: Federation, queries: QueryTable, num_hosts: int) -> 
         "scheduling_strategy": "SPREAD",
     }
     reference = ray.put(federation)
-    actor = ray.remote(HostActor).options(**options)
+    actor = _HOST.options(**options)
     actors = tuple(actor.remote([reference], queries) for _ in range(num_hosts))
+    meanwhile()
     return RayHosts(actors=actors, facts=_first_facts(actors, cpus), federation=reference)
 
 
@@ -112,30 +122,41 @@ class RayGrid(HostGrid[Any]):
     def __init__(self, hosts: RayHosts, session: Session | None = None, merge_on_hosts: bool = True) -> None:
         super().__init__(hosts.facts, len(hosts.actors), session=session, merge_on_hosts=merge_on_hosts)
         self._hosts = hosts
+        self._num_hosts = len(hosts.actors)
         self._sent: tuple[FloatArray, Any] | None = None
 
     def initial_vector(self, seed: int) -> FloatArray:
         """Return the initial model of a seed, shape `(params,)`."""
-        vector: FloatArray = self._result(self._hosts.actors[0].initial_vector.remote(seed))
+        (vector,) = self.initial_vectors([seed])
         return vector
+
+    def initial_vectors(self, seeds: Sequence[int]) -> list[FloatArray]:
+        """Return the initial models of some seeds, in order; hosts make them side by side."""
+        hosts = itertools.cycle(self._hosts.actors)
+        try:
+            vectors: list[FloatArray] = ray.get([next(hosts).initial_vector.remote(seed) for seed in seeds])
+        except RayError as error:
+            raise EngineError(_lost(error)) from error
+        return vectors
 
     def _start(self, host: int, method: str, call: HostCall) -> Any:
         reference = None
-        if call.vector is not None and call.vector.nbytes > INLINE_BYTES:
+        if call.vector is not None and call.vector.nbytes > min(INLINE_BYTES, INLINE_TOTAL_BYTES // self._num_hosts):
             if self._sent is None or self._sent[0] is not call.vector:
                 self._sent = (call.vector, ray.put(call.vector))
             reference = self._sent[1]
             call = replace(call, vector=None)
         return self._hosts.actors[host].perform.remote(method, call, reference)
 
-    def _wait(self, handles: Sequence[Any], timeout: float | None) -> bool:
-        if not handles:
-            return True
-        _, waiting = ray.wait(list(handles), num_returns=len(handles), timeout=timeout)
-        return not waiting
-
-    def _result(self, handle: Any) -> Any:
+    def _gather(self, handles: Sequence[Any], timeout: float | None) -> list[Any] | None:
         try:
-            return ray.get(handle)
+            results = ray.get(list(handles), timeout=timeout)
+        except GetTimeoutError:
+            return None
         except RayError as error:
             raise EngineError(_lost(error)) from error
+        return [part for result in results for part in (result if isinstance(result, list) else [result])]
+
+    def _give_up(self, handles: Sequence[Any]) -> None:
+        for handle in handles:
+            ray.cancel(handle)

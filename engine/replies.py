@@ -5,14 +5,17 @@ Flower wants exactly one ArrayRecord and one MetricRecord in a train reply, with
 
 from __future__ import annotations
 
-from collections.abc import Container, Mapping, Sequence
+from collections.abc import Container, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
-from flwr.app import Array, ArrayRecord, MetricRecord, RecordDict
+import numpy.typing as npt
+from flwr.app import MetricRecord, RecordDict
 
 from engine.evaluation import Evaluation
 from engine.exact_mean import ExactScale
-from engine.federation import FloatArray
+from engine.federation import FloatArray, IntArray
 from engine.host_calls import FederationFacts, QueryResults, TrainResults
 from engine.messages import (
     ARRAYS_KEY,
@@ -22,6 +25,7 @@ from engine.messages import (
     NUM_EXAMPLES_KEY,
     TRAIN_LOSS_KEY,
 )
+from engine.view_array import view_record
 
 Contents = tuple[dict[int, RecordDict], dict[int, str]]
 """Content of each client that answered, and reason of each that failed."""
@@ -52,27 +56,28 @@ class TrainReplies:
             results: Of the hosts.
         """
         failures = {client: reason for result in results for client, reason in result.failures.items()}
-        metrics = _client_metrics(results)
+        answered = [result for result in results if result.clients]
+        if not answered:
+            return {}, failures
+        columns = _MetricColumns.of(answered)
         if merged:
-            if not metrics:
-                return {}, failures
-            vector = self._exact_mean(received, results, metrics)
-            return {next(iter(metrics)): self._content(vector, self._merged_metrics(metrics), named)}, failures
+            vector = self._exact_mean(received, answered, columns)
+            metrics = columns.merged(self._weighted_by)
+            return {int(columns.clients[0]): self._content(vector, metrics, named)}, failures
         contents = {}
-        for result in results:
+        metrics_of = dict(columns.each())
+        for result in answered:
             assert result.vectors is not None
             for client, vector in zip(result.clients, result.vectors, strict=True):
-                contents[client] = self._content(vector, metrics[client], named)
+                # A row of its own: a reply that a strategy keeps must not keep the host's whole answer alive.
+                contents[client] = self._content(vector.copy(), metrics_of[client], named)
         return contents, failures
 
     def _content(self, vector: FloatArray, metrics: Metrics, named: bool) -> RecordDict:
         arrays = self._layout.split(vector) if named else {FLAT_KEY: vector}
-        record = ArrayRecord({name: Array(np.ascontiguousarray(value)) for name, value in arrays.items()})
-        return RecordDict({ARRAYS_KEY: record, METRICS_KEY: MetricRecord(dict(metrics))})
+        return RecordDict({ARRAYS_KEY: view_record(arrays), METRICS_KEY: MetricRecord(dict(metrics))})
 
-    def _exact_mean(
-        self, received: FloatArray, results: Sequence[TrainResults], metrics: Mapping[int, Metrics]
-    ) -> FloatArray:
+    def _exact_mean(self, received: FloatArray, results: Sequence[TrainResults], columns: _MetricColumns) -> FloatArray:
         """Fold sums or individual vectors into the exact mean; NaN throughout if a client diverged."""
         total = np.zeros(self._layout.size, np.int64)
         scale = ExactScale.of(received, self._max_weight)
@@ -83,40 +88,54 @@ class TrainReplies:
                 diverged = diverged or bool(result.diverged)
                 continue
             assert result.vectors is not None
-            for client, vector in zip(result.clients, result.vectors, strict=True):
-                if scale.holds(vector):
-                    total += scale.scaled(vector, int(metrics[client][self._weighted_by]))
-                else:
-                    diverged = True
-        weight_sum = sum(int(entry[self._weighted_by]) for entry in metrics.values())
-        vector = scale.mean(total, weight_sum)
+            weights = np.ones(len(result.clients)) if self._weighted_by == NUM_CLIENTS_KEY else result.num_examples
+            inside = scale.holds(result.vectors)
+            diverged = diverged or not inside.all()
+            total += scale.total(result.vectors[inside], np.asarray(weights)[inside])
+        vector = scale.mean(total, int(columns.counts[self._weighted_by].sum()))
         return np.full_like(vector, np.nan) if diverged else vector
 
-    def _merged_metrics(self, metrics: Mapping[int, Metrics]) -> Metrics:
-        weights = np.array([entry[self._weighted_by] for entry in metrics.values()], dtype=np.float64)
-        merged: Metrics = {}
-        for key in next(iter(metrics.values())):
-            column = np.array([entry[key] for entry in metrics.values()], dtype=np.float64)
-            if key in (NUM_EXAMPLES_KEY, NUM_CLIENTS_KEY):
-                merged[key] = int(column.sum())
-            else:
-                merged[key] = float(np.dot(column, weights) / weights.sum())
-        return merged
 
+@dataclass(frozen=True)
+class _MetricColumns:
+    """The metrics of all clients that trained, one element a client, sorted by client.
 
-def _client_metrics(results: Sequence[TrainResults]) -> dict[int, Metrics]:
-    """Return the metrics of each client, sorted by client."""
-    metrics: dict[int, Metrics] = {}
-    for result in results:
-        for index, client in enumerate(result.clients):
-            metrics[client] = {
-                NUM_EXAMPLES_KEY: result.num_examples[index],
-                NUM_CLIENTS_KEY: 1,
-                "loss": result.losses[index],
-            }
-            if result.initial_losses:
-                metrics[client][TRAIN_LOSS_KEY] = result.initial_losses[index]
-    return dict(sorted(metrics.items()))
+    Attributes:
+        clients: Who.
+        counts: Whole numbers by name, which add up.
+        means: Means over a client's rows by name.
+    """
+
+    clients: IntArray
+    counts: Mapping[str, IntArray]
+    means: Mapping[str, npt.NDArray[np.float64]]
+
+    @classmethod
+    def of(cls, results: Sequence[TrainResults]) -> _MetricColumns:
+        clients = np.concatenate([np.asarray(result.clients, dtype=np.int64) for result in results])
+        order = np.argsort(clients)
+
+        def column(name: str) -> npt.NDArray[Any]:
+            return np.concatenate([np.asarray(getattr(result, name)) for result in results])[order]
+
+        means = {"loss": column("losses")}
+        if results[0].initial_losses:
+            means[TRAIN_LOSS_KEY] = column("initial_losses")
+        counts = {NUM_EXAMPLES_KEY: column("num_examples"), NUM_CLIENTS_KEY: np.ones(len(clients), np.int64)}
+        return cls(clients[order], counts, means)
+
+    def each(self) -> Iterator[tuple[int, Metrics]]:
+        """Yield each client's metrics."""
+        names = (*self.counts, *self.means)
+        values = zip(*(column.tolist() for column in (*self.counts.values(), *self.means.values())), strict=True)
+        for client, row in zip(self.clients.tolist(), values, strict=True):
+            yield client, dict(zip(names, row, strict=True))
+
+    def merged(self, weighted_by: str) -> Metrics:
+        """Return sums of the counts and weighted means of the means."""
+        weights = self.counts[weighted_by].astype(np.float64)
+        sums: Metrics = {name: int(column.sum()) for name, column in self.counts.items()}
+        return {**sums, **{k: float(np.dot(column, weights) / weights.sum()) for k, column in self.means.items()}}
 
 
 def evaluate_contents(asked: Container[int], evaluation: Evaluation) -> Contents:
@@ -139,7 +158,7 @@ def query_contents(results: Sequence[QueryResults]) -> Contents:
     contents = {}
     for result in results:
         for client, count, arrays in zip(result.clients, result.num_examples, result.arrays, strict=True):
-            record = ArrayRecord({name: Array(np.asarray(value)) for name, value in arrays.items()})
+            record = view_record({name: np.array(value) for name, value in arrays.items()})
             metrics = MetricRecord({NUM_EXAMPLES_KEY: count})
             contents[client] = RecordDict({ARRAYS_KEY: record, METRICS_KEY: metrics})
     return contents, {client: reason for result in results for client, reason in result.failures.items()}

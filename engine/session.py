@@ -26,6 +26,9 @@ class Session:
         test_fraction: Share of test rows a client.
         validation_fraction: Share of validation rows, cut from the training rows.
         backend: `auto` lets the model decide how clients are trained, `loop` forbids the vectorised way.
+        round_timeout_seconds: After which a host's part of a round is done client by client, and a client that takes
+            as long alone has failed; None waits. See `hanging`.
+        hanging_clients: Whether a client that hangs in training is left out of the round, or fails the trial.
     """
 
     seed: int = 0
@@ -36,6 +39,8 @@ class Session:
     test_fraction: float = 0.2
     validation_fraction: float = 0.0
     backend: Literal["auto", "loop"] = "auto"
+    round_timeout_seconds: float | None = None
+    hanging_clients: Literal["drop", "fail"] = "drop"
 
     def defaults(self, server_round: int) -> dict[str, Any]:
         """Return the configuration that a message's own entries are laid over."""

@@ -17,7 +17,7 @@ from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
-from flwr.app import Array, ArrayRecord, ConfigRecord, Message
+from flwr.app import ArrayRecord, ConfigRecord, Message
 from flwr.serverapp.strategy import Strategy
 from threadpoolctl import threadpool_limits
 
@@ -28,11 +28,12 @@ from engine.evaluation import Evaluation
 from engine.federation import FloatArray
 from engine.global_random import seeded_global_random
 from engine.grid import HostGrid
-from engine.messages import METRICS_KEY, NUM_EXAMPLES_KEY, client_of, flat_record, train_config
+from engine.messages import FLAT_KEY, NUM_EXAMPLES_KEY, client_of, metrics_of, train_config
 from engine.session import EvaluationPart, Session
 from engine.strategy_contract import Cohort, TrialStrategy
 from engine.task_identity import claim_task_identity
 from engine.training_config import LocalTraining
+from engine.view_array import read_array, view_record
 
 FITNESS_ROUNDS = 5
 
@@ -57,6 +58,8 @@ class TrialSpec:
         timeout_seconds: After which the trial fails; None waits.
         keep_model: Whether the result carries the final model.
         backend: See `Session`.
+        round_timeout_seconds: See `Session`; without it no part of a round may take longer than the whole trial.
+        hanging_clients: See `Session`.
     """
 
     key: str
@@ -71,6 +74,8 @@ class TrialSpec:
     timeout_seconds: float | None = None
     keep_model: bool = False
     backend: Literal["auto", "loop"] = "auto"
+    round_timeout_seconds: float | None = None
+    hanging_clients: Literal["drop", "fail"] = "drop"
 
     def session(self) -> Session:
         """Return what the grid must know of the trial."""
@@ -83,6 +88,8 @@ class TrialSpec:
             test_fraction=self.test_fraction,
             validation_fraction=self.validation_fraction,
             backend=self.backend,
+            round_timeout_seconds=self.round_timeout_seconds or self.timeout_seconds,
+            hanging_clients=self.hanging_clients,
         )
 
 
@@ -145,10 +152,8 @@ class _Progress:
     last_evaluation: Evaluation | None
     dropped: dict[str, str]
     seconds: dict[str, float]
-
-
-def _record(arrays: dict[str, npt.NDArray[Any]]) -> ArrayRecord:
-    return ArrayRecord({name: Array(np.asarray(value)) for name, value in arrays.items()})
+    unscored: tuple[int, float] | None = None
+    """Round and training loss of a model that the next train messages will have scored."""
 
 
 def _finite_arrays(record: ArrayRecord, server_round: int) -> dict[str, npt.NDArray[Any]]:
@@ -156,7 +161,7 @@ def _finite_arrays(record: ArrayRecord, server_round: int) -> dict[str, npt.NDAr
     arrays: dict[str, npt.NDArray[Any]] = {}
     for name, array in record.items():
         with np.errstate(over="ignore"):
-            arrays[name] = np.asarray(array.numpy(), dtype=np.float32)
+            arrays[name] = np.asarray(read_array(array), dtype=np.float32)
         if not np.isfinite(arrays[name]).all():
             raise TrialError(f"round {server_round}: the aggregated parameters are not finite (diverged)")
     return arrays
@@ -164,7 +169,7 @@ def _finite_arrays(record: ArrayRecord, server_round: int) -> dict[str, npt.NDAr
 
 def _train_loss(replies: list[Message]) -> float:
     """Return the weighted mean of the clients' training losses, NaN without any."""
-    metrics = [reply.content.metric_records[METRICS_KEY] for reply in replies if reply.has_content()]
+    metrics = [metrics_of(reply) for reply in replies if reply.has_content()]
     weights = np.array([entry[NUM_EXAMPLES_KEY] for entry in metrics], dtype=np.float64)
     losses = np.array([entry["loss"] for entry in metrics], dtype=np.float64)
     return float(np.dot(losses, weights) / weights.sum()) if weights.sum() else float("nan")
@@ -193,7 +198,7 @@ class _Trial:
         if self._needs.arrays == "named":
             arrays: dict[str, npt.NDArray[Any]] = dict(self._grid.facts.layout.split(vector))
         else:
-            arrays = {name: array.numpy() for name, array in flat_record(vector).items()}
+            arrays = {FLAT_KEY: vector}
         return _Progress(0, arrays, self._spec.strategy.build(cohort), {}, [], None, {}, {})
 
     def run(self) -> TrialResult:
@@ -206,31 +211,50 @@ class _Trial:
             else:
                 for server_round in range(self._progress.server_round + 1, self._spec.num_rounds + 1):
                     self._round(server_round)
+            clock = _Clock(self._progress.seconds)
+            self._score_now()
+            clock.lap("evaluate")
         except EngineError:
             raise
-        except TrialError as error:
-            status, reason = "failed", str(error)
         except Exception as error:  # a strategy of anybody's may raise anything; the study goes on
-            last = self._progress.server_round
-            status, reason = "failed", f"round {last + 1}: {type(error).__name__}: {error}"
+            status, reason = "failed", self._reason(error)
+            reason = self._score_what_was_trained() or reason
         progress = self._progress
         self._count_time()
         keep = self._spec.keep_model and status == "completed"
-        vector = self._grid.flat_vector(_record(progress.arrays)) if keep else None
+        vector = self._grid.flat_vector(view_record(progress.arrays)) if keep else None
         return TrialResult(
             status, reason, tuple(progress.rounds), progress.last_evaluation, progress.dropped, progress.seconds, vector
         )
+
+    def _reason(self, error: Exception) -> str:
+        if isinstance(error, TrialError):
+            return str(error)
+        return f"round {self._progress.server_round + 1}: {type(error).__name__}: {error}"
+
+    def _score_what_was_trained(self) -> str | None:
+        """Score the last round of a failed trial; return why that failed, which then came first."""
+        if self._deadline is not None and time.monotonic() >= self._deadline:
+            return None
+        try:
+            self._score_now()
+        except TrialError as error:
+            return str(error)
+        return None
 
     def _round(self, server_round: int) -> None:
         spec, strategy, progress = self._spec, self._progress.strategy, self._progress
         self._grid.server_round = server_round
         config = train_config(spec.training, spec.seed, server_round, self._needs.replies, self._needs.initial_loss)
-        arrays = _record(progress.arrays)
+        arrays = view_record(progress.arrays)
         clock = _Clock(progress.seconds)
         with seeded_global_random(spec.seed, "train", server_round):
             messages = list(strategy.configure_train(server_round, arrays, ConfigRecord(dict(config)), self._grid))
         clock.lap("configure")
+        if progress.unscored is not None:
+            self._grid.evaluate_with_next_training(arrays)
         replies = list(self._grid.send_and_receive(messages, timeout=self._time_left(server_round)))
+        self._take_scores()
         failures = {
             f"{server_round}:{client_of(r.metadata.src_node_id)}": r.error.reason or ""
             for r in replies
@@ -240,7 +264,7 @@ class _Trial:
         train_loss = _train_loss(replies)
         self._time_left(server_round)
         clock.lap("train")
-        with cheap_collections(), seeded_global_random(spec.seed, "aggregate", server_round):
+        with seeded_global_random(spec.seed, "aggregate", server_round):
             aggregated, _ = strategy.aggregate_train(server_round, replies)
         if aggregated is None:
             first = next(iter(failures.values()), "the strategy skipped it")
@@ -249,22 +273,42 @@ class _Trial:
                 f"from {len(messages)} clients, {len(failures)} of them failed: {first}"
             )
         progress.arrays = _finite_arrays(aggregated, server_round)
+        self._grid.flat_vector(view_record(progress.arrays))  # refuses a model that is not ours
+        progress.unscored = (server_round, train_loss)
         clock.lap("aggregate")
-        self._evaluate(server_round, train_loss)
-        clock.lap("evaluate")
+        if self._needs.sees_evaluation:
+            self._evaluate(server_round)
+            clock.lap("evaluate")
         progress.server_round = server_round
         progress.client_states = self._grid.client_states
+        self._tell(server_round)
         if self._store.due(server_round) and server_round < spec.num_rounds:
             self._count_time()
             self._store.save(spec.key, progress)
             clock.lap("checkpoint")
 
-    def _evaluate(self, server_round: int, train_loss: float) -> None:
+    def _take_scores(self) -> None:
+        """Keep the scores of the model that the clients have just been sent, or ask for them."""
+        evaluation = self._grid.take_evaluation()
+        unscored, self._progress.unscored = self._progress.unscored, None
+        if unscored is not None and evaluation is not None:
+            self._keep(evaluation, *unscored)
+        elif unscored is not None:
+            self._progress.unscored = unscored
+            self._score_now()
+
+    def _score_now(self) -> None:
+        """Score the current model by a trip of its own, if it has no scores yet."""
+        unscored, self._progress.unscored = self._progress.unscored, None
+        if unscored is not None:
+            server_round, train_loss = unscored
+            arrays = view_record(self._progress.arrays)
+            self._keep(self._grid.evaluate_all(arrays, self._time_left(server_round)), server_round, train_loss)
+
+    def _evaluate(self, server_round: int) -> None:
         """Score every client, then let a strategy that asked for it evaluate as it wishes."""
-        strategy, arrays = self._progress.strategy, _record(self._progress.arrays)
-        self._keep(self._grid.evaluate_all(arrays, self._time_left(server_round)), server_round, train_loss)
-        if not self._needs.sees_evaluation:
-            return
+        self._score_now()
+        strategy, arrays = self._progress.strategy, view_record(self._progress.arrays)
         with seeded_global_random(self._spec.seed, "evaluate", server_round):
             config = ConfigRecord({"seed": self._spec.seed})
             messages = list(strategy.configure_evaluate(server_round, arrays, config, self._grid))
@@ -288,8 +332,10 @@ class _Trial:
         )
         self._progress.rounds.append(record)
         self._progress.last_evaluation = evaluation
+
+    def _tell(self, server_round: int) -> None:
         if self._on_round is not None:
-            self._on_round(len(self._progress.rounds))
+            self._on_round(server_round)
 
     def _run_whole(self) -> None:
         """Run a strategy that brings its own `start`; rounds are scored where it calls `evaluate_fn`."""
@@ -302,14 +348,15 @@ class _Trial:
             progress.arrays = _finite_arrays(arrays, server_round)
             if server_round:
                 left = self._time_left(server_round)
-                self._keep(self._grid.evaluate_all(_record(progress.arrays), left), server_round, float("nan"))
+                self._keep(self._grid.evaluate_all(view_record(progress.arrays), left), server_round, float("nan"))
                 progress.server_round = server_round
+                self._tell(server_round)
 
         self._grid.server_round = 1
         with seeded_global_random(spec.seed, "start", 0):
             result = progress.strategy.start(
                 grid=self._grid,
-                initial_arrays=_record(progress.arrays),
+                initial_arrays=view_record(progress.arrays),
                 num_rounds=spec.num_rounds,
                 timeout=spec.timeout_seconds or 3600.0,
                 train_config=ConfigRecord(dict(config)),
@@ -368,11 +415,14 @@ def run_trial(
         EngineError: If hosts were lost for good; everything that the trial itself does wrong is in its result.
     """
     claim_task_identity()
-    with threadpool_limits(limits=1):
+    with threadpool_limits(limits=1), cheap_collections():
         try:
             trial = _Trial(spec, grid, store or CheckpointStore(None), on_round)
         except EngineError:
             raise
         except Exception as error:  # parameters that do not fit, a constructor of a user's that raises
             return TrialResult("failed", f"could not start: {type(error).__name__}: {error}", (), None)
-        return trial.run()
+        try:
+            return trial.run()
+        finally:
+            grid.close()

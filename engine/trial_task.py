@@ -37,8 +37,7 @@ class RoundBoard:
     """A small actor that trials tell of their rounds and a progress display reads; results do not pass through it."""
 
     def __init__(self) -> None:
-        board: Any = ray.remote(_Board)
-        self.actor = board.options(num_cpus=0).remote()
+        self.actor = _BOARD.options(num_cpus=0).remote()
         self._asked: Any = self.actor.rounds.remote()
         self._known: Mapping[str, int] = {}
 
@@ -59,6 +58,10 @@ class RoundBoard:
         ray.kill(self.actor)
 
 
+def _warm_up() -> None:
+    """Nothing: importing this module, and with it all that a trial needs, is what takes time."""
+
+
 def _run(
     hosts: RayHosts, spec: TrialSpec, store: CheckpointStore, search_path: Sequence[str], board: Any
 ) -> TrialResult:
@@ -71,6 +74,17 @@ def _run(
             board.note.remote(spec.key, rounds)
 
     return run_trial(spec, RayGrid(hosts, spec.session()), store, on_round)
+
+
+_BOARD: Any = ray.remote(_Board)
+_RUN: Any = ray.remote(_run)
+_WARM_UP: Any = ray.remote(_warm_up)
+"""Made once: Ray sends each remote function that is made to its head, and keeps it there."""
+
+
+def warm_up(num_trials: int) -> list[Any]:
+    """Start processes for so many trials at once; the references are only there to be kept."""
+    return [_WARM_UP.options(num_cpus=0).remote() for _ in range(num_trials)]
 
 
 def start_trial(
@@ -90,7 +104,7 @@ def start_trial(
         board: Where rounds are told.
     """
     node = ray.get_runtime_context().get_node_id()
-    task = ray.remote(_run).options(
+    task = _RUN.options(
         num_cpus=0,
         max_retries=RETRIES,
         scheduling_strategy=NodeAffinitySchedulingStrategy(node_id=node, soft=True),

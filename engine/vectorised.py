@@ -1,11 +1,10 @@
 """Many clients at once: the fast path of local training for small dense nets, held to the per-client loop by tests.
 
 Clients of a block are trained in lockstep, those with most steps first, so that step s works on the first clients of
-the block and nobody waits. A batch is padded with rows of weight zero to a number of rows that depends on that client's
-batch alone, and every operation works client by client (see `dense_stack`) on memory that is aligned alike for all of
-them, since the last bits of a matrix product depend on alignment. Hence a client's result has the same bits in any
-block, and so with any number of hosts. Against the loop it differs in the order of float32 sums; the tests state the
-tolerance.
+the block and nobody waits. A batch is padded with rows of weight zero to a number of rows that depends on that batch
+alone, and every operation works client by client (see `dense_stack`) on memory that is aligned alike for all of them,
+since the last bits of a matrix product depend on alignment. Hence a client's result has the same bits in any block, and
+so with any number of hosts. Against the loop it differs in the order of float32 sums; the tests state the tolerance.
 """
 
 from __future__ import annotations
@@ -14,7 +13,8 @@ import math
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from functools import lru_cache
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -22,31 +22,28 @@ import torch
 from torch import Tensor
 
 from engine.client_rule import ClientRule, ClientState, RuleInputs
-from engine.dense_stack import DenseStack
+from engine.dense_parameters import ALIGNED, ClientByClient, LayerByLayer, aligned
+from engine.dense_stack import DenseStack, loss_and_gradient
 from engine.federation import FloatArray, IntArray, Samples
 from engine.local_training import ClientUpdate, ClientWork, batch_bounds, epoch_orders
 from engine.optimizers import new_optimizer
 from engine.training_config import LocalTraining
 
-PADDING = 32
-ALIGNED = 16
-"""float32 numbers in 64 bytes, the alignment of torch's own memory."""
+PADDING = 8
+"""A batch is padded to a multiple of so many rows, so that clients of similar sizes share a product."""
+
+GATHERED_BYTES = 2**20
+"""Rows of several steps are gathered together while they stay in a core's cache."""
 
 
-def aligned(size: int, step: int = ALIGNED) -> int:
-    """Return `size` rounded up to a multiple of `step`."""
-    return -(-size // step) * step
-
-
-def padded_rows(num_rows: int, batch_size: int, row_step: int) -> int:
-    """Return to how many rows a batch is padded: a full batch's, fewer for a small client, more for a joined batch.
+def padded_rows(num_rows: int, row_step: int) -> int:
+    """Return to how many rows a batch is padded.
 
     Args:
-        num_rows: Rows of the batch, at most `batch_size + 1`.
-        batch_size: Rows of a full batch.
-        row_step: Of which the result is a multiple; divides 32.
+        num_rows: Rows of the batch.
+        row_step: Of which the result is a multiple; a power of two.
     """
-    return max(aligned(num_rows, row_step), min(aligned(batch_size, row_step), aligned(num_rows, PADDING)))
+    return aligned(num_rows, max(PADDING, row_step))
 
 
 def aligned_row_step(stack: DenseStack) -> int:
@@ -55,25 +52,18 @@ def aligned_row_step(stack: DenseStack) -> int:
     return ALIGNED // math.gcd(ALIGNED, *widths)
 
 
-def aligned_matrix(num_rows: int, num_columns: int) -> Tensor:
-    """Return an uninitialised matrix each of whose rows begins at a multiple of 64 bytes."""
-    return torch.empty(num_rows, aligned(num_columns))[:, :num_columns]
-
-
 @dataclass(frozen=True)
-class _Batches:
-    """The batches of one client over all epochs.
+class Schedule:
+    """How a number of rows is cut into padded batches, over all epochs; the same for all clients of that size.
 
     Attributes:
-        rows: Source rows, batch after batch, padding included.
-        labels: Their labels.
-        shares: Their weights in their batch's mean, 0 for padding.
-        starts: Where each batch begins in `rows`; one more than batches.
+        places: Places in the concatenated orders of all epochs, batch after batch, padding included.
+        shares: Weights of these rows in their batch's mean, 0 for padding; shape `(padded rows, 1)`.
+        starts: Where each batch begins in `places`; one more than batches.
         sizes: Rows that count, of each batch.
     """
 
-    rows: IntArray
-    labels: IntArray
+    places: IntArray
     shares: FloatArray
     starts: IntArray
     sizes: IntArray
@@ -82,88 +72,177 @@ class _Batches:
         return len(self.sizes)
 
 
-def _draw_batches(client: ClientWork, training: LocalTraining, row_step: int) -> _Batches:
-    """Draw exactly the batches that the loop would."""
-    bounds = batch_bounds(len(client.data), training.batch_size)
-    pieces: list[IntArray] = []
+@lru_cache(maxsize=4096)
+def schedule(num_rows: int, batch_size: int, local_epochs: int, row_step: int) -> Schedule:
+    """Return the schedule of a client; its batches are those of the loop."""
+    bounds = batch_bounds(num_rows, batch_size)
+    places: list[IntArray] = []
     shares: list[FloatArray] = []
-    for order in epoch_orders(len(client.data), training.local_epochs, client.generator):
+    for epoch in range(local_epochs):
         for start, stop in bounds:
-            batch = client.data.rows[order[start:stop]]
-            num_padded = padded_rows(len(batch), training.batch_size, row_step)
-            pieces.append(np.resize(batch, num_padded) if num_padded > len(batch) else batch)
-            shares.append(np.zeros(num_padded, np.float32))
+            batch = np.arange(start, stop) + epoch * num_rows
+            places.append(np.resize(batch, padded_rows(len(batch), row_step)))
+            shares.append(np.zeros(len(places[-1]), np.float32))
             shares[-1][: len(batch)] = 1 / len(batch)
-    rows = np.concatenate(pieces)
-    return _Batches(
-        rows=rows,
-        labels=client.data.labels[rows],
-        shares=np.concatenate(shares),
-        starts=np.cumsum([0, *(len(piece) for piece in pieces)]).astype(np.int64),
-        sizes=np.array([stop - start for start, stop in bounds] * training.local_epochs, dtype=np.int64),
+    return Schedule(
+        places=np.concatenate(places),
+        shares=np.concatenate(shares)[:, None],
+        starts=np.cumsum([0, *(len(piece) for piece in places)]).astype(np.int64),
+        sizes=np.array([stop - start for start, stop in bounds] * local_epochs, dtype=np.int64),
     )
 
 
-def _tensor(array: npt.NDArray[Any]) -> Tensor:
-    """Wrap an array that may be read-only shared memory; nothing here writes to it."""
+class Run(NamedTuple):
+    """Neighbouring clients `start` to `stop` of a block whose next batches are of one size and begin at one place."""
+
+    start: int
+    stop: int
+    first_row: int
+    num_rows: int
+
+
+def _accept_read_only_arrays() -> None:
+    """Let torch give its warning about read-only arrays now and unseen; it gives it once, and we write to none."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", UserWarning)
-        return torch.from_numpy(array)
+        torch.from_numpy(np.frombuffer(bytes(4), np.float32))
 
 
-def _by_source(clients: Sequence[Samples]) -> list[tuple[list[int], Tensor]]:
-    """Group positions by the array that they read: most clients share one, corrupted ones have their own."""
+_accept_read_only_arrays()
+
+
+class _Source(NamedTuple):
+    """Arrays that some clients read, by their positions in the block."""
+
+    positions: list[int]
+    features: Tensor
+    labels: Tensor
+
+    def take(self, index: Tensor) -> tuple[Tensor, Tensor]:
+        """Return copies of the features and labels of rows; `index` is `(clients, rows)`."""
+        places = index.view(-1)
+        rows, labels = self.features.index_select(0, places), self.labels.index_select(0, places)
+        return rows.view(*index.shape, -1), labels.view(index.shape)
+
+
+def _sources(clients: Sequence[Samples]) -> list[_Source]:
+    """Group clients by the arrays that they read: most share them, corrupted ones have their own."""
     groups: dict[int, list[int]] = {}
     for position, data in enumerate(clients):
         groups.setdefault(id(data.features), []).append(position)
-    return [(members, _tensor(clients[members[0]].features).flatten(1)) for members in groups.values()]
+    firsts = [(members, clients[members[0]]) for members in groups.values()]
+    return [
+        _Source(members, torch.from_numpy(one.features).flatten(1), torch.from_numpy(one.labels))
+        for members, one in firsts
+    ]
 
 
-class _Block:
-    """Clients in lockstep, the one with most steps first."""
+class _Batch(NamedTuple):
+    """What one step of some clients works on: rows, one-hot labels times shares, and shares."""
+
+    rows: Tensor
+    targets: Tensor
+    shares: Tensor
+
+    def part(self, first_row: int, num_rows: int) -> _Batch:
+        return _Batch(*(tensor.narrow(1, first_row, num_rows) for tensor in self))
+
+
+class Block:
+    """Clients in lockstep, the one with most steps first.
+
+    Args:
+        stack: The model.
+        clients: In an order in which neighbours have batches of equal sizes, if possible.
+        training: Epochs, batches, optimiser.
+
+    Attributes:
+        clients: In the order of the block.
+        order: Their positions among `clients` as given.
+        schedules: Of each.
+    """
 
     def __init__(self, stack: DenseStack, clients: Sequence[ClientWork], training: LocalTraining) -> None:
         self._stack = stack
         self._one_hot = torch.eye(stack.layers[-1].num_outputs)
-        drawn = [_draw_batches(client, training, aligned_row_step(stack)) for client in clients]
-        self.order = sorted(range(len(clients)), key=lambda position: -len(drawn[position]))
+        row_step = aligned_row_step(stack)
+        plans = [schedule(len(client.data), training.batch_size, training.local_epochs, row_step) for client in clients]
+        self.order = sorted(range(len(clients)), key=lambda position: -len(plans[position]))
         self.clients = [clients[position] for position in self.order]
-        self.batches = [drawn[position] for position in self.order]
-        self._sources = _by_source([client.data for client in self.clients])
+        self.schedules = [plans[position] for position in self.order]
+        self._sources = _sources([client.data for client in self.clients])
+        self._rows = [
+            client.data.rows[
+                np.concatenate(list(epoch_orders(len(client.data), training.local_epochs, client.generator)))[
+                    plan.places
+                ]
+            ]
+            for client, plan in zip(self.clients, self.schedules, strict=True)
+        ]
 
-    def steps(self) -> Iterator[list[tuple[int, list[int]]]]:
-        """Yield, for each step, the active clients grouped by padded rows: `(padded rows, positions)`."""
-        for step in range(len(self.batches[0])):
-            groups: dict[int, list[int]] = {}
-            for position, batches in enumerate(self.batches):
-                if len(batches) <= step:
-                    break
-                groups.setdefault(int(batches.starts[step + 1] - batches.starts[step]), []).append(position)
-            yield sorted(groups.items())
+    @property
+    def together(self) -> bool:
+        """Whether all clients make the same number of steps."""
+        return len(self.schedules[0]) == len(self.schedules[-1])
 
-    def gather(self, step: int, num_rows: int, positions: list[int]) -> tuple[Tensor, Tensor, Tensor]:
-        """Return rows `(clients, rows, inputs)`, targets `(…, classes)` and shares `(…, 1)` of one step."""
-        slices = [slice(*self.batches[position].starts[step : step + 2]) for position in positions]
-        batches = [self.batches[position] for position in positions]
-        index = torch.from_numpy(np.stack([one.rows[part] for one, part in zip(batches, slices, strict=True)]))
-        labels = torch.from_numpy(np.stack([one.labels[part] for one, part in zip(batches, slices, strict=True)]))
-        shares = torch.from_numpy(np.stack([one.shares[part] for one, part in zip(batches, slices, strict=True)]))
-        shares = shares.unsqueeze(2)
-        targets = self._one_hot.index_select(0, labels.view(-1)).view(len(positions), num_rows, -1).mul_(shares)
-        return self._rows(index, positions), targets, shares
+    def steps(self) -> Iterator[tuple[int, list[tuple[Run, _Batch]]]]:
+        """Yield, for each step, how many clients are active, and their runs with what each works on."""
+        if all(plan is self.schedules[0] for plan in self.schedules):
+            yield from self._equal_steps()
+            return
+        for step in range(len(self.schedules[0])):
+            runs = list(self._runs(step))
+            yield runs[-1].stop, [(run, self._gather(run)) for run in runs]
 
-    def _rows(self, index: Tensor, positions: list[int]) -> Tensor:
-        """Gather source rows, each client's from its own source; `index` is `(clients, rows)`."""
-        shape = (*index.shape, self._stack.num_inputs)
+    def _equal_steps(self) -> Iterator[tuple[int, list[tuple[Run, _Batch]]]]:
+        """Yield the steps of clients with equal schedules, whose rows are gathered for several steps at once."""
+        plan, count = self.schedules[0], len(self.clients)
+        num_steps = max(1, GATHERED_BYTES // (4 * self._stack.num_inputs * count * int(np.diff(plan.starts).max())))
+        for first in range(0, len(plan), num_steps):
+            last = min(first + num_steps, len(plan))
+            begin, end = int(plan.starts[first]), int(plan.starts[last])
+            gathered = self._gather(Run(0, count, begin, end - begin))
+            for step in range(first, last):
+                start, stop = int(plan.starts[step]), int(plan.starts[step + 1])
+                yield count, [(Run(0, count, start, stop - start), gathered.part(start - begin, stop - start))]
+
+    def _runs(self, step: int) -> Iterator[Run]:
+        start, current = 0, (-1, -1)
+        for position, plan in enumerate(self.schedules):
+            batch = (-1, -1)
+            if len(plan) > step:
+                batch = int(plan.starts[step]), int(plan.starts[step + 1] - plan.starts[step])
+            if batch != current:
+                if current[1] > 0:
+                    yield Run(start, position, *current)
+                start, current = position, batch
+        if current[1] > 0:
+            yield Run(start, len(self.schedules), *current)
+
+    def _gather(self, run: Run) -> _Batch:
+        """Return copies of the rows of a run."""
+        part = slice(run.first_row, run.first_row + run.num_rows)
+        plans = self.schedules[run.start : run.stop]
+        if all(plan is plans[0] for plan in plans):
+            shares = torch.from_numpy(plans[0].shares[part]).expand(len(plans), -1, 1)
+        else:
+            shares = torch.from_numpy(np.stack([plan.shares[part] for plan in plans]))
+        index = torch.from_numpy(np.stack([rows[part] for rows in self._rows[run.start : run.stop]]))
+        rows, labels = self._take(run, index)
+        targets = self._one_hot.index_select(0, labels.view(-1)).view(*index.shape, -1)
+        return _Batch(rows, targets.mul_(shares), shares)
+
+    def _take(self, run: Run, index: Tensor) -> tuple[Tensor, Tensor]:
+        """Return copies of features and labels, each client's from its own source."""
         if len(self._sources) == 1:
-            return self._sources[0][1].index_select(0, index.view(-1)).view(shape)
-        rows = torch.empty(shape)
-        place = {position: number for number, position in enumerate(positions)}
-        for members, features in self._sources:
-            here = torch.tensor([place[position] for position in members if position in place], dtype=torch.int64)
-            if len(here):
-                rows[here] = features.index_select(0, index[here].view(-1)).view(len(here), *shape[1:])
-        return rows
+            return self._sources[0].take(index)
+        rows = torch.empty((*index.shape, self._stack.num_inputs))
+        labels = torch.empty(index.shape, dtype=torch.int64)
+        for source in self._sources:
+            here = [position - run.start for position in source.positions if run.start <= position < run.stop]
+            if here:
+                rows[here], labels[here] = source.take(index[here])
+        return rows, labels
 
 
 def train_block(
@@ -185,54 +264,84 @@ def train_block(
         config: The train message's configuration, for the rule.
 
     Returns:
-        One update a client, in the order of `clients`.
+        One update a client, in the order of `clients`; their vectors are rows of one matrix.
     """
-    block = _Block(stack, clients, training)
-    weights, gradient = (aligned_matrix(len(clients), len(received)) for _ in range(2))
-    weights.copy_(received)
-    optimizer = new_optimizer(training)
-    prepared = [_prepare(rule, received, client.state, training, config) for client in block.clients]
-    loss_sums = np.zeros(len(clients))
-    for step, groups in enumerate(block.steps()):
-        num_active = sum(len(positions) for _, positions in groups)
-        for num_rows, positions in groups:
-            rows, targets, shares = block.gather(step, num_rows, positions)
-            if len(groups) == 1:
-                losses = stack.loss_and_gradient(weights[:num_active], rows, targets, shares, gradient[:num_active])
-            else:
-                places = torch.tensor(positions)
-                part, change = (aligned_matrix(len(positions), len(received)) for _ in range(2))
-                part.copy_(weights[places])
-                losses = stack.loss_and_gradient(part, rows, targets, shares, change)
-                gradient[places] = change
-            sizes = np.array([block.batches[position].sizes[step] for position in positions])
-            loss_sums[positions] += losses.numpy().astype(np.float64) * sizes
-        if rule is not None:
-            for position in range(num_active):
-                rule.correct_gradient(prepared[position], weights[position], gradient[position])
-        optimizer.step(weights[:num_active], gradient[:num_active])
+    block = Block(stack, clients, training)
+    if rule is None:
+        losses, vectors = _train(block, LayerByLayer(stack, received, len(clients), block.together), training)
+        states: list[ClientState] = [{}] * len(clients)
+    else:
+        parameters = ClientByClient(stack, received, len(clients))
+        prepared = [_prepare(rule, received, client.state, training, config) for client in block.clients]
+        losses, vectors = _train(block, parameters, training, _Correction(rule, prepared, parameters))
+        states = [
+            _kept(rule.finish(one, weights, len(plan)))
+            for one, weights, plan in zip(prepared, parameters.weights, block.schedules, strict=True)
+        ]
+    arrays = vectors.numpy()
     updates: dict[int, ClientUpdate] = {}
     for position, original in enumerate(block.order):
-        batches, data = block.batches[position], block.clients[position].data
-        kept = rule.finish(prepared[position], weights[position], len(batches)) if rule is not None else {}
+        rows_seen = int(block.schedules[position].sizes.sum())
         updates[original] = ClientUpdate(
-            vector=weights[position].numpy().copy(),
-            num_steps=len(batches),
-            loss=float(loss_sums[position]) / (len(data) * training.local_epochs),
+            vector=arrays[position],
+            num_steps=len(block.schedules[position]),
+            loss=float(losses[position]) / rows_seen,
             initial_loss=None,
-            state={name: tensor.numpy().copy() for name, tensor in kept.items()},
+            state=states[position],
         )
     return [updates[position] for position in range(len(clients))]
 
 
+@dataclass(frozen=True)
+class _Correction:
+    """A rule's change of the gradients of the first clients of a block."""
+
+    rule: ClientRule
+    prepared: Sequence[Any]
+    parameters: ClientByClient
+
+    def __call__(self, num_active: int) -> None:
+        for position in range(num_active):
+            weights, gradient = self.parameters.weights[position], self.parameters.gradient[position]
+            self.rule.correct_gradient(self.prepared[position], weights, gradient)
+
+
+def _train(
+    block: Block,
+    parameters: LayerByLayer | ClientByClient,
+    training: LocalTraining,
+    correct: _Correction | None = None,
+) -> tuple[npt.NDArray[np.float64], Tensor]:
+    """Make all steps; return each client's loss summed over the rows it saw, and the trained vectors."""
+    optimizers = [new_optimizer(training) for _ in parameters.regions(0)]
+    losses: list[tuple[int, list[tuple[Run, Tensor]]]] = []
+    for step, (num_active, runs) in enumerate(block.steps()):
+        found = []
+        for run, batch in runs:
+            found.append((run, loss_and_gradient(parameters.layers(run.start, run.stop), *batch)))
+        if correct is not None:
+            correct(num_active)
+        for optimizer, (weights, gradient) in zip(optimizers, parameters.regions(num_active), strict=True):
+            optimizer.step(weights, gradient)
+        losses.append((step, found))
+    sums = np.zeros(len(block.clients))
+    for step, found in losses:
+        for run, means in found:
+            sizes = [int(plan.sizes[step]) for plan in block.schedules[run.start : run.stop]]
+            sums[run.start : run.stop] += means.numpy().astype(np.float64) * sizes
+    return sums, parameters.vectors()
+
+
 def _prepare(
-    rule: ClientRule | None,
+    rule: ClientRule,
     received: Tensor,
     state: ClientState,
     training: LocalTraining,
     config: Mapping[str, Any] | None,
 ) -> Any:
-    if rule is None:
-        return None
     kept = {name: torch.from_numpy(np.array(array)) for name, array in state.items()}
     return rule.prepare(RuleInputs(received, config or {}, kept, training.learning_rate))
+
+
+def _kept(state: Mapping[str, Tensor]) -> ClientState:
+    return {name: tensor.numpy().copy() for name, tensor in state.items()}

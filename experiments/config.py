@@ -36,6 +36,16 @@ class TrainingConfig(LocalTraining):
     trial_timeout_seconds: float | None = Field(
         default=None, gt=0, allow_inf_nan=False, description="after which a trial fails; nothing waits"
     )
+    round_timeout_seconds: float | None = Field(
+        default=None,
+        gt=0,
+        allow_inf_nan=False,
+        description="after which a host that is still at its part of a round is replaced, on Ray; nothing waits",
+    )
+    hanging_clients: Literal["drop", "fail"] = Field(
+        default="drop",
+        description="a client that alone takes that long: drop leaves it out of the round, fail fails the trial",
+    )
     backend: Literal["auto", "loop"] = Field(
         default="auto", description="loop trains clients one by one where auto would train many at once"
     )
@@ -83,6 +93,43 @@ def load_config(arguments: Sequence[str] = (), file: Path | None = None) -> Stud
     Raises:
         ConfigurationError: With every fault that was found.
     """
+    merged, faults = _merged(arguments, file)
+    try:
+        config = StudyConfig.model_validate(merged)
+    except ValidationError as error:
+        faults += [fault_text(detail) for detail in error.errors()]
+    if faults:
+        raise ConfigurationError(faults)
+    return config
+
+
+def check_searchable(config: StudyConfig) -> None:
+    """Refuse what only `fedscout train` reads.
+
+    Raises:
+        ConfigurationError: If a strategy is given, which a search chooses itself.
+    """
+    if config.strategy is not None:
+        raise ConfigurationError(
+            f"strategy must be left out of a search, got {config.strategy}; it is read by `fedscout train`, "
+            "and search.strategies names the kinds to choose from"
+        )
+
+
+def given_settings(arguments: Sequence[str] = (), file: Path | None = None) -> dict[str, Any]:
+    """Return what arguments and file say, merged as `load_config` does it, without defaults.
+
+    Raises:
+        ConfigurationError: If an argument or a file can't be read.
+    """
+    merged, faults = _merged(arguments, file)
+    if faults:
+        raise ConfigurationError(faults)
+    return merged
+
+
+def _merged(arguments: Sequence[str], file: Path | None) -> tuple[dict[Any, Any], list[str]]:
+    """Return the settings of all layers that can be read, and the faults of the others."""
     from omegaconf import OmegaConf
 
     merged: Any = OmegaConf.create({})
@@ -94,13 +141,9 @@ def load_config(arguments: Sequence[str] = (), file: Path | None = None) -> Stud
             merged = OmegaConf.merge(merged, layer)
         except ConfigurationError as error:
             faults += error.faults
-    try:
-        config = StudyConfig.model_validate(OmegaConf.to_container(merged, resolve=False))
-    except ValidationError as error:
-        faults += [fault_text(detail) for detail in error.errors()]
-    if faults:
-        raise ConfigurationError(faults)
-    return config
+    container = OmegaConf.to_container(merged, resolve=False)
+    assert isinstance(container, dict)
+    return dict(container), faults
 
 
 def _refuse_values_for_groups(layer: Any) -> None:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, redirect_stdout
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,11 @@ from engine.session import Session
 from engine.trial import TrialResult, TrialSpec
 from engine.trial_runner import LocalRunner, Progress, RayRunner, TrialRunner
 from experiments.engine_config import EngineConfig
+from experiments.memory_faults import memory_faults_told
 from experiments.ray_runtime import ray_runtime
+
+WARM_TRIALS = 5
+"""A generation of four and the baseline."""
 
 
 class LazyRunner:
@@ -79,6 +84,8 @@ def open_runner(
 ) -> Iterator[LazyRunner]:
     """Return where a federation's trials run; all that it starts, when it is needed, ends with the block.
 
+    Once the hosts have the rows, they are let go here; a caller that does the same has them in memory once.
+
     Args:
         federation: Placed once.
         config: Ray or this process, and how many hosts.
@@ -91,11 +98,14 @@ def open_runner(
     with ExitStack() as stack:
 
         def start() -> TrialRunner:
+            nonlocal federation
+            placed, federation = federation, federation.without_rows()
             if config.grid == "local":
                 from engine.client_host import ClientHost
 
-                return LocalRunner(ClientHost(federation, CLIENT_QUERIES), store)
-            return stack.enter_context(_on_ray(federation, config, store, parallel, search_path, verbose))
+                stack.enter_context(redirect_stdout(sys.stderr))  # which is for results, not for what a strategy prints
+                return LocalRunner(ClientHost(placed, CLIENT_QUERIES), store)
+            return stack.enter_context(_on_ray(placed, config, store, parallel, search_path, verbose))
 
         yield LazyRunner(start, store)
 
@@ -109,12 +119,18 @@ def _on_ray(
     search_path: tuple[str, ...],
     verbose: bool,
 ) -> Iterator[TrialRunner]:
-    with ray_runtime(config, verbose) as ray:
+    with ray_runtime(config, verbose) as ray, memory_faults_told():
         from engine.ray_grid import start_hosts
+        from engine.trial_task import warm_up
 
         cpus = max(1, int(ray.cluster_resources().get("CPU", 1)))
         num_hosts = config.num_hosts or min(cpus, federation.num_clients)
-        runner = RayRunner(start_hosts(federation, CLIENT_QUERIES, num_hosts), store, parallel, search_path)
+        warm: list[Any] = []  # processes for trials, which start while the hosts do
+        hosts = start_hosts(
+            federation, CLIENT_QUERIES, num_hosts, meanwhile=lambda: warm.extend(warm_up(min(parallel, WARM_TRIALS)))
+        )
+        del federation  # the hosts read it from the object store
+        runner = RayRunner(hosts, store, parallel, search_path)
         try:
             yield runner
         finally:

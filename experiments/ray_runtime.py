@@ -16,9 +16,10 @@ from contextlib import contextmanager, redirect_stdout
 from pathlib import Path
 from typing import Any
 
-from engine.errors import ConfigurationError
+from engine.errors import ConfigurationError, EngineError
 from experiments.engine_config import EngineConfig
-from experiments.orderly_end import children_ended_by, interruption_held_back
+from experiments.leftovers import mark_children
+from experiments.orderly_end import children_apart, children_ended_by, signals_held_back
 from experiments.package_roots import OWN_ROOT
 
 WORKER_ENVIRONMENT = {
@@ -28,9 +29,12 @@ WORKER_ENVIRONMENT = {
     "OMP_NUM_THREADS": "1",
     "OPENBLAS_NUM_THREADS": "1",
     "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
+    "RAY_idle_worker_killing_time_threshold_ms": "600000",
+    "RAY_max_direct_call_object_size": str(2**20),
     "RAY_USAGE_STATS_ENABLED": "0",
 }
-"""One thread everywhere, which the bits of sums depend on; no chatter, no usage statistics."""
+"""One thread everywhere, which the bits of sums depend on; processes of trials stay for the next one; answers of up to
+1 MiB come straight back instead of through the object store, which costs milliseconds; no chatter, no statistics."""
 
 
 def prepare_environment(verbose: bool) -> None:
@@ -73,13 +77,20 @@ def _results_alone_on_standard_output(verbose: bool) -> Iterator[None]:
 
 
 _ADDRESS = "engine.address must be that of a running Ray, host:port, or auto"
+_HINT = "; if that cluster demands a token, set RAY_AUTH_MODE=token and have the token here"
+"""Ray says no more than that it failed to connect."""
+
 CONNECT_SECONDS = 10.0
 
 
 def _check_reachable(address: str) -> None:
     """Refuse what is no address, or one where nothing listens; Ray itself would try for minutes."""
-    if address == "auto" or "://" in address:
+    if address == "auto":
         return
+    if "://" in address:
+        raise ConfigurationError(
+            f"{_ADDRESS}, got {address!r}: from outside a cluster, submit the command as a job (docs/cluster.md)"
+        )
     host, _, port = address.rpartition(":")
     if not host or not port.isdigit():
         raise ConfigurationError(f"{_ADDRESS}, got {address!r}")
@@ -127,12 +138,15 @@ def _start(ray: Any, config: EngineConfig, options: Mapping[str, Any], verbose: 
     started_from = Path.cwd()
     os.chdir(OWN_ROOT)
     try:
-        with interruption_held_back(), _quiet_standard_error(quiet=not verbose):
+        with signals_held_back(), children_apart(), _quiet_standard_error(quiet=not verbose):
+            mark_children()
             ray.init(**options)
     except (ConnectionError, ValueError) as error:
         reason = str(error).strip().splitlines()[0]
         if config.address is None:
             raise ConfigurationError(f"Ray must be able to start here; it says: {reason}") from error
-        raise ConfigurationError(f"{_ADDRESS}, got {config.address!r}: {reason}") from error
+        raise ConfigurationError(f"{_ADDRESS}, got {config.address!r}: {reason}{_HINT}") from error
+    except Exception as error:  # a bare one, if its start takes too long
+        raise EngineError(f"Ray did not start: {next(iter(str(error).strip().splitlines()), repr(error))}") from error
     finally:
         os.chdir(started_from)

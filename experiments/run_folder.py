@@ -10,7 +10,6 @@ OUT/result.json     what the study found; written last
 
 from __future__ import annotations
 
-import fcntl
 import json
 import logging
 import os
@@ -19,12 +18,13 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-from engine.atomic_file import write_atomically
-from engine.errors import LogError, UserError
+from engine.atomic_file import not_written, remove_unfinished, write_atomically
+from engine.errors import EngineError, LogError, UserError
 from experiments.config import StudyConfig
+from experiments.folder_lock import LOCK, folder_lock
 from experiments.versions import versions
 
-LOCK = ".lock"
+FOLDERS = ("trials", "checkpoints", "quarantine")
 
 logger = logging.getLogger("fedscout")
 
@@ -45,17 +45,30 @@ class RunFolder:
         return self.path / "checkpoints"
 
     def write_json(self, name: str, content: Mapping[str, Any]) -> Path:
-        """Write one of the folder's JSON files, all at once."""
+        """Write one of the folder's JSON files, all at once.
+
+        Raises:
+            EngineError: If it can't be written, as when the disk is full.
+        """
         text = json.dumps(content, indent=2, sort_keys=True, allow_nan=False) + "\n"
         path = self.path / name
-        write_atomically(path, lambda temporary: temporary.write_text(text))
+        try:
+            write_atomically(path, lambda temporary: temporary.write_text(text))
+        except OSError as error:
+            raise EngineError(not_written(path, error)) from error
         return path
 
     def read_json(self, name: str) -> dict[str, Any] | None:
-        """Return the content of one of the folder's JSON files; None if it is not there or can't be read."""
+        """Return the content of one of the folder's JSON files; None if it is missing, or damaged: then say so."""
+        path = self.path / name
+        if not os.path.lexists(path):
+            return None
         try:
-            content = json.loads((self.path / name).read_text())
-        except (OSError, ValueError):
+            if not path.is_file():  # a pipe would be waited for
+                raise ValueError("it is no file")
+            content = json.loads(path.read_text())
+        except (OSError, ValueError) as error:
+            logger.warning("%s can't be read and is taken for missing (%s)", path, error)
             return None
         return content if isinstance(content, dict) else None
 
@@ -83,22 +96,15 @@ def open_run_folder(path: Path, config: StudyConfig, data: str | None = None) ->
     path = path.absolute()
     made = [folder for folder in (path, *path.parents) if not folder.exists()]
     try:
-        _refuse_foreign(path)
+        _refuse_foreign(path, config)
         path.mkdir(parents=True, exist_ok=True)
-        lock = (path / LOCK).open("a+")
     except OSError as error:
-        raise LogError(f"--out must be a folder that can be written, got {path}: {error.strerror}") from error
-    with lock:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError as error:
-            lock.seek(0)
-            raise LogError(f"{path} is in use by process {lock.read().strip() or 'unknown'}") from error
-        lock.truncate(0)
-        lock.write(str(os.getpid()))
-        lock.flush()
+        raise LogError(_UNUSABLE.format(path=path, reason=error.strerror)) from error
+    with folder_lock(path):
+        for name in ("", *FOLDERS):
+            remove_unfinished(path / name)
         folder = RunFolder(path)
-        is_new = folder.read_json("config.json") is None
+        is_new = not (path / "config.json").exists()
         try:
             _claim(folder, config, data)
             yield folder
@@ -108,8 +114,17 @@ def open_run_folder(path: Path, config: StudyConfig, data: str | None = None) ->
             raise
 
 
-def _refuse_foreign(path: Path) -> None:
-    if not path.is_dir() or RunFolder(path).read_json("config.json") is not None:
+_UNUSABLE = "--out must be a folder that can be written, got {path}: {reason}"
+
+
+def _refuse_foreign(path: Path, config: StudyConfig) -> None:
+    """Refuse a folder that holds something, but no study."""
+    if not path.is_dir():
+        return
+    for name in FOLDERS:
+        if (path / name).exists() and not (path / name).is_dir() and (path / "config.json").exists():
+            raise LogError(f"{path / name} must be a folder of the study, or not be there, and is a file")
+    if stored_claim(path) is not None or _log_is_of(path, config):
         return
     foreign = sorted(entry.name for entry in path.iterdir() if not entry.name.startswith("."))
     if foreign:
@@ -117,6 +132,24 @@ def _refuse_foreign(path: Path) -> None:
             f"--out must be a new folder, an empty one or that of an earlier run, got {path} "
             f"with {', '.join(foreign[:5])} but no readable config.json"
         )
+
+
+def stored_claim(path: Path) -> dict[str, Any] | None:
+    """Return what `config.json` says; None if it is not there or damaged."""
+    file = path / "config.json"
+    try:
+        content = json.loads(file.read_text()) if file.is_file() else None
+    except (OSError, ValueError):
+        return None
+    return content if isinstance(content, dict) and "config_hash" in content else None
+
+
+def _log_is_of(path: Path, config: StudyConfig) -> bool:
+    """Whether a log is there, and all trials of it that can be read are of this configuration."""
+    from engine.trial_log import read_columns
+
+    rows, _ = read_columns(path / "trials", ["trial", "config_hash"])
+    return {row["config_hash"] for row in rows} == {config.digest()}
 
 
 def _remove_if_unused(folder: RunFolder, made: Sequence[Path]) -> None:
@@ -130,14 +163,14 @@ def _remove_if_unused(folder: RunFolder, made: Sequence[Path]) -> None:
 
 
 def _claim(folder: RunFolder, config: StudyConfig, data: str | None) -> None:
-    stored = folder.read_json("config.json")
+    stored = stored_claim(folder.path)
     if stored is None:
+        if (folder.path / "trials").exists():
+            logger.warning("%s can't be read; its log is of this study, and goes on", folder.path / "config.json")
         try:
             _write_claim(folder, config, data)
-        except OSError as error:
-            raise LogError(
-                f"--out must be a folder that can be written, got {folder.path}: {error.strerror}"
-            ) from error
+        except EngineError as error:
+            raise LogError(_UNUSABLE.format(path=folder.path, reason=error)) from error
         return
     if stored.get("config_hash") != config.digest():
         changes = differences(stored.get("config", {}), config.identity())

@@ -16,14 +16,13 @@ from pydantic import ValidationError
 
 from detectors import HeterogeneityReport
 from detectors.detect import detect
-from engine.errors import ConfigurationError
 from engine.federation import Federation
 from engine.session import Session
 from engine.strategy_contract import Cohort
 from engine.trial_log import TrialLog
 from engine.trial_runner import TrialRunner
 from experiments.build import build_federation, data_digest
-from experiments.config import StudyConfig
+from experiments.config import StudyConfig, check_searchable
 from experiments.open_runner import open_runner
 from experiments.result import result_document
 from experiments.run_folder import RunFolder, open_run_folder
@@ -59,7 +58,7 @@ class Finished:
     Attributes:
         document: The result as written.
         folder: Where it is.
-        federation: What was built.
+        federation: What was built, without its rows.
         report: Of the detectors, or None.
         outcome: Of search and confirmation.
     """
@@ -91,6 +90,8 @@ def study_facts(config: StudyConfig, federation: Federation) -> StudyFacts:
         test_fraction=config.training.test_fraction,
         timeout_seconds=config.training.trial_timeout_seconds,
         backend=config.training.backend,
+        round_timeout_seconds=config.training.round_timeout_seconds,
+        hanging_clients=config.training.hanging_clients,
         searcher=config.search.kind,
         config_hash=config.digest(),
         config=config.model_dump_json(),
@@ -114,7 +115,8 @@ def measure(runner: TrialRunner, config: StudyConfig) -> HeterogeneityReport:
             backend=config.training.backend,
         )
     )
-    return detect(grid, grid.initial_vector, training, config.detection, config.seed)
+
+    return detect(grid, grid.initial_vectors, training, config.detection, config.seed)
 
 
 def _stored_report(folder: RunFolder) -> HeterogeneityReport | None:
@@ -147,11 +149,7 @@ def run_workflow(
     Raises:
         UserError: If something that was asked for can't be done; before anything is written where possible.
     """
-    if config.strategy is not None:
-        raise ConfigurationError(
-            f"strategy must be left out of a search, got {config.strategy}; it is read by `fedscout train`, "
-            "and search.strategies names the kinds to choose from"
-        )
+    check_searchable(config)
     timings: dict[str, float] = {}
     started = time.perf_counter()
     display.stage("data")
@@ -162,6 +160,7 @@ def run_workflow(
     with open_run_folder(out, config, data_digest(federation)) as folder:
         parallel = config.search.generation_size + 1
         with open_runner(federation, config.engine, folder.checkpoints, parallel, search_path, verbose) as runner:
+            federation = federation.without_rows()
             report = _stored_report(folder) if detection else None
             if detection and report is None:
                 display.stage("hosts")
@@ -192,6 +191,7 @@ def run_detection(
     federation = build_federation(config.federation, config.model)
     display.federation(federation)
     with open_runner(federation, config.engine, None, 1, (), verbose) as runner:
+        federation = federation.without_rows()
         display.stage("hosts")
         runner.started()
         display.stage("detection")
@@ -218,6 +218,7 @@ def run_training(
     display.federation(federation)
     with open_run_folder(out, config, data_digest(federation)) as folder:
         with open_runner(federation, config.engine, folder.checkpoints, 1, search_path, verbose) as runner:
+            federation = federation.without_rows()
             display.stage("search")
             log = TrialLog(folder.path, parameter_columns())
             ledger = Ledger(study_facts(config, federation), runner, log, display.trials)

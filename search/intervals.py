@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 from pydantic import BaseModel, ConfigDict
-from scipy import stats
+from scipy.special import stdtrit
 
 CONFIDENCE = 0.95
 
@@ -50,5 +50,5 @@ def paired_difference(ours: Sequence[float], baseline: Sequence[float]) -> Paire
     count, mean = len(differences), float(differences.mean())
     if count < 2:
         return PairedDifference(mean=mean, low=None, high=None, differences=tuple(differences.tolist()))
-    half = float(stats.t.ppf(0.5 + CONFIDENCE / 2, count - 1) * differences.std(ddof=1) / np.sqrt(count))
+    half = float(stdtrit(count - 1, 0.5 + CONFIDENCE / 2) * differences.std(ddof=1) / np.sqrt(count))
     return PairedDifference(mean=mean, low=mean - half, high=mean + half, differences=tuple(differences.tolist()))

@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import json
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
@@ -39,6 +39,8 @@ class StudyFacts:
         test_fraction: Share of test rows a client.
         timeout_seconds: Of a trial.
         backend: See `Session`.
+        round_timeout_seconds: See `Session`.
+        hanging_clients: See `Session`.
         searcher: Name of the searcher.
         config_hash: Of everything that decides results.
         config: The whole configuration as JSON.
@@ -55,6 +57,8 @@ class StudyFacts:
     test_fraction: float = 0.2
     timeout_seconds: float | None = None
     backend: Literal["auto", "loop"] = "auto"
+    round_timeout_seconds: float | None = None
+    hanging_clients: Literal["drop", "fail"] = "drop"
     searcher: str = ""
     config_hash: str = ""
     config: str = ""
@@ -112,7 +116,7 @@ class Ledger:
         self._runner = runner
         self._log = log
         self._events = events or StudyEvents()
-        self._logged = {(record.trial, record.key): record for record in log.read()}
+        self._logged = {(record.trial, record.key): record for record in log.read(facts.config_hash)}
         self._next = 0
 
     def run(self, plans: Sequence[Planned]) -> list[TrialRecord]:
@@ -131,13 +135,18 @@ class Ledger:
         for record in records.values():
             self._tell(record, known=True)
         missing = [position for position in range(len(plans)) if position not in records]
-        for index, result in self._runner.run([specs[position] for position in missing], self._events.on_rounds):
-            position = missing[index]
-            record = self._record(first + position, plans[position], specs[position], result)
-            self._log.append(record)
-            self._runner.forget(record.key)
-            records[position] = record
-            self._tell(record, known=False)
+        results = self._runner.run([specs[position] for position in missing], self._events.on_rounds)
+        try:
+            for index, result in results:
+                position = missing[index]
+                record = self._record(first + position, plans[position], specs[position], result)
+                self._log.append(record)
+                self._runner.forget(record.key)
+                records[position] = record
+                self._tell(record, known=False)
+        finally:
+            if isinstance(results, Generator):
+                results.close()  # ends the trials that still run, if one could not be logged
         return [records[position] for position in range(len(plans))]
 
     def _tell(self, record: TrialRecord, known: bool) -> None:
@@ -165,6 +174,8 @@ class Ledger:
             validation_fraction=facts.validation_fraction,
             timeout_seconds=facts.timeout_seconds,
             backend=facts.backend,
+            round_timeout_seconds=facts.round_timeout_seconds,
+            hanging_clients=facts.hanging_clients,
         )
         return replace(spec, key=self._key(plan, spec))
 

@@ -28,6 +28,7 @@ from flwr.serverapp import strategy as flower
 from pydantic import Field
 
 from engine.strategy_contract import Cohort
+from strategies import quick
 from strategies.averaging import MeanSpec
 from strategies.ranges import RealRange
 from strategies.specification import Searched, node_counts
@@ -72,7 +73,7 @@ class FedAdagradSpec(AdaptiveSpec):
     kind: Literal["fedadagrad"] = "fedadagrad"
 
     def _construct(self, cohort: Cohort) -> flower.Strategy:
-        return flower.FedAdagrad(
+        return quick.FedAdagrad(
             **node_counts(cohort),
             weighted_by_key=self.weighted_by,
             eta=self.eta,
@@ -87,7 +88,7 @@ class FedAdamSpec(MomentSpec):
     kind: Literal["fedadam"] = "fedadam"
 
     def _construct(self, cohort: Cohort) -> flower.Strategy:
-        return flower.FedAdam(
+        return quick.FedAdam(
             **node_counts(cohort),
             weighted_by_key=self.weighted_by,
             eta=self.eta,
@@ -104,7 +105,7 @@ class FedYogiSpec(MomentSpec):
     kind: Literal["fedyogi"] = "fedyogi"
 
     def _construct(self, cohort: Cohort) -> flower.Strategy:
-        return flower.FedYogi(
+        return quick.FedYogi(
             **node_counts(cohort),
             weighted_by_key=self.weighted_by,
             eta=self.eta,

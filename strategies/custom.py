@@ -170,7 +170,7 @@ class CustomSpec(StrategySpec):
         module_name, _, class_name = self.path.partition(":")
         try:
             module = importlib.import_module(module_name)
-        except Exception as error:  # a user's module may raise anything
+        except (Exception, SystemExit) as error:  # a user's module may raise anything
             raise StrategyError(
                 f"{self.path} must be importable from the Python path, got {type(error).__name__}: {error}"
             ) from error
@@ -192,7 +192,7 @@ class CustomSpec(StrategySpec):
             return self._imported()(**self._arguments(cohort))
         except StrategyError:
             raise
-        except Exception as error:  # a user's constructor may raise anything
+        except (Exception, SystemExit) as error:  # a user's constructor may raise anything
             raise StrategyError(
                 f"{self.path} must accept {dict(self.values)}, got {type(error).__name__}: {error}"
             ) from error

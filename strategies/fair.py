@@ -23,6 +23,7 @@ from flwr.serverapp import strategy as flower
 from pydantic import Field
 
 from engine.strategy_contract import Cohort, EngineNeeds
+from strategies import quick
 from strategies.averaging import FedAvgSpec
 from strategies.ranges import RealRange
 from strategies.specification import Searched, StrategySpec, node_counts
@@ -51,4 +52,4 @@ class QFedAvgSpec(StrategySpec):
         return FedAvgSpec(sample_scaling="uniform") if self.q == 0 else self
 
     def _construct(self, cohort: Cohort) -> flower.Strategy:
-        return flower.QFedAvg(**node_counts(cohort), client_learning_rate=cohort.client_learning_rate, q=self.q)
+        return quick.QFedAvg(**node_counts(cohort), client_learning_rate=cohort.client_learning_rate, q=self.q)

@@ -21,6 +21,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from hypothesis import settings
+
+settings.register_profile("fedscout", deadline=None)  # laws are what is tested, and machines are busy
+settings.load_profile("fedscout")
 
 REPOSITORY = Path(__file__).resolve().parent.parent
 OBJECT_STORE_BYTES = 300 * 2**20

@@ -47,3 +47,87 @@ def engine(
     for timing in timings:
         parts = ", ".join(f"{phase} {1000 * spent:.1f}" for phase, spent in timing.phases.items())
         print(f"{1000 * timing.seconds_per_round:9.2f} ms a round  {timing.strategy}  ({parts})")
+
+
+@bench.command("detection-cost")
+def detection_cost(
+    work: Annotated[Literal["dense", "lenet"], typer.Option(help="Dense 254-64-32-2, or LeNet-5 on images.")] = "dense",
+    clients: Annotated[
+        list[int] | None, typer.Option(min=3, help="Clients; may be repeated. 4, 10, 30 and 100 if left out.")
+    ] = None,
+    samples: Annotated[int, typer.Option(min=5, help="Rows a client.")] = 250,
+    repeats: Annotated[int, typer.Option(min=1, help="Turns of rounds and detections, after one to warm up.")] = 5,
+    hosts: Annotated[int, typer.Option(min=1, help="Ray hosts.")] = 2,
+    local: Annotated[bool, typer.Option("--local", help="In this process instead of on Ray.")] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Compare a whole detection with rounds of FedAvg on the same hosts."""
+    from experiments.ray_runtime import prepare_environment
+
+    prepare_environment(verbose=False)
+    from experiments.bench import detection_cost as measurement
+    from experiments.bench.engine_work import TRAINING, work_federation
+    from experiments.engine_config import EngineConfig
+
+    config = EngineConfig(grid="local" if local else "ray", num_hosts=hosts)
+    federations = (work_federation(work, number, samples) for number in clients or (4, 10, 30, 100))
+    costs = [measurement.detection_cost(federation, TRAINING, config, repeats) for federation in federations]
+    if as_json:
+        from experiments.cli.console import show_json
+
+        show_json({"costs": [cost.model_dump() for cost in costs]})
+        return
+    for cost in costs:
+        parts = ", ".join(f"{name} {1000 * spent:.1f}" for name, spent in cost.parts.items())
+        print(
+            f"{cost.federation}, {cost.hosts} hosts: {1000 * cost.seconds:.1f} ms = {cost.round_equivalents:.1f} "
+            f"rounds of {1000 * cost.round_seconds:.2f} ms  ({parts})"
+        )
+
+
+@bench.command()
+def scaling(
+    nodes: Annotated[str, typer.Option(help="Numbers of raylets, ascending, such as 1,2,4.")] = "2,4,8,16,32",
+    clients: Annotated[int, typer.Option(min=1, help="Clients where there are many.")] = 1000,
+    rounds: Annotated[int, typer.Option(min=4, help="Rounds measured of each size, after warm-up.")] = 30,
+    target: Annotated[int, typer.Option(min=1, help="Nodes to forecast.")] = 100,
+    gigabits: Annotated[float, typer.Option(min=0.001, help="Bandwidth of the forecast's network, Gbit/s.")] = 10.0,
+    latency_ms: Annotated[float, typer.Option(min=0.0, help="From a call to its answer in that network.")] = 0.5,
+    as_json: AsJson = False,
+) -> None:
+    """Measure a round's overhead on clusters of many raylets here, and model that of a larger one."""
+    numbers = _ascending(nodes)
+    from experiments.ray_runtime import prepare_environment
+
+    prepare_environment(verbose=False)
+    from experiments.bench.cost_model import Network
+    from experiments.bench.scaling_bench import measure_scaling, report_lines
+
+    network = Network(gigabits_per_second=gigabits, latency_seconds=latency_ms / 1000)
+    report = measure_scaling(numbers, clients, rounds, target, network, note=_tell)
+    if as_json:
+        from experiments.cli.console import show_json
+
+        show_json(report.model_dump())
+        return
+    print("\n".join(report_lines(report)))
+
+
+def _ascending(text: str) -> list[int]:
+    """Read `1,2,4`."""
+    from engine.errors import ConfigurationError
+
+    try:
+        numbers = [int(part) for part in text.split(",")]
+    except ValueError:
+        numbers = []
+    if not numbers or numbers[0] < 1 or numbers != sorted(set(numbers)):
+        raise ConfigurationError(f"--nodes must be ascending numbers >= 1, such as 1,2,4, got {text!r}")
+    return numbers
+
+
+def _tell(line: str) -> None:
+    """Show progress where it is no part of the result."""
+    import sys
+
+    print(f"fedscout: {line}", file=sys.stderr, flush=True)

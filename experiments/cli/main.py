@@ -1,25 +1,31 @@
 """`fedscout`: the commands, and what happens to their errors.
 
 Nothing heavy is imported here, so that help and mistakes are answered at once. Exit codes: 0 done; 1 a defect of the
-program or of a library; 2 something the user can mend, one line each on standard error; 130 interrupted.
+program or of a library, or a study that can't go on now; 2 something the user can mend, one line each on standard
+error; 128 + number ended by a signal (130 Ctrl-C, 143 SIGTERM, 129 SIGHUP).
 """
 
 from __future__ import annotations
 
+import errno
+import signal
 import sys
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from experiments.cli import bench, detect, keys, run, search, strategies, train, trials
+from experiments.cli import bench, detect, keys, run, search, strategies, sweep, train, trials
 from experiments.package_roots import check_package_roots, own_packages_first
 
 if TYPE_CHECKING:
     import click
 
+FAILED = 1
 USER_ERROR = 2
 INTERRUPTED = 130
+NOT_NOW = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO)
 
 app = typer.Typer(
     name="fedscout",
@@ -33,6 +39,7 @@ app = typer.Typer(
 app.command()(run.run)
 app.command()(detect.detect)
 app.command()(search.search)
+app.command()(sweep.sweep)
 app.command()(train.train)
 app.command()(strategies.strategies)
 app.command()(trials.trials)
@@ -57,37 +64,60 @@ def _options(
     """What may stand before a command."""
 
 
-def _exit_code(arguments: Sequence[str] | None) -> int:
-    """Run one command line."""
+def _exit_code(arguments: Sequence[str] | None, signals: Sequence[int]) -> int:
+    """Run one command line.
+
+    Args:
+        arguments: Of the command line.
+        signals: Those that have come; filled by their handler.
+    """
     import click
 
-    from engine.errors import EngineError, UserError
+    from experiments.orderly_end import how_it_ended
 
+    lines: Sequence[str] = ()
     try:
         check_package_roots()
         given = None if arguments is None else list(arguments)
         code = app(args=given, prog_name="fedscout", standalone_mode=False)
+        sys.stdout.flush()
     except click.exceptions.NoArgsIsHelpError as error:
         error.show()
         return 0
-    except click.ClickException as error:
-        print(f"fedscout: {_one_line(error)}", file=sys.stderr)
-        return error.exit_code
-    except UserError as error:
-        for fault in error.faults:
-            print(f"fedscout: {fault}", file=sys.stderr)
-        return USER_ERROR
-    except EngineError as error:
-        print(f"fedscout: {error}; what finished is in the log, and the same command goes on", file=sys.stderr)
-        return 1
-    except (KeyboardInterrupt, click.exceptions.Abort):
-        code = INTERRUPTED
     except BrokenPipeError:
         sys.stderr.close()
         return 1
-    if code == INTERRUPTED:  # which typer makes of Ctrl-C
-        print("fedscout: interrupted; the same command goes on where this one stopped", file=sys.stderr)
+    except (Exception, KeyboardInterrupt) as error:
+        code, lines = (INTERRUPTED, ()) if signals else _told(error)  # what a signal has caused looks like anything
+    if code == INTERRUPTED:  # which typer makes of a KeyboardInterrupt
+        code, line = how_it_ended(next(iter(signals), signal.SIGINT))
+        lines = [line]
+    for line in lines:
+        with suppress(OSError):  # the terminal may be gone
+            print(f"fedscout: {line}", file=sys.stderr)
     return code if isinstance(code, int) else 0
+
+
+def _told(error: BaseException) -> tuple[int, Sequence[str]]:
+    """Return exit code and lines for an error that is none of the program's own; raise it again if it is one."""
+    import click
+
+    from engine.errors import EngineError, UserError
+
+    match error:
+        case click.ClickException():
+            return error.exit_code, [_one_line(error)]
+        case UserError():
+            return USER_ERROR, error.faults
+        case EngineError():
+            return FAILED, [f"{error}; what finished is in the log, and the same command goes on"]
+        case KeyboardInterrupt() | click.exceptions.Abort():
+            return INTERRUPTED, ()
+        case OSError() if error.errno in NOT_NOW:
+            with suppress(OSError):  # what could not be printed would be tried again at exit
+                sys.stdout.close()
+            return FAILED, [f"{error.filename or 'standard output'} can't be written: {error.strerror}"]
+    raise error
 
 
 def _one_line(error: click.ClickException) -> str:
@@ -105,7 +135,11 @@ def main(arguments: Sequence[str] | None = None) -> None:
         arguments: In place of the process's own.
     """
     own_packages_first()
-    sys.exit(_exit_code(arguments))
+    from experiments.orderly_end import ended_by_signals
+
+    with ended_by_signals() as signals:
+        code = _exit_code(arguments, signals)
+    sys.exit(code)
 
 
 if __name__ == "__main__":

@@ -40,13 +40,18 @@ def read_settings(settings: list[str] | None, file: Path | None, verbose: bool) 
     Raises:
         ConfigurationError: With every fault that was found.
     """
+    prepare(verbose)
+    from experiments.config import load_config
+
+    return load_config(settings or [], file)
+
+
+def prepare(verbose: bool) -> None:
+    """Prepare the process, before anything heavy is imported."""
     from experiments.ray_runtime import prepare_environment
 
     prepare_environment(verbose)
     _show_own_messages()
-    from experiments.config import load_config
-
-    return load_config(settings or [], file)
 
 
 def _show_own_messages() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 from typing import Annotated
 
@@ -22,12 +23,16 @@ def trials(
     if not folder.is_dir() or not any(folder.glob("*.parquet")):
         raise LogError(f"the folder must hold a study's log, got {out} without any trials/*.parquet")
     import pandas as pd
-    from pyarrow import ArrowException
 
-    try:
-        table = pd.read_parquet(folder).sort_values("trial")[COLUMNS]
-    except (ArrowException, KeyError, OSError) as error:
-        raise LogError(f"the log in {folder} must be readable: {str(error).splitlines()[0]}") from error
+    from engine.trial_log import read_columns
+    from experiments.run_folder import stored_claim
+
+    rows, faults = read_columns(folder, COLUMNS, (stored_claim(out) or {}).get("config_hash"))
+    if not rows:
+        raise LogError(f"the log in {folder} must be readable: {next(iter(faults.values()))}")
+    for path, reason in faults.items():
+        print(f"fedscout: {path} can't be used and is left out ({reason})", file=sys.stderr)
+    table = pd.DataFrame(rows)[COLUMNS]
     if as_json:
         print(table.to_json(orient="records", indent=2))
         return

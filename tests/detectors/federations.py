@@ -11,6 +11,7 @@ from flwr.app import ConfigRecord, Message
 from scipy.special import softmax
 
 from detectors import CLIENT_QUERIES
+from detectors.outliers import InitialVectors
 from engine.client_host import ClientHost
 from engine.federation import ClientTransform, Federation, FloatArray, IntArray, Partition, Samples
 from engine.grid import HostGrid
@@ -113,18 +114,33 @@ def gaussian_clients(sizes: Sequence[int], num_features: int = 6, seed: int = 0)
 
 
 class RecordingGrid(LocalGrid):
-    """A local grid that keeps what it was asked: (type, clients, configuration) of each sending."""
+    """A local grid that keeps what it was asked.
+
+    Attributes:
+        exchanges: Of each push, its contents: (type, clients, configuration), in the order of the messages.
+    """
 
     def __init__(self, source: Federation) -> None:
         super().__init__(source, CLIENT_QUERIES)
-        self.sent: list[tuple[str, tuple[int, ...], dict[str, Any]]] = []
+        self.exchanges: list[list[tuple[str, tuple[int, ...], dict[str, Any]]]] = []
 
-    def send_and_receive(self, messages: Iterable[Message], *, timeout: float | None = None) -> Iterable[Message]:
+    @property
+    def sent(self) -> list[tuple[str, tuple[int, ...], dict[str, Any]]]:
+        """All contents, whatever exchange they were part of."""
+        return [content for contents in self.exchanges for content in contents]
+
+    def push_messages(self, messages: Iterable[Message]) -> Iterable[str]:
         messages = list(messages)
+        contents: dict[int, list[Message]] = {}
+        for message in messages:
+            contents.setdefault(id(message.content), []).append(message)
+        self.exchanges.append([self._asked(group) for group in contents.values()])
+        return super().push_messages(messages)
+
+    def _asked(self, messages: list[Message]) -> tuple[str, tuple[int, ...], dict[str, Any]]:
         config = next(iter(messages[0].content.config_records.values()), ConfigRecord())
         receivers = tuple(client_of(message.metadata.dst_node_id) for message in messages)
-        self.sent.append((messages[0].metadata.message_type, receivers, dict(config)))
-        return super().send_and_receive(messages, timeout=timeout)
+        return messages[0].metadata.message_type, receivers, dict(config)
 
 
 class SpreadGrid(LocalGrid):
@@ -133,3 +149,8 @@ class SpreadGrid(LocalGrid):
     def __init__(self, source: Federation, num_hosts: int) -> None:
         self.host = ClientHost(source, CLIENT_QUERIES)
         HostGrid.__init__(self, self.host.facts(), num_hosts=num_hosts)
+
+
+def initial_vectors(grid: LocalGrid) -> InitialVectors:
+    """Return what gives the grid's initial models."""
+    return lambda seeds: [grid.initial_vector(seed) for seed in seeds]

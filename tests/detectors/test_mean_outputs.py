@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from detectors.conversation import hold
 from detectors.mean_outputs import mean_output, measure_output_divergence
 from engine.local_grid import LocalGrid
 from engine.queries import QueryInputs
@@ -33,17 +34,17 @@ def test_equal_clients_have_none_and_opposite_clients_the_entropy_of_their_mixtu
     labels = np.zeros(40, np.int64)
     equal = LocalGrid(federation([(rows, labels), (rows, labels)]), CLIENT_QUERIES)
     model = linear_outputs(equal, 3, 1.0)
-    assert measure_output_divergence(equal, (0, 1), model) == 0.0
+    assert hold(equal, measure_output_divergence((0, 1), model)) == 0.0
 
     # Client 0 has zeros (outputs 1/2, 1/2), client 1 large first features (outputs 1, 0). With M = (3/4, 1/4):
     # JS = H(M) - H(1/2, 1/2) / 2 = 0.811278 - 0.5 bits.
     high = np.zeros((40, 3), np.float32)
     high[:, 0] = 100.0
     opposite = LocalGrid(federation([(np.zeros_like(high), labels), (high, labels)]), CLIENT_QUERIES)
-    assert measure_output_divergence(opposite, (0, 1), model) == pytest.approx(0.311278, abs=1e-6)
+    assert hold(opposite, measure_output_divergence((0, 1), model)) == pytest.approx(0.311278, abs=1e-6)
 
 
 def test_one_answer_is_no_divergence() -> None:
     rows, labels = np.ones((10, 3), np.float32), np.zeros(10, np.int64)
     grid = LocalGrid(federation([(rows, labels), (rows[:2], labels[:2])]), CLIENT_QUERIES)
-    assert measure_output_divergence(grid, (0, 1), linear_outputs(grid, 3, 1.0)) is None
+    assert hold(grid, measure_output_divergence((0, 1), linear_outputs(grid, 3, 1.0))) is None

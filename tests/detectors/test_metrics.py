@@ -108,16 +108,36 @@ def test_wasserstein_equals_scipys(p: np.ndarray, q: np.ndarray) -> None:
     assert metrics.wasserstein(p, q, 0.3) == pytest.approx(wasserstein_distance(middles, middles, p, q), abs=1e-12)
 
 
-def test_pairwise_means_are_means_over_pairs() -> None:
-    shares = metrics.distribution(np.random.default_rng(0).integers(1, 50, (5, 7)))
-    pairs = [(shares[i], shares[j]) for i in range(5) for j in range(i)]
+@pytest.mark.parametrize("num_clients", [2, 5, metrics.FEW_CLIENTS, metrics.FEW_CLIENTS + 1])
+def test_pairwise_means_are_means_over_pairs(num_clients: int) -> None:
+    shares = metrics.distribution(np.random.default_rng(0).integers(1, 50, (num_clients, 7)))
+    pairs = [(shares[i], shares[j]) for i in range(num_clients) for j in range(i)]
     assert metrics.mean_pairwise_hellinger(shares) == pytest.approx(
-        np.mean([metrics.hellinger(p, q) for p, q in pairs])
+        np.mean([metrics.hellinger(p, q) for p, q in pairs]), rel=1e-12
     )
     assert metrics.mean_pairwise_wasserstein(shares, 0.2) == pytest.approx(
-        np.mean([metrics.wasserstein(p, q, 0.2) for p, q in pairs])
+        np.mean([metrics.wasserstein(p, q, 0.2) for p, q in pairs]), rel=1e-12
     )
     assert metrics.output_divergence(shares) == pytest.approx(np.mean([metrics.js_divergence(p, q) for p, q in pairs]))
+
+
+@pytest.mark.parametrize("num_clients", [4, metrics.FEW_CLIENTS + 1])
+def test_pairwise_means_of_many_features_are_those_of_each(num_clients: int) -> None:
+    shares = metrics.distribution(np.random.default_rng(1).integers(0, 9, (2, 3, num_clients, 6)))
+    hellinger = metrics.mean_pairwise_hellinger(shares)
+    wasserstein = metrics.mean_pairwise_wasserstein(shares, 0.5)
+    assert hellinger.shape == wasserstein.shape == (2, 3)
+    for index in np.ndindex(2, 3):
+        assert hellinger[index] == pytest.approx(float(metrics.mean_pairwise_hellinger(shares[index])), rel=1e-14)
+        alone = float(metrics.mean_pairwise_wasserstein(shares[index], 0.5))
+        assert wasserstein[index] == pytest.approx(alone, rel=1e-14)
+
+
+@pytest.mark.parametrize("num_clients", [3, metrics.FEW_CLIENTS + 1])
+def test_pairwise_means_of_equal_clients_are_exactly_zero(num_clients: int) -> None:
+    equal = np.tile(metrics.distribution([3, 1, 0, 7]), (num_clients, 1))
+    assert metrics.mean_pairwise_hellinger(equal) == 0
+    assert metrics.mean_pairwise_wasserstein(equal, 0.2) == 0
 
 
 @pytest.mark.parametrize(

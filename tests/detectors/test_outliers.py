@@ -2,23 +2,26 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 import pytest
 
 from detectors import DetectionConfig
+from detectors.conversation import hold
 from detectors.outliers import (
     Comparison,
     compare_models,
-    compare_through_grid,
     decide_outliers,
     flag_distant,
     mean_distances,
     sketch,
+    train_and_compare,
 )
 from engine.messages import send_train, train_config
 from engine.seeds import integer
 from engine.training_config import LocalTraining
-from tests.detectors.federations import FlipLabels, RecordingGrid, federation, gaussian_clients
+from tests.detectors.federations import FlipLabels, RecordingGrid, federation, gaussian_clients, initial_vectors
 
 TRIANGLE = np.array([[0, 0], [3, 0], [0, 4]], dtype=np.float32)
 SETTINGS = DetectionConfig()
@@ -26,6 +29,11 @@ SETTINGS = DetectionConfig()
 
 def compared(*distances: float, diverged: tuple[int, ...] = ()) -> Comparison:
     return Comparison(dict(enumerate(distances)), dict(enumerate(distances)), diverged, np.zeros(1, np.float32))
+
+
+def told(comparison: Comparison | None) -> tuple[object, ...]:
+    assert comparison is not None
+    return comparison.distances, comparison.from_average, comparison.diverged, comparison.average.tobytes()
 
 
 def compare(vectors: np.ndarray, settings: DetectionConfig = SETTINGS) -> Comparison | None:
@@ -135,16 +143,19 @@ def test_many_clients_are_compared_in_projection() -> None:
 
 
 def test_messages_of_two_rounds() -> None:
-    """Each repetition: a merged first round, an individual second one, from its own seed and initial model."""
+    """Each repetition: a merged first round, an individual second one, from its own seed and initial model.
+
+    All repetitions' first rounds are one exchange, and all second ones another.
+    """
     source = federation(gaussian_clients([30, 40, 50]))
     grid = RecordingGrid(source)
     training = LocalTraining(learning_rate=0.1)
     settings = DetectionConfig(outlier_repetitions=2, outlier_min_flags=2)
-    comparisons = compare_through_grid(grid, (0, 1, 2), grid.initial_vector, training, settings, seed=3)
+    comparisons = hold(grid, train_and_compare((0, 1, 2), initial_vectors(grid), training, settings, seed=3))
 
-    rounds = [(config["seed"], config["server-round"], config["reply"]) for _, _, config in grid.sent]
+    rounds = [[(c["seed"], c["server-round"], c["reply"]) for _, _, c in contents] for contents in grid.exchanges]
     seeds = [integer(3, "outlier-repetition", repetition) for repetition in range(2)]
-    assert rounds == [(seed, r, reply) for seed in seeds for r, reply in ((1, "merged"), (2, "individual"))]
+    assert rounds == [[(seed, 1, "merged") for seed in seeds], [(seed, 2, "individual") for seed in seeds]]
     assert all(config["learning-rate"] == 0.1 for _, _, config in grid.sent)
 
     first = send_train(grid, grid.initial_vector(seeds[1]), train_config(training, seeds[1], 1, "individual"))
@@ -158,7 +169,7 @@ def test_messages_of_two_rounds() -> None:
 def test_more_rounds_are_merged_but_for_the_last() -> None:
     grid = RecordingGrid(federation(gaussian_clients([30, 40, 50])))
     settings = DetectionConfig(outlier_repetitions=1, outlier_min_flags=1, outlier_rounds=3)
-    compare_through_grid(grid, (0, 1, 2), grid.initial_vector, LocalTraining(), settings, seed=0)
+    hold(grid, train_and_compare((0, 1, 2), initial_vectors(grid), LocalTraining(), settings, seed=0))
     rounds = [(config["server-round"], config["reply"]) for _, _, config in grid.sent]
     assert rounds == [(1, "merged"), (2, "merged"), (3, "individual")]
 
@@ -166,17 +177,43 @@ def test_more_rounds_are_merged_but_for_the_last() -> None:
 def test_divergence_in_the_first_round_voids_the_repetition() -> None:
     grid = RecordingGrid(federation(gaussian_clients([30, 40, 50])))
 
-    def broken(seed: int) -> np.ndarray:
-        return np.full_like(grid.initial_vector(seed), np.nan)
+    def broken(seeds: Sequence[int]) -> list[np.ndarray]:
+        return [np.full_like(grid.initial_vector(seed), np.nan) for seed in seeds]
 
-    assert compare_through_grid(grid, (0, 1, 2), broken, LocalTraining(), SETTINGS, seed=0) == [None] * 5
+    assert hold(grid, train_and_compare((0, 1, 2), broken, LocalTraining(), SETTINGS, seed=0)) == [None] * 5
+
+
+def test_a_void_repetition_leaves_the_others_as_they_are() -> None:
+    grid = RecordingGrid(federation(gaussian_clients([30, 40, 50])))
+
+    def second_broken(seeds: Sequence[int]) -> list[np.ndarray]:
+        vectors = [grid.initial_vector(seed) for seed in seeds]
+        return [vectors[0], np.full_like(vectors[1], np.nan), *vectors[2:]]
+
+    whole = hold(grid, train_and_compare((0, 1, 2), initial_vectors(grid), LocalTraining(), SETTINGS, seed=0))
+    holed = hold(grid, train_and_compare((0, 1, 2), second_broken, LocalTraining(), SETTINGS, seed=0))
+    assert holed[1] is None
+    assert [told(c) for k, c in enumerate(holed) if k != 1] == [told(c) for k, c in enumerate(whole) if k != 1]
+
+
+def test_comparisons_do_not_depend_on_how_many_repetitions_are_held_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    grid = RecordingGrid(federation(gaussian_clients([30, 40, 50])))
+    together, exchanges = {}, {}
+    for held in (5, 2, 1):
+        monkeypatch.setattr("detectors.outliers.GROUP_BYTES", held * 3 * grid.initial_vector(0).nbytes)
+        grid.exchanges.clear()
+        compared = hold(grid, train_and_compare((0, 1, 2), initial_vectors(grid), LocalTraining(), SETTINGS, seed=0))
+        together[held] = [told(comparison) for comparison in compared]
+        exchanges[held] = [len(contents) for contents in grid.exchanges]
+    assert exchanges == {5: [5, 5], 2: [5, 2, 2, 1], 1: [5, 1, 1, 1, 1, 1]}
+    assert together[5] == together[2] == together[1]
 
 
 def test_a_client_with_flipped_labels_is_the_only_outlier() -> None:
     """Client 1 learns the opposite of the other three, so it is the farthest in every repetition."""
     source = federation(gaussian_clients([100] * 4), transforms={1: (FlipLabels(),)})
     grid = RecordingGrid(source)
-    comparisons = compare_through_grid(grid, (0, 1, 2, 3), grid.initial_vector, LocalTraining(), SETTINGS, seed=0)
+    comparisons = hold(grid, train_and_compare((0, 1, 2, 3), initial_vectors(grid), LocalTraining(), SETTINGS, seed=0))
     finding = decide_outliers(comparisons, SETTINGS)
     assert finding.flagged_clients == (1,)
     assert finding.client_values == {0: 0, 1: 5, 2: 0, 3: 0}

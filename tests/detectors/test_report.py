@@ -13,14 +13,14 @@ from detectors import DetectionConfig, Finding, HeterogeneityReport
 from detectors.detect import detect
 from detectors.report import name_clients
 from engine.training_config import LocalTraining
-from tests.detectors.federations import RecordingGrid, federation, gaussian_clients
+from tests.detectors.federations import RecordingGrid, federation, gaussian_clients, initial_vectors
 
 
 @pytest.fixture(scope="module")
 def report() -> HeterogeneityReport:
     """Of three clients that answer and one that may not."""
     grid = RecordingGrid(federation(gaussian_clients([20, 3, 40, 60])))
-    return detect(grid, grid.initial_vector, LocalTraining(), DetectionConfig(), seed=1)
+    return detect(grid, initial_vectors(grid), LocalTraining(), DetectionConfig(), seed=1)
 
 
 def test_json_round_trip(report: HeterogeneityReport) -> None:
@@ -48,7 +48,7 @@ def test_a_report_can_not_be_changed(report: HeterogeneityReport) -> None:
 
 
 def test_timings_are_apart(report: HeterogeneityReport) -> None:
-    assert set(report.timings) == {"label_skew", "feature_skew", "outliers", "metrics"}
+    assert set(report.timings) == {"clients", "label_skew", "feature_skew", "outliers", "metrics"}
     assert all(seconds >= 0 for seconds in report.timings.values())
     assert report.without_timings().timings == {}
     assert report.without_timings().model_dump(exclude={"timings"}) == report.model_dump(exclude={"timings"})

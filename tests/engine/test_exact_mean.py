@@ -36,7 +36,7 @@ def weighted_vectors(draw: st.DrawFn) -> tuple[list[FloatArray], list[int], int]
 def test_order_and_grouping_do_not_change_a_bit(case: tuple[list[FloatArray], list[int], int], random: object) -> None:
     vectors, weights, most = case
     scale = scale_for(most)
-    terms = [scale.scaled(vector, weight) for vector, weight in zip(vectors, weights, strict=True)]
+    terms = [scale.total(vector[None], [weight]) for vector, weight in zip(vectors, weights, strict=True)]
     reference = scale.mean(np.sum(terms, axis=0), sum(weights))
 
     random.shuffle(terms)
@@ -52,7 +52,7 @@ def test_the_mean_is_as_near_as_stated(case: tuple[list[FloatArray], list[int], 
     """Rounding each product: 2^-(b+1) a client over the weight; then half a float32 step."""
     vectors, weights, most = case
     scale = scale_for(most)
-    total = sum(scale.scaled(v, w) for v, w in zip(vectors, weights, strict=True))
+    total = sum(scale.total(v[None], [w]) for v, w in zip(vectors, weights, strict=True))
 
     result = scale.mean(np.asarray(total), sum(weights))
 
@@ -70,9 +70,22 @@ def test_integer_sums_are_python_s_sums(case: tuple[list[FloatArray], list[int],
     """No overflow: the same sum in integers without a width."""
     vectors, weights, most = case
     scale = scale_for(most)
-    terms = [scale.scaled(vector, weight) for vector, weight in zip(vectors, weights, strict=True)]
+    terms = [scale.total(vector[None], [weight]) for vector, weight in zip(vectors, weights, strict=True)]
 
     assert np.sum(terms, axis=0).tolist() == [sum(int(term[i]) for term in terms) for i in range(3)]
+
+
+@given(weighted_vectors(), st.booleans(), arrays(np.float32, 3, elements=st.floats(-8, 8, width=32)))
+def test_the_sum_of_rows_is_the_sum_of_each(
+    case: tuple[list[FloatArray], list[int], int], small: bool, received: FloatArray
+) -> None:
+    """Python's integers hold any sum; small values take the way over float64, large ones that over int64."""
+    vectors, weights, most = case
+    scale = ExactScale.of(received, most)
+    matrix = np.stack(vectors) * np.float32(2.0**-15 if small else 1)
+    terms = [scale.total(row[None], [weight]).tolist() for row, weight in zip(matrix, weights, strict=True)]
+
+    assert scale.total(matrix, weights).tolist() == [sum(column) for column in zip(*terms, strict=True)]
 
 
 @pytest.mark.parametrize("most", [1, 2, 3, 1023, 1024, 2**20 - 1, 2**20])
@@ -82,7 +95,7 @@ def test_the_largest_values_and_weights_do_not_overflow(most: int, sign: int) ->
     scale = scale_for(most)
     vector = np.array([sign * LIMIT], np.float32)
     halves = [most // 2, most - most // 2]
-    total = sum((scale.scaled(vector, weight) for weight in halves if weight), np.zeros(1, np.int64))
+    total = sum((scale.total(vector[None], [weight]) for weight in halves if weight), np.zeros(1, np.int64))
 
     assert scale.mean(total, most).tolist() == vector.tolist()
 
@@ -91,19 +104,19 @@ def test_the_largest_values_and_weights_do_not_overflow(most: int, sign: int) ->
 def test_the_mean_of_equal_vectors_is_that_vector(vector: FloatArray, weights: list[int]) -> None:
     """Multiples of 1/8 are multiples of 2^-b for any weight here, so nothing is rounded on the way."""
     scale = scale_for(sum(weights))
-    total = sum((scale.scaled(vector, weight) for weight in weights), np.zeros(4, np.int64))
+    total = sum((scale.total(vector[None], [weight]) for weight in weights), np.zeros(4, np.int64))
 
     assert np.array_equal(scale.mean(total, sum(weights)), vector)
 
 
 @pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf, 2.0**16, -(2.0**16), 3e38])
 def test_values_outside_the_sum_are_refused(value: float) -> None:
-    assert not scale_for(1).holds(np.array([0.0, value, 1.0], np.float32))
+    assert not scale_for(1).holds(np.array([[0.0, value, 1.0]], np.float32))[0]
 
 
 @pytest.mark.parametrize("value", [0.0, -0.0, LIMIT, -LIMIT, 1e-45])
 def test_values_inside_are_accepted(value: float) -> None:
-    assert scale_for(1).holds(np.array([value], np.float32))
+    assert scale_for(1).holds(np.array([[value]], np.float32))[0]
 
 
 def test_the_bits_follow_the_largest_total_weight() -> None:
@@ -120,12 +133,12 @@ def test_the_range_grows_with_the_received_model() -> None:
     assert exponents(received).tolist() == [0, 1, 1, 19, 0]  # |x| < 2^e; 3e5 is between 2^18 and 2^19
     scale = ExactScale.of(received, 1)
     grown = np.array([6e4, 1e5, -1e5, 3e10, 6e4], np.float32)
-    assert scale.holds(grown)
-    assert not scale_for(1).holds(grown)
+    assert scale.holds(grown[None])[0]
+    assert not scale_for(1).holds(grown[None])[0]
     for element in range(5):
         beyond = grown.copy()
         beyond[element] = 2.0 ** (16 + exponents(received)[element])
-        assert not scale.holds(beyond)
+        assert not scale.holds(beyond[None])[0]
 
 
 @given(weighted_vectors(), arrays(np.float32, 3, elements=st.floats(-(2.0**60), 2.0**60, width=32)))
@@ -136,8 +149,8 @@ def test_sums_do_not_overflow_and_are_as_near_in_every_range(
     scale = ExactScale.of(received, most)
     bits = fraction_bits(most) - exponents(received)
     large = [(vector * np.exp2(exponents(received))).astype(np.float32) for vector in vectors]
-    assert all(scale.holds(vector) for vector in large)
-    terms = [scale.scaled(vector, weight) for vector, weight in zip(large, weights, strict=True)]
+    assert all(scale.holds(vector[None])[0] for vector in large)
+    terms = [scale.total(vector[None], [weight]) for vector, weight in zip(large, weights, strict=True)]
     exact = [sum(int(term[i]) for term in terms) for i in range(3)]
     assert np.sum(terms, axis=0).tolist() == exact
     result = scale.mean(np.sum(terms, axis=0), sum(weights))

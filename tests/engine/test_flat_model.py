@@ -26,6 +26,37 @@ class Tied(nn.Module):
         return result
 
 
+class Viewing(nn.Module):
+    """Does what much code does behind a convolution, and what only works while channels come first in memory."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.convolution = nn.Conv2d(3, 4, 3)
+        self.normalisation = nn.BatchNorm2d(4)
+        self.last = nn.Linear(4 * 6 * 6, 2)
+
+    def forward(self, rows: torch.Tensor) -> torch.Tensor:
+        images: torch.Tensor = self.normalisation(self.convolution(rows))
+        result: torch.Tensor = self.last(images.view(len(rows), -1))
+        return result
+
+
+class ViewingInTraining(Viewing):
+    """Does so in training only."""
+
+    def forward(self, rows: torch.Tensor) -> torch.Tensor:
+        images: torch.Tensor = self.normalisation(self.convolution(rows))
+        result: torch.Tensor = self.last(images.view(len(rows), -1) if self.training else images.flatten(1))
+        return result
+
+
+def convolving() -> nn.Module:
+    """Has everything that a trial could leave changed: statistics, a count, and a layer that draws numbers."""
+    return nn.Sequential(
+        *(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4), nn.Dropout(0.5), nn.Flatten(), nn.Linear(4 * 6 * 6, 2)),
+    )
+
+
 @pytest.mark.parametrize("factory", [dense, normalised])
 def test_the_layout_is_the_state_of_the_module(factory: ModelFactory) -> None:
     """Parameters in order, then floating-point buffers; the integer count of batch norm is none of them."""
@@ -135,3 +166,39 @@ def test_making_a_model_leaves_torch_s_generator_alone() -> None:
     new_model(dense, 5)
 
     assert torch.equal(torch.get_rng_state(), before)
+
+
+@pytest.mark.parametrize(
+    ("factory", "row_shape", "expected"),
+    [
+        pytest.param(convolving, (3, 8, 8), torch.channels_last, id="convolutions"),
+        pytest.param(lambda: nn.Conv2d(1, 4, 3), (1, 8, 8), torch.channels_last, id="one channel"),
+        pytest.param(Viewing, (3, 8, 8), torch.contiguous_format, id="view"),
+        pytest.param(ViewingInTraining, (3, 8, 8), torch.contiguous_format, id="view in training"),
+        pytest.param(
+            lambda: nn.Sequential(nn.Flatten(), nn.Linear(192, 2)), (3, 8, 8), torch.contiguous_format, id="none"
+        ),
+        pytest.param(convolving, (5, 8, 8), torch.contiguous_format, id="images that do not fit"),
+        pytest.param(dense, (6,), torch.contiguous_format, id="no images"),
+    ],
+)
+def test_channels_come_last_where_the_module_convolves(
+    factory: ModelFactory, row_shape: tuple[int, ...], expected: torch.memory_format
+) -> None:
+    assert new_model(factory, 0).input_format(row_shape) is expected
+
+
+@pytest.mark.parametrize("factory", [convolving, Viewing, ViewingInTraining])
+@pytest.mark.parametrize("training", [True, False])
+def test_trying_a_format_leaves_no_trace(factory: ModelFactory, training: bool) -> None:
+    model = new_model(factory, 0)
+    vector, random_state = model.vector.clone(), torch.get_rng_state()
+    model.module.train(training)
+
+    model.input_format((3, 8, 8))
+
+    assert torch.equal(model.vector, vector)
+    assert model.module.state_dict().keys() & {"1.num_batches_tracked", "normalisation.num_batches_tracked"}
+    assert all(not buffer for buffer in model.module.buffers() if not buffer.is_floating_point())
+    assert all(part.training == training for part in model.module.modules())
+    assert torch.equal(torch.get_rng_state(), random_state)

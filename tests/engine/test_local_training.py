@@ -3,22 +3,67 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 
 import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
 
-from engine.client_rule import ClientRule
+from engine.client_rule import ClientRule, RuleInputs
 from engine.federation import FloatArray, ModelFactory, Samples
 from engine.flat_model import new_model
-from engine.local_training import ClientUpdate, batch_bounds, score_client, train_client
+from engine.local_training import ClientUpdate, batch_bounds, model_outputs, score_client, train_client
 from engine.training_config import LocalTraining
 from strategies.proximal import PROXIMAL_MU_KEY, ProximalTerm
 from tests.engine.choices import Participations, Variates
 from tests.engine.federations import dense, learnable_rows, linear, normalised, plain_model, plain_vector
 
 Penalty = Callable[[nn.Module], Tensor]
+IMAGE = (2, 12, 12)
+CONVOLUTION_ATOL = 1e-6
+"""Sums of the order of 1 in another order; float32 resolves 1.2e-7."""
+
+
+def convolving() -> nn.Module:
+    """Two convolutions with pooling; the first one's 4 * 2 * 3 * 3 + 4 = 76 parameters come first in the vector."""
+    return nn.Sequential(
+        *(nn.Conv2d(2, 4, 3), nn.ReLU(), nn.MaxPool2d(2), nn.Conv2d(4, 5, 2), nn.ReLU(), nn.MaxPool2d(2)),
+        *(nn.Flatten(), nn.Linear(20, 3)),
+    )
+
+
+class Viewing(nn.Module):
+    """A net of somebody's that calls `view` behind its convolution."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.convolution, self.last = nn.Conv2d(2, 4, 3), nn.Linear(400, 3)
+
+    def forward(self, rows: Tensor) -> Tensor:
+        result: Tensor = self.last(self.convolution(rows).relu().view(-1, 400))
+        return result
+
+
+@dataclass(frozen=True)
+class Frozen:
+    """A rule that knows the layout: the first tensor of the vector, 4 * 2 * 3 * 3 elements, keeps its second filter."""
+
+    def prepare(self, inputs: RuleInputs) -> None:
+        return None
+
+    def correct_gradient(self, prepared: None, weights: Tensor, gradient: Tensor) -> None:
+        gradient[18:36] = 0
+
+    def finish(self, prepared: None, weights: Tensor, num_steps: int) -> dict[str, Tensor]:
+        return {}
+
+
+def pictures(num_rows: int) -> Samples:
+    generator = np.random.default_rng(0)
+    features: FloatArray = generator.normal(size=(num_rows + 20, *IMAGE)).astype(np.float32)
+    labels = generator.integers(0, 3, num_rows + 20)
+    return Samples(features, labels, generator.permutation(num_rows + 20)[:num_rows])
 
 
 def samples(num_rows: int, one_class: bool = False) -> Samples:
@@ -226,6 +271,63 @@ def test_a_rule_that_changes_nothing_changes_nothing() -> None:
     )
 
 
+@pytest.mark.parametrize("factory", [convolving, Viewing])
+@pytest.mark.parametrize("settings", [{}, {"momentum": 0.9, "weight_decay": 0.05}], ids=str)
+def test_convolutions_are_trained_as_by_hand(factory: ModelFactory, settings: dict[str, float]) -> None:
+    """Images are arranged in memory as convolutions like them; by hand they are as they came."""
+    data = pictures(21)
+    training = LocalTraining(local_epochs=2, batch_size=8, learning_rate=0.05, **settings)
+
+    update = by_engine(factory, data, training)
+    vector, losses = by_hand(factory, data, training, [slice(0, 8), slice(8, 16), slice(16, 21)])
+
+    np.testing.assert_allclose(update.vector, vector, rtol=0, atol=CONVOLUTION_ATOL)
+    assert update.loss == pytest.approx(sum(loss * rows for loss, rows in losses) / 42, rel=1e-5)
+    assert np.abs(update.vector - start_vector(factory)).max() > 1e-2
+
+
+def test_a_rule_sees_convolutions_in_the_order_of_the_layout() -> None:
+    data, training = pictures(16), LocalTraining(local_epochs=2, batch_size=8, learning_rate=0.1)
+    slot = new_model(convolving, 0).layout.parameters[0]
+    assert slot.shape == (4, 2, 3, 3)
+
+    moved = np.abs(by_engine(convolving, data, training, Frozen()).vector - start_vector(convolving))
+    filters = moved[: slot.size].reshape(slot.shape).max(axis=(1, 2, 3))
+
+    assert filters[1] == 0
+    assert np.all(filters[[0, 2, 3]] > 1e-4)
+
+
+def test_convolutions_are_scored_as_by_hand() -> None:
+    data, received = pictures(40), start_vector(convolving)
+    outputs = plain_model(convolving, received).eval()(torch.from_numpy(data.features[data.rows])).detach()
+    labels = torch.from_numpy(data.labels[data.rows])
+    model = new_model(convolving, 0)
+    model.load(torch.from_numpy(received))
+
+    score = score_client(model, data)
+    softmax = np.concatenate(list(model_outputs(model, data, received)))
+
+    assert score.num_correct == int((outputs.argmax(1) == labels).sum())
+    assert score.loss_sum == pytest.approx(
+        nn.functional.cross_entropy(outputs, labels, reduction="sum").item(), rel=1e-5
+    )
+    np.testing.assert_allclose(softmax, outputs.softmax(1).numpy(), rtol=0, atol=CONVOLUTION_ATOL)
+
+
+@pytest.mark.parametrize("factory", [dense, convolving])
+def test_rows_copied_together_are_a_matter_of_speed(factory: ModelFactory, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Batches of 7 rows: copied one by one, in threes and all at once, the last one with a row of its own."""
+    data = samples(36) if factory is dense else pictures(36)
+    training = LocalTraining(local_epochs=2, batch_size=7, learning_rate=0.1)
+    vectors = []
+    for chunk in (5, 21, 512):
+        monkeypatch.setattr("engine.local_training.CHUNK_ROWS", chunk)
+        vectors.append(by_engine(factory, data, training).vector)
+
+    np.testing.assert_allclose(vectors[1:], [vectors[0]] * 2, rtol=0, atol=CONVOLUTION_ATOL)
+
+
 def test_a_score_counts_correct_rows_and_sums_losses(monkeypatch: pytest.MonkeyPatch) -> None:
     """The same sums whether the rows come in one piece or in chunks of seven."""
     data, received = samples(50), start_vector(dense)
@@ -235,8 +337,8 @@ def test_a_score_counts_correct_rows_and_sums_losses(monkeypatch: pytest.MonkeyP
     model = new_model(dense, 0)
     model.load(torch.from_numpy(received))
 
-    for chunk in (4096, 7):
-        monkeypatch.setattr("engine.local_training.EVALUATION_ROWS", chunk)
+    for chunk in (512, 7):
+        monkeypatch.setattr("engine.local_training.CHUNK_ROWS", chunk)
         score = score_client(model, data)
         assert score.num_examples == 50
         assert score.num_correct == int((outputs.argmax(1) == labels).sum())

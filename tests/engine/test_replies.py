@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+import weakref
 from dataclasses import replace
 
 import numpy as np
@@ -41,8 +43,8 @@ def summed(results: TrainResults, uniform: bool) -> TrainResults:
     assert results.vectors is not None
     weights = [1 if uniform else int(ROWS[client]) for client in results.clients]
     pairs = list(zip(results.vectors, weights, strict=True))
-    good = [SCALE.scaled(vector, weight) for vector, weight in pairs if SCALE.holds(vector)]
-    bad = [c for c, (vector, _) in zip(results.clients, pairs, strict=True) if not SCALE.holds(vector)]
+    good = [SCALE.total(vector[None], [weight]) for vector, weight in pairs if SCALE.holds(vector[None])[0]]
+    bad = [c for c, (vector, _) in zip(results.clients, pairs, strict=True) if not SCALE.holds(vector[None])[0]]
     return replace(results, vectors=None, total=np.sum(good, axis=0, initial=0, dtype=np.int64), diverged=bad)
 
 
@@ -152,3 +154,25 @@ def test_named_arrays_are_the_flat_ones_cut_up() -> None:
     assert {name: array.shape for name, array in arrays.items()} == {"w": (2, 2), "b": (1,)}
     assert np.array_equal(LAYOUT.join(arrays), flat[2]["arrays"]["flat"].numpy())
     assert named[2]["metrics"] == flat[2]["metrics"]
+
+
+def test_a_strategy_that_writes_into_a_reply_changes_no_other() -> None:
+    every = vectors()
+    contents, _ = TrainReplies(FACTS, "num-examples").train(RECEIVED, False, False, [individual([0, 1], every[:2])])
+    contents[0]["arrays"]["flat"].numpy()[:] = 0
+    for client in (0, 1):
+        assert np.array_equal(contents[client]["arrays"]["flat"].numpy(), vectors()[client])
+    assert np.array_equal(every, vectors())
+
+
+@pytest.mark.parametrize("is_named", [True, False])
+def test_a_reply_that_is_kept_does_not_keep_the_other_clients(is_named: bool) -> None:
+    """A host's answer is one matrix, in shared memory on Ray: it must be freed with the round."""
+    results = [individual([0, 1, 2], vectors()[:3].copy())]
+    contents, _ = TrainReplies(FACTS, "num-examples").train(RECEIVED, False, is_named, results)
+    kept, matrix = contents.pop(1), weakref.ref(results[0].vectors)
+    contents.clear()
+    results.clear()
+    gc.collect()
+    assert matrix() is None
+    assert np.array_equal(np.concatenate([a.numpy().ravel() for a in kept["arrays"].values()]), vectors()[1])

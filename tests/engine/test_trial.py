@@ -215,7 +215,35 @@ def test_a_strategy_sees_evaluation_if_it_asks_to(host: ClientHost, asks: bool) 
     for (_, metrics), record_ in zip(Evaluating.seen, result.rounds, strict=False):
         assert metrics is not None
         assert metrics["accuracy"] == pytest.approx(record_.accuracy, rel=1e-12)
-    assert [method for method, _ in grid.calls_made].count("evaluate") == 3
+    assert [method for method, _ in grid.calls_made].count("evaluate") == (3 if asks else 1)
+
+
+@pytest.mark.parametrize("num_sampled", [2, len(SIZES)])
+@pytest.mark.parametrize("fails", [False, True])
+def test_scores_that_come_with_the_next_training_are_those_of_a_trip_of_their_own(
+    host: ClientHost, num_sampled: int, fails: bool
+) -> None:
+    """A strategy that sees the evaluation has every model scored at once; nobody's rounds may tell the difference."""
+    results = []
+    for asks in (False, True):
+        kind = FailingLate if fails else FedAvg
+        choice = Choice(kind, wants=EngineNeeds(replies="merged", sees_evaluation=asks))
+        results.append(result_of(spec_of(choice, num_sampled=num_sampled, num_rounds=5), host))
+
+    first, second = results
+    assert len(first.rounds) == (2 if fails else 5)
+    assert (first.status, first.error, first.rounds) == (second.status, second.error, second.rounds)
+
+
+class FailingLate(FedAvg):
+    """Raises when it is to configure round 3."""
+
+    def configure_train(
+        self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
+    ) -> Iterable[Message]:
+        if server_round == 3:
+            raise RuntimeError("no third round")
+        return super().configure_train(server_round, arrays, config, grid)
 
 
 # -- failures --------------------------------------------------------------------------------------------------------

@@ -16,6 +16,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from engine.errors import EngineError
 from engine.trial_log import TrialLog, TrialRecord, log_schema
 
 PARAMETERS = {"server_momentum": "float", "num_malicious": "int", "mode": "str"}
@@ -150,7 +151,7 @@ def test_a_crash_in_writing_leaves_no_file(tmp_path: Path, monkeypatch: pytest.M
 
     with monkeypatch.context() as patch:
         patch.setattr(pq, "write_table", crash)
-        with pytest.raises(OSError, match="disk full"):
+        with pytest.raises(EngineError, match=r"00004-0123456789ab\.parquet can't be written: disk full$"):
             log.append(RECORD)
 
     assert files_below(tmp_path) == ["trials/00000-fedcba987654.parquet"]

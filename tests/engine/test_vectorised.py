@@ -14,9 +14,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
-from engine.backends import BLOCK_CLIENTS, MAX_VECTORISED_PARAMETERS, Trainer
+from engine.backends import MAX_VECTORISED_PARAMETERS, MOST_CLIENTS, Trainer
 from engine.client_rule import RuleInputs
-from engine.dense_stack import DenseStack
+from engine.dense_stack import DenseStack, loss_and_gradient
 from engine.federation import FloatArray, IntArray, Samples
 from engine.flat_model import FlatModel, new_model
 from engine.local_training import ClientUpdate, ClientWork, train_client
@@ -140,7 +140,7 @@ def test_gradient_is_autograd_s_and_padding_weighs_nothing() -> None:
     shares = torch.stack([(torch.arange(8) < size).double() / size for size in sizes])
     gradient = torch.empty_like(vectors)
     targets = nn.functional.one_hot(labels, 3) * shares.unsqueeze(2)
-    losses = stack.loss_and_gradient(vectors, rows, targets, shares.unsqueeze(2), gradient)
+    losses = loss_and_gradient(stack.views(vectors, gradient), rows, targets, shares.unsqueeze(2))
     for client, size in enumerate(sizes):
         module = dense().double()
         start = 0
@@ -188,13 +188,11 @@ def test_a_tied_layer_is_no_stack() -> None:
     assert DenseStack.of(module, FlatModel(module).layout) is None
 
 
-@given(num_rows=st.integers(1, 2000), batch_size=st.integers(1, 1999), step=st.sampled_from([1, 2, 4, 8, 16]))
-def test_padding_holds_the_batch_and_wastes_little(num_rows: int, batch_size: int, step: int) -> None:
-    num_rows = min(num_rows, batch_size + 1)
-    padded = padded_rows(num_rows, batch_size, step)
-    assert padded >= num_rows
+@given(num_rows=st.integers(1, 2000), step=st.sampled_from([1, 2, 4, 8, 16]))
+def test_padding_holds_the_batch_and_wastes_little(num_rows: int, step: int) -> None:
+    padded = padded_rows(num_rows, step)
+    assert 0 <= padded - num_rows < max(step, 8)
     assert padded % step == 0
-    assert padded < num_rows + 32 or padded < batch_size + step
 
 
 @pytest.mark.parametrize(("widths", "step"), [((64, 32, 16), 1), ((254, 64, 32, 2), 8), ((11, 64, 32, 7), 16)])
@@ -210,7 +208,8 @@ def test_rows_of_every_layer_fill_whole_cache_lines(widths: tuple[int, ...], ste
 def trained(trainer: Trainer, every: Sequence[ClientWork], **arguments: Any) -> dict[int, ClientUpdate | Exception]:
     settings = {"rule": None, "config": {}, "initial_loss": False, "backend": "auto", **arguments}
     received = new_model(dense, 0).vector
-    return {work.client: update for work, update in trainer.train(received, every, TRAININGS["plain"], **settings)}
+    blocks = trainer.train(received, every, TRAININGS["plain"], **settings)
+    return {work.client: update for block in blocks for work, update in block}
 
 
 def vector_of(update: ClientUpdate | Exception) -> FloatArray:
@@ -231,7 +230,7 @@ def test_trainer_takes_blocks_for_small_stacks_and_the_loop_on_request_or_for_ot
 
 
 def test_more_clients_than_a_block_holds() -> None:
-    sizes = tuple(5 + client % 40 for client in range(BLOCK_CLIENTS * 2 + 3))
+    sizes = tuple(5 + client % 40 for client in range(MOST_CLIENTS * 2 + 3))
     together = trained(Trainer(new_model(dense, 9)), works(sizes))
     last = trained(Trainer(new_model(dense, 9)), works(sizes)[-1:])
     assert sorted(together) == list(range(len(sizes)))
@@ -252,7 +251,7 @@ def test_initial_loss_is_that_of_the_loop() -> None:
         ours, theirs = block[client], loop[client]
         assert isinstance(ours, ClientUpdate)
         assert isinstance(theirs, ClientUpdate)
-        assert ours.initial_loss == theirs.initial_loss
+        assert ours.initial_loss == pytest.approx(theirs.initial_loss, abs=TOLERANCE)
         assert ours.initial_loss is not None
 
 

@@ -248,6 +248,7 @@ OTHER_VALUES = {
     "training.momentum": "0.5",
     "training.weight_decay": "0.1",
     "training.learning_rate": "0.3",
+    "training.round_timeout_seconds": "30",
     "training.trial_timeout_seconds": "5",
     "detection.outlier_min_flags": "3",
     "detection.label_threshold": "0.3",

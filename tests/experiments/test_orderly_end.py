@@ -11,7 +11,7 @@ from contextlib import suppress
 
 import pytest
 
-from experiments.orderly_end import children_ended_by, interruption_held_back
+from experiments.orderly_end import children_ended_by, signals_held_back
 
 SLEEPER = [sys.executable, "-c", "import time; time.sleep(600)"]
 PARENT_OF_SLEEPER = [
@@ -25,7 +25,7 @@ def test_an_interruption_takes_effect_after_the_block() -> None:
     steps = []
 
     def work() -> None:
-        with interruption_held_back():
+        with signals_held_back():
             os.kill(os.getpid(), signal.SIGINT)
             steps.append("whole block")
         steps.append("never")
@@ -37,14 +37,14 @@ def test_an_interruption_takes_effect_after_the_block() -> None:
 
 def test_without_an_interruption_nothing_changes() -> None:
     handler = signal.getsignal(signal.SIGINT)
-    with interruption_held_back():
+    with signals_held_back():
         assert signal.getsignal(signal.SIGINT) is not handler
     assert signal.getsignal(signal.SIGINT) is handler
 
 
 def test_an_error_of_the_block_comes_through() -> None:
     handler = signal.getsignal(signal.SIGINT)
-    with pytest.raises(ZeroDivisionError), interruption_held_back():
+    with pytest.raises(ZeroDivisionError), signals_held_back():
         raise ZeroDivisionError
     assert signal.getsignal(signal.SIGINT) is handler
 
@@ -53,7 +53,7 @@ def test_other_threads_may_use_it() -> None:
     done = []
 
     def work() -> None:
-        with interruption_held_back():
+        with signals_held_back():
             done.append(True)
 
     thread = threading.Thread(target=work)

@@ -1,9 +1,10 @@
-"""A process that has Ray already keeps it."""
+"""A process that has Ray already keeps it; an address of another kind is refused."""
 
 from __future__ import annotations
 
 import pytest
 
+from engine.errors import ConfigurationError
 from experiments.engine_config import EngineConfig
 from experiments.ray_runtime import ray_runtime
 
@@ -18,3 +19,11 @@ def test_a_connection_that_was_there_before_is_used_and_kept() -> None:
         assert found.get_runtime_context().get_node_id() == node
     assert ray.is_initialized()
     assert ray.get_runtime_context().get_node_id() == node
+
+
+def test_a_ray_client_address_is_refused_at_once_with_the_way_that_works() -> None:
+    with (
+        pytest.raises(ConfigurationError, match=r"got 'ray://192\.0\.2\.1:10001': from outside .* submit .* as a job"),
+        ray_runtime(EngineConfig(address="ray://192.0.2.1:10001")),
+    ):
+        pytest.fail("there is no such cluster")

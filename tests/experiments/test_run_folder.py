@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import os
+import socket
 import subprocess
 import sys
 from collections.abc import Callable
@@ -12,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from engine.errors import DataError, LogError
+from engine.errors import DataError, EngineError, LogError
 from experiments.config import StudyConfig, load_config
 from experiments.run_folder import default_folder, differences, open_run_folder
 from experiments.versions import versions
@@ -88,13 +89,14 @@ def test_a_folder_in_use_is_refused_until_its_process_is_gone(tmp_path: Path) ->
     try:
         assert holder.stdout is not None
         assert holder.stdout.readline() == "open\n"
-        assert refusal(tmp_path) == f"{tmp_path} is in use by process {holder.pid}"
+        assert refusal(tmp_path) == f"{tmp_path} is in use by process {holder.pid} on {socket.gethostname()}"
         assert (tmp_path / "config.json").is_file()
     finally:
         holder.kill()
         holder.communicate()
     with open_run_folder(tmp_path, CONFIG):
-        assert (tmp_path / ".lock").read_text() == str(os.getpid())
+        assert (tmp_path / ".lock").read_text().split()[:2] == [str(os.getpid()), socket.gethostname()]
+    assert (tmp_path / ".lock").read_text() == ""
 
 
 def test_another_configuration_is_refused_and_what_differs_is_named(tmp_path: Path) -> None:
@@ -203,7 +205,7 @@ def test_a_json_file_appears_at_once_or_not_at_all(tmp_path: Path, monkeypatch: 
 
         with monkeypatch.context() as patch:
             patch.setattr(os, "fsync", crash)
-            with pytest.raises(OSError, match="no space"):
+            with pytest.raises(EngineError, match=r"result\.json can't be written: no space left on device$"):
                 folder.write_json("result.json", {"value": 2})
         with pytest.raises(ValueError, match="JSON"):  # JSON knows no infinity
             folder.write_json("result.json", {"value": float("inf")})

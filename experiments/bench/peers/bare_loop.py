@@ -1,0 +1,56 @@
+"""The plain loop over clients: PyTorch, one process, one thread, nothing of a federation but the mean."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor, nn
+
+from .work import WARM_UP_ROUNDS, Task, client_tensors, initial_model, model, num_correct, read_task, report, train_epoch
+
+Rows = tuple[Tensor, Tensor]
+
+
+def one_round(global_net: nn.Module, local_net: nn.Module, clients: Sequence[Rows]) -> float:
+    """Train every client, average, score every client.
+
+    Args:
+        global_net: Gets the new global model.
+        local_net: Scratch net, overwritten.
+        clients: Features and labels of each.
+
+    Returns:
+        The new model's share of right answers.
+    """
+    received = global_net.state_dict()
+    total = {name: torch.zeros_like(value) for name, value in received.items()}
+    num_rows = sum(len(labels) for _, labels in clients)
+    for features, labels in clients:
+        local_net.load_state_dict(received)
+        train_epoch(local_net, features, labels)
+        for name, value in local_net.state_dict().items():
+            total[name].add_(value, alpha=len(labels) / num_rows)
+    global_net.load_state_dict(total)
+    return sum(num_correct(global_net, *rows) for rows in clients) / num_rows
+
+
+def main(task: Task) -> None:
+    """Time the rounds."""
+    global_net, local_net = initial_model(task.name), model(task.name)
+    clients = [client_tensors(task.name, client, task.samples) for client in range(task.clients)]
+    begun_with = {name: value.clone() for name, value in global_net.state_dict().items()}
+    for _ in range(WARM_UP_ROUNDS):
+        one_round(global_net, local_net, clients)
+    global_net.load_state_dict(begun_with)
+    ends = [time.perf_counter()]
+    accuracy = float("nan")
+    for _ in range(task.rounds):
+        accuracy = one_round(global_net, local_net, clients)
+        ends.append(time.perf_counter())
+    report([after - before for before, after in zip(ends, ends[1:], strict=False)], accuracy, ["torch"])
+
+
+if __name__ == "__main__":
+    main(read_task())

@@ -1,0 +1,152 @@
+"""The work that is timed: data, model and local training of every client, for us and our peers alike.
+
+A round is: every client trains one epoch of plain SGD from the global model, the models are averaged by row count, and
+every client scores the new model on its own training data. `dense` is a 254-64-32-2 net on normal features, `lenet`
+LeNet-5 on 3 x 32 x 32 images of 10 classes. Labels are the largest of fixed random linear functions of the row, so they
+can be learned.
+
+Needs numpy, and torch where tensors or a model are asked for.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from importlib.metadata import version
+from math import prod
+from typing import TYPE_CHECKING, Any, Literal
+
+import numpy as np
+import numpy.typing as npt
+
+if TYPE_CHECKING:
+    from torch import Tensor, nn
+
+WorkName = Literal["dense", "lenet"]
+
+BATCH_SIZE = 32
+LEARNING_RATE = 0.01
+HIDDEN = (64, 32)
+"""Hidden layers of the dense net."""
+
+FEATURE_SHAPES: dict[WorkName, tuple[int, ...]] = {"dense": (254,), "lenet": (3, 32, 32)}
+NUM_CLASSES: dict[WorkName, int] = {"dense": 2, "lenet": 10}
+
+LABEL_SEED = 10**6
+MODEL_SEED = 0
+WARM_UP_ROUNDS = 2
+
+
+def client_rows(name: WorkName, client: int, num_samples: int) -> tuple[npt.NDArray[np.float32], npt.NDArray[np.int64]]:
+    """Return a client's features, shape `(samples, …)`, and labels."""
+    shape = FEATURE_SHAPES[name]
+    features = np.random.default_rng(client).normal(size=(num_samples, *shape)).astype(np.float32)
+    directions = np.random.default_rng(LABEL_SEED).normal(size=(prod(shape), NUM_CLASSES[name]))
+    labels = (features.reshape(num_samples, -1) @ directions).argmax(axis=1)
+    return features, labels.astype(np.int64)
+
+
+def client_tensors(name: WorkName, client: int, num_samples: int) -> tuple[Tensor, Tensor]:
+    """Return the same as tensors."""
+    import torch
+
+    features, labels = client_rows(name, client, num_samples)
+    return torch.from_numpy(features), torch.from_numpy(labels)
+
+
+def model(name: WorkName) -> nn.Module:
+    """Build the model from torch's current random state."""
+    from torch import nn
+
+    if name == "dense":
+        widths = (*FEATURE_SHAPES[name], *HIDDEN, NUM_CLASSES[name])
+        layers: list[nn.Module] = []
+        for inputs, outputs in zip(widths, widths[1:], strict=False):
+            layers += [nn.Linear(inputs, outputs), nn.ReLU()]
+        return nn.Sequential(*layers[:-1])
+    convolutions = (nn.Conv2d(3, 6, 5), nn.ReLU(), nn.MaxPool2d(2), nn.Conv2d(6, 16, 5), nn.ReLU(), nn.MaxPool2d(2))
+    head = (nn.Linear(400, 120), nn.ReLU(), nn.Linear(120, 84), nn.ReLU(), nn.Linear(84, NUM_CLASSES[name]))
+    return nn.Sequential(*convolutions, nn.Flatten(), *head)
+
+
+def initial_model(name: WorkName) -> nn.Module:
+    """Return the model from which every peer starts, in a process with one thread."""
+    import torch
+
+    torch.set_num_threads(1)
+    torch.manual_seed(MODEL_SEED)
+    return model(name)
+
+
+def train_epoch(net: nn.Module, features: Tensor, labels: Tensor) -> float:
+    """Train a net for one epoch of batches in random order; return the last batch's loss."""
+    import torch
+    from torch.nn.functional import cross_entropy
+
+    optimizer = torch.optim.SGD(net.parameters(), lr=LEARNING_RATE)
+    loss = torch.zeros(())
+    for rows in torch.randperm(len(labels)).split(BATCH_SIZE):
+        optimizer.zero_grad()
+        loss = cross_entropy(net(features[rows]), labels[rows])
+        loss.backward()  # type: ignore[no-untyped-call]
+        optimizer.step()
+    return loss.item()
+
+
+def num_correct(net: nn.Module, features: Tensor, labels: Tensor) -> int:
+    """Return for how many rows a net's answer is right."""
+    import torch
+
+    with torch.no_grad():
+        return int((net(features).argmax(dim=1) == labels).sum().item())
+
+
+@dataclass(frozen=True)
+class Task:
+    """What a peer is asked for on its command line.
+
+    Attributes:
+        name: Which work.
+        clients: Clients.
+        samples: Rows of each.
+        rounds: Rounds to time, after `WARM_UP_ROUNDS` of which the model is forgotten.
+        workers: Processes that train, where the peer has a choice.
+    """
+
+    name: WorkName
+    clients: int
+    samples: int
+    rounds: int
+    workers: int
+
+    def arguments(self) -> list[str]:
+        """Return the command line's arguments."""
+        return [self.name, *(str(number) for number in (self.clients, self.samples, self.rounds, self.workers))]
+
+
+def read_task(arguments: Sequence[str] | None = None) -> Task:
+    """Read `dense|lenet CLIENTS SAMPLES ROUNDS WORKERS`."""
+    name, *numbers = sys.argv[1:] if arguments is None else arguments
+    clients, samples, rounds, workers = (int(number) for number in numbers)
+    for known in FEATURE_SHAPES:
+        if known == name:
+            return Task(known, clients, samples, rounds, workers)
+    raise SystemExit(f"the work must be one of {', '.join(FEATURE_SHAPES)}, got {name!r}")
+
+
+def report(round_seconds: Sequence[float], accuracy: float, libraries: Sequence[str]) -> None:
+    """Print a peer's result, one line of JSON.
+
+    Args:
+        round_seconds: Of every round.
+        accuracy: After the last one, over all clients' rows.
+        libraries: Whose versions belong to the result.
+    """
+    document: dict[str, Any] = {
+        "round_seconds": list(round_seconds),
+        "accuracy": accuracy,
+        "versions": {library: version(library) for library in libraries},
+    }
+    print(json.dumps(document), flush=True)

@@ -1,0 +1,47 @@
+"""What all strategies do with messages: make a round's, check the replies, average their metrics."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from flwr.app import ArrayRecord, Message, MetricRecord, RecordDict
+from flwr.app.metadata import Metadata
+from flwr.serverapp import strategy as flower
+from flwr.serverapp.strategy.strategy_utils import aggregate_metricrecords
+
+from strategies.quick.contents import alike
+from strategies.quick.metric_means import mean_metrics
+
+Aggregate = tuple[ArrayRecord | None, MetricRecord | None]
+"""The new model and the mean metrics; nothing where no reply can be used."""
+
+
+class QuickMessages(flower.FedAvg):
+    """Handles many messages that differ in little as one and its copies."""
+
+    def _construct_messages(self, record: RecordDict, node_ids: list[int], message_type: str) -> Iterable[Message]:
+        """Return one message per node, the first made by Flower; the others differ in their addressee alone."""
+        messages = list(super()._construct_messages(record, node_ids[:1], message_type))
+        for node_id in node_ids[1:]:
+            metadata = Metadata.__new__(Metadata)
+            metadata.__dict__.update(messages[0].metadata.__dict__, _dst_node_id=node_id)
+            message = Message.__new__(Message)
+            message.__dict__.update(messages[0].__dict__, _metadata=metadata)
+            messages.append(message)
+        return messages
+
+    def _check_and_log_replies(
+        self, replies: Iterable[Message], is_train: bool, validate: bool = True
+    ) -> tuple[list[Message], list[Message]]:
+        """Return the replies with content and those with errors, as Flower does."""
+        replies = list(replies)
+        contents = [reply.content for reply in replies if reply.has_content()]
+        if is_train and contents and alike(contents, self.weighted_by_key):
+            validate = False
+        return super()._check_and_log_replies(replies, is_train, validate)
+
+    def _train_metrics(self, contents: list[RecordDict]) -> MetricRecord:
+        """Return the mean metrics, or what the user's own function makes of them."""
+        flowers = self.train_metrics_aggr_fn is aggregate_metricrecords
+        aggregate = mean_metrics if flowers else self.train_metrics_aggr_fn
+        return aggregate(contents, self.weighted_by_key)

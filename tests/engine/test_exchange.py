@@ -1,0 +1,100 @@
+"""Several contents in one sending are answered as if each had been sent alone."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import fields
+from typing import Any
+
+import numpy as np
+import pytest
+from flwr.app import Message
+
+from engine.client_host import ClientHost
+from engine.exchange import Query, Training, exchange
+from engine.grid import HostGrid
+from engine.local_grid import LocalGrid
+from engine.messages import ReplyMode, send_query, send_train, train_config
+from engine.training_config import LocalTraining
+from tests.engine.federations import ABLE, EMPTY, ONE_CLASS, ONE_ROW, QUERIES, SIZES, uneven_federation
+
+COUNTS = Query("label-counts", {"offset": np.float64(0.25).reshape(())}, {"scale": 2.0})
+
+
+class CountingGrid(LocalGrid):
+    """Counts its pushes. Its clients may be spread over several hosts, as far as the routing knows."""
+
+    def __init__(self, num_hosts: int = 1) -> None:
+        self.host = ClientHost(uneven_federation(), QUERIES)
+        HostGrid.__init__(self, self.host.facts(), num_hosts)
+        self.pushes = 0
+
+    def push_messages(self, messages: Iterable[Message]) -> Iterable[str]:
+        self.pushes += 1
+        return super().push_messages(messages)
+
+
+def training(grid: LocalGrid, seed: int, reply: ReplyMode, clients: tuple[int, ...] | None = None) -> Training:
+    config = train_config(LocalTraining(batch_size=8), seed, 1, reply)
+    return Training(grid.initial_vector(seed), config, clients)
+
+
+def plain(answers: Any) -> dict[str, Any]:
+    """Return answers as values that can be compared, bit for bit."""
+    if isinstance(answers, np.ndarray):
+        return {"dtype": str(answers.dtype), "values": answers.tolist()}
+    if isinstance(answers, dict):
+        return {str(key): plain(value) for key, value in answers.items()}
+    if hasattr(answers, "__dataclass_fields__"):
+        return {field.name: plain(getattr(answers, field.name)) for field in fields(answers)}
+    return answers  # type: ignore[no-any-return]
+
+
+@pytest.mark.parametrize("num_hosts", [1, 3])
+def test_together_equals_one_by_one(num_hosts: int) -> None:
+    grid = CountingGrid(num_hosts)
+    queries = [COUNTS, Query("broken"), Query("label-counts", {"offset": np.ones(3)}, clients=(0, 5))]
+    trainings = [
+        training(grid, 1, "merged"),
+        training(grid, 1, "individual"),
+        training(grid, 2, "individual", (0, 3)),
+        training(grid, 2, "merged", ABLE),
+    ]
+    answered, trained = exchange(grid, queries, trainings)
+    assert grid.pushes == 1
+    alone = [send_query(grid, q.function, q.arrays, q.config, q.clients) for q in queries]
+    assert [plain(answers) for answers in answered] == [plain(answers) for answers in alone]
+    alone_trained = [send_train(grid, t.vector, t.config, t.clients) for t in trainings]
+    assert [plain(answers) for answers in trained] == [plain(answers) for answers in alone_trained]
+
+
+def test_equal_requests_are_answered_each() -> None:
+    grid = CountingGrid()
+    answered, trained = exchange(grid, [COUNTS, COUNTS], [training(grid, 4, "merged")] * 3)
+    assert plain(answered[0]) == plain(answered[1])
+    assert answered[0].arrays
+    assert plain(trained[0]) == plain(trained[1]) == plain(trained[2])
+    assert trained[0].num_examples.sum() > 0
+
+
+def test_answers_are_sorted_and_refusals_are_the_requests_own() -> None:
+    grid = CountingGrid(3)
+    (counts, broken), (trained,) = exchange(grid, [COUNTS, Query("broken")], [training(grid, 1, "individual")])
+    large = [client for client, size in enumerate(SIZES) if size >= 5]
+    assert list(counts.arrays) == large
+    assert list(broken.arrays) == [client for client in large if client != ONE_CLASS]
+    assert "one class only" in broken.refused[ONE_CLASS]
+    assert ONE_CLASS not in counts.refused
+    assert "at least 5" in counts.refused[ONE_ROW]
+    assert trained.clients == ABLE
+    assert set(trained.refused) == {EMPTY}
+
+
+def test_nothing_to_send_and_nobody_to_ask() -> None:
+    grid = CountingGrid()
+    assert exchange(grid) == ([], [])
+    assert grid.pushes == 0
+    (counts,), (trained,) = exchange(grid, [Query("broken", clients=())], [training(grid, 1, "individual", ())])
+    assert plain(counts) == {"arrays": {}, "num_examples": {}, "refused": {}}
+    assert trained.clients == ()
+    assert trained.vectors.shape == (0, grid.facts.layout.size)

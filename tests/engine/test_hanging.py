@@ -1,0 +1,168 @@
+"""A call that takes too long is repeated client by client, and the client that hangs is left out."""
+
+from __future__ import annotations
+
+import pickle
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import numpy as np
+import pytest
+
+from engine.client_host import ClientHost
+from engine.grid import HostGrid
+from engine.hanging import Note, Results, perform_watched
+from engine.host_calls import EvaluateResults, HostCall, QueryResults, TrainResults
+from engine.local_grid import LocalGrid
+from engine.messages import flat_record, send_query, send_train, train_config
+from engine.session import Session
+from engine.training_config import LocalTraining
+from tests.engine.federations import ABLE, QUERIES, SIZES, uneven_federation
+
+LIMIT = 0.2
+NOTHING = Session(round_timeout_seconds=LIMIT)
+
+
+class Ended(BaseException):
+    """Stands for the end of the process."""
+
+
+@dataclass
+class Notebook:
+    """Notes in memory."""
+
+    notes: dict[str, bytes] = field(default_factory=dict)
+
+    def read(self, call_id: str) -> bytes | None:
+        return self.notes.get(call_id)
+
+    def write(self, call_id: str, note: bytes) -> None:
+        self.notes[call_id] = note
+
+    def remove(self, call_id: str) -> None:
+        del self.notes[call_id]
+
+
+@dataclass
+class Machine:
+    """Repeats a call whose process ended, as Ray does; a step that hangs waits until the watchdog has struck."""
+
+    hangs: set[tuple[str, int]]
+    notebook: Notebook = field(default_factory=Notebook)
+    attempts: int = 0
+    done: list[tuple[str, tuple[int, ...]]] = field(default_factory=list)
+    struck: threading.Event = field(default_factory=threading.Event)
+
+    def perform(self, method: str, call: HostCall) -> Results:
+        steps = [("evaluate", client) for client in call.evaluated] + [(method, client) for client in call.clients]
+        if self.hangs.intersection(steps):
+            assert self.struck.wait(30), "the watchdog never came"
+            self.struck.clear()
+            raise Ended
+        self.done.append((method, call.clients))
+        made: dict[str, Callable[[], Results]] = {
+            "train": lambda: TrainResults(clients=list(call.clients)),
+            "evaluate": lambda: EvaluateResults(clients=list(call.clients)),
+            "query": lambda: QueryResults(clients=list(call.clients)),
+        }
+        return made[method]()
+
+    def answer(self, method: str, call: HostCall) -> list[Results]:
+        while True:
+            self.attempts += 1
+            try:
+                return perform_watched(self.perform, method, call, self.notebook, self.struck.set)
+            except Ended:
+                assert self.notebook.notes, "the process ended without a note"
+
+
+@pytest.mark.parametrize("method", ["train", "evaluate", "query"])
+def test_a_call_in_time_is_done_once_and_leaves_no_note(method: str) -> None:
+    machine = Machine(hangs=set())
+
+    (result,) = machine.answer(method, HostCall((1, 2), NOTHING, {}, call_id="a"))
+
+    assert result.clients == [1, 2]
+    assert (machine.attempts, machine.notebook.notes) == (1, {})
+
+
+@pytest.mark.parametrize("method", ["train", "evaluate", "query"])
+@pytest.mark.parametrize("hanging", [{2}, {1, 3}, {1, 2, 3}])
+def test_who_hangs_has_failed_and_the_others_have_not(method: str, hanging: set[int]) -> None:
+    """One attempt with all, one for each client that hangs alone, and one without them."""
+    machine = Machine(hangs={(method, client) for client in hanging})
+
+    results = machine.answer(method, HostCall((1, 2, 3), NOTHING, {}, call_id="a"))
+
+    assert [client for result in results for client in result.clients] == sorted({1, 2, 3} - hanging)
+    failures = {client: reason for result in results for client, reason in result.failures.items()}
+    assert failures == dict.fromkeys(sorted(hanging), f"did not finish within {LIMIT:g} s ({method})")
+    assert machine.attempts == len(hanging) + 2
+    assert machine.notebook.notes == {}
+
+
+def test_a_client_may_hang_in_scoring_and_train_all_the_same() -> None:
+    machine = Machine(hangs={("evaluate", 2)})
+
+    results = machine.answer("train", HostCall((1, 2), NOTHING, {}, evaluated=(1, 2), call_id="a"))
+
+    assert all(isinstance(result, TrainResults) for result in results)
+    assert [client for result in results for client in result.clients] == [1, 2]
+    scored = [r.evaluation for r in results if isinstance(r, TrainResults) and r.evaluation is not None]
+    assert [client for evaluation in scored for client in evaluation.clients] == [1]
+    assert [set(evaluation.failures) for evaluation in scored] == [set(), {2}]
+
+
+def test_a_slow_shard_without_anybody_who_hangs_is_only_repeated() -> None:
+    """Together they take too long, each alone does not: nobody is left out."""
+    machine = Machine(hangs=set())
+    slow = [True]
+
+    def perform(method: str, call: HostCall) -> Results:
+        if slow and len(call.clients) > 1:
+            machine.struck.wait(30)
+            slow.clear()
+            raise Ended
+        return TrainResults(clients=list(call.clients))
+
+    call = HostCall((1, 2), NOTHING, {}, call_id="a")
+    with pytest.raises(Ended):
+        perform_watched(perform, "train", call, machine.notebook, machine.struck.set)
+    results = perform_watched(perform, "train", call, machine.notebook, machine.struck.set)
+
+    assert [result.clients for result in results] == [[1], [2]]
+    assert not any(result.failures for result in results)
+
+
+class OneByOne(LocalGrid):
+    """Its host answers every call as it does after one that took too long."""
+
+    def _gather(self, handles, timeout):  # type: ignore[no-untyped-def]
+        del timeout
+        return [part for handle in handles for part in handle()]
+
+    def _start(self, host, method, call):  # type: ignore[no-untyped-def]
+        notebook = Notebook({call.call_id: pickle.dumps(Note())})
+        return lambda: perform_watched(lambda step, part: getattr(self.host, step)(part), method, call, notebook)
+
+
+@pytest.mark.parametrize("reply", ["merged", "individual"])
+def test_results_client_by_client_are_those_of_all_at_once(host: ClientHost, reply: str) -> None:
+    """To the bit: training merged or not, scores that come with it, and queries."""
+
+    def talk(grid: HostGrid[LocalGrid]) -> tuple[list[float], list[float], list[tuple[int, bytes]]]:
+        vector = grid.initial_vector(0)
+        grid.evaluate_with_next_training(flat_record(vector))
+        config = train_config(LocalTraining(batch_size=8), 3, 1, reply)  # type: ignore[arg-type]
+        trained = send_train(grid, vector, config)
+        assert set(trained.refused) == set(range(len(SIZES))) - set(ABLE)
+        evaluation = grid.take_evaluation()
+        assert evaluation is not None
+        counts = send_query(grid, "label-counts", {"offset": np.zeros(3)})
+        arrays = [(client, arrays["counts"].tobytes()) for client, arrays in counts.arrays.items()]
+        return trained.vectors.ravel().tolist(), evaluation.losses.tolist(), arrays
+
+    session = Session(seed=3, round_timeout_seconds=60.0)
+    federation = ClientHost(uneven_federation(), QUERIES)
+    assert talk(OneByOne(federation, session=session)) == talk(LocalGrid(host, session=session))

@@ -1,0 +1,165 @@
+"""Scoring clients together is scoring each alone."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import nn
+
+from engine.dense_stack import DenseStack
+from engine.federation import FloatArray, IntArray, ModelFactory, Samples
+from engine.flat_model import FlatModel, new_model
+from engine.local_training import ClientScore, score_client
+from engine.scoring import BLOCK_ROWS, SLAB_ROWS, score_clients
+from tests.engine.federations import linear, normalised
+
+SHAPE, NUM_CLASSES = (2, 9), 4
+SIZES = (40, 0, 1, 300, 128, 17, 129, 127, 2, 1500, 256, 8, 9, 33, 0, 135)
+OWN_SOURCE = {3, 5, 9}
+"""Clients that read arrays of their own, as corrupted ones do."""
+
+
+def images() -> nn.Module:
+    """Takes rows of shape (2, 9)."""
+    return nn.Sequential(
+        nn.Flatten(), nn.Linear(18, 70), nn.ReLU(), nn.Linear(70, 33), nn.ReLU(), nn.Linear(33, NUM_CLASSES)
+    )
+
+
+def shallow() -> nn.Module:
+    return nn.Sequential(nn.Flatten(), nn.Linear(18, NUM_CLASSES))
+
+
+def wide() -> nn.Module:
+    return nn.Sequential(nn.Flatten(), nn.Linear(18, 256), nn.ReLU(), nn.Linear(256, NUM_CLASSES))
+
+
+def clients(sizes: Sequence[int] = SIZES) -> list[Samples]:
+    """Clients whose rows are spread over one source, but for those with a source of their own."""
+    generator = np.random.default_rng(1)
+    features: FloatArray = generator.normal(size=(sum(sizes), *SHAPE)).astype(np.float32)
+    labels: IntArray = generator.integers(0, NUM_CLASSES, sum(sizes))
+    rows = np.split(generator.permutation(sum(sizes)), np.cumsum(sizes)[:-1])
+    every = [Samples(features, labels, part) for part in rows]
+    for client in OWN_SOURCE & set(range(len(sizes))):
+        part = rows[client]
+        every[client] = Samples(features[part] + 1, (labels[part] + 1) % NUM_CLASSES, np.arange(len(part)))
+    return every
+
+
+def model_and_stack(factory: ModelFactory) -> tuple[FlatModel, DenseStack]:
+    model = new_model(factory, 3)
+    stack = DenseStack.of(model.module, model.layout)
+    assert stack is not None
+    return model, stack
+
+
+@pytest.mark.parametrize("factory", [images, shallow, wide])
+def test_together_equals_one_by_one(factory: ModelFactory) -> None:
+    model, stack = model_and_stack(factory)
+
+    for data, score in zip(clients(), score_clients(model, stack, clients()), strict=True):
+        expected = score_client(model, data)
+        assert isinstance(score, ClientScore)
+        assert (score.num_examples, score.num_correct) == (expected.num_examples, expected.num_correct)
+        assert score.loss_sum == pytest.approx(expected.loss_sum, rel=1e-5)
+
+
+def test_counts_and_losses_tell_models_apart() -> None:
+    """Guards the test above: neither all nor none of the rows are right, and losses are not those of chance."""
+    model, stack = model_and_stack(images)
+    score = score_clients(model, stack, clients())[9]
+
+    assert isinstance(score, ClientScore)
+    assert 0 < score.num_correct < score.num_examples == 1500
+    assert abs(score.loss_sum / 1500 - np.log(NUM_CLASSES)) > 1e-3
+
+
+@settings(deadline=None, max_examples=40)
+@given(
+    chosen=st.lists(st.integers(0, len(SIZES) - 1), min_size=1, max_size=2 * len(SIZES)),
+    factory=st.sampled_from([images, shallow, wide]),
+)
+def test_bits_do_not_depend_on_the_company(chosen: list[int], factory: ModelFactory) -> None:
+    """Whoever is scored along, in whatever order, how often ever."""
+    model, stack = model_and_stack(factory)
+    every = clients()
+    alone = score_clients(model, stack, every)
+
+    assert score_clients(model, stack, [every[client] for client in chosen]) == [alone[client] for client in chosen]
+
+
+def test_many_small_clients_share_slabs_and_keep_their_bits() -> None:
+    model, stack = model_and_stack(images)
+    every = clients([size % 23 for size in range(300)])
+    assert sum(len(data) for data in every) > 3 * SLAB_ROWS
+
+    together = score_clients(model, stack, every)
+
+    assert together == [score_clients(model, stack, [data])[0] for data in every]
+
+
+def test_padding_counts_for_nothing() -> None:
+    """Weights zero, biases (0, 0, 0, ln 3): a row of class 3 loses ln 2, any other ln 6; class 3 is always chosen."""
+    model, stack = model_and_stack(shallow)
+    model.load(torch.cat([torch.zeros(72), torch.tensor([0.0, 0.0, 0.0, np.log(3)])]))
+    features = np.ones((BLOCK_ROWS + 3, *SHAPE), np.float32)
+    labels = np.array([3] + [1] * (BLOCK_ROWS + 2))
+
+    short, long = score_clients(
+        model, stack, [Samples(features, labels, np.arange(size)) for size in (2, BLOCK_ROWS + 3)]
+    )
+
+    assert isinstance(short, ClientScore)
+    assert isinstance(long, ClientScore)
+    assert (short.num_examples, short.num_correct) == (2, 1)
+    assert (long.num_examples, long.num_correct) == (BLOCK_ROWS + 3, 1)
+    assert short.loss_sum == pytest.approx(np.log(2) + np.log(6), rel=1e-6)
+    assert long.loss_sum == pytest.approx(np.log(2) + (BLOCK_ROWS + 2) * np.log(6), rel=1e-6)
+
+
+def test_a_client_without_rows_scores_nothing() -> None:
+    model, stack = model_and_stack(images)
+
+    assert score_clients(model, stack, clients([0, 0, 0])) == [ClientScore(0, 0, 0.0)] * 3
+    assert score_clients(model, stack, []) == []
+
+
+@pytest.mark.parametrize("together", [True, False])
+def test_a_client_whose_data_do_not_fit_fails_alone(together: bool) -> None:
+    model, stack = model_and_stack(images)
+    every = clients()
+    wrong_label = Samples(every[0].features, np.full_like(every[0].labels, NUM_CLASSES), every[0].rows)
+    wrong_shape = Samples(np.ones((5, 3), np.float32), np.zeros(5, np.int64), np.arange(5))
+    used = stack if together else None
+
+    scores = score_clients(model, used, [*every[:2], wrong_label, every[3], wrong_shape, every[4]])
+
+    assert isinstance(scores[2], IndexError)
+    assert isinstance(scores[4], RuntimeError | ValueError)
+    assert [scores[0], scores[1], scores[3], scores[5]] == score_clients(model, used, [every[0], every[1], *every[3:5]])
+
+
+@pytest.mark.parametrize("factory", [normalised, linear])
+def test_other_modules_are_scored_one_by_one(factory: ModelFactory) -> None:
+    model = new_model(factory, 0)
+    generator = np.random.default_rng(0)
+    features: FloatArray = generator.normal(size=(60, 6)).astype(np.float32)
+    labels: IntArray = generator.integers(0, 3, 60)
+    every = [Samples(features, labels, np.arange(start, start + 20)) for start in (0, 20, 40)]
+
+    assert score_clients(model, None, every) == [score_client(model, data) for data in every]
+
+
+def test_a_model_that_diverged_is_scored_all_the_same() -> None:
+    model, stack = model_and_stack(images)
+    model.load(torch.full_like(model.vector, torch.nan))
+
+    for score in score_clients(model, stack, clients()):
+        assert isinstance(score, ClientScore)
+        assert np.isnan(score.loss_sum) == (score.num_examples > 0)

@@ -1,0 +1,95 @@
+"""The cost model finds a linear law from which the times were made, predicts by it, and says when it cannot."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from engine.errors import ConfigurationError
+from experiments.bench.cost_model import CostModel, Network, RoundSize, check, fit
+
+LAW = CostModel(constant=0.002, per_host=0.0005, per_client=0.00002, per_megabyte=0.001)
+
+
+def grid(*hosts: int) -> list[RoundSize]:
+    """Return the bench's three works on each number of hosts."""
+    return [
+        RoundSize(hosts=number, clients=clients, parameters=parameters)
+        for number in hosts
+        for clients, parameters in ((number, 46), (1000, 46), (number, 268_290))
+    ]
+
+
+def times(sizes: list[RoundSize], law: CostModel = LAW) -> list[float]:
+    return [law.seconds(size) for size in sizes]
+
+
+def test_the_terms_are_those_of_the_formula() -> None:
+    """10 hosts, 100 clients, 62,500 parameters of 16 bytes a host: 10 MB."""
+    size = RoundSize(hosts=10, clients=100, parameters=62_500)
+
+    assert size.megabytes == pytest.approx(10.0)
+    assert LAW.seconds(size) == pytest.approx(0.002 + 0.005 + 0.002 + 0.01)
+
+
+def test_a_linear_law_is_found() -> None:
+    sizes = grid(2, 4, 8)
+
+    model = fit(sizes, times(sizes))
+
+    for name, value in LAW.model_dump().items():
+        assert getattr(model, name) == pytest.approx(value, rel=1e-9), name
+
+
+def test_no_coefficient_is_negative() -> None:
+    """Times that fall with the hosts would by a plain fit give a negative cost of a host."""
+    sizes = grid(2, 4, 8)
+    falling = [0.1 / size.hosts for size in sizes]
+
+    assert min(fit(sizes, falling).model_dump().values()) >= 0
+
+
+def test_errors_count_relative_to_the_time() -> None:
+    """Short rounds weigh as much as long ones: scaling all times scales the model alone."""
+    sizes = grid(2, 4, 8)
+    noise = np.random.default_rng(0).uniform(0.8, 1.25, len(sizes))
+    noisy = [float(time * factor) for time, factor in zip(times(sizes), noise, strict=True)]
+
+    model, slower = fit(sizes, noisy), fit(sizes, [1000 * time for time in noisy])
+
+    for size, time in zip(sizes, noisy, strict=True):
+        assert slower.seconds(size) == pytest.approx(1000 * model.seconds(size), rel=1e-6)
+        assert 0.6 < model.seconds(size) / time < 1.6
+
+
+def test_a_held_out_size_is_predicted() -> None:
+    sizes = grid(2, 4, 8, 16)
+
+    predictions = check(sizes, times(sizes))
+
+    assert [each.size for each in predictions] == grid(16)
+    assert [each.error for each in predictions] == pytest.approx([0, 0, 0], abs=1e-9)
+
+
+def test_a_law_that_is_not_linear_is_found_out() -> None:
+    """Times with the square of the hosts: the largest size takes more than a linear model says."""
+    sizes = grid(2, 4, 8, 16)
+    quadratic = [LAW.seconds(size) + 0.001 * size.hosts**2 for size in sizes]
+
+    predictions = check(sizes, quadratic)
+
+    assert all(each.error < -0.2 for each in predictions if each.size.parameters == 46)
+
+
+def test_two_sizes_can_t_be_checked_and_one_not_fitted() -> None:
+    assert check(grid(2, 4), times(grid(2, 4))) == []
+    with pytest.raises(ConfigurationError, match="got 3 of rank 3; name at least two numbers of nodes"):
+        fit(grid(2), times(grid(2)))
+
+
+def test_the_network_is_bytes_over_bandwidth_and_two_round_trips() -> None:
+    """100 hosts and 250,000 parameters of 16 bytes: 400 MB, or 3.2 Gbit."""
+    size = RoundSize(hosts=100, clients=100, parameters=250_000)
+
+    assert Network(gigabits_per_second=10, latency_seconds=0).seconds(size) == pytest.approx(0.32)
+    assert Network(gigabits_per_second=1, latency_seconds=0.01).seconds(size) == pytest.approx(3.2 + 0.02)

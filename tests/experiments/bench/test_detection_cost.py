@@ -1,0 +1,56 @@
+"""The cost of a detection is measured on whole detections and whole rounds."""
+
+from __future__ import annotations
+
+import pytest
+
+from engine.federation import Federation
+from experiments.bench import detection_cost as measurement
+from experiments.bench.detection_cost import BLOCK_ROUNDS, detection_cost
+from experiments.bench.engine_work import TRAINING, work_federation
+from experiments.engine_config import EngineConfig
+
+LOCAL = EngineConfig(grid="local")
+
+
+@pytest.fixture(scope="module")
+def federation() -> Federation:
+    return work_federation("dense", num_clients=3, num_samples=20)
+
+
+def test_a_detection_trains_ten_times_so_it_costs_several_rounds(federation: Federation) -> None:
+    cost = detection_cost(federation, TRAINING, LOCAL, repeats=1)
+    assert (cost.clients, cost.hosts) == (3, 1)
+    assert cost.round_equivalents == pytest.approx(cost.seconds / cost.round_seconds)
+    assert cost.round_equivalents > 1
+    assert set(cost.parts) == {"clients", "label_skew", "feature_skew", "outliers", "metrics"}
+    assert sum(cost.parts.values()) <= cost.seconds
+
+
+def test_the_shortest_turn_counts_and_the_first_one_does_not(
+    federation: Federation, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rounds = iter([0.01, 0.3, 0.2, 0.4])
+    detections = iter([(0.02, {}), (3.0, {"clients": 3.0}), (5.0, {"clients": 5.0}), (4.0, {"clients": 4.0})])
+    monkeypatch.setattr(measurement, "_round_seconds", lambda *_: next(rounds))
+    monkeypatch.setattr(measurement, "_detection_seconds", lambda *_: next(detections))
+    cost = detection_cost(federation, TRAINING, LOCAL, repeats=3)
+    assert (cost.seconds, cost.round_seconds) == (3.0, 0.2)
+    assert cost.round_equivalents == pytest.approx(15)
+    assert cost.parts == {"clients": 3.0}
+
+
+def test_a_round_is_one_of_a_block(federation: Federation, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With a clock that ticks at every look, the time from the first of eleven ends to the last is ten ticks."""
+    ticks = iter(range(10**6))
+
+    class Clock:
+        perf_counter = staticmethod(lambda: float(next(ticks)))
+
+    from experiments.open_runner import open_runner
+
+    with open_runner(federation, LOCAL, None, parallel=1) as lazy:
+        runner = lazy.started()
+        monkeypatch.setattr(measurement, "time", Clock)
+        assert measurement._round_seconds(runner, TRAINING) == 1
+    assert next(ticks) == BLOCK_ROUNDS + 1

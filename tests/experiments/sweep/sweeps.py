@@ -1,0 +1,39 @@
+"""Small sweeps, and what of their tables does not depend on the machine's speed."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from experiments.sweep.points import Point, Sweep, read_sweep
+from experiments.sweep.run_sweep import SweepDisplay, SweepOutcome, run_sweep
+from tests.experiments.cli.conftest import SMALL
+
+AXES = ("federation.partition.alpha=0.1,1", "federation.num_clients=4,6", "seed=0,1")
+NUM_TRIALS = 1 + 3 + 2 * 2
+TIMES = ["seconds", "trial_seconds"]
+
+
+def small(*arguments: str) -> Sweep:
+    return read_sweep([*(one for one in SMALL if not one.startswith("federation.num_clients")), *arguments])
+
+
+def sweep_here(sweep: Sweep, out: Path, begun: list[Point] | None = None) -> SweepOutcome:
+    """Run a sweep in this process; the studies that begin are added to `begun`."""
+    told = [] if begun is None else begun
+    return run_sweep(sweep, out, SweepDisplay(begun=told.append))
+
+
+def lasting(table: pa.Table) -> list[dict[str, Any]]:
+    """Return the rows without times."""
+    rows: list[dict[str, Any]] = table.drop_columns(TIMES).to_pylist()
+    return rows
+
+
+def written(out: Path) -> list[dict[str, Any]]:
+    """Return the rows that a sweep wrote, without times."""
+    with pq.ParquetFile(out / "table.parquet") as file:
+        return lasting(file.read())

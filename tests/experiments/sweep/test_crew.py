@@ -1,0 +1,109 @@
+"""The crew's bookkeeping, over a Ray of our own that dies when told: what is begun ends once, whatever dies."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from experiments.config import load_config
+from experiments.sweep.crew import ATTEMPTS, Crew, Task, task_of
+from experiments.sweep.share import Share
+from experiments.sweep.study_run import StudyEnd
+
+
+class MortalRay:
+    """As much of Ray as a crew needs. Calls end in the order of their begin.
+
+    Args:
+        deaths: By position of the task, how many times its worker dies.
+    """
+
+    def __init__(self, deaths: Sequence[int]) -> None:
+        self._deaths = list(deaths)
+        self.most_at_once = 0
+        self.workers: dict[int, bool] = {}
+
+    def remote(self, _: type) -> Any:
+        return SimpleNamespace(options=lambda **_: SimpleNamespace(remote=self._start))
+
+    def _start(self) -> Any:
+        number = len(self.workers)
+        self.workers[number] = True
+        return SimpleNamespace(run=SimpleNamespace(remote=lambda task: (number, int(task.out.name))), number=number)
+
+    def wait(self, references: list[Any], num_returns: int, timeout: float) -> tuple[list[Any], list[Any]]:
+        self.most_at_once = max(self.most_at_once, len(references))
+        assert len({number for number, _ in references}) == len(references)  # one study a worker
+        assert all(self.workers[number] for number, _ in references)
+        return references[:num_returns], references[num_returns:]
+
+    def get(self, reference: tuple[int, int]) -> StudyEnd:
+        from ray.exceptions import RayActorError
+
+        _, position = reference
+        if self._deaths[position]:
+            self._deaths[position] -= 1
+            raise RayActorError(error_msg="The actor died.\nIts process exited: killed by signal 9")
+        return StudyEnd("completed")
+
+    def kill(self, worker: Any) -> None:
+        self.workers[worker.number] = False
+
+    def get_runtime_context(self) -> Any:
+        return SimpleNamespace(get_node_id=lambda: "00" * 28)
+
+
+def tasks(count: int) -> list[Task]:
+    config = load_config()
+    return [Task(config, Path("/nowhere") / str(position)) for position in range(count)]
+
+
+@settings(deadline=None)
+@given(st.lists(st.integers(0, 3), min_size=1, max_size=8), st.integers(1, 4))
+def test_every_study_ends_once_and_only_its_own_deaths_count(deaths: list[int], parallel: int) -> None:
+    ray = MortalRay(deaths)
+    crew = Crew(ray, parallel)
+    begun: list[int] = []
+    ends = list(crew.run(tasks(len(deaths)), begun.append, lambda: None))
+    crew.close()
+    assert sorted(position for position, _ in ends) == list(range(len(deaths)))
+    for position, end in ends:
+        assert end.status == ("lost" if deaths[position] >= ATTEMPTS else "completed")
+        assert begun.count(position) == min(deaths[position] + 1, ATTEMPTS)
+    assert ray.most_at_once <= parallel
+    assert not any(ray.workers.values())
+
+
+def test_a_worker_runs_one_study_after_the_other() -> None:
+    ray = MortalRay([0] * 6)
+    list(Crew(ray, 2).run(tasks(6), lambda _: None, lambda: None))
+    assert len(ray.workers) == 2
+
+
+def test_the_reason_of_a_death_is_told_in_a_line() -> None:
+    ((_, end),) = Crew(MortalRay([2]), 1).run(tasks(1), lambda _: None, lambda: None)
+    assert end.error == "its process died: Its process exited: killed by signal 9"
+
+
+def test_a_study_gets_its_share_and_no_more_hosts_than_clients() -> None:
+    config = load_config(["federation.num_clients=4", "engine.address=auto", "engine.checkpoint_every_rounds=3"])
+    shared = task_of(config, Path("/nowhere"), Share(2, 16), verbose=False, search_path=()).config
+    assert (shared.engine.grid, shared.engine.num_hosts, shared.engine.address) == ("ray", 4, None)
+    alone = task_of(config, Path("/nowhere"), Share(2, 0), verbose=False, search_path=()).config
+    assert (alone.engine.grid, alone.engine.checkpoint_every_rounds) == ("local", 3)
+    assert shared.digest() == alone.digest() == config.digest()
+
+
+def test_a_worker_elsewhere_finds_the_data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("FEDSCOUT_DATA", "data")
+    config = load_config(["federation.folder=files"])
+    task = task_of(config, Path("/nowhere"), Share(1, 0), verbose=False, search_path=())
+    assert task.config.federation.folder == tmp_path / "files"
+    assert task.environment == {"FEDSCOUT_DATA": str(tmp_path / "data")}

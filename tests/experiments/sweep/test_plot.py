@@ -1,0 +1,97 @@
+"""The picture: one line for each colour and chooser, and something sensible for every kind of axes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+from xml.etree import ElementTree
+
+import pytest
+
+from experiments.sweep.plot import Layout, draw, layout_of, write_plot
+from experiments.sweep.sweep_folder import SweepFolder
+from experiments.sweep.table import COLUMNS
+
+ALPHA, CLIENTS, SCENARIO = "federation.partition.alpha", "federation.num_clients", "federation.scenario"
+EMPTY: dict[str, Any] = dict.fromkeys(COLUMNS)
+
+
+def rows_over(**axes: list[Any]) -> tuple[list[dict[str, Any]], list[str]]:
+    """Return the rows of FedAvg and a challenger for every combination, and the axes' names."""
+    points: list[dict[str, Any]] = [{}]
+    for key, values in axes.items():
+        points = [{**point, key: value} for point in points for value in values]
+    rows = []
+    for number, point in enumerate(points):
+        for chooser, gain in (("fedavg", 0.0), ("challenger", 0.1)):
+            found = {"study": str(number), "status": "completed", "chooser": chooser, "accuracy": 0.5 + gain}
+            rows.append({**EMPTY, **point, **found})
+    return rows, list(axes)
+
+
+@pytest.mark.parametrize(
+    ("values", "layout"),
+    [
+        ({}, Layout(None, None, ())),
+        ({ALPHA: [0.1]}, Layout(None, None, ())),
+        ({ALPHA: [0.1, 1.0]}, Layout(ALPHA, None, ())),
+        ({CLIENTS: [4, 10], ALPHA: [0.1, 1.0]}, Layout(ALPHA, CLIENTS, ())),
+        ({CLIENTS: [4, 10], ALPHA: [0.1]}, Layout(CLIENTS, None, ())),
+        ({SCENARIO: ["a", "b"], CLIENTS: [4, 10]}, Layout(CLIENTS, SCENARIO, ())),
+        ({SCENARIO: ["a", "b"]}, Layout(SCENARIO, None, ())),
+        ({CLIENTS: [4, 10], SCENARIO: ["a", "b"], ALPHA: [0.1, 1]}, Layout(ALPHA, CLIENTS, (SCENARIO,))),
+        ({"flag": [True, False], CLIENTS: [4, 10]}, Layout(CLIENTS, "flag", ())),
+    ],
+)
+def test_alpha_then_numbers_then_anything_lies_along_x(values: dict[str, list[Any]], layout: Layout) -> None:
+    assert layout_of(values) == layout
+
+
+def test_there_is_a_line_for_each_colour_and_chooser() -> None:
+    rows, axes = rows_over(**{ALPHA: [0.05, 0.5, 5.0], CLIENTS: [4, 10], "seed": [0, 1]})
+    (panel,) = draw(rows, axes).axes
+    assert len(panel.lines) == 2 * 2
+    assert {tuple(line.get_xdata()) for line in panel.lines} == {(0.05, 0.5, 5.0)}
+    assert sorted({float(value) for line in panel.lines for value in line.get_ydata()}) == [0.5, 0.6]
+    assert len({line.get_color() for line in panel.lines}) == 2
+    assert len({line.get_linestyle() for line in panel.lines}) == 2
+    assert panel.get_xscale() == "log"
+
+
+def test_a_narrow_axis_is_linear() -> None:
+    rows, axes = rows_over(**{CLIENTS: [4, 10]})
+    (panel,) = draw(rows, axes).axes
+    assert panel.get_xscale() == "linear"
+
+
+def test_further_axes_get_panels() -> None:
+    rows, axes = rows_over(**{ALPHA: [0.1, 1.0], CLIENTS: [4, 10], SCENARIO: ["a", "b", "c"], "x.y": [1, 2]})
+    panels = [panel for panel in draw(rows, axes).axes if panel.get_visible()]
+    assert [panel.get_title() for panel in panels] == [f"scenario {one}, y {two}" for one in "abc" for two in (1, 2)]
+    assert {len(panel.lines) for panel in panels} == {4}
+
+
+@pytest.mark.parametrize(
+    "axes", [{}, {"seed": [0, 1, 2]}, {SCENARIO: ["a", None]}, {"flag": [True, False], SCENARIO: ["a", "b"]}]
+)
+def test_without_numbers_there_is_a_picture_all_the_same(tmp_path: Path, axes: dict[str, list[Any]]) -> None:
+    rows, names = rows_over(**axes)
+    png, svg = write_plot(rows, names, SweepFolder(tmp_path))
+    assert png.read_bytes().startswith(b"\x89PNG")
+    assert ElementTree.parse(svg).getroot().tag.endswith("svg")
+    (panel,) = draw(rows, names).axes
+    assert len(panel.lines) == 2 * max(1, len(axes.get("flag", [1])))
+
+
+def test_the_same_table_gives_the_same_svg(tmp_path: Path) -> None:
+    rows, axes = rows_over(**{ALPHA: [0.1, 1.0], "seed": [0, 1]})
+    texts = []
+    for name in ("a", "b"):
+        texts.append(write_plot(rows, axes, SweepFolder(tmp_path / name))[1].read_text())
+    assert texts[0] == texts[1]
+
+
+def test_without_a_completed_study_there_is_no_picture(tmp_path: Path) -> None:
+    row = {**EMPTY, "study": "0", "status": "failed"}
+    assert write_plot([row], [], SweepFolder(tmp_path)) == ()
+    assert list(tmp_path.iterdir()) == []
