@@ -18,11 +18,11 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from engine.errors import ConfigurationError
 
-BYTES_PER_PARAMETER = 16
-"""Of a host in a round: the model for training (4), the partial sum (8), the model for evaluation (4)."""
+BYTES_PER_PARAMETER = 12
+"""Of a host in a round: the model (4), which is evaluated and trained on, and the partial sum (8)."""
 
-ROUND_TRIPS = 2
-"""Of a round: training and evaluation."""
+ROUND_TRIPS = 1
+"""Of a round: the evaluation of its model travels with the next round's training."""
 
 TERMS = 4
 

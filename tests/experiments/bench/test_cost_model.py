@@ -25,11 +25,11 @@ def times(sizes: list[RoundSize], law: CostModel = LAW) -> list[float]:
 
 
 def test_the_terms_are_those_of_the_formula() -> None:
-    """10 hosts, 100 clients, 62,500 parameters of 16 bytes a host: 10 MB."""
-    size = RoundSize(hosts=10, clients=100, parameters=62_500)
+    """10 hosts, 100 clients, 50,000 parameters of 12 bytes a host: 6 MB."""
+    size = RoundSize(hosts=10, clients=100, parameters=50_000)
 
-    assert size.megabytes == pytest.approx(10.0)
-    assert LAW.seconds(size) == pytest.approx(0.002 + 0.005 + 0.002 + 0.01)
+    assert size.megabytes == pytest.approx(6.0)
+    assert LAW.seconds(size) == pytest.approx(0.002 + 0.005 + 0.002 + 0.006)
 
 
 def test_a_linear_law_is_found() -> None:
@@ -87,9 +87,9 @@ def test_two_sizes_can_t_be_checked_and_one_not_fitted() -> None:
         fit(grid(2), times(grid(2)))
 
 
-def test_the_network_is_bytes_over_bandwidth_and_two_round_trips() -> None:
-    """100 hosts and 250,000 parameters of 16 bytes: 400 MB, or 3.2 Gbit."""
+def test_the_network_is_bytes_over_bandwidth_and_a_round_trip() -> None:
+    """100 hosts and 250,000 parameters of 12 bytes: 300 MB, or 2.4 Gbit."""
     size = RoundSize(hosts=100, clients=100, parameters=250_000)
 
-    assert Network(gigabits_per_second=10, latency_seconds=0).seconds(size) == pytest.approx(0.32)
-    assert Network(gigabits_per_second=1, latency_seconds=0.01).seconds(size) == pytest.approx(3.2 + 0.02)
+    assert Network(gigabits_per_second=10, latency_seconds=0).seconds(size) == pytest.approx(0.24)
+    assert Network(gigabits_per_second=1, latency_seconds=0.01).seconds(size) == pytest.approx(2.4 + 0.01)
