@@ -119,7 +119,8 @@ class HeterogeneityReport(_Value):
         outliers: Finding on models.
         metrics: Reported beside.
         notes: What a reader must know of how it was measured: samples, projections, missing answers.
-        timings: Seconds of each detector; the only part that differs from run to run.
+        timings: Seconds of waiting for `clients`, and of the server's own work by detector; the only part that differs
+            from run to run.
     """
 
     seed: int

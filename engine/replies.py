@@ -158,7 +158,7 @@ def query_contents(results: Sequence[QueryResults]) -> Contents:
     contents = {}
     for result in results:
         for client, count, arrays in zip(result.clients, result.num_examples, result.arrays, strict=True):
-            record = view_record({name: np.array(value) for name, value in arrays.items()})
+            record = view_record({name: np.asarray(value) for name, value in arrays.items()})
             metrics = MetricRecord({NUM_EXAMPLES_KEY: count})
             contents[client] = RecordDict({ARRAYS_KEY: record, METRICS_KEY: metrics})
     return contents, {client: reason for result in results for client, reason in result.failures.items()}

@@ -1,9 +1,9 @@
 """A limit on how long code of anybody's may take: what runs in Python is interrupted wherever it is.
 
-A thread signals the main thread when the time is over, and again until it listens. The handler raises KeyboardInterrupt,
-which `except Exception` does not hold up and Ray's calls pass on, as they do with no other exception. It must be the main
-thread, as that alone handles signals: there the command line, and Ray in a task, run a trial. In other threads, and on
-code that stays inside a library's C functions, the limit has no effect.
+A thread signals the main thread when the time is over, and again until it listens. The handler raises
+KeyboardInterrupt, which `except Exception` does not hold up and Ray's calls pass on, as they do with no other
+exception. It must be the main thread, as that alone handles signals: there the command line, and Ray in a task, run a
+trial. In other threads, and on code that stays inside a library's C functions, the limit has no effect.
 """
 
 from __future__ import annotations

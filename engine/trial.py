@@ -26,7 +26,7 @@ from engine.checkpoint import CheckpointStore
 from engine.errors import EngineError, TrialError
 from engine.evaluation import Evaluation
 from engine.federation import FloatArray
-from engine.global_random import seeded_global_random
+from engine.global_random import global_random_kept, seed_global_random
 from engine.grid import HostGrid
 from engine.messages import FLAT_KEY, NUM_EXAMPLES_KEY, client_of, metrics_of, train_config
 from engine.session import EvaluationPart, Session
@@ -248,8 +248,8 @@ class _Trial:
         config = train_config(spec.training, spec.seed, server_round, self._needs.replies, self._needs.initial_loss)
         arrays = view_record(progress.arrays)
         clock = _Clock(progress.seconds)
-        with seeded_global_random(spec.seed, "train", server_round):
-            messages = list(strategy.configure_train(server_round, arrays, ConfigRecord(dict(config)), self._grid))
+        seed_global_random(spec.seed, "train", server_round)
+        messages = list(strategy.configure_train(server_round, arrays, ConfigRecord(dict(config)), self._grid))
         clock.lap("configure")
         if progress.unscored is not None:
             self._grid.evaluate_with_next_training(arrays)
@@ -264,8 +264,8 @@ class _Trial:
         train_loss = _train_loss(replies)
         self._time_left(server_round)
         clock.lap("train")
-        with seeded_global_random(spec.seed, "aggregate", server_round):
-            aggregated, _ = strategy.aggregate_train(server_round, replies)
+        seed_global_random(spec.seed, "aggregate", server_round)
+        aggregated, _ = strategy.aggregate_train(server_round, replies)
         if aggregated is None:
             first = next(iter(failures.values()), "the strategy skipped it")
             raise TrialError(
@@ -309,13 +309,13 @@ class _Trial:
         """Score every client, then let a strategy that asked for it evaluate as it wishes."""
         self._score_now()
         strategy, arrays = self._progress.strategy, view_record(self._progress.arrays)
-        with seeded_global_random(self._spec.seed, "evaluate", server_round):
-            config = ConfigRecord({"seed": self._spec.seed})
-            messages = list(strategy.configure_evaluate(server_round, arrays, config, self._grid))
+        seed_global_random(self._spec.seed, "evaluate", server_round)
+        config = ConfigRecord({"seed": self._spec.seed})
+        messages = list(strategy.configure_evaluate(server_round, arrays, config, self._grid))
         if messages:
             replies = self._grid.send_and_receive(messages, timeout=self._time_left(server_round))
-            with seeded_global_random(self._spec.seed, "aggregate-evaluate", server_round):
-                strategy.aggregate_evaluate(server_round, replies)
+            seed_global_random(self._spec.seed, "aggregate-evaluate", server_round)
+            strategy.aggregate_evaluate(server_round, replies)
 
     def _keep(self, evaluation: Evaluation, server_round: int, train_loss: float) -> None:
         if evaluation.failures:
@@ -353,16 +353,16 @@ class _Trial:
                 self._tell(server_round)
 
         self._grid.server_round = 1
-        with seeded_global_random(spec.seed, "start", 0):
-            result = progress.strategy.start(
-                grid=self._grid,
-                initial_arrays=view_record(progress.arrays),
-                num_rounds=spec.num_rounds,
-                timeout=spec.timeout_seconds or 3600.0,
-                train_config=ConfigRecord(dict(config)),
-                evaluate_config=ConfigRecord({"seed": spec.seed}),
-                evaluate_fn=score,
-            )
+        seed_global_random(spec.seed, "start", 0)
+        result = progress.strategy.start(
+            grid=self._grid,
+            initial_arrays=view_record(progress.arrays),
+            num_rounds=spec.num_rounds,
+            timeout=spec.timeout_seconds or 3600.0,
+            train_config=ConfigRecord(dict(config)),
+            evaluate_config=ConfigRecord({"seed": spec.seed}),
+            evaluate_fn=score,
+        )
         if not result.arrays:
             raise TrialError(f"{type(progress.strategy).__name__}.start gave no model")
         if not progress.rounds:
@@ -415,7 +415,7 @@ def run_trial(
         EngineError: If hosts were lost for good; everything that the trial itself does wrong is in its result.
     """
     claim_task_identity()
-    with threadpool_limits(limits=1), cheap_collections():
+    with threadpool_limits(limits=1), cheap_collections(), global_random_kept():
         try:
             trial = _Trial(spec, grid, store or CheckpointStore(None), on_round)
         except EngineError:

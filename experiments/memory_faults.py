@@ -1,16 +1,29 @@
-"""What Ray says when memory runs out, in a line that says what to change.
+"""Memory that runs out: told when it begins, and told again, with what to change, when Ray gives up.
 
-Ray's memory monitor kills workers when a machine's memory is nearly full. Their work is repeated; if that happens to
-the same process again and again, Ray gives up with a sentence of two thousand characters.
+Ray's memory monitor ends workers when a machine's memory is nearly full, and repeats their work. If that happens to the
+same process again and again, Ray gives up with a sentence of two thousand characters; for a host that takes a quarter
+of an hour, in which nothing would be seen. So the driver looks at the memory, too, and warns.
 """
 
 from __future__ import annotations
 
+import logging
+import os
 import re
-from collections.abc import Iterator
+import threading
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from engine.errors import EngineError
+
+WATCH_SECONDS = 2.0
+THRESHOLD = "RAY_memory_usage_threshold"
+REFRESH = "RAY_memory_monitor_refresh_ms"
+"""Ray's own settings of its monitor; a refresh of 0 switches it off."""
+
+_ADVICE = "lower engine.num_hosts, let fewer trials run at once (search.generation_size), or end other programs"
+
+logger = logging.getLogger("fedscout")
 
 _KILLED = re.compile(
     r"killed due to the node running low on memory.*? was (?P<used>[\d.]+ ?GB) / (?P<total>[\d.]+ ?GB)"
@@ -29,8 +42,7 @@ def memory_fault(text: str) -> str | None:
         who = f"{found['name']}, which used {found['own']}" if found["name"] else "a process"
         return (
             f"Ray ended {who}, as {found['used']} of the machine's {found['total']} of memory were in use, more than "
-            f"the share of {float(found['threshold']):g} that it allows; lower engine.num_hosts, let fewer trials run "
-            "at once (search.generation_size), or end other programs"
+            f"the share of {float(found['threshold']):g} that it allows; {_ADVICE}"
         )
     if any(sign in text for sign in _FULL):
         return (
@@ -56,3 +68,46 @@ def memory_faults_told() -> Iterator[None]:
         if told is None and isinstance(error, EngineError):
             raise
         raise EngineError(told or f"Ray failed: {str(error).strip().splitlines()[0]}") from error
+
+
+def _memory_in_use() -> tuple[int, int]:
+    """Return bytes in use and in all, as Ray's monitor counts them: those of the container, where there is one."""
+    from ray._common.utils import get_system_memory
+    from ray._private.utils import get_used_memory
+
+    return get_used_memory(), get_system_memory()  # type: ignore[no-untyped-call]
+
+
+@contextmanager
+def shortage_told(in_use: Callable[[], tuple[int, int]] = _memory_in_use) -> Iterator[None]:
+    """Warn once if memory runs short while the block works, at the share where Ray begins to end processes.
+
+    Args:
+        in_use: Returns bytes in use and in all.
+    """
+    threshold = float(os.environ.get(THRESHOLD, "0.95"))
+    over = threading.Event()
+
+    def watch() -> None:
+        while not over.wait(WATCH_SECONDS):
+            used, total = in_use()
+            if used > threshold * total:
+                logger.warning(
+                    "memory runs short: %.1f of %.1f GB are in use; above a share of %g Ray ends processes of this "
+                    "study, whose work is repeated; %s",
+                    used / 2**30,
+                    total / 2**30,
+                    threshold,
+                    _ADVICE,
+                )
+                return
+
+    watcher = threading.Thread(target=watch, name="memory watch", daemon=True)
+    if os.environ.get(REFRESH) != "0":
+        watcher.start()
+    try:
+        yield
+    finally:
+        over.set()
+        if watcher.ident is not None:
+            watcher.join()

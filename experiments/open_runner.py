@@ -18,7 +18,7 @@ from engine.session import Session
 from engine.trial import TrialResult, TrialSpec
 from engine.trial_runner import LocalRunner, Progress, RayRunner, TrialRunner
 from experiments.engine_config import EngineConfig
-from experiments.memory_faults import memory_faults_told
+from experiments.memory_faults import memory_faults_told, shortage_told
 from experiments.ray_runtime import ray_runtime
 
 WARM_TRIALS = 5
@@ -119,7 +119,7 @@ def _on_ray(
     search_path: tuple[str, ...],
     verbose: bool,
 ) -> Iterator[TrialRunner]:
-    with ray_runtime(config, verbose) as ray, memory_faults_told():
+    with ray_runtime(config, verbose) as ray, memory_faults_told(), shortage_told():
         from engine.ray_grid import start_hosts
         from engine.trial_task import warm_up
 

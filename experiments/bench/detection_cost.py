@@ -8,13 +8,13 @@ each counts, so that other work on the machine disturbs both alike.
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 
 from pydantic import BaseModel, ConfigDict
 
 from detectors import DetectionConfig
 from detectors.detect import detect
-from engine.federation import Federation, FloatArray
+from engine.federation import Federation
 from engine.session import Session
 from engine.training_config import LocalTraining
 from engine.trial_runner import TrialRunner
@@ -87,12 +87,8 @@ def detection_cost(
 
 def _detection_seconds(runner: TrialRunner, training: LocalTraining) -> tuple[float, Mapping[str, float]]:
     grid = runner.grid(Session(training=training, test_fraction=0.0))
-
-    def initial_vectors(seeds: Sequence[int]) -> list[FloatArray]:
-        return [grid.initial_vector(seed) for seed in seeds]
-
     began = time.perf_counter()
-    report = detect(grid, initial_vectors, training, DetectionConfig(), seed=0)
+    report = detect(grid, grid.initial_vectors, training, DetectionConfig(), seed=0)
     return time.perf_counter() - began, report.timings
 
 

@@ -1,17 +1,16 @@
 """How much memory this process and all that it started hold together, sampled while they work.
 
-The proportional set size (PSS) of a process counts a page that n processes share as 1/n of it, so the sum over processes
-counts every page once. Ray's object store, which all of them map, and the libraries are no exception.
+The proportional set size (PSS) of a process counts a page that n processes share as 1/n of it, so a sum over processes
+counts every page once: also those of libraries, and of the object store, which all of Ray's processes map.
 """
 
 from __future__ import annotations
 
-import os
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict
 
@@ -19,10 +18,10 @@ from engine.errors import ConfigurationError
 
 SAMPLE_SECONDS = 0.25
 
-Part = Literal["driver", "hosts", "ray"]
+HOST_TITLE = "ray::HostActor"
+"""Ray titles an actor's process by its class."""
 
-HOST_TITLE = b"ray::HostActor"
-"""Ray titles the process of an actor by its class."""
+Part = Literal["driver", "hosts", "ray"]
 
 
 class MemoryPeak(BaseModel):
@@ -30,59 +29,96 @@ class MemoryPeak(BaseModel):
 
     Attributes:
         pss_bytes: Of all processes together.
-        parts: Of the driver, of the hosts, and of everything else that Ray runs.
+        parts: Of the driver, of the hosts, and of everything else that was started, which is Ray's.
         samples: How many were taken.
+        data_bytes: Of the clients' rows, which are somewhere among them; 0 if nobody said.
     """
 
     model_config = ConfigDict(frozen=True)
 
-    pss_bytes: int
-    parts: dict[Part, int]
-    samples: int
+    pss_bytes: int = 0
+    parts: dict[Part, int] = {"driver": 0, "hosts": 0, "ray": 0}
+    samples: int = 0
+    data_bytes: int = 0
 
+    def with_sample(self, parts: dict[Part, int]) -> MemoryPeak:
+        """Return what one more sample makes of this."""
+        return self.joined(MemoryPeak(pss_bytes=sum(parts.values()), parts=parts, samples=1))
 
-def larger(one: MemoryPeak, other: MemoryPeak) -> MemoryPeak:
-    """Return the larger of two peaks, with the samples of both."""
-    peak = max(one, other, key=lambda each: each.pss_bytes)
-    return peak.model_copy(update={"samples": one.samples + other.samples})
+    def joined(self, other: MemoryPeak) -> MemoryPeak:
+        """Return the larger of two, with the samples of both."""
+        larger = max(self, other, key=lambda each: each.pss_bytes)
+        return larger.model_copy(update={"samples": self.samples + other.samples})
 
 
 class MemoryWatch:
-    """Samples from a thread; see `watched_memory`."""
+    """Holds the peak of what was sampled so far."""
 
     def __init__(self) -> None:
-        self._largest: dict[Part, int] = {}
-        self._samples = 0
-        self._ended = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="memory-watch", daemon=True)
-
-    def start(self) -> None:
-        """Begin."""
-        self._thread.start()
-
-    def stop(self) -> None:
-        """Take a last sample, and end."""
-        self._ended.set()
-        self._thread.join()
-
-    def _run(self) -> None:
-        while not self._ended.wait(SAMPLE_SECONDS):
-            self._sample()
+        self.peak = MemoryPeak()
 
     def sample(self) -> None:
-        """Take a sample now."""
-        parts = memory_parts()
-        self._samples += 1
-        if sum(parts.values()) > sum(self._largest.values()):
-            self._largest = parts
-
-    _sample = sample
-
-    @property
-    def peak(self) -> MemoryPeak:
-        """The largest so far."""
-        return MemoryPeak(pss_bytes=sum(self._largest.values()), parts=self._largest, samples=self._samples)
+        """Take a sample of all processes now."""
+        self.peak = self.peak.with_sample(memory_by_part())
 
 
-def memory_parts() -> dict[Part, int]:
-    return {}
+@contextmanager
+def watched_memory() -> Iterator[MemoryWatch]:
+    """Sample from a thread as long as the block lasts, at least at its beginning and at its end.
+
+    Raises:
+        ConfigurationError: If this system does not tell proportional set sizes.
+    """
+    if not Path("/proc/self/smaps_rollup").exists():
+        raise ConfigurationError(
+            "memory is measured by /proc/PID/smaps_rollup, which Linux has and this system has not"
+        )
+    watch, ended = MemoryWatch(), threading.Event()
+
+    def run() -> None:
+        while not ended.wait(SAMPLE_SECONDS):
+            watch.sample()
+
+    thread = threading.Thread(target=run, name="memory-watch", daemon=True)
+    watch.sample()
+    thread.start()
+    try:
+        yield watch
+    finally:
+        ended.set()
+        thread.join()
+        watch.sample()
+
+
+def memory_by_part(pid: int | None = None) -> dict[Part, int]:
+    """Return the proportional set sizes of a process and all below it, in bytes by part.
+
+    Args:
+        pid: Of the driver; this process if left out.
+    """
+    import psutil  # type: ignore[import-untyped]  # Ray brings it along
+
+    driver = psutil.Process(pid)
+    parts: dict[Part, int] = {"driver": _pss_bytes(driver.pid), "hosts": 0, "ray": 0}
+    for process in driver.children(recursive=True):
+        parts[_part(process)] += _pss_bytes(process.pid)
+    return parts
+
+
+def _part(process: Any) -> Part:
+    """Tell hosts from the rest; a process that has just ended holds nothing of either."""
+    import psutil
+
+    with suppress(psutil.Error, OSError):
+        if "".join(process.cmdline()[:1]).startswith(HOST_TITLE):
+            return "hosts"
+    return "ray"
+
+
+def _pss_bytes(pid: int) -> int:
+    """Return a process's proportional set size, 0 if it has ended."""
+    with suppress(OSError):
+        for line in Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines():
+            if line.startswith("Pss:"):
+                return int(line.split()[1]) * 1024
+    return 0

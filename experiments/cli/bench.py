@@ -22,6 +22,10 @@ def engine(
     ] = None,
     hosts: Annotated[int, typer.Option(min=1, help="Ray hosts.")] = 2,
     local: Annotated[bool, typer.Option("--local", help="In this process instead of on Ray.")] = False,
+    peers: Annotated[bool, typer.Option("--peers", help="Run other simulators on the same work.")] = False,
+    repeats: Annotated[int, typer.Option(min=1, help="Turns: ours and peers, again and again.")] = 1,
+    peer_seconds: Annotated[float, typer.Option(min=1.0, help="After which a peer is given up.")] = 600.0,
+    memory: Annotated[bool, typer.Option("--memory", help="Sample our memory, which takes a little time.")] = False,
     as_json: AsJson = False,
 ) -> None:
     """Time a round: train, aggregate and evaluate through the Grid."""
@@ -29,24 +33,24 @@ def engine(
 
     prepare_environment(verbose=False)
     from engine.strategy_contract import Cohort
-    from experiments.bench.engine_bench import time_engine
+    from experiments.bench.engine_comparison import Sitting, measure_engine, report_lines
     from experiments.bench.engine_work import TRAINING
+    from experiments.bench.peer_runs import PEERS
     from experiments.engine_config import EngineConfig
     from strategies import parse_strategy
 
     cohort = Cohort(clients, clients, TRAINING.learning_rate)
     specs = [parse_strategy(text, cohort) for text in strategy or ["fedavg"]]
     config = EngineConfig(grid="local" if local else "ray", num_hosts=hosts)
-    timings = time_engine(work, clients, samples, rounds, specs, config)
+    sitting = Sitting(repeats, PEERS if peers else (), peer_seconds, memory)
+    note = _tell if peers or repeats > 1 else lambda _: None
+    report = measure_engine(work, clients, samples, rounds, specs, config, sitting, note)
     if as_json:
         from experiments.cli.console import show_json
 
-        show_json(timings[0].model_dump() if len(timings) == 1 else {"timings": [t.model_dump() for t in timings]})
+        show_json(report.document())
         return
-    print(f"{work}, {clients} clients of {samples} rows, {timings[0].hosts} hosts, {rounds} rounds")
-    for timing in timings:
-        parts = ", ".join(f"{phase} {1000 * spent:.1f}" for phase, spent in timing.phases.items())
-        print(f"{1000 * timing.seconds_per_round:9.2f} ms a round  {timing.strategy}  ({parts})")
+    print("\n".join(report_lines(report)))
 
 
 @bench.command("detection-cost")

@@ -46,17 +46,18 @@ def study(
         show_path,
         show_report,
     )
+    from experiments.early_start import early_start
     from experiments.run_folder import default_folder
-    from experiments.workflow import run_workflow
 
     search = config.search
     confirming = search.confirmation_seeds * (3 if search.tuned_baseline else 2)
     tuning = len(search.tuning_factors) if search.tuned_baseline else 0
     progress = TrialProgress(1 + search.budget + tuning + confirming, config.training.num_rounds)
-    with progress.live():
-        finished = run_workflow(
-            config, out or default_folder(config), progress.display(), detection, verbose, user_folders()
-        )
+    folder = out or default_folder(config)
+    with progress.live(), early_start(config.engine, folder, verbose):
+        from experiments.workflow import run_workflow
+
+        finished = run_workflow(config, folder, progress.display(), detection, verbose, user_folders())
     if as_json:
         show_json({**finished.document, "out": str(finished.folder)})
         return

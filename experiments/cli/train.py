@@ -29,14 +29,16 @@ def train(
         show_path,
         show_trials,
     )
+    from experiments.early_start import early_start
     from experiments.run_folder import default_folder
-    from experiments.workflow import run_training, with_strategy
-    from search.study import trial_summary
 
-    config = with_strategy(config)
     folders = user_folders()
     progress = TrialProgress(1, config.training.num_rounds)
-    with progress.live():
+    with progress.live(), early_start(config.engine, None, verbose):
+        from experiments.workflow import run_training, with_strategy
+        from search.study import trial_summary
+
+        config = with_strategy(config)
         federation, entry, folder = run_training(
             config, out or default_folder(config), progress.display(), verbose, folders
         )

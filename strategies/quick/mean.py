@@ -2,16 +2,34 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
+from flwr.app import Message
 from flwr.serverapp import strategy as flower
 
-from strategies.quick.messages import QuickMessages
+from strategies.quick.contents import alike
+from strategies.quick.messages import Aggregate, QuickMessages
 
 
-class FedAvg(QuickMessages):
+class PlainMean(QuickMessages):
+    """Flower's weighted mean; that of one reply, such as a merged one, is the reply."""
+
+    def aggregate_train(self, server_round: int, replies: Iterable[Message]) -> Aggregate:
+        """Return the mean model and the mean metrics."""
+        replies = list(replies)
+        contents = [reply.content for reply in replies if reply.has_content()]
+        if len(contents) != 1 or not alike(contents, self.weighted_by_key):
+            return super().aggregate_train(server_round, replies)
+        self._check_and_log_replies(replies, is_train=True)
+        (arrays,) = contents[0].array_records.values()
+        return arrays, self._train_metrics(contents)
+
+
+class FedAvg(PlainMean):
     """Flower's FedAvg."""
 
 
-class FedProx(QuickMessages, flower.FedProx):
+class FedProx(PlainMean, flower.FedProx):
     """Flower's FedProx."""
 
 

@@ -11,7 +11,6 @@ from flwr.app import ConfigRecord, Message
 from scipy.special import softmax
 
 from detectors import CLIENT_QUERIES
-from detectors.outliers import InitialVectors
 from engine.client_host import ClientHost
 from engine.federation import ClientTransform, Federation, FloatArray, IntArray, Partition, Samples
 from engine.grid import HostGrid
@@ -149,8 +148,3 @@ class SpreadGrid(LocalGrid):
     def __init__(self, source: Federation, num_hosts: int) -> None:
         self.host = ClientHost(source, CLIENT_QUERIES)
         HostGrid.__init__(self, self.host.facts(), num_hosts=num_hosts)
-
-
-def initial_vectors(grid: LocalGrid) -> InitialVectors:
-    """Return what gives the grid's initial models."""
-    return lambda seeds: [grid.initial_vector(seed) for seed in seeds]

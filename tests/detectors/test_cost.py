@@ -8,12 +8,12 @@ import pytest
 from detectors import DetectionConfig, HeterogeneityReport
 from detectors.detect import detect
 from engine.training_config import LocalTraining
-from tests.detectors.federations import RecordingGrid, federation, gaussian_clients, initial_vectors
+from tests.detectors.federations import RecordingGrid, federation, gaussian_clients
 
 
 def detection(num_clients: int, **settings: int) -> tuple[HeterogeneityReport, RecordingGrid]:
     grid = RecordingGrid(federation(gaussian_clients([12] * num_clients)))
-    return detect(grid, initial_vectors(grid), LocalTraining(), DetectionConfig(**settings), seed=0), grid
+    return detect(grid, grid.initial_vectors, LocalTraining(), DetectionConfig(**settings), seed=0), grid
 
 
 @pytest.mark.parametrize("num_clients", [3, 4, 8, 9, 40])
@@ -61,7 +61,7 @@ def test_the_order_of_exchanges_hides_no_dependence() -> None:
     clients = gaussian_clients([12] * 10)
     clients[9][0][0, 0] = np.inf
     grid = RecordingGrid(federation(clients))
-    report = detect(grid, initial_vectors(grid), LocalTraining(), DetectionConfig(), seed=0)
+    report = detect(grid, grid.initial_vectors, LocalTraining(), DetectionConfig(), seed=0)
     asked = {config["function"]: clients for kind, clients, config in grid.sent if kind == "query"}
     assert asked["feature_centroid"] == asked["feature_histogram"] == tuple(range(9))
     assert asked["mean_output"] == tuple(range(10))

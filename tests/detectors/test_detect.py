@@ -18,13 +18,12 @@ from tests.detectors.federations import (
     SpreadGrid,
     federation,
     gaussian_clients,
-    initial_vectors,
 )
 
 
 def report_of(source: Federation | LocalGrid, seed: int = 0, **settings: object) -> HeterogeneityReport:
     grid = source if isinstance(source, LocalGrid) else LocalGrid(source, CLIENT_QUERIES)
-    return detect(grid, initial_vectors(grid), LocalTraining(), DetectionConfig(**settings), seed)
+    return detect(grid, grid.initial_vectors, LocalTraining(), DetectionConfig(**settings), seed)
 
 
 def test_facts_of_the_federation() -> None:

@@ -21,7 +21,7 @@ from detectors.outliers import (
 from engine.messages import send_train, train_config
 from engine.seeds import integer
 from engine.training_config import LocalTraining
-from tests.detectors.federations import FlipLabels, RecordingGrid, federation, gaussian_clients, initial_vectors
+from tests.detectors.federations import FlipLabels, RecordingGrid, federation, gaussian_clients
 
 TRIANGLE = np.array([[0, 0], [3, 0], [0, 4]], dtype=np.float32)
 SETTINGS = DetectionConfig()
@@ -151,7 +151,7 @@ def test_messages_of_two_rounds() -> None:
     grid = RecordingGrid(source)
     training = LocalTraining(learning_rate=0.1)
     settings = DetectionConfig(outlier_repetitions=2, outlier_min_flags=2)
-    comparisons = hold(grid, train_and_compare((0, 1, 2), initial_vectors(grid), training, settings, seed=3))
+    comparisons = hold(grid, train_and_compare((0, 1, 2), grid.initial_vectors, training, settings, seed=3))
 
     rounds = [[(c["seed"], c["server-round"], c["reply"]) for _, _, c in contents] for contents in grid.exchanges]
     seeds = [integer(3, "outlier-repetition", repetition) for repetition in range(2)]
@@ -169,7 +169,7 @@ def test_messages_of_two_rounds() -> None:
 def test_more_rounds_are_merged_but_for_the_last() -> None:
     grid = RecordingGrid(federation(gaussian_clients([30, 40, 50])))
     settings = DetectionConfig(outlier_repetitions=1, outlier_min_flags=1, outlier_rounds=3)
-    hold(grid, train_and_compare((0, 1, 2), initial_vectors(grid), LocalTraining(), settings, seed=0))
+    hold(grid, train_and_compare((0, 1, 2), grid.initial_vectors, LocalTraining(), settings, seed=0))
     rounds = [(config["server-round"], config["reply"]) for _, _, config in grid.sent]
     assert rounds == [(1, "merged"), (2, "merged"), (3, "individual")]
 
@@ -190,7 +190,7 @@ def test_a_void_repetition_leaves_the_others_as_they_are() -> None:
         vectors = [grid.initial_vector(seed) for seed in seeds]
         return [vectors[0], np.full_like(vectors[1], np.nan), *vectors[2:]]
 
-    whole = hold(grid, train_and_compare((0, 1, 2), initial_vectors(grid), LocalTraining(), SETTINGS, seed=0))
+    whole = hold(grid, train_and_compare((0, 1, 2), grid.initial_vectors, LocalTraining(), SETTINGS, seed=0))
     holed = hold(grid, train_and_compare((0, 1, 2), second_broken, LocalTraining(), SETTINGS, seed=0))
     assert holed[1] is None
     assert [told(c) for k, c in enumerate(holed) if k != 1] == [told(c) for k, c in enumerate(whole) if k != 1]
@@ -202,7 +202,7 @@ def test_comparisons_do_not_depend_on_how_many_repetitions_are_held_at_a_time(mo
     for held in (5, 2, 1):
         monkeypatch.setattr("detectors.outliers.GROUP_BYTES", held * 3 * grid.initial_vector(0).nbytes)
         grid.exchanges.clear()
-        compared = hold(grid, train_and_compare((0, 1, 2), initial_vectors(grid), LocalTraining(), SETTINGS, seed=0))
+        compared = hold(grid, train_and_compare((0, 1, 2), grid.initial_vectors, LocalTraining(), SETTINGS, seed=0))
         together[held] = [told(comparison) for comparison in compared]
         exchanges[held] = [len(contents) for contents in grid.exchanges]
     assert exchanges == {5: [5, 5], 2: [5, 2, 2, 1], 1: [5, 1, 1, 1, 1, 1]}
@@ -213,7 +213,7 @@ def test_a_client_with_flipped_labels_is_the_only_outlier() -> None:
     """Client 1 learns the opposite of the other three, so it is the farthest in every repetition."""
     source = federation(gaussian_clients([100] * 4), transforms={1: (FlipLabels(),)})
     grid = RecordingGrid(source)
-    comparisons = hold(grid, train_and_compare((0, 1, 2, 3), initial_vectors(grid), LocalTraining(), SETTINGS, seed=0))
+    comparisons = hold(grid, train_and_compare((0, 1, 2, 3), grid.initial_vectors, LocalTraining(), SETTINGS, seed=0))
     finding = decide_outliers(comparisons, SETTINGS)
     assert finding.flagged_clients == (1,)
     assert finding.client_values == {0: 0, 1: 5, 2: 0, 3: 0}

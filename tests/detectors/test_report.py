@@ -13,14 +13,14 @@ from detectors import DetectionConfig, Finding, HeterogeneityReport
 from detectors.detect import detect
 from detectors.report import name_clients
 from engine.training_config import LocalTraining
-from tests.detectors.federations import RecordingGrid, federation, gaussian_clients, initial_vectors
+from tests.detectors.federations import RecordingGrid, federation, gaussian_clients
 
 
 @pytest.fixture(scope="module")
 def report() -> HeterogeneityReport:
     """Of three clients that answer and one that may not."""
     grid = RecordingGrid(federation(gaussian_clients([20, 3, 40, 60])))
-    return detect(grid, initial_vectors(grid), LocalTraining(), DetectionConfig(), seed=1)
+    return detect(grid, grid.initial_vectors, LocalTraining(), DetectionConfig(), seed=1)
 
 
 def test_json_round_trip(report: HeterogeneityReport) -> None:

@@ -18,7 +18,6 @@ from engine.local_grid import LocalGrid
 from engine.training_config import LocalTraining
 from experiments.build import build_federation
 from experiments.federation_config import FederationConfig, ModelConfig
-from tests.detectors.federations import initial_vectors
 
 SEEDS = (0, 1, 2)
 AFFECTED = 2
@@ -28,7 +27,7 @@ AFFECTED = 2
 def report_of(dataset: str, scenario: str, seed: int, folder: Path | None = None) -> HeterogeneityReport:
     config = FederationConfig(dataset=dataset, num_clients=4, scenario=scenario, seed=seed, folder=folder)
     grid = LocalGrid(build_federation(config, ModelConfig()), CLIENT_QUERIES)
-    return detect(grid, initial_vectors(grid), LocalTraining(), DetectionConfig(), seed)
+    return detect(grid, grid.initial_vectors, LocalTraining(), DetectionConfig(), seed)
 
 
 def check_orderings(dataset: str, seed: int, folder: Path | None = None) -> None:

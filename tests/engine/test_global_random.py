@@ -1,4 +1,4 @@
-"""Flower's sampling is seeded for one call and leaves no trace."""
+"""Flower's sampling is seeded for each call, and leaves no trace after a trial."""
 
 from __future__ import annotations
 
@@ -7,16 +7,18 @@ import random
 import numpy as np
 import pytest
 
-from engine.global_random import seeded_global_random
+from engine.global_random import global_random_kept, seed_global_random
 
 
 def drawn(seed: int, purpose: str, server_round: int) -> list[int]:
-    with seeded_global_random(seed, purpose, server_round):
+    with global_random_kept():
+        seed_global_random(seed, purpose, server_round)
         return random.sample(range(1000), 20)
 
 
 def draw_and_fail() -> None:
-    with seeded_global_random(0, "train", 1):
+    with global_random_kept():
+        seed_global_random(0, "train", 1)
         random.random()
         raise ZeroDivisionError
 
@@ -44,7 +46,8 @@ def test_numpy_s_global_generator_is_treated_alike() -> None:
     """Flower's differentially private strategies draw their noise from it."""
 
     def noise(server_round: int) -> list[float]:
-        with seeded_global_random(1, "aggregate", server_round):
+        with global_random_kept():
+            seed_global_random(1, "aggregate", server_round)
             return list(np.random.normal(size=3))  # noqa: NPY002 - what strategies use
 
     before = np.random.get_state()[1].tolist()  # noqa: NPY002

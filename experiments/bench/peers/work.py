@@ -15,6 +15,7 @@ import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib.metadata import version
+from itertools import pairwise
 from math import prod
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -48,6 +49,11 @@ def client_rows(name: WorkName, client: int, num_samples: int) -> tuple[npt.NDAr
     return features, labels.astype(np.int64)
 
 
+def data_bytes(name: WorkName, num_clients: int, num_samples: int) -> int:
+    """Return the size of all clients' rows: features of 4 bytes, labels of 8."""
+    return num_clients * num_samples * (4 * prod(FEATURE_SHAPES[name]) + 8)
+
+
 def client_tensors(name: WorkName, client: int, num_samples: int) -> tuple[Tensor, Tensor]:
     """Return the same as tensors."""
     import torch
@@ -63,7 +69,7 @@ def model(name: WorkName) -> nn.Module:
     if name == "dense":
         widths = (*FEATURE_SHAPES[name], *HIDDEN, NUM_CLASSES[name])
         layers: list[nn.Module] = []
-        for inputs, outputs in zip(widths, widths[1:], strict=False):
+        for inputs, outputs in pairwise(widths):
             layers += [nn.Linear(inputs, outputs), nn.ReLU()]
         return nn.Sequential(*layers[:-1])
     convolutions = (nn.Conv2d(3, 6, 5), nn.ReLU(), nn.MaxPool2d(2), nn.Conv2d(6, 16, 5), nn.ReLU(), nn.MaxPool2d(2))
@@ -87,7 +93,9 @@ def train_epoch(net: nn.Module, features: Tensor, labels: Tensor) -> float:
 
     optimizer = torch.optim.SGD(net.parameters(), lr=LEARNING_RATE)
     loss = torch.zeros(())
-    for rows in torch.randperm(len(labels)).split(BATCH_SIZE):
+    order = torch.randperm(len(labels))
+    for start in range(0, len(labels), BATCH_SIZE):
+        rows = order[start : start + BATCH_SIZE]
         optimizer.zero_grad()
         loss = cross_entropy(net(features[rows]), labels[rows])
         loss.backward()  # type: ignore[no-untyped-call]
@@ -136,16 +144,16 @@ def read_task(arguments: Sequence[str] | None = None) -> Task:
     raise SystemExit(f"the work must be one of {', '.join(FEATURE_SHAPES)}, got {name!r}")
 
 
-def report(round_seconds: Sequence[float], accuracy: float, libraries: Sequence[str]) -> None:
+def report(times: Sequence[float], accuracy: float, libraries: Sequence[str]) -> None:
     """Print a peer's result, one line of JSON.
 
     Args:
-        round_seconds: Of every round.
+        times: The beginning, and the end of each round.
         accuracy: After the last one, over all clients' rows.
         libraries: Whose versions belong to the result.
     """
     document: dict[str, Any] = {
-        "round_seconds": list(round_seconds),
+        "round_seconds": [after - before for before, after in pairwise(times)],
         "accuracy": accuracy,
         "versions": {library: version(library) for library in libraries},
     }

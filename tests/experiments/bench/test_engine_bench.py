@@ -5,8 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from experiments.bench.engine_bench import time_engine
-from experiments.bench.engine_work import WORKS, WorkName, work_federation
+from experiments.bench.engine_bench import time_engine, whole_rounds
+from experiments.bench.engine_work import WORKS, work_federation
+from experiments.bench.peers.work import WorkName
 from experiments.engine_config import EngineConfig
 from strategies import parse_strategy
 
@@ -32,5 +33,28 @@ def test_rounds_are_trained_and_timed() -> None:
     assert [timing.strategy for timing in timings] == ["fedavg", "fedmedian"]
     for timing in timings:
         assert timing.hosts == 1
+        assert len(timing.round_seconds) == 2
+        assert timing.min_seconds_per_round <= timing.median_seconds_per_round
+        own = timing.seconds_per_round - timing.phases["hosts"]
+        assert timing.driver_seconds_per_client_round == pytest.approx(own / timing.clients)
         parts = sum(seconds for phase, seconds in timing.phases.items() if phase != "hosts")
         assert 0 < parts <= timing.seconds_per_round
+
+
+def test_rounds_add_up_to_the_wall_time_and_the_last_scoring_belongs_to_the_first() -> None:
+    assert whole_rounds([10.0, 11.0, 13.0, 16.0, 16.5], rounds=3) == (1.5, 2.0, 3.0)
+    assert whole_rounds([10.0, 12.0, 12.5], rounds=1) == (2.5,)
+
+
+def test_rounds_that_a_strategy_does_not_tell_of_count_the_same() -> None:
+    assert whole_rounds([10.0, 15.0, 16.0], rounds=3) == (2.0, 2.0, 2.0)
+
+
+@pytest.mark.slow
+@pytest.mark.ray
+@pytest.mark.usefixtures("ray_session")
+def test_on_ray_the_driver_does_less_than_it_waits() -> None:
+    """The hosts' work on LeNet is what takes the time."""
+    (timing,) = time_engine("lenet", 2, 200, 3, [parse_strategy("fedavg")], EngineConfig(num_hosts=2))
+    assert timing.hosts == 2
+    assert 0 < timing.driver_seconds_per_client_round * timing.clients < timing.seconds_per_round

@@ -1,0 +1,259 @@
+"""Peers do our work, report it, and leave nothing behind."""
+
+from __future__ import annotations
+
+import ast
+import json
+import os
+import re
+import sys
+from importlib.metadata import requires
+from importlib.util import find_spec
+from pathlib import Path
+
+import numpy as np
+import psutil
+import pytest
+from packaging.requirements import Requirement
+
+from engine.local_grid import LocalGrid
+from engine.trial import TrialSpec, run_trial
+from experiments.bench import peer_runs
+from experiments.bench.engine_work import TRAINING, WORKS, work_federation
+from experiments.bench.peer_runs import PEERS, PFL_PYTHON, PROGRAMS, MissingPeer, Peer, PeerTiming, run_peer
+from experiments.bench.peers import bare_loop
+from experiments.bench.peers.work import BATCH_SIZE, Task, WorkName, client_tensors, initial_model, model, read_task
+from strategies import parse_strategy
+from tests.experiments.cli.processes import REPOSITORY
+from tests.marked_processes import MarkedProcesses, short_folder
+
+BARE, FLOWER, PFL = PEERS
+PEER_SECONDS = 200.0
+
+
+@pytest.mark.parametrize("name", ["dense", "lenet"])
+def test_peers_have_the_bits_of_our_data_and_the_shapes_of_our_model(name: WorkName) -> None:
+    federation = work_federation(name, num_clients=2, num_samples=5)
+    for client, rows in enumerate(federation.partition.rows.reshape(2, 5)):
+        features, labels = client_tensors(name, client, 5)
+        assert np.array_equal(features.numpy(), federation.features[rows])
+        assert np.array_equal(labels.numpy(), federation.labels[rows])
+    ours, theirs = WORKS[name].model().state_dict(), model(name).state_dict()
+    assert {key: value.shape for key, value in ours.items()} == {key: value.shape for key, value in theirs.items()}
+
+
+@pytest.mark.parametrize(("name", "num_clients"), [("dense", 3), ("lenet", 2)])
+def test_where_an_epoch_is_one_batch_the_bare_loop_gives_our_model(name: WorkName, num_clients: int) -> None:
+    """A batch's mean gradient does not depend on the order of rows, so only the last bits may differ.
+
+    Parameters are below 1, where float32 rounds to 6e-8, and each round adds up a few such errors.
+    """
+    num_samples, num_rounds = BATCH_SIZE // 2, 2
+    spec = TrialSpec(
+        key="bench",
+        strategy=parse_strategy("fedavg"),
+        seed=0,
+        num_rounds=num_rounds,
+        num_sampled=num_clients,
+        training=TRAINING,
+        evaluate_on="train",
+        test_fraction=0.0,
+        keep_model=True,
+    )
+    grid = LocalGrid(work_federation(name, num_clients, num_samples), session=spec.session())
+    result = run_trial(spec, grid)
+
+    import torch
+
+    net, clients = model(name), [client_tensors(name, client, num_samples) for client in range(num_clients)]
+    initial = grid.facts.layout.split(grid.initial_vector(seed=0))
+    net.load_state_dict({key: torch.from_numpy(value.copy()) for key, value in initial.items()})
+    accuracies = [bare_loop.one_round(net, model(name), clients) for _ in range(num_rounds)]
+
+    assert result.vector is not None
+    theirs = grid.facts.layout.join({key: value.numpy() for key, value in net.state_dict().items()})
+    assert not np.allclose(theirs, grid.initial_vector(seed=0), rtol=0, atol=1e-4), "nothing was trained"
+    np.testing.assert_allclose(result.vector, theirs, rtol=0, atol=1e-6)
+    assert [record.accuracy for record in result.rounds] == pytest.approx(accuracies)
+
+
+def test_the_bare_loop_learns() -> None:
+    net, clients = initial_model("dense"), [client_tensors("dense", client, 64) for client in range(3)]
+    accuracies = [bare_loop.one_round(net, model("dense"), clients) for _ in range(25)]
+    assert accuracies[-1] > accuracies[0] + 0.05, "labels are linear in the features"
+
+
+def test_the_bare_loop_reports_every_round_and_begins_anew_after_its_warm_up() -> None:
+    task = Task("dense", clients=2, samples=8, rounds=3, workers=1)
+    result = run_peer(BARE, task, PEER_SECONDS)
+    net, clients = initial_model("dense"), [client_tensors("dense", client, 8) for client in range(2)]
+    accuracies = [bare_loop.one_round(net, model("dense"), clients) for _ in range(3)]
+
+    assert isinstance(result, PeerTiming), result
+    assert len(result.round_seconds) == 3
+    assert min(result.round_seconds) > 0
+    assert result.accuracy == pytest.approx(accuracies[-1])
+    assert set(result.versions) == {"torch"}
+
+
+def test_a_task_survives_the_command_line() -> None:
+    task = Task("lenet", clients=2, samples=3, rounds=4, workers=5)
+    assert read_task(task.arguments()) == task
+    with pytest.raises(SystemExit, match="one of dense, lenet, got 'resnet'"):
+        read_task(["resnet", "1", "1", "1", "1"])
+
+
+def test_pfl_is_missing_until_its_interpreter_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv(PFL_PYTHON, raising=False)
+    result = run_peer(PFL, Task("dense", 1, 1, 1, 1), PEER_SECONDS)
+    assert isinstance(result, MissingPeer)
+    assert result.missing.startswith("not installed: pip install 'pfl[pytorch]' in an environment of its own")
+    assert PFL_PYTHON in result.missing
+
+
+def test_a_named_interpreter_must_be_one(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv(PFL_PYTHON, "python")  # from the working directory
+    result = run_peer(PFL, Task("dense", 1, 1, 1, 1), PEER_SECONDS)
+    expected = f"{PFL_PYTHON} must name a Python, got '{tmp_path / 'python'}': No such file or directory"
+    assert result == MissingPeer(missing=expected)
+
+
+@pytest.mark.skipif(find_spec("pfl") is not None, reason="pfl is installed here")
+def test_an_interpreter_without_the_library_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(PFL_PYTHON, sys.executable)
+    result = run_peer(PFL, Task("dense", 1, 1, 1, 1), PEER_SECONDS)
+    assert isinstance(result, MissingPeer)
+    assert result.missing.startswith("not installed (ModuleNotFoundError: No module named 'pfl'): pip install")
+
+
+STARTS_A_DAEMON = """
+import os, subprocess, sys, time
+daemon = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"], start_new_session=True)
+with open({note!r}, "w") as note:
+    note.write(f"{{os.getpid()}} {{daemon.pid}} {{os.getcwd()}}")
+"""
+
+
+@pytest.fixture
+def programs(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
+    """A folder of peers that a test writes."""
+    folder = tmp_path / "peers"
+    folder.mkdir()
+    monkeypatch.setattr(peer_runs, "PROGRAMS", folder)
+    return folder
+
+
+@pytest.mark.parametrize(
+    ("ending", "seconds", "missing"),
+    [
+        pytest.param("time.sleep(600)", 10.0, "no result within 10 s", marks=pytest.mark.slow),
+        ("raise ValueError('no')", PEER_SECONDS, "it ended with code 1 and said: ValueError: no"),
+    ],
+    ids=["too-long", "raises"],
+)
+def test_all_processes_of_a_peer_end_when_it_fails(
+    programs: Path, tmp_path: Path, ending: str, seconds: float, missing: str
+) -> None:
+    note = tmp_path / "note"
+    (programs / "odd.py").write_text(STARTS_A_DAEMON.format(note=str(note)) + ending)
+
+    result = run_peer(Peer("odd", "odd", "pip install it"), Task("dense", 1, 1, 1, 1), seconds)
+
+    assert result == MissingPeer(missing=missing)
+    peer, daemon, folder = note.read_text().split(maxsplit=2)
+    assert not any(_runs(int(pid)) for pid in (peer, daemon))
+    assert not Path(folder).exists()
+
+
+@pytest.mark.parametrize(
+    ("program", "missing"),
+    [
+        (
+            "import a_library_of_nobody",
+            "not installed (ModuleNotFoundError: No module named 'a_library_of_nobody'): pip install it",
+        ),
+        ("print('hello')", "its answer holds no times of rounds: {}"),
+        ("print('{\"round_seconds\": []}')", 'its answer holds no times of rounds: {"round_seconds": []}'),
+    ],
+    ids=["not-installed", "no-answer", "no-rounds"],
+)
+def test_a_peer_without_a_result_says_why(programs: Path, program: str, missing: str) -> None:
+    (programs / "odd.py").write_text(program)
+    result = run_peer(Peer("odd", "odd", "pip install it"), Task("dense", 1, 1, 1, 1), PEER_SECONDS)
+    assert result == MissingPeer(missing=missing)
+
+
+def _runs(pid: int) -> bool:
+    return psutil.pid_exists(pid) and psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
+
+
+def test_a_peer_is_set_up_by_nobody_but_itself(programs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("RAY_ADDRESS", "127.0.0.1:1")
+    monkeypatch.setenv("RAY_max_direct_call_object_size", "1")
+    monkeypatch.setenv("PYTHONPATH", str(REPOSITORY))
+    seen = tmp_path / "seen"
+    (programs / "odd.py").write_text(f"import json, os\njson.dump(dict(os.environ), open({str(seen)!r}, 'w'))")
+
+    run_peer(Peer("odd", "odd", ""), Task("dense", 1, 1, 1, 1), PEER_SECONDS)
+
+    environment = json.loads(seen.read_text())
+    assert not {"RAY_ADDRESS", "RAY_max_direct_call_object_size"} & set(environment)
+    assert environment["OMP_NUM_THREADS"] == "1"
+    assert str(REPOSITORY) not in environment["PYTHONPATH"].split(os.pathsep)
+
+
+def test_peers_import_nothing_of_ours() -> None:
+    """They may run where nothing of it is installed; what they import of each other is relative."""
+    ours = {"engine", "detectors", "strategies", "search", "experiments"}
+    files = sorted(PROGRAMS.glob("*.py"))
+    assert {file.stem for file in files} >= {peer.module for peer in PEERS}
+    for file in files:
+        for node in ast.walk(ast.parse(file.read_text())):
+            names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
+            if isinstance(node, ast.ImportFrom):
+                assert node.level <= 1, file
+                names = [] if node.level else [str(node.module)]
+            assert not {name.split(".")[0] for name in names} & ours, file
+
+
+def test_the_simulation_that_flower_asks_for_runs_on_the_ray_of_the_lock() -> None:
+    lock = dict(
+        match.groups() for match in re.finditer(r"(?m)^(\S+)==(\S+)$", (REPOSITORY / "constraints.txt").read_text())
+    )
+    asked = [Requirement(text) for text in requires("flwr") or []]
+    rays = [one for one in asked if one.name == "ray" and one.marker and one.marker.evaluate({"extra": "simulation"})]
+    assert rays
+    assert all(one.specifier.contains(lock["ray"]) for one in rays)
+
+
+@pytest.mark.slow
+@pytest.mark.ray
+@pytest.mark.timeout(600)
+def test_all_simulators_that_are_installed_train_the_same_model_and_end() -> None:
+    """Where an epoch is one batch, their accuracies are equal: same data, same initial model, same mean."""
+    size = ["--clients", "3", "--samples", str(BATCH_SIZE), "--rounds", "3"]
+    arguments = ["bench", "engine", "--local", *size, "--peers", "--peer-seconds", "250", "--json"]
+    with short_folder() as folder, MarkedProcesses() as processes:
+        environment = {**os.environ, "PYTHONPATH": str(REPOSITORY), "TMPDIR": str(folder)}
+        command = [sys.executable, "-m", "experiments.cli.main", *arguments]
+        process = processes.start(command, environment, folder / "log", cwd=folder)
+        code = process.wait(500)
+        text = (folder / "log").read_text(errors="replace")
+        assert code == 0, text
+        alive = [one.name() for one in processes.alive()]
+        left = [entry.name for entry in folder.iterdir() if entry.name != "log"]
+
+    document = json.loads(text[text.index("\n{") :])
+    peers = document["peers"]
+    assert (alive, left) == ([], [])
+    assert set(peers) == {"bare-loop", "flower", "pfl"}
+    assert ("missing" in peers["pfl"]) == (PFL_PYTHON not in os.environ)
+    results = [result for result in peers.values() if "missing" not in result]
+    assert "missing" not in peers["flower"], peers["flower"]
+    for result in results:
+        assert len(result["round_seconds"]) == 3
+        assert result["accuracy"] == pytest.approx(peers["bare-loop"]["accuracy"], abs=1e-9)
+        for figure, ratio in result["times_ours"].items():
+            assert ratio == pytest.approx(result[figure] / document[figure])
+    assert text.startswith("fedscout: turn 1 of 1: fedscout\nfedscout: turn 1 of 1: bare-loop\n")
