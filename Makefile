@@ -12,13 +12,14 @@ SUITABLE := import sys, ensurepip; sys.exit(not (3, 11) <= sys.version_info[:2] 
 PYTHON ?= $(shell for python in python3.11 python3 python3.12 python3.13 python /usr/bin/python3; do \
 	if "$$python" -c '$(SUITABLE)' >/dev/null 2>&1; then echo "$$python"; break; fi; done)
 
-.PHONY: help install demo test lint gate lock clean
+.PHONY: help install demo test lint gate chaos lock clean
 
 help:
 	@echo 'make demo    the whole program on ten clients of real digits (ARGS= goes to fedscout run)'
 	@echo 'make test    the quick tests, under five minutes on two cores (ARGS= goes to pytest)'
 	@echo 'make lint    ruff (lint and format) and mypy'
 	@echo 'make gate    lint and every test, the slow ones too: what CI runs'
+	@echo 'make chaos   kill processes of a study at random (CHAOS_KILLS=50 CHAOS_SEED=1; ARGS=--nodes kills nodes, too)'
 	@echo 'make lock    resolve the dependencies anew and write constraints.txt'
 	@echo 'make clean   remove .venv and everything that tools have left'
 
@@ -45,6 +46,11 @@ lint: $(STAMP)
 
 gate: lint
 	$(VENV)/bin/python -m pytest $(ARGS)
+
+# Without CHAOS_SEED one is drawn; it is printed, and gives the same plan of kills again.
+chaos: $(STAMP)
+	@$(VENV)/bin/python -m tests.faults.chaos --kills $(or $(CHAOS_KILLS),50) \
+		$(if $(CHAOS_SEED),--seed $(CHAOS_SEED)) $(ARGS)
 
 # A fresh environment holds nothing but what the project brings, so what pip freezes there is the lock. A version's
 # local part ("+cpu") names a build of this machine and is left out.

@@ -21,12 +21,7 @@ from engine.federation import ClientData, Federation, FloatArray, IntArray, Samp
 from engine.flat_model import new_model
 from engine.host_calls import EvaluateResults, FederationFacts, HostCall, QueryResults, TrainResults
 from engine.local_training import ClientScore, ClientWork, model_outputs
-from engine.messages import (
-    FUNCTION_KEY,
-    INITIAL_LOSS_KEY,
-    ROUND_KEY,
-    SEED_KEY,
-)
+from engine.message_keys import FUNCTION_KEY, INITIAL_LOSS_KEY, ROUND_KEY, SEED_KEY
 from engine.queries import QueryInputs, QueryTable
 from engine.seeds import integer, stream
 from engine.train_answers import TrainAnswers

@@ -20,19 +20,8 @@ from flwr.serverapp import Grid
 
 from engine.addressed import addressed
 from engine.federation import FloatArray
-from engine.messages import (
-    ARRAYS_KEY,
-    CONFIG_KEY,
-    FLAT_KEY,
-    FUNCTION_KEY,
-    METRICS_KEY,
-    NUM_EXAMPLES_KEY,
-    QueryAnswers,
-    TrainAnswers,
-    client_of,
-    flat_record,
-    node_of,
-)
+from engine.message_keys import ARRAYS_KEY, CONFIG_KEY, FLAT_KEY, FUNCTION_KEY, METRICS_KEY, NUM_EXAMPLES_KEY
+from engine.messages import QueryAnswers, TrainAnswers, client_of, flat_record, node_of
 from engine.task_identity import claim_task_identity
 from engine.view_array import read_array, view_record
 

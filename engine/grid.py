@@ -29,7 +29,8 @@ from engine.errors import TrialError
 from engine.evaluation import Evaluation, fold_evaluation
 from engine.federation import FloatArray
 from engine.host_calls import FederationFacts, HostCall, TrainResults, shard
-from engine.messages import FLAT_KEY, REPLY_KEY, SEED_KEY, client_of, node_of
+from engine.message_keys import FLAT_KEY, REPLY_KEY, SEED_KEY
+from engine.messages import client_of, node_of
 from engine.replies import TrainReplies, evaluate_contents, query_contents
 from engine.session import Session
 from engine.view_array import read_array

@@ -14,7 +14,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -22,25 +21,24 @@ from flwr.app import ArrayRecord, ConfigRecord, Message, MessageType, MetricReco
 from flwr.serverapp import Grid
 
 from engine.federation import FloatArray
+from engine.message_keys import (
+    ARRAYS_KEY,
+    CONFIG_KEY,
+    FLAT_KEY,
+    FUNCTION_KEY,
+    INITIAL_LOSS_KEY,
+    METRICS_KEY,
+    NUM_EXAMPLES_KEY,
+    REPLY_KEY,
+    ROUND_KEY,
+    SEED_KEY,
+    ReplyMode,
+)
 from engine.task_identity import claim_task_identity
 from engine.training_config import LocalTraining
 from engine.view_array import read_array, view_record
 
 FIRST_NODE_ID = 2
-ARRAYS_KEY = "arrays"
-METRICS_KEY = "metrics"
-CONFIG_KEY = "config"
-FLAT_KEY = "flat"
-NUM_EXAMPLES_KEY = "num-examples"
-NUM_CLIENTS_KEY = "num-clients"
-TRAIN_LOSS_KEY = "train_loss"
-ROUND_KEY = "server-round"
-SEED_KEY = "seed"
-REPLY_KEY = "reply"
-INITIAL_LOSS_KEY = "initial-loss"
-FUNCTION_KEY = "function"
-
-ReplyMode = Literal["merged", "individual"]
 
 
 def node_of(client: int) -> int:

@@ -32,6 +32,8 @@ INLINE_TOTAL_BYTES = 2**23
 
 RESTARTS = 100
 START_SECONDS = 180.0
+HEAD_START_SECONDS = 0.5
+"""What is done meanwhile starts so much later, or it would take the processes that Ray has ready."""
 
 _HOST: Any = ray.remote(HostActor)
 """Made once: Ray sends each remote class that is made to its head, and keeps it there."""
@@ -83,6 +85,7 @@ def start_hosts(
     reference = ray.put(federation)
     actor = _HOST.options(**options)
     actors = tuple(actor.remote([reference], queries) for _ in range(num_hosts))
+    ray.wait([actor.process_id.remote() for actor in actors], num_returns=num_hosts, timeout=HEAD_START_SECONDS)
     meanwhile()
     return RayHosts(actors=actors, facts=_first_facts(actors, cpus), federation=reference)
 

@@ -17,14 +17,7 @@ from engine.evaluation import Evaluation
 from engine.exact_mean import ExactScale
 from engine.federation import FloatArray, IntArray
 from engine.host_calls import FederationFacts, QueryResults, TrainResults
-from engine.messages import (
-    ARRAYS_KEY,
-    FLAT_KEY,
-    METRICS_KEY,
-    NUM_CLIENTS_KEY,
-    NUM_EXAMPLES_KEY,
-    TRAIN_LOSS_KEY,
-)
+from engine.message_keys import ARRAYS_KEY, FLAT_KEY, METRICS_KEY, NUM_CLIENTS_KEY, NUM_EXAMPLES_KEY, TRAIN_LOSS_KEY
 from engine.view_array import view_record
 
 Contents = tuple[dict[int, RecordDict], dict[int, str]]

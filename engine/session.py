@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from engine.client_rule import ClientRule
-from engine.messages import INITIAL_LOSS_KEY, REPLY_KEY, ROUND_KEY, SEED_KEY, ReplyMode
+from engine.message_keys import INITIAL_LOSS_KEY, REPLY_KEY, ROUND_KEY, SEED_KEY, ReplyMode
 from engine.strategy_contract import EngineNeeds
 from engine.training_config import LocalTraining
 

@@ -11,7 +11,7 @@ from engine.exact_mean import ExactScale
 from engine.federation import FloatArray
 from engine.host_calls import HostCall, TrainResults
 from engine.local_training import ClientUpdate, ClientWork
-from engine.messages import NUM_CLIENTS_KEY, REPLY_KEY
+from engine.message_keys import NUM_CLIENTS_KEY, REPLY_KEY
 
 NOTHING: FloatArray = np.empty(0, np.float32)
 

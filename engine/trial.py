@@ -28,14 +28,18 @@ from engine.evaluation import Evaluation
 from engine.federation import FloatArray
 from engine.global_random import global_random_kept, seed_global_random
 from engine.grid import HostGrid
-from engine.messages import FLAT_KEY, NUM_EXAMPLES_KEY, client_of, metrics_of, train_config
+from engine.message_keys import FLAT_KEY, NUM_EXAMPLES_KEY
+from engine.messages import client_of, metrics_of, train_config
 from engine.session import EvaluationPart, Session
 from engine.strategy_contract import Cohort, TrialStrategy
 from engine.task_identity import claim_task_identity
+from engine.time_limit import time_limit
 from engine.training_config import LocalTraining
 from engine.view_array import read_array, view_record
 
 FITNESS_ROUNDS = 5
+GRACE_SECONDS = 1.0
+"""After its time a trial ends by itself where it looks at the clock, between calls; so much later it is interrupted."""
 
 OnRound = Callable[[int], None]
 """Told the number of rounds done, for progress displays."""
@@ -205,18 +209,21 @@ class _Trial:
         """Run all rounds that are left."""
         status: Literal["completed", "failed"] = "completed"
         reason = None
+        seconds = self._spec.timeout_seconds
         try:
-            if type(self._progress.strategy).start is not Strategy.start:
-                self._run_whole()
-            else:
-                for server_round in range(self._progress.server_round + 1, self._spec.num_rounds + 1):
-                    self._round(server_round)
-            clock = _Clock(self._progress.seconds)
-            self._score_now()
-            clock.lap("evaluate")
+            late = None if seconds is None else seconds + GRACE_SECONDS
+            with time_limit(late, f"the trial took longer than {seconds or 0:g} s"):
+                if type(self._progress.strategy).start is not Strategy.start:
+                    self._run_whole()
+                else:
+                    for server_round in range(self._progress.server_round + 1, self._spec.num_rounds + 1):
+                        self._round(server_round)
+                clock = _Clock(self._progress.seconds)
+                self._score_now()
+                clock.lap("evaluate")
         except EngineError:
             raise
-        except Exception as error:  # a strategy of anybody's may raise anything; the study goes on
+        except (Exception, SystemExit) as error:  # a strategy of anybody's may raise anything; the study goes on
             status, reason = "failed", self._reason(error)
             reason = self._score_what_was_trained() or reason
         progress = self._progress
@@ -227,7 +234,7 @@ class _Trial:
             status, reason, tuple(progress.rounds), progress.last_evaluation, progress.dropped, progress.seconds, vector
         )
 
-    def _reason(self, error: Exception) -> str:
+    def _reason(self, error: BaseException) -> str:
         if isinstance(error, TrialError):
             return str(error)
         return f"round {self._progress.server_round + 1}: {type(error).__name__}: {error}"
@@ -420,7 +427,7 @@ def run_trial(
             trial = _Trial(spec, grid, store or CheckpointStore(None), on_round)
         except EngineError:
             raise
-        except Exception as error:  # parameters that do not fit, a constructor of a user's that raises
+        except (Exception, SystemExit) as error:  # parameters that do not fit, a constructor of a user's that raises
             return TrialResult("failed", f"could not start: {type(error).__name__}: {error}", (), None)
         try:
             return trial.run()

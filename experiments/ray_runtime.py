@@ -12,12 +12,13 @@ import os
 import socket
 import sys
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, redirect_stdout
+from contextlib import contextmanager, nullcontext, redirect_stdout
 from pathlib import Path
 from typing import Any
 
 from engine.errors import ConfigurationError, EngineError
 from experiments.engine_config import EngineConfig
+from experiments.lean_ray import lean_ray
 from experiments.leftovers import mark_children
 from experiments.orderly_end import children_apart, children_ended_by, signals_held_back
 from experiments.package_roots import OWN_ROOT
@@ -138,7 +139,8 @@ def _start(ray: Any, config: EngineConfig, options: Mapping[str, Any], verbose: 
     started_from = Path.cwd()
     os.chdir(OWN_ROOT)
     try:
-        with signals_held_back(), children_apart(), _quiet_standard_error(quiet=not verbose):
+        here = lean_ray(log_monitor=verbose) if config.address is None else nullcontext()
+        with signals_held_back(), children_apart(), _quiet_standard_error(quiet=not verbose), here:
             mark_children()
             ray.init(**options)
     except (ConnectionError, ValueError) as error:

@@ -14,7 +14,8 @@ from engine.client_host import ClientHost
 from engine.exchange import Query, Training, exchange
 from engine.grid import HostGrid
 from engine.local_grid import LocalGrid
-from engine.messages import ReplyMode, send_query, send_train, train_config
+from engine.message_keys import ReplyMode
+from engine.messages import send_query, send_train, train_config
 from engine.training_config import LocalTraining
 from tests.engine.federations import ABLE, EMPTY, ONE_CLASS, ONE_ROW, QUERIES, SIZES, uneven_federation
 

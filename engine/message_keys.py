@@ -1,0 +1,20 @@
+"""The names under which the engine's messages hold what they hold; hosts read them, who need no Flower."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+ARRAYS_KEY = "arrays"
+METRICS_KEY = "metrics"
+CONFIG_KEY = "config"
+FLAT_KEY = "flat"
+NUM_EXAMPLES_KEY = "num-examples"
+NUM_CLIENTS_KEY = "num-clients"
+TRAIN_LOSS_KEY = "train_loss"
+ROUND_KEY = "server-round"
+SEED_KEY = "seed"
+REPLY_KEY = "reply"
+INITIAL_LOSS_KEY = "initial-loss"
+FUNCTION_KEY = "function"
+
+ReplyMode = Literal["merged", "individual"]

@@ -1,0 +1,350 @@
+"""Chaos: processes of a running study are killed at random, and the study must come out as if nothing had happened.
+
+Hosts, trials' processes and the command itself, which is then called again, are killed with -9 at moments drawn from a
+seed; with `--nodes` also whole nodes of a Ray cluster, each of which is replaced. Afterwards every row of the log and
+the result, both without their timings, must be those of the same study in one process that nobody disturbed.
+
+The moments are numbers of finished rounds, so the kills are spread over the whole study on a fast machine as on a slow
+one; some strike right after another, or while the command starts again. Every round leaves a checkpoint: that is what
+carries the study forward.
+
+Usage: `make chaos`, or `python -m tests.faults.chaos [--kills 50] [--seed 1] [--nodes]`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import collections
+import json
+import logging
+import os
+import random
+import secrets
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from contextlib import ExitStack, suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+import psutil
+import pyarrow.parquet as pq
+
+from engine.checkpoint import CheckpointStore
+
+REPOSITORY = Path(__file__).resolve().parents[2]
+STALL_SECONDS = 240.0
+STARTS = 5
+"""Ray gives up its own start after 30 s, which a busy machine may need; the command is then called again."""
+
+POLL_SECONDS = 0.02
+
+Kind = Literal["trial", "host", "driver", "node"]
+WEIGHTS: dict[Kind, int] = {"trial": 5, "host": 3, "driver": 2}
+TITLES: dict[Kind, str] = {"host": "ray::HostActor", "trial": "ray::_run"}
+"""What Ray calls the processes."""
+
+NUM_TRIALS = 1 + 4 + 2 * 2
+STUDY = (
+    "federation.dataset=wine",
+    "federation.num_clients=4",
+    "search.budget=4",
+    "search.generation_size=2",
+    "search.confirmation_seeds=2",
+    "detection.outlier_repetitions=2",
+    "detection.outlier_min_flags=2",
+    "engine.checkpoint_every_rounds=1",
+)
+
+
+class ChaosError(Exception):
+    """The disturbed study failed, hangs, or is not the undisturbed one."""
+
+
+@dataclass(frozen=True)
+class Kill:
+    """One kill to come.
+
+    Attributes:
+        kind: Of the process.
+        after_round: Of all rounds of the study.
+        after_seconds: More.
+    """
+
+    kind: Kind
+    after_round: int
+    after_seconds: float
+
+
+def plan(generator: random.Random, num_kills: int, num_rounds: int, nodes: bool = False) -> list[Kill]:
+    """Draw the kills of a study of `num_rounds` rounds in all.
+
+    One in four comes shortly after the one before; if that was the command's, while it starts again.
+    """
+    weights: dict[Kind, int] = {**WEIGHTS, "node": 2} if nodes else WEIGHTS
+    moments = sorted(generator.sample(range(1, num_rounds * 3 // 4), num_kills))
+    kills: list[Kill] = []
+    for after_round in moments:
+        kind = generator.choices(list(weights), list(weights.values()))[0]
+        if kills and generator.random() < 0.25:
+            longest = 6.0 if kills[-1].kind == "driver" else 0.5
+            kills.append(Kill(kind, kills[-1].after_round, generator.uniform(0, longest)))
+        else:
+            kills.append(Kill(kind, after_round, generator.uniform(0, 0.05)))
+    return kills
+
+
+def rounds_done(out: Path, rounds_per_trial: int) -> int:
+    """Return how many rounds of a study are in its log and its checkpoints."""
+    done = rounds_per_trial * len(list(out.glob("trials/*.parquet")))
+    store = CheckpointStore(out / "checkpoints")
+    for path in out.glob("checkpoints/*.checkpoint"):
+        state = store.load(path.stem)
+        done += 0 if state is None else int(state.server_round)
+    return done
+
+
+def log_rows(out: Path) -> dict[str, dict[str, str]]:
+    """Return the log's rows by file, as text of full precision, without timings and the engine's settings."""
+    rows: dict[str, dict[str, str]] = {}
+    for path in sorted(out.glob("trials/*")):
+        with pq.ParquetFile(path) as file:
+            (row,) = file.read().to_pylist()
+        timeless = {name: value for name, value in row.items() if not name.startswith(("seconds", "finished_at"))}
+        timeless["config"] = {name: value for name, value in json.loads(row["config"]).items() if name != "engine"}
+        rows[path.name] = {name: repr(value) for name, value in timeless.items()}
+    return rows
+
+
+def refuse_differences(expected: Path, got: Path) -> None:
+    """Compare two finished studies.
+
+    Raises:
+        ChaosError: If a file of the log, a row of it or the result differs, or something was left behind.
+    """
+    undisturbed_rows, rows = log_rows(expected), log_rows(got)
+    if list(rows) != list(undisturbed_rows):
+        raise ChaosError(f"the log holds {list(rows)}, not {list(undisturbed_rows)}")
+    for file, row in undisturbed_rows.items():
+        for name, value in row.items():
+            if rows[file].get(name) != value:
+                raise ChaosError(f"{name} of {file} is {rows[file].get(name)}, not {value}")
+    results = [json.loads((out / "result.json").read_text()) for out in (expected, got)]
+    names = {*results[0], *results[1]} - {"timings"}
+    different = [name for name in names if results[0].get(name) != results[1].get(name)]
+    if different:
+        raise ChaosError(f"result.json differs in {', '.join(sorted(different))}")
+    left = [path.name for folder in ("checkpoints", "quarantine") for path in got.glob(f"{folder}/*")]
+    if left:
+        raise ChaosError(f"{', '.join(left)} were left behind")
+
+
+@dataclass
+class Disturbed:
+    """A study that is being disturbed.
+
+    Attributes:
+        folder: Where it runs; its output goes to `out` in there.
+        arguments: Of the command.
+        rounds_per_trial: Of the study.
+        cluster: Whose nodes may be killed.
+    """
+
+    folder: Path
+    arguments: Sequence[str]
+    rounds_per_trial: int
+    cluster: Any = None
+    _command: subprocess.Popen[bytes] | None = None
+    _failed_starts: int = 0
+    _began: float = field(default_factory=time.monotonic)
+    _seen: dict[int, psutil.Process] = field(default_factory=dict)
+
+    def start(self) -> None:
+        """Call the command, for the first time or again."""
+        with (self.folder / "stderr").open("ab") as err, (self.folder / "stdout").open("wb") as out:
+            self._command = subprocess.Popen(
+                [sys.executable, "-m", "experiments.cli.main", *self.arguments],
+                cwd=self.folder,
+                env={**os.environ, "PYTHONPATH": str(REPOSITORY)},
+                stdin=subprocess.DEVNULL,
+                stdout=out,
+                stderr=err,
+                start_new_session=True,
+            )
+
+    def finished(self) -> bool:
+        """Whether the command ended well.
+
+        Raises:
+            ChaosError: If it ended otherwise; we did not kill it.
+        """
+        assert self._command is not None
+        code = self._command.poll()
+        if code not in (None, 0):
+            err = (self.folder / "stderr").read_text(errors="replace")
+            if "timed out during startup" in err[-400:] and self._failed_starts < STARTS:
+                self._failed_starts += 1
+                print("Ray could not start in time; the command is called again", flush=True)
+                self.start()
+                return False
+            raise ChaosError(f"the command ended with exit code {code}: {err[-2000:]}")
+        return code == 0
+
+    def rounds(self) -> int:
+        """Return how many rounds are done."""
+        return rounds_done(self.folder / "out", self.rounds_per_trial)
+
+    def wait(self, until_round: int) -> None:
+        """Wait until so many rounds are done, or the study is.
+
+        Raises:
+            ChaosError: If it stands still.
+        """
+        last, since = self.rounds(), time.monotonic()
+        while last < until_round and not self.finished():
+            time.sleep(POLL_SECONDS)
+            now = self.rounds()
+            if now > last:
+                last, since = now, time.monotonic()
+            elif time.monotonic() - since > STALL_SECONDS:
+                raise ChaosError(f"no round was finished for {STALL_SECONDS:.0f} s after round {last}")
+
+    def strike(self, kill: Kill, generator: random.Random) -> str:
+        """Kill a process, as soon as there is one of the kind; return what was killed and when.
+
+        Raises:
+            ChaosError: If the study ended before.
+        """
+        self.wait(kill.after_round)
+        time.sleep(kill.after_seconds)
+        deadline = time.monotonic() + STALL_SECONDS
+        while not self.finished():
+            killed = self._kill_node(generator) if kill.kind == "node" else self._kill_process(kill.kind, generator)
+            if killed:
+                return f"{time.monotonic() - self._began:6.1f} s, round {self.rounds():4}: {kill.kind} {killed}"
+            if time.monotonic() > deadline:
+                raise ChaosError(f"there was no {kill.kind} to kill for {STALL_SECONDS:.0f} s")
+            time.sleep(POLL_SECONDS)
+        raise ChaosError("the study ended before all kills were spent; give it more --rounds")
+
+    def _tree(self) -> list[psutil.Process]:
+        """Return the processes that this one started, and theirs; those of commands killed before may still end."""
+        assert self._command is not None
+        top = psutil.Process() if self.cluster else psutil.Process(self._command.pid)
+        found = top.children(recursive=True)
+        self._seen.update({process.pid: process for process in found})
+        return found
+
+    def _kill_process(self, kind: Kind, generator: random.Random) -> str:
+        assert self._command is not None
+        with suppress(psutil.NoSuchProcess):
+            tree = self._tree()
+            if kind == "driver":
+                self._command.kill()
+                self._command.wait()
+                killed = str(self._command.pid)
+                self.start()
+                return killed
+            victims = [process for process in tree if process.name().startswith(TITLES[kind])]
+            if victims:
+                victim = generator.choice(sorted(victims, key=lambda process: process.pid))
+                victim.kill()
+                return str(victim.pid)
+        return ""
+
+    def _kill_node(self, generator: random.Random) -> str:
+        from tests.faults.raylets import NODE, kill_node
+
+        node = generator.choice(sorted(self.cluster.worker_nodes, key=lambda one: str(one.unique_id)))
+        processes = kill_node(self.cluster, node)
+        self.cluster.add_node(**NODE)
+        return f"with processes {', '.join(map(str, processes))}; another joined"
+
+    def end(self) -> None:
+        """End whatever was started and still runs."""
+        with suppress(psutil.NoSuchProcess):
+            self._tree()
+        if self._command is not None:
+            self._command.kill()
+            self._command.wait()
+        for process in self._seen.values() if not self.cluster else ():
+            with suppress(psutil.Error):
+                process.kill()
+
+
+def undisturbed(folder: Path, arguments: Sequence[str]) -> Path:
+    """Run the study in one process; return its folder."""
+    out = folder / "undisturbed"
+    subprocess.run(
+        [sys.executable, "-m", "experiments.cli.main", *arguments, "engine.grid=local", "--out", str(out)],
+        cwd=folder,
+        env={**os.environ, "PYTHONPATH": str(REPOSITORY)},
+        stdout=subprocess.DEVNULL,
+        check=True,
+    )
+    return out
+
+
+def chaos(folder: Path, seed: int, num_kills: int, rounds_per_trial: int, nodes: bool = False) -> str:
+    """Run a study twice, once undisturbed; return what was found.
+
+    Args:
+        folder: For both.
+        seed: Of kinds, moments and victims.
+        num_kills: How many processes are killed.
+        rounds_per_trial: Length of each of the study's nine trials.
+        nodes: Whether it runs on a cluster of three nodes, two of which may be killed.
+
+    Raises:
+        ChaosError: If anything but timings differs.
+    """
+    generator = random.Random(seed)
+    kills = plan(generator, num_kills, NUM_TRIALS * rounds_per_trial, nodes)
+    arguments = ["run", *STUDY, f"training.num_rounds={rounds_per_trial}", "--json"]
+    expected = undisturbed(folder, arguments)
+    with ExitStack() as stack:
+        cluster = None
+        if nodes:
+            from tests.faults.raylets import cluster_of
+
+            cluster = stack.enter_context(cluster_of(3))
+        where = f"engine.address={cluster.address}" if cluster else "engine.num_hosts=2"
+        study = Disturbed(folder, [*arguments, where, "--out", "out"], rounds_per_trial, cluster)
+        stack.callback(study.end)
+        study.start()
+        for number, kill in enumerate(kills, 1):
+            print(f"kill {number:2} of {num_kills}: {study.strike(kill, generator)}", flush=True)
+        study.wait(NUM_TRIALS * rounds_per_trial + 1)
+    refuse_differences(expected, folder / "out")
+    kinds = collections.Counter(kill.kind for kill in kills)
+    spent = ", ".join(f"{number} of a {kind}" for kind, number in sorted(kinds.items()))
+    return f"seed {seed}: after {num_kills} kills ({spent}) log and result are those of the undisturbed study"
+
+
+def main() -> None:
+    """Read the command line, and say what happens."""
+    parser = argparse.ArgumentParser(prog="chaos", description="Kill processes of a study at random.")
+    parser.add_argument("--kills", type=int, default=50, help="how many")
+    parser.add_argument("--seed", type=int, default=None, help="of what is killed when; nothing draws one")
+    parser.add_argument(
+        "--rounds", type=int, default=None, help="of each of nine trials; nothing means 6 a kill, at least 30"
+    )
+    parser.add_argument("--nodes", action="store_true", help="on a cluster whose nodes are killed, too")
+    given = parser.parse_args()
+    seed = secrets.randbelow(10**6) if given.seed is None else given.seed
+    logging.getLogger("fedscout").setLevel(logging.ERROR)  # a checkpoint that vanishes while it is read
+    folder = Path(tempfile.mkdtemp(prefix="chaos-"))
+    print(f"chaos: seed {seed}, {given.kills} kills, in {folder}", flush=True)
+    try:
+        print("chaos:", chaos(folder, seed, given.kills, given.rounds or max(30, 6 * given.kills), given.nodes))
+    except ChaosError as error:
+        sys.exit(f"chaos: seed {seed}: {error}; see {folder}")
+    shutil.rmtree(folder)
+
+
+if __name__ == "__main__":
+    main()

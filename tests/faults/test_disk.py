@@ -1,0 +1,225 @@
+"""A disk that is full, or must not be written: one line, nothing half-written, and the same command goes on later."""
+
+from __future__ import annotations
+
+import errno
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import pyarrow.parquet as pq
+import pytest
+
+from engine.atomic_file import not_written, remove_unfinished
+from engine.checkpoint import CheckpointStore
+from tests.experiments.cli.conftest import Cli
+from tests.experiments.cli.processes import REPOSITORY
+from tests.faults.undisturbed import LOCAL, NUM_TRIALS, STUDY, Outcome, trial_files
+
+RUN = ("run", *STUDY, LOCAL, "--out")
+GOES_ON = "; what finished is in the log, and the same command goes on\n"
+
+
+def failing(monkeypatch: pytest.MonkeyPatch, name: str, number: int, count: int = 0) -> None:
+    """Let files of a name come to no end: the first `count` are written, then the disk gives an error."""
+    replace = Path.replace
+    left = [count]
+
+    def refuse(self: Path, target: Any) -> Path:
+        if name in Path(target).name:
+            left[0] -= 1
+            if left[0] < 0:
+                raise OSError(number, os.strerror(number), str(self))
+        return replace(self, target)
+
+    monkeypatch.setattr(Path, "replace", refuse)
+
+
+@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EROFS, errno.EACCES, errno.EDQUOT, errno.EIO])
+@pytest.mark.parametrize(("name", "count"), [(".parquet", 2), ("report.json", 0), ("result.json", 0)])
+def test_what_can_t_be_written_stops_the_study_and_it_goes_on_later(
+    cli: Cli, tmp_path: Path, undisturbed: Outcome, name: str, count: int, number: int
+) -> None:
+    out = tmp_path / "out"
+    with pytest.MonkeyPatch.context() as patch:
+        failing(patch, name, number, count)
+        done = cli(*RUN, out)
+    assert (done.code, done.out) == (1, "")
+    assert done.err.startswith(f"fedscout: {out}/")
+    assert f"{name} can't be written: {os.strerror(number)}" in done.err
+    assert done.err.endswith(GOES_ON)
+    assert len(done.err.splitlines()) == 1
+    assert ("are free there" in done.err) == (number in (errno.ENOSPC, errno.EDQUOT))
+    assert not list(out.rglob("*.tmp"))
+    assert len(trial_files(out)) == {".parquet": 2, "report.json": 0, "result.json": NUM_TRIALS}[name]
+
+    finished = {path: path.stat().st_mtime_ns for path in trial_files(out)}
+    done = cli(*RUN, out)
+
+    assert (done.code, done.err) == (0, "")
+    assert {path: path.stat().st_mtime_ns for path in finished} == finished
+    assert Outcome.of(out) == undisturbed
+
+
+def test_checkpoints_that_can_t_be_written_only_warn(cli: Cli, tmp_path: Path, undisturbed: Outcome) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        failing(patch, ".checkpoint", errno.ENOSPC)
+        done = cli(*RUN, tmp_path / "out")
+    assert done.code == 0
+    assert "goes on without a checkpoint: OSError: [Errno 28] No space left on device" in done.err
+    assert Outcome.of(tmp_path / "out") == undisturbed
+
+
+def test_a_new_folder_that_can_t_be_written_is_refused_and_not_left(cli: Cli, tmp_path: Path) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        failing(patch, "config.json", errno.ENOSPC)
+        done = cli(*RUN, tmp_path / "deep" / "out")
+    assert (done.code, done.out) == (2, "")
+    assert done.err.startswith(
+        f"fedscout: --out must be a folder that can be written, got {tmp_path / 'deep' / 'out'}: "
+        f"{tmp_path / 'deep' / 'out' / 'config.json'} can't be written: No space left on device; "
+    )
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_log_that_can_t_be_mended_is_told(cli: Cli, tmp_path: Path, undisturbed: Outcome) -> None:
+    """A damaged file that can't be moved, as in a read-only folder."""
+    out = tmp_path / "out"
+    assert cli(*RUN, out).code == 0
+    victim = trial_files(out)[1]
+    victim.write_text("text")
+
+    def refuse(*_: object) -> None:
+        raise OSError(errno.EROFS, os.strerror(errno.EROFS))
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Path, "rename", refuse)
+        done = cli(*RUN, out)
+    assert (done.code, done.out) == (1, "")
+    assert done.err.startswith(f"fedscout: {victim} can't be used (")
+    assert f"{out / 'quarantine' / victim.name} can't be written: Read-only file system" in done.err
+    assert len(done.err.splitlines()) == 1
+
+
+def test_files_that_can_t_be_opened_now_are_not_taken_for_damaged(
+    cli: Cli, tmp_path: Path, undisturbed: Outcome
+) -> None:
+    out = tmp_path / "out"
+    assert cli(*RUN, out).code == 0
+
+    def refuse(*_: object) -> None:
+        raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(pq, "ParquetFile", refuse)
+        done = cli(*RUN, out)
+    assert (done.code, done.out) == (1, "")
+    assert done.err == f"fedscout: {trial_files(out)[0]} can't be read now: Too many open files{GOES_ON}"
+    assert not (out / "quarantine").exists()
+    assert Outcome.of(out) == undisturbed
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    """A file system of half a megabyte, where this process may mount one."""
+    folder = tmp_path / "disk"
+    folder.mkdir()
+    mount = shutil.which("mount")
+    command = [str(mount), "-t", "tmpfs", "-o", "size=512k", "tmpfs", str(folder)]
+    if mount is None or subprocess.run(command, check=False, capture_output=True).returncode:
+        pytest.skip("only a superuser may mount a small disk")
+    try:
+        yield folder
+    finally:
+        subprocess.run(["umount", "-l", str(folder)], check=True)
+
+
+def test_a_disk_that_is_really_full(cli: Cli, small_disk: Path, undisturbed: Outcome) -> None:
+    """All but some pages are taken at first, then everything, then nothing."""
+    out = small_disk / "out"
+    taken = small_disk / "taken"
+    taken.write_bytes(b"x" * 360_000)
+    first = cli(*RUN, out)
+    assert (first.code, first.out) == (1, "")
+    last = first.err.splitlines()[-1]
+    assert "can't be written: No space left on device; " in last
+    assert last.endswith(GOES_ON.strip())
+    assert 0 < len(trial_files(out)) < NUM_TRIALS
+    with taken.open("ab", buffering=0) as file, suppress(OSError):
+        while file.write(b"x" * 512):
+            pass
+    second = cli(*RUN, out)
+    assert second.code == 1
+    taken.unlink()
+    third = cli(*RUN, out)
+    assert (third.code, third.err) == (0, "")
+    assert Outcome.of(out) == undisturbed
+
+
+@pytest.mark.slow
+def test_a_limit_on_the_size_of_files(tmp_path: Path, undisturbed: Outcome, cli: Cli) -> None:
+    """As `ulimit -f` sets it: a signal that ends a process, unless it is ignored, as Python does."""
+    script = (
+        "import resource; from experiments.cli.main import main; "
+        "resource.setrlimit(resource.RLIMIT_FSIZE, (8000, resource.getrlimit(resource.RLIMIT_FSIZE)[1])); "
+        f"main({[*RUN, str(tmp_path / 'out')]!r})"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", script], check=False, cwd=REPOSITORY, capture_output=True, text=True, timeout=120
+    )
+    assert (done.returncode, done.stdout) == (1, "")
+    assert done.stderr.splitlines()[-1].endswith(f".parquet can't be written: File too large{GOES_ON.strip()}")
+    assert not list((tmp_path / "out").rglob("*.tmp"))
+    assert cli(*RUN, tmp_path / "out").code == 0
+    assert Outcome.of(tmp_path / "out") == undisturbed
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs the device that is always full")
+def test_a_result_that_can_t_be_printed_is_told(tmp_path: Path) -> None:
+    with Path("/dev/full").open("w") as full:
+        done = subprocess.run(
+            [sys.executable, "-m", "experiments.cli.main", "strategies"],
+            check=False,
+            cwd=REPOSITORY,
+            stdout=full,
+            stderr=subprocess.PIPE,
+            text=True,
+            timeout=120,
+        )
+    assert done.returncode == 1
+    assert done.stderr == "fedscout: standard output can't be written: No space left on device\n"
+
+
+# The parts.
+
+
+def test_the_room_that_is_left_is_that_of_the_nearest_folder(tmp_path: Path) -> None:
+    error = OSError(errno.ENOSPC, "whatever the library says")
+    text = not_written(tmp_path / "not" / "there" / "file", error)
+    assert text.startswith(f"{tmp_path}/not/there/file can't be written: No space left on device; ")
+    assert text.endswith(" are free there")
+
+
+def test_a_checkpoint_that_can_t_be_removed_only_warns(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    (tmp_path / "key.checkpoint").mkdir()
+    store = CheckpointStore(tmp_path)
+    with caplog.at_level("WARNING", logger="fedscout"):
+        store.discard("key")
+        assert store.load("key") is None
+    assert f"checkpoint {tmp_path / 'key.checkpoint'} can't be removed: " in caplog.text
+    assert "can't be read and is ignored" in caplog.text
+
+
+def test_only_unfinished_files_of_ours_are_removed(tmp_path: Path) -> None:
+    mine = [".notes.tmp", ".a.b.tmp", "a.parquet.12.tmp", ".lock"]
+    for name in (*mine, ".a.parquet.12.tmp"):
+        (tmp_path / name).write_text("")
+    (tmp_path / ".folder.12.tmp").mkdir()
+    remove_unfinished(tmp_path)
+    remove_unfinished(tmp_path / "nowhere")
+    assert {path.name for path in tmp_path.iterdir()} == {*mine, ".folder.12.tmp"}

@@ -1,0 +1,118 @@
+"""A client that hangs on Ray: its host is replaced, the others' work is done, and no trial beside it is harmed."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+
+from engine.checkpoint import CheckpointStore
+from engine.client_host import ClientHost
+from engine.federation import Federation
+from engine.local_grid import LocalGrid
+from engine.messages import send_query
+from engine.ray_grid import RayGrid, RayHosts, start_hosts
+from engine.trial import TrialResult, run_trial
+from engine.trial_runner import RayRunner
+from tests.engine.choices import FEDAVG, spec_of
+from tests.engine.federations import NUM_CLASSES, NUM_FEATURES, QUERIES, uneven_federation
+from tests.engine.test_resume import assert_same
+
+pytestmark = [pytest.mark.ray, pytest.mark.slow, pytest.mark.timeout(300)]
+
+HANGS = 1
+LIMIT_SECONDS = 2.0
+MARK = 900.0
+"""A feature value that only the client that hangs has."""
+
+
+class Stuck(nn.Linear):
+    """Never comes back from training on the marked rows."""
+
+    def forward(self, rows: Tensor) -> Tensor:
+        if self.training and bool((rows[:, 0] > MARK).any()):
+            time.sleep(3600)
+        return super().forward(rows)
+
+
+class Refusing(nn.Linear):
+    """Raises where the other hangs."""
+
+    def forward(self, rows: Tensor) -> Tensor:
+        if self.training and bool((rows[:, 0] > MARK).any()):
+            raise RuntimeError("no")
+        return super().forward(rows)
+
+
+def stuck() -> nn.Module:
+    return Stuck(NUM_FEATURES, NUM_CLASSES)
+
+
+def refusing() -> nn.Module:
+    return Refusing(NUM_FEATURES, NUM_CLASSES)
+
+
+def marked_federation() -> Federation:
+    federation = uneven_federation()
+    features = federation.features.copy()
+    features[federation.partition.client(HANGS), 0] = MARK + 1
+    return replace(federation, features=features, model=stuck)
+
+
+@pytest.fixture(scope="module")
+def hosts(ray_session: None) -> Iterator[RayHosts]:
+    started = start_hosts(marked_federation(), QUERIES, 2)
+    yield started
+    started.stop()
+
+
+def without_the_client(num_rounds: int, seed: int) -> TrialResult:
+    """The same trial where that client fails at once."""
+    spec = spec_of(FEDAVG, num_rounds=num_rounds, seed=seed)
+    federation = replace(marked_federation(), model=refusing)
+    return run_trial(spec, LocalGrid(ClientHost(federation, QUERIES), session=spec.session()))
+
+
+def test_it_is_left_out_of_each_round_and_trials_beside_it_are_not_harmed(hosts: RayHosts) -> None:
+    """Two trials at once on the same hosts: both are as if the client had failed, to the bit."""
+    torch.manual_seed(0)
+    specs = [
+        spec_of(FEDAVG, num_rounds=2, seed=seed, round_timeout_seconds=LIMIT_SECONDS, key=str(seed)) for seed in (1, 2)
+    ]
+    results = dict(RayRunner(hosts, CheckpointStore(None), parallel=2).run(specs))
+
+    for position, spec in enumerate(specs):
+        expected = without_the_client(2, spec.seed)
+        found = results[position]
+        reasons = {key: reason for key, reason in found.dropped.items() if key.endswith(f":{HANGS}")}
+        assert reasons == dict.fromkeys(("1:1", "2:1"), "did not finish within 2 s (train)")
+        assert set(found.dropped) == set(expected.dropped)
+        assert_same(replace(found, dropped={}), replace(expected, dropped={}))
+
+
+def test_it_fails_the_trial_where_that_is_asked_for(hosts: RayHosts) -> None:
+    spec = spec_of(FEDAVG, num_rounds=2, round_timeout_seconds=LIMIT_SECONDS, hanging_clients="fail")
+
+    result = run_trial(spec, RayGrid(hosts, spec.session()))
+
+    assert result.status == "failed"
+    assert result.error == "round 1: client 1 did not finish within 2 s (train)"
+
+
+def test_after_a_trial_s_own_time_limit_its_hosts_serve_others(hosts: RayHosts) -> None:
+    """The trial is over in time, and the host that it left hanging is back soon."""
+    spec = spec_of(FEDAVG, num_rounds=2, timeout_seconds=LIMIT_SECONDS)
+    started = time.monotonic()
+
+    result = run_trial(spec, RayGrid(hosts, spec.session()))
+
+    assert result.error == "round 1: the trial took longer than 2 s"
+    assert time.monotonic() - started < 10 * LIMIT_SECONDS
+    answers = send_query(RayGrid(hosts), "label-counts", {"offset": np.zeros(NUM_CLASSES)})
+    assert len(answers.arrays) + len(answers.refused) == hosts.facts.num_clients
+    assert HANGS in answers.arrays

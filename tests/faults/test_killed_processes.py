@@ -1,0 +1,168 @@
+"""Processes killed with -9 in the middle of their work; beside each the undisturbed result, bit for bit the same."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from engine.checkpoint import CheckpointStore
+from engine.client_host import ClientHost
+from engine.local_grid import LocalGrid
+from engine.ray_grid import RayGrid, RayHosts, start_hosts
+from engine.task_identity import claim_task_identity
+from engine.trial import TrialResult, TrialSpec, run_trial
+from engine.trial_runner import RayRunner
+from tests.engine.choices import FEDADAM, FEDAVG, Choice, spec_of
+from tests.engine.federations import ABLE, uneven_federation
+from tests.engine.test_resume import assert_same
+from tests.faults.mortal import Counted, DiesAggregating, Moment, MortalCount, deaths
+
+pytestmark = [pytest.mark.ray, pytest.mark.timeout(240)]
+
+REPOSITORY = Path(__file__).resolve().parents[2]
+COUNTED = replace(FEDAVG, rule=Counted())
+NUM_ROUNDS = 4
+
+
+@pytest.fixture(autouse=True)
+def _identity() -> None:
+    claim_task_identity()
+
+
+@pytest.fixture(scope="module")
+def hosts(ray_session: None) -> Iterator[RayHosts]:
+    started = start_hosts(uneven_federation(), {}, 2)
+    yield started
+    started.stop()
+
+
+@pytest.fixture(scope="module")
+def host() -> ClientHost:
+    return ClientHost(uneven_federation(), {})
+
+
+def undisturbed(spec: TrialSpec, host: ClientHost) -> tuple[TrialResult, Mapping[int, Any]]:
+    """Return a trial's result in this process, and what its clients kept."""
+    grid = LocalGrid(host, session=spec.session())
+    return run_trial(spec, grid), grid.client_states
+
+
+def counts(states: Mapping[int, Any]) -> dict[int, float]:
+    return {client: float(state["count"][0]) for client, state in states.items()}
+
+
+def processes(hosts: RayHosts) -> list[int]:
+    import ray
+
+    return [int(process) for process in ray.get([actor.process_id.remote() for actor in hosts.actors])]
+
+
+@pytest.mark.parametrize("moment", ["prepare", "correct", "finish"])
+def test_a_host_killed_while_it_trains_repeats_it_and_counts_once(
+    hosts: RayHosts, host: ClientHost, tmp_path: Path, moment: Moment
+) -> None:
+    before = processes(hosts)
+    mortal = spec_of(replace(FEDAVG, rule=MortalCount(folder=str(tmp_path), moment=moment)), num_rounds=NUM_ROUNDS)
+    grid = RayGrid(hosts, mortal.session())
+
+    result = run_trial(mortal, grid)
+
+    expected, kept = undisturbed(spec_of(COUNTED, num_rounds=NUM_ROUNDS), host)
+    assert deaths(tmp_path) == 1
+    assert len(set(processes(hosts)) - set(before)) == 1
+    assert_same(result, expected)
+    assert counts(grid.client_states) == counts(kept) == dict.fromkeys(ABLE, NUM_ROUNDS)
+
+
+@pytest.mark.slow
+def test_hosts_that_die_again_and_again(hosts: RayHosts, host: ClientHost, tmp_path: Path) -> None:
+    mortal = spec_of(replace(FEDAVG, rule=MortalCount(folder=str(tmp_path), deaths=4)), num_rounds=NUM_ROUNDS)
+    grid = RayGrid(hosts, mortal.session())
+
+    result = run_trial(mortal, grid)
+
+    assert deaths(tmp_path) == 4
+    assert_same(result, undisturbed(spec_of(COUNTED, num_rounds=NUM_ROUNDS), host)[0])
+    assert counts(grid.client_states) == dict.fromkeys(ABLE, NUM_ROUNDS)
+
+
+def test_a_trial_killed_with_the_answers_in_its_hands_goes_on_from_its_checkpoint(
+    hosts: RayHosts, host: ClientHost, tmp_path: Path
+) -> None:
+    """Rounds 1 and 2 are in the checkpoint, round 3 is repeated; its neighbours are not disturbed."""
+    diary = tmp_path / "diary"
+    mortal = Choice(DiesAggregating, {"diary": str(diary)}, rule=Counted())
+    specs = [
+        spec_of(choice, num_rounds=NUM_ROUNDS, key=f"{number:016x}")
+        for number, choice in enumerate((FEDAVG, mortal, FEDADAM))
+    ]
+    runner = RayRunner(hosts, CheckpointStore(tmp_path / "checkpoints", every_rounds=1), parallel=3)
+
+    results = list(runner.run(specs))
+
+    assert diary.read_text().split() == ["1", "2", "3", "3", "4"]
+    assert sorted(position for position, _ in results) == [0, 1, 2]
+    for position, result in results:
+        spec = specs[position] if position != 1 else replace(specs[1], strategy=COUNTED)
+        assert_same(result, undisturbed(spec, host)[0])
+
+
+def test_without_its_board_a_study_knows_less_of_its_progress_and_nothing_else(
+    hosts: RayHosts, host: ClientHost
+) -> None:
+    """The board dies as soon as it told of a round; the trials and what comes after them do not notice."""
+    specs = [spec_of(FEDAVG, num_rounds=80, key=f"{number:016x}") for number in range(2)]
+    runner = RayRunner(hosts, CheckpointStore(None), parallel=2)
+    killed: list[int] = []
+
+    def kill_board(rounds: Mapping[str, int]) -> None:
+        boards = [one for one in psutil.Process().children(recursive=True) if one.name().startswith("ray::_Board")]
+        if rounds and boards and not killed:
+            boards[0].kill()
+            killed.append(boards[0].pid)
+
+    results = dict(runner.run(specs, kill_board))
+
+    assert killed
+    expected, _ = undisturbed(specs[0], host)
+    for result in results.values():
+        assert_same(result, expected)
+
+
+@pytest.mark.slow
+def test_lost_nodes_change_nothing(tmp_path: Path) -> None:
+    """On a Ray of three raylets, in a process of its own; each loss takes a node with its host for good."""
+    with subprocess.Popen(
+        [sys.executable, "-m", "tests.faults.lost_nodes", str(tmp_path)],
+        cwd=REPOSITORY,
+        env={**os.environ, "PYTHONPATH": str(REPOSITORY)},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    ) as script:
+        try:
+            started = time.monotonic()
+            out, err = script.communicate(timeout=220)
+        finally:
+            for process in psutil.Process(script.pid).children(recursive=True) if script.poll() is None else []:
+                process.kill()
+            script.kill()
+    assert script.returncode == 0, f"{err[-3000:]}\nafter {time.monotonic() - started:.0f} s"
+    told = json.loads(out.splitlines()[-1])
+
+    assert told["nodes"] == {"at first": 3, "without raylet": 2, "without agent": 1}
+    assert told["without raylet"] == told["undisturbed"]
+    assert told["without agent"] == told["undisturbed"]
+    assert told["answers lost"] == told["answers undisturbed"]
+    assert set(told["undisturbed"]["counts"].values()) == {NUM_ROUNDS}

@@ -1,0 +1,233 @@
+"""Whatever lies in a study's folder, the study repeats what is missing and ends as the undisturbed one."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from engine.trial_log import TrialLog
+from experiments.config import load_config
+from experiments.workflow import Display, run_workflow
+from strategies import parameter_columns
+from tests.experiments.cli.conftest import Cli
+from tests.faults.undisturbed import LOCAL, NUM_TRIALS, STUDY, Outcome, trial_files
+
+RUN = ("run", *STUDY, LOCAL, "--out", "out")
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of a finished study, to be copied."""
+    out = tmp_path_factory.mktemp("finished") / "out"
+    run_workflow(load_config([*STUDY, LOCAL]), out, Display())
+    return out
+
+
+@pytest.fixture
+def out(tmp_path: Path, finished: Path) -> Path:
+    """A finished study's folder, without its result."""
+    shutil.copytree(finished, tmp_path / "out")
+    (tmp_path / "out" / "result.json").unlink()
+    return tmp_path / "out"
+
+
+def truncate(path: Path) -> None:
+    path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
+
+
+def empty(path: Path) -> None:
+    path.write_bytes(b"")
+
+
+def write_text(path: Path) -> None:
+    path.write_text("hello\n")
+
+
+def other_table(path: Path) -> None:
+    pq.write_table(pa.table({"a": [1, 2]}), path)
+
+
+def no_rows(path: Path) -> None:
+    pq.write_table(pq.ParquetFile(path).read().slice(0, 0), path)
+
+
+def other_study(path: Path) -> None:
+    """The same columns, another configuration."""
+    log = TrialLog(path.parent.parent, parameter_columns())
+    (record,) = [record for record in log.read() if path.name.startswith(f"{record.trial:05d}-")]
+    path.unlink()
+    moved = log.append(replace(record, config_hash="another", fitness=1.0))
+    assert moved == path
+
+
+def folder(path: Path) -> None:
+    path.unlink()
+    path.mkdir()
+    (path / "content").write_text("mine")
+
+
+def pipe(path: Path) -> None:
+    path.unlink()
+    os.mkfifo(path)
+
+
+def loop(path: Path) -> None:
+    path.unlink()
+    path.symlink_to(path.name)
+
+
+def unreadable(path: Path) -> None:
+    path.chmod(0)
+
+
+DAMAGE: tuple[Callable[[Path], None], ...] = (
+    truncate,
+    empty,
+    write_text,
+    other_table,
+    no_rows,
+    other_study,
+    folder,
+    pipe,
+    loop,
+    unreadable,
+)
+
+
+@pytest.mark.parametrize("damage", DAMAGE, ids=lambda damage: damage.__name__)
+def test_a_damaged_trial_is_set_aside_and_repeated(
+    cli: Cli, out: Path, undisturbed: Outcome, damage: Callable[[Path], None]
+) -> None:
+    if damage is unreadable and os.geteuid() == 0:
+        pytest.skip("a superuser may read everything")
+    files = trial_files(out)
+    victim = files[2]
+    kept = {path: path.stat().st_mtime_ns for path in files if path != victim}
+    damage(victim)
+
+    shown = cli("trials", "out", "--json")
+    assert shown.code == 0
+    assert len(json.loads(shown.out)) == NUM_TRIALS - 1
+    assert shown.err.startswith(f"fedscout: out/trials/{victim.name} can't be used and is left out (")
+    assert len(shown.err.splitlines()) == 1
+    assert os.path.lexists(victim)  # looking changes nothing
+
+    done = cli(*RUN)
+
+    assert done.code == 0
+    aside = out / "quarantine" / victim.name
+    assert done.err.startswith(f"fedscout: {victim} can't be used and was moved to {aside} (")
+    assert len(done.err.splitlines()) == 1
+    assert os.path.lexists(aside)
+    assert {path: path.stat().st_mtime_ns for path in kept} == kept  # nothing else was repeated
+    assert Outcome.of(out) == undisturbed
+    assert len(json.loads(cli("trials", "out", "--json").out)) == NUM_TRIALS
+
+
+def test_what_is_no_trial_is_set_aside_and_nothing_repeated(cli: Cli, out: Path, undisturbed: Outcome) -> None:
+    files = trial_files(out)
+    (out / "trials" / "notes.txt").write_text("mine")
+    (out / "trials" / "x.parquet").write_text("text")
+    shutil.copy(files[1], out / "trials" / "copy of 1.parquet")  # would be counted twice
+    (out / "trials" / "more").mkdir()
+    kept = [path.stat().st_mtime_ns for path in files]
+
+    assert len(json.loads(cli("trials", "out", "--json").out)) == NUM_TRIALS
+    done = cli(*RUN)
+
+    assert done.code == 0
+    assert len(done.err.splitlines()) == 4
+    names = {"notes.txt", "x.parquet", "copy of 1.parquet", "more"}
+    assert {path.name for path in (out / "quarantine").iterdir()} == names
+    assert [path.stat().st_mtime_ns for path in files] == kept
+    assert Outcome.of(out) == undisturbed
+
+
+def test_what_a_killed_run_was_writing_is_removed(cli: Cli, out: Path, undisturbed: Outcome) -> None:
+    (out / "checkpoints").mkdir(exist_ok=True)
+    for name in ("trials/.00009-ab.parquet.4711.tmp", "checkpoints/.ab.checkpoint.4711.tmp", ".result.json.4711.tmp"):
+        (out / name).write_bytes(b"half")
+    done = cli(*RUN)
+    assert (done.code, done.err) == (0, "")
+    assert Outcome.of(out) == undisturbed
+
+
+@pytest.mark.parametrize("damage", [truncate, empty, write_text], ids=lambda damage: damage.__name__)
+def test_a_damaged_checkpoint_is_named_and_its_trial_starts_again(
+    cli: Cli, out: Path, undisturbed: Outcome, damage: Callable[[Path], None]
+) -> None:
+    (victim,) = [path for path in trial_files(out) if path.name.startswith("00000-")]
+    key = pq.ParquetFile(victim).read(["key"]).to_pylist()[0]["key"]
+    victim.unlink()
+    checkpoint = out / "checkpoints" / f"{key}.checkpoint"
+    checkpoint.parent.mkdir(exist_ok=True)
+    checkpoint.write_bytes(os.urandom(4000))
+    damage(checkpoint)
+    done = cli(*RUN)
+    assert done.code == 0
+    assert done.err.startswith(f"fedscout: checkpoint {checkpoint} can't be read and is ignored: ")
+    assert len(done.err.splitlines()) == 1
+    assert Outcome.of(out) == undisturbed
+
+
+@pytest.mark.parametrize("damage", [truncate, empty, write_text], ids=lambda damage: damage.__name__)
+@pytest.mark.parametrize("name", ["report.json", "config.json"])
+def test_a_damaged_json_file_is_named_and_made_again(
+    cli: Cli, out: Path, undisturbed: Outcome, name: str, damage: Callable[[Path], None]
+) -> None:
+    before = json.loads((out / name).read_text())
+    damage(out / name)
+    done = cli(*RUN)
+    assert done.code == 0
+    (line,) = done.err.splitlines()
+    assert line.startswith(f"fedscout: {out / name} can't be read")
+    after = json.loads((out / name).read_text())
+    assert {**after, "timings": 0} == {**before, "timings": 0}
+    assert Outcome.of(out) == undisturbed
+
+
+def test_a_folder_in_the_place_of_a_json_file_is_told_and_nothing_is_lost(
+    cli: Cli, out: Path, undisturbed: Outcome
+) -> None:
+    (out / "result.json").mkdir()
+    done = cli(*RUN)
+    assert (done.code, done.out) == (1, "")
+    assert done.err == (
+        f"fedscout: {out / 'result.json'} can't be written: Is a directory; "
+        "what finished is in the log, and the same command goes on\n"
+    )
+    (out / "result.json").rmdir()
+    assert cli(*RUN).code == 0
+    assert Outcome.of(out) == undisturbed
+
+
+def test_without_a_readable_configuration_another_study_is_not_continued(cli: Cli, out: Path) -> None:
+    truncate(out / "config.json")
+    before = sorted(path.name for path in out.rglob("*"))
+    done = cli(*RUN, "seed=1")
+    assert (done.code, done.out) == (2, "")
+    assert "but no readable config.json" in done.err
+    assert sorted(path.name for path in out.rglob("*")) == before
+
+
+@pytest.mark.parametrize("name", ["trials", "checkpoints", "quarantine"])
+def test_a_file_in_the_place_of_a_folder_is_told_at_once(cli: Cli, out: Path, name: str) -> None:
+    shutil.rmtree(out / name, ignore_errors=True)
+    (out / name).write_text("mine")
+    done = cli(*RUN)
+    assert (done.code, done.out) == (2, "")
+    assert done.err == f"fedscout: {out / name} must be a folder of the study, or not be there, and is a file\n"
+
+
+def test_a_finished_study_with_a_damaged_result_is_told_from_its_log(cli: Cli, out: Path, undisturbed: Outcome) -> None:
+    (out / "result.json").write_text('{"config": {')
+    assert cli(*RUN).code == 0
+    assert Outcome.of(out) == undisturbed

@@ -1,0 +1,139 @@
+"""Memory that runs out: what Ray says of it becomes a line that tells what to change."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import threading
+
+import pytest
+
+from engine.errors import EngineError
+from experiments import memory_faults
+from experiments.memory_faults import memory_fault, memory_faults_told, shortage_told
+from tests.experiments.cli.processes import REPOSITORY
+
+KILLED = (
+    "1 worker(s) were killed due to the node running low on memory. Memory on the node (IP: 192.0.2.2, ID: e04a87) "
+    "was 4.74GB / 23.54GB (0.201537), which exceeds the memory usage threshold of 0.010000; Object store memory usage: "
+    "[- objects spillable: 0]; Ray killed 1 worker(s) based on the killing policy: [(Task: job ID=01000000, lease "
+    "ID=01, task name=HostActor.__init__, required resources={}, pid=8451, actual memory used=0.04GB, worker ID=89f6)]"
+)
+
+SHORT_OF_MEMORY = """
+import time
+import ray
+from experiments.memory_faults import memory_faults_told
+from engine.errors import EngineError
+
+
+def busy():
+    time.sleep(600)
+
+
+class Host:
+    def work(self):
+        time.sleep(600)
+
+
+ray.init(address="local", num_cpus=1, include_dashboard=False, log_to_driver=False, logging_level="ERROR",
+         object_store_memory=80 * 2**20)
+starts = {
+    "busy": lambda: ray.remote(busy).options(num_cpus=0, max_retries=10).remote(),
+    "Host.__init__": lambda: ray.remote(Host).options(max_restarts=0).remote().work.remote(),
+}
+try:
+    for start in starts.values():
+        try:
+            with memory_faults_told():
+                ray.get(start())
+        except EngineError as error:
+            print(error)
+finally:
+    ray.shutdown()
+"""
+
+
+def test_what_ray_says_is_put_in_a_line() -> None:
+    assert memory_fault(f"EngineError: a host was lost: {KILLED}") == (
+        "Ray ended HostActor.__init__, which used 0.04GB, as 4.74GB of the machine's 23.54GB of memory were in use, "
+        "more than the share of 0.01 that it allows; lower engine.num_hosts, let fewer trials run at once "
+        "(search.generation_size), or end other programs"
+    )
+
+
+def test_other_errors_are_left_as_they_are() -> None:
+    assert memory_fault("a host was lost: the actor died") is None
+    error = EngineError("2 hosts must be up within 180 s")
+    with pytest.raises(EngineError) as caught, memory_faults_told():
+        raise error
+    assert caught.value is error
+    with pytest.raises(ZeroDivisionError), memory_faults_told():
+        raise ZeroDivisionError
+
+
+def test_errors_of_ray_become_ours() -> None:
+    from ray.exceptions import ObjectStoreFullError, OutOfDiskError, RayError
+
+    for kind in (ObjectStoreFullError, OutOfDiskError):
+        with pytest.raises(EngineError, match=r"no room left .* engine\.object_store_bytes"), memory_faults_told():
+            raise kind("some text")
+    with pytest.raises(EngineError, match=r"^Ray failed: first line$"), memory_faults_told():
+        raise RayError("first line\nsecond line")
+
+
+def told_of(used: int, total: int, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Return what is told while so much memory is in use, looked at five times at least."""
+    monkeypatch.setattr(memory_faults, "WATCH_SECONDS", 0.001)
+    looked = threading.Semaphore(0)
+
+    def in_use() -> tuple[int, int]:
+        looked.release()
+        return used, total
+
+    with caplog.at_level("WARNING", logger="fedscout"), shortage_told(in_use):
+        for _ in range(1 if used > 0.95 * total else 5):
+            assert looked.acquire(timeout=30)
+    return [record.getMessage() for record in caplog.records]
+
+
+def test_a_shortage_is_told_once_when_it_begins(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (line,) = told_of(96 * 2**30, 100 * 2**30, caplog, monkeypatch)
+    assert line.startswith("memory runs short: 96.0 of 100.0 GB are in use; above a share of 0.95 Ray ends processes")
+    assert "engine.num_hosts" in line
+
+
+def test_without_a_shortage_nothing_is_told(caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert told_of(95 * 2**30, 100 * 2**30, caplog, monkeypatch) == []
+
+
+def test_what_is_in_use_is_less_than_there_is() -> None:
+    used, total = memory_faults._memory_in_use()
+    assert 0 < used < total
+
+
+@pytest.mark.slow
+@pytest.mark.ray
+def test_processes_that_ray_ends_for_want_of_memory() -> None:
+    """A threshold of one percent, above which every machine is; tasks are tried once more."""
+    environment = {
+        "RAY_memory_usage_threshold": "0.01",
+        "RAY_memory_monitor_refresh_ms": "100",
+        "RAY_task_oom_retries": "1",
+    }
+    done = subprocess.run(
+        [sys.executable, "-c", SHORT_OF_MEMORY],
+        check=False,
+        cwd=REPOSITORY,
+        env={**os.environ, **environment},
+        capture_output=True,
+        text=True,
+        timeout=240,
+    )
+    assert done.returncode == 0, done.stderr
+    lines = done.stdout.splitlines()
+    assert [line.split(", which used ")[0] for line in lines] == ["Ray ended busy", "Ray ended Host.__init__"]
+    assert all("engine.num_hosts" in line for line in lines)

@@ -1,0 +1,175 @@
+"""A user's strategy that misbehaves is a failed trial with a reason; the study goes on, its other trials unchanged."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import pyarrow.parquet as pq
+import pytest
+
+from engine import trial_task
+from engine.checkpoint import CheckpointStore
+from engine.client_host import ClientHost
+from engine.errors import EngineError
+from engine.ray_grid import RayHosts, start_hosts
+from engine.trial import TrialResult
+from engine.trial_runner import LocalRunner, RayRunner
+from tests.engine.choices import Choice, spec_of
+from tests.engine.federations import uneven_federation
+from tests.experiments.cli.conftest import Cli
+from tests.faults.faulty_strategies import PRINTED, Faulty
+from tests.faults.undisturbed import trial_files
+
+PATH = "tests.faults.faulty_strategies:Faulty"
+DATA = ("engine.grid=local", "federation.dataset=wine", "federation.num_clients=4", "training.num_rounds=3")
+NAMED = "['0.weight', '0.bias', '2.weight', '2.bias', '4.weight', '4.bias']"
+
+REASONS = {
+    "raises in configure_train": "round 2: RuntimeError: my own fault",
+    "configures None": "round 2: TypeError: 'NoneType' object is not iterable",
+    "raises in aggregate_train": "round 2: RuntimeError: my own fault",
+    "raises in aggregate_evaluate": "round 2: RuntimeError: my own fault",
+    "gives None": "round 2: TypeError: cannot unpack non-iterable NoneType object",
+    "gives no arrays": "round 2: Faulty gave no model from 4 clients, 0 of them failed: the strategy skipped it",
+    "gives an empty record": f"round 2: ValueError: arrays must be named {NAMED}, got []",
+    "gives NaN": "round 2: the aggregated parameters are not finite (diverged)",
+    "gives inf": "round 2: the aggregated parameters are not finite (diverged)",
+    "gives what overflows float32": "round 2: the aggregated parameters are not finite (diverged)",
+    "gives wrong shapes": "round 2: ValueError: array '0.weight' must have shape (64, 13), got (63, 13)",
+    "gives other names": f"round 2: ValueError: arrays must be named {NAMED}, got ",
+    "gives text": "round 2: ValueError: could not convert string to float",
+    "exits": "round 2: SystemExit: 3",
+    "exits with a text": "round 2: SystemExit: enough",
+}
+
+
+def train(cli: Cli, fault: str, *more: str) -> Any:
+    """Train with a fault; return the code, and the trial of the JSON on standard output."""
+    strategy = ("strategy.kind=custom", f"strategy.path={PATH}", f"strategy.values.fault={fault}")
+    done = cli("train", *DATA, *strategy, *more, "--json", "--out", "out")
+    return done, json.loads(done.out)["trial"]
+
+
+@pytest.mark.parametrize("fault", REASONS)
+def test_the_trial_fails_with_a_reason(cli: Cli, tmp_path: Path, fault: str) -> None:
+    done, trial = train(cli, fault)
+    assert (done.code, done.err) == (1, "")
+    assert (trial["status"], trial["fitness"]) == ("failed", 0.0)
+    assert trial["error"].startswith(REASONS[fault])
+    (file,) = trial_files(tmp_path / "out")
+    (row,) = pq.ParquetFile(file).read().to_pylist()
+    assert (row["status"], row["error"]) == ("failed", trial["error"])
+    assert row["num_rounds"] == (2 if fault == "raises in aggregate_evaluate" else 1)  # what was scored before stays
+
+
+@pytest.mark.parametrize("arrays", ["named", "flat"])
+def test_a_model_that_is_only_scored_with_the_next_round_fails_the_trial(cli: Cli, arrays: str) -> None:
+    """Without an evaluation of its own, the first use of its model is the next round."""
+    done, trial = train(cli, "gives wrong shapes", "strategy.sees_evaluation=false", f"strategy.arrays={arrays}")
+    assert (done.code, done.err) == (1, "")
+    assert trial["status"] == "failed"
+    assert "must have" in trial["error"]
+
+
+@pytest.mark.parametrize("fault", ["hangs", "hangs and survives errors"])
+def test_a_trial_that_hangs_ends_at_its_limit(cli: Cli, fault: str) -> None:
+    done, trial = train(cli, fault, "training.trial_timeout_seconds=2")
+    assert done.code == 1
+    assert trial["error"].endswith("the trial took longer than 2 s")
+
+
+def test_what_a_strategy_prints_stays_off_standard_output(cli: Cli) -> None:
+    done, trial = train(cli, "prints megabytes")
+    assert (done.code, trial["status"]) == (0, "completed")
+    assert PRINTED in done.err  # in one process, which is for looking on
+
+
+def test_a_constructor_that_raises_fails_the_trial(cli: Cli) -> None:
+    done, trial = train(cli, "raises in its constructor")
+    assert (done.code, done.err, trial["status"]) == (1, "", "failed")
+    assert trial["error"].startswith("could not start: ")
+    assert trial["error"].endswith(", got RuntimeError: my own fault")
+
+
+@pytest.mark.parametrize("statement", ["raise SystemExit(0)", "import no_such_module", "1 / 0", "def"])
+def test_a_module_that_can_t_be_imported_is_refused(cli: Cli, tmp_path: Path, statement: str) -> None:
+    (tmp_path / "module_of_the_user.py").write_text(statement)
+    strategy = ("strategy.kind=custom", "strategy.path=module_of_the_user:Own")
+    done = cli("train", *DATA, *strategy, "--out", "out")
+    assert (done.code, done.out) == (2, "")
+    assert done.err.startswith("fedscout: module_of_the_user:Own must be importable from the Python path, got ")
+    assert len(done.err.splitlines()) == 1
+    assert not (tmp_path / "out").exists()
+
+
+def test_the_study_goes_on_and_its_other_trials_are_the_same(cli: Cli, tmp_path: Path) -> None:
+    """One generation, so that what is tried does not depend on how it went."""
+    logs = {}
+    for fault in ("none", "gives NaN"):
+        custom = f'{{path: "{PATH}", values: {{fault: {fault}}}}}'
+        search = ("search.budget=6", "search.generation_size=6", "search.confirmation_seeds=0")
+        out = tmp_path / fault.replace(" ", "-")
+        done = cli("search", *DATA, *search, f"search.customs=[{custom}]", "search.strategies=[fedavgm]", "--out", out)
+        assert (done.code, done.err) == (0, "")
+        logs[fault] = [pq.ParquetFile(file).read().to_pylist()[0] for file in trial_files(out)]
+    kinds = [row["strategy"] for row in logs["none"]]
+    assert set(kinds) == {"fedavg", "fedavgm", PATH}
+    for sound, faulty in zip(logs["none"], logs["gives NaN"], strict=True):
+        assert (sound["trial"], sound["strategy"]) == (faulty["trial"], faulty["strategy"])
+        if sound["strategy"] == PATH:
+            assert (sound["status"], faulty["status"]) == ("completed", "failed")
+        else:
+            assert (faulty["status"], faulty["round_accuracy"]) == ("completed", sound["round_accuracy"])
+
+
+# On Ray.
+
+
+@pytest.fixture(scope="module")
+def hosts(ray_session: None) -> Iterator[RayHosts]:
+    started = start_hosts(uneven_federation(), {}, 1)
+    yield started
+    started.stop()
+
+
+def results(hosts: RayHosts, *faults: str, limits: Mapping[str, float] | None = None) -> list[TrialResult]:
+    """Run trials side by side, some with a limit in seconds; return their results in order."""
+    specs = [
+        spec_of(Choice(Faulty, {"fault": fault}), num_rounds=3, timeout_seconds=(limits or {}).get(fault))
+        for fault in faults
+    ]
+    return [result for _, result in sorted(RayRunner(hosts, CheckpointStore(None), 4).run(specs))]
+
+
+@pytest.mark.ray
+def test_faults_are_the_same_on_ray(hosts: RayHosts) -> None:
+    faults = ("none", "exits", "prints megabytes", "gives NaN")
+    (reference,) = [
+        result
+        for _, result in LocalRunner(ClientHost(uneven_federation(), {})).run(
+            [spec_of(Choice(Faulty, {"fault": "none"}), num_rounds=3)]
+        )
+    ]
+    sound, exits, prints, diverges = results(hosts, *faults)
+    assert sound.rounds == prints.rounds == reference.rounds
+    assert (exits.status, exits.error) == ("failed", REASONS["exits"])
+    assert (diverges.status, diverges.error) == ("failed", REASONS["gives NaN"])
+
+
+@pytest.mark.ray
+def test_a_trial_that_hangs_on_ray_does_not_hold_up_the_others(hosts: RayHosts) -> None:
+    hangs, sound = results(hosts, "hangs", "none", limits={"hangs": 3})
+    assert hangs.status == "failed"
+    assert (hangs.error or "").endswith("the trial took longer than 3 s")
+    assert sound.status == "completed"
+
+
+@pytest.mark.ray
+def test_a_strategy_that_ends_its_process_stops_the_study(hosts: RayHosts, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It can't be told from a process that was killed, so it is no result; after the retries, the study stops."""
+    monkeypatch.setattr(trial_task, "RETRIES", 1)
+    with pytest.raises(EngineError, match=r"^a trial's task was lost: "):
+        results(hosts, "leaves the process")
