@@ -12,13 +12,14 @@ SUITABLE := import sys, ensurepip; sys.exit(not (3, 11) <= sys.version_info[:2] 
 PYTHON ?= $(shell for python in python3.11 python3 python3.12 python3.13 python /usr/bin/python3; do \
 	if "$$python" -c '$(SUITABLE)' >/dev/null 2>&1; then echo "$$python"; break; fi; done)
 
-.PHONY: help install demo test lint gate chaos lock clean
+.PHONY: help install demo test lint gate stress chaos lock clean
 
 help:
 	@echo 'make demo    the whole program on ten clients of real digits (ARGS= goes to fedscout run)'
 	@echo 'make test    the quick tests, under five minutes on two cores (ARGS= goes to pytest)'
 	@echo 'make lint    ruff (lint and format) and mypy'
-	@echo 'make gate    lint and every test, the slow ones too: what CI runs'
+	@echo 'make gate    lint and the tests, the slow ones too: what CI runs'
+	@echo 'make stress  the tests that kill processes and start whole clusters: ten minutes more'
 	@echo 'make chaos   kill processes of a study at random (CHAOS_KILLS=50 CHAOS_SEED=1; ARGS=--nodes kills nodes, too)'
 	@echo 'make lock    resolve the dependencies anew and write constraints.txt'
 	@echo 'make clean   remove .venv and everything that tools have left'
@@ -45,7 +46,10 @@ lint: $(STAMP)
 	$(VENV)/bin/mypy
 
 gate: lint
-	$(VENV)/bin/python -m pytest $(ARGS)
+	$(VENV)/bin/python -m pytest -m 'not stress' $(ARGS)
+
+stress: $(STAMP)
+	$(VENV)/bin/python -m pytest -m stress $(ARGS)
 
 # Without CHAOS_SEED one is drawn; it is printed, and gives the same plan of kills again.
 chaos: $(STAMP)

@@ -15,6 +15,8 @@ from typing import Any
 import numpy as np
 import ray
 from ray.exceptions import GetTimeoutError, RayError
+from ray.util.placement_group import PlacementGroup, placement_group, placement_group_table, remove_placement_group
+from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from engine.errors import EngineError
 from engine.federation import Federation, FloatArray
@@ -32,6 +34,12 @@ INLINE_TOTAL_BYTES = 2**23
 
 RESTARTS = 100
 START_SECONDS = 180.0
+HOST_CPUS = 0.0001
+"""The least that Ray counts. Of an actor that takes nothing Ray ignores on which node it shall be."""
+
+RESERVED_SHARE = 0.9
+"""Of a host's CPU; in the rest hosts of lost nodes find room."""
+
 HEAD_START_SECONDS = 0.5
 """What is done meanwhile starts so much later, or it would take the processes that Ray has ready."""
 
@@ -47,16 +55,17 @@ class RayHosts:
         actors: One handle a host.
         facts: Of the federation they serve.
         federation: Reference that keeps the data in the object store, from which a lost host is rebuilt.
+        reservation: Placement group that holds their CPUs, if there is one.
     """
 
     actors: tuple[Any, ...]
     facts: FederationFacts
     federation: Any
+    reservation: PlacementGroup | None = None
 
     def stop(self) -> None:
-        """End the hosts."""
-        for actor in self.actors:
-            ray.kill(actor)
+        """End the hosts, and let their CPUs go."""
+        _end(self.actors, self.reservation)
 
 
 def start_hosts(
@@ -74,43 +83,70 @@ def start_hosts(
         EngineError: If they are not up in time, as when other work holds the cluster's CPUs.
     """
     cpus = ray.cluster_resources().get("CPU", 1.0)
-    share = min(1.0, cpus / num_hosts)
-    share = share if share == 1.0 else max(0.001, np.floor(share * 1000) / 1000)
-    options: dict[str, Any] = {
-        "num_cpus": float(share),
-        "max_restarts": RESTARTS,
-        "max_task_retries": RESTARTS,
-        "scheduling_strategy": "SPREAD",
-    }
+    reservation = _reserve(num_hosts, cpus)
+    nodes = placement_group_table(reservation)["bundles_to_node_id"]
     reference = ray.put(federation)
-    actor = _HOST.options(**options)
-    actors = tuple(actor.remote([reference], queries) for _ in range(num_hosts))
-    ray.wait([actor.process_id.remote() for actor in actors], num_returns=num_hosts, timeout=HEAD_START_SECONDS)
-    meanwhile()
-    return RayHosts(actors=actors, facts=_first_facts(actors, cpus), federation=reference)
+    actors = tuple(
+        _HOST.options(
+            num_cpus=HOST_CPUS,
+            max_restarts=RESTARTS,
+            max_task_retries=RESTARTS,
+            scheduling_strategy=NodeAffinitySchedulingStrategy(node_id=nodes[host], soft=True),
+        ).remote([reference], queries)
+        for host in range(num_hosts)
+    )
+    try:
+        ray.wait([actor.process_id.remote() for actor in actors], num_returns=num_hosts, timeout=HEAD_START_SECONDS)
+        meanwhile()
+        facts = _first_facts(actors)
+    except BaseException:
+        _end(actors, reservation)
+        raise
+    return RayHosts(actors, facts, reference, reservation)
 
 
-def _first_facts(actors: Sequence[Any], cpus: float) -> FederationFacts:
-    """Wait until all hosts answer; end them if they do not."""
+def _end(actors: Sequence[Any], reservation: PlacementGroup | None) -> None:
+    for actor in actors:
+        ray.kill(actor)
+    if reservation is not None:
+        remove_placement_group(reservation)
+
+
+def _reserve(num_hosts: int, cpus: float) -> PlacementGroup:
+    """Hold the CPUs of hosts, spread over the nodes in proportion to what is free there.
+
+    The hosts themselves hold next to none. If a node is lost, its part of the reservation waits for another node, maybe
+    for ever; its hosts do not, and are restarted on the nodes that are left.
+
+    Raises:
+        EngineError: If the CPUs are not free in time.
+    """
+    share = max(HOST_CPUS, float(np.floor(RESERVED_SHARE * min(1.0, cpus / num_hosts) / HOST_CPUS) * HOST_CPUS))
+    reservation: PlacementGroup = placement_group([{"CPU": share}] * num_hosts, strategy="SPREAD")
+    if not reservation.wait(START_SECONDS):
+        remove_placement_group(reservation)
+        raise EngineError(
+            f"the CPUs of {num_hosts} hosts must be free within {START_SECONDS:.0f} s; of the cluster's {cpus:g} "
+            f"{ray.available_resources().get('CPU', 0.0):g} are"
+        )
+    return reservation
+
+
+def _first_facts(actors: Sequence[Any]) -> FederationFacts:
+    """Wait until all hosts answer."""
     asked = [actor.facts.remote() for actor in actors]
     ready, waiting = ray.wait(asked, num_returns=len(asked), timeout=START_SECONDS)
+    if waiting:
+        raise EngineError(f"{len(asked)} hosts must be up within {START_SECONDS:.0f} s, {len(ready)} were")
     try:
-        if waiting:
-            raise EngineError(
-                f"{len(actors)} hosts must be up within {START_SECONDS:.0f} s, {len(ready)} were; of the cluster's "
-                f"{cpus:g} CPUs {ray.available_resources().get('CPU', 0.0):g} are free"
-            )
         facts: FederationFacts = ray.get(asked[0])
-    except (RayError, EngineError) as error:
-        for actor in actors:
-            ray.kill(actor)
+    except RayError as error:
         raise EngineError(_lost(error)) from error
     return facts
 
 
-def _lost(error: Exception) -> str:
-    first = next(iter(str(error).strip().splitlines()), type(error).__name__)
-    return first if isinstance(error, EngineError) else f"a host was lost: {first}"
+def _lost(error: RayError) -> str:
+    return f"a host was lost: {next(iter(str(error).strip().splitlines()), type(error).__name__)}"
 
 
 class RayGrid(HostGrid[Any]):

@@ -7,9 +7,11 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from typing import Any
 
 import ray
+from ray.exceptions import RayError
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from engine.checkpoint import CheckpointStore
@@ -37,7 +39,7 @@ class RoundBoard:
     """A small actor that trials tell of their rounds and a progress display reads; results do not pass through it."""
 
     def __init__(self) -> None:
-        self.actor = _BOARD.options(num_cpus=0).remote()
+        self.actor = _BOARD.options(num_cpus=0, max_restarts=-1).remote()
         self._asked: Any = self.actor.rounds.remote()
         self._known: Mapping[str, int] = {}
 
@@ -49,7 +51,8 @@ class RoundBoard:
         """Return the latest numbers at hand; never waits, the actor may still be starting."""
         ready, _ = ray.wait([self._asked], timeout=0)
         if ready:
-            self._known = ray.get(self._asked)
+            with suppress(RayError):  # it died; Ray restarts it, and only the display knows less for a while
+                self._known = ray.get(self._asked)
             self._asked = self.actor.rounds.remote()
         return self._known
 

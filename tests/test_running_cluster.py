@@ -28,7 +28,7 @@ from tests.test_cluster_yaml import LOOPBACK, REPOSITORY, load, prepared, start_
 START_SECONDS = 90
 DRIVER_SECONDS = 150
 
-pytestmark = [pytest.mark.slow, pytest.mark.ray, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.slow, pytest.mark.stress, pytest.mark.ray, pytest.mark.timeout(300)]
 
 
 def free_port() -> int:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import os
+import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, TextIO
 
 import typer
 
@@ -58,9 +59,16 @@ def _show_own_messages() -> None:
     """Let this program's own warnings reach standard error, one line each."""
     import logging
 
+    class _PresentStandardError(logging.StreamHandler[TextIO]):
+        """Writes to what standard error is now, which may not be what it was at the start."""
+
+        def emit(self, record: logging.LogRecord) -> None:
+            self.stream = sys.stderr
+            super().emit(record)
+
     logger = logging.getLogger("fedscout")
     if not logger.handlers:
-        handler = logging.StreamHandler()
+        handler = _PresentStandardError()
         handler.setFormatter(logging.Formatter("fedscout: %(message)s"))
         logger.addHandler(handler)
         logger.propagate = False
@@ -68,8 +76,6 @@ def _show_own_messages() -> None:
 
 def user_folders() -> tuple[str, ...]:
     """Return the folders where a user's own strategies are looked for: the working directory, last on the path."""
-    import sys
-
     folder = os.getcwd()
     if folder not in sys.path:
         sys.path.append(folder)

@@ -217,9 +217,9 @@ def observe(study_folder: Path) -> Observations:
             cluster.add_node(num_cpus=CPUS_A_NODE, object_store_memory=STORE_BYTES)
         cluster.wait_for_nodes()
         before = _stored_bytes()
+        one_host.stop()
         hosts = start_hosts(federation, {}, NUM_HOSTS)
         grown = [after - earlier for after, earlier in zip(_stored_bytes(), before, strict=True)]
-        one_host.stop()
         hosts_on_node = _hosts_on_node(hosts)
         four_nodes, four_nodes_traffic = _results(hosts), _traffic(hosts)
         hosts.stop()

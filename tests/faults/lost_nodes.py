@@ -17,7 +17,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import psutil
 from torch import nn
 
 from engine.checkpoint import CheckpointStore
@@ -88,21 +87,6 @@ def without_agent(hosts: RayHosts, node: Any) -> dict[str, Any]:
     return told(run_trial(spec, grid, on_round=kill), grid)
 
 
-def hosts_everywhere(cluster: Any) -> RayHosts:
-    """Start a host on each node; a raylet that does not know of the newest node yet may give its host to another."""
-    import ray
-
-    raylets = {raylet_of(node).pid for node in (cluster.head_node, *cluster.worker_nodes)}
-    deadline = time.monotonic() + 90
-    while time.monotonic() < deadline:
-        hosts = start_hosts(uneven_federation(), {}, len(raylets))
-        processes = ray.get([actor.process_id.remote() for actor in hosts.actors])
-        if {psutil.Process(process).ppid() for process in processes} == raylets:
-            return hosts
-        hosts.stop()
-    raise TimeoutError("the hosts are not spread over the nodes")
-
-
 def lost_answers(cluster: Any) -> tuple[dict[str, str], dict[str, str]]:
     """Kill the node where a host has finished its work and keeps the answers; return them and the undisturbed ones."""
     import ray
@@ -137,7 +121,7 @@ def main(folder: Path) -> Mapping[str, Any]:
     local = LocalGrid(ClientHost(uneven_federation(), {}), session=spec.session())
     found: dict[str, Any] = {"undisturbed": told(run_trial(spec, local), local)}
     with cluster_of(3) as cluster:
-        hosts = hosts_everywhere(cluster)
+        hosts = start_hosts(uneven_federation(), {}, 3)
         first, second = cluster.worker_nodes
         alive = {"at first": num_alive()}
         found["without raylet"] = without_raylet(hosts, first, folder)

@@ -71,6 +71,7 @@ def test_any_other_difference_is_noticed(finished: Path, tmp_path: Path, change:
 
 
 @pytest.mark.slow
+@pytest.mark.stress
 @pytest.mark.ray
 @pytest.mark.timeout(290)
 def test_a_study_that_is_killed_at_random_comes_out_the_same(

@@ -140,6 +140,7 @@ def test_without_its_board_a_study_knows_less_of_its_progress_and_nothing_else(
 
 
 @pytest.mark.slow
+@pytest.mark.stress
 def test_lost_nodes_change_nothing(tmp_path: Path) -> None:
     """On a Ray of three raylets, in a process of its own; each loss takes a node with its host for good."""
     with subprocess.Popen(

@@ -18,7 +18,7 @@ from tests.experiments.cli.conftest import Cli
 from tests.experiments.cli.processes import Command
 from tests.faults.undisturbed import LOCAL, NUM_TRIALS, STUDY, Outcome, trial_files
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.stress]
 
 ON_RAY = ("run", *STUDY, "engine.num_hosts=2", "--out", "out", "--json")
 IN_ONE_PROCESS = ("run", *STUDY, LOCAL, "--out", "out", "--json")

@@ -98,6 +98,7 @@ def test_numbers_of_nodes_must_ascend(nodes: str) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.stress
 @pytest.mark.ray
 @pytest.mark.timeout(300)
 def test_clusters_of_one_and_two_nodes_are_measured_and_ended() -> None:
