@@ -60,6 +60,7 @@ def time_engine(
     federation = work_federation(work, clients, samples)
     timings = []
     with open_runner(federation, engine, None, parallel=1) as runner:
+        del federation  # the hosts have it
         runner.started()
         for strategy in strategies:
             _run(runner, strategy, clients, WARM_UP_ROUNDS, [])
