@@ -68,13 +68,13 @@ class Trainer:
             initial_loss: Whether to measure the received model on the training rows first.
             backend: `loop` forbids the vectorised way.
         """
-        losses = self._initial_losses(received, works, backend) if initial_loss else {}
         loop = works if self.loops(backend) else [work for work in works if not len(work.data)]
         for work in loop:
-            yield [(work, _with(losses, work, self._train_alone(received, work, training, rule, config)))]
+            yield [(work, self._train_alone(received, work, training, rule, config, initial_loss))]
         if self._stack is None or self.loops(backend):
             return
         filled = sorted((work for work in works if len(work.data)), key=lambda work: -len(work.data))
+        losses = self._initial_losses(received, filled, backend) if initial_loss else {}
         for block in _blocks(filled, received):
             updates = _train_or_blame(self._stack, received, block, training, rule, config)
             yield [(work, _with(losses, work, update)) for work, update in zip(block, updates, strict=True)]
@@ -95,21 +95,23 @@ class Trainer:
         training: LocalTraining,
         rule: ClientRule | None,
         config: Mapping[str, Any],
+        initial_loss: bool,
     ) -> ClientUpdate | Exception:
         torch.default_generator.manual_seed(work.layer_seed)
         try:
-            return train_client(self._model, received, work.data, training, work.generator, rule, config, work.state)
+            return train_client(
+                self._model, received, work.data, training, work.generator, rule, config, work.state, initial_loss
+            )
         except Exception as error:  # a client's failure is an answer, not the host's end
             return error
 
     def _initial_losses(
         self, received: Tensor, works: Sequence[ClientWork], backend: Backend
     ) -> dict[int, float | Exception]:
-        filled = [work for work in works if len(work.data)]
-        scores = self.scores(received, [work.data for work in filled], backend)
+        scores = self.scores(received, [work.data for work in works], backend)
         return {
             work.client: score if isinstance(score, Exception) else score.loss_sum / len(work.data)
-            for work, score in zip(filled, scores, strict=True)
+            for work, score in zip(works, scores, strict=True)
         }
 
 

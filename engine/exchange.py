@@ -15,13 +15,13 @@ from dataclasses import dataclass, field
 
 import numpy as np
 import numpy.typing as npt
-from flwr.app import ArrayRecord, ConfigRecord, Message, MessageType, MetricRecord, RecordDict
+from flwr.app import ArrayRecord, ConfigRecord, Message, MessageType, RecordDict
 from flwr.serverapp import Grid
 
 from engine.addressed import addressed
 from engine.federation import FloatArray
-from engine.message_keys import ARRAYS_KEY, CONFIG_KEY, FLAT_KEY, FUNCTION_KEY, METRICS_KEY, NUM_EXAMPLES_KEY
-from engine.messages import QueryAnswers, TrainAnswers, client_of, flat_record, node_of
+from engine.message_keys import ARRAYS_KEY, CONFIG_KEY, FLAT_KEY, FUNCTION_KEY, NUM_EXAMPLES_KEY
+from engine.messages import QueryAnswers, TrainAnswers, client_of, flat_record, metrics_of, node_of
 from engine.task_identity import claim_task_identity
 from engine.view_array import read_array, view_record
 
@@ -102,6 +102,24 @@ def exchange(
     )
 
 
+def send_query(
+    grid: Grid,
+    function: str,
+    arrays: Mapping[str, npt.NDArray[np.generic]] | None = None,
+    config: Scalars | None = None,
+    clients: Sequence[int] | None = None,
+) -> QueryAnswers:
+    """Ask clients for one aggregate alone; see `Query`."""
+    (answers,), _ = exchange(grid, queries=[Query(function, arrays or {}, config or {}, clients)])
+    return answers
+
+
+def send_train(grid: Grid, vector: FloatArray, config: Scalars, clients: Sequence[int] | None = None) -> TrainAnswers:
+    """Let clients train from one vector alone, without a strategy; see `Training`."""
+    _, (answers,) = exchange(grid, trainings=[Training(vector, config, clients)])
+    return answers
+
+
 def _nodes(grid: Grid, clients: Sequence[int] | None) -> list[int]:
     return sorted(grid.get_node_ids()) if clients is None else [node_of(client) for client in clients]
 
@@ -140,8 +158,6 @@ def _arrays(reply: Message) -> ArrayRecord:
 
 
 def _num_examples(reply: Message) -> int:
-    record = reply.content[METRICS_KEY]
-    assert isinstance(record, MetricRecord)
-    count = record[NUM_EXAMPLES_KEY]
+    count = metrics_of(reply)[NUM_EXAMPLES_KEY]
     assert isinstance(count, int)
     return count

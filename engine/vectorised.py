@@ -22,7 +22,7 @@ import torch
 from torch import Tensor
 
 from engine.client_rule import ClientRule, ClientState, RuleInputs
-from engine.dense_parameters import ALIGNED, ClientByClient, LayerByLayer, aligned
+from engine.dense_parameters import ALIGNED, ClientByClient, ClientParameters, LayerByLayer, aligned
 from engine.dense_stack import DenseStack, loss_and_gradient
 from engine.federation import FloatArray, IntArray, Samples
 from engine.local_training import ClientUpdate, ClientWork, batch_bounds, epoch_orders
@@ -308,7 +308,7 @@ class _Correction:
 
 def _train(
     block: Block,
-    parameters: LayerByLayer | ClientByClient,
+    parameters: ClientParameters,
     training: LocalTraining,
     correct: _Correction | None = None,
 ) -> tuple[npt.NDArray[np.float64], Tensor]:

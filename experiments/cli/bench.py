@@ -8,20 +8,24 @@ import typer
 
 from experiments.cli.options import AsJson
 
+Work = Annotated[Literal["dense", "lenet"], typer.Option(help="Dense 254-64-32-2, or LeNet-5 on images.")]
+Hosts = Annotated[int, typer.Option(min=1, help="Ray hosts.")]
+Local = Annotated[bool, typer.Option("--local", help="In this process instead of on Ray.")]
+
 bench = typer.Typer(name="bench", help="Measure the program.", no_args_is_help=True)
 
 
 @bench.command()
 def engine(
-    work: Annotated[Literal["dense", "lenet"], typer.Option(help="Dense 254-64-32-2, or LeNet-5 on images.")] = "dense",
+    work: Work = "dense",
     clients: Annotated[int, typer.Option(min=1, help="Clients.")] = 100,
     samples: Annotated[int, typer.Option(min=1, help="Rows a client.")] = 250,
     rounds: Annotated[int, typer.Option(min=1, help="Rounds measured, after warm-up.")] = 20,
     strategy: Annotated[
         list[str] | None, typer.Option(help="Kind or JSON; may be repeated. FedAvg if left out.")
     ] = None,
-    hosts: Annotated[int, typer.Option(min=1, help="Ray hosts.")] = 2,
-    local: Annotated[bool, typer.Option("--local", help="In this process instead of on Ray.")] = False,
+    hosts: Hosts = 2,
+    local: Local = False,
     peers: Annotated[bool, typer.Option("--peers", help="Run other simulators on the same work.")] = False,
     repeats: Annotated[int, typer.Option(min=1, help="Turns: ours and peers, again and again.")] = 1,
     peer_seconds: Annotated[float, typer.Option(min=1.0, help="After which a peer is given up.")] = 600.0,
@@ -55,14 +59,14 @@ def engine(
 
 @bench.command("detection-cost")
 def detection_cost(
-    work: Annotated[Literal["dense", "lenet"], typer.Option(help="Dense 254-64-32-2, or LeNet-5 on images.")] = "dense",
+    work: Work = "dense",
     clients: Annotated[
         list[int] | None, typer.Option(min=3, help="Clients; may be repeated. 4, 10, 30 and 100 if left out.")
     ] = None,
     samples: Annotated[int, typer.Option(min=5, help="Rows a client.")] = 250,
     repeats: Annotated[int, typer.Option(min=1, help="Turns of rounds and detections, after one to warm up.")] = 5,
-    hosts: Annotated[int, typer.Option(min=1, help="Ray hosts.")] = 2,
-    local: Annotated[bool, typer.Option("--local", help="In this process instead of on Ray.")] = False,
+    hosts: Hosts = 2,
+    local: Local = False,
     as_json: AsJson = False,
 ) -> None:
     """Compare a whole detection with rounds of FedAvg on the same hosts."""

@@ -31,6 +31,20 @@ STAGES: Mapping[str, str] = {
 }
 
 
+def progress_line(console: Console) -> Progress:
+    """Return the line that commands show while they work; nothing where standard error is no terminal."""
+    return Progress(
+        SpinnerColumn(),
+        TextColumn("{task.description}"),
+        BarColumn(),
+        TextColumn("{task.fields[counts]}"),
+        TimeElapsedColumn(),
+        console=console,
+        transient=True,
+        disable=not console.is_terminal,
+    )
+
+
 class TrialProgress:
     """One line that tells stage, trials, rounds and time left. Silent where standard error is no terminal.
 
@@ -49,16 +63,7 @@ class TrialProgress:
         self._rounds: dict[str, int] = {}
         self._started: float | None = None
         self.shown = console.is_terminal
-        self._progress = Progress(
-            SpinnerColumn(),
-            TextColumn("{task.description}"),
-            BarColumn(),
-            TextColumn("{task.fields[counts]}"),
-            TimeElapsedColumn(),
-            console=console,
-            transient=True,
-            disable=not self.shown,
-        )
+        self._progress = progress_line(console)
         self._task = self._progress.add_task("starting", total=self._total, counts="")
 
     @contextmanager

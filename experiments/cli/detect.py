@@ -17,12 +17,11 @@ def detect(
     """Measure label skew, feature skew and outlier clients."""
     config = read_settings(settings, config_file, verbose)
     from experiments.cli.console import TrialProgress, out_console, show_federation, show_json, show_report
-    from experiments.early_start import early_start
     from experiments.run_folder import open_run_folder
 
     progress = TrialProgress(0, 0)
     opened = nullcontext() if out is None else open_run_folder(out, config)
-    with opened as folder, progress.live(), early_start(config.engine, None, verbose):
+    with opened as folder, progress.live():
         from experiments.workflow import run_detection
 
         federation, report = run_detection(config, progress.display(), verbose)

@@ -46,7 +46,6 @@ def study(
         show_path,
         show_report,
     )
-    from experiments.early_start import early_start
     from experiments.run_folder import default_folder
 
     search = config.search
@@ -54,7 +53,7 @@ def study(
     tuning = len(search.tuning_factors) if search.tuned_baseline else 0
     progress = TrialProgress(1 + search.budget + tuning + confirming, config.training.num_rounds)
     folder = out or default_folder(config)
-    with progress.live(), early_start(config.engine, folder, verbose):
+    with progress.live():
         from experiments.workflow import run_workflow
 
         finished = run_workflow(config, folder, progress.display(), detection, verbose, user_folders())

@@ -10,10 +10,9 @@ from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 from rich.markup import escape
-from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
-from experiments.cli.console import show_path
+from experiments.cli.console import progress_line, show_path
 
 if TYPE_CHECKING:
     from experiments.sweep.points import Point, Sweep
@@ -46,16 +45,7 @@ class SweepProgress:
         self._done = 0
         self._started: float | None = None
         self.shown = console.is_terminal
-        self._progress = Progress(
-            SpinnerColumn(),
-            TextColumn("{task.description}"),
-            BarColumn(),
-            TextColumn("{task.fields[counts]}"),
-            TimeElapsedColumn(),
-            console=console,
-            transient=True,
-            disable=not self.shown,
-        )
+        self._progress = progress_line(console)
         self._task = self._progress.add_task("starting", total=None, counts="")
 
     @contextmanager

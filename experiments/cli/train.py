@@ -29,12 +29,11 @@ def train(
         show_path,
         show_trials,
     )
-    from experiments.early_start import early_start
     from experiments.run_folder import default_folder
 
     folders = user_folders()
     progress = TrialProgress(1, config.training.num_rounds)
-    with progress.live(), early_start(config.engine, None, verbose):
+    with progress.live():
         from experiments.workflow import run_training, with_strategy
         from search.study import trial_summary
 

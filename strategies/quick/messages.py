@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from flwr.app import ArrayRecord, Message, MetricRecord, RecordDict
-from flwr.app.metadata import Metadata
 from flwr.serverapp import strategy as flower
 from flwr.serverapp.strategy.strategy_utils import aggregate_metricrecords
 
+from engine.addressed import addressed
 from strategies.quick.contents import alike
 from strategies.quick.metric_means import mean_metrics
 
@@ -22,13 +22,7 @@ class QuickMessages(flower.FedAvg):
     def _construct_messages(self, record: RecordDict, node_ids: list[int], message_type: str) -> Iterable[Message]:
         """Return one message per node, the first made by Flower; the others differ in their addressee alone."""
         messages = list(super()._construct_messages(record, node_ids[:1], message_type))
-        for node_id in node_ids[1:]:
-            metadata = Metadata.__new__(Metadata)
-            metadata.__dict__.update(messages[0].metadata.__dict__, _dst_node_id=node_id)
-            message = Message.__new__(Message)
-            message.__dict__.update(messages[0].__dict__, _metadata=metadata)
-            messages.append(message)
-        return messages
+        return messages + [copy for message in messages for copy in addressed(message, node_ids[1:])]
 
     def _check_and_log_replies(
         self, replies: Iterable[Message], is_train: bool, validate: bool = True

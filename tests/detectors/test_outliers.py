@@ -18,7 +18,8 @@ from detectors.outliers import (
     sketch,
     train_and_compare,
 )
-from engine.messages import send_train, train_config
+from engine.exchange import send_train
+from engine.messages import train_config
 from engine.seeds import integer
 from engine.training_config import LocalTraining
 from tests.detectors.federations import FlipLabels, RecordingGrid, federation, gaussian_clients

@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 
 from detectors import CLIENT_QUERIES
+from engine.exchange import send_query
 from engine.local_grid import LocalGrid
-from engine.messages import send_query
 from engine.queries import Arrays
 from tests.detectors.federations import SmallNet, federation, gaussian_clients, inputs, samples
 

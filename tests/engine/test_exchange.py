@@ -11,11 +11,11 @@ import pytest
 from flwr.app import Message
 
 from engine.client_host import ClientHost
-from engine.exchange import Query, Training, exchange
+from engine.exchange import Query, Training, exchange, send_query, send_train
 from engine.grid import HostGrid
 from engine.local_grid import LocalGrid
 from engine.message_keys import ReplyMode
-from engine.messages import send_query, send_train, train_config
+from engine.messages import train_config
 from engine.training_config import LocalTraining
 from tests.engine.federations import ABLE, EMPTY, ONE_CLASS, ONE_ROW, QUERIES, SIZES, uneven_federation
 

@@ -11,11 +11,12 @@ import numpy as np
 import pytest
 
 from engine.client_host import ClientHost
+from engine.exchange import send_query, send_train
 from engine.grid import HostGrid
 from engine.hanging import Note, Results, perform_watched
 from engine.host_calls import EvaluateResults, HostCall, QueryResults, TrainResults
 from engine.local_grid import LocalGrid
-from engine.messages import flat_record, send_query, send_train, train_config
+from engine.messages import flat_record, train_config
 from engine.session import Session
 from engine.training_config import LocalTraining
 from tests.engine.federations import ABLE, QUERIES, SIZES, uneven_federation

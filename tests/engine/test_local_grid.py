@@ -14,11 +14,12 @@ from flwr.app import Array, ArrayRecord, ConfigRecord, Message, RecordDict
 from flwr.serverapp import Grid
 
 from engine.client_host import ClientHost
+from engine.exchange import send_query, send_train
 from engine.federation import FloatArray
 from engine.grid import CLIENT_FAILED, balance
 from engine.host_calls import HostCall
 from engine.local_grid import LocalGrid, Thunk
-from engine.messages import client_of, flat_record, node_of, send_query, send_train, train_config
+from engine.messages import client_of, flat_record, node_of, train_config
 from engine.session import Session
 from engine.strategy_contract import EngineNeeds
 from engine.training_config import LocalTraining

@@ -13,9 +13,9 @@ from torch import Tensor, nn
 
 from engine.checkpoint import CheckpointStore
 from engine.client_host import ClientHost
+from engine.exchange import send_query
 from engine.federation import Federation
 from engine.local_grid import LocalGrid
-from engine.messages import send_query
 from engine.ray_grid import RayGrid, RayHosts, start_hosts
 from engine.trial import TrialResult, run_trial
 from engine.trial_runner import RayRunner

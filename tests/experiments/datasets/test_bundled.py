@@ -36,6 +36,16 @@ def test_tables_are_standardised(name: str) -> None:
     assert load_dataset(name).feature_unit == 1
 
 
+def test_digits_are_those_that_scikit_learn_itself_loads() -> None:
+    from sklearn.datasets import load_digits
+
+    dataset, bunch = load_dataset("digits"), load_digits()
+    np.testing.assert_array_equal(dataset.features * 16, bunch.data)
+    np.testing.assert_array_equal(dataset.labels, bunch.target)
+    assert list(dataset.feature_names) == bunch.feature_names
+    assert list(dataset.class_names) == [str(name) for name in bunch.target_names]
+
+
 def test_digits_keep_the_scale_of_pixels_and_state_their_unit() -> None:
     dataset = load_dataset("digits")
     assert (dataset.features.min(), dataset.features.max()) == (0, 1)
