@@ -10,7 +10,7 @@ from engine.federation import Federation
 from engine.seeds import stream
 from experiments.datasets import Dataset, load_dataset
 from experiments.federation_config import FederationConfig, ModelConfig
-from experiments.models import MODELS, ModelRequest
+from experiments.models import ModelRequest, build_model
 from experiments.partitions import PARTITIONS, PartitionRequest
 from experiments.scenarios import SCENARIOS, ScenarioPlan, ScenarioRequest
 
@@ -26,9 +26,17 @@ def build_federation(federation: FederationConfig, model: ModelConfig) -> Federa
         ConfigurationError: If a value of the configuration is wrong.
         DataError: If the data can't be read, or can't be dealt as asked.
     """
-    dataset = load_dataset(federation.dataset, federation.label, federation.client_column, federation.folder)
-    feature_shape = dataset.features.shape[1:]
-    factory = MODELS[model.kind](ModelRequest(feature_shape, dataset.num_classes, model.hidden))
+    dataset = load_dataset(
+        federation.dataset,
+        federation.label,
+        federation.client_column,
+        federation.folder,
+        federation.text_column,
+        federation.min_release,
+    )
+    factory = build_model(
+        ModelRequest(dataset.features.shape[1:], dataset.num_classes, model, dataset.kind, dataset.vocabulary_size)
+    )
     plan = _plan(federation, dataset)
     sizes = plan.partition.sizes
     num_used = int(sizes.sum())
@@ -78,8 +86,9 @@ def _plan(federation: FederationConfig, dataset: Dataset) -> ScenarioPlan:
             labels=dataset.labels,
             num_clients=federation.num_clients,
             generator=generator,
-            alpha=federation.partition.alpha,
-            min_size=federation.partition.min_size,
+            settings=federation.partition,
+            features=dataset.features,
+            deviations=dataset.deviations,
             client_ids=dataset.client_ids,
         )
     )

@@ -8,8 +8,10 @@ from typing import Annotated
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationInfo, field_validator
 
-from experiments.datasets.table import DATASETS
+from experiments.datasets.table import DATASETS, is_own_data
+from experiments.models.settings import ModelSettings
 from experiments.models.table import MODELS
+from experiments.partitions.settings import PartitionSettings
 from experiments.partitions.table import PARTITIONS
 from experiments.scenarios.table import SCENARIOS
 
@@ -26,22 +28,40 @@ def _one_of(names: Collection[str]) -> AfterValidator:
     return AfterValidator(check)
 
 
-DatasetName = Annotated[str, _one_of(DATASETS), Field(json_schema_extra={"enum": list(DATASETS)})]
+def _data_set(name: str) -> str:
+    if name not in DATASETS and not is_own_data(name):
+        raise ValueError(
+            f"must be one of {', '.join(DATASETS)}, or a path of one's own data, or hf:owner/name, got {name!r}"
+        )
+    return name
+
+
+def _model(name: str) -> str:
+    if name not in MODELS and ":" not in name:
+        raise ValueError(f"must be one of {', '.join(MODELS)}, or package.module:factory of one's own, got {name!r}")
+    return name
+
+
+DatasetName = Annotated[str, AfterValidator(_data_set), Field(json_schema_extra={"examples": list(DATASETS)})]
 PartitionName = Annotated[str, _one_of(PARTITIONS), Field(json_schema_extra={"enum": list(PARTITIONS)})]
 ScenarioName = Annotated[str, _one_of(SCENARIOS), Field(json_schema_extra={"enum": list(SCENARIOS)})]
-ModelName = Annotated[str, _one_of(MODELS), Field(json_schema_extra={"enum": list(MODELS)})]
+ModelName = Annotated[str, AfterValidator(_model), Field(json_schema_extra={"examples": list(MODELS)})]
 
 
-class PartitionConfig(BaseModel):
+class PartitionConfig(PartitionSettings):
     """How rows are dealt to clients."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     kind: PartitionName | None = Field(
         default=None, description="nothing means dirichlet, or what the scenario fixes if one is given"
     )
-    alpha: float = Field(default=0.1, gt=0, le=1e6, description="of dirichlet: small is strong label skew")
-    min_size: int = Field(default=5, ge=1, description="of dirichlet: fewest rows of a client")
+
+
+class ModelConfig(ModelSettings):
+    """The model that every client trains."""
+
+    kind: ModelName = Field(
+        default="auto", description="auto picks by the data, or package.module:factory of one's own"
+    )
 
 
 class FederationConfig(BaseModel):
@@ -54,9 +74,10 @@ class FederationConfig(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid", validate_default=True)
 
-    dataset: DatasetName = Field(default="digits", description="the data")
+    dataset: DatasetName = Field(default="digits", description="a name, a path of one's own data, or hf:owner/name")
     label: str | None = Field(default=None, description="column to predict, where the files have several candidates")
     client_column: str | None = Field(default=None, description="column of the natural clients")
+    text_column: str | None = Field(default=None, description="column of texts, in one's own data")
     folder: Path | None = Field(default=None, description="the data files; nothing means the folder FEDSCOUT_DATA")
     scenario: ScenarioName | None = Field(default=None, description="a known heterogeneity; fixes the partition")
     partition: PartitionConfig = Field(default=PartitionConfig(), description="how rows are dealt to clients")
@@ -86,14 +107,3 @@ class FederationConfig(BaseModel):
         if num_clients is None and (partition is None or partition.kind != "natural"):
             return DEFAULT_NUM_CLIENTS
         return num_clients
-
-
-class ModelConfig(BaseModel):
-    """The model that every client trains."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-    kind: ModelName = Field(default="auto", description="auto picks by the data: dense for tables of numbers")
-    hidden: tuple[Annotated[int, Field(ge=1, le=65_536)], ...] = Field(
-        default=(64, 32), min_length=1, max_length=16, description="widths of the hidden layers of a dense net"
-    )

@@ -20,6 +20,7 @@ from experiments.bench.peers.work import (
 from experiments.models.contract import ModelRequest
 from experiments.models.dense import dense
 from experiments.models.lenet import lenet
+from experiments.models.settings import ModelSettings
 
 TRAINING = LocalTraining(local_epochs=1, batch_size=BATCH_SIZE, learning_rate=LEARNING_RATE)
 
@@ -40,7 +41,7 @@ class Work:
 
 
 def _work(name: WorkName) -> Work:
-    request = ModelRequest(FEATURE_SHAPES[name], NUM_CLASSES[name], HIDDEN)
+    request = ModelRequest(FEATURE_SHAPES[name], NUM_CLASSES[name], ModelSettings(hidden=HIDDEN))
     return Work(request.feature_shape, request.num_classes, dense(request) if name == "dense" else lenet(request))
 
 

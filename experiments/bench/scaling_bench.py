@@ -37,6 +37,7 @@ from experiments.bench.cost_model import CostModel, Network, Prediction, RoundSi
 from experiments.engine_config import EngineConfig
 from experiments.models.contract import ModelRequest
 from experiments.models.dense import dense
+from experiments.models.settings import ModelSettings
 from experiments.orderly_end import children_ended_by
 from experiments.ray_runtime import ray_runtime
 
@@ -149,7 +150,7 @@ class _Work:
             labels=np.arange(len(features)) % CLASSES,
             num_classes=CLASSES,
             partition=Partition.from_lists(np.split(np.arange(len(features)), self.clients)),
-            model=dense(ModelRequest((FEATURES,), CLASSES, self.hidden)),
+            model=dense(ModelRequest((FEATURES,), CLASSES, ModelSettings(hidden=self.hidden))),
         )
 
 

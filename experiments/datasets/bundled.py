@@ -34,6 +34,7 @@ def bundled_dataset(
         feature_names=tuple(str(feature) for feature in bunch.feature_names),
         source=source,
         feature_unit=feature_unit,
+        deviations=original.std(axis=0),
         facts={
             "label": label,
             "num_rows": len(labels),

@@ -73,6 +73,7 @@ def dataset_from_table(
         class_names=class_names,
         feature_names=tuple(columns),
         source=source,
+        deviations=values.std(axis=0),
         client_ids=None if roles.client is None else _discrete(name, table, roles.client),
         facts={
             "label": roles.label,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -12,6 +12,8 @@ import numpy.typing as npt
 from engine.federation import FloatArray, IntArray
 
 TextArray = npt.NDArray[np.str_]
+DataKind = Literal["table", "image", "tokens", "embedding"]
+"""What a row is: a line of columns; `(channels, height, width)`; `(length,)` token numbers; a text's own vector."""
 
 
 @dataclass(frozen=True)
@@ -28,6 +30,9 @@ class Dataset:
         feature_unit: One standard deviation of a feature, in the stored scale; a scenario's noise is given in it.
         client_ids: The natural client of each row, shape `(num_rows,)`, or None.
         facts: Counts for the record: rows, duplicates, what was dropped.
+        kind: What a row is; models and detectors depend on it.
+        vocabulary_size: For tokens: they are whole numbers in `[0, vocabulary_size)`, stored as float32; 0 is padding.
+        deviations: For standardised tables: each column's standard deviation before, shape `(num_columns,)`.
     """
 
     name: str
@@ -39,6 +44,9 @@ class Dataset:
     feature_unit: float = 1.0
     client_ids: TextArray | None = None
     facts: Mapping[str, Any] = field(default_factory=dict)
+    kind: DataKind = "table"
+    vocabulary_size: int = 0
+    deviations: npt.NDArray[np.float64] | None = None
 
     def __post_init__(self) -> None:
         assert self.features.dtype == np.float32
@@ -48,6 +56,8 @@ class Dataset:
         assert (np.bincount(self.labels, minlength=len(self.class_names)) > 0).all()
         assert not self.feature_names or self.features.shape[1:] == (len(self.feature_names),)
         assert self.client_ids is None or len(self.client_ids) == len(self.labels)
+        assert self.deviations is None or self.deviations.shape == self.features.shape[1:]
+        assert (self.vocabulary_size > 0) == (self.kind == "tokens")
 
     @property
     def num_rows(self) -> int:

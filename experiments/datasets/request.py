@@ -15,14 +15,20 @@ class DatasetRequest:
     """The user's choices.
 
     Attributes:
+        name: What the user wrote as `federation.dataset`: a name of the table, a path, or `hf:owner/name`.
         label: The column to predict; None for the usual one.
         client_column: The column that names each row's natural client, or None.
         folder: Where the files are; None for the folder that `FEDSCOUT_DATA` names.
+        text_column: The column that holds texts, or None.
+        min_release: Fewest rows over which a client gives an aggregate, for statistics obtained from clients.
     """
 
+    name: str = ""
     label: str | None = None
     client_column: str | None = None
     folder: Path | None = None
+    text_column: str | None = None
+    min_release: int = 5
 
     def require_fixed_columns(self, name: str, label: str) -> None:
         """Check that nothing else is asked of a data set that has one label and no natural clients.

@@ -27,8 +27,21 @@ DATASETS: Mapping[str, DatasetLoader] = {
 }
 
 
+OWN_SUFFIXES = (".csv", ".csv.gz", ".tsv", ".parquet")
+
+
+def is_own_data(name: str) -> bool:
+    """Whether a user's `federation.dataset` is a path or an address rather than a name of the table."""
+    return name.startswith("hf:") or "/" in name or "\\" in name or name.endswith(OWN_SUFFIXES)
+
+
 def load_dataset(
-    name: str, label: str | None = None, client_column: str | None = None, folder: Path | None = None
+    name: str,
+    label: str | None = None,
+    client_column: str | None = None,
+    folder: Path | None = None,
+    text_column: str | None = None,
+    min_release: int = 5,
 ) -> Dataset:
     """Load a data set by name.
 
@@ -38,6 +51,9 @@ def load_dataset(
         client_column: The column that names each row's natural client; None for no natural clients.
         folder: Where the files are; None for the folder that the environment variable `FEDSCOUT_DATA` names.
 
+        text_column: The column that holds texts; None for the usual one, or none.
+        min_release: Fewest rows over which a client gives an aggregate.
+
     Raises:
         ConfigurationError: If there is no such data set.
         DataError: If its files are missing or malformed, or it has no such column.
@@ -45,4 +61,4 @@ def load_dataset(
     loader = DATASETS.get(name)
     if loader is None:
         raise ConfigurationError(f"federation.dataset must be one of {', '.join(DATASETS)}, got {name!r}")
-    return loader(DatasetRequest(label=label, client_column=client_column, folder=folder))
+    return loader(DatasetRequest(name, label, client_column, folder, text_column, min_release))

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from math import prod
 
 from engine.errors import DataError
 from engine.federation import ModelFactory
+from experiments.datasets.dataset import DataKind
+from experiments.models.settings import ModelSettings
 
 
 @dataclass(frozen=True)
@@ -17,7 +19,9 @@ class ModelRequest:
     Attributes:
         feature_shape: Shape of one row, such as `(64,)`.
         num_classes: Number of classes.
-        hidden: Widths of the hidden layers of a dense net.
+        settings: The user's choices.
+        data_kind: What a row is.
+        vocabulary_size: For tokens: one more than the largest; else 0.
 
     Raises:
         DataError: If a row holds nothing, or there are fewer than two classes.
@@ -25,7 +29,9 @@ class ModelRequest:
 
     feature_shape: tuple[int, ...]
     num_classes: int
-    hidden: tuple[int, ...] = (64, 32)
+    settings: ModelSettings = field(default_factory=ModelSettings)
+    data_kind: DataKind = "table"
+    vocabulary_size: int = 0
 
     def __post_init__(self) -> None:
         if self.num_features < 1 or not self.feature_shape:

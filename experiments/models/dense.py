@@ -45,10 +45,11 @@ def dense(request: ModelRequest) -> DenseModel:
     Raises:
         ConfigurationError: If there is no hidden layer, or one without units.
     """
-    if not request.hidden or min(request.hidden) < 1:
+    hidden = request.settings.hidden
+    if not hidden or min(hidden) < 1:
         raise ConfigurationError(
-            f"model.hidden must name the width, >= 1, of at least one hidden layer, got {list(request.hidden)}; "
+            f"model.hidden must name the width, >= 1, of at least one hidden layer, got {list(hidden)}; "
             "a net without hidden layers is model.kind=linear"
         )
-    widths = (request.num_features, *request.hidden, request.num_classes)
+    widths = (request.num_features, *hidden, request.num_classes)
     return DenseModel(widths=widths, flatten=len(request.feature_shape) > 1)

@@ -7,10 +7,12 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from engine.errors import DataError
-from engine.federation import IntArray, Partition
+from engine.federation import FloatArray, IntArray, Partition
 from experiments.datasets.dataset import TextArray
+from experiments.partitions.settings import PartitionSettings
 
 
 @dataclass(frozen=True)
@@ -21,16 +23,18 @@ class PartitionRequest:
         labels: int64 in `[0, num_classes)`, shape `(num_rows,)`.
         num_clients: Clients wanted, >= 1; None where the data fix it.
         generator: The only source of randomness.
-        alpha: Concentration of the Dirichlet distribution, > 0.
-        min_size: Fewest rows that the Dirichlet partition gives a client.
+        settings: The user's choices.
+        features: float32, shape `(num_rows, *feature_shape)`; None where the data have none.
+        deviations: Each column's standard deviation before standardisation, shape `(num_columns,)`, or None.
         client_ids: The natural client of each row, or None.
     """
 
     labels: IntArray
     num_clients: int | None
     generator: np.random.Generator
-    alpha: float = 0.1
-    min_size: int = 5
+    settings: PartitionSettings = field(default_factory=PartitionSettings)
+    features: FloatArray | None = None
+    deviations: npt.NDArray[np.float64] | None = None
     client_ids: TextArray | None = None
 
     def require_num_clients(self) -> int:

@@ -35,16 +35,16 @@ def dirichlet(request: PartitionRequest) -> Deal:
     """
     num_clients = request.require_num_clients()
     num_rows = len(request.labels)
-    if not (np.isfinite(request.alpha) and request.alpha > 0):
-        raise ConfigurationError(f"federation.partition.alpha must be a number above 0, got {request.alpha}")
-    if num_clients * request.min_size > num_rows:
+    if not (np.isfinite(request.settings.alpha) and request.settings.alpha > 0):
+        raise ConfigurationError(f"federation.partition.alpha must be a number above 0, got {request.settings.alpha}")
+    if num_clients * request.settings.min_size > num_rows:
         raise DataError(
             f"federation.num_clients times federation.partition.min_size must not exceed the number of rows, "
-            f"{num_rows}, got {num_clients} times {request.min_size}; the largest minimum that {num_clients} clients "
-            f"allow is {num_rows // num_clients}"
+            f"{num_rows}, got {num_clients} times {request.settings.min_size}; the largest minimum that {num_clients} "
+            f"clients allow is {num_rows // num_clients}"
         )
     owners, num_draws = _draw(request, num_clients)
-    num_moved = _repair(owners, num_clients, request.min_size, request.generator)
+    num_moved = _repair(owners, num_clients, request.settings.min_size, request.generator)
     partition = deal_to_owners(owners, num_clients, request.generator)
     return Deal(partition, facts={"dirichlet_draws": num_draws, "dirichlet_moved_rows": num_moved})
 
@@ -56,7 +56,7 @@ def _draw(request: PartitionRequest, num_clients: int) -> tuple[IntArray, int]:
     for draw in range(1, MAX_DRAWS + 1):
         owners = _owners(request, num_clients)
         sizes = np.bincount(owners, minlength=num_clients)
-        short = int(np.maximum(request.min_size - sizes, 0).sum())
+        short = int(np.maximum(request.settings.min_size - sizes, 0).sum())
         if short == 0:
             return owners, draw
         if best is None or short < least_short:
@@ -70,7 +70,7 @@ def _owners(request: PartitionRequest, num_clients: int) -> IntArray:
     owners = np.empty(len(request.labels), dtype=np.int64)
     for label in np.unique(request.labels):
         rows = request.generator.permutation(np.flatnonzero(request.labels == label))
-        shares = _shares(request.alpha, num_clients, request.generator)
+        shares = _shares(request.settings.alpha, num_clients, request.generator)
         cuts = np.floor(np.cumsum(shares)[:-1] * len(rows)).astype(np.int64)
         counts = np.diff(np.concatenate([[0], np.minimum(cuts, len(rows)), [len(rows)]]))
         # In an order of their own for each class, or rounding would favour the same clients in all of them.

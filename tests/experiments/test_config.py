@@ -131,8 +131,8 @@ def test_an_unknown_key_like_no_other_is_answered_with_all_of_its_group() -> Non
     (fault,) = faults("federation.xyz=1")
     assert fault == (
         "federation.xyz is not a known key; allowed are federation.dataset, federation.label, "
-        "federation.client_column, federation.folder, federation.scenario, federation.partition, "
-        "federation.num_clients, federation.seed, federation.min_release"
+        "federation.client_column, federation.text_column, federation.folder, federation.scenario, "
+        "federation.partition, federation.num_clients, federation.seed, federation.min_release"
     )
     (fault,) = faults("xyz.zzz=1")
     assert fault == (
@@ -237,6 +237,7 @@ OTHER_VALUES = {
     "federation.dataset": "wine",
     "federation.label": "quality",
     "federation.client_column": "site",
+    "federation.text_column": "note",
     "federation.scenario": "iid",
     "federation.partition.kind": "iid",
     "federation.partition.alpha": "0.7",

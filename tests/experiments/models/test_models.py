@@ -10,6 +10,7 @@ import pytest
 
 from engine.errors import ConfigurationError, DataError
 from experiments.models import MODELS, ModelRequest
+from experiments.models.settings import ModelSettings
 
 SHAPES = [(kind, shape) for kind in MODELS for shape in [(7,), (3, 8, 8), (1, 28, 28), (3, 32, 32), (3, 16, 40)]]
 
@@ -40,7 +41,7 @@ def test_lenet_is_the_published_one_on_32_pixels() -> None:
 
 
 def num_parameters(kind: str, hidden: tuple[int, ...] = (64, 32)) -> int:
-    factory = MODELS[kind](ModelRequest(feature_shape=(254,), num_classes=2, hidden=hidden))
+    factory = MODELS[kind](ModelRequest(feature_shape=(254,), num_classes=2, settings=ModelSettings(hidden=hidden)))
     return sum(parameter.numel() for parameter in factory().parameters())
 
 
@@ -81,7 +82,7 @@ def test_factory_travels_and_follows_the_seed(kind: str) -> None:
 @pytest.mark.parametrize("hidden", [(), (0,), (8, -1)])
 def test_widths_are_checked(hidden: tuple[int, ...]) -> None:
     with pytest.raises(ConfigurationError, match=r"model\.hidden .* got \["):
-        MODELS["dense"](ModelRequest((4,), 2, hidden))
+        MODELS["dense"](ModelRequest((4,), 2, ModelSettings.model_construct(hidden=hidden)))
 
 
 @pytest.mark.parametrize(("shape", "num_classes"), [((), 2), ((0,), 2), ((3, 0), 2), ((4,), 1)])

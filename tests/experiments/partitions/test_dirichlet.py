@@ -11,11 +11,16 @@ from engine.errors import ConfigurationError, DataError
 from engine.federation import IntArray, Partition
 from experiments.partitions import PARTITIONS, Deal, PartitionRequest
 from experiments.partitions.dirichlet import MAX_DRAWS
+from experiments.partitions.settings import PartitionSettings
 
 
 def deal(labels: IntArray, num_clients: int, alpha: float, min_size: int = 1, seed: int = 0) -> Deal:
     generator = np.random.default_rng(seed)
-    return PARTITIONS["dirichlet"](PartitionRequest(labels, num_clients, generator, alpha=alpha, min_size=min_size))
+    return PARTITIONS["dirichlet"](
+        PartitionRequest(
+            labels, num_clients, generator, settings=PartitionSettings.model_construct(alpha=alpha, min_size=min_size)
+        )
+    )
 
 
 def class_counts(labels: IntArray, partition: Partition) -> np.ndarray:

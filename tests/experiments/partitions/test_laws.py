@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from engine.errors import DataError
 from experiments.partitions import PARTITIONS, PartitionRequest
+from experiments.partitions.settings import PartitionSettings
 
 DEALT = ["iid", "dirichlet"]
 
@@ -19,7 +20,9 @@ def request(
     num_rows: int, num_clients: int | None, seed: int = 0, num_classes: int = 3, alpha: float = 0.5, min_size: int = 1
 ) -> PartitionRequest:
     labels = np.arange(num_rows) % num_classes
-    return PartitionRequest(labels, num_clients, np.random.default_rng(seed), alpha=alpha, min_size=min_size)
+    return PartitionRequest(
+        labels, num_clients, np.random.default_rng(seed), settings=PartitionSettings(alpha=alpha, min_size=min_size)
+    )
 
 
 @pytest.mark.parametrize("kind", DEALT)
@@ -60,7 +63,9 @@ def test_number_of_clients_must_be_given(kind: str) -> None:
 @pytest.mark.parametrize("kind", DEALT)
 def test_rows_of_a_client_are_not_sorted_by_label(kind: str) -> None:
     labels_of_rows = np.repeat(np.arange(3), 1000)
-    partition = PARTITIONS[kind](PartitionRequest(labels_of_rows, 2, np.random.default_rng(0), alpha=1e6)).partition
+    partition = PARTITIONS[kind](
+        PartitionRequest(labels_of_rows, 2, np.random.default_rng(0), settings=PartitionSettings(alpha=1e6))
+    ).partition
     labels = labels_of_rows[partition.client(0)].tolist()
     # Of about 1,500 rows in random order about two thirds differ in label from the row before; sorted ones, 2.
     changes = sum(first != second for first, second in pairwise(labels))
