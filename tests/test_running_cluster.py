@@ -26,6 +26,9 @@ from tests.marked_processes import MarkedProcesses, short_folder
 from tests.test_cluster_yaml import LOOPBACK, REPOSITORY, load, prepared, start_command
 
 START_SECONDS = 90
+RAY = str(Path(sys.executable).with_name("ray"))
+"""That of this environment, which need not be active."""
+
 DRIVER_SECONDS = 150
 
 pytestmark = [pytest.mark.slow, pytest.mark.stress, pytest.mark.ray, pytest.mark.timeout(300)]
@@ -195,7 +198,7 @@ def test_a_study_without_the_token_is_refused(cluster: RunningCluster) -> None:
 def test_a_node_without_the_token_is_refused(cluster: RunningCluster) -> None:
     folder = str(cluster.home / "stranger")
 
-    done = cluster.run("ray", "start", f"--address={cluster.address}", f"--temp-dir={folder}")
+    done = cluster.run(RAY, "start", f"--address={cluster.address}", f"--temp-dir={folder}")
 
     assert done.returncode != 0
     assert "Ray runtime started." not in done.stdout + done.stderr
@@ -279,7 +282,7 @@ def checkout(tmp_path: Path) -> Path:
 
 
 def submit(cluster: RunningCluster, checkout: Path, *command: str, **settings: str) -> subprocess.CompletedProcess[str]:
-    job = ("ray", "job", "submit", "--address", cluster.dashboard, "--working-dir", ".", "--", *command)
+    job = (RAY, "job", "submit", "--address", cluster.dashboard, "--working-dir", ".", "--", *command)
     return cluster.run(*job, cwd=checkout, **settings)
 
 

@@ -331,7 +331,7 @@ def main() -> None:
     parser.add_argument("--kills", type=int, default=50, help="how many")
     parser.add_argument("--seed", type=int, default=None, help="of what is killed when; nothing draws one")
     parser.add_argument(
-        "--rounds", type=int, default=None, help="of each of nine trials; nothing means 6 a kill, at least 30"
+        "--rounds", type=int, default=None, help="of each of nine trials; nothing means 24 a kill, at least 30"
     )
     parser.add_argument("--nodes", action="store_true", help="on a cluster whose nodes are killed, too")
     given = parser.parse_args()
@@ -340,7 +340,7 @@ def main() -> None:
     folder = Path(tempfile.mkdtemp(prefix="chaos-"))
     print(f"chaos: seed {seed}, {given.kills} kills, in {folder}", flush=True)
     try:
-        print("chaos:", chaos(folder, seed, given.kills, given.rounds or max(30, 6 * given.kills), given.nodes))
+        print("chaos:", chaos(folder, seed, given.kills, given.rounds or max(30, 24 * given.kills), given.nodes))
     except ChaosError as error:
         sys.exit(f"chaos: seed {seed}: {error}; see {folder}")
     shutil.rmtree(folder)
