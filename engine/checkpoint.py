@@ -64,11 +64,12 @@ class CheckpointStore:
             return None
 
     def discard(self, key: str) -> None:
-        """Remove a finished trial's file."""
+        """Remove a finished trial's file, and what a killed process of it was writing."""
         path = self.path(key)
         if path is None:
             return
         try:
-            path.unlink(missing_ok=True)
+            for written in (path, *path.parent.glob(f".{path.name}.*.tmp")):
+                written.unlink(missing_ok=True)
         except OSError as error:  # it is of no use any more, and of no harm
             logger.warning("checkpoint %s can't be removed: %s", path, error.strerror)

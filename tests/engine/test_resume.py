@@ -181,6 +181,15 @@ def test_no_folder_no_checkpoint(tmp_path: Path) -> None:
     assert store.load("key") is None
 
 
+def test_what_a_killed_process_was_writing_goes_with_its_checkpoint(tmp_path: Path) -> None:
+    store = CheckpointStore(tmp_path)
+    (tmp_path / ".mine.checkpoint.4711.tmp").write_bytes(b"half")
+    (tmp_path / ".other.checkpoint.4712.tmp").write_bytes(b"half")
+    store.save("mine", {"round": 1})
+    store.discard("mine")
+    assert [path.name for path in tmp_path.iterdir()] == [".other.checkpoint.4712.tmp"]
+
+
 def test_checkpoints_are_due_every_so_many_rounds_and_can_be_discarded(tmp_path: Path) -> None:
     store = CheckpointStore(tmp_path / "new", every_rounds=3)
 
