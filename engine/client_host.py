@@ -15,8 +15,11 @@ from functools import partial
 import numpy as np
 import torch
 
+from engine.availability import check_takes_part
 from engine.backends import Trainer
 from engine.client_split import ClientSplit, split_client
+from engine.client_task import TaskTrainer
+from engine.embedding import Embedding
 from engine.federation import ClientData, Federation, FloatArray, IntArray, Samples
 from engine.flat_model import new_model
 from engine.host_calls import EvaluateResults, FederationFacts, HostCall, QueryResults, TrainResults
@@ -45,6 +48,10 @@ class ClientHost:
         self._queries = queries
         self._model = new_model(federation.model, seed=0)
         self._trainer = Trainer(self._model)
+        self._tasks = None if federation.task is None else TaskTrainer(self._model, federation.task)
+        source = federation.embedding
+        self._embedding = None if source is None else Embedding(source, federation.seed)
+        self._embedded: dict[int, Samples] = {}
         self._data: dict[int, ClientData] = {}
         self._splits: OrderedDict[tuple[int, float, float], dict[int, ClientSplit]] = OrderedDict()
         self._max_weight = max(1, len(federation.partition.rows))
@@ -58,6 +65,9 @@ class ClientHost:
             num_classes=federation.num_classes,
             layout=self._model.layout,
             corrupted_clients=tuple(sorted(client for client, steps in federation.transforms.items() if steps)),
+            dropout=federation.dropout,
+            latency=federation.latency,
+            holds_rows=self._tasks is None,
         )
 
     def initial_vector(self, seed: int) -> FloatArray:
@@ -73,7 +83,7 @@ class ClientHost:
         evaluation = self.evaluate(replace(call, clients=call.evaluated)) if call.evaluated else None
         received = torch.from_numpy(np.array(call.vector, dtype=np.float32))
         training = LocalTraining.from_config(call.config)
-        answers = TrainAnswers(call, call.vector, self._max_weight)
+        answers = TrainAnswers(call, call.vector, self._max_weight, keeps_state=self._tasks is not None)
         works = []
         for client in call.clients:
             try:
@@ -81,9 +91,14 @@ class ClientHost:
             except Exception as error:  # a client's failure is an answer, not the host's end
                 answers.failed(client, error)
         rule, initial_loss = call.session.rule, bool(call.config[INITIAL_LOSS_KEY])
-        for block in self._trainer.train(
-            received, works, training, rule, call.config, initial_loss, call.session.backend
-        ):
+        if self._tasks is None:
+            blocks = self._trainer.train(
+                received, works, training, rule, call.config, initial_loss, call.session.backend
+            )
+        else:
+            seed = int(call.config[SEED_KEY])
+            blocks = self._tasks.train(received, works, training, rule, call.config, initial_loss, seed)
+        for block in blocks:
             answers.add(block)
         results = answers.results()
         results.evaluation = evaluation
@@ -112,6 +127,8 @@ class ClientHost:
             results.loss_sums.append(mine.loss_sum)
             results.clean_num_correct.append(untouched.num_correct)
             results.clean_loss_sums.append(untouched.loss_sum)
+            if mine.repeats:
+                results.repeats.append(mine.repeats)
         results.seconds = time.perf_counter() - started
         return results
 
@@ -124,14 +141,18 @@ class ClientHost:
         fewest = self._federation.min_release
         for client in call.clients:
             data = self._client(client).own
-            if function is None:
+            if self._tasks is not None:
+                results.failures[client] = "holds no rows to describe"
+            elif function is None:
                 results.failures[client] = f"the query must be one of {sorted(self._queries)}, got {name!r}"
             elif len(data) < fewest:
                 results.failures[client] = f"holds {len(data)} rows; answers only over at least {fewest}"
             else:
                 try:
                     outputs = partial(model_outputs, self._model, data)
-                    inputs = QueryInputs(data, self._federation.num_classes, call.arrays, call.config, outputs)
+                    described = self._described(client)
+                    num_classes = self._federation.num_classes
+                    inputs = QueryInputs(described, num_classes, call.arrays, call.config, outputs, fewest)
                     arrays = function(inputs)
                 except Exception as error:  # as in train
                     results.failures[client] = f"{type(error).__name__} in query {name!r}: {error}"
@@ -144,6 +165,10 @@ class ClientHost:
 
     def _scores(self, call: HostCall, clients: Sequence[int], clean: bool) -> dict[int, ClientScore | Exception]:
         """Score `call.vector` on one view of some clients' rows."""
+        if self._tasks is not None:
+            assert call.vector is not None
+            received = torch.from_numpy(np.array(call.vector, dtype=np.float32))
+            return dict(zip(clients, self._tasks.scores(received, clients, int(call.config[SEED_KEY])), strict=True))
         scores: dict[int, ClientScore | Exception] = {}
         parts: dict[int, Samples] = {}
         for client in clients:
@@ -157,7 +182,11 @@ class ClientHost:
 
     def _work(self, client: int, call: HostCall) -> ClientWork:
         seed, server_round = call.config[SEED_KEY], call.config[ROUND_KEY]
-        loops = self._trainer.loops(call.session.backend)
+        federation = self._federation
+        if client in federation.dropout or client in federation.latency:
+            deadline = call.session.deadline_seconds
+            check_takes_part(federation.dropout, federation.latency, deadline, seed, server_round, client)
+        loops = self._tasks is not None or self._trainer.loops(call.session.backend)
         return ClientWork(
             client=client,
             data=self._part(client, call, "train", clean=False),
@@ -165,6 +194,15 @@ class ClientHost:
             layer_seed=integer(seed, "layers", server_round, client) if loops else 0,
             state=call.states.get(client) or {},
         )
+
+    def _described(self, client: int) -> Samples:
+        """Return a client's rows as detectors see them."""
+        own = self._client(client).own
+        if self._embedding is None:
+            return own
+        if client not in self._embedded:
+            self._embedded[client] = self._embedding.of(own)
+        return self._embedded[client]
 
     def _client(self, client: int) -> ClientData:
         if client not in self._data:

@@ -6,7 +6,9 @@ FedscoutError
 │   ├── ConfigurationError    a key or a value of the configuration
 │   ├── DataError             a data set: file, column, label, partition
 │   ├── StrategyError         a strategy's parameters, or a strategy that does not fit the federation
-│   └── LogError              the output folder: another configuration, an unreadable state
+│   ├── LogError              the output folder: another configuration, an unreadable state
+│   └── RecommenderError      a language model can't be asked, or gives no valid answer
+│       └── UnreachableModelError   it did not answer at all
 ├── EngineError           a host or a task was lost for good; the study stops, and can be continued
 └── TrialError            a trial that can't go on; the study records the reason and fitness 0
 ```
@@ -52,6 +54,14 @@ class StrategyError(UserError):
 
 class LogError(UserError):
     """The output folder can't be used as asked."""
+
+
+class RecommenderError(UserError):
+    """A language model can't be asked, refuses the request, or gives no valid answer."""
+
+
+class UnreachableModelError(RecommenderError):
+    """No answer came: no connection, no time left, too many requests, a server that fails."""
 
 
 class EngineError(FedscoutError):

@@ -27,6 +27,7 @@ class Evaluation:
         clean_accuracies: The same on uncorrupted rows.
         clean_losses: The same on uncorrupted rows.
         failures: Reason of each client that could not be evaluated.
+        repeats: A task's repeated scores, shape `(clients, repeats)`; None where rows are classified.
     """
 
     clients: tuple[int, ...]
@@ -36,6 +37,19 @@ class Evaluation:
     clean_accuracies: npt.NDArray[np.float64]
     clean_losses: npt.NDArray[np.float64]
     failures: Mapping[int, str]
+    repeats: npt.NDArray[np.float64] | None = None
+
+    @property
+    def accuracy(self) -> float:
+        """The federation's: weighted by rows; of a task, the median over repeats of the mean over clients."""
+        if self.repeats is not None:
+            return float(np.median(self.repeats.mean(axis=0)))
+        return self.weighted(self.accuracies)
+
+    @property
+    def clean_accuracy(self) -> float:
+        """The same on uncorrupted rows; a task knows no corruption."""
+        return self.accuracy if self.repeats is not None else self.weighted(self.clean_accuracies)
 
     def weighted(self, values: npt.NDArray[np.float64]) -> float:
         """Return the mean of per-client values, weighted by evaluation rows."""
@@ -57,6 +71,7 @@ def fold_evaluation(results: Sequence[EvaluateResults]) -> Evaluation:
     def share(name: str) -> npt.NDArray[np.float64]:
         return np.divide(column(name), counts, out=np.zeros(len(counts)), where=counts > 0)
 
+    repeats = np.array([own for result in results for own in result.repeats], dtype=np.float64)
     return Evaluation(
         clients=tuple(clients[order].tolist()),
         num_examples=counts.astype(np.int64),
@@ -65,4 +80,5 @@ def fold_evaluation(results: Sequence[EvaluateResults]) -> Evaluation:
         clean_accuracies=share("clean_num_correct"),
         clean_losses=share("clean_loss_sums"),
         failures={client: reason for result in results for client, reason in result.failures.items()},
+        repeats=repeats[order] if len(repeats) else None,
     )

@@ -19,6 +19,8 @@ from engine.seeds import stream
 if TYPE_CHECKING:
     from torch import nn
 
+    from engine.client_task import ClientTask
+
 FloatArray = npt.NDArray[np.float32]
 IntArray = npt.NDArray[np.int64]
 ModelFactory = Callable[[], "nn.Module"]
@@ -34,6 +36,19 @@ class ClientTransform(Protocol):
     ) -> tuple[FloatArray, IntArray]:
         """Return new `(features, labels)` of the same lengths; the arguments are not changed."""
         ...
+
+
+@dataclass(frozen=True)
+class EmbeddingSource:
+    """The network whose view of a row detectors compare.
+
+    Attributes:
+        network: Picklable factory; built from the federation's seed.
+        penultimate: Whether the input of its last fully connected layer counts, and not its output.
+    """
+
+    network: ModelFactory
+    penultimate: bool = True
 
 
 @dataclass(frozen=True)
@@ -131,6 +146,11 @@ class Federation:
         feature_names: One name per column for tabular data, else empty.
         class_names: One name per class, or empty.
         facts: What the builder wants on record: counts of dropped rows, realised sizes and the like.
+        embedding: What detectors compare in place of the features; None compares the features.
+        dropout: Probability in `[0, 1)` that a client misses a round, of clients that may.
+        latency: `(shift, mean)` in simulated seconds of clients whose rounds take time: the shift, and the mean of an
+            exponential time on top.
+        task: What clients do in place of classifying rows; None classifies. Rows then only count.
     """
 
     name: str
@@ -146,6 +166,10 @@ class Federation:
     feature_names: tuple[str, ...] = ()
     class_names: tuple[str, ...] = ()
     facts: Mapping[str, Any] = field(default_factory=dict)
+    embedding: EmbeddingSource | None = None
+    dropout: Mapping[int, float] = field(default_factory=dict)
+    latency: Mapping[int, tuple[float, float]] = field(default_factory=dict)
+    task: ClientTask | None = None
 
     @property
     def num_clients(self) -> int:

@@ -25,6 +25,9 @@ class FederationFacts:
         num_classes: Number of classes.
         layout: The model's layout.
         corrupted_clients: Clients whose own and clean data differ.
+        dropout: See `Federation`.
+        latency: See `Federation`.
+        holds_rows: Whether clients hold labelled rows; not where they have a task of their own.
     """
 
     num_clients: int
@@ -32,6 +35,9 @@ class FederationFacts:
     num_classes: int
     layout: ParameterLayout
     corrupted_clients: tuple[int, ...]
+    dropout: Mapping[int, float] = field(default_factory=dict)
+    latency: Mapping[int, tuple[float, float]] = field(default_factory=dict)
+    holds_rows: bool = True
 
 
 @dataclass(frozen=True)
@@ -61,16 +67,20 @@ class HostCall:
 
 @dataclass
 class EvaluateResults:
-    """Scores of the clients of one call, as sums, in both views; lists are aligned with `clients`."""
+    """Scores of the clients of one call, as sums, in both views; lists are aligned with `clients`.
+
+    `repeats` holds a task's repeated scores, and is empty where rows are classified.
+    """
 
     clients: list[int] = field(default_factory=list)
     num_examples: list[int] = field(default_factory=list)
-    num_correct: list[int] = field(default_factory=list)
+    num_correct: list[float] = field(default_factory=list)
     loss_sums: list[float] = field(default_factory=list)
-    clean_num_correct: list[int] = field(default_factory=list)
+    clean_num_correct: list[float] = field(default_factory=list)
     clean_loss_sums: list[float] = field(default_factory=list)
     failures: dict[int, str] = field(default_factory=dict)
     seconds: float = 0.0
+    repeats: list[tuple[float, ...]] = field(default_factory=list)
 
 
 @dataclass

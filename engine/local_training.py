@@ -65,11 +65,19 @@ class ClientUpdate:
 
 @dataclass(frozen=True)
 class ClientScore:
-    """How a model does on some rows: sums, so that shares and means can be formed later."""
+    """How a model does on some rows: sums, so that shares and means can be formed later.
+
+    Attributes:
+        num_examples: Rows; 1 where a task scores a client as a whole.
+        num_correct: Rows whose class is the largest output; a share where a task scores a client as a whole.
+        loss_sum: Sum of the rows' losses.
+        repeats: A task's scores of the client, one a repeat.
+    """
 
     num_examples: int
-    num_correct: int
+    num_correct: float
     loss_sum: float
+    repeats: tuple[float, ...] = ()
 
 
 def batch_bounds(num_rows: int, batch_size: int) -> list[tuple[int, int]]:

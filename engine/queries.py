@@ -34,6 +34,7 @@ class QueryInputs:
         arrays: The arrays of the message.
         config: The scalars of the message.
         outputs: Runs the federation's model over the client's rows, for queries about outputs.
+        min_release: Fewest rows behind a number that leaves the client; for queries about parts of its rows.
     """
 
     data: Samples
@@ -41,6 +42,7 @@ class QueryInputs:
     arrays: Mapping[str, npt.NDArray[np.generic]]
     config: Mapping[str, Any]
     outputs: Outputs = _no_model
+    min_release: int = 1
 
 
 ClientQuery = Callable[[QueryInputs], Arrays]

@@ -29,6 +29,7 @@ class Session:
         round_timeout_seconds: After which a host's part of a round is done client by client, and a client that takes
             as long alone has failed; None waits. See `hanging`.
         hanging_clients: Whether a client that hangs in training is left out of the round, or fails the trial.
+        deadline_seconds: Simulated seconds after which a client with latency is too late for the round; None waits.
     """
 
     seed: int = 0
@@ -41,6 +42,7 @@ class Session:
     backend: Literal["auto", "loop"] = "auto"
     round_timeout_seconds: float | None = None
     hanging_clients: Literal["drop", "fail"] = "drop"
+    deadline_seconds: float | None = None
 
     def defaults(self, server_round: int) -> dict[str, Any]:
         """Return the configuration that a message's own entries are laid over."""

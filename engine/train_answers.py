@@ -25,11 +25,12 @@ class TrainAnswers:
         call: Says how replies are wanted.
         received: The global vector, shape `(params,)`.
         max_weight: Which no sum of the federation's weights exceeds.
+        keeps_state: Whether clients keep something although no rule does.
     """
 
-    def __init__(self, call: HostCall, received: FloatArray, max_weight: int) -> None:
+    def __init__(self, call: HostCall, received: FloatArray, max_weight: int, keeps_state: bool = False) -> None:
         self._results = TrainResults()
-        self._keeps_state = call.session.rule is not None
+        self._keeps_state = call.session.rule is not None or keeps_state
         self._uniform = call.session.needs.weighted_by == NUM_CLIENTS_KEY
         self._merged = call.config[REPLY_KEY] == "merged"
         self._scale = ExactScale.of(received, max_weight)

@@ -11,8 +11,8 @@ reason.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 import numpy as np
@@ -21,6 +21,7 @@ from flwr.app import ArrayRecord, ConfigRecord, Message
 from flwr.serverapp.strategy import Strategy
 from threadpoolctl import threadpool_limits
 
+from engine.availability import ABSENT, round_seconds
 from engine.cheap_collections import cheap_collections
 from engine.checkpoint import CheckpointStore
 from engine.errors import EngineError, TrialError
@@ -50,7 +51,7 @@ class TrialSpec:
     """Everything that decides a trial's result, given the federation.
 
     Attributes:
-        key: Identity of the trial; names its checkpoint.
+        key: Identity of the trial; names its checkpoint unless `state_key` does.
         strategy: What is tried.
         seed: Fixes split, initial model, batches and client sampling.
         num_rounds: Rounds to train, >= 1.
@@ -64,6 +65,11 @@ class TrialSpec:
         backend: See `Session`.
         round_timeout_seconds: See `Session`; without it no part of a round may take longer than the whole trial.
         hanging_clients: See `Session`.
+        deadline_seconds: See `Session`.
+        state_key: Names the checkpoint of a trial that goes on where a shorter one of the same name ended; None is
+            the trial's own.
+        keep_state: Whether the end is kept as a checkpoint, for a longer trial to go on from. It only saves time: a
+            trial that finds none starts at round 1 and ends with the same bits.
     """
 
     key: str
@@ -80,6 +86,14 @@ class TrialSpec:
     backend: Literal["auto", "loop"] = "auto"
     round_timeout_seconds: float | None = None
     hanging_clients: Literal["drop", "fail"] = "drop"
+    deadline_seconds: float | None = None
+    state_key: str | None = None
+    keep_state: bool = False
+
+    @property
+    def checkpoint(self) -> str:
+        """The name of the checkpoint."""
+        return self.state_key or self.key
 
     def session(self) -> Session:
         """Return what the grid must know of the trial."""
@@ -94,6 +108,7 @@ class TrialSpec:
             backend=self.backend,
             round_timeout_seconds=self.round_timeout_seconds or self.timeout_seconds,
             hanging_clients=self.hanging_clients,
+            deadline_seconds=self.deadline_seconds,
         )
 
 
@@ -118,7 +133,8 @@ class TrialResult:
         rounds: One record a finished round.
         last_evaluation: Per-client scores of the last round, or None.
         dropped: Reasons of clients that failed in training, by round and client, such as `"3:7"`.
-        seconds: Spent in each phase by the driver of the trial, and `hosts` by the hosts.
+        seconds: Spent in each phase by the driver of the trial, `hosts` by the hosts, and `simulated` by clients whose
+            latency is simulated.
         vector: The final model, if asked for.
     """
 
@@ -179,6 +195,10 @@ def _train_loss(replies: list[Message]) -> float:
     return float(np.dot(losses, weights) / weights.sum()) if weights.sum() else float("nan")
 
 
+def _all_absent(failures: Mapping[str, str], num_messages: int) -> bool:
+    return len(failures) == num_messages and all(reason.startswith(ABSENT) for reason in failures.values())
+
+
 class _Trial:
     """The rounds of one trial over one grid."""
 
@@ -193,7 +213,7 @@ class _Trial:
         self._progress = self._begin()
 
     def _begin(self) -> _Progress:
-        saved = self._store.load(self._spec.key)
+        saved = self._store.load(self._spec.checkpoint)
         if isinstance(saved, _Progress) and saved.server_round <= self._spec.num_rounds:
             self._grid.client_states = saved.client_states
             return saved
@@ -213,7 +233,7 @@ class _Trial:
         try:
             late = None if seconds is None else seconds + GRACE_SECONDS
             with time_limit(late, f"the trial took longer than {seconds or 0:g} s"):
-                if type(self._progress.strategy).start is not Strategy.start:
+                if self._runs_whole():
                     self._run_whole()
                 else:
                     for server_round in range(self._progress.server_round + 1, self._spec.num_rounds + 1):
@@ -228,6 +248,8 @@ class _Trial:
             reason = self._score_what_was_trained() or reason
         progress = self._progress
         self._count_time()
+        if self._spec.keep_state and status == "completed" and not self._runs_whole():
+            self._store.save(self._spec.checkpoint, replace(progress, seconds={}))  # whoever goes on counts its own
         keep = self._spec.keep_model and status == "completed"
         vector = self._grid.flat_vector(view_record(progress.arrays)) if keep else None
         return TrialResult(
@@ -258,6 +280,7 @@ class _Trial:
         seed_global_random(spec.seed, "train", server_round)
         messages = list(strategy.configure_train(server_round, arrays, ConfigRecord(dict(config)), self._grid))
         clock.lap("configure")
+        self._simulate_latency(server_round, [client_of(message.metadata.dst_node_id) for message in messages])
         if progress.unscored is not None:
             self._grid.evaluate_with_next_training(arrays)
         replies = list(self._grid.send_and_receive(messages, timeout=self._time_left(server_round)))
@@ -273,6 +296,9 @@ class _Trial:
         clock.lap("train")
         seed_global_random(spec.seed, "aggregate", server_round)
         aggregated, _ = strategy.aggregate_train(server_round, replies)
+        if aggregated is None and messages and _all_absent(failures, len(messages)):
+            self._skip(server_round)
+            return
         if aggregated is None:
             first = next(iter(failures.values()), "the strategy skipped it")
             raise TrialError(
@@ -286,13 +312,28 @@ class _Trial:
         if self._needs.sees_evaluation:
             self._evaluate(server_round)
             clock.lap("evaluate")
+        self._finish_round(server_round)
+        if self._store.due(server_round) and server_round < spec.num_rounds:
+            self._count_time()
+            self._store.save(spec.checkpoint, progress)
+            clock.lap("checkpoint")
+
+    def _simulate_latency(self, server_round: int, clients: list[int]) -> None:
+        facts, spec, seconds = self._grid.facts, self._spec, self._progress.seconds
+        if facts.latency:
+            took = round_seconds(facts.latency, spec.deadline_seconds, spec.seed, server_round, clients)
+            seconds["simulated"] = seconds.get("simulated", 0.0) + took
+
+    def _skip(self, server_round: int) -> None:
+        """Keep the model through a round in which no client took part."""
+        self._progress.unscored = (server_round, float("nan"))
+        self._finish_round(server_round)
+
+    def _finish_round(self, server_round: int) -> None:
+        progress = self._progress
         progress.server_round = server_round
         progress.client_states = self._grid.client_states
         self._tell(server_round)
-        if self._store.due(server_round) and server_round < spec.num_rounds:
-            self._count_time()
-            self._store.save(spec.key, progress)
-            clock.lap("checkpoint")
 
     def _take_scores(self) -> None:
         """Keep the scores of the model that the clients have just been sent, or ask for them."""
@@ -331,8 +372,8 @@ class _Trial:
         if not evaluation.num_examples.sum():
             raise TrialError(f"no client has rows to evaluate on ({self._spec.evaluate_on})")
         record = RoundRecord(
-            accuracy=evaluation.weighted(evaluation.accuracies),
-            clean_accuracy=evaluation.weighted(evaluation.clean_accuracies),
+            accuracy=evaluation.accuracy,
+            clean_accuracy=evaluation.clean_accuracy,
             loss=evaluation.weighted(evaluation.losses),
             clean_loss=evaluation.weighted(evaluation.clean_losses),
             train_loss=train_loss,
@@ -343,6 +384,10 @@ class _Trial:
     def _tell(self, server_round: int) -> None:
         if self._on_round is not None:
             self._on_round(server_round)
+
+    def _runs_whole(self) -> bool:
+        """Whether the strategy brings its own `start`, which can't go on from a round."""
+        return type(self._progress.strategy).start is not Strategy.start
 
     def _run_whole(self) -> None:
         """Run a strategy that brings its own `start`; rounds are scored where it calls `evaluate_fn`."""

@@ -65,6 +65,7 @@ _COLUMNS: tuple[tuple[str, pa.DataType], ...] = (
     ("seconds_evaluate", pa.float64()),
     ("seconds_checkpoint", pa.float64()),
     ("seconds_hosts", pa.float64()),
+    ("seconds_simulated", pa.float64()),
     ("finished_at", pa.timestamp("us", tz="UTC")),
     ("versions", pa.string()),
     ("config_hash", pa.string()),

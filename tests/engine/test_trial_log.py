@@ -20,7 +20,7 @@ from engine.errors import EngineError
 from engine.trial_log import TrialLog, TrialRecord, log_schema
 
 PARAMETERS = {"server_momentum": "float", "num_malicious": "int", "mode": "str"}
-PHASES = ("configure", "train", "aggregate", "evaluate", "checkpoint", "hosts")
+PHASES = ("configure", "train", "aggregate", "evaluate", "checkpoint", "hosts", "simulated")
 RECORD = TrialRecord(
     study="demo",
     trial=4,

@@ -1,0 +1,102 @@
+"""Who misses rounds, and how long they take."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from engine.availability import ABSENT, AbsentError, check_takes_part, misses, round_seconds, simulated_seconds
+from engine.client_host import ClientHost
+from engine.federation import Federation
+from engine.local_grid import LocalGrid
+from engine.trial import TrialResult, TrialSpec, run_trial
+from tests.engine.choices import FEDAVG, FLOWER_CHOICES, Choice, spec_of
+from tests.engine.federations import QUERIES, uneven_federation
+
+ROUNDS = 4
+
+
+def result_of(federation: Federation, spec: TrialSpec) -> TrialResult:
+    return run_trial(spec, LocalGrid(ClientHost(federation, QUERIES), session=spec.session()))
+
+
+def spec(**changes: object) -> TrialSpec:
+    return replace(spec_of(FEDAVG), num_rounds=ROUNDS, **changes)
+
+
+@pytest.mark.parametrize("probability", [0.1, 0.5, 0.9])
+def test_a_client_misses_its_share_of_the_rounds(probability: float) -> None:
+    """Of 2,000 rounds, within four standard deviations √(2000 p (1 − p)) of the expected number."""
+    missed = sum(misses({3: probability}, 0, server_round, 3) for server_round in range(2000))
+    assert abs(missed - 2000 * probability) < 4 * np.sqrt(2000 * probability * (1 - probability))
+    assert not any(misses({3: probability}, 0, server_round, 2) for server_round in range(50))
+
+
+def test_latency_is_a_shifted_exponential() -> None:
+    shift, mean = 2.0, 3.0
+    seconds = [simulated_seconds({1: (shift, mean)}, 0, server_round, 1) for server_round in range(2000)]
+    assert min(seconds) >= shift
+    assert stats.kstest(np.array(seconds) - shift, stats.expon(scale=mean).cdf).pvalue > 1e-3
+    assert simulated_seconds({1: (shift, mean)}, 0, 5, 0) == 0
+
+
+def test_draws_depend_on_seed_round_and_client_alone() -> None:
+    latency = dict.fromkeys(range(3), (1.0, 1.0))
+    draws = {(s, r, c): simulated_seconds(latency, s, r, c) for s in range(2) for r in range(3) for c in range(3)}
+    assert len(set(draws.values())) == len(draws)
+    assert draws[1, 2, 0] == simulated_seconds({0: (1.0, 1.0)}, 1, 2, 0)
+
+
+def test_the_server_waits_for_the_slowest_or_until_the_deadline() -> None:
+    latency = {0: (1.0, 0.0), 1: (5.0, 0.0)}
+    assert round_seconds(latency, None, 0, 1, [0, 1, 2]) == 5
+    assert round_seconds(latency, None, 0, 1, [0, 2]) == 1
+    assert round_seconds(latency, 2.0, 0, 1, [0, 1]) == 2
+    assert round_seconds(latency, None, 0, 1, []) == 0
+
+
+def test_who_comes_late_is_left_out_and_told() -> None:
+    latency = {0: (1.0, 0.0), 1: (5.0, 0.0)}
+    check_takes_part({}, latency, 2.0, 0, 1, 0)
+    check_takes_part({}, latency, None, 0, 1, 1)
+    with pytest.raises(AbsentError, match="takes 5 simulated seconds, the deadline is 2"):
+        check_takes_part({}, latency, 2.0, 0, 1, 1)
+
+
+@pytest.mark.parametrize("choice", [FEDAVG, FLOWER_CHOICES["fedavg-individual"]])
+def test_a_client_that_always_misses_might_as_well_not_be_asked(choice: Choice) -> None:
+    """The model is the one of a federation in which that client fails; every round names it among the dropped."""
+    federation = replace(uneven_federation(), dropout={0: 1 - 1e-12})
+    result = result_of(federation, replace(spec_of(choice), num_rounds=ROUNDS, keep_model=True))
+    assert result.status == "completed"
+    gone = [key for key, reason in result.dropped.items() if reason.startswith(ABSENT)]
+    assert gone == [f"{server_round}:0" for server_round in range(1, ROUNDS + 1)]
+    whole = result_of(uneven_federation(), replace(spec_of(choice), num_rounds=ROUNDS, keep_model=True))
+    assert result.vector is not None
+    assert whole.vector is not None
+    assert np.abs(result.vector - whole.vector).max() > 1e-4
+
+
+def test_a_round_that_everybody_misses_keeps_the_model() -> None:
+    everybody = dict.fromkeys(range(7), 1 - 1e-12)
+    result = result_of(replace(uneven_federation(), dropout=everybody), spec(keep_model=True))
+    assert (result.status, result.error) == ("completed", None)
+    assert len({record.loss for record in result.rounds}) == 1
+    assert all(np.isnan(record.train_loss) for record in result.rounds)
+    initial = LocalGrid(ClientHost(uneven_federation(), QUERIES)).initial_vector(spec().seed)
+    np.testing.assert_array_equal(result.vector, initial)
+
+
+def test_simulated_seconds_add_up_and_cost_none() -> None:
+    federation = replace(uneven_federation(), latency={1: (10.0, 0.0), 5: (1000.0, 0.0)})
+    result = result_of(federation, spec())
+    assert result.seconds["simulated"] == 1000.0 * ROUNDS
+    cut = result_of(federation, spec(deadline_seconds=60.0))
+    assert cut.seconds["simulated"] == 60.0 * ROUNDS
+    assert {key for key, reason in cut.dropped.items() if reason.startswith(ABSENT)} == {
+        f"{server_round}:5" for server_round in range(1, ROUNDS + 1)
+    }
+    assert "simulated" not in result_of(uneven_federation(), spec()).seconds

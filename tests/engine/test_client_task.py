@@ -1,0 +1,102 @@
+"""A task in place of rows: everything else is as ever."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+import torch
+
+from engine.client_host import ClientHost
+from engine.client_task import TaskWork
+from engine.federation import Federation
+from engine.flat_model import FlatModel
+from engine.host_calls import HostCall
+from engine.local_grid import LocalGrid
+from engine.local_training import ClientUpdate
+from engine.message_keys import FUNCTION_KEY
+from engine.session import Session
+from engine.trial import TrialResult, TrialSpec, run_trial
+from tests.engine.choices import FEDAVG, FLOWER_CHOICES, Choice, spec_of
+from tests.engine.federations import QUERIES, uneven_federation
+
+NUM_CLIENTS = 7
+
+
+@dataclass(frozen=True)
+class Guess:
+    """A client moves the first weight towards a number of its own; its score is how near the model is to that number.
+
+    It remembers in how many rounds it took part.
+    """
+
+    score_name: str = "nearness"
+    largest_score: float = 1.0
+
+    def train(self, model: FlatModel, work: TaskWork) -> ClientUpdate:
+        if work.client == 3 and work.server_round == 2:
+            raise RuntimeError("out of order")
+        rounds = work.state.get("task/rounds", np.zeros(1, np.float32)) + 1
+        model.load(work.received)
+        with torch.no_grad():
+            model.weights[0] += 0.5 * (work.client / 10 - model.weights[0])
+        return ClientUpdate(model.vector.numpy().copy(), 1, 0.25, None, {"task/rounds": rounds})
+
+    def score(self, model: FlatModel, client: int, generator: np.random.Generator) -> npt.NDArray[np.float64]:
+        near = max(0.0, 1 - abs(client / 10 - float(model.weights[0])))
+        return np.array([near, near / 2, 0.0 if client else generator.random()])
+
+
+def federation() -> Federation:
+    return replace(uneven_federation(sizes=(10,) * NUM_CLIENTS), task=Guess(), transforms={})
+
+
+def result_of(spec: TrialSpec) -> tuple[TrialResult, LocalGrid]:
+    grid = LocalGrid(ClientHost(federation(), QUERIES), session=spec.session())
+    return run_trial(spec, grid), grid
+
+
+@pytest.mark.parametrize("choice", [FEDAVG, FLOWER_CHOICES["fedavg-individual"]])
+def test_rounds_train_score_and_keep_states(choice: Choice) -> None:
+    result, grid = result_of(replace(spec_of(choice), num_rounds=3, keep_model=True))
+    assert result.status == "completed"
+    assert result.vector is not None
+    # The clients' numbers are 0, 0.1 … 0.6; with and without 0.3 their mean is 0.3: x ← x/2 + 0.15.
+    initial = float(grid.initial_vector(spec_of(choice).seed)[0])
+    expected = ((initial / 2 + 0.15) / 2 + 0.15) / 2 + 0.15
+    assert result.vector[0] == pytest.approx(expected, abs=1e-6)
+    assert list(result.dropped) == ["2:3"]
+    rounds = {client: int(state["task/rounds"][0]) for client, state in grid.client_states.items()}
+    assert rounds == {client: 2 if client == 3 else 3 for client in range(NUM_CLIENTS)}
+
+
+def test_accuracy_is_the_median_over_repeats_of_the_mean_over_clients() -> None:
+    result, _ = result_of(replace(spec_of(FEDAVG), num_rounds=1, keep_model=True))
+    assert result.vector is not None
+    near = np.array([1 - abs(client / 10 - float(result.vector[0])) for client in range(NUM_CLIENTS)])
+    last = result.last_evaluation
+    assert last is not None
+    assert last.repeats is not None
+    third = last.repeats[:, 2].mean()
+    assert result.rounds[0].accuracy == pytest.approx(float(np.median([near.mean(), near.mean() / 2, third])))
+    assert result.rounds[0].clean_accuracy == result.rounds[0].accuracy
+    assert last.num_examples.tolist() == [1] * NUM_CLIENTS
+
+
+def test_all_models_of_a_seed_meet_the_same_draws() -> None:
+    """The random part of client 0's score is the same in every round."""
+    one, three = (result_of(replace(spec_of(FEDAVG), num_rounds=rounds))[0].last_evaluation for rounds in (1, 3))
+    assert one is not None
+    assert three is not None
+    assert one.repeats is not None
+    assert three.repeats is not None
+    assert one.repeats[0, 2] == three.repeats[0, 2]
+
+
+def test_a_client_without_rows_answers_no_query() -> None:
+    host = ClientHost(federation(), QUERIES)
+    results = host.query(HostCall((0, 1), Session(), {FUNCTION_KEY: "label-counts"}))
+    assert set(results.failures.values()) == {"holds no rows to describe"}
+    assert not host.facts().holds_rows

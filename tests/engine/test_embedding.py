@@ -1,0 +1,88 @@
+"""What detectors see of images."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import torch
+from torch import nn
+
+from engine.client_host import ClientHost
+from engine.embedding import Embedding
+from engine.federation import EmbeddingSource, Samples
+from engine.flat_model import new_model
+from engine.host_calls import HostCall
+from engine.message_keys import FUNCTION_KEY
+from engine.queries import Arrays, QueryInputs
+from engine.seeds import integer
+from engine.session import Session
+from tests.engine.federations import dense, uneven_federation
+
+
+def rows_of(inputs: QueryInputs) -> Arrays:
+    features = np.concatenate([features for features, _ in inputs.data.chunks()])
+    outputs = np.concatenate(list(inputs.outputs(inputs.arrays["model"].astype(np.float32))))
+    return {"features": features, "labels": inputs.data.labels[inputs.data.rows], "outputs": outputs}
+
+
+def samples() -> Samples:
+    return uneven_federation().client_data(0).own
+
+
+def test_the_penultimate_layer_s_outputs_are_the_features() -> None:
+    """relu(W x + b) of the first layer, computed by hand."""
+    data = samples()
+    embedded = Embedding(EmbeddingSource(dense), seed=4).of(data)
+    module = new_model(dense, integer(4, "embedding")).module
+    features = torch.from_numpy(data.features[data.rows])
+    expected = torch.relu(features @ module[0].weight.T + module[0].bias)
+    np.testing.assert_allclose(embedded.features, expected.detach().numpy(), rtol=1e-5, atol=1e-6)
+    np.testing.assert_array_equal(embedded.labels[embedded.rows], data.labels[data.rows])
+    assert len(embedded) == len(data)
+
+
+def test_an_extractor_s_own_output_counts_and_is_flattened() -> None:
+    def extractor() -> nn.Module:
+        return nn.Unflatten(1, (2, 3))
+
+    data = samples()
+    embedded = Embedding(EmbeddingSource(extractor_of(extractor), penultimate=False), seed=0).of(data)
+    np.testing.assert_array_equal(embedded.features, data.features[data.rows])
+
+
+def extractor_of(factory: object) -> object:
+    """The engine binds parameters to one vector, so that a module without any gets one that it does not use."""
+
+    class WithParameter(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.inner = factory()
+            self.unused = nn.Parameter(torch.zeros(1))
+
+        def forward(self, rows: torch.Tensor) -> torch.Tensor:
+            return self.inner(rows)
+
+    return WithParameter
+
+
+def test_seed_fixes_the_network() -> None:
+    data = samples()
+    first, again, other = (Embedding(EmbeddingSource(dense), seed).of(data).features for seed in (1, 1, 2))
+    np.testing.assert_array_equal(first, again)
+    assert np.abs(first - other).max() > 1e-3
+
+
+def test_hosts_answer_queries_on_embeddings_but_run_models_on_rows() -> None:
+    plain = uneven_federation()
+    queries = {"rows": rows_of}
+    asked = ClientHost(replace(plain, embedding=EmbeddingSource(dense)), queries)
+    vector = asked.initial_vector(0)
+    call = HostCall((0, 1), Session(), {FUNCTION_KEY: "rows"}, arrays={"model": vector})
+    embedded, raw = asked.query(call), ClientHost(plain, queries).query(call)
+    assert embedded.failures == raw.failures == {}
+    for with_embedding, without in zip(embedded.arrays, raw.arrays, strict=True):
+        assert with_embedding["features"].shape[1] == 5
+        assert without["features"].shape[1] == 6
+        np.testing.assert_array_equal(with_embedding["labels"], without["labels"])
+        np.testing.assert_array_equal(with_embedding["outputs"], without["outputs"])

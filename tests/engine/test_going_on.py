@@ -1,0 +1,152 @@
+"""A trial that goes on where a shorter one ended gives the bits of one that was never cut."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from engine.checkpoint import CheckpointStore
+from engine.client_host import ClientHost
+from engine.trial import TrialSpec
+from engine.trial_runner import LocalRunner
+from tests.engine.choices import FEDADAM, FEDAVG, FLOWER_CHOICES, Choice, Variates, spec_of
+from tests.engine.test_client_task import federation as playing_federation
+from tests.engine.test_resume import Interruption, assert_same, run
+from tests.engine.test_trial import Whole
+
+CHOICES = {
+    "merged": FEDADAM,
+    "merged with momentum": FLOWER_CHOICES["fedavgm"],
+    "individual": FLOWER_CHOICES["multikrum"],
+    "individual with loss": FLOWER_CHOICES["qfedavg"],
+    "named, with its own evaluation": replace(
+        FLOWER_CHOICES["fedmedian"], wants=replace(FLOWER_CHOICES["fedmedian"].wants, sees_evaluation=True)
+    ),
+    "with client states": replace(FEDAVG, rule=Variates()),
+}
+NUM_ROUNDS = 6
+
+
+def rung(choice: Choice, num_rounds: int) -> TrialSpec:
+    """Return a trial of fewer rounds that leaves its end behind."""
+    spec = spec_of(choice, num_rounds=num_rounds, num_sampled=5)
+    return replace(spec, key=f"after {num_rounds}", state_key="the race", keep_state=True)
+
+
+def whole(choice: Choice) -> TrialSpec:
+    return spec_of(choice, num_rounds=NUM_ROUNDS, num_sampled=5)
+
+
+def last(choice: Choice) -> TrialSpec:
+    return replace(whole(choice), state_key="the race")
+
+
+@pytest.mark.parametrize("name", CHOICES)
+def test_rungs_add_up_to_a_straight_training(host: ClientHost, tmp_path: Path, name: str) -> None:
+    choice = CHOICES[name]
+    store = CheckpointStore(tmp_path)
+
+    first, trained_first = run(rung(choice, 2), host, store)
+    second, trained_second = run(rung(choice, 3), host, store)
+    third, trained_third = run(last(choice), host, store)
+
+    assert (trained_first, trained_second, trained_third) == ([1, 2], [3], [4, 5, 6])
+    straight, _ = run(whole(choice), host)
+    assert_same(third, straight)
+    assert first.rounds == straight.rounds[:2]
+    assert_same(second, run(spec_of(choice, num_rounds=3, num_sampled=5), host)[0])
+
+
+@pytest.mark.parametrize("damage", ["lost", "unreadable", "too far"])
+def test_without_the_end_of_the_shorter_one_it_trains_from_the_start(
+    host: ClientHost, tmp_path: Path, damage: str
+) -> None:
+    store = CheckpointStore(tmp_path)
+    run(rung(FEDADAM, 4), host, store)
+    path = store.path("the race")
+    assert path is not None
+    wanted = rung(FEDADAM, 5)
+    if damage == "lost":
+        path.unlink()
+    elif damage == "unreadable":
+        path.write_bytes(path.read_bytes()[:50])
+    else:
+        wanted = rung(FEDADAM, 3)
+
+    result, trained = run(wanted, host, store)
+
+    assert trained == list(range(1, wanted.num_rounds + 1))
+    straight, _ = run(spec_of(FEDADAM, num_rounds=wanted.num_rounds, num_sampled=5), host)
+    assert result.rounds == straight.rounds
+
+
+def test_a_rung_that_was_interrupted_goes_on_from_its_last_checkpoint(host: ClientHost, tmp_path: Path) -> None:
+    store = CheckpointStore(tmp_path, every_rounds=2)
+    run(rung(FEDADAM, 1), host, store)
+    with pytest.raises(Interruption):
+        run(rung(FEDADAM, 5), host, store, stop_in=5)
+
+    resumed, trained = run(rung(FEDADAM, 5), host, store)
+
+    assert trained == [5]
+    assert resumed.rounds == run(spec_of(FEDADAM, num_rounds=5, num_sampled=5), host)[0].rounds
+
+
+def test_a_rung_that_ended_but_was_not_logged_is_repeated_without_training(host: ClientHost, tmp_path: Path) -> None:
+    store = CheckpointStore(tmp_path)
+    first, _ = run(rung(FEDADAM, 3), host, store)
+
+    again, trained = run(rung(FEDADAM, 3), host, store)
+
+    assert trained == []
+    assert again.rounds == first.rounds
+
+
+def test_a_failed_rung_and_a_whole_trial_leave_nothing(host: ClientHost, tmp_path: Path) -> None:
+    store = CheckpointStore(tmp_path)
+    diverging = Choice(FEDADAM.flower, {"eta": 1e38})
+    failed, _ = run(rung(diverging, 3), host, store)
+    assert failed.status == "failed"
+    run(whole(FEDAVG), host, store)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_strategy_with_a_start_of_its_own_keeps_none_and_runs_whole(host: ClientHost, tmp_path: Path) -> None:
+    store = CheckpointStore(tmp_path)
+    run(rung(Choice(Whole), 2), host, store)
+    assert list(tmp_path.iterdir()) == []
+    result, _ = run(last(Choice(Whole)), host, store)
+    straight, _ = run(whole(Choice(Whole)), host)
+    assert np.array_equal(result.vector, straight.vector)
+    assert [each.accuracy for each in result.rounds] == [each.accuracy for each in straight.rounds]
+
+
+def test_the_runner_forgets_by_the_name_of_the_state(host: ClientHost, tmp_path: Path) -> None:
+    runner = LocalRunner(host, CheckpointStore(tmp_path))
+    ((_, first),) = runner.run([rung(FEDAVG, 2)])
+    ((_, second),) = runner.run([last(FEDAVG)])
+    assert first.rounds == second.rounds[:2]
+    runner.forget("the race")
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("choice", [FEDAVG, FLOWER_CHOICES["fedavg-individual"]])
+def test_clients_that_play_carry_on_with_what_they_keep(tmp_path: Path, choice: Choice) -> None:
+    host = ClientHost(playing_federation(), {})
+    store = CheckpointStore(tmp_path)
+    run(rung(choice, 3), host, store)
+    result, trained = run(last(choice), host, store)
+    assert trained == [4, 5, 6]
+    assert_same(result, run(whole(choice), host)[0])
+
+
+def test_each_counts_its_own_time(host: ClientHost, tmp_path: Path) -> None:
+    store = CheckpointStore(tmp_path)
+    first, _ = run(rung(FEDADAM, 3), host, store)
+    assert first.seconds["total"] > 0
+    kept = store.load("the race")
+    assert kept is not None
+    assert (kept.server_round, kept.seconds) == (3, {})
