@@ -31,7 +31,8 @@ if TYPE_CHECKING:
 BEARING = Publication(
     "Lee et al., IMS Bearing Data Set, NASA Prognostics Data Repository, 2007",
     "https://www.nasa.gov/intelligent-systems-division/discovery-and-systems-health/pcoe/pcoe-data-set-repository/",
-    derivation="the files read here hold statistics of its raw snapshots, which have to be computed",
+    derivation="the files read here hold statistics of its raw snapshots, which have to be computed; for test 2 "
+    "python -m experiments.datasets.write_bearing_features does it",
 )
 FILE = "bearing/test2_features_from_raw.csv.gz"
 TIME = "file"

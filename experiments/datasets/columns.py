@@ -18,8 +18,10 @@ if TYPE_CHECKING:
     import pandas as pd
 
 NUM_FAULTS_SHOWN = 5
-MISSING = ("", "nan", "?")
+MISSING = ("", "nan", "?", "na", "n/a", "<na>", "null")
 LARGEST_WHOLE = 2**53
+MANY_CLASSES = 100
+FEW_ROWS_A_CLASS = 20
 
 
 @dataclass(frozen=True)
@@ -56,15 +58,13 @@ def dataset_from_table(
         DataError: With all faults found: a column that does not exist, an empty or a non-numeric cell, a label that
             is no class, fewer than two classes.
     """
-    faults = _role_faults(name, table, roles)
-    if faults:
-        raise DataError(faults)
+    check_roles(name, table, roles)
     reserved = {roles.label, roles.client, *roles.never_features}
     columns = [str(column) for column in table.columns if column not in reserved]
     if not columns:
         raise DataError(f"data set {name!r} must have a column of features beside the label, but it has none")
     values = _numbers(name, table, columns)
-    labels, class_names = _classes(name, table, roles.label)
+    labels, class_names = classes(name, table, roles.label)
     features = standardise(values)
     return Dataset(
         name=name,
@@ -74,7 +74,7 @@ def dataset_from_table(
         feature_names=tuple(columns),
         source=source,
         deviations=values.std(axis=0),
-        client_ids=None if roles.client is None else _discrete(name, table, roles.client),
+        client_ids=None if roles.client is None else discrete(name, table, roles.client),
         facts={
             "label": roles.label,
             "num_rows": len(labels),
@@ -85,7 +85,12 @@ def dataset_from_table(
     )
 
 
-def _role_faults(name: str, table: pd.DataFrame, roles: ColumnRoles) -> list[str]:
+def check_roles(name: str, table: pd.DataFrame, roles: ColumnRoles) -> None:
+    """Check that label and client are columns of the table, and two of them.
+
+    Raises:
+        DataError: With all faults found.
+    """
     available = ", ".join(map(str, table.columns))
     wanted = {"federation.label": roles.label, "federation.client_column": roles.client}
     faults = [
@@ -95,7 +100,8 @@ def _role_faults(name: str, table: pd.DataFrame, roles: ColumnRoles) -> list[str
     ]
     if roles.label == roles.client:
         faults.append(f"federation.label and federation.client_column must differ, got {roles.label!r} for both")
-    return faults
+    if faults:
+        raise DataError(faults)
 
 
 def _numbers(name: str, table: pd.DataFrame, columns: list[str]) -> npt.NDArray[np.float64]:
@@ -121,8 +127,18 @@ def _numbers(name: str, table: pd.DataFrame, columns: list[str]) -> npt.NDArray[
     return values
 
 
-def _discrete(name: str, table: pd.DataFrame, column: str) -> TextArray:
-    """Return a column of names or whole numbers as text; a number loses its decimal point, so that 5.0 is 5."""
+def discrete(name: str, table: pd.DataFrame, column: str, hint: str = "") -> TextArray:
+    """Return a column of names or whole numbers as text; a number loses its decimal point, so that 5.0 is 5.
+
+    Args:
+        name: The data set's name, for messages.
+        table: The table.
+        column: One of its columns.
+        hint: Follows the message about fractions.
+
+    Raises:
+        DataError: If a cell is missing, or names and numbers, or fractions, are mixed in.
+    """
     import pandas as pd
 
     text = table[column].to_numpy(dtype=np.str_)
@@ -140,18 +156,30 @@ def _discrete(name: str, table: pd.DataFrame, column: str) -> TextArray:
         row = int(np.flatnonzero(~whole)[0])
         raise DataError(
             f"column {column!r} of data set {name!r} must hold names alone or whole numbers alone, "
-            f"got {str(text[row])!r} in row {row + 1}"
+            f"got {str(text[row])!r} in row {row + 1}{hint}"
         )
     return numbers.astype(np.int64).astype(np.str_)
 
 
-def _classes(name: str, table: pd.DataFrame, column: str) -> tuple[IntArray, tuple[str, ...]]:
-    text = _discrete(name, table, column)
+def classes(name: str, table: pd.DataFrame, column: str) -> tuple[IntArray, tuple[str, ...]]:
+    """Return labels in `[0, num_classes)` and the names of the classes.
+
+    Raises:
+        DataError: If a cell names no class, there are fewer than two classes, or the column looks like a quantity:
+            fractions, or whole numbers that hardly repeat.
+    """
+    text = discrete(name, table, column, hint="; a label is a class: quantities can't be predicted (regression)")
     names = sorted(set(text.tolist()), key=lambda value: (0, int(value), "") if _is_whole(value) else (1, 0, value))
     if len(names) < 2 or len(names) > len(text) // 2:
         raise DataError(
             f"column {column!r} of data set {name!r} must hold at least two classes and at most half as many as there "
             f"are rows ({len(text)}), got {len(names)}" + (f": {names[0]}" if len(names) == 1 else "")
+        )
+    if len(names) > max(MANY_CLASSES, len(text) // FEW_ROWS_A_CLASS) and all(map(_is_whole, names)):
+        raise DataError(
+            f"column {column!r} of data set {name!r} must hold classes, got {len(names)} different whole numbers in "
+            f"{len(text)} rows, which looks like a quantity: quantities can't be predicted (regression), and classes "
+            "that are meant can be written as names"
         )
     index = {value: number for number, value in enumerate(names)}
     return np.array([index[value] for value in text.tolist()], dtype=np.int64), tuple(names)

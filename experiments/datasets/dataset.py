@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
@@ -14,6 +15,9 @@ from engine.federation import FloatArray, IntArray
 TextArray = npt.NDArray[np.str_]
 DataKind = Literal["table", "image", "tokens", "embedding"]
 """What a row is: a line of columns; `(channels, height, width)`; `(length,)` token numbers; a text's own vector."""
+
+BLOCK_ROWS = 4096
+DIGEST_BYTES = 16
 
 
 @dataclass(frozen=True)
@@ -52,7 +56,8 @@ class Dataset:
         assert self.features.dtype == np.float32
         assert self.labels.dtype == np.int64
         assert len(self.features) == len(self.labels)
-        assert np.isfinite(self.features).all()
+        blocks = range(0, len(self.features), BLOCK_ROWS)  # a whole mask is a quarter of the features' memory
+        assert all(np.isfinite(self.features[start : start + BLOCK_ROWS]).all() for start in blocks)
         assert (np.bincount(self.labels, minlength=len(self.class_names)) > 0).all()
         assert not self.feature_names or self.features.shape[1:] == (len(self.feature_names),)
         assert self.client_ids is None or len(self.client_ids) == len(self.labels)
@@ -70,15 +75,24 @@ class Dataset:
         return len(self.class_names)
 
 
-def duplicate_rows(features: npt.NDArray[np.floating], labels: IntArray) -> int:
+def duplicate_rows(features: npt.NDArray[np.number], labels: IntArray) -> int:
     """Count the rows that repeat an earlier row, label included.
 
     They are kept, as the publisher has them, but the count goes on record: copies of a row can end up on both sides
-    of a client's train and test split.
+    of a client's train and test split. Rows are compared by 128-bit digests, block by block, as sorting whole rows
+    takes minutes for 60,000 images.
 
     Args:
-        features: Shape `(num_rows, *feature_shape)`.
+        features: Shape `(num_rows, *feature_shape)`, finite.
         labels: Shape `(num_rows,)`.
     """
-    table = np.column_stack([np.asarray(features).reshape(len(labels), -1), labels])
-    return len(table) - len(np.unique(table, axis=0))
+    seen = set()
+    for start in range(0, len(labels), BLOCK_ROWS):
+        block = np.ascontiguousarray(features[start : start + BLOCK_ROWS])
+        if block.dtype.kind == "f":
+            block = block + 0.0  # a negative zero equals zero, but not bit for bit
+        for row, label in zip(block, labels[start : start + BLOCK_ROWS].tolist(), strict=True):
+            digest = hashlib.blake2b(row.data, digest_size=DIGEST_BYTES)
+            digest.update(label.to_bytes(8, "little", signed=True))
+            seen.add(digest.digest())
+    return len(labels) - len(seen)

@@ -9,6 +9,7 @@ from pathlib import Path
 from engine.errors import DataError
 
 FOLDER_VARIABLE = "FEDSCOUT_DATA"
+START_VARIABLE = "FEDSCOUT_START"
 
 
 @dataclass(frozen=True)

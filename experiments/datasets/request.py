@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from engine.errors import DataError
 from experiments.datasets.dataset import Dataset
+from experiments.datasets.text_settings import TextSettings
 
 
 @dataclass(frozen=True)
@@ -20,7 +21,12 @@ class DatasetRequest:
         client_column: The column that names each row's natural client, or None.
         folder: Where the files are; None for the folder that `FEDSCOUT_DATA` names.
         text_column: The column that holds texts, or None.
+        drop_columns: Columns of a table that are left out.
         min_release: Fewest rows over which a client gives an aggregate, for statistics obtained from clients.
+        image_size: Width and height to which pictures of a folder are resized.
+        degraded_from: The first degraded snapshot of a raw bearing test, counted from 0; None for the usual one.
+        split: Which of the published parts to read; None for the training part.
+        text: How texts become rows.
     """
 
     name: str = ""
@@ -29,6 +35,11 @@ class DatasetRequest:
     folder: Path | None = None
     text_column: str | None = None
     min_release: int = 5
+    drop_columns: tuple[str, ...] = ()
+    image_size: int = 32
+    degraded_from: int | None = None
+    split: str | None = None
+    text: TextSettings = field(default_factory=TextSettings)
 
     def require_fixed_columns(self, name: str, label: str) -> None:
         """Check that nothing else is asked of a data set that has one label and no natural clients.

@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 from math import prod
 
-from engine.errors import DataError
+from engine.errors import ConfigurationError, DataError
 from engine.federation import ModelFactory
 from experiments.datasets.dataset import DataKind
-from experiments.models.settings import ModelSettings
+from experiments.models.settings import ModelSettings, NormName
+
+NUMBERS: tuple[DataKind, ...] = ("table", "image", "embedding")
+"""Rows whose values are amounts. Token numbers are names."""
+
+TOKENS: tuple[DataKind, ...] = ("tokens",)
+
+IMAGE_AXES = 3
 
 
 @dataclass(frozen=True)
@@ -44,5 +51,79 @@ class ModelRequest:
         """Numbers in one row."""
         return prod(self.feature_shape)
 
+    def check(self, kind: str, reads: Collection[str] = (), data_kinds: Collection[DataKind] = NUMBERS) -> None:
+        """Check that a model can work with such rows, and that nothing is set that it would not read.
+
+        Args:
+            kind: Of the model.
+            reads: The settings that it reads.
+            data_kinds: What its rows may be.
+
+        Raises:
+            ConfigurationError: If something else is set.
+            DataError: If rows are of another kind.
+        """
+        given = {name: value for name, value in self.settings if name not in {"kind", *reads} and value is not None}
+        if given:
+            raise ConfigurationError(
+                [
+                    f"model.{name} must be left out with model.kind={kind}, which does not read it, "
+                    f"got {list(value) if isinstance(value, tuple) else value}"
+                    for name, value in given.items()
+                ]
+            )
+        if self.data_kind not in data_kinds:
+            advice = "; texts are for textcnn and char_lstm" if self.data_kind == "tokens" else ""
+            raise DataError(
+                f"model.kind={kind} must be given rows of kind {' or '.join(data_kinds)}, got {self.data_kind}{advice}"
+            )
+
+    def image_shape(self, kind: str, smallest: int, reason: str = "") -> tuple[int, int, int]:
+        """Return `(channels, height, width)` of the rows.
+
+        Args:
+            kind: Of the model, for messages.
+            smallest: Fewest pixels a side.
+            reason: What happens to smaller ones, for messages.
+
+        Raises:
+            DataError: If rows are no images, or too small.
+        """
+        shape = self.feature_shape
+        if len(shape) != IMAGE_AXES or min(shape[1:]) < smallest:
+            raise DataError(
+                f"model.kind={kind} needs images of shape (channels, height, width) with at least {smallest} pixels "
+                f"a side{reason}, got rows of shape {shape}"
+            )
+        channels, height, width = shape
+        return channels, height, width
+
+    def hidden(self, *usual: int) -> tuple[int, ...]:
+        """Return the widths of the hidden layers: those asked for, else the usual ones."""
+        return usual if self.settings.hidden is None else self.settings.hidden
+
+    def one_hidden(self, kind: str, usual: int) -> int:
+        """Return the width of the only hidden layer of a model.
+
+        Raises:
+            ConfigurationError: If several are asked for.
+        """
+        widths = self.hidden(usual)
+        if len(widths) != 1:
+            raise ConfigurationError(f"model.hidden must be one width with model.kind={kind}, got {list(widths)}")
+        return widths[0]
+
+    def norm(self, kind: str, *allowed: NormName) -> NormName:
+        """Return the normalisation asked for, else the first of those that a model knows.
+
+        Raises:
+            ConfigurationError: If it does not know it.
+        """
+        norm = self.settings.norm or allowed[0]
+        if norm not in allowed:
+            raise ConfigurationError(f"model.norm must be {' or '.join(allowed)} with model.kind={kind}, got {norm}")
+        return norm
+
 
 ModelBuilder = Callable[[ModelRequest], ModelFactory]
+"""What it returns is a picklable value that tells its name by `str`."""

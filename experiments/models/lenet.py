@@ -9,7 +9,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from engine.errors import DataError
 from experiments.models.contract import ModelRequest
 
 if TYPE_CHECKING:
@@ -18,6 +17,8 @@ if TYPE_CHECKING:
 KERNEL = 5
 FIRST_CHANNELS, SECOND_CHANNELS = 6, 16
 HIDDEN = (120, 84)
+SMALLEST_SIDE = 16
+"""Of which the second pooling leaves one pixel: 16 - 4 = 12, halved 6, 6 - 4 = 2, halved 1."""
 
 
 def _pooled(size: int) -> int:
@@ -40,6 +41,9 @@ class LeNet:
     height: int
     width: int
     num_classes: int
+
+    def __str__(self) -> str:
+        return "lenet"
 
     def __call__(self) -> nn.Module:
         """Build the net from torch's current random state."""
@@ -66,13 +70,9 @@ def lenet(request: ModelRequest) -> LeNet:
     """Return the factory for rows of shape `(channels, height, width)`.
 
     Raises:
+        ConfigurationError: If a setting is given.
         DataError: If rows are no images, or too small for two convolutions.
     """
-    shape = request.feature_shape
-    if len(shape) != 3 or min(_pooled(_pooled(size)) for size in shape[1:]) < 1:
-        smallest = 16
-        raise DataError(
-            f"model.kind=lenet needs images of shape (channels, height, width) with at least {smallest} pixels a side, "
-            f"got rows of shape {shape}"
-        )
+    request.check("lenet")
+    shape = request.image_shape("lenet", SMALLEST_SIDE, ", as its second pooling has nothing left of fewer")
     return LeNet(*shape, num_classes=request.num_classes)

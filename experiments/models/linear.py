@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from experiments.models.contract import ModelRequest
-from experiments.models.dense import DenseModel
+from experiments.models.dense import DenseModel, dense_net
 
 
 def linear(request: ModelRequest) -> DenseModel:
-    """Return the factory of a dense net without hidden layers; `hidden` is not read."""
-    return DenseModel(
-        widths=(request.num_features, request.num_classes),
-        flatten=len(request.feature_shape) > 1,
-    )
+    """Return the factory of a dense net without hidden layers.
+
+    Raises:
+        ConfigurationError: If a setting is given.
+        DataError: If rows are texts.
+    """
+    request.check("linear")
+    return dense_net(request, ())

@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from engine.errors import DataError
 from engine.federation import FloatArray, IntArray, Partition
-from experiments.datasets.dataset import TextArray
+from experiments.datasets.dataset import DataKind, TextArray
 from experiments.partitions.settings import PartitionSettings
 
 
@@ -27,6 +27,7 @@ class PartitionRequest:
         features: float32, shape `(num_rows, *feature_shape)`; None where the data have none.
         deviations: Each column's standard deviation before standardisation, shape `(num_columns,)`, or None.
         client_ids: The natural client of each row, or None.
+        data_kind: What a row is.
     """
 
     labels: IntArray
@@ -36,6 +37,12 @@ class PartitionRequest:
     features: FloatArray | None = None
     deviations: npt.NDArray[np.float64] | None = None
     client_ids: TextArray | None = None
+    data_kind: DataKind = "table"
+
+    @property
+    def class_counts(self) -> IntArray:
+        """Rows of each class, shape `(num_classes,)`."""
+        return np.bincount(self.labels)
 
     def require_num_clients(self) -> int:
         """Return the number of clients, checked against the number of rows.
@@ -52,6 +59,21 @@ class PartitionRequest:
             )
         return self.num_clients
 
+    def require_min_size(self) -> int:
+        """Return the fewest rows that a client may have, checked against the number of rows.
+
+        Raises:
+            DataError: If there are too few rows to give every client as many.
+        """
+        num_clients, num_rows, min_size = self.require_num_clients(), len(self.labels), self.settings.min_size
+        if num_clients * min_size > num_rows:
+            raise DataError(
+                f"federation.num_clients times federation.partition.min_size must not exceed the number of rows, "
+                f"{num_rows}, got {num_clients} times {min_size}; the largest minimum that {num_clients} "
+                f"clients allow is {num_rows // num_clients}"
+            )
+        return min_size
+
 
 @dataclass(frozen=True)
 class Deal:
@@ -62,6 +84,27 @@ class Deal:
 
 
 Partitioner = Callable[[PartitionRequest], Deal]
+
+
+@dataclass(frozen=True)
+class PartitionKind:
+    """A member of the table of partitions.
+
+    Attributes:
+        deal: Deals the rows.
+        reads: The fields of `PartitionSettings` that it reads; any other must keep its default.
+        fixes_num_clients: Whether the number of clients follows from data or settings and may be left out.
+        repeats_rows: Whether a row may go to several clients.
+    """
+
+    deal: Partitioner
+    reads: tuple[str, ...] = ()
+    fixes_num_clients: bool = False
+    repeats_rows: bool = False
+
+    def __call__(self, request: PartitionRequest) -> Deal:
+        """Deal the rows of a request."""
+        return self.deal(request)
 
 
 def deal_to_owners(owners: IntArray, num_clients: int, generator: np.random.Generator) -> Partition:

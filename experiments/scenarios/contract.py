@@ -12,7 +12,9 @@ from typing import Any
 
 import numpy as np
 
+from engine.errors import ConfigurationError
 from engine.federation import ClientTransform, IntArray, Partition
+from experiments.datasets.dataset import DataKind
 from experiments.partitions.contract import PartitionRequest
 from experiments.partitions.iid import iid
 
@@ -29,6 +31,7 @@ class ScenarioRequest:
         num_clients: Number of clients, >= 1.
         generator: The only source of randomness in the partition; corruption has streams of its own.
         feature_unit: One standard deviation of a feature in the stored scale.
+        data_kind: What a row is.
     """
 
     labels: IntArray
@@ -36,11 +39,12 @@ class ScenarioRequest:
     num_clients: int
     generator: np.random.Generator
     feature_unit: float = 1.0
+    data_kind: DataKind = "table"
 
     @property
     def affected_client(self) -> int:
         """The client that a scenario with one affected client affects: the third, or the last of fewer."""
-        return min(PUBLISHED_AFFECTED_CLIENT, self.num_clients - 1)
+        return published_affected_client(self.num_clients)
 
     def deal_iid(self) -> Partition:
         """Deal all rows IID.
@@ -50,25 +54,50 @@ class ScenarioRequest:
         """
         return iid(PartitionRequest(self.labels, self.num_clients, self.generator)).partition
 
+    def require_measurements(self, scenario: str) -> None:
+        """Check that features are measurements, to which noise can be added.
+
+        Args:
+            scenario: The name, for the error.
+
+        Raises:
+            ConfigurationError: If rows are tokens.
+        """
+        if self.data_kind == "tokens":
+            raise ConfigurationError(
+                f"federation.scenario={scenario} must be used on data whose features are measurements, as it adds "
+                "noise to them, got tokens, which are numbers of words or characters"
+            )
+
 
 @dataclass(frozen=True)
 class ScenarioPlan:
-    """What a scenario makes of the data.
+    """What a scenario makes of the data and of the clients.
 
     Attributes:
         partition: The rows of each client.
         transforms: Corruption of a client's local data, applied in order.
         affected_clients: Clients whose data differ from the others' by construction, ascending.
         facts: For the record.
+        dropout: Probability in `[0, 1)` that a client misses a round, of clients that may.
+        latency: `(shift, mean)` in simulated seconds of clients whose rounds take time: the shift, and the mean of an
+            exponential time on top.
     """
 
     partition: Partition
     transforms: Mapping[int, tuple[ClientTransform, ...]] = field(default_factory=dict)
     affected_clients: tuple[int, ...] = ()
     facts: Mapping[str, Any] = field(default_factory=dict)
+    dropout: Mapping[int, float] = field(default_factory=dict)
+    latency: Mapping[int, tuple[float, float]] = field(default_factory=dict)
 
 
 Scenario = Callable[[ScenarioRequest], ScenarioPlan]
+
+
+def published_affected_client(num_clients: int) -> int:
+    """Return the client that is affected where one is: the third, or the last of fewer."""
+    return min(PUBLISHED_AFFECTED_CLIENT, num_clients - 1)
 
 
 def corrupt_one_client(request: ScenarioRequest, *transforms: ClientTransform) -> ScenarioPlan:

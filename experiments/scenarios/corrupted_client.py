@@ -14,6 +14,11 @@ NOISE_DEVIATION = 0.5
 
 
 def corrupted_client(request: ScenarioRequest) -> ScenarioPlan:
-    """Deal all rows IID, add noise to one client's features and shift all its labels."""
+    """Deal all rows IID, add noise to one client's features and shift all its labels.
+
+    Raises:
+        ConfigurationError: If rows are tokens, which noise would make meaningless.
+    """
+    request.require_measurements("corrupted_client")
     noise = FeatureNoise(NOISE_MEAN * request.feature_unit, NOISE_DEVIATION * request.feature_unit)
     return corrupt_one_client(request, noise, ShiftLabels())

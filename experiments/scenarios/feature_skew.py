@@ -14,7 +14,12 @@ NOISE = ((0.0, 0.1), (0.0, 0.5), (1.0, 0.1), (-0.1, 0.1))
 
 
 def feature_skew(request: ScenarioRequest) -> ScenarioPlan:
-    """Deal all rows IID and add each client's noise."""
+    """Deal all rows IID and add each client's noise.
+
+    Raises:
+        ConfigurationError: If rows are tokens, which noise would make meaningless.
+    """
+    request.require_measurements("feature_skew")
     unit = request.feature_unit
     clients = range(request.num_clients)
     noise = [FeatureNoise(mean * unit, deviation * unit) for mean, deviation in NOISE]

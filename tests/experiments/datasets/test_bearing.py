@@ -103,7 +103,14 @@ def test_each_missing_fault_file_is_named(tmp_path: Path) -> None:
     assert [name in fault for name, fault in zip(FILES[1:3], caught.value.faults, strict=True)] == [True, True]
 
 
-@pytest.mark.parametrize("name", ["bearing", "bearing_faults"])
+def test_faults_with_all_columns(tmp_path: Path) -> None:
+    write_faults(tmp_path)
+    dataset = load_dataset("bearing_faults_all", folder=tmp_path)
+    assert dataset.feature_names == (*KEPT, *DROPPED)
+    assert dataset.facts["dropped_columns"] == ()
+
+
+@pytest.mark.parametrize("name", ["bearing", "bearing_faults", "bearing_faults_all"])
 def test_no_other_label_and_no_natural_clients(tmp_path: Path, name: str) -> None:
     with pytest.raises(DataError, match=r"federation\.label .*'rpm'; .*federation\.client_column .*'rig'"):
         load_dataset(name, label="rpm", client_column="rig", folder=tmp_path)

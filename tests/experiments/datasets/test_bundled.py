@@ -70,6 +70,6 @@ def test_its_own_label_may_be_named() -> None:
 
 
 def test_unknown_name_lists_the_known_ones() -> None:
-    with pytest.raises(ConfigurationError, match="mnist") as caught:
-        load_dataset("mnist")
+    with pytest.raises(ConfigurationError, match="imagenet") as caught:
+        load_dataset("imagenet")
     assert all(name in str(caught.value) for name in DATASETS)

@@ -10,10 +10,19 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from engine.federation import ClientTransform
+from experiments.scenarios.effects.concept_shift import RenameLabels
+from experiments.scenarios.effects.feature_drop import FeatureDrop
 from experiments.scenarios.feature_noise import FeatureNoise
 from experiments.scenarios.label_flip import RandomLabelFlip, ShiftLabels
 
-TRANSFORMS = [FeatureNoise(1.0, 0.5), RandomLabelFlip(0.3), ShiftLabels()]
+TRANSFORMS = [
+    FeatureNoise(1.0, 0.5),
+    RandomLabelFlip(0.3),
+    ShiftLabels(),
+    FeatureDrop(2),
+    FeatureDrop(2, "mean"),
+    RenameLabels((2, 0, 3, 1)),
+]
 
 
 def rows(num_rows: int, num_classes: int, shape: tuple[int, ...] = (3,)) -> tuple[np.ndarray, np.ndarray]:
@@ -104,3 +113,39 @@ def test_two_classes_leave_one_way_of_being_wrong() -> None:
     _, deliberate = ShiftLabels()(features, labels, 2, np.random.default_rng(0))
     np.testing.assert_array_equal(accidental, 1 - labels)
     np.testing.assert_array_equal(deliberate, 1 - labels)
+
+
+@given(st.integers(1, 30), st.integers(0, 30), st.integers(0, 1000))
+def test_drop_empties_so_many_features_and_the_same_in_all_rows(num_features: int, num_dropped: int, seed: int) -> None:
+    features = np.random.default_rng(seed).normal(5, 1, (8, num_features)).astype(np.float32)
+    labels = np.zeros(8, np.int64)
+    less, same = FeatureDrop(num_dropped)(features, labels, 2, np.random.default_rng(seed))
+
+    empty = (less == 0).all(axis=0)
+    assert empty.sum() == min(num_dropped, num_features)
+    np.testing.assert_array_equal(less[:, ~empty], features[:, ~empty])
+    np.testing.assert_array_equal(same, labels)
+
+
+def test_drop_reaches_every_number_of_an_image() -> None:
+    features, labels = rows(3, 2, (2, 4, 4))
+    less, _ = FeatureDrop(16)(features + 9, labels, 2, np.random.default_rng(0))
+    empty = (less == 0).all(axis=0)
+    assert empty.sum() == 16
+    assert empty.shape == (2, 4, 4)
+
+
+def test_a_stuck_feature_keeps_its_mean_and_loses_its_variance() -> None:
+    features, labels = rows(50, 2, (6,))
+    less, _ = FeatureDrop(6, "mean")(features, labels, 2, np.random.default_rng(0))
+    # One rounding to float32 of a mean of numbers up to 2.
+    np.testing.assert_allclose(less, np.broadcast_to(features.astype(np.float64).mean(axis=0), (50, 6)), atol=2e-7)
+    assert (less == less[0]).all()
+
+
+def test_renaming_is_a_permutation_of_the_classes() -> None:
+    features, labels = rows(100, 4)
+    same, renamed = RenameLabels((2, 0, 3, 1))(features, labels, 4, np.random.default_rng(0))
+    assert renamed[:4].tolist() == [2, 0, 3, 1]
+    np.testing.assert_array_equal(np.argsort([2, 0, 3, 1])[renamed], labels)
+    np.testing.assert_array_equal(same, features)

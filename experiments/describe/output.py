@@ -1,0 +1,58 @@
+"""The files that a description leaves.
+
+OUT/description.json   everything
+OUT/clients.png        clients × classes; also clients.svg. Not where clients play episodes: they hold no classes
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+from engine.atomic_file import not_written, write_atomically
+from engine.errors import LogError
+from experiments.describe.description import Description
+
+UNUSABLE = "--out must be a folder that can be written, got {path}: {reason}"
+
+
+def check_output(folder: Path) -> None:
+    """Check that files can be written to a folder, before any work is done for them. Nothing is made.
+
+    Raises:
+        LogError: If the folder, or the one it would be made in, is none or can't be written.
+    """
+    there = next(path for path in (folder.absolute(), *folder.absolute().parents) if os.path.lexists(path))
+    if not there.is_dir():
+        raise LogError(UNUSABLE.format(path=folder, reason=f"{there} is no folder"))
+    if not os.access(there, os.W_OK | os.X_OK):
+        raise LogError(UNUSABLE.format(path=folder, reason="Permission denied"))
+
+
+def write_description(description: Description, folder: Path, by_count: bool = False) -> tuple[Path, ...]:
+    """Write the files, in place of those of an earlier description.
+
+    Args:
+        description: Of a federation.
+        folder: Made if missing.
+        by_count: Whether the picture shows numbers of rows instead of shares.
+
+    Raises:
+        LogError: If a file can't be written, as when the disk is full.
+    """
+    text = json.dumps(description.model_dump(mode="json"), indent=2, sort_keys=True, allow_nan=False) + "\n"
+    writers: dict[str, Callable[[Path], object]] = {"description.json": lambda path: path.write_text(text)}
+    if description.score_name is None:
+        from experiments.describe.picture import draw, save_picture
+
+        figure = draw(description, by_count)
+        writers["clients.png"] = lambda path: save_picture(figure, path, "png")
+        writers["clients.svg"] = lambda path: save_picture(figure, path, "svg")
+    for name, write in writers.items():
+        try:
+            write_atomically(folder / name, write)
+        except OSError as error:
+            raise LogError(UNUSABLE.format(path=folder, reason=not_written(folder / name, error))) from error
+    return tuple(folder / name for name in writers)

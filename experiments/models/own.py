@@ -1,0 +1,173 @@
+"""A user's own network, named by import path: `model.kind=package.module:factory`.
+
+The factory is a subclass of `torch.nn.Module`, or a function that returns a module. It is called with what it takes by
+name of the facts `feature_shape`, `num_features`, `num_classes` and `vocabulary_size`. It is looked for where Python
+looks, and in the working directory; every process that builds the model looks there, too, and last, so that a file of
+the user's never stands in for one of this program's.
+"""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+import os
+import sys
+from collections.abc import Callable, Sequence
+from contextlib import redirect_stdout
+from dataclasses import dataclass
+from pathlib import Path
+from types import ModuleType
+from typing import TYPE_CHECKING, Any
+
+from engine.errors import ConfigurationError
+from experiments.models.contract import ModelRequest
+from experiments.package_roots import OWN_ROOT, PACKAGES
+
+if TYPE_CHECKING:
+    from torch import nn
+
+FACTS = ("feature_shape", "num_features", "num_classes", "vocabulary_size")
+"""What a factory may take."""
+
+
+def is_import_path(kind: str) -> bool:
+    """Whether it has the form `package.module:factory`."""
+    module, _, name = kind.partition(":")
+    return name.isidentifier() and all(part.isidentifier() for part in module.split("."))
+
+
+@dataclass(frozen=True)
+class OwnModel:
+    """Factory of the user's module, picklable: the module is found again wherever it is built.
+
+    Attributes:
+        path: `package.module:factory`.
+        arguments: Names and values that the factory is called with.
+        folders: Put last on the import path of the process that builds the module.
+    """
+
+    path: str
+    arguments: tuple[tuple[str, Any], ...]
+    folders: tuple[str, ...]
+
+    def __str__(self) -> str:
+        return self.path
+
+    def __call__(self) -> nn.Module:
+        """Build the module from torch's current random state."""
+        module: nn.Module = getattr(_imported(self.path, self.folders), _name(self.path))(**dict(self.arguments))
+        return module
+
+
+def own_model(request: ModelRequest) -> OwnModel:
+    """Return the factory of the model that `settings.kind` names, tried on rows of the right shape.
+
+    Raises:
+        ConfigurationError: If it can't be imported or built, or does not work on such rows.
+    """
+    path = request.settings.kind
+    request.check(path, data_kinds=(request.data_kind,))
+    return _tried("model.kind", path, request, trains=True)
+
+
+def own_extractor(path: str, request: ModelRequest) -> OwnModel:
+    """Return the factory of a network that turns rows into vectors of any length, tried on rows of the right shape.
+
+    Args:
+        path: `package.module:factory`, the value of `federation.embedding`.
+        request: What rows are.
+
+    Raises:
+        ConfigurationError: If it can't be imported or built, or does not work on such rows.
+    """
+    return _tried("federation.embedding", path, request, trains=False)
+
+
+def _tried(key: str, path: str, request: ModelRequest, trains: bool) -> OwnModel:
+    subject = f"{key}={path}"
+    if path.partition(".")[0].partition(":")[0] in PACKAGES:
+        raise ConfigurationError(
+            f"{subject} must lie in a module whose name this program does not use itself, "
+            f"which are {', '.join(PACKAGES)}; rename the module"
+        )
+    with redirect_stdout(sys.stderr):  # standard output is for results, not for what a module prints
+        module = _module_of(path, subject)
+        arguments = _arguments(_factory_in(module, path, subject), request, subject)
+        factory = OwnModel(path, arguments, _folders(module))
+        from experiments.models.own_check import check_extractor, check_model
+
+        check = check_model if trains else check_extractor
+        check(factory, request, subject)
+    return factory
+
+
+def _name(path: str) -> str:
+    return path.partition(":")[2]
+
+
+def _imported(path: str, folders: Sequence[str]) -> ModuleType:
+    """Import the module; the first time, when it may draw numbers, leaves torch's random state as any later time."""
+    import torch
+
+    for folder in folders:
+        if folder not in sys.path:
+            sys.path.append(folder)
+    with torch.random.fork_rng(devices=[]):
+        return importlib.import_module(path.partition(":")[0])
+
+
+def _module_of(path: str, subject: str) -> ModuleType:
+    importlib.invalidate_caches()
+    try:
+        return _imported(path, (os.getcwd(),))
+    except (Exception, SystemExit) as error:  # a user's module may raise anything
+        raise ConfigurationError(
+            f"{subject} must be importable from the Python path or the working directory, "
+            f"got {type(error).__name__}: {' '.join(str(error).split())}"
+        ) from error
+
+
+def _factory_in(module: ModuleType, path: str, subject: str) -> Callable[..., Any]:
+    found = getattr(module, _name(path), None)
+    if inspect.isclass(found) or inspect.isroutine(found) or (callable(found) and not hasattr(found, "state_dict")):
+        return found
+    where = getattr(module, "__file__", None) or "a package without a file"
+    what = f"a ready {type(found).__name__}" if hasattr(found, "state_dict") else f"{type(found).__name__} {found!r}"
+    got = f"nothing of that name in {where}" if found is None else what
+    raise ConfigurationError(
+        f"{subject} must name a subclass of torch.nn.Module or a function that returns a module, got {got}"
+    )
+
+
+def _arguments(factory: Callable[..., Any], request: ModelRequest, subject: str) -> tuple[tuple[str, Any], ...]:
+    """Return the facts that the factory takes by name."""
+    try:
+        parameters = inspect.signature(factory).parameters.values()
+    except (TypeError, ValueError):  # written in C
+        return ()
+    by_name = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
+    variable = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
+    taken = [parameter.name for parameter in parameters if parameter.kind in by_name and parameter.name in FACTS]
+    unknown = [
+        parameter.name
+        for parameter in parameters
+        if parameter.name not in taken
+        and parameter.kind not in variable
+        and parameter.default is inspect.Parameter.empty
+    ]
+    if unknown:
+        raise ConfigurationError(
+            f"{subject} must not require other arguments than {', '.join(FACTS)}, taken by name; "
+            f"got {', '.join(unknown)}"
+        )
+    return tuple((name, getattr(request, name)) for name in taken)
+
+
+def _folders(module: ModuleType) -> tuple[str, ...]:
+    """Return where the module was found and where the user works; what is with this program is found anyway."""
+    top = sys.modules[module.__name__.partition(".")[0]]
+    places = [Path(place).parent for place in getattr(top, "__path__", ())]
+    if not places and getattr(top, "__file__", None):
+        places = [Path(str(top.__file__)).parent]
+    folders = [str(place.absolute()) for place in [*places, Path.cwd()] if place.absolute() != OWN_ROOT]
+    return tuple(dict.fromkeys(folders))

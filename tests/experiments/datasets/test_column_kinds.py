@@ -1,0 +1,97 @@
+"""What cells mean, and what is refused rather than guessed."""
+
+from __future__ import annotations
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from engine.errors import DataError
+from experiments.datasets.column_kinds import CategoryColumn, Column, NumberColumn, typed_columns
+
+NAN = float("nan")
+
+
+def typed(cells: list[object], categories: tuple[str, ...] = ()) -> Column:
+    (column,) = typed_columns("t.csv", pd.DataFrame({"x": cells}), ["x"], categories)
+    return column
+
+
+@pytest.mark.parametrize(
+    ("cells", "expected"),
+    [
+        (["1", "-2.5", "+3", "1e3", ".5"], [1, -2.5, 3, 1000, 0.5]),
+        (["1", "", "NA", "nan", "?", "null", "N/A", "None", "2"], [1, *[NAN] * 7, 2]),
+        (["true", "False", "TRUE", ""], [1, 0, 1, NAN]),
+        ([1, 2, 3], [1, 2, 3]),
+        ([1.5, NAN], [1.5, NAN]),
+        (["1e150", "-1e150"], [1e150, -1e150]),
+    ],
+)
+def test_numbers(cells: list[object], expected: list[float]) -> None:
+    column = typed(cells)
+    assert isinstance(column, NumberColumn)
+    np.testing.assert_array_equal(column.numbers, expected)
+    np.testing.assert_array_equal(column.missing, np.isnan(expected))
+
+
+@pytest.mark.parametrize(
+    ("cells", "codes", "categories"),
+    [
+        (["b", "a", "b"], [1, 0, 1], ("a", "b")),
+        (["b", "", "NA", "a"], [1, -1, -1, 0], ("a", "b")),
+        (["yes", "no"], [1, 0], ("no", "yes")),
+        (["A", "a"], [0, 1], ("A", "a")),
+        (["7", "x", "y"], [0, 1, 2], ("7", "x", "y")),  # most are names
+        (["true", "maybe"], [1, 0], ("maybe", "true")),
+        (["é", "-"], [1, 0], ("-", "é")),
+    ],
+)
+def test_categories(cells: list[object], codes: list[int], categories: tuple[str, ...]) -> None:
+    column = typed(cells)
+    assert isinstance(column, CategoryColumn)
+    assert column.codes.tolist() == codes
+    assert column.categories == categories
+
+
+def test_numbers_that_are_declared_categories() -> None:
+    column = typed(["6.0", "3", "", "6"], categories=("x",))
+    assert isinstance(column, CategoryColumn)
+    assert (column.codes.tolist(), column.categories) == ([1, 0, -1, 1], ("3", "6"))
+    column = typed(["7.178", "7"], categories=("x",))
+    assert isinstance(column, CategoryColumn)
+    assert column.categories == ("7", "7.178")
+
+
+@pytest.mark.parametrize(
+    ("cells", "reason"),
+    [
+        (["", "NA", "?"], "must hold a value, got none in 3 rows"),
+        ([NAN, NAN], "must hold a value"),
+        (["1", "2", "x"], "numbers alone.* got 'x' in row 3.* missing values are written"),
+        (["1", "2", "1.2.3"], "got '1.2.3' in row 3"),
+        (["9,4", "1,5"], "decimal point, got '9,4' in row 1"),
+        (["9", "1,5", "", "2,5"], "decimal point, got '1,5' in row 2"),
+        (["1", "inf"], "up to 1e\\+150 in magnitude, got 'inf' in row 2"),
+        (["1", "1e999", "-inf"], "got '1e999' in row 2 and in 1 more"),
+        ([1.0, float("inf")], "got 'inf' in row 2"),
+        (["1e151", "2"], "got '1e151' in row 1"),
+        (["2024-01-31", "2024-02-01"], "got a date such as '2024-01-31' in row 1"),
+        (["", "31.01.2024", "1.2.24"], "got a date such as '31.01.2024' in row 2"),
+        (["2024-01-31 10:00", "2024-01-31T10:00:00Z"], "got a date"),
+        (["10:30", "11:45:10"], "got a date such as '10:30'"),
+        ([pd.Timestamp("2024-01-31"), pd.Timestamp("2024-02-01")], "got a date such as 2024-01-31"),
+    ],
+)
+def test_what_is_neither_is_refused_with_the_way_out(cells: list[object], reason: str) -> None:
+    with pytest.raises(DataError, match=f"column 'x' of data set 't.csv' .*{reason}") as caught:
+        typed(cells)
+    assert "federation.drop_columns leaves columns out, such as [x]" in str(caught.value)
+
+
+def test_all_faulty_columns_are_named_or_counted() -> None:
+    table = pd.DataFrame({f"x{index}": ["1", "2", "x"] for index in range(8)})
+    with pytest.raises(DataError) as caught:
+        typed_columns("t.csv", table, list(table.columns))
+    assert len(caught.value.faults) == 6
+    assert "and 3 more columns" in caught.value.faults[-1]

@@ -1,0 +1,374 @@
+"""One's own pictures: layouts, sizes and colours, and the dozen ways in which a folder can be wrong."""
+
+from __future__ import annotations
+
+import os
+import struct
+import zlib
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from engine.errors import DataError
+from experiments.datasets.dataset import Dataset
+from experiments.datasets.image_folder import load_image_folder
+from experiments.datasets.request import DatasetRequest
+
+RED, GREEN = (255, 0, 0), (0, 255, 0)
+
+
+def picture(path: Path, colour: int | tuple[int, ...] = 0, size: int = 4, mode: str | None = None) -> Path:
+    """Write a picture of one colour: grey for a number, else red, green and blue, or with alpha."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    usual = "L" if isinstance(colour, int) else {3: "RGB", 4: "RGBA"}[len(colour)]
+    Image.new(mode or usual, (size, size), colour).save(path)
+    return path
+
+
+def load(folder: Path, size: int = 4, label: str | None = None, client_column: str | None = None) -> Dataset:
+    return load_image_folder(DatasetRequest(str(folder), label=label, client_column=client_column, image_size=size))
+
+
+def refused(folder: Path, **choices: str) -> str:
+    """Return the one line in which a folder is refused."""
+    with pytest.raises(DataError) as caught:
+        load(folder, **choices)  # type: ignore[arg-type]
+    assert "\n" not in str(caught.value)
+    return str(caught.value)
+
+
+@pytest.fixture
+def pets(tmp_path: Path) -> Path:
+    """Two classes, two grey pictures each."""
+    folder = tmp_path / "pets"
+    for number, name in enumerate(("cat/1.png", "cat/2.png", "dog/1.png", "dog/2.png")):
+        picture(folder / name, 51 * number)
+    return folder
+
+
+@pytest.fixture
+def clinics(tmp_path: Path) -> Path:
+    """Two clients; the second has one class only."""
+    folder = tmp_path / "clinics"
+    for number, name in enumerate(("north/ill/1.png", "north/well/1.png", "south/well/1.png", "south/well/2.png")):
+        picture(folder / name, 51 * number)
+    return folder
+
+
+# Layouts.
+
+
+def test_folders_are_classes(pets: Path) -> None:
+    dataset = load(pets)
+    assert (dataset.name, dataset.kind, dataset.class_names) == ("pets", "image", ("cat", "dog"))
+    assert dataset.labels.tolist() == [0, 0, 1, 1]
+    assert dataset.client_ids is None
+    assert dataset.features.shape == (4, 1, 4, 4)
+    np.testing.assert_allclose(dataset.features[:, 0, 2, 2], [0, 0.2, 0.4, 0.6], rtol=1e-6)
+    # Each pixel is 0, .2, .4 and .6 in the four pictures: variance .05.
+    assert dataset.feature_unit == pytest.approx(np.sqrt(0.05))
+    assert dataset.facts["num_duplicate_rows"] == 0
+
+
+def test_outer_folders_are_natural_clients(clinics: Path) -> None:
+    dataset = load(clinics)
+    assert dataset.class_names == ("ill", "well")
+    assert dataset.labels.tolist() == [0, 1, 1, 1]
+    assert dataset.client_ids is not None
+    assert dataset.client_ids.tolist() == ["north", "north", "south", "south"]
+
+
+def test_folders_may_be_called_what_they_are(pets: Path, clinics: Path) -> None:
+    assert load(pets, label="class").num_rows == 4
+    assert load(clinics, label="class", client_column="client").num_rows == 4
+
+
+def test_classes_that_are_numbers_come_in_their_order(tmp_path: Path) -> None:
+    for name in ("10", "9", "2"):
+        picture(tmp_path / name / "a.png")
+    assert load(tmp_path).class_names == ("2", "9", "10")
+
+
+def test_a_file_of_labels(tmp_path: Path) -> None:
+    for number in range(4):
+        picture(tmp_path / "scans" / f"{number}.png", 51 * number)
+    lines = ["image,label,site,age", *(f"scans/{n}.png,{'ab'[n % 2]},{'xy'[n // 2]},40" for n in (3, 1, 0, 2))]
+    (tmp_path / "labels.csv").write_text("\n".join(lines))
+    dataset = load(tmp_path)
+    assert (dataset.class_names, dataset.labels.tolist()) == (("a", "b"), [0, 1, 0, 1])
+    assert dataset.client_ids is None
+    np.testing.assert_allclose(dataset.features[:, 0, 0, 0], [0, 0.2, 0.4, 0.6], rtol=1e-6)
+
+    by_site = load(tmp_path, label="site")
+    assert by_site.class_names == ("x", "y")
+    natural = load(tmp_path, client_column="site")
+    assert natural.client_ids is not None
+    assert natural.client_ids.tolist() == ["x", "x", "y", "y"]
+
+
+def test_clients_with_a_file_of_labels_beside_clients_with_class_folders(clinics: Path) -> None:
+    picture(clinics / "west" / "a.png")
+    (clinics / "west" / "labels.csv").write_text("image,label\na.png,ill\n")
+    dataset = load(clinics)
+    assert dataset.client_ids is not None
+    assert dataset.client_ids.tolist() == ["north", "north", "south", "south", "west"]
+    assert dataset.labels.tolist() == [0, 1, 1, 1, 0]
+
+
+def test_what_a_system_or_an_author_leaves_is_passed_over(pets: Path) -> None:
+    for name in (".DS_Store", "cat/._1.png", "cat/Thumbs.db", "README.md", "LICENSE", "__MACOSX/cat/x.txt"):
+        (pets / name).parent.mkdir(parents=True, exist_ok=True)
+        (pets / name).write_text("nothing to see")
+    assert load(pets).num_rows == 4
+
+
+def test_rows_do_not_depend_on_the_order_in_which_files_were_written(pets: Path, tmp_path: Path) -> None:
+    other = tmp_path / "other"
+    for path in sorted(pets.rglob("*.png"), reverse=True):
+        copy = other / path.relative_to(pets)
+        copy.parent.mkdir(parents=True, exist_ok=True)
+        copy.write_bytes(path.read_bytes())
+    np.testing.assert_array_equal(load(other).features, load(pets).features)
+
+
+# Pixels.
+
+
+def test_one_coloured_picture_makes_all_of_them_coloured(pets: Path) -> None:
+    picture(pets / "dog" / "3.png", RED)
+    features = load(pets).features
+    assert features.shape == (5, 3, 4, 4)
+    np.testing.assert_array_equal(features[4, :, 0, 0], [1, 0, 0])
+    np.testing.assert_allclose(features[1, :, 0, 0], [0.2, 0.2, 0.2], rtol=1e-6)
+
+
+@pytest.mark.parametrize("suffix", ["png", "jpg", "JPEG", "bmp", "gif", "tif", "webp", "pgm"])
+def test_formats(pets: Path, suffix: str) -> None:
+    picture(pets / "dog" / f"3.{suffix}", 204)
+    np.testing.assert_allclose(load(pets).features[4].mean(), 0.8, atol=0.01)  # some formats are lossy
+
+
+def test_a_smaller_picture_holds_the_means_of_the_areas(pets: Path) -> None:
+    pixels = np.arange(16, dtype=np.uint8).reshape(4, 4) * 8
+    Image.fromarray(pixels).save(pets / "dog" / "3.png")
+    expected = pixels.reshape(2, 2, 2, 2).mean(axis=(1, 3)) / 255
+    np.testing.assert_allclose(load(pets, size=2).features[4, 0], expected, atol=0.5 / 255)
+
+
+def test_a_larger_picture_repeats_pixels(pets: Path) -> None:
+    pixels = np.array([[0, 255], [51, 102]], dtype=np.uint8)
+    Image.fromarray(pixels).save(pets / "dog" / "3.png")
+    np.testing.assert_allclose(load(pets, size=6).features[4, 0], np.kron(pixels, np.ones((3, 3))) / 255, rtol=1e-6)
+
+
+def test_an_oblong_picture_becomes_a_square(pets: Path) -> None:
+    Image.fromarray(np.full((8, 2), 51, dtype=np.uint8)).save(pets / "dog" / "3.png")
+    np.testing.assert_allclose(load(pets).features[4], np.full((1, 4, 4), 0.2), rtol=1e-6)
+
+
+def test_sixteen_bits_keep_their_scale(pets: Path) -> None:
+    Image.fromarray(np.full((4, 4), 65_535 // 5, dtype=np.uint16)).save(pets / "dog" / "3.png")
+    dataset = load(pets)
+    assert dataset.features.shape[1] == 1
+    np.testing.assert_allclose(dataset.features[4], np.full((1, 4, 4), 0.2), rtol=1e-6)
+
+
+def test_what_is_transparent_is_black(pets: Path) -> None:
+    picture(pets / "dog" / "3.png", (255, 255, 255, 0))
+    picture(pets / "dog" / "4.png", (255, 0, 0, 51))
+    features = load(pets).features
+    np.testing.assert_array_equal(features[4], np.zeros((3, 4, 4)))
+    np.testing.assert_allclose(features[5, :, 0, 0], [0.2, 0, 0], atol=1 / 255)
+
+
+def test_a_picture_is_turned_as_the_camera_says(pets: Path) -> None:
+    pixels = np.repeat(np.array([[0, 255]], dtype=np.uint8), 2, axis=0)  # dark on the left
+    exif = Image.Exif()
+    exif[0x0112] = 6  # to be turned clockwise: dark at the top
+    Image.fromarray(pixels).save(pets / "dog" / "3.png", exif=exif)
+    np.testing.assert_array_equal(load(pets, size=2).features[4, 0], [[0, 0], [1, 1]])
+
+
+def test_copies_are_counted(pets: Path) -> None:
+    (pets / "cat" / "3.png").write_bytes((pets / "cat" / "1.png").read_bytes())
+    assert load(pets).facts["num_duplicate_rows"] == 1
+
+
+# Mistakes.
+
+
+def test_no_such_folder(tmp_path: Path) -> None:
+    assert "must name a folder that exists" in refused(tmp_path / "nowhere")
+
+
+def test_an_empty_folder(tmp_path: Path) -> None:
+    assert "must hold pictures" in refused(tmp_path)
+
+
+def test_one_class(tmp_path: Path) -> None:
+    picture(tmp_path / "cat" / "1.png")
+    assert "at least two classes, got 1: cat" in refused(tmp_path)
+
+
+def test_a_class_without_a_picture(pets: Path) -> None:
+    (pets / "bird").mkdir()
+    assert "every folder of" in (fault := refused(pets))
+    assert "'bird' holds none" in fault
+
+
+def test_pictures_without_class_folders(pets: Path) -> None:
+    for name in ("cat", "dog"):
+        picture(pets / name / "1.png").rename(pets / f"{name}.png")
+    assert "'cat.png' lies in" in refused(pets)
+
+
+def test_mixed_depths(pets: Path) -> None:
+    picture(pets / "north" / "cat" / "1.png")
+    fault = refused(pets)
+    assert "must lie equally deep" in fault
+    assert str(pets / "cat" / "1.png") in fault
+    assert str(pets / "north" / "cat" / "1.png") in fault
+
+
+def test_pictures_too_deep(pets: Path) -> None:
+    picture(pets / "a" / "b" / "c" / "1.png")
+    assert f"{pets / 'a' / 'b' / 'c'} is a folder one level deeper" in refused(pets)
+
+
+def test_a_folder_of_texts(tmp_path: Path) -> None:
+    for name in ("good", "bad"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "1.txt").write_text("a review")
+    assert "got '1.txt'; a folder of texts can't be read: put texts and labels into one CSV" in refused(tmp_path)
+
+
+def test_a_link_that_leads_back(pets: Path) -> None:
+    (pets / "dog" / "again").symlink_to(pets, target_is_directory=True)
+    assert "must not lead back to" in refused(pets)
+
+
+def test_a_link_to_itself(pets: Path) -> None:
+    os.symlink(pets / "self", pets / "self")
+    assert "'self'" in refused(pets)
+
+
+def test_a_link_to_another_disk_is_followed(pets: Path, tmp_path: Path) -> None:
+    picture(tmp_path / "elsewhere" / "1.png", 255)
+    (pets / "bird").symlink_to(tmp_path / "elsewhere", target_is_directory=True)
+    assert load(pets).class_names == ("bird", "cat", "dog")
+
+
+def test_a_text_that_is_called_a_picture(pets: Path) -> None:
+    (pets / "dog" / "3.png").write_text("not a picture")
+    assert f"{pets / 'dog' / '3.png'} must be a picture (PNG," in refused(pets)
+
+
+def test_an_empty_file(pets: Path) -> None:
+    (pets / "dog" / "3.png").touch()
+    assert f"{pets / 'dog' / '3.png'} must be a picture" in refused(pets)
+
+
+@pytest.mark.parametrize("suffix", ["png", "jpg", "tif", "gif", "bmp"])
+def test_a_truncated_picture(pets: Path, suffix: str) -> None:
+    path = pets / "dog" / f"3.{suffix}"
+    noise = np.random.default_rng(0).integers(0, 256, (64, 64, 3), dtype=np.uint8)
+    Image.fromarray(noise).save(path)
+    path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
+    fault = refused(pets)
+    assert str(path) in fault
+    assert "damaged or can't be read" in fault or "must be a picture" in fault
+
+
+def test_a_corrupt_picture(pets: Path) -> None:
+    path = pets / "dog" / "3.png"
+    Image.fromarray(np.random.default_rng(0).integers(0, 256, (64, 64), dtype=np.uint8)).save(path)
+    content = bytearray(path.read_bytes())
+    content[200:260] = bytes(60)
+    path.write_bytes(content)
+    assert f"{path} is damaged or can't be read" in refused(pets)
+
+
+def test_a_decompression_bomb(pets: Path) -> None:
+    def chunk(kind: bytes, data: bytes) -> bytes:
+        return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
+
+    head = chunk(b"IHDR", struct.pack(">IIBBBBB", 60_000, 60_000, 8, 0, 0, 0, 0))
+    (pets / "dog" / "3.png").write_bytes(b"\x89PNG\r\n\x1a\n" + head + chunk(b"IDAT", b"") + chunk(b"IEND", b""))
+    assert "decompression bomb" in refused(pets)
+    half = chunk(b"IHDR", struct.pack(">IIBBBBB", 10_000, 10_000, 8, 0, 0, 0, 0))  # of which Pillow only warns
+    (pets / "dog" / "3.png").write_bytes(b"\x89PNG\r\n\x1a\n" + half + chunk(b"IDAT", b"") + chunk(b"IEND", b""))
+    assert "decompression bomb" in refused(pets)
+
+
+def test_several_pictures_in_one(pets: Path) -> None:
+    frames = [Image.new("L", (4, 4), colour) for colour in (0, 100, 200)]
+    frames[0].save(pets / "dog" / "3.gif", save_all=True, append_images=frames[1:])
+    assert "must hold one picture, got 3" in refused(pets)
+
+
+def test_pixels_of_unknown_scale(pets: Path) -> None:
+    Image.fromarray(np.full((4, 4), 0.3, dtype=np.float32)).save(pets / "dog" / "3.tif")
+    assert "others have no known scale, got Pillow's mode 'F'" in refused(pets)
+
+
+def test_damaged_pictures_are_named_up_to_five(pets: Path) -> None:
+    for number in range(8):
+        (pets / "dog" / f"bad{number}.png").write_text("no")
+    with pytest.raises(DataError) as caught:
+        load(pets)
+    assert [f"bad{number}.png" in fault for number, fault in enumerate(caught.value.faults)] == [True] * 5 + [False]
+    assert caught.value.faults[-1] == "and 3 more files with such a fault"
+
+
+@pytest.mark.parametrize(
+    ("choice", "reason"),
+    [
+        ({"label": "grade"}, "federation.label must be left out or be 'class'"),
+        ({"client_column": "site"}, "federation.client_column must be left out, as"),
+    ],
+)
+def test_choices_that_folders_do_not_offer(pets: Path, choice: dict[str, str], reason: str) -> None:
+    assert reason in refused(pets, **choice)
+
+
+def test_a_client_column_where_folders_are_the_clients(clinics: Path) -> None:
+    assert "must be left out or be 'client'" in refused(clinics, client_column="site")
+
+
+@pytest.mark.parametrize(
+    ("lines", "reason"),
+    [
+        (["file,label", "1.png,a"], "must have the columns image, but its columns are: file, label"),
+        (["image,grade", "1.png,a"], "must have the columns label"),
+        (["image,label", "1.png,a", "1.png,b"], "name each picture once, got '1.png' again in row 2"),
+        (["image,label", "1.png,a", "2.png,"], "'label' of .* must be filled in every row, got nothing in row 2"),
+        (["image,label", "1.png,a", "3.png,b"], "pictures that exist, got '3.png' in row 2"),
+        (["image,label", "1.png,a", "../2.png,b"], "below its own folder, got '../2.png' in row 2"),
+        (["image,label", "1.png,a", "/etc/2.png,b"], "below its own folder"),
+        (["image;label", "1.png;a"], "separated by a comma"),
+        (["image,label"], "must hold rows"),
+        (["image,label", "1.png,a", "2.png,a"], "at least two classes, got 1: a"),
+    ],
+)
+def test_malformed_file_of_labels(tmp_path: Path, lines: list[str], reason: str) -> None:
+    for name in ("1.png", "2.png"):
+        picture(tmp_path / name)
+    (tmp_path / "labels.csv").write_text("\n".join(lines))
+    with pytest.raises(DataError, match=reason):
+        load(tmp_path)
+
+
+def test_a_stray_file_beside_clients_with_files_of_labels(tmp_path: Path) -> None:
+    picture(tmp_path / "north" / "1.png")
+    (tmp_path / "north" / "labels.csv").write_text("image,label\n1.png,a\n")
+    picture(tmp_path / "2.png")
+    assert "folders of clients alone, as some have a labels.csv, got '2.png'" in refused(tmp_path)
+
+
+def test_a_client_one_folder_deeper_than_the_others(tmp_path: Path) -> None:
+    picture(tmp_path / "north" / "1.png")
+    (tmp_path / "north" / "labels.csv").write_text("image,label\n1.png,a\n")
+    picture(tmp_path / "south" / "2004" / "a" / "1.png")
+    assert "lies one folder deeper" in refused(tmp_path)

@@ -1,0 +1,1 @@
+"""Tests of what a federation is said to be."""

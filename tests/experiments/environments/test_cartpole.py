@@ -1,0 +1,195 @@
+"""CartPole by federated deep Q-learning."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from engine.client_task import TaskWork
+from engine.errors import ConfigurationError
+from engine.flat_model import FlatModel, new_model
+from engine.seeds import stream
+from engine.training_config import LocalTraining
+from experiments.build import build_federation
+from experiments.config import load_config
+from experiments.environments import EnvironmentRequest
+from experiments.environments.cartpole import (
+    CARTPOLE_TRAINING,
+    MEMORY_KEY,
+    MEMORY_STEPS,
+    STEPS_KEY,
+    CartPoleTask,
+    Physics,
+    cartpole,
+    play,
+)
+from experiments.environments.q_learning import targets
+from experiments.environments.replay import Transitions
+from experiments.environments.settings import PhysicsConfig
+from experiments.models import ModelRequest, build_model
+from experiments.models.settings import ModelSettings
+
+TRAINING = LocalTraining(**CARTPOLE_TRAINING)
+
+
+def model() -> FlatModel:
+    return new_model(build_model(ModelRequest((4,), 2, ModelSettings(kind="dqn"))), seed=0)
+
+
+def policy(weights: list[float]) -> FlatModel:
+    """Return a model that pushes right where the weighted observation is positive."""
+
+    def factory() -> nn.Module:
+        layer = nn.Linear(4, 2, bias=False)
+        with torch.no_grad():
+            layer.weight[0] = 0
+            layer.weight[1] = torch.tensor(weights)
+        return layer
+
+    return new_model(factory, seed=0)
+
+
+def work(trained: FlatModel, client: int = 0, **changes: object) -> TaskWork:
+    generator = stream(0, "batches", 1, client)
+    return replace(TaskWork(client, 1, trained.vector.clone(), TRAINING, generator, None, {}, {}), **changes)
+
+
+def test_pushing_after_the_pole_balances_and_pushing_against_it_falls() -> None:
+    """Angle plus angular velocity is a well-known linear controller of the published cart."""
+    _, good = play(policy([0, 0, 1, 1]), Physics(), 5, 0.0, np.random.default_rng(0))
+    _, bad = play(policy([0, 0, -1, -1]), Physics(), 5, 0.0, np.random.default_rng(0))
+    assert good.min() > 150
+    assert bad.max() < 15
+
+
+def test_transitions_follow_the_published_equations_of_motion() -> None:
+    """Euler's method over 0.02 s with the accelerations of Barto, Sutton and Anderson (without friction)."""
+    physics = Physics(gravity=20.0, pole_length=0.1, force=7.0)
+    rows, _ = play(policy([0, 0, 1, 1]), physics, 3, 0.3, np.random.default_rng(1))
+    steps = Transitions(rows, 4)
+    before, after = steps.observations.astype(np.float64), steps.next_observations.astype(np.float64)
+    force = np.where(steps.actions == 1, 7.0, -7.0)
+    x, v, angle, rotation = before.T
+    mass, pole, half = 1.1, 0.1, 0.05
+    common = (force + pole * half * rotation**2 * np.sin(angle)) / mass
+    turning = (20.0 * np.sin(angle) - np.cos(angle) * common) / (half * (4 / 3 - pole * np.cos(angle) ** 2 / mass))
+    pushed = common - pole * half * turning * np.cos(angle) / mass
+    expected = np.stack([x + 0.02 * v, v + 0.02 * pushed, angle + 0.02 * rotation, rotation + 0.02 * turning], axis=1)
+    np.testing.assert_allclose(after, expected, rtol=1e-4, atol=1e-4)
+    assert set(steps.actions) <= {0.0, 1.0}
+    assert (steps.rewards == 1).all()
+    assert steps.ended.sum() == 3
+
+
+def test_an_episode_cut_at_500_steps_has_not_ended() -> None:
+    """Under next to no gravity, without a force to speak of, some poles stay up for all 500 steps."""
+    rows, lengths = play(policy([0, 0, 1, 1]), Physics(gravity=1e-6, force=1e-3), 5, 0.0, np.random.default_rng(0))
+    assert (lengths == 500).any()
+    assert len(rows) == lengths.sum()
+    assert Transitions(rows, 4).ended.sum() == (lengths < 500).sum()
+
+
+def test_targets_by_hand() -> None:
+    """r (1 − γ) + γ max Q of the next observation, and nothing after an end."""
+    trained = policy([1, 0, 0, 0])
+    rows = np.zeros((2, 11), np.float32)
+    rows[:, 5] = 1.0
+    rows[:, 6] = 3.0
+    rows[1, -1] = 1.0
+    assert targets(trained, Transitions(rows, 4), 0.9).tolist() == pytest.approx([0.1 + 0.9 * 3.0, 0.1])
+
+
+def test_the_memory_and_the_number_of_steps_carry_on() -> None:
+    trained = model()
+    task = CartPoleTask((Physics(),))
+    first = task.train(trained, work(trained))
+    assert len(first.state[MEMORY_KEY]) >= 5 * 8  # five episodes of at least eight steps: no pole falls faster
+    again = task.train(trained, work(trained, state=first.state))
+    assert len(again.state[MEMORY_KEY]) > len(first.state[MEMORY_KEY])
+    np.testing.assert_array_equal(again.state[MEMORY_KEY][: len(first.state[MEMORY_KEY])], first.state[MEMORY_KEY])
+    assert again.state[STEPS_KEY][0] > first.state[STEPS_KEY][0]
+    assert Transitions.empty(4).extended(np.zeros((MEMORY_STEPS + 7, 11), np.float32), MEMORY_STEPS).rows.shape == (
+        MEMORY_STEPS,
+        11,
+    )
+
+
+def test_training_depends_on_what_it_is_given_alone() -> None:
+    trained = model()
+    task = CartPoleTask((Physics(), Physics(gravity=20.0, pole_length=0.1)))
+    received = trained.vector.clone()
+    first = task.train(trained, work(trained, received=received))
+    torch.rand(5)
+    again = task.train(trained, work(trained, received=received))
+    other = task.train(trained, work(trained, client=1, received=received))
+    np.testing.assert_array_equal(first.vector, again.vector)
+    assert np.abs(first.vector - other.vector).max() > 1e-4
+
+
+def test_physics_of_named_clients_stack() -> None:
+    environment = cartpole(
+        EnvironmentRequest(3, (PhysicsConfig(gravity=5.0), PhysicsConfig(clients=(2,), gravity=20.0, pole_length=0.1)))
+    )
+    assert isinstance(environment.task, CartPoleTask)
+    assert environment.task.physics == (Physics(5.0), Physics(5.0), Physics(20.0, 0.1))
+    assert environment.affected_clients == (0, 1, 2)
+    carts = environment.task.physics[2].environment(1)
+    assert (carts.gravity, carts.length) == (20.0, 0.05)
+
+
+def test_physics_of_a_client_that_does_not_exist() -> None:
+    with pytest.raises(ConfigurationError, match=r"physics\.0\.clients must be between 0 and 2, got 3"):
+        cartpole(EnvironmentRequest(3, (PhysicsConfig(clients=(3,), gravity=5.0),)))
+
+
+def test_the_environment_s_training_holds_where_nothing_is_said() -> None:
+    config = load_config(["federation.dataset=cartpole", "training.batch_size=16"])
+    assert (config.training.optimizer, config.training.learning_rate, config.training.batch_size) == ("adam", 1e-3, 16)
+    assert load_config([]).training.optimizer == "sgd"
+
+
+@pytest.mark.parametrize(
+    ("argument", "fault"),
+    [
+        ("federation.scenario=label_poisoning", "federation.dataset=cartpole has no rows, so these must be left out"),
+        ("federation.label=x", "federation.label=x"),
+        ("federation.partition.kind=iid", "federation.partition"),
+        ("federation.scenario={kind: label_flip, rate: 0.2}", "may hold latency and dropout alone"),
+    ],
+)
+def test_settings_about_rows_are_refused(argument: str, fault: str) -> None:
+    config = load_config(["federation.dataset=cartpole", argument])
+    with pytest.raises(ConfigurationError, match=fault):
+        build_federation(config.federation, config.model)
+
+
+def test_physics_without_an_environment_are_refused() -> None:
+    with pytest.raises(ConfigurationError, match="physics must be left out where clients hold rows"):
+        load_config(["federation.physics=[{gravity: 2}]"])
+
+
+@pytest.mark.slow
+def test_federated_training_learns_to_balance() -> None:
+    """From about 10 to 60 steps of an untrained model to more than 150, for two initial models."""
+    for seed in (0, 1):
+        trained, task = model(), CartPoleTask((Physics(),) * 2)
+        vector, states = trained.vector.clone(), [{}, {}]
+        for server_round in range(1, 13):
+            updates = [
+                task.train(
+                    trained,
+                    TaskWork(
+                        c, server_round, vector, TRAINING, stream(seed, "b", server_round, c), None, {}, states[c]
+                    ),
+                )
+                for c in range(2)
+            ]
+            states = [update.state for update in updates]
+            vector = torch.from_numpy(np.mean([update.vector for update in updates], axis=0))
+        trained.load(vector)
+        scores = np.stack([task.score(trained, c, stream(seed, "s", c)) for c in range(2)])
+        assert float(np.median(scores.mean(axis=0))) * 500 > 150

@@ -1,0 +1,316 @@
+"""Effects by themselves: whom they choose, how strong they are, and whom they leave alone."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from engine.errors import ConfigurationError
+from engine.federation import Partition
+from experiments.datasets.dataset import DataKind
+from experiments.scenarios import SCENARIOS, ScenarioPlan, ScenarioRequest
+from experiments.scenarios.effects import EFFECTS, EffectRequest, stack_effects
+from experiments.scenarios.effects.concept_shift import RenameLabels
+from experiments.scenarios.effects.parsing import parse_effects
+from experiments.scenarios.feature_noise import FeatureNoise
+from experiments.scenarios.label_flip import RandomLabelFlip
+
+WHOLE: dict[str, dict[str, Any]] = {
+    "feature_noise": {"std": 0.5},
+    "label_flip": {"rate": 0.2},
+    "poisoning": {},
+    "corrupted": {},
+    "feature_drop": {"share": 0.5},
+    "concept_shift": {},
+    "latency": {"mean_seconds": 3.0},
+    "dropout": {"probability": 0.4},
+}
+ON_DATA = [kind for kind in WHOLE if kind not in {"latency", "dropout"}]
+
+
+def request(
+    num_clients: int = 4,
+    rows_each: int = 20,
+    num_classes: int = 3,
+    seed: int = 0,
+    data_kind: DataKind = "table",
+    feature_unit: float = 1.0,
+    sizes: list[int] | None = None,
+) -> EffectRequest:
+    sizes = sizes or [rows_each] * num_clients
+    total = sum(sizes)
+    return EffectRequest(
+        partition=Partition.from_lists(np.split(np.arange(total), np.cumsum(sizes)[:-1])),
+        labels=np.arange(total, dtype=np.int64) % num_classes,
+        num_classes=num_classes,
+        feature_shape=(6,),
+        seed=seed,
+        data_kind=data_kind,
+        feature_unit=feature_unit,
+    )
+
+
+def plan(*effects: dict[str, Any], **federation: Any) -> ScenarioPlan:
+    return stack_effects(parse_effects(list(effects)), request(**federation))
+
+
+def effect(kind: str, **keys: Any) -> dict[str, Any]:
+    return {"kind": kind, **WHOLE[kind], **keys}
+
+
+def clients_of(result: ScenarioPlan, place: int = 0) -> list[int]:
+    return result.facts["effects"][place]["clients"]
+
+
+def test_every_effect_is_tested() -> None:
+    assert set(WHOLE) == set(EFFECTS)
+
+
+# Whom an effect is for.
+
+
+@pytest.mark.parametrize("kind", EFFECTS)
+@pytest.mark.parametrize(("num_clients", "affected"), [(1, 0), (2, 1), (3, 2), (30, 2)])
+def test_without_a_choice_it_is_the_published_client(kind: str, num_clients: int, affected: int) -> None:
+    assert clients_of(plan(effect(kind), num_clients=num_clients)) == [affected]
+
+
+@pytest.mark.parametrize("kind", EFFECTS)
+def test_only_the_chosen_clients_get_anything(kind: str) -> None:
+    result = plan(effect(kind, clients=[3, 1]))
+    for what in (result.transforms, result.dropout, result.latency):
+        assert set(what) in ({1, 3}, set())
+    assert len({*result.transforms, *result.dropout, *result.latency}) == 2
+    assert result.affected_clients == ((1, 3) if kind in ON_DATA else ())
+    assert clients_of(result) == [1, 3]
+
+
+@pytest.mark.parametrize("kind", EFFECTS)
+def test_all_clients(kind: str) -> None:
+    assert clients_of(plan(effect(kind, clients="all"))) == [0, 1, 2, 3]
+
+
+@given(st.integers(1, 200), st.floats(0, 1, exclude_min=True), st.integers(0, 100))
+def test_a_share_is_the_nearest_number_of_clients_and_at_least_one(num_clients: int, share: float, seed: int) -> None:
+    chosen = clients_of(plan(effect("poisoning", clients=share), num_clients=num_clients, rows_each=1, seed=seed))
+    assert len(chosen) == max(1, round(share * num_clients))
+    assert chosen == sorted(set(chosen))
+    assert set(chosen) <= set(range(num_clients))
+
+
+def test_a_larger_share_holds_the_clients_of_a_smaller_one() -> None:
+    shares = [
+        set(clients_of(plan(effect("poisoning", clients=share), num_clients=50))) for share in (0.1, 0.2, 0.5, 1.0)
+    ]
+    assert [len(chosen) for chosen in shares] == [5, 10, 25, 50]
+    assert all(small < large for small, large in pairwise(shares))
+
+
+def test_so_many_clients() -> None:
+    counted = plan(effect("poisoning", num_clients=7), num_clients=20)
+    assert clients_of(counted) == clients_of(plan(effect("poisoning", clients=0.35), num_clients=20))
+    assert len(clients_of(counted)) == 7
+
+
+def test_draws_prefer_no_client_and_depend_on_the_seed() -> None:
+    num_seeds = 400
+    counts = np.zeros(10)
+    for seed in range(num_seeds):
+        counts[clients_of(plan(effect("poisoning", clients=0.3), num_clients=10, rows_each=1, seed=seed))] += 1
+    # Each client is chosen with probability 0.3: a binomial count.
+    assert counts == pytest.approx(num_seeds * 0.3, abs=5 * np.sqrt(num_seeds * 0.3 * 0.7))
+
+
+def test_another_effect_changes_neither_who_is_chosen_nor_how_much() -> None:
+    flips = {"kind": "label_flip", "clients": 0.3, "alpha": 2, "beta": 5}
+    alone = plan(flips, num_clients=40)
+    behind = plan(effect("poisoning", clients=0.5), effect("dropout", clients=0.2), flips, num_clients=40)
+    assert behind.facts["effects"][2] == alone.facts["effects"][0]
+
+
+def test_two_effects_of_a_kind_choose_independently() -> None:
+    result = plan(effect("poisoning", clients=0.5), effect("poisoning", clients=0.5), num_clients=40)
+    assert clients_of(result, 0) != clients_of(result, 1)
+
+
+def test_who_holds_no_row_is_not_affected() -> None:
+    for kind in ON_DATA:
+        assert plan(effect(kind, clients="all"), sizes=[20, 0, 20]).affected_clients == (0, 2), kind
+
+
+@pytest.mark.parametrize(
+    "nothing",
+    [
+        {"kind": "feature_noise", "std": 0},
+        {"kind": "label_flip", "rate": 0},
+        {"kind": "feature_drop", "share": 0},
+        {"kind": "concept_shift", "permutation": [0, 1, 2]},
+    ],
+    ids=lambda given: given["kind"],
+)
+def test_an_effect_of_no_strength_affects_nobody_but_keeps_later_random_numbers(nothing: dict[str, Any]) -> None:
+    result = plan({**nothing, "clients": [1]}, effect("feature_noise", clients=[2]))
+    assert result.affected_clients == (2,)
+    # A client's random numbers go by place, so a study from strength zero upwards varies nothing else.
+    assert len(plan(nothing, effect("label_flip")).transforms[2]) == 2
+
+
+# How strong it is.
+
+
+def test_noise_is_in_units_of_the_standardised_feature() -> None:
+    result = plan({"kind": "feature_noise", "mean": 1, "std": 0.5}, feature_unit=0.25)
+    assert result.transforms[2] == (FeatureNoise(0.25, 0.125),)
+
+
+@given(st.floats(0, 1), st.lists(st.integers(0, 60), min_size=1, max_size=5))
+def test_flips_are_as_many_as_recorded(rate: float, sizes: list[int]) -> None:
+    result = plan({"kind": "label_flip", "rate": rate, "clients": "all"}, sizes=sizes)
+    (record,) = result.facts["effects"]
+    assert record["flipped_rows"] == [round(rate * size) for size in sizes]
+    assert record["rates"] == [rate] * len(sizes)
+    assert result.affected_clients == tuple(k for k, flipped in enumerate(record["flipped_rows"]) if flipped)
+
+
+@pytest.mark.parametrize(("alpha", "beta"), [(5, 95), (2, 2), (25, 75)])
+def test_rates_are_beta_distributed(alpha: float, beta: float) -> None:
+    num_clients = 4000
+    result = plan(
+        {"kind": "label_flip", "alpha": alpha, "beta": beta, "clients": "all"}, num_clients=num_clients, rows_each=1
+    )
+    rates = np.array(result.facts["effects"][0]["rates"])
+    assert [result.transforms[client] for client in range(3)] == [(RandomLabelFlip(float(r)),) for r in rates[:3]]
+    mean = alpha / (alpha + beta)
+    variance = mean * (1 - mean) / (alpha + beta + 1)
+    assert ((rates >= 0) & (rates <= 1)).all()
+    assert rates.mean() == pytest.approx(mean, abs=5 * np.sqrt(variance / num_clients))
+    # A variance estimate's relative standard error is √((κ − 1)/n); a Beta kurtosis κ here is below 4.
+    assert rates.var() == pytest.approx(variance, rel=5 * np.sqrt(3 / num_clients))
+
+
+def test_a_client_s_rate_does_not_depend_on_who_else_is_affected() -> None:
+    rates = {"kind": "label_flip", "alpha": 2, "beta": 5}
+    everyone = plan({**rates, "clients": "all"}).facts["effects"][0]["rates"]
+    assert plan({**rates, "clients": [1, 3]}).facts["effects"][0]["rates"] == [everyone[1], everyone[3]]
+    assert plan({**rates, "clients": "all"}, seed=1).facts["effects"][0]["rates"] != everyone
+
+
+@given(st.integers(2, 20), st.floats(0, 1, exclude_min=True), st.integers(0, 100))
+def test_a_drawn_permutation_is_one_cycle_through_the_classes_that_take_part(
+    num_classes: int, share: float, seed: int
+) -> None:
+    result = plan({"kind": "concept_shift", "share": share}, num_classes=num_classes, rows_each=40, seed=seed)
+    ((names,),) = [result.transforms[2]]
+    assert isinstance(names, RenameLabels)
+    assert sorted(names.names) == list(range(num_classes))
+    moved = [old for old, new in enumerate(names.names) if old != new]
+    assert len(moved) == max(2, round(share * num_classes))
+    met, place = 0, moved[0]
+    while met == 0 or place != moved[0]:
+        met, place = met + 1, names.names[place]
+    assert met == len(moved)
+
+
+def test_a_group_shares_its_permutation_and_others_have_their_own() -> None:
+    federation = {"num_clients": 12, "num_classes": 10}
+    shared = plan(effect("concept_shift", clients="all"), **federation)
+    own = plan(effect("concept_shift", clients="all", shared=False), **federation)
+    assert len(set(shared.transforms.values())) == 1
+    assert len(shared.facts["effects"][0]["permutations"]) == 1
+    # 9! cycles of ten classes: twelve drawn ones differ but for one chance in 5,000.
+    assert len(set(own.transforms.values())) == 12
+    assert own.facts["effects"][0]["permutations"] == [list(own.transforms[k][0].names) for k in range(12)]
+
+
+def test_two_groups_are_two_effects() -> None:
+    result = plan(
+        effect("concept_shift", clients=[0, 1]), effect("concept_shift", clients=[2, 3]), num_classes=10, rows_each=20
+    )
+    assert result.transforms[0] == result.transforms[1] != result.transforms[2] == result.transforms[3]
+
+
+def test_concept_shift_affects_who_holds_a_class_that_moved() -> None:
+    # Client 0 holds class 0 alone, clients 1 and 2 the others.
+    labels = np.repeat([0, 1, 2], 10)
+    base = request(num_clients=3, rows_each=10)
+    own = EffectRequest(base.partition, labels, 3, (6,), seed=0)
+    result = stack_effects(parse_effects({"kind": "concept_shift", "clients": "all", "permutation": [0, 2, 1]}), own)
+    assert result.affected_clients == (1, 2)
+    assert result.facts["effects"][0]["moved_rows"] == [0, 10, 10]
+
+
+def test_latency_by_client_and_by_row() -> None:
+    times = {"kind": "latency", "shift_seconds": 1, "mean_seconds": 10, "clients": "all"}
+    assert plan(times, sizes=[5, 20]).latency == {0: (1, 10), 1: (1, 10)}
+    assert plan({**times, "per_row": True}, sizes=[5, 20]).latency == {0: (5, 50), 1: (20, 200)}
+
+
+# Beside the published scenarios, and on tokens.
+
+
+@pytest.mark.parametrize(
+    ("published", "kind", "keys"),
+    [
+        ("noisy_labels", "label_flip", {"rate": 0.3}),
+        ("label_poisoning", "poisoning", {}),
+        ("corrupted_client", "corrupted", {}),
+    ],
+)
+def test_the_published_one_client_scenarios_are_effects(published: str, kind: str, keys: dict[str, Any]) -> None:
+    labels = np.arange(80, dtype=np.int64) % 2
+    scenario = SCENARIOS[published](ScenarioRequest(labels, 2, 4, np.random.default_rng(0), feature_unit=0.5))
+    stacked = stack_effects(
+        parse_effects({"kind": kind, **keys}), EffectRequest(scenario.partition, labels, 2, (6,), 0, feature_unit=0.5)
+    )
+    assert stacked.transforms == scenario.transforms
+    assert stacked.affected_clients == scenario.affected_clients
+
+
+@pytest.mark.parametrize("kind", ["feature_noise", "corrupted"])
+def test_noise_on_tokens_is_refused(kind: str) -> None:
+    with pytest.raises(ConfigurationError, match=rf"^federation\.scenario\.0\.kind must not be {kind} for tokens"):
+        plan(effect(kind), data_kind="tokens")
+    for measured in ("table", "image", "embedding"):
+        assert plan(effect(kind), data_kind=measured).affected_clients == (2,)
+
+
+@pytest.mark.parametrize("scenario", ["feature_skew", "corrupted_client"])
+def test_published_noise_on_tokens_is_refused(scenario: str) -> None:
+    labels = np.arange(80, dtype=np.int64) % 2
+    tokens = ScenarioRequest(labels, 2, 4, np.random.default_rng(0), data_kind="tokens")
+    with pytest.raises(ConfigurationError, match=rf"^federation\.scenario={scenario} must .* got tokens"):
+        SCENARIOS[scenario](tokens)
+
+
+def test_tokens_are_dropped_to_padding_and_have_no_mean() -> None:
+    tokens = np.arange(1, 61, dtype=np.float32).reshape(10, 6)
+    (drop,) = plan(effect("feature_drop"), data_kind="tokens").transforms[2]
+    kept, _ = drop(tokens, np.zeros(10, np.int64), 3, np.random.default_rng(0))
+    assert (kept == 0).all(axis=0).sum() == 3
+    assert ((kept == 0) | (kept == tokens)).all()
+    with pytest.raises(ConfigurationError, match=r"^federation\.scenario\.0\.value must be zero for tokens"):
+        plan(effect("feature_drop", value="mean"), data_kind="tokens")
+
+
+def test_all_that_does_not_fit_the_federation_is_told_at_once() -> None:
+    with pytest.raises(ConfigurationError) as caught:
+        plan(
+            effect("poisoning", clients=[1, 4, 7]),
+            effect("dropout", num_clients=5),
+            {"kind": "concept_shift", "permutation": [1, 0]},
+            effect("feature_noise"),
+            data_kind="tokens",
+        )
+    starts = (
+        "federation.scenario.0.clients must be below the number of clients, 4, got 4, 7",
+        "federation.scenario.1.num_clients must be at most the number of clients, 4, got 5",
+        "federation.scenario.2.permutation must have one entry for each of the 3 classes, got 2",
+        "federation.scenario.3.kind must not be feature_noise",
+    )
+    for fault, start in zip(caught.value.faults, starts, strict=True):
+        assert fault.startswith(start)
