@@ -6,10 +6,19 @@ by processes that need no Flower, such as the command line's help.
 
 from detectors.detection_config import DetectionConfig
 from detectors.queries import CLIENT_QUERIES
-from detectors.report import ClientFacts, Finding, HeterogeneityReport, ReportedMetrics
+from detectors.report import (
+    CalibratedFinding,
+    ClientEvidence,
+    ClientFacts,
+    Finding,
+    HeterogeneityReport,
+    ReportedMetrics,
+)
 
 __all__ = [
     "CLIENT_QUERIES",
+    "CalibratedFinding",
+    "ClientEvidence",
     "ClientFacts",
     "DetectionConfig",
     "Finding",

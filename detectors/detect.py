@@ -10,9 +10,12 @@ detection takes four exchanges, for any number of clients and of repetitions:
 | exchange | features                       | models                           |
 | -------- | ------------------------------ | -------------------------------- |
 | 1        | label counts                   |                                  |
-| 2        | moments of the first clients   | round 1 of every repetition      |
-| 3        | moments of the others          | round 2 of every repetition      |
-| 4        | centroids and histograms       | mean outputs of one average      |
+| 2        | sums of the first clients      | round 1 of every repetition      |
+| 3        | sums of the others             | round 2 of every repetition      |
+| 4        | centroids, histograms, others  | mean outputs of one average      |
+
+Sums are moments over all rows and class by class; the others are how labels agree and how unlike rows are. The
+published rules and the calibrated ones (`detectors.calibration`) decide on the same answers.
 
 More rounds take an exchange each, and so does what exceeds the limits on how much of the clients' answers the server
 holds at a time (`feature_exchanges.BLOCK_BYTES`, `outliers.GROUP_BYTES`).
@@ -29,6 +32,10 @@ import numpy.typing as npt
 from flwr.serverapp import Grid
 
 from detectors import metrics
+from detectors.agreement_tests import ClientTest
+from detectors.calibrated_label_skew import decide_label_skew_calibrated
+from detectors.calibrated_outliers import decide_outliers_calibrated, model_test, why_models_differ
+from detectors.calibration import detector_rate
 from detectors.conversation import Conversation, hold_together, timed
 from detectors.detection_config import DetectionConfig
 from detectors.feature_exchanges import FeatureMeasurement, measure_features
@@ -39,11 +46,13 @@ from detectors.label_skew import NAME as LABEL_SKEW
 from detectors.mean_outputs import measure_output_divergence
 from detectors.outliers import NAME as OUTLIERS
 from detectors.outliers import Comparison, InitialVectors, decide_outliers, train_and_compare
-from detectors.report import ClientFacts, Finding, HeterogeneityReport, ReportedMetrics
+from detectors.privacy import PRIVATE_COUNTS, PrivacyTerms, check_library, plausible_counts
+from detectors.private_features import measure_private_features
+from detectors.report import CalibratedFinding, ClientFacts, Finding, HeterogeneityReport, ReportedMetrics
 from engine.errors import DataError
 from engine.exchange import Query
 from engine.messages import QueryAnswers
-from engine.seeds import stream
+from engine.seeds import integer, stream
 from engine.training_config import LocalTraining
 
 Counts = Mapping[int, npt.NDArray[np.integer]]
@@ -55,6 +64,7 @@ def detect(
     training: LocalTraining,
     settings: DetectionConfig,
     seed: int,
+    holds_rows: bool = True,
 ) -> HeterogeneityReport:
     """Measure how the clients' data differ.
 
@@ -64,6 +74,7 @@ def detect(
         training: Local training of the outlier detector's rounds.
         settings: Thresholds and sizes.
         seed: Of initial models, batches and samples.
+        holds_rows: Whether clients hold labelled rows. If not, only their models are compared.
 
     Raises:
         DataError: If no client answers.
@@ -71,20 +82,36 @@ def detect(
     from threadpoolctl import threadpool_limits
 
     timings: dict[str, float] = {}
+    if not holds_rows:
+        return _detect_by_models(grid, initial_vectors, training, settings, seed)
     with threadpool_limits(limits=1):  # sums over several threads differ in their last bits
-        labels: QueryAnswers = hold_together(grid, {LABEL_SKEW: ask_label_counts()}, timings)[LABEL_SKEW]
+        terms = _privacy_terms(settings, seed)
+        labels: QueryAnswers = hold_together(grid, {LABEL_SKEW: ask_label_counts(terms)}, timings)[LABEL_SKEW]
         with timed(timings, LABEL_SKEW):
-            counts = _label_counts(labels)
+            counts = _label_counts(labels, noisy=terms is not None)
             label_skew = decide_label_skew(counts, settings.label_threshold)
+            rate = detector_rate(settings.false_alarm_rate)
+            calibrated_labels = decide_label_skew_calibrated(
+                counts, rate, settings.label_effect, seed, terms.counts_scale if terms else 0.0
+            )
         clients = tuple(counts)
         paired = _sample(clients, settings.max_pairwise_clients, seed)
+        alike = not calibrated_labels.detected
         conversations: dict[str, Conversation[Any]] = {
-            FEATURE_SKEW: measure_features(clients, paired, settings),
+            FEATURE_SKEW: measure_private_features(clients, settings, terms, alike)
+            if terms
+            else measure_features(clients, paired, settings, alike),
             OUTLIERS: _measure_models(clients, paired, initial_vectors, training, settings, seed),
         }
         results = hold_together(grid, conversations, timings)
         features: FeatureMeasurement = results[FEATURE_SKEW]
         models: _ModelMeasurement = results[OUTLIERS]
+        with timed(timings, OUTLIERS):
+            skews = (calibrated_labels, features.calibrated)
+            explained = why_models_differ([int(own.sum()) for own in counts.values()], skews)
+            if terms is not None and explained is None:
+                explained = "noise may hide skew that would be the reason"
+            calibrated_outliers = _calibrated_outliers(features.agreement, models.comparisons, explained, settings)
         with timed(timings, "metrics"):
             reported = _metrics(counts, paired, features.distances, models)
     return HeterogeneityReport(
@@ -98,9 +125,53 @@ def detect(
         label_skew=label_skew,
         feature_skew=features.finding,
         outliers=models.finding,
+        calibrated=(calibrated_labels, features.calibrated, calibrated_outliers),
         metrics=reported,
-        notes=(*features.notes, *_sampling_notes(len(clients), settings)),
+        notes=(*features.notes, *_sampling_notes(len(clients), settings), *_privacy_notes(terms)),
         timings=timings,
+    )
+
+
+def _detect_by_models(
+    grid: Grid, initial_vectors: InitialVectors, training: LocalTraining, settings: DetectionConfig, seed: int
+) -> HeterogeneityReport:
+    """Return the report on clients that play episodes: they have neither labels nor features, but models."""
+    timings: dict[str, float] = {}
+    clients = tuple(range(len(list(grid.get_node_ids()))))
+    comparing = {OUTLIERS: train_and_compare(clients, initial_vectors, training, settings, seed)}
+    comparisons = hold_together(grid, comparing, timings)[OUTLIERS]
+    usable = tuple(comparison for comparison in comparisons if comparison is not None)
+    without = "not measured; clients that play episodes hold no labelled rows."
+    return HeterogeneityReport(
+        seed=seed,
+        settings=settings,
+        num_clients=len(clients),
+        num_classes=0,
+        num_features=None,
+        clients=(),
+        label_skew=Finding.unmeasured(LABEL_SKEW, settings.label_threshold, f"Label skew: {without}"),
+        feature_skew=Finding.unmeasured(FEATURE_SKEW, settings.feature_threshold, f"Feature skew: {without}"),
+        outliers=decide_outliers(comparisons, settings),
+        calibrated=(_calibrated_outliers((), usable, None, settings),),
+        metrics=ReportedMetrics(
+            model_distances=_client_means([comparison.distances for comparison in usable]),
+            distances_from_average=_client_means([comparison.from_average for comparison in usable]),
+        ),
+        notes=("The clients' models were compared; labels and features have no meaning where episodes are played.",),
+        timings=timings,
+    )
+
+
+def _calibrated_outliers(
+    labels: Sequence[ClientTest], comparisons: Sequence[Comparison], explained: str | None, settings: DetectionConfig
+) -> CalibratedFinding:
+    return decide_outliers_calibrated(
+        labels,
+        model_test(comparisons),
+        explained,
+        detector_rate(settings.false_alarm_rate),
+        settings.disagreement_effect,
+        settings.distance_effect,
     )
 
 
@@ -125,22 +196,51 @@ def _measure_models(
     comparisons = yield from train_and_compare(clients, initial_vectors, training, settings, seed)
     usable = tuple(comparison for comparison in comparisons if comparison is not None)
     divergence = None
-    if usable:
+    if usable and settings.epsilon is None:
         divergence = yield from measure_output_divergence(paired, usable[0].average)
     return _ModelMeasurement(decide_outliers(comparisons, settings), usable, divergence)
 
 
-def ask_label_counts() -> Conversation[QueryAnswers]:
-    """Ask every client for its label counts."""
-    (answers,), _ = yield [Query(LABEL_COUNTS)], []
+def _privacy_terms(settings: DetectionConfig, seed: int) -> PrivacyTerms | None:
+    """Return how much noise clients add, or None.
+
+    Raises:
+        ConfigurationError: If the library that gives noise its scale is not installed.
+    """
+    if settings.epsilon is None:
+        return None
+    check_library()
+    noise_seed = integer(seed, "privacy-noise")
+    return PrivacyTerms(settings.epsilon, settings.delta, settings.clip, settings.noise, noise_seed)
+
+
+def _privacy_notes(terms: PrivacyTerms | None) -> list[str]:
+    if terms is None:
+        return []
+    note = (
+        f"Label counts and feature sums hold noise of epsilon {terms.epsilon:g} and delta {terms.delta:g}; numbers of "
+        "rows and the models that were compared hold none."
+    )
+    if terms.source == "secure":
+        return [note]
+    return [note, "The noise was drawn from the seed, which shows its effect and protects nobody."]
+
+
+def ask_label_counts(terms: PrivacyTerms | None = None) -> Conversation[QueryAnswers]:
+    """Ask every client for its label counts, with noise if there are terms for it."""
+    query = Query(LABEL_COUNTS) if terms is None else Query(PRIVATE_COUNTS, config=terms.config())
+    (answers,), _ = yield [query], []
     return answers
 
 
-def _label_counts(answers: QueryAnswers) -> Counts:
+def _label_counts(answers: QueryAnswers, noisy: bool) -> Counts:
     if not answers.arrays:
         reasons = sorted(set(answers.refused.values())) or ["there are no clients"]
         raise DataError(f"at least one client must answer; of {len(answers.refused)} none did: {reasons[0]}")
-    return {client: arrays["counts"].astype(np.int64) for client, arrays in answers.arrays.items()}
+    counts = {client: arrays["counts"].astype(np.int64) for client, arrays in answers.arrays.items()}
+    if not noisy:
+        return counts
+    return {client: plausible_counts(own, np.asarray(answers.num_examples[client])) for client, own in counts.items()}
 
 
 def _client_facts(client: int, counts: npt.NDArray[np.integer]) -> ClientFacts:

@@ -31,6 +31,34 @@ class DetectionConfig(BaseModel):
     histogram_bins: int = Field(default=32, ge=2, le=1024, description="equal bins of a feature's histogram")
     histogram_reach: float = Field(default=4.0, gt=0, description="standard deviations covered on either side")
 
+    false_alarm_rate: float = Field(
+        default=0.05,
+        ge=1e-3,
+        le=0.5,
+        description="of the calibrated rules: probability that a federation of like clients is called anything",
+    )
+    label_effect: float = Field(
+        default=0.1, ge=0, le=1, description="calibrated: part of a flagged client's rows of another class, at least"
+    )
+    feature_effect: float = Field(
+        default=0.25, ge=0, description="calibrated: shift of a flagged client's features in standard deviations"
+    )
+    disagreement_effect: float = Field(
+        default=0.2, gt=0, le=1, description="calibrated: part of a flagged client's labels that others contradict"
+    )
+    distance_effect: float = Field(
+        default=0.5, gt=0, description="calibrated: how much farther a flagged client's model is than the median one"
+    )
+
+    epsilon: float | None = Field(
+        default=None, gt=0, le=1000, description="of differentially private counts and sums; nothing adds no noise"
+    )
+    delta: float = Field(default=1e-6, gt=0, lt=1, description="of the private sums")
+    clip: float = Field(default=3.0, gt=0, description="features are clipped to plus or minus this for private sums")
+    noise: Literal["seeded", "secure"] = Field(
+        default="seeded", description="seeded noise can be repeated, and protects nobody; secure noise is OpenDP's"
+    )
+
     @model_validator(mode="after")
     def _flags_are_reachable(self) -> Self:
         if self.outlier_min_flags > self.outlier_repetitions:

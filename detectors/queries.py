@@ -2,16 +2,25 @@
 
 from __future__ import annotations
 
+from detectors.class_sums import CLASS_SUMS, class_sums
 from detectors.feature_histograms import FEATURE_HISTOGRAM, feature_histogram
 from detectors.feature_skew import FEATURE_CENTROID, FEATURE_MOMENTS, feature_centroid, feature_moments
+from detectors.label_agreement import LABEL_AGREEMENT, label_agreement
 from detectors.label_skew import LABEL_COUNTS, label_counts
 from detectors.mean_outputs import MEAN_OUTPUT, mean_output
+from detectors.privacy import PRIVATE_COUNTS, PRIVATE_SUMS, private_counts, private_sums
+from detectors.row_norms import ROW_NORMS, row_norms
 from engine.queries import QueryTable
 
 CLIENT_QUERIES: QueryTable = {
     LABEL_COUNTS: label_counts,
     FEATURE_MOMENTS: feature_moments,
+    CLASS_SUMS: class_sums,
     FEATURE_CENTROID: feature_centroid,
     FEATURE_HISTOGRAM: feature_histogram,
+    LABEL_AGREEMENT: label_agreement,
     MEAN_OUTPUT: mean_output,
+    PRIVATE_COUNTS: private_counts,
+    PRIVATE_SUMS: private_sums,
+    ROW_NORMS: row_norms,
 }

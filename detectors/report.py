@@ -15,6 +15,8 @@ from detectors.detection_config import DetectionConfig
 
 DetectorName = Literal["label_skew", "feature_skew", "outliers"]
 
+EvidenceSource = Literal["labels", "features", "models"]
+
 CLIENTS_NAMED = 12
 """A sentence names this many clients and counts the rest."""
 
@@ -57,6 +59,72 @@ class Finding(_Value):
         return cls(name=name, value=None, threshold=threshold, detected=False, sentence=sentence)
 
 
+class FeatureShift(_Value):
+    """How far a client's values of one feature are from the others', rows of the same class compared.
+
+    Attributes:
+        feature: Its position among the features.
+        shift: In standard deviations of the feature within a class.
+    """
+
+    feature: int
+    shift: float
+
+
+class ClientEvidence(_Value):
+    """What a calibrated decision has on one client.
+
+    Attributes:
+        source: What was compared: the client's labels, its features class by class, or its models.
+        p_value: Probability of as much if clients are alike, corrected over clients, in `[0, 1]`.
+        effect: How much the client differs, in the unit that the detector's module gives for the source; 0 or less is
+            no more than chance has it.
+        flagged: Whether both suffice.
+        classes: Classes by which a flagged client differs most, the largest difference first.
+        features: Features by which it differs most, likewise.
+    """
+
+    source: EvidenceSource
+    p_value: float
+    effect: float
+    flagged: bool
+    classes: tuple[int, ...] = ()
+    features: tuple[FeatureShift, ...] = ()
+
+
+class CalibratedFinding(_Value):
+    """What one detector found by a test of known false-alarm rate.
+
+    Attributes:
+        name: The detector.
+        rule: How the decision was made.
+        rate: Probability that the detector flags anyone in a federation of like clients.
+        method: The tests; empty if there was none.
+        p_value: Of the client that stands out most; None if it could not be measured.
+        effect: Of the same client.
+        detected: Whether anyone is flagged.
+        flagged_clients: Ascending.
+        clients: Evidence on each client that was measured.
+        sentence: The finding for people.
+    """
+
+    name: DetectorName
+    rule: Literal["calibrated"] = "calibrated"
+    rate: float
+    method: str = ""
+    p_value: float | None = None
+    effect: float | None = None
+    detected: bool = False
+    flagged_clients: tuple[int, ...] = ()
+    clients: dict[int, ClientEvidence] = Field(default_factory=dict)
+    sentence: str
+
+    @property
+    def measured(self) -> bool:
+        """Whether there is a p-value; if not, `detected` is False and means nothing."""
+        return self.p_value is not None
+
+
 class ClientFacts(_Value):
     """What is known of one client that answered.
 
@@ -90,11 +158,11 @@ class ReportedMetrics(_Value):
         distances_from_average: Distance from the aggregated model, likewise: a rejected measure, for comparison.
     """
 
-    quantity_ratio: float
-    quantity_variation: float
-    quantity_gini: float
-    entropy_spread: float
-    entropy_spread_normalised: float
+    quantity_ratio: float | None = None
+    quantity_variation: float | None = None
+    quantity_gini: float | None = None
+    entropy_spread: float | None = None
+    entropy_spread_normalised: float | None = None
     label_hellinger: float | None = None
     feature_hellinger: float | None = None
     feature_wasserstein: float | None = None
@@ -117,6 +185,7 @@ class HeterogeneityReport(_Value):
         label_skew: Finding on labels.
         feature_skew: Finding on features.
         outliers: Finding on models.
+        calibrated: The same three questions answered at a known false-alarm rate; empty in reports of earlier versions.
         metrics: Reported beside.
         notes: What a reader must know of how it was measured: samples, projections, missing answers.
         timings: Seconds of waiting for `clients`, and of the server's own work by detector; the only part that differs
@@ -133,6 +202,7 @@ class HeterogeneityReport(_Value):
     label_skew: Finding
     feature_skew: Finding
     outliers: Finding
+    calibrated: tuple[CalibratedFinding, ...] = ()
     metrics: ReportedMetrics
     notes: tuple[str, ...] = ()
     timings: dict[str, float] = Field(default_factory=dict)
@@ -141,6 +211,10 @@ class HeterogeneityReport(_Value):
     def findings(self) -> tuple[Finding, ...]:
         """All findings, in the order in which they are told."""
         return (self.label_skew, self.feature_skew, self.outliers)
+
+    def calibrated_finding(self, name: DetectorName) -> CalibratedFinding | None:
+        """Return the calibrated finding of a detector, or None where the report has none."""
+        return next((finding for finding in self.calibrated if finding.name == name), None)
 
     def without_timings(self) -> HeterogeneityReport:
         """Return the report without timings, equal for equal data and seed."""

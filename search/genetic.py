@@ -22,21 +22,19 @@ parent has outside the space.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-from engine.errors import ConfigurationError
 from engine.seeds import stream
-from search.searcher import Evaluation, Searcher, ranking
+from search.generational import POPULATION, GenerationalSearcher
+from search.searcher import Evaluation, ranking
 from strategies import ChoiceRange, FedAvgSpec, IntegerRange, Range, SearchSpace, StrategySpec, Value
 
-POPULATION = 4
 NUM_PARENTS = 2
 REAL_STEP = 0.1
 INTEGER_STEP = 1
 MUTATION_DRAWS = 100
-RANDOM_DRAWS = 1000
 
 
 def mutate(
@@ -69,7 +67,7 @@ def mutate(
     return space.recompose(spec, moved)
 
 
-class GeneticSearcher(Searcher):
+class GeneticSearcher(GenerationalSearcher):
     """Random generation, then mutants of the two best.
 
     Args:
@@ -95,51 +93,24 @@ class GeneticSearcher(Searcher):
         real_step: float = REAL_STEP,
         integer_step: int = INTEGER_STEP,
     ) -> None:
-        super().__init__(space, seed, references)
         faults = []
-        if population < 1:
-            faults.append(f"population must be at least 1, got {population}")
         if not 0 <= mutation_rate <= 1:
             faults.append(f"mutation_rate must be in [0, 1], got {mutation_rate}")
         if not 0 < real_step <= 1:
             faults.append(f"real_step must be in (0, 1], got {real_step}")
         if integer_step < 1:
             faults.append(f"integer_step must be at least 1, got {integer_step}")
-        if faults:
-            raise ConfigurationError(faults)
-        self.population = population
+        super().__init__(space, seed, references, population, faults)
         self.mutation_rate = mutation_rate
         self.real_step = real_step
         self.integer_step = integer_step
 
-    def ask(self, num_proposals: int) -> list[StrategySpec]:
-        """Return what is left of the present generation, at most `num_proposals`; none if the space is used up.
-
-        A space with fewer configurations than the budget is searched through and no further; it counts as used up when
-        a thousand draws bring nothing new.
-        """
-        told = self.archive.searched
-        generation, num_begun = divmod(len(told), self.population)
-        earlier, begun = told[: len(told) - num_begun], told[len(told) - num_begun :]
-        begun_digests = {self.space.digest(evaluation.spec) for evaluation in begun}
-        proposals = [
-            spec for spec in self._generation(generation, earlier) if self.space.digest(spec) not in begun_digests
-        ]
-        return proposals[: min(num_proposals, self.population - num_begun)]
-
-    def _generation(self, generation: int, earlier: Sequence[Evaluation]) -> list[StrategySpec]:
-        """Return all proposals of a generation, given the results of those before it."""
-        generator = stream(self.seed, "genetic search", generation)
+    def propose(self, number: int, earlier: Sequence[Evaluation], taken: set[str]) -> Iterator[StrategySpec]:
+        """Yield children of the best of the generations before it."""
+        generator = stream(self.seed, "genetic search", number)
         parents = [evaluation.spec for evaluation in ranking(earlier, self.space)[:NUM_PARENTS]]
-        taken = {self.space.digest(evaluation.spec) for evaluation in earlier} | self.archive.reference_digests
-        proposals: list[StrategySpec] = []
-        for _ in range(self.population):
-            child = self._child(parents, taken, generator)
-            if child is None:
-                break
-            taken.add(self.space.digest(child))
-            proposals.append(child)
-        return proposals
+        while (child := self._child(parents, taken, generator)) is not None:
+            yield child
 
     def _child(
         self, parents: Sequence[StrategySpec], taken: set[str], generator: np.random.Generator
@@ -150,11 +121,7 @@ class GeneticSearcher(Searcher):
             for parent in (*parents[first:], *parents[:first]):
                 if child := self._mutant(parent, taken, generator):
                     return child
-        for _ in range(RANDOM_DRAWS):
-            spec = self.space.random(generator)
-            if self.space.digest(spec) not in taken:
-                return spec
-        return None
+        return self.random_new(taken, generator)
 
     def _mutant(self, parent: StrategySpec, taken: set[str], generator: np.random.Generator) -> StrategySpec | None:
         """Return a new neighbour; None if the parent has no free parameter or its neighbours are taken."""

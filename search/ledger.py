@@ -2,6 +2,9 @@
 
 Trials are numbered in the order in which they are planned, so a study that was cut off plans the same trials again and
 finds those that finished.
+
+A trial of fewer rounds than the study's keeps its end as a checkpoint, from which a longer trial of the same
+configuration goes on. Such checkpoints stay until `release`; one that is lost costs time and changes no result.
 """
 
 from __future__ import annotations
@@ -11,7 +14,7 @@ import json
 import logging
 from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import Any, Literal
 
 from engine.strategy_contract import Cohort
 from engine.training_config import LocalTraining
@@ -59,6 +62,7 @@ class StudyFacts:
     backend: Literal["auto", "loop"] = "auto"
     round_timeout_seconds: float | None = None
     hanging_clients: Literal["drop", "fail"] = "drop"
+    deadline_seconds: float | None = None
     searcher: str = ""
     config_hash: str = ""
     config: str = ""
@@ -74,7 +78,8 @@ class Planned:
         strategy: What is tried.
         seed: Of split, model and batches.
         generation: Of the searcher, from 1; 0 outside the search.
-        learning_rate: The clients' step size, where it is not the study's.
+        learning_rate: The clients' step size, where it is neither the study's nor the strategy's.
+        num_rounds: Rounds from the start, fewer than the study's; None is all of them.
     """
 
     phase: str
@@ -82,6 +87,7 @@ class Planned:
     seed: int
     generation: int = 0
     learning_rate: float | None = None
+    num_rounds: int | None = None
 
 
 @dataclass(frozen=True)
@@ -118,6 +124,7 @@ class Ledger:
         self._events = events or StudyEvents()
         self._logged = {(record.trial, record.key): record for record in log.read(facts.config_hash)}
         self._next = 0
+        self._kept: dict[str, None] = {}
 
     def run(self, plans: Sequence[Planned]) -> list[TrialRecord]:
         """Bring a batch of trials to its end and return their records, in the order of the plans."""
@@ -129,7 +136,7 @@ class Ledger:
             logged = self._logged.get((first + position, spec.key))
             if logged is not None:
                 records[position] = logged
-                self._runner.forget(spec.key)  # in case the run ended between log and checkpoint
+                self._forget(spec)  # in case the run ended between log and checkpoint
         if self._events.on_plan is not None:
             self._events.on_plan(plans, len(records))
         for record in records.values():
@@ -141,7 +148,7 @@ class Ledger:
                 position = missing[index]
                 record = self._record(first + position, plans[position], specs[position], result)
                 self._log.append(record)
-                self._runner.forget(record.key)
+                self._forget(specs[position])
                 records[position] = record
                 self._tell(record, known=False)
         finally:
@@ -149,12 +156,25 @@ class Ledger:
                 results.close()  # ends the trials that still run, if one could not be logged
         return [records[position] for position in range(len(plans))]
 
+    def release(self) -> None:
+        """Remove the ends of short trials that nothing will go on from."""
+        for checkpoint in self._kept:
+            self._runner.forget(checkpoint)
+        self._kept.clear()
+
+    def _forget(self, spec: TrialSpec) -> None:
+        if spec.keep_state:
+            self._kept[spec.checkpoint] = None
+        else:
+            self._kept.pop(spec.checkpoint, None)
+            self._runner.forget(spec.checkpoint)
+
     def _tell(self, record: TrialRecord, known: bool) -> None:
         if self._events.on_record is not None:
             self._events.on_record(record, known)
 
     def _training(self, plan: Planned) -> LocalTraining:
-        training = self.facts.training
+        training = plan.strategy.local_training(self.facts.training)
         if plan.learning_rate is None:
             return training
         return training.model_copy(update={"learning_rate": plan.learning_rate})
@@ -166,7 +186,7 @@ class Ledger:
             key="",
             strategy=plan.strategy,
             seed=plan.seed,
-            num_rounds=facts.num_rounds,
+            num_rounds=facts.num_rounds if plan.num_rounds is None else plan.num_rounds,
             num_sampled=facts.cohort.num_sampled,
             training=self._training(plan),
             evaluate_on="validation" if facts.validation_fraction and not confirming else "test",
@@ -176,17 +196,23 @@ class Ledger:
             backend=facts.backend,
             round_timeout_seconds=facts.round_timeout_seconds,
             hanging_clients=facts.hanging_clients,
+            deadline_seconds=facts.deadline_seconds,
         )
-        return replace(spec, key=self._key(plan, spec))
+        whole = self._key(plan, spec)
+        if plan.num_rounds is None:
+            return replace(spec, key=whole)
+        return replace(spec, key=self._key(plan, spec, plan.num_rounds), state_key=whole, keep_state=True)
 
-    def _key(self, plan: Planned, spec: TrialSpec) -> str:
-        identity = {
+    def _key(self, plan: Planned, spec: TrialSpec, num_rounds: int | None = None) -> str:
+        identity: dict[str, Any] = {
             "config": self.facts.config_hash,
             "phase": plan.phase,
             "strategy": {"kind": plan.strategy.kind, **plan.strategy.parameters()},
             "seed": plan.seed,
             "learning_rate": spec.training.learning_rate,
         }
+        if num_rounds is not None:
+            identity["num_rounds"] = num_rounds
         return hashlib.sha256(json.dumps(identity, sort_keys=True).encode()).hexdigest()
 
     def _record(self, number: int, plan: Planned, spec: TrialSpec, result: TrialResult) -> TrialRecord:

@@ -6,6 +6,9 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from search.client_ranges import ClientRanges
+from search.racing_config import RacingConfig
+
 View = Literal["own", "clean"]
 
 
@@ -14,20 +17,39 @@ class SearchConfig(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    kind: Literal["genetic"] = Field(default="genetic", description="the searcher")
+    kind: Literal["genetic", "tpe", "gp", "cmaes", "random", "grid", "racing", "multishot_llm", "llm_genetic"] = Field(
+        default="genetic", description="the searcher"
+    )
     budget: int = Field(default=8, ge=1, le=10_000, description="trials, FedAvg as trial 0 not counted")
     generation_size: int = Field(default=4, ge=1, le=1000, description="trials evaluated at once")
     mutation_rate: float = Field(default=1.0, ge=0, le=1, description="share of children that are mutants")
+    grid_points: int = Field(
+        default=3,
+        ge=1,
+        le=1000,
+        description="of kind grid: values of a real parameter, at most as many of a whole number",
+    )
     ranges: Literal["default", "wide"] = Field(default="default", description="width of the parameters' ranges")
     strategies: tuple[str, ...] | None = Field(
         default=None, description="kinds to choose from; nothing means all that fit"
     )
     customs: tuple[dict[str, Any], ...] = Field(default=(), description="a user's own strategies with their ranges")
+    client_ranges: ClientRanges = Field(default_factory=ClientRanges)
+    racing: RacingConfig = Field(default_factory=RacingConfig)
+    warm_start: tuple[str, ...] = Field(
+        default=(), description="folders of earlier studies, whose best configurations are tried first"
+    )
     view: View = Field(default="own", description="test data as clients have them, or uncorrupted, for the fitness")
     validation_fraction: float = Field(
         default=0.0, ge=0, lt=0.9, description="share of training rows that scores the search instead of test rows"
     )
-    confirmation_seeds: int = Field(default=5, ge=0, le=1000, description="fresh seeds for winner and baselines")
+    confirmation_seeds: int = Field(
+        default=5, ge=0, le=1000, description="fresh seeds for winner and baselines, at most if they come in batches"
+    )
+    confirmation_top: int = Field(default=1, ge=1, le=100, description="best configurations that are confirmed")
+    confirmation_batch: int | None = Field(
+        default=None, ge=1, le=1000, description="fresh seeds until the next look; nothing means all at once"
+    )
     tuned_baseline: bool = Field(default=False, description="also FedAvg at its best client learning rate")
     tuning_factors: tuple[Annotated[float, Field(gt=0, le=1000)], ...] = Field(
         default=(0.25, 0.5, 2.0, 4.0), description="multiples of the learning rate tried for the tuned baseline"

@@ -12,6 +12,9 @@ order, and asking; a generation that was cut in the middle is completed with the
 **References** are configurations that a study evaluates outside the budget, FedAvg by default. They are never proposed,
 told or not, so that the budget buys as many *further* configurations. A reference that is told may be the best, but
 it is no parent: the archive that feeds later proposals holds what the budget paid for.
+
+**Rounds.** Most searchers train every configuration in full. One that does not says how long in `plan`, is told the
+result with its number of rounds, and may propose the configuration again for more: its training then goes on.
 """
 
 from __future__ import annotations
@@ -20,11 +23,24 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import ClassVar, Literal
 
 from strategies import FedAvgSpec, SearchSpace, StrategySpec
 
 FAILED_FITNESS = 0.0
+
+
+@dataclass(frozen=True)
+class Proposal:
+    """A configuration and how long to train it.
+
+    Attributes:
+        spec: The configuration.
+        num_rounds: Rounds from its start, those that it has been trained before included; None is a full training.
+    """
+
+    spec: StrategySpec
+    num_rounds: int | None = None
 
 
 @dataclass(frozen=True)
@@ -36,28 +52,34 @@ class Evaluation:
         fitness: Larger is better; 0 if the trial failed.
         status: Whether the trial went through.
         reason: Why it failed; None if it did not.
+        num_rounds: Rounds that were asked for; None is a full training.
     """
 
     spec: StrategySpec
     fitness: float
     status: Literal["completed", "failed"] = "completed"
     reason: str | None = None
+    num_rounds: int | None = None
 
     def __post_init__(self) -> None:
         assert math.isfinite(self.fitness), f"fitness must be finite, got {self.fitness}"
         assert self.status == "completed" or self.fitness == FAILED_FITNESS, "a failed trial has fitness 0"
 
     @classmethod
-    def failure(cls, spec: StrategySpec, reason: str) -> Evaluation:
+    def failure(cls, spec: StrategySpec, reason: str, num_rounds: int | None = None) -> Evaluation:
         """Return the evaluation of a trial that failed."""
-        return cls(spec, FAILED_FITNESS, "failed", reason)
+        return cls(spec, FAILED_FITNESS, "failed", reason, num_rounds)
+
+    def lasted_longer(self, other: Evaluation) -> bool:
+        """Whether it is of more rounds than another."""
+        return (self.num_rounds or math.inf) > (other.num_rounds or math.inf)
 
 
 class Archive:
     """Everything a searcher was told, each configuration once.
 
     A configuration that is told again, or a twin of one, changes nothing: under common random numbers a trial has one
-    result, so the log may be told twice.
+    result, so the log may be told twice. Only a longer training of it takes the place of a shorter one.
 
     Args:
         space: Gives the digests.
@@ -70,8 +92,10 @@ class Archive:
         self._by_digest: dict[str, Evaluation] = {}
 
     def add(self, evaluation: Evaluation) -> None:
-        """Keep an evaluation, unless its configuration is known."""
-        self._by_digest.setdefault(self._space.digest(evaluation.spec), evaluation)
+        """Keep an evaluation, unless its configuration is known from as long a training."""
+        digest = self._space.digest(evaluation.spec)
+        if digest not in self._by_digest or evaluation.lasted_longer(self._by_digest[digest]):
+            self._by_digest[digest] = evaluation
 
     @property
     def searched(self) -> tuple[Evaluation, ...]:
@@ -89,8 +113,9 @@ class Archive:
         return frozenset(self._by_digest) | self.reference_digests
 
     def best(self) -> Evaluation | None:
-        """Return the evaluation of largest fitness, a reference if it is no worse; None if nothing was told."""
-        ranked = ranking(self.references, self._space)[:1] + ranking(self.searched, self._space)[:1]
+        """Return the full training of largest fitness, a reference if it is no worse; None if none was told."""
+        whole = [[e for e in told if e.num_rounds is None] for told in (self.references, self.searched)]
+        ranked = [best for evaluations in whole for best in ranking(evaluations, self._space)[:1]]
         return max(ranked, key=lambda evaluation: evaluation.fitness, default=None)
 
 
@@ -110,7 +135,12 @@ class Searcher(ABC):
         space: Where to search.
         seed: Of the searcher's own random choices, >= 0.
         references: Configurations evaluated outside the budget, never proposed.
+
+    Attributes:
+        has_own_budget: Whether it ends by itself, so that the study's number of trials is no limit to it.
     """
+
+    has_own_budget: ClassVar[bool] = False
 
     def __init__(self, space: SearchSpace, seed: int, references: Sequence[StrategySpec] = (FedAvgSpec(),)) -> None:
         self.space = space
@@ -128,6 +158,10 @@ class Searcher(ABC):
             At most that many. Fewer if the searcher wants to be told before it goes on (a generation ends) or if hardly
             anything new is left in the space; none means that the search is over.
         """
+
+    def plan(self, num_proposals: int) -> list[Proposal]:
+        """Return what `ask` returns, with the rounds of each."""
+        return [Proposal(spec) for spec in self.ask(num_proposals)]
 
     def tell(self, evaluations: Sequence[Evaluation]) -> None:
         """Take in results, failed ones included; in the order of their trials when a log is told."""

@@ -2,6 +2,7 @@
 
 from strategies.adaptive import FedAdagradSpec, FedAdamSpec, FedYogiSpec
 from strategies.averaging import FedAvgMSpec, FedAvgSpec, FedProxSpec
+from strategies.client_parameters import given_values
 from strategies.columns import parameter_columns
 from strategies.custom import CustomSpec
 from strategies.fair import QFedAvgSpec
@@ -41,6 +42,7 @@ __all__ = [
     "StrategyRow",
     "StrategySpec",
     "Value",
+    "given_values",
     "parameter_columns",
     "parse_strategy",
     "space_of",

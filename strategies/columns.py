@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Literal, get_origin
+from typing import Any, Literal, get_args, get_origin
 
 from strategies.table import BUILT_IN
 
@@ -13,6 +13,8 @@ ColumnType = Literal["int", "float", "str"]
 def _column_type(annotation: Any) -> ColumnType:
     if get_origin(annotation) is Literal or annotation is str:
         return "str"
+    if type(None) in get_args(annotation):
+        (annotation,) = (kind for kind in get_args(annotation) if kind is not type(None))
     assert annotation in (int, float), f"no column type for {annotation}"
     return "int" if annotation is int else "float"
 

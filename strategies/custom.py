@@ -28,6 +28,7 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Discriminator, Field
 
 from engine.errors import StrategyError
 from engine.strategy_contract import Cohort, EngineNeeds
+from strategies.client_parameters import CLIENT_PARAMETERS
 from strategies.ranges import ChoiceRange, IntegerRange, Range, RealRange, Value
 from strategies.specification import RangeWidth, StrategySpec, node_counts
 
@@ -129,7 +130,7 @@ class CustomSpec(StrategySpec):
 
     def search_values(self) -> Mapping[str, Value]:
         """Return the present values of the searched arguments; those without one are left out."""
-        return {name: self.values[name] for name in self.ranges if name in self.values}
+        return {**{name: self.values[name] for name in self.ranges if name in self.values}, **self.client_values()}
 
     def search_range(
         self, name: str, cohort: Cohort, chosen: Mapping[str, Value], width: RangeWidth = "default"
@@ -139,8 +140,10 @@ class CustomSpec(StrategySpec):
         return self.ranges[name].to_range()
 
     def with_values(self, values: Mapping[str, Value]) -> Self:
-        """Return the specification with other arguments."""
-        return self.model_copy(update={"values": {**self.values, **values}})
+        """Return the specification with other arguments, or other parameters of the clients."""
+        of_clients = {name: values[name] for name in values if name in CLIENT_PARAMETERS and name not in self.ranges}
+        own = {name: value for name, value in values.items() if name not in of_clients}
+        return self.model_copy(update={"values": {**self.values, **own}, **of_clients})
 
     def faults(self, cohort: Cohort) -> list[str]:
         """Return why the strategy can't be built: it can't be imported, or does not take the arguments."""

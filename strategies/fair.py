@@ -7,6 +7,8 @@ With x the global model, y_i client i's model, F_i its loss of x before training
 - h_i = q F_i^(q−1) ‖L(x − y_i)‖² + L F_i^q
 - x ← x − Σ Δ_i / Σ h_i
 
+The client_learning_rate of Flower's class is the one that the clients train with.
+
 Twin: q = 0 gives Δ_i = L(x − y_i) and h_i = L, so x ← mean of the y_i, clients counting equally: FedAvg with uniform
 weights, in exact arithmetic; Flower's order of operations rounds differently and returns float64.
 
@@ -16,7 +18,6 @@ Reference:
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Annotated, ClassVar, Literal
 
 from flwr.serverapp import strategy as flower
@@ -33,7 +34,6 @@ class QFedAvgSpec(StrategySpec):
     """QFedAvg: clients whose loss is larger weigh more."""
 
     paper: ClassVar[str] = "Li et al. 2020, arXiv:1905.10497"
-    bound: ClassVar[Mapping[str, str]] = {"client_learning_rate": "the clients' learning rate"}
 
     kind: Literal["qfedavg"] = "qfedavg"
     q: Annotated[

@@ -11,6 +11,7 @@ from pydantic_core import ErrorDetails
 
 from engine.errors import StrategyError
 from engine.strategy_contract import Cohort
+from strategies.client_parameters import CLIENT_PARAMETERS
 from strategies.specification import Searched, StrategySpec
 from strategies.table import STRATEGIES, STRATEGY_ADAPTER
 
@@ -79,7 +80,8 @@ def _unknown_parameter(kind: str, name: str, value: Any) -> str:
     spec_class = STRATEGIES[kind]
     if name in spec_class.bound:
         return f"{name} of {kind} can't be set, got {value!r}; it is {spec_class.bound[name]}"
-    allowed = ", ".join(field for field in spec_class.model_fields if field != "kind") or "none"
+    own = [field for field in spec_class.model_fields if field not in ("kind", *CLIENT_PARAMETERS)]
+    allowed = ", ".join([*own, *CLIENT_PARAMETERS])
     return f"{name} is no parameter of {kind}, got {value!r}; its parameters are {allowed}"
 
 

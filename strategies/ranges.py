@@ -82,6 +82,10 @@ class RealRange:
             return self._settled(self.low * (self.high / self.low) ** place)
         return self._settled(self.low + place * (self.high - self.low))
 
+    def clamp(self, value: float) -> float:
+        """Return the member of the range next to `value`."""
+        return min(max(value, self.low), self.high)
+
     def draw(self, generator: np.random.Generator) -> float:
         """Draw a value, uniformly or log-uniformly."""
         return self.from_unit(float(generator.random()))

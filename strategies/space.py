@@ -3,6 +3,9 @@
 A strategy is drawn first, uniformly, then its parameters, uniformly or log-uniformly each. A range may depend on the
 clients sampled per round and on the parameters chosen before it, so values are always chosen in order: `compose` is the
 one place that walks them, whoever chooses.
+
+Where ranges are given for the clients' own parameters, they join those of every strategy, after its own. A client
+parameter at the study's own value is the same as one that is not set, so it has the same digest.
 """
 
 from __future__ import annotations
@@ -16,7 +19,7 @@ import numpy as np
 from engine.errors import StrategyError
 from engine.strategy_contract import Cohort
 from strategies.custom import CustomSpec
-from strategies.ranges import Range, Value
+from strategies.ranges import ChoiceRange, IntegerRange, Range, Value
 from strategies.specification import RangeWidth, StrategySpec
 from strategies.table import BUILT_IN_KINDS, STRATEGIES
 
@@ -69,12 +72,16 @@ class SearchSpace:
         width: Which ranges are used.
         members: One specification per strategy: a template, whose searched parameters are replaced.
         absent: Kinds that are impossible in this cohort, with the reason.
+        client_ranges: Of the clients' parameters that are searched, by their names in a specification.
+        given: What clients are told where a specification says nothing, likewise; what is not known is left out.
     """
 
     cohort: Cohort
     width: RangeWidth
     members: Mapping[str, StrategySpec]
     absent: Mapping[str, str] = field(default_factory=dict)
+    client_ranges: Mapping[str, Range] = field(default_factory=dict)
+    given: Mapping[str, Value] = field(default_factory=dict)
 
     @property
     def kinds(self) -> tuple[str, ...]:
@@ -90,7 +97,8 @@ class SearchSpace:
         """
         member = self.members[kind]
         given = dict(chosen or {})
-        return {name: member.search_range(name, self.cohort, given, self.width) for name in member.search_names()}
+        own = {name: member.search_range(name, self.cohort, given, self.width) for name in member.search_names()}
+        return {**own, **self.client_ranges}
 
     def compose(self, kind: str, choose: Choose) -> StrategySpec:
         """Return the specification of a strategy whose parameters are chosen one after the other."""
@@ -102,6 +110,8 @@ class SearchSpace:
         member = self.members[template.label]
         for name in member.search_names():
             chosen[name] = choose(name, member.search_range(name, self.cohort, chosen, self.width))
+        for name, parameter_range in self.client_ranges.items():
+            chosen[name] = choose(name, parameter_range)
         return template.with_values(chosen)
 
     def random(self, generator: np.random.Generator) -> StrategySpec:
@@ -113,13 +123,36 @@ class SearchSpace:
         """Return whether a specification could have been drawn, rounding apart."""
         member = self.members.get(spec.label)
         values = spec.search_values()
-        if member is None or set(values) != set(member.search_names()) or member.with_values(values) != spec:
+        names = {*member.search_names(), *self.client_ranges} if member else set()
+        if member is None or set(values) != names or member.with_values(values) != spec:
             return False
         return all(self.parameters_of(spec.label, values)[name].contains(value) for name, value in values.items())
 
+    def nearest(self, spec: StrategySpec) -> StrategySpec | None:
+        """Return the configuration of this space that is nearest to one from elsewhere, strategy and all.
+
+        Each value is moved into its range. What is not set is as the study gives it, or at the middle of its range;
+        what is not searched here is as in the space's own member.
+
+        Returns:
+            None if the strategy can't be chosen here.
+        """
+        if spec.label not in self.members:
+            return None
+        known = {**self.given, **spec.search_values()}
+        return self.compose(spec.label, lambda name, found: _moved_into(found, known.get(name)))
+
+    def default(self, kind: str) -> StrategySpec:
+        """Return a strategy at its documented defaults, which are moved into their ranges."""
+        spec = self.nearest(self.members[kind])
+        assert spec is not None
+        return spec
+
     def digest(self, spec: StrategySpec) -> str:
         """Return the digest of a specification in this cohort, the same for twins."""
-        return spec.digest(self.cohort)
+        values = spec.client_values()
+        unset = {name: None for name, value in values.items() if self.given.get(name) == value}
+        return (spec.model_copy(update=unset) if unset else spec).digest(self.cohort)
 
     def describe(self) -> list[StrategyRow]:
         """Return one row per strategy, those that are impossible here last."""
@@ -134,8 +167,9 @@ class SearchSpace:
         return {"oneOf": [self._schema(name, member) for name, member in self.members.items()]}
 
     def _row(self, name: str, member: StrategySpec) -> StrategyRow:
+        defaults = {**self.given, **member.search_values()}
         parameters = tuple(
-            ParameterRow(parameter, _meaning(member, parameter), found.text(), member.search_values().get(parameter))
+            ParameterRow(parameter, _meaning(member, parameter), found.text(), defaults.get(parameter))
             for parameter, found in self.parameters_of(name).items()
         )
         return StrategyRow(name, _summary(type(member)), member.paper, parameters)
@@ -156,9 +190,11 @@ class SearchSpace:
                 "properties": {"kind": {"const": member.kind}, **searched},
                 "required": ["kind", *searched],
             }
+        of_clients = {parameter: searched.pop(parameter) for parameter in self.client_ranges}
         fixed = {key: {"const": value} for key, value in member.values.items() if key not in searched}
         values = {"type": "object", "properties": {**fixed, **searched}, "required": [*fixed, *searched]}
         rest = {key: {"const": value} for key, value in member.parameters().items() if key not in ("path", "values")}
+        rest |= of_clients
         return schema | {
             "properties": {
                 "kind": {"const": member.kind},
@@ -175,6 +211,8 @@ def space_of(
     kinds: Sequence[str] | None = None,
     ranges: RangeWidth = "default",
     customs: Sequence[CustomSpec] = (),
+    client_ranges: Mapping[str, Range] | None = None,
+    given: Mapping[str, Value] | None = None,
 ) -> SearchSpace:
     """Return the search space of a cohort.
 
@@ -183,6 +221,8 @@ def space_of(
         kinds: Built-in strategies to choose from; None for all that are possible here.
         ranges: `"default"`, or `"wide"` for the broader ranges of published searches.
         customs: A user's own strategies, each with its ranges.
+        client_ranges: Of the clients' parameters that are searched, by their names in a specification.
+        given: What clients are told where a specification says nothing, likewise; at least the cohort's step size.
 
     Raises:
         StrategyError: If a kind is unknown or impossible in this cohort, if a user's strategy can't be used, or if
@@ -200,6 +240,11 @@ def space_of(
         faults += absent.values()
     for custom in customs:
         faults += custom.class_faults(cohort)
+        faults += [
+            f"{name} must be searched as an argument of {custom.path} or as a parameter of the clients, got both"
+            for name in custom.ranges
+            if name in (client_ranges or {})
+        ]
     paths = [custom.path for custom in customs]
     faults += [
         f"a user's strategy must be listed once, got {path} twice" for path in sorted({*paths}) if paths.count(path) > 1
@@ -212,7 +257,25 @@ def space_of(
         faults.append(f"a space must hold at least one strategy, got none; allowed are {', '.join(BUILT_IN_KINDS)}")
     if faults:
         raise StrategyError(faults)
-    return SearchSpace(cohort=cohort, width=ranges, members=members, absent=absent)
+    return SearchSpace(
+        cohort=cohort,
+        width=ranges,
+        members=members,
+        absent=absent,
+        client_ranges=client_ranges or {},
+        given={"client_learning_rate": cohort.client_learning_rate, **(given or {})},
+    )
+
+
+def _moved_into(parameter_range: Range, value: Value | None) -> Value:
+    """Return the value of a range that is nearest to another; its middle, or its first choice, where there is none."""
+    if isinstance(parameter_range, ChoiceRange):
+        return value if value is not None and parameter_range.contains(value) else parameter_range.choices[0]
+    if not isinstance(value, int | float):
+        return parameter_range.from_unit(0.5)
+    if isinstance(parameter_range, IntegerRange):
+        return parameter_range.clamp(round(value))
+    return parameter_range.clamp(float(value))
 
 
 def _summary(spec_class: type[StrategySpec]) -> str:

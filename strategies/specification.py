@@ -12,7 +12,7 @@ functions of the `Cohort`, and for them range and validity are the same thing.
 arithmetic, every sampled client answering. FedAvgM with server rate 1 and no momentum is FedAvg; among four clients
 every trimmed mean with a share below 1/4 is the uniform mean. Twins may differ in float32 rounding (another order of
 summation) and in what they do when clients fail. A search that evaluated both would spend a trial on nothing, so
-`canonical` and `digest` are those of the simplest twin.
+`canonical` and `digest` are those of the simplest twin. Twins tell their clients the same (`ClientParameters`).
 """
 
 from __future__ import annotations
@@ -24,12 +24,13 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self, TypedDict
 
-from pydantic import BaseModel, ConfigDict, GetJsonSchemaHandler
+from pydantic import ConfigDict, GetJsonSchemaHandler
 from pydantic_core import CoreSchema
 
 from engine.client_rule import ClientRule
 from engine.errors import StrategyError
 from engine.strategy_contract import Cohort, EngineNeeds
+from strategies.client_parameters import CLIENT_PARAMETERS, ClientParameters
 from strategies.ranges import Range, Value
 
 if TYPE_CHECKING:
@@ -99,7 +100,7 @@ def clients_text(num_clients: int) -> str:
     return f"{num_clients} client{'' if num_clients == 1 else 's'} a round"
 
 
-class StrategySpec(BaseModel, ABC):
+class StrategySpec(ClientParameters, ABC):
     """A strategy and its parameters: a validated, picklable value that satisfies `engine.strategy_contract`.
 
     Attributes:
@@ -121,8 +122,11 @@ class StrategySpec(BaseModel, ABC):
         return self.kind
 
     def parameters(self) -> Mapping[str, Any]:
-        """Return everything but the kind as JSON-able values; with the kind they make the same specification."""
-        return self.model_dump(mode="json", exclude={"kind"})
+        """Return everything but the kind as JSON-able values; with the kind they make the same specification.
+
+        What clients are told comes last, and only what is set.
+        """
+        return {**self.model_dump(mode="json", exclude={"kind", *CLIENT_PARAMETERS}), **self.client_values()}
 
     @abstractmethod
     def needs(self) -> EngineNeeds:
@@ -149,12 +153,15 @@ class StrategySpec(BaseModel, ABC):
     # What is searched.
 
     def search_names(self) -> tuple[str, ...]:
-        """Return the names of the searched parameters, in the order in which their ranges may depend on each other."""
+        """Return the names of its own searched parameters, in the order in which their ranges may depend on each other.
+
+        A space may search the clients' parameters as well.
+        """
         return tuple(_searched(type(self)))
 
     def search_values(self) -> Mapping[str, Value]:
-        """Return the present values of the searched parameters."""
-        return {name: getattr(self, name) for name in self.search_names()}
+        """Return the present values of the searched parameters, and of those of the clients that are set."""
+        return {**{name: getattr(self, name) for name in self.search_names()}, **self.client_values()}
 
     def search_range(
         self, name: str, cohort: Cohort, chosen: Mapping[str, Value], width: RangeWidth = "default"
@@ -207,16 +214,23 @@ class StrategySpec(BaseModel, ABC):
     # Twins.
 
     def twin(self, cohort: Cohort) -> StrategySpec:
-        """Return a simpler specification that gives the same model in a cohort that it fits, or itself."""
+        """Return a simpler specification that gives the same model in a cohort that it fits, or itself.
+
+        It speaks of the server alone; what clients are told may be left out.
+        """
         del cohort
         return self
 
     def simplest(self, cohort: Cohort) -> StrategySpec:
         """Return the simplest twin; the specification itself if it has none or does not fit the cohort."""
         spec: StrategySpec = self
-        while (simpler := spec.twin(cohort)) != spec and not spec.faults(cohort):
+        while (simpler := self._with_same_clients(spec.twin(cohort))) != spec and not spec.faults(cohort):
             spec = simpler
         return spec
+
+    def _with_same_clients(self, spec: StrategySpec) -> StrategySpec:
+        values = self.client_values()
+        return spec if spec.client_values() == values else spec.model_copy(update=dict(values))
 
     def canonical(self, cohort: Cohort) -> str:
         """Return the canonical JSON of the simplest twin: one text for all specifications that are the same here."""

@@ -68,6 +68,7 @@ def inputs(
     num_classes: int = 2,
     arrays: Mapping[str, np.ndarray] | None = None,
     config: Mapping[str, Any] | None = None,
+    min_release: int = 5,
 ) -> QueryInputs:
     """Return what a client query reads; its model is a softmax of a linear map, from the front of the vector."""
 
@@ -76,7 +77,7 @@ def inputs(
             weights = vector[: features.shape[1] * num_classes].reshape(features.shape[1], num_classes)
             yield softmax((features[:, :, None] * weights).sum(axis=1), axis=1).astype(np.float32)
 
-    return QueryInputs(data, num_classes, arrays or {}, config or {}, outputs)
+    return QueryInputs(data, num_classes, arrays or {}, config or {}, outputs, min_release)
 
 
 def federation(

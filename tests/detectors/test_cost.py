@@ -39,14 +39,14 @@ def test_nobody_is_asked_the_same_thing_twice() -> None:
         for kind, clients, config in grid.sent
         for client in clients
     ]
-    assert len(asked) == len(set(asked)) == 20 * (5 + 5 * 2)  # five queries, ten trainings
+    assert len(asked) == len(set(asked)) == 20 * (8 + 5 * 2)  # eight queries, ten trainings
 
 
 def test_limits_on_what_the_server_holds_cost_exchanges_and_change_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     """With room for the triangles of three clients and the models of one repetition."""
     whole, _ = detection(20)
-    triangle_bytes = 8 * 6 * 7 // 2
-    monkeypatch.setattr("detectors.feature_exchanges.BLOCK_BYTES", 3 * triangle_bytes)
+    triangle_bytes, class_bytes = 8 * 6 * 7 // 2, 2 * 8 * 6 * 2  # of two classes, sums and squares
+    monkeypatch.setattr("detectors.feature_exchanges.BLOCK_BYTES", 3 * (triangle_bytes + class_bytes))
     monkeypatch.setattr("detectors.outliers.GROUP_BYTES", 1)
     parts, grid = detection(20)
     assert parts.without_timings() == whole.without_timings()
@@ -63,6 +63,6 @@ def test_the_order_of_exchanges_hides_no_dependence() -> None:
     grid = RecordingGrid(federation(clients))
     report = detect(grid, grid.initial_vectors, LocalTraining(), DetectionConfig(), seed=0)
     asked = {config["function"]: clients for kind, clients, config in grid.sent if kind == "query"}
-    assert asked["feature_centroid"] == asked["feature_histogram"] == tuple(range(9))
+    assert asked["feature_centroid"] == asked["feature_histogram"] == asked["label_agreement"] == tuple(range(9))
     assert asked["mean_output"] == tuple(range(10))
     assert set(report.feature_skew.client_values) == set(range(9))

@@ -18,6 +18,7 @@ from tests.detectors.federations import SmallNet, federation, gaussian_clients, 
 
 NUM_FEATURES = 6
 GENERATOR = np.random.default_rng(0)
+PRIVATE = {"epsilon": 1.0, "delta": 1e-6, "clip": 3.0, "noise": "seeded", "noise_seed": 0}
 MESSAGES: dict[str, tuple[dict[str, np.ndarray], dict[str, Any]]] = {
     "label_counts": ({}, {}),
     "feature_moments": ({}, {"max_features": 100}),
@@ -26,6 +27,18 @@ MESSAGES: dict[str, tuple[dict[str, np.ndarray], dict[str, Any]]] = {
         {},
     ),
     "feature_histogram": ({"start": np.full(NUM_FEATURES, -2.0), "width": np.full(NUM_FEATURES, 0.25)}, {"bins": 16}),
+    "class_sums": ({}, {"max_features": 100}),
+    "label_agreement": (
+        {
+            "axes": GENERATOR.normal(size=(NUM_FEATURES, 1)),
+            "sums": np.array([[-50.0], [50.0]]),
+            "counts": np.array([600, 600]),
+        },
+        {"included": True},
+    ),
+    "private_counts": ({}, PRIVATE),
+    "private_sums": ({}, PRIVATE),
+    "row_norms": ({"per_deviation": np.ones(NUM_FEATURES)}, {"by_class": True}),
     "mean_output": ({"model": GENERATOR.normal(size=SmallNet(NUM_FEATURES, 2).num_parameters)}, {}),
 }
 

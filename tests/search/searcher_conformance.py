@@ -1,15 +1,30 @@
-"""Laws that every searcher obeys. A searcher's test module subclasses `SearcherLaws` and says how to make one."""
+"""Laws that every searcher obeys. A searcher's test module subclasses one of the kits and says how to make one.
+
+`SearcherLaws` holds for all, `GenerationalLaws` also for those that propose generation by generation. A searcher that
+can't search every space says in `space`, `small_space` and `odd_spaces` which it can.
+"""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 
 import pytest
 
 from engine.strategy_contract import Cohort
 from search.searcher import Evaluation, Searcher
-from strategies import FedAvgSpec, SearchSpace, StrategySpec, space_of
+from strategies import (
+    CustomSpec,
+    FedAdamSpec,
+    FedAvgSpec,
+    IntegerRange,
+    KrumSpec,
+    RealRange,
+    SearchSpace,
+    StrategySpec,
+    space_of,
+)
+from strategies.client_parameters import CLIENT_PARAMETERS
 
 BUDGET = 8
 BATCH = 4
@@ -38,6 +53,43 @@ def proposals(searcher: Searcher, evaluate: Evaluate = some_fitness, budget: int
     return [evaluation.spec for evaluation in trials(searcher, evaluate, budget)]
 
 
+def some_failures(spec: StrategySpec) -> Evaluation:
+    """As `some_fitness`, half of the trials failed."""
+    found = some_fitness(spec)
+    return found if found.fitness > 0.5 else Evaluation.failure(spec, "too low")
+
+
+def krums_and_median() -> tuple[SearchSpace, int]:
+    """Krum among four: f is 0 or 1. With the median these are three configurations; FedAvg is the reference."""
+    cohort = Cohort(num_clients=4, num_sampled=4, client_learning_rate=0.2)
+    return space_of(cohort, kinds=("fedavg", "fedmedian", "krum")), 3
+
+
+def user_space() -> SearchSpace:
+    """A user's own strategy with every kind of range beside one whose ranges depend on each other."""
+    own = CustomSpec.model_validate(
+        {
+            "path": "a:B",
+            "ranges": {
+                "mode": {"choices": ["x", "y", 3, True]},
+                "only": {"choices": ["one"]},
+                "steps": {"low": 1, "high": 64, "log": True},
+                "fixed": {"low": 2.5, "high": 2.5},
+                "rate": {"low": 1e-6, "high": 1.0, "log": True},
+            },
+        }
+    )
+    others = space_of(COHORT, kinds=("multikrum",))
+    return SearchSpace(COHORT, "default", {own.label: own, **others.members})
+
+
+def client_space() -> SearchSpace:
+    """The clients' own parameters join those of the strategies."""
+    ranges = {"client_learning_rate": RealRange(0.01, 1.0, log=True), "client_local_epochs": IntegerRange(1, 5)}
+    assert set(ranges) < set(CLIENT_PARAMETERS)
+    return space_of(COHORT, kinds=("fedavg", "fedprox", "fedmedian"), client_ranges=ranges)
+
+
 class SearcherLaws(ABC):
     """The laws; `make` gives a fresh searcher over a space."""
 
@@ -46,7 +98,22 @@ class SearcherLaws(ABC):
 
     @pytest.fixture
     def space(self) -> SearchSpace:
+        """A space with more configurations than any budget here."""
         return space_of(COHORT)
+
+    def small_space(self) -> tuple[SearchSpace, int]:
+        """A space with fewer configurations than the budget, and how many it has without the reference and twins."""
+        return krums_and_median()
+
+    def odd_spaces(self) -> Sequence[SearchSpace]:
+        """Spaces with all that a space may hold."""
+        return user_space(), client_space(), space_of(COHORT, ranges="wide"), space_of(COHORT, kinds=("fedprox",))
+
+    def test_any_space_is_searched(self) -> None:
+        for space in self.odd_spaces():
+            proposed = proposals(self.make(space, 1), budget=12)
+            assert all(space.contains(spec) for spec in proposed)
+            assert len({space.digest(spec) for spec in proposed}) == len(proposed) == 12
 
     @pytest.mark.parametrize("seed", range(5))
     def test_the_budget_is_spent_inside_the_space(self, space: SearchSpace, seed: int) -> None:
@@ -114,18 +181,46 @@ class SearcherLaws(ABC):
         assert len({space.digest(spec) for spec in proposed}) == BUDGET
 
     def test_some_failed_trials_are_borne(self, space: SearchSpace) -> None:
-        def evaluate(spec: StrategySpec) -> Evaluation:
-            found = some_fitness(spec)
-            return found if found.fitness > 0.5 else Evaluation.failure(spec, "too low")
-
-        assert len({space.digest(spec) for spec in proposals(self.make(space, 6), evaluate)}) == BUDGET
+        assert len({space.digest(spec) for spec in proposals(self.make(space, 6), some_failures)}) == BUDGET
 
     def test_a_space_smaller_than_the_budget_ends_the_search(self) -> None:
-        """Krum among four: f is 0 or 1. With the median these are three configurations; FedAvg is the reference."""
-        cohort = Cohort(num_clients=4, num_sampled=4, client_learning_rate=0.2)
-        space = space_of(cohort, kinds=("fedavg", "fedmedian", "krum"))
+        space, size = self.small_space()
         proposed = proposals(self.make(space, 0))
-        assert len({space.digest(spec) for spec in proposed}) == len(proposed) == 3
+        assert len({space.digest(spec) for spec in proposed}) == len(proposed) == size
 
     def test_a_space_of_the_reference_alone_has_nothing_to_propose(self) -> None:
         assert self.make(space_of(COHORT, kinds=("fedavg",)), 0).ask(BATCH) == []
+
+
+class GenerationalLaws(SearcherLaws):
+    """Laws of searchers that propose `BATCH` trials at a time, given all results before them."""
+
+    def test_proposals_do_not_depend_on_how_many_are_asked_for_at_a_time(self, space: SearchSpace) -> None:
+        by_generation = proposals(self.make(space, 4))
+        for batch in (1, 3, BUDGET):
+            found = trials(self.make(space, 4), some_fitness, batch=batch)
+            assert [evaluation.spec for evaluation in found] == by_generation
+
+    def test_a_generation_is_completed_whichever_of_its_trials_were_logged(self, space: SearchSpace) -> None:
+        whole = list(trials(self.make(space, 4), some_fitness))
+        resumed = self.make(space, 4)
+        resumed.tell([*whole[:4], whole[6], whole[4]])
+        assert resumed.ask(BUDGET) == [whole[5].spec, whole[7].spec]
+
+    def test_the_order_within_a_generation_does_not_matter(self, space: SearchSpace) -> None:
+        first = list(trials(self.make(space, 4), some_fitness, budget=BATCH))
+        straight, reverse = self.make(space, 4), self.make(space, 4)
+        straight.tell(first)
+        reverse.tell(first[::-1])
+        assert straight.ask(BATCH) == reverse.ask(BATCH)
+
+    def test_a_first_generation_may_come_from_elsewhere(self, space: SearchSpace) -> None:
+        """Three told from elsewhere, one of them outside the ranges and one of a user's, leave one place."""
+        searcher = self.make(space, 0)
+        elsewhere = (CustomSpec.model_validate({"path": "a:B"}), FedAdamSpec(eta=30), KrumSpec(num_malicious_nodes=2))
+        searcher.tell([Evaluation(spec, 0.5) for spec in elsewhere])
+        (fourth,) = searcher.ask(BUDGET)
+        searcher.tell([some_fitness(fourth)])
+        further = searcher.ask(BATCH)
+        assert len({space.digest(spec) for spec in (*elsewhere, fourth, *further)}) == 2 * BATCH
+        assert all(space.contains(spec) for spec in (fourth, *further))

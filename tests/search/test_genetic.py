@@ -27,17 +27,17 @@ from strategies import (
     StrategySpec,
     space_of,
 )
-from tests.search.searcher_conformance import BATCH, BUDGET, COHORT, SearcherLaws, proposals, some_fitness, trials
+from tests.search.searcher_conformance import BATCH, BUDGET, COHORT, GenerationalLaws, proposals, some_fitness, trials
 
 SPACE = space_of(COHORT)
 
 
-class TestGeneticSearcher(SearcherLaws):
+class TestGeneticSearcher(GenerationalLaws):
     def make(self, space: SearchSpace, seed: int) -> Searcher:
         return GeneticSearcher(space, seed)
 
 
-class TestMixedGeneticSearcher(SearcherLaws):
+class TestMixedGeneticSearcher(GenerationalLaws):
     def make(self, space: SearchSpace, seed: int) -> Searcher:
         return GeneticSearcher(space, seed, mutation_rate=0.5)
 
@@ -200,27 +200,6 @@ def test_at_rate_zero_the_search_is_random() -> None:
             s.kind for s in told((ADAM, 0.9), (MOMENTUM, 0.8), (KRUM, 0.1), (FedProxSpec(), 0.2), **options).ask(4)
         )
     assert len(kinds) >= 8  # 80 draws of 11 kinds miss four or more but once in a million times
-
-
-def test_proposals_do_not_depend_on_how_many_are_asked_for_at_a_time() -> None:
-    by_four = proposals(GeneticSearcher(SPACE, 4))
-    for batch in (1, 2, 3, 8):
-        assert [e.spec for e in trials(GeneticSearcher(SPACE, 4), some_fitness, batch=batch)] == by_four
-
-
-def test_a_generation_is_completed_whichever_of_its_trials_were_logged() -> None:
-    whole = list(trials(GeneticSearcher(SPACE, 4), some_fitness))
-    resumed = GeneticSearcher(SPACE, 4)
-    resumed.tell([*whole[:4], whole[6], whole[4]])
-    assert resumed.ask(BUDGET) == [whole[5].spec, whole[7].spec]
-
-
-def test_the_order_within_a_generation_does_not_matter() -> None:
-    first = list(trials(GeneticSearcher(SPACE, 4), some_fitness, budget=4))
-    straight, reverse = GeneticSearcher(SPACE, 4), GeneticSearcher(SPACE, 4)
-    straight.tell(first)
-    reverse.tell(first[::-1])
-    assert straight.ask(4) == reverse.ask(4)
 
 
 def test_a_first_generation_may_come_from_elsewhere() -> None:

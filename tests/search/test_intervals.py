@@ -35,11 +35,41 @@ def test_one_pair_has_no_interval_and_no_verdict() -> None:
 
 
 @pytest.mark.parametrize(("shift", "verdict"), [(0.25, 1), (0.0, 0), (-0.25, -1)])
-def test_equal_differences_give_an_interval_of_length_zero(shift: float, verdict: int) -> None:
+def test_equal_differences_on_an_endlessly_fine_scale_give_an_interval_of_length_zero(
+    shift: float, verdict: int
+) -> None:
     baseline = [0.25, 0.5, 0.75]
     found = paired_difference([score + shift for score in baseline], baseline)
     assert (found.low, found.mean, found.high) == (shift, shift, shift)
     assert found.verdict == verdict
+
+
+def test_equal_differences_on_a_scale_of_test_rows_leave_the_uncertainty_of_the_scale() -> None:
+    # 40 test rows: s = (1/40)/√6; two seeds: t(0.975; 1) = 12.7062, so ± 12.7062/(40·√12) = ± 0.0917.
+    found = paired_difference([0.55, 0.65], [0.50, 0.60], resolution=1 / 40)
+    half = np.tan(0.475 * np.pi) / (40 * np.sqrt(12))
+    assert (found.low, found.high) == pytest.approx((0.05 - half, 0.05 + half))
+    assert found.verdict == 0
+
+
+def test_the_scale_s_uncertainty_is_a_floor_and_no_addition() -> None:
+    ours, baseline = [0.7, 0.9, 0.8], [0.5, 0.69, 0.61]
+    assert paired_difference(ours, baseline, resolution=0.01) == paired_difference(ours, baseline)
+    coarse = paired_difference(ours, baseline, resolution=0.5)
+    assert (coarse.low or 0) < (paired_difference(ours, baseline).low or 0)
+
+
+@pytest.mark.parametrize("error", [0.2, 0.05, 0.001, 1e-9])
+def test_the_interval_misses_as_often_as_allowed(error: float) -> None:
+    ours, baseline = np.random.default_rng(1).uniform(size=(2, 6))
+    expected = stats.ttest_rel(ours, baseline).confidence_interval(1 - error)
+    found = paired_difference(ours, baseline, error)
+    assert (found.low, found.high) == pytest.approx((expected.low, expected.high), rel=1e-5)
+
+
+def test_where_no_error_is_allowed_there_is_no_interval() -> None:
+    found = paired_difference([0.6, 0.9], [0.5, 0.6], error=0.0)
+    assert (found.low, found.high, found.verdict) == (None, None, 0)
 
 
 def test_swapping_the_sides_mirrors_everything() -> None:

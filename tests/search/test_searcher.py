@@ -60,6 +60,23 @@ def test_a_completed_trial_of_no_use_ranks_before_a_failed_one() -> None:
         assert [e.spec for e in found] == [useless, failed]
 
 
+def test_a_longer_training_takes_the_place_of_a_shorter_one_and_no_other() -> None:
+    short, longer, whole = (
+        Evaluation(MEDIAN, 0.9, num_rounds=2),
+        Evaluation(MEDIAN, 0.7, num_rounds=8),
+        Evaluation(MEDIAN, 0.5),
+    )
+    assert archive_of(short, longer, short).searched == (longer,)
+    assert archive_of(short, longer, whole, longer).searched == (whole,)
+    assert archive_of(whole, short).searched == (whole,)
+
+
+def test_only_full_trainings_are_compared() -> None:
+    short, whole = Evaluation(KRUM, 0.9, num_rounds=2), Evaluation(MEDIAN, 0.5)
+    assert archive_of(short).best() is None
+    assert archive_of(short, whole).best() == whole
+
+
 def test_an_evaluation_is_finite_and_a_failure_worth_nothing() -> None:
     with pytest.raises(AssertionError):
         Evaluation(MEDIAN, float("nan"))

@@ -24,6 +24,7 @@ from strategies import (
     parse_strategy,
     space_of,
 )
+from strategies.client_parameters import CLIENT_PARAMETERS
 from strategies.space import SearchSpace
 
 
@@ -155,7 +156,7 @@ def test_a_space_travels() -> None:
 def test_columns_hold_every_parameter_with_its_type() -> None:
     columns = parameter_columns()
     names = {name for kind in BUILT_IN_KINDS for name in parse_strategy(kind).parameters()}
-    assert set(columns) == names
+    assert set(columns) == names | {*CLIENT_PARAMETERS}
     assert columns["num_malicious_nodes"] == columns["num_nodes_to_select"] == "int"
     assert columns["eta"] == columns["q"] == "float"
     assert columns["sample_scaling"] == "str"

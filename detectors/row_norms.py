@@ -1,0 +1,57 @@
+"""How unlike rows are in length: what the spread of a mean's squared length depends on besides covariances.
+
+The mean of n independent rows y of mean 0, covariance R and dimension d has n |mean|² with the mean d and the variance
+
+    2 tr R² (1 − 1/n) + (E|y|⁴ − d²) / n,
+
+of which the second part is small for normal rows and large where few rows lie far out, as in sparse features. Clients
+tell of |y|² and |y|⁴ over all rows of the classes that they tell of (`detectors.class_sums`), y being a row less the
+client's mean of its class, in standard deviations within classes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Final
+
+import numpy as np
+
+from detectors.class_sums import own_counts, released_classes
+from detectors.feature_skew import flat_features
+from detectors.metrics import Values
+from engine.queries import Arrays, QueryInputs
+
+ROW_NORMS: Final = "row_norms"
+
+
+def row_norms(inputs: QueryInputs) -> Arrays:
+    """Client half: return `norms`, the sums of |y|⁰, |y|² and |y|⁴, shape `(3,)`.
+
+    Reads `per_deviation`, one over each feature's standard deviation or 0, shape `(d,)`, and `by_class`, whether the
+    client's class means are taken off, or the mean of all its rows.
+    """
+    scale = inputs.arrays["per_deviation"].astype(np.float64)
+    by_class = bool(inputs.config["by_class"])
+    counts = own_counts(inputs) if by_class else np.array([len(inputs.data)])
+    released = released_classes(counts, inputs.min_release)
+    sums: Values = np.zeros((len(counts), len(scale)))
+    for features, labels in inputs.data.chunks():
+        np.add.at(sums, labels if by_class else np.zeros_like(labels), flat_features(features))
+    means = sums / np.maximum(counts, 1)[:, None]
+    norms = np.zeros(3)
+    for features, labels in inputs.data.chunks():
+        groups = labels if by_class else np.zeros_like(labels)
+        kept = released[groups]
+        lengths = (((flat_features(features)[kept] - means[groups[kept]]) * scale) ** 2).sum(axis=1)
+        norms += [len(lengths), lengths.sum(), (lengths**2).sum()]
+    return {"norms": norms}
+
+
+def excess_variance(answers: Iterable[Values]) -> float:
+    """Return (E|y|⁴ − (E|y|²)²) / (E|y|²)², the squared coefficient of variation of |y|²; 0 without rows.
+
+    Args:
+        answers: `norms` of the clients.
+    """
+    rows, second, fourth = np.sum(list(answers), axis=0) if (answers := list(answers)) else np.zeros(3)
+    return float(max(0.0, fourth * rows / second**2 - 1)) if second > 0 else 0.0

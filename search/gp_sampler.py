@@ -1,0 +1,56 @@
+"""Optuna's GP sampler, whose acquisition function is maximised over given candidates.
+
+Imports Optuna, so it is imported when a search begins.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from optuna.samplers import GPSampler
+from threadpoolctl import threadpool_limits
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+    from optuna import Study
+    from optuna._gp.acqf import BaseAcquisitionFunc
+    from optuna.distributions import BaseDistribution
+    from optuna.trial import FrozenTrial
+
+
+class CandidateGPSampler(GPSampler):
+    """A GP sampler that chooses among candidates.
+
+    It replaces the one step of the sampler that Optuna leaves to subclasses, without a promise to keep it so: the
+    project pins Optuna's minor version.
+
+    Args:
+        seed: Of the sampler.
+        candidates: Returns the candidates of the present proposal, as parameters of a trial.
+    """
+
+    def __init__(self, seed: int, candidates: Callable[[], Sequence[Mapping[str, Any]]]) -> None:
+        super().__init__(seed=seed, n_startup_trials=1, warn_independent_sampling=False)
+        self._candidates = candidates
+        self._shown: Mapping[str, BaseDistribution] = {}
+
+    def sample_relative(
+        self, study: Study, trial: FrozenTrial, search_space: dict[str, BaseDistribution]
+    ) -> dict[str, Any]:
+        """Return the best candidate's parameters; nothing before it knows a trial."""
+        self._shown = search_space
+        with threadpool_limits(limits=1):  # the same bits whatever else the process does
+            return super().sample_relative(study, trial, search_space)
+
+    def _optimize_acqf(self, acqf: BaseAcquisitionFunc, best_params: NDArray[np.float64] | None) -> NDArray[np.float64]:
+        points = np.array([self._point(parameters) for parameters in self._candidates()])
+        if not len(points):  # all is taken: what the searcher finds out from any point
+            return np.full(len(self._shown), 0.0)
+        best: NDArray[np.float64] = points[int(np.argmax(acqf.eval_acqf_no_grad(points)))]
+        return best
+
+    def _point(self, parameters: Mapping[str, Any]) -> list[float]:
+        """Return the coordinates: places are in `[0, 1]` already, of a choice it is the index."""
+        return [shown.to_internal_repr(parameters[name]) for name, shown in self._shown.items()]

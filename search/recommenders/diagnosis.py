@@ -1,0 +1,163 @@
+"""The diagnosis: a heterogeneity report, reduced to what a recommendation rests on.
+
+Three findings, each a severity. A detector's calibrated decision counts where the report has one, else its published
+rule. How strong a finding is, `low` or `high`, is a choice of ours:
+
+- label skew is high from a largest Jensen-Shannon divergence of 0.3 bits: ten clients' labels dealt by Dirichlet(0.5)
+  lie about there, by Dirichlet(1) below, by Dirichlet(0.1) well above;
+- feature skew is high from twice its threshold;
+- an outlier is high if its model's distance stands out by itself. The published rule must flag somebody in every
+  repetition, so in a small federation it often names a client that is no worse than the others. The largest D_k counts
+  as standing out from a modified z-score of 3.5 (Iglewicz and Hoaglin 1993, section 3.3): (D_k − median)/(1.4826 MAD).
+
+A diagnosis holds aggregates and names; no row of any client, and no client's label counts.
+"""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Sequence
+from typing import Literal
+
+from pydantic import BaseModel, ConfigDict
+
+from detectors.report import CalibratedFinding, Finding, HeterogeneityReport
+
+Severity = Literal["none", "low", "high"]
+Rule = Literal["published", "calibrated"]
+
+HIGH_LABEL_DIVERGENCE = 0.3
+HIGH_FEATURE_FACTOR = 2.0
+OUTLIER_Z_SCORE = 3.5
+MAD_TO_DEVIATION = 1.4826
+FEATURES_NAMED = 5
+
+
+class _Value(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
+
+
+class Aspect(_Value):
+    """One kind of heterogeneity.
+
+    Attributes:
+        severity: How strong; None if it could not be measured.
+        value: Of the detector.
+        threshold: That the value is compared with.
+        clients: Who stands out.
+        rule: Which decision counts.
+        named: Features by which clients differ most: names from the data, never to be read as anything else.
+    """
+
+    severity: Severity | None
+    value: float | None = None
+    threshold: float | None = None
+    clients: tuple[int, ...] = ()
+    rule: Rule = "published"
+    named: tuple[str, ...] = ()
+
+    @property
+    def detected(self) -> bool:
+        """Whether there is heterogeneity of this kind."""
+        return self.severity in ("low", "high")
+
+
+class Diagnosis(_Value):
+    """How the clients' data differ.
+
+    Attributes:
+        num_clients: Of the federation.
+        num_classes: Of the labels; 0 where there are none.
+        num_features: A row; None if nobody knows.
+        median_rows: Of a client; None where clients hold no rows.
+        label_skew: Clients see different classes.
+        feature_skew: Clients see different inputs.
+        outlier: A client's model is far from the others'.
+        clients_of_other_inputs: Whose mean inputs are far from another's, whatever their labels; as published.
+        outlier_z_score: Largest modified z-score of the models' distances; None if it can't be formed.
+        metrics: Further measurements of the whole federation.
+    """
+
+    num_clients: int
+    num_classes: int
+    num_features: int | None
+    median_rows: float | None
+    label_skew: Aspect
+    feature_skew: Aspect
+    outlier: Aspect
+    clients_of_other_inputs: tuple[int, ...] = ()
+    outlier_z_score: float | None
+    metrics: dict[str, float]
+
+
+def diagnose(report: HeterogeneityReport, feature_names: Sequence[str] = ()) -> Diagnosis:
+    """Return the diagnosis of a report.
+
+    Args:
+        report: Of the detectors.
+        feature_names: Of the federation, where it is at hand: the features by which clients differ are named.
+    """
+    rows = [client.num_rows for client in report.clients]
+    score = _largest_z_score(list(report.metrics.model_distances.values()))
+    tested = report.calibrated_finding("outliers")
+    is_tested = tested is not None and tested.measured
+    stands_out = is_tested or (score is not None and score >= OUTLIER_Z_SCORE)
+    values = report.metrics.model_dump(exclude={"model_distances", "distances_from_average"})
+    features = report.feature_skew
+    return Diagnosis(
+        num_clients=report.num_clients,
+        num_classes=report.num_classes,
+        num_features=report.num_features,
+        median_rows=float(statistics.median(rows)) if rows else None,
+        label_skew=_aspect(report, report.label_skew, _reaches(report.label_skew, HIGH_LABEL_DIVERGENCE)),
+        feature_skew=_aspect(
+            report, features, _reaches(features, HIGH_FEATURE_FACTOR * features.threshold), feature_names
+        ),
+        outlier=_aspect(report, report.outliers, stands_out),
+        clients_of_other_inputs=report.feature_skew.flagged_clients,
+        outlier_z_score=score,
+        metrics={name: value for name, value in values.items() if isinstance(value, int | float)},
+    )
+
+
+def _reaches(finding: Finding, value: float) -> bool:
+    return finding.value is not None and finding.value >= value
+
+
+def _aspect(
+    report: HeterogeneityReport, published: Finding, is_high: bool, feature_names: Sequence[str] = ()
+) -> Aspect:
+    """Return one kind of heterogeneity; the calibrated decision counts where there is one."""
+    calibrated = report.calibrated_finding(published.name)
+    found: Finding | CalibratedFinding = published
+    if calibrated is not None and calibrated.measured:
+        found = calibrated
+    severity: Severity = ("high" if is_high else "low") if found.detected else "none"
+    return Aspect(
+        severity=severity if found.measured else None,
+        value=published.value,
+        threshold=published.threshold,
+        clients=found.flagged_clients,
+        rule=found.rule,
+        named=_named(found, feature_names),
+    )
+
+
+def _named(found: Finding | CalibratedFinding, feature_names: Sequence[str]) -> tuple[str, ...]:
+    """Return the names of the features by which the flagged clients differ most."""
+    if isinstance(found, Finding) or not feature_names:
+        return ()
+    evidence = [found.clients[client] for client in found.flagged_clients if client in found.clients]
+    shifts = [shift for client in evidence for shift in client.features]
+    largest = sorted(shifts, key=lambda shift: -abs(shift.shift))
+    names = [feature_names[shift.feature] for shift in largest if shift.feature < len(feature_names)]
+    return tuple(dict.fromkeys(names))[:FEATURES_NAMED]
+
+
+def _largest_z_score(distances: Sequence[float]) -> float | None:
+    """Return the largest modified z-score; None for fewer than three values or without any spread."""
+    if len(distances) < 3:
+        return None
+    middle = statistics.median(distances)
+    spread = MAD_TO_DEVIATION * statistics.median(abs(distance - middle) for distance in distances)
+    return (max(distances) - middle) / spread if spread > 0 else None

@@ -1,0 +1,269 @@
+"""One-shot recommendation by rules: a fixed mapping from a diagnosis to a strategy with its parameters.
+
+The first rule that applies, and whose strategy can be chosen in the federation's search space, decides:
+
+| rule | applies to | proposes | rests on |
+| --- | --- | --- | --- |
+| no rows | clients that play episodes | FedAvg | McMahan et al. 2017 |
+| wrong labels at a fifth | outliers with like inputs, a fifth of the clients or more | FedMedian | Yin et al. 2018 |
+| wrong labels, few classes | the same, fewer clients, up to four classes | FedTrimmedAvg, beta (f + ½)/n | Yin et al. |
+| corrupted, clean view | outliers with other inputs, judged on uncorrupted data | FedMedian | Yin et al. 2018 |
+| few steps | five classes or more, at most 200 optimizer steps a client in all | FedAdam, eta 0.1 | Reddi et al. 2021 |
+| many classes | five classes or more | FedAvgM, momentum 0.7 | Hsu et al. 2019 |
+| skewed labels | label skew, three classes or more | FedAvgM, momentum 0.7 | Hsu et al. 2019 |
+| other inputs | outliers with other inputs | FedAvgM, momentum 0.7 | Hsu et al. 2019 |
+| nothing to mend | everything else | FedAvg | McMahan et al. 2017 |
+
+An outlier counts where it stands out by itself and the clients' labels are alike: skewed labels move models apart, too,
+and the median of such models is far worse than their mean. A client of other inputs is no fault: one model can serve it
+and the others, so it is left out only if the uncorrupted data judge.
+
+Which of the published strategies is taken when, and the numbers, are choices of ours by measurement, as
+docs/recommend.md shows. Parameters are moved into the ranges of the space where these are narrower. A rule whose
+strategy the cohort or the user's choice of strategies forbids is passed over and says so; if none is left, the first
+strategy of the space is taken at its default parameters.
+
+References:
+    McMahan et al.: Communication-efficient learning of deep networks from decentralized data. AISTATS 2017.
+        arXiv:1602.05629
+    Yin, Chen, Ramchandran, Bartlett: Byzantine-robust distributed learning: towards optimal statistical rates.
+        ICML 2018. arXiv:1803.01498
+    Hsu, Qi, Brown: Measuring the effects of non-identical data distribution for federated visual classification.
+        2019. arXiv:1909.06335
+    Reddi et al.: Adaptive federated optimization. ICLR 2021. arXiv:2003.00295
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from detectors.report import name_clients
+from search.recommenders.advice import alternatives
+from search.recommenders.diagnosis import Diagnosis
+from search.recommenders.recommendation import Ground, Recommendation
+from search.recommenders.situation import Situation
+from strategies import FedAdamSpec, FedAvgMSpec, FedAvgSpec, FedMedianSpec, FedTrimmedAvgSpec, StrategySpec
+
+LARGE_SHARE = 0.2
+SEVERAL_CLASSES = 3
+MANY_CLASSES = 5
+FEW_STEPS = 200
+
+FEDAVG_PAPER = "McMahan et al. 2017, arXiv:1602.05629"
+ROBUST_PAPER = "Yin et al. 2018, arXiv:1803.01498"
+MOMENTUM_PAPER = "Hsu et al. 2019, arXiv:1909.06335"
+ADAPTIVE_PAPER = "Reddi et al. 2021, arXiv:2003.00295"
+
+
+@dataclass(frozen=True)
+class Rule:
+    """One rule.
+
+    Attributes:
+        name: For the output.
+        source: Where what it proposes was published.
+        because: The facts for which it applies, in a sentence; None if it does not apply.
+        proposal: What it proposes where it applies.
+    """
+
+    name: str
+    source: str
+    because: Callable[[Situation, Diagnosis], str | None]
+    proposal: Callable[[Situation, Diagnosis], StrategySpec]
+
+
+def recommend_by_rules(situation: Situation) -> Recommendation:
+    """Return the rules' recommendation.
+
+    Args:
+        situation: Has a diagnosis.
+    """
+    diagnosis = situation.diagnosis
+    assert diagnosis is not None, "rules need a diagnosis"
+    passed_over: list[Ground] = []
+    for rule in RULES:
+        because = rule.because(situation, diagnosis)
+        if because is None:
+            continue
+        proposal = rule.proposal(situation, diagnosis)
+        spec = situation.space.nearest(proposal)
+        if spec is not None:
+            return _recommendation(situation, spec, Ground(rule.name, True, because, rule.source), passed_over)
+        why = situation.space.absent.get(proposal.kind, "it is not among the strategies to choose from")
+        passed_over.append(
+            Ground(rule.name, False, f"{because} But {proposal.kind} can't be chosen: {why}.", rule.source)
+        )
+    first = situation.space.kinds[0]
+    spec = situation.space.default(first)
+    ground = Ground("what is left", True, f"No rule's strategy can be chosen here; {first} can.", spec.paper)
+    return _recommendation(situation, spec, ground, passed_over)
+
+
+def _recommendation(
+    situation: Situation, spec: StrategySpec, ground: Ground, passed_over: list[Ground]
+) -> Recommendation:
+    return Recommendation(
+        spec=spec,
+        source="rules",
+        grounds=(ground, *passed_over),
+        notes=tuple(spec.notes(situation.cohort)),
+        diagnosis=situation.diagnosis,
+        alternatives=tuple(alternatives(situation, spec)),
+    )
+
+
+# What the rules look at.
+
+
+def _outliers(diagnosis: Diagnosis) -> tuple[int, ...]:
+    """Return the clients whose models stand out by themselves, where labels are alike and they are the minority."""
+    labels = diagnosis.label_skew
+    alike = not labels.detected or (labels.value or 0.0) <= (labels.threshold or 0.0)
+    clients = diagnosis.outlier.clients
+    is_minority = 2 * len(clients) < diagnosis.num_clients
+    return clients if diagnosis.outlier.severity == "high" and alike and is_minority else ()
+
+
+def _with_like_inputs(diagnosis: Diagnosis) -> tuple[int, ...]:
+    return tuple(client for client in _outliers(diagnosis) if client not in diagnosis.clients_of_other_inputs)
+
+
+def _with_other_inputs(diagnosis: Diagnosis) -> tuple[int, ...]:
+    return tuple(client for client in _outliers(diagnosis) if client in diagnosis.clients_of_other_inputs)
+
+
+def _share(diagnosis: Diagnosis, clients: tuple[int, ...]) -> float:
+    return len(clients) / diagnosis.num_clients
+
+
+# When they apply.
+
+
+def _no_rows(_: Situation, diagnosis: Diagnosis) -> str | None:
+    if diagnosis.num_classes > 0:
+        return None
+    return "The clients hold no labelled rows, of which the other rules speak."
+
+
+def _wrong_labels_at_a_fifth(_: Situation, diagnosis: Diagnosis) -> str | None:
+    clients = _with_like_inputs(diagnosis)
+    if _share(diagnosis, clients) < LARGE_SHARE:
+        return None
+    return (
+        f"The model of {name_clients(clients)} is far from the others', with the same inputs and shares of labels: its "
+        f"labels are wrong. {_of(clients, diagnosis)} would move a mean far; the median leaves them out."
+    )
+
+
+def _wrong_labels_of_few(_: Situation, diagnosis: Diagnosis) -> str | None:
+    clients = _with_like_inputs(diagnosis)
+    if not clients or diagnosis.num_classes >= MANY_CLASSES:
+        return None
+    return (
+        f"The model of {name_clients(clients)} is far from the others', with the same inputs and shares of labels: its "
+        f"labels are wrong. {_of(clients, diagnosis)} are few: a mean without the extremes keeps most of the others."
+    )
+
+
+def _corrupted_and_clean(situation: Situation, diagnosis: Diagnosis) -> str | None:
+    clients = _with_other_inputs(diagnosis)
+    if not clients or situation.view != "clean" or _share(diagnosis, clients) < LARGE_SHARE:
+        return None
+    return (
+        f"Inputs and model of {name_clients(clients)} are far from the others', and uncorrupted data judge: what it "
+        "learns there is of no use to them."
+    )
+
+
+def _few_steps(situation: Situation, diagnosis: Diagnosis) -> str | None:
+    steps = situation.steps_a_round
+    if steps is None or diagnosis.num_classes < MANY_CLASSES or steps * situation.num_rounds > FEW_STEPS:
+        return None
+    return (
+        f"A client makes about {steps * situation.num_rounds} steps in {situation.num_rounds} rounds, few for "
+        f"{diagnosis.num_classes} classes{_skewed(diagnosis)}: an adaptive server gets further with them."
+    )
+
+
+def _many_classes(_: Situation, diagnosis: Diagnosis) -> str | None:
+    if diagnosis.num_classes < MANY_CLASSES:
+        return None
+    return (
+        f"With {diagnosis.num_classes} classes{_skewed(diagnosis)} the mean of local models moves slowly; momentum on "
+        "the server speeds it up and evens it out."
+    )
+
+
+def _skewed_labels(_: Situation, diagnosis: Diagnosis) -> str | None:
+    if not diagnosis.label_skew.detected or diagnosis.num_classes < SEVERAL_CLASSES:
+        return None
+    return (
+        f"With {diagnosis.num_classes} classes{_skewed(diagnosis)} every local model forgets the classes that its "
+        "client lacks, so their mean swings; momentum on the server evens that out."
+    )
+
+
+def _other_inputs(_: Situation, diagnosis: Diagnosis) -> str | None:
+    clients = _with_other_inputs(diagnosis)
+    if not clients:
+        return None
+    return (
+        f"Inputs and model of {name_clients(clients)} are far from the others': one model can serve both, and momentum "
+        "on the server helps it to learn the rarer ones."
+    )
+
+
+def _nothing_to_mend(_: Situation, diagnosis: Diagnosis) -> str | None:
+    found = [name for name in ("label_skew", "feature_skew", "outlier") if getattr(diagnosis, name).detected]
+    if not found:
+        return "The clients are alike, as far as was measured."
+    named = ", ".join(name.replace("_", " ") for name in found)
+    return f"Of what was found ({named}) none calls for more than the mean with {diagnosis.num_classes} classes."
+
+
+def _of(clients: tuple[int, ...], diagnosis: Diagnosis) -> str:
+    return f"{len(clients)} of {diagnosis.num_clients}"
+
+
+def _skewed(diagnosis: Diagnosis) -> str:
+    return {"high": " and strong label skew", "low": " and label skew"}.get(diagnosis.label_skew.severity or "", "")
+
+
+# What they propose.
+
+
+def _fedavg(_: Situation, __: Diagnosis) -> StrategySpec:
+    return FedAvgSpec()
+
+
+def _median(_: Situation, __: Diagnosis) -> StrategySpec:
+    return FedMedianSpec()
+
+
+def _trimmed_mean(situation: Situation, diagnosis: Diagnosis) -> StrategySpec:
+    """Cut off as many values as there are outliers in a round, at either end; their middle, safe from rounding."""
+    sampled = situation.cohort.num_sampled
+    cut = -(-len(_with_like_inputs(diagnosis)) * sampled // diagnosis.num_clients)  # rounded up
+    return FedTrimmedAvgSpec(beta=min(0.49, (cut + 0.5) / sampled))
+
+
+def _momentum(_: Situation, __: Diagnosis) -> StrategySpec:
+    return FedAvgMSpec(server_learning_rate=1.0, server_momentum=0.7)
+
+
+def _adaptive(_: Situation, __: Diagnosis) -> StrategySpec:
+    return FedAdamSpec(eta=0.1, tau=1e-3, beta_1=0.9, beta_2=0.99)
+
+
+RULES: tuple[Rule, ...] = (
+    Rule("no rows", FEDAVG_PAPER, _no_rows, _fedavg),
+    Rule("wrong labels at a fifth", ROBUST_PAPER, _wrong_labels_at_a_fifth, _median),
+    Rule("wrong labels, few classes", ROBUST_PAPER, _wrong_labels_of_few, _trimmed_mean),
+    Rule("corrupted, clean view", ROBUST_PAPER, _corrupted_and_clean, _median),
+    Rule("few steps", ADAPTIVE_PAPER, _few_steps, _adaptive),
+    Rule("many classes", MOMENTUM_PAPER, _many_classes, _momentum),
+    Rule("skewed labels", MOMENTUM_PAPER, _skewed_labels, _momentum),
+    Rule("other inputs", MOMENTUM_PAPER, _other_inputs, _momentum),
+    Rule("nothing to mend", FEDAVG_PAPER, _nothing_to_mend, _fedavg),
+)

@@ -1,0 +1,99 @@
+"""Calibrated outliers: robust scores, their false-alarm rate, and the joint decision."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from detectors.agreement_tests import ClientTest
+from detectors.calibrated_outliers import (
+    decide_outliers_calibrated,
+    model_test,
+    robust_scores,
+    score_p_values,
+    why_models_differ,
+)
+from detectors.outliers import Comparison
+from detectors.report import CalibratedFinding, ClientEvidence
+from tests.detectors.rates import fewest_alarms, most_alarms
+
+RATE = 0.05
+
+
+def compared(*distances: float, diverged: tuple[int, ...] = ()) -> Comparison:
+    known = {client: value for client, value in enumerate(distances) if client not in diverged}
+    return Comparison(known, known, diverged, np.zeros(1, np.float32))
+
+
+def decide(
+    models: ClientTest | None, *labels: ClientTest, explained: str | None = None, least: float = 0.1
+) -> CalibratedFinding:
+    return decide_outliers_calibrated(labels, models, explained, RATE, least, least)
+
+
+def test_robust_scores_by_hand() -> None:
+    """Median 3, deviations 2 1 0 1 97, their median 1."""
+    np.testing.assert_allclose(robust_scores(np.array([1.0, 2, 3, 4, 100])) * 1.4826, [-2, -1, 0, 1, 97])
+    np.testing.assert_array_equal(robust_scores(np.array([5.0, 5, 5, 9])), [0, 0, 0, 0])
+
+
+@pytest.mark.parametrize("clients", [3, 4, 10, 100, 400])
+def test_model_alarms_keep_to_the_rate(clients: int) -> None:
+    """Distances that are log-normal alike in each of five repetitions, which share their data: one draw a client."""
+    generator = np.random.default_rng(clients)
+    federations, alarms = 1000, 0
+    for _ in range(federations):
+        scores = robust_scores(generator.normal(size=clients))
+        alarms += bool((score_p_values(scores) <= RATE).any())
+    assert fewest_alarms(federations, RATE) <= alarms <= most_alarms(federations, 1.3 * RATE if clients > 300 else RATE)
+
+
+def test_a_far_model_is_found() -> None:
+    """Ten clients within two percent, one twice as far: z is beyond 30, which ten normal values never reach."""
+    distances = [1.0, 1.01, 0.99, 1.02, 0.98, 1.0, 1.015, 0.985, 1.005, 2.0]
+    found = model_test([compared(*distances)] * 5)
+    finding = decide(found)
+    assert finding.flagged_clients == (9,)
+    assert finding.effect == pytest.approx(1.0, abs=0.02)
+    assert finding.clients[9].source == "models"
+
+
+def test_models_that_are_not_finite_are_farthest() -> None:
+    comparisons = [compared(1.0, 1.1, 0.9, 1.0, 1.05, 0.95, 1.0, 1.0, diverged=(2,))] * 5
+    found = model_test(comparisons)
+    assert found is not None
+    assert decide(found).flagged_clients == (2,)
+    once = model_test([*comparisons[:1], *[compared(1.0, 1.1, 0.9, 1.0, 1.05, 0.95, 1.0, 1.0)] * 4])
+    assert decide(once).flagged_clients == ()
+
+
+def test_models_do_not_decide_where_clients_are_unlike() -> None:
+    found = model_test([compared(*[1.0, 1.01, 0.99, 1.02, 0.98, 1.0, 1.01, 0.99, 1.0, 3.0])])
+    finding = decide(found, explained="clients hold 20 to 90 rows")
+    assert not finding.measured
+    assert "clients hold 20 to 90 rows" in finding.sentence
+
+
+def test_tests_share_the_rate() -> None:
+    """A p-value of 0.04 alone is an alarm at 0.05; as one of two tests it counts double, as one of three triple."""
+    labels = ClientTest({0: 0.04, 1: 1.0, 2: 1.0}, {0: 0.5, 1: 0.0, 2: 0.0}, {0: (1,)}, "labels", "labels")
+    models = ClientTest({0: 1.0, 1: 0.02, 2: 1.0}, {0: 0.0, 1: 0.7, 2: 0.0}, {}, "models", "models")
+    alone = decide(None, labels)
+    assert alone.flagged_clients == (0,)
+    assert alone.clients[0].classes == (1,)
+    both = decide(models, labels)
+    assert both.flagged_clients == (1,)
+    assert both.clients[0] == ClientEvidence(source="labels", p_value=0.08, effect=0.5, flagged=False)
+    assert both.clients[1].source == "models"
+    assert decide(models, labels, labels).flagged_clients == ()
+
+
+def test_why_models_differ() -> None:
+    skew = CalibratedFinding(name="label_skew", rate=RATE, p_value=0.001, detected=True, sentence="")
+    none = CalibratedFinding(name="feature_skew", rate=RATE, p_value=0.6, sentence="")
+    unknown = CalibratedFinding(name="feature_skew", rate=RATE, sentence="")
+    assert why_models_differ([100, 149], [none]) is None
+    assert why_models_differ([100, 151], [none]) == "clients hold 100 to 151 rows"
+    assert why_models_differ([100, 100], [none, skew]) == "there is label skew"
+    assert "feature skew was not measured" in str(why_models_differ([100, 100], [unknown]))
+    assert why_models_differ([], []) is None

@@ -1,0 +1,61 @@
+"""What calibrated decisions share: correction over clients, tails of quadratic forms, words."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy.stats import chi2
+
+from detectors.calibration import decide, detector_rate, holm, largest, moment_matched_tail, name_classes, p_text
+from detectors.report import ClientEvidence
+
+
+def evidence(p_value: float, effect: float, flagged: bool) -> ClientEvidence:
+    return ClientEvidence(source="labels", p_value=p_value, effect=effect, flagged=flagged)
+
+
+def test_holm_by_hand() -> None:
+    """Ascending .01 .02 .03 .5 times 4 3 2 1 is .04 .06 .06 .5, none below the one before."""
+    np.testing.assert_allclose(holm(np.array([0.02, 0.5, 0.01, 0.03])), [0.06, 0.5, 0.04, 0.06])
+    np.testing.assert_allclose(holm(np.array([0.6, 0.9])), [1.0, 1.0])
+
+
+@given(st.lists(st.floats(0, 1), min_size=1, max_size=8))
+@settings(deadline=None)
+def test_holm_lies_between_no_correction_and_bonferroni(values: list[float]) -> None:
+    p_values = np.array(values)
+    corrected = holm(p_values)
+    assert (corrected >= p_values).all()
+    assert (corrected <= np.minimum(1, p_values * len(p_values)) + 1e-15).all()
+    order = np.argsort(p_values, kind="stable")
+    assert (np.diff(corrected[order]) >= 0).all()
+
+
+@pytest.mark.parametrize("freedom", [1, 3, 200])
+@pytest.mark.parametrize("scale", [0.5, 1.0, 7.0])
+def test_a_scaled_chi_squared_is_matched_exactly(freedom: int, scale: float) -> None:
+    """c χ²_f has the moments c f, 2 c² f and 8 c³ f, so three of them give it back."""
+    values = scale * chi2.ppf([0.01, 0.5, 0.95, 0.9999], freedom)
+    tail = moment_matched_tail(values, scale * freedom, 2 * scale**2 * freedom, 8 * scale**3 * freedom)
+    np.testing.assert_allclose(tail, [0.99, 0.5, 0.05, 0.0001], rtol=1e-6)
+
+
+def test_a_federation_divides_its_rate_among_the_detectors() -> None:
+    assert 3 * detector_rate(0.05) == pytest.approx(0.05)
+
+
+def test_a_decision_tells_of_the_flagged_client_that_stands_out_most() -> None:
+    """Client 5 is the surer one, yet its effect did not suffice."""
+    known = {1: evidence(0.5, 0.1, False), 3: evidence(0.004, 0.9, True), 5: evidence(0.001, 0.01, False)}
+    finding = decide("outliers", "Outliers", known, 0.01, "a test", lambda client, own: f"{client}: {own.effect}")
+    assert (finding.detected, finding.flagged_clients, finding.p_value, finding.effect) == (True, (3,), 0.004, 0.9)
+    assert finding.sentence == "Outliers, calibrated: yes. 3: 0.9 (p = 0.004, and p <= 0.01 counts). Flagged: client 3."
+
+
+def test_words() -> None:
+    assert p_text(0.00009) == "p < 0.0001"
+    assert name_classes([4]) == "class 4"
+    assert name_classes([4, 0, 2]) == "classes 4, 0 and 2"
+    assert largest(np.array([0.1, 0.5, 0.3, 0.5]), limit=0.2, count=3) == (1, 3, 2)

@@ -1,0 +1,74 @@
+"""Per-class sums: what is released, and that pooling them is what pooled rows would give."""
+
+from __future__ import annotations
+
+import numpy as np
+from hypothesis import given
+from hypothesis import strategies as st
+
+from detectors.class_sums import ClassMoments, ClassSums, class_sums, released_classes
+from engine.federation import CHUNK_ROWS
+from tests.detectors.federations import inputs, samples
+
+CONFIG = {"max_features": 100}
+
+
+def moments_of(clients: list[tuple[np.ndarray, np.ndarray]], num_classes: int, min_release: int = 5) -> ClassMoments:
+    """Return the pooled per-class sums of (features, labels) pairs, through the client half."""
+    sums = ClassSums()
+    for client, (features, labels) in enumerate(clients):
+        answer = class_sums(inputs(samples(features, labels), num_classes, config=CONFIG, min_release=min_release))
+        sums.add(client, answer["counts"], answer["sums"], answer["squares"])
+    moments = sums.moments()
+    assert moments is not None
+    return moments
+
+
+@given(st.lists(st.integers(0, 12), min_size=1, max_size=8), st.integers(1, 9))
+def test_neither_a_released_class_nor_what_is_left_is_too_small(counts: list[int], min_release: int) -> None:
+    """The server knows the sum over all rows, so the withheld ones must be none or enough, together."""
+    rows = np.array(counts)
+    released = released_classes(rows, min_release)
+    assert (rows[released] >= min_release).all()
+    left = rows[~released].sum()
+    if rows.sum() >= min_release:
+        assert left == 0 or left >= min_release
+    if (rows[rows > 0] >= min_release).all():
+        assert released.sum() == (rows > 0).sum()
+
+
+def test_the_smallest_class_goes_with_a_lonely_row() -> None:
+    np.testing.assert_array_equal(released_classes(np.array([20, 1, 6, 30]), 5), [True, False, False, True])
+
+
+def test_pooled_sums_are_those_of_the_pooled_rows() -> None:
+    """Clients of several chunks, of a class that others lack, and of one that none holds."""
+    generator = np.random.default_rng(0)
+    clients = []
+    for size, classes in ((CHUNK_ROWS + 40, [0, 1]), (60, [1, 2]), (50, [0, 1, 2])):
+        labels = generator.choice(classes, size)
+        features = (generator.normal(size=(size, 3)) + 1e3 * labels[:, None]).astype(np.float32)
+        clients.append((features, labels))
+    moments = moments_of(clients, num_classes=4)
+    rows = np.concatenate([features for features, _ in clients]).astype(np.float64)
+    labels = np.concatenate([own for _, own in clients])
+    np.testing.assert_array_equal(moments.pooled_counts, [*np.bincount(labels), 0])
+    for label in range(3):
+        np.testing.assert_allclose(moments.means[label], rows[labels == label].mean(axis=0), rtol=1e-12)
+        np.testing.assert_allclose(moments.variances[label], rows[labels == label].var(axis=0, ddof=1), rtol=1e-9)
+    np.testing.assert_allclose(moments.totals[1], rows[len(clients[0][1]) :][:60].sum(axis=0), rtol=1e-12)
+    assert (moments.means[3] == 0).all()
+
+
+def test_withheld_classes_are_zero() -> None:
+    labels = np.array([0] * 10 + [1] * 3 + [2] * 8 + [3] * 20)
+    features = np.ones((len(labels), 2))
+    answer = class_sums(inputs(samples(features, labels), 4, config=CONFIG))
+    np.testing.assert_array_equal(answer["counts"], [10, 0, 0, 20])
+    np.testing.assert_array_equal(answer["sums"], [[10, 10], [0, 0], [0, 0], [20, 20]])
+    assert (answer["squares"] == 0).all()
+
+
+def test_too_many_features_leave_the_counts_alone() -> None:
+    answer = class_sums(inputs(samples(np.ones((10, 3))), 2, config={"max_features": 2}))
+    assert set(answer) == {"counts"}

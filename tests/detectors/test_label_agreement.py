@@ -1,0 +1,160 @@
+"""Label agreement: the discriminant in closed form, what a client counts, and that it is not asked about itself."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from detectors.calibrated_feature_skew import within_covariance
+from detectors.label_agreement import Agreement, Discriminant, discriminant, label_agreement
+from tests.detectors.federations import inputs, samples
+from tests.detectors.test_calibrated_feature_skew import draw, measure
+
+
+def of_one_axis(sums: list[float], counts: list[int]) -> Discriminant:
+    """Return a discriminant of one feature, which is its axis."""
+    return Discriminant(np.array([[1.0]]), np.array(sums)[:, None], np.array(counts), total_variance=1.0)
+
+
+OTHERS = of_one_axis([0.0, 400.0], [100, 100])
+"""The other clients' classes have the means 0 and 4."""
+
+
+def answer(features: list[float], labels: list[int], known: Discriminant = OTHERS, included: bool = False) -> Agreement:
+    data = samples(np.array(features)[:, None], np.array(labels))
+    asked = inputs(data, len(known.counts), arrays=known.arrays(), config={"included": included})
+    return Agreement.read(label_agreement(asked))
+
+
+def count(features: list[float], labels: list[int], known: Discriminant = OTHERS) -> tuple[list[int], list[int]]:
+    own = answer(features, labels, known)
+    return own.rows.tolist(), own.agreeing.tolist()
+
+
+def test_rows_agree_on_their_side_of_the_middle() -> None:
+    """Client rows around 0 and 4; one of each class lies beyond 2, on the other side."""
+    features = [-1.5, -1, 0, 0, 0, 2.5, 1.5, 4, 4, 4, 4.5, 6]
+    rows, agreeing = count(features, [0] * 6 + [1] * 6)
+    assert rows == [6, 6]
+    assert agreeing == [5, 5]
+
+
+def test_swapped_labels_do_not_agree() -> None:
+    assert count([0, 0.1, -0.1, 0, 0.2, 4, 4.1, 3.9, 4, 4], [1] * 5 + [0] * 5) == ([5, 5], [0, 0])
+
+
+def test_a_common_shift_is_no_disagreement() -> None:
+    """All rows lie ten higher, so far that all would be of class 1."""
+    assert count([10, 10.1, 9.9, 10, 10.2, 14, 14.1, 13.9, 14, 14], [0] * 5 + [1] * 5) == ([5, 5], [5, 5])
+
+
+def test_a_client_does_not_agree_with_itself() -> None:
+    """Its rows taken out of the sums or never in them: the answers are the same."""
+    features, labels = [3.0] * 9 + [1.5] * 9, [0] * 9 + [1] * 9
+    inside = of_one_axis([0.0 + 27.0, 400.0 + 13.5], [109, 109])
+    apart, taken_out = answer(features, labels), answer(features, labels, inside, included=True)
+    for name in ("rows", "agreeing", "scores", "information", "spread", "uncertainty"):
+        np.testing.assert_allclose(getattr(taken_out, name), getattr(apart, name), rtol=1e-12)
+
+
+def test_classes_that_nobody_else_tells_of_are_not_judged() -> None:
+    features, labels = [0.0] * 6 + [4.0] * 6 + [10.0] * 6, [0] * 6 + [1] * 6 + [2] * 6
+    own = answer(features, labels, of_one_axis([0.0, 400.0, 60.0], [106, 106, 6]), included=True)
+    assert own.rows.tolist() == [6, 6, 0]
+    assert own.scores[2] == 0
+
+
+def test_small_classes_are_not_told_of() -> None:
+    """Three rows are too few, and alone among the withheld; so the nine are withheld as well."""
+    known = of_one_axis([0.0, 400.0, 800.0], [100, 100, 100])
+    own = answer([0.0] * 20 + [4.0] * 3 + [8.0] * 9, [0] * 20 + [1] * 3 + [2] * 9, known)
+    assert own.rows.tolist() == [20, 0, 0]
+    assert own.agreeing[1] == own.scores[1] == own.scores[2] == 0
+
+
+def test_nothing_in_common_is_all_zero() -> None:
+    own = answer([0.0] * 9, [0] * 9, of_one_axis([0.0, 400.0], [9, 100]), included=True)
+    assert (own.rows.sum(), own.information, own.spread, own.freedom) == (0, 0, 0, 0)
+
+
+def test_the_score_of_honest_and_of_swapped_labels() -> None:
+    """Means 0 and 4 about 2: g = −2 and 2, w = 10 · 100/110 each, so I = 2 · 4 · 100/11.
+
+    Rows at −1, 1, 3 and 5 in turn: own means 0 and 4, deviations of ±1 along g of length 2, hence squares of 4 each,
+    20 of them, over 18 degrees of freedom times |g|² = 4. Swapped, each class is 4 off against its g: T = −2 I.
+    """
+    features, labels = [-1.0, 1.0] * 5 + [3.0, 5.0] * 5, [0] * 10 + [1] * 10
+    honest, swapped = answer(features, labels), answer(features, [1 - label for label in labels])
+    information = 2 * 4 * 100 / 11
+    for own in (honest, swapped):
+        assert own.information == pytest.approx(information)
+        assert own.spread == pytest.approx(20 * 4 / (18 * 4))
+        assert own.uncertainty == pytest.approx(2 * (100 / 11) / 100)
+        assert own.freedom == 18
+    assert honest.scores.sum() == pytest.approx(0, abs=1e-9)
+    assert swapped.scores.sum() == pytest.approx(-2 * information)
+
+
+def test_labels_that_say_nothing_lose_all() -> None:
+    """Both classes lie at the centre: T = −I."""
+    own = answer([1.0, 3.0] * 10, [0] * 10 + [1] * 10)
+    assert own.scores.sum() == pytest.approx(-own.information)
+
+
+def test_rows_that_stay_where_they_are_are_not_shifted() -> None:
+    """All labels are the one class above: the rows as a whole lie at the centre, so their labels are what is wrong.
+
+    The label-adjusted shift is 2 − 4, the rows' own 0: nothing is taken off, and T = w (2 − 4) 2 = −I.
+    """
+    own = answer([1.0, 3.0] * 10, [1] * 20)
+    assert own.scores.sum() == pytest.approx(-own.information)
+
+
+def test_two_classes_give_fisher_s_direction() -> None:
+    """Proportional to S⁻¹ (m₁ − m₀), S being the correlation within classes, pulled to the identity by d / (d + N)."""
+    generator = np.random.default_rng(0)
+    members = [draw(generator, [60, 80, 0]) for _ in range(4)]
+    pooled, classes = measure(members)
+    within = within_covariance(pooled, classes)
+    found = discriminant(classes, within, pooled.num_rows)
+    assert found is not None
+    scale = np.sqrt(np.diag(within))
+    pull = 8 / (8 + pooled.num_rows)
+    correlation = (1 - pull) * within / np.outer(scale, scale) + pull * np.eye(8)
+    direction = np.linalg.solve(correlation, (classes.means[1] - classes.means[0]) / scale) / scale
+    assert found.axes.shape == (8, 1)
+    cosine = found.axes[:, 0] @ direction / np.linalg.norm(found.axes) / np.linalg.norm(direction)
+    assert abs(cosine) == pytest.approx(1, abs=1e-9)
+    np.testing.assert_allclose(found.sums, classes.sums @ found.axes)
+    assert found.total_variance == pytest.approx(float(found.axes[:, 0] @ within @ found.axes[:, 0]))
+
+
+def test_there_are_as_many_axes_as_classes_less_one() -> None:
+    generator = np.random.default_rng(1)
+    pooled, classes = measure([draw(generator, [60, 80, 70]) for _ in range(3)])
+    found = discriminant(classes, within_covariance(pooled, classes), pooled.num_rows)
+    assert found is not None
+    assert found.axes.shape == (8, 2)
+
+
+def test_one_class_has_no_discriminant() -> None:
+    pooled, classes = measure([draw(np.random.default_rng(1), [60, 0, 0]) for _ in range(3)])
+    assert discriminant(classes, within_covariance(pooled, classes), pooled.num_rows) is None
+
+
+def test_strange_clients_are_left_out_of_the_means() -> None:
+    """While they are fewer than half; then the sums are those of the others."""
+    generator = np.random.default_rng(2)
+    members = [draw(generator, [60, 80, 70]) for _ in range(5)]
+    members[3] = (members[3][0] + 50, members[3][1])
+    pooled, classes = measure(members)
+    within = within_covariance(pooled, classes)
+    found = discriminant(classes, within, pooled.num_rows, strange=[3])
+    assert found is not None
+    assert found.left_out == {3}
+    _, others = measure([member for client, member in enumerate(members) if client != 3])
+    np.testing.assert_array_equal(found.counts, others.pooled_counts)
+    np.testing.assert_allclose(found.sums, others.sums @ found.axes, rtol=1e-9)
+    everyone = discriminant(classes, within, pooled.num_rows, strange=[1, 2, 3])
+    assert everyone is not None
+    assert everyone.left_out == frozenset()

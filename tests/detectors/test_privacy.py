@@ -1,0 +1,152 @@
+"""Private counts and sums: sensitivities, noise of the stated size, both sources, and what is asked."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from detectors import DetectionConfig
+from detectors.calibrated_label_skew import decide_label_skew_calibrated
+from detectors.detect import detect
+from detectors.privacy import (
+    PrivacyTerms,
+    check_library,
+    gaussian_scale,
+    integer_laplace,
+    laplace_scale,
+    plausible_counts,
+    private_counts,
+    private_sums,
+)
+from detectors.private_features import decide_private_features
+from engine.errors import ConfigurationError
+from engine.training_config import LocalTraining
+from tests.detectors.federations import RecordingGrid, federation, gaussian_clients, inputs, samples
+from tests.detectors.rates import most_alarms
+from tests.detectors.test_calibrated_detect import calibrated
+
+RATE = 0.05
+
+
+def terms(epsilon: float = 1.0, source: str = "seeded", seed: int = 0) -> PrivacyTerms:
+    return PrivacyTerms(epsilon, 1e-6, 3.0, source, seed)  # type: ignore[arg-type]
+
+
+def ask(own: PrivacyTerms, rows: int = 50, num_features: int = 2) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    features, labels = np.full((rows, num_features), 1.0), np.arange(rows) % 2
+    asked = inputs(samples(features, labels), config=own.config())
+    sums = private_sums(asked)
+    return private_counts(asked)["counts"], sums["sum"], sums["squares"]
+
+
+def test_the_scale_of_counts() -> None:
+    """An exchanged row changes two counts by one: 2 / ε; counts have half of ε."""
+    assert laplace_scale(0.5) == pytest.approx(4.0)
+    assert terms(epsilon=1.0).counts_scale == pytest.approx(4.0)
+
+
+def test_the_scale_of_sums() -> None:
+    """Proportional to the sensitivity √(2d), and below the classical √(2 ln(1.25/δ)) Δ/ε, which is no tight bound."""
+    small, large = gaussian_scale(0.5, 1e-6, 2), gaussian_scale(0.5, 1e-6, 200)
+    assert large == pytest.approx(10 * small, rel=1e-3)
+    assert 2 / 0.5 < small < np.sqrt(2 * np.log(1.25e6)) * 2 / 0.5
+
+
+@pytest.mark.parametrize("scale", [0.5, 4.0])
+def test_integer_laplace_noise_has_its_variance(scale: float) -> None:
+    """2 q / (1 − q)² with q = exp(−1/scale); a sample's variance has a standard deviation of about √(5/n) of it."""
+    noise = integer_laplace(scale, (40_000,), np.random.default_rng(0))
+    q = np.exp(-1 / scale)
+    assert noise.mean() == pytest.approx(0, abs=4 * np.sqrt(2 * q / (1 - q) ** 2 / 40_000))
+    assert noise.var() == pytest.approx(2 * q / (1 - q) ** 2, rel=5 * np.sqrt(5 / 40_000) + 0.03)
+
+
+def test_seeded_noise_is_repeated_and_differs_by_seed() -> None:
+    first, again, other = ask(terms(seed=1)), ask(terms(seed=1)), ask(terms(seed=2))
+    for position in range(3):
+        np.testing.assert_array_equal(first[position], again[position])
+    assert (first[1] != other[1]).all()
+
+
+def test_secure_noise_is_never_repeated() -> None:
+    first, again = ask(terms(source="secure")), ask(terms(source="secure"))
+    assert (first[1] != again[1]).all()
+    assert (first[2] != again[2]).all()
+
+
+@pytest.mark.parametrize("source", ["seeded", "secure"])
+def test_noise_vanishes_with_a_large_epsilon(source: str) -> None:
+    """At ε = 1000 a count's scale is 0.004, and a sum's deviation is below 6 · 2 · 0.1."""
+    counts, sums, squares = ask(terms(epsilon=1000.0, source=source))
+    np.testing.assert_array_equal(counts, [25, 25])
+    np.testing.assert_allclose(sums, 50, atol=8)
+    np.testing.assert_allclose(squares, 50, atol=12)
+
+
+def test_features_are_clipped() -> None:
+    """Rows of 100 count as 3."""
+    asked = inputs(samples(np.full((50, 1), 100.0)), config=terms(epsilon=1000.0).config())
+    assert private_sums(asked)["sum"] == pytest.approx(150, abs=8)
+
+
+@given(st.lists(st.integers(-20, 50), min_size=2, max_size=6), st.integers(1, 90))
+def test_plausible_counts_add_up(noisy: list[int], rows: int) -> None:
+    counts = plausible_counts(np.array(noisy), np.array(rows))
+    assert (counts >= 0).all()
+    assert counts.sum() == rows
+
+
+@given(st.lists(st.integers(0, 50), min_size=2, max_size=6).filter(any))
+def test_counts_without_noise_are_plausible(counts: list[int]) -> None:
+    np.testing.assert_array_equal(plausible_counts(np.array(counts), np.array(sum(counts))), counts)
+
+
+def test_label_alarms_keep_to_the_rate_under_noise() -> None:
+    """Ten clients of 60 rows; noise of scale 4 is as large as what a row's chance makes of a class."""
+    generator = np.random.default_rng(0)
+    federations, alarms, scale = 150, 0, 4.0
+    for index in range(federations):
+        table = generator.multinomial(60, [0.5, 0.3, 0.2], size=10)
+        table = plausible_counts(table + integer_laplace(scale, table.shape, generator), table.sum(axis=1))
+        alarms += decide_label_skew_calibrated(dict(enumerate(table)), RATE, 0.0, index, scale).detected
+    assert alarms <= most_alarms(federations, RATE)
+
+
+def test_feature_alarms_keep_to_the_rate_under_noise() -> None:
+    """Six clients of 100 rows in four features, noise twice as large as the sampling error."""
+    generator = np.random.default_rng(0)
+    federations, alarms, noise = 1000, 0, (20.0, 30.0)
+    for _ in range(federations):
+        rows = generator.normal(size=(6, 100, 4))
+        sums = rows.sum(axis=1) + noise[0] * generator.normal(size=(6, 4))
+        squares = (rows**2).sum(axis=1) + noise[1] * generator.normal(size=(6, 4))
+        known = dict.fromkeys(range(6), 100)
+        alarms += decide_private_features(
+            dict(enumerate(sums)), dict(enumerate(squares)), known, noise, RATE, 0.0
+        ).detected
+    assert alarms <= most_alarms(federations, RATE)
+
+
+def test_nothing_but_noisy_aggregates_and_models_is_asked_for() -> None:
+    clients = [
+        (features + 2.0 * (client == 1), labels)
+        for client, (features, labels) in enumerate(gaussian_clients([400] * 5))
+    ]
+    grid = RecordingGrid(federation(clients))
+    settings = DetectionConfig(epsilon=20.0, clip=5.0)
+    report = detect(grid, grid.initial_vectors, LocalTraining(), settings, 0)
+    asked = {config["function"] for kind, _, config in grid.sent if kind == "query"}
+    assert asked == {"private_counts", "private_sums"}
+    assert calibrated(report)["feature_skew"].flagged_clients == (1,)
+    assert not report.feature_skew.measured
+    assert any("protects nobody" in note for note in report.notes)
+    again = detect(grid, grid.initial_vectors, LocalTraining(), settings, 0)
+    assert again.without_timings() == report.without_timings()
+
+
+def test_a_missing_library_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    with pytest.raises(ConfigurationError, match=r"detection.epsilon .* pip install 'fedscout\[privacy\]'"):
+        check_library()

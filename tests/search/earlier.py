@@ -1,0 +1,112 @@
+"""Folders of small earlier studies, with scripted results."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from detectors.detection_config import DetectionConfig
+from detectors.report import ClientFacts, Finding, HeterogeneityReport, ReportedMetrics
+from engine.trial import TrialSpec
+from search.ledger import Planned
+from strategies import FedAvgSpec, StrategySpec
+from tests.search.studies import SEED, ScriptedRunner, completed, failed, open_ledger
+
+TRAINING = {
+    "learning_rate": 0.2,
+    "local_epochs": 1,
+    "batch_size": 32,
+    "num_rounds": 2,
+    "fraction_train": 1.0,
+}
+FEDAVG = FedAvgSpec()
+
+
+def report_of(
+    num_clients: int = 10, label_skew: float | None = 0.3, outliers: tuple[int, ...] = (), num_classes: int = 10
+) -> HeterogeneityReport:
+    """Return a report in which every client holds 20 rows."""
+    clients = tuple(
+        ClientFacts(client=client, num_rows=20, label_counts=(20,), heterogeneity_index=1.0)
+        for client in range(num_clients)
+    )
+    return HeterogeneityReport(
+        seed=0,
+        settings=DetectionConfig(),
+        num_clients=num_clients,
+        num_classes=num_classes,
+        num_features=64,
+        clients=clients,
+        label_skew=Finding(
+            name="label_skew",
+            value=label_skew,
+            threshold=0.1,
+            detected=False,
+            client_values={} if label_skew is None else dict.fromkeys(range(num_clients), label_skew),
+            sentence="",
+        ),
+        feature_skew=Finding(name="feature_skew", value=0.1, threshold=0.25, detected=False, sentence=""),
+        outliers=Finding(
+            name="outliers",
+            value=1.0,
+            threshold=4.0,
+            detected=bool(outliers),
+            flagged_clients=outliers,
+            sentence="",
+        ),
+        metrics=ReportedMetrics(quantity_gini=0.0),
+    )
+
+
+def document_of(report: HeterogeneityReport) -> dict[str, Any]:
+    """Return a report as JSON."""
+    document: dict[str, Any] = report.model_dump(mode="json")
+    return document
+
+
+def write_study(
+    folder: Path,
+    scores: Mapping[StrategySpec, float | None],
+    report: HeterogeneityReport | None = None,
+    dataset: str = "digits",
+    config_hash: str = "0123",
+    data_digest: str = "rows",
+    rounds: int | None = None,
+    confirmed: Mapping[int, Mapping[StrategySpec, float]] | None = None,
+    training: Mapping[str, Any] | None = None,
+) -> Path:
+    """Write a study's folder.
+
+    Args:
+        folder: Where.
+        scores: Fitness of each trial on the search's seed; None failed.
+        report: Of its federation; None is that of `report_of`.
+        dataset: By which federations differ.
+        config_hash: Of the study.
+        data_digest: Of its rows.
+        rounds: Of all its trials but FedAvg; None is a full training.
+        confirmed: Fitness on fresh seeds, by seed.
+        training: Where it differs from `TRAINING`.
+    """
+    wanted = {SEED: dict(scores), **{seed: dict(found) for seed, found in (confirmed or {}).items()}}
+
+    def outcome(spec: TrialSpec) -> Any:
+        score = wanted[spec.seed][spec.strategy]  # type: ignore[index]
+        return failed("no") if score is None else completed(score, num_rounds=spec.num_rounds)
+
+    ledger = open_ledger(folder, ScriptedRunner(outcome), config_hash=config_hash)
+    for spec in scores:
+        phase = "baseline" if spec == FEDAVG else "search"
+        ledger.run([Planned(phase, spec, SEED, num_rounds=None if spec == FEDAVG else rounds)])
+    for seed, found in (confirmed or {}).items():
+        ledger.run([Planned("confirmation", spec, seed) for spec in found])
+    claim = {
+        "config_hash": config_hash,
+        "data_digest": data_digest,
+        "config": {"federation": {"dataset": dataset}, "training": {**TRAINING, **(training or {})}},
+    }
+    (folder / "config.json").write_text(json.dumps(claim))
+    (folder / "report.json").write_text((report or report_of()).model_dump_json())
+    return folder

@@ -1,0 +1,87 @@
+"""A federation to recommend for, and a language model on this machine to ask."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from engine.strategy_contract import Cohort
+from engine.training_config import LocalTraining
+from search.recommenders.diagnosis import Diagnosis
+from search.recommenders.llm import LanguageModel
+from search.recommenders.recorded_chat import open_chat
+from search.recommenders.settings import RecommenderConfig
+from search.recommenders.situation import Situation
+from search.recommenders.transcript import Transcript
+from strategies import given_values, space_of
+from tests.search.recommenders.loopback import KEY, ModelServer, Script
+from tests.search.recommenders.reports import diagnosis_of
+
+OPENAI_VARIABLES = ("OPENAI_API_KEY", "OPENAI_BASE_URL", "OPENAI_ORG_ID", "OPENAI_PROJECT_ID", "OPENAI_LOG")
+
+
+@pytest.fixture(autouse=True)
+def _only_the_loopback(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Leave nothing of the user's own in the environment, and no way to another machine."""
+    for name in OPENAI_VARIABLES:
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("NO_PROXY", "127.0.0.1")
+    for name in ("HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "http_proxy", "https_proxy", "all_proxy"):
+        monkeypatch.delenv(name, raising=False)
+
+
+@pytest.fixture
+def situation_of() -> Callable[..., Situation]:
+    """Return a maker of situations: ten clients that make one step a round, or what a test says."""
+
+    def make(
+        diagnosis: Diagnosis | None = None, num_clients: int = 10, num_rounds: int = 30, **fields: Any
+    ) -> Situation:
+        training = LocalTraining()
+        cohort = Cohort(num_clients, fields.pop("num_sampled", num_clients), training.learning_rate)
+        space = space_of(cohort, fields.pop("kinds", None), given=given_values(training), **fields.pop("space", {}))
+        return Situation(space, num_rounds, diagnosis=diagnosis, **fields)
+
+    return make
+
+
+@pytest.fixture
+def situation(situation_of: Callable[..., Situation]) -> Situation:
+    """Return ten clients of skewed labels."""
+    return situation_of(diagnosis_of(label_skew="high"))
+
+
+@pytest.fixture
+def server() -> Iterator[Callable[[Script], ModelServer]]:
+    """Return what starts a server; all of them end with the test."""
+    with ExitStack() as stack:
+        yield lambda script: stack.enter_context(ModelServer(script))
+
+
+@pytest.fixture
+def model_at(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., LanguageModel]]:
+    """Return what connects to a server, keeping exchanges in `tmp_path`; connections end with the test."""
+    monkeypatch.setenv("OPENAI_API_KEY", KEY)
+    with ExitStack() as stack:
+
+        def connect(server: ModelServer, **settings: Any) -> LanguageModel:
+            given = {"timeout_seconds": 10.0, "connection_retries": 0, **settings}
+            config = RecommenderConfig(base_url=server.url, **given)
+            chat = stack.enter_context(open_chat(config, Transcript(tmp_path / "llm.jsonl")))
+            return LanguageModel(chat, config)
+
+        yield connect
+
+
+@pytest.fixture
+def deadline() -> Iterator[Callable[[float], None]]:
+    """Return what sets a limit, in seconds of this thread's own computing, on what a test does after it."""
+    limits: list[tuple[float, float]] = []
+    yield lambda seconds: limits.append((time.thread_time(), seconds))
+    for started, seconds in limits:
+        assert time.thread_time() - started < seconds

@@ -1,0 +1,324 @@
+"""OpenAI's own client against a server on this machine: what it is sent, and what is made of whatever it answers."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import logging
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from typing import Any
+
+import pytest
+
+from engine.errors import RecommenderError, UnreachableModelError
+from search.recommenders.bounded_response import MAX_BYTES
+from search.recommenders.chat import ChatRequest, Exchange, Message
+from search.recommenders.openai_chat import OPENAI_URL, OpenAIChat, has_key, key_of
+from search.recommenders.settings import RecommenderConfig
+from tests.search.recommenders.loopback import KEY, Asked, ModelServer, Play, Script, chooses, fails, says
+
+Server = Callable[[Script], ModelServer]
+SCHEMA = {"type": "object", "properties": {}, "required": [], "additionalProperties": False}
+REQUEST = ChatRequest(
+    model="gpt-4.1",
+    temperature=0.5,
+    seed=3,
+    max_answer_tokens=77,
+    messages=(Message(role="system", content="choose"), Message(role="user", content="{}")),
+    answer_schema=SCHEMA,
+)
+
+
+class Talk:
+    """A connection to a server, with the exchanges that it told."""
+
+    def __init__(self, server: ModelServer, stack: ExitStack, **settings: Any) -> None:
+        self.exchanges: list[Exchange] = []
+        given = {"base_url": server.url, "timeout_seconds": 10.0, "connection_retries": 0, **settings}
+        self.chat = stack.enter_context(OpenAIChat(RecommenderConfig(**given), self.exchanges.append))
+
+    def error(self, kind: type[RecommenderError] = RecommenderError) -> str:
+        """Ask, and return the one line of the error."""
+        with pytest.raises(RecommenderError) as caught:
+            self.chat.complete(REQUEST)
+        assert type(caught.value) is kind
+        (line,) = caught.value.faults
+        assert line.isprintable()
+        assert self.exchanges[-1].error == line
+        assert self.exchanges[-1].reply is None
+        return line
+
+
+@pytest.fixture
+def talk(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., Talk]]:
+    monkeypatch.setenv("OPENAI_API_KEY", KEY)
+    with ExitStack() as stack:
+        yield lambda server, **settings: Talk(server, stack, **settings)
+
+
+TalkTo = Callable[..., Talk]
+
+
+def test_a_request_asks_for_the_schema_and_an_answer_comes_with_tokens_and_cost(server: Server, talk: TalkTo) -> None:
+    at = server([chooses("fedavg")])
+    asking = talk(at, prices={"gpt-4.1": {"input": 3, "output": 20}})
+    reply = asking.chat.complete(REQUEST)
+
+    (asked,) = at.asked
+    assert asked.path == "/v1/chat/completions"
+    assert asked.headers["authorization"] == f"Bearer {KEY}"
+    assert asked.body == {
+        "model": "gpt-4.1",
+        "messages": [{"role": "system", "content": "choose"}, {"role": "user", "content": "{}"}],
+        "temperature": 0.5,
+        "seed": 3,
+        "max_tokens": 77,
+        "response_format": {
+            "type": "json_schema",
+            "json_schema": {"name": "strategy_choice", "schema": SCHEMA, "strict": True},
+        },
+    }
+    assert json.loads(reply.text)["strategy"] == {"kind": "fedavg"}
+    assert (reply.model, reply.finish_reason, reply.refusal) == ("played", "stop", None)
+    assert (reply.prompt_tokens, reply.completion_tokens) == (1000, 50)
+    assert reply.cost_usd == pytest.approx((1000 * 3 + 50 * 20) / 1e6)
+    (exchange,) = asking.exchanges
+    assert (exchange.reply, exchange.request, exchange.statuses) == (reply, REQUEST, (200,))
+    assert exchange.request_digest == REQUEST.digest()
+    assert exchange.server == at.url
+
+
+def test_a_model_without_a_price_costs_nobody_knows_what(server: Server, talk: TalkTo) -> None:
+    reply = talk(server([chooses("fedavg")])).chat.complete(REQUEST)
+    assert (reply.prompt_tokens, reply.cost_usd) == (1000, None)
+
+
+@pytest.mark.parametrize(
+    "usage", [None, 7, {}, {"prompt_tokens": "many"}, {"prompt_tokens": -1}, {"prompt_tokens": True}]
+)
+def test_tokens_that_are_not_counted_are_not_known(server: Server, talk: TalkTo, usage: Any) -> None:
+    reply = talk(server([says("{}", usage=usage)])).chat.complete(REQUEST)
+    assert (reply.prompt_tokens, reply.cost_usd) == (None, None)
+
+
+# Servers that know less of the protocol.
+
+
+def test_a_server_without_schemas_is_asked_for_json_then_for_text(server: Server, talk: TalkTo) -> None:
+    def plain(asked: Asked) -> Play:
+        return fails(400, "response_format is not supported") if "response_format" in asked.body else says("{}")
+
+    at = server(plain)
+    asking = talk(at)
+    for _ in range(2):
+        assert asking.chat.complete(REQUEST).text == "{}"
+    kinds = [asked.body.get("response_format", {}).get("type") for asked in at.asked]
+    assert kinds == ["json_schema", "json_object", None, None]  # what it has refused is not asked again
+    assert [exchange.response_format for exchange in asking.exchanges] == ["json_schema", "json_object", "text", "text"]
+    assert [exchange.statuses for exchange in asking.exchanges] == [(400,), (400,), (200,), (200,)]
+
+
+@pytest.mark.parametrize("status", [400, 422])
+def test_parameters_that_a_server_refuses_are_left_out_one_by_one(server: Server, talk: TalkTo, status: int) -> None:
+    def picky(asked: Asked) -> Play:
+        for name in ("temperature", "seed", "max_tokens"):
+            if name in asked.body:
+                return fails(status, f"Unsupported parameter: '{name}'")
+        return says("{}")
+
+    at = server(picky)
+    asking = talk(at)
+    asking.chat.complete(REQUEST)
+    last = at.asked[-1].body
+    assert last["max_completion_tokens"] == 77
+    assert not {"temperature", "seed", "max_tokens"} & set(last)
+    assert last["response_format"]["type"] == "json_schema"
+    assert asking.exchanges[-1].left_out == ("temperature", "seed")
+
+
+def test_a_server_that_refuses_everything_is_told_so_and_asked_no_more_than_six_times(
+    server: Server, talk: TalkTo
+) -> None:
+    at = server([fails(400, "temperature seed max_tokens max_completion_tokens: no")])
+    line = talk(at).error()
+    assert "must accept the request for model 'gpt-4.1', and answered 400" in line
+    assert len(at.asked) == 6
+
+
+# Servers that fail.
+
+
+def test_a_busy_server_is_asked_again_after_the_time_that_it_names(server: Server, talk: TalkTo) -> None:
+    at = server([fails(429, "slow down", retry_after="1"), chooses("fedavg")])
+    asking = talk(at, connection_retries=1)
+    started = time.monotonic()
+    asking.chat.complete(REQUEST)
+    assert time.monotonic() - started >= 1
+    assert [exchange.statuses for exchange in asking.exchanges] == [(429, 200)]
+
+
+@pytest.mark.parametrize("status", [408, 409, 429, 500, 503, 529])
+def test_a_server_that_stays_busy_or_fails_is_unreachable(server: Server, talk: TalkTo, status: int) -> None:
+    at = server([fails(status, "try\nlater", retry_after_ms="5")])
+    asking = talk(at, connection_retries=2)
+    line = asking.error(UnreachableModelError)
+    assert f"must be able to answer, and answered {status}" in line
+    assert asking.exchanges[0].statuses == (status,) * 3
+
+
+def test_a_server_that_wants_a_very_long_pause_is_not_waited_for(server: Server, talk: TalkTo) -> None:
+    at = server([fails(429, "tomorrow", retry_after="86400")])
+    talk(at, connection_retries=2).error(UnreachableModelError)
+    assert len(at.asked) == 1
+
+
+@pytest.mark.parametrize("status", [401, 403])
+def test_a_key_that_is_not_accepted(server: Server, talk: TalkTo, status: int) -> None:
+    line = talk(server([fails(status, f"Incorrect API key provided: {KEY}")])).error()
+    assert line.startswith("the key in OPENAI_API_KEY must be one that")
+    assert KEY not in line
+
+
+def test_an_unknown_model(server: Server, talk: TalkTo) -> None:
+    line = talk(server([fails(404, "The model `gpt-4.1` does not exist")])).error()
+    assert "must accept the request for model 'gpt-4.1', and answered 404" in line
+
+
+def test_a_slow_server(server: Server, talk: TalkTo) -> None:
+    asking = talk(server([Play(delay_seconds=20)]), timeout_seconds=0.3)
+    assert "must answer within 0.3 s, and did not" in asking.error(UnreachableModelError)
+
+
+def test_an_answer_that_drips_does_not_hold_on_for_ever(server: Server, talk: TalkTo) -> None:
+    dripping = Play(body=chooses("fedavg").body, drip_seconds=0.05)
+    started = time.monotonic()
+    asking = talk(server([dripping]), timeout_seconds=0.5)
+    assert "must answer within 0.5 s" in asking.error(UnreachableModelError)
+    assert time.monotonic() - started < 8
+
+
+def test_nobody_listens(server: Server, talk: TalkTo) -> None:
+    with ModelServer([chooses("fedavg")]) as gone:
+        pass
+    line = talk(gone).error(UnreachableModelError)
+    assert "must be reachable, and is not: Connection error." in line
+
+
+@pytest.mark.parametrize("status", [200, 400])
+def test_an_endless_answer_is_cut_off(server: Server, talk: TalkTo, status: int) -> None:
+    at = server([Play(status=status, body=b"x" * 65536, endless=True)])
+    assert f"its answer must have at most {MAX_BYTES} bytes" in talk(at).error()
+
+
+def test_a_compressed_answer_is_refused(server: Server, talk: TalkTo) -> None:
+    at = server([Play(body=gzip.compress(b" " * 1000), headers={"content-encoding": "gzip"})])
+    assert "must not be compressed, and is by 'gzip'" in talk(at).error()
+    assert at.asked[0].headers["accept-encoding"] == "identity"
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b"",
+        b"<html>It works!</html>",
+        b"null",
+        b"[]",
+        b'"text"',
+        b'{"choices": []}',
+        b'{"choices": [{"message": null}]}',
+        b'{"choices": {"0": {}}}',
+        b'{"error": {"message": "no"}}',
+        b"[" * 50_000,
+        b"\xff\xfe",
+    ],
+)
+@pytest.mark.parametrize("content_type", ["application/json", "text/html"])
+def test_a_server_that_does_not_speak_the_protocol(
+    server: Server, talk: TalkTo, body: bytes, content_type: str
+) -> None:
+    at = server([Play(body=body, headers={"content-type": content_type})])
+    assert "must answer with a chat completion, got" in talk(at).error()
+
+
+@pytest.mark.parametrize("content", [None, 7, ["part"], {"a": 1}])
+def test_a_content_that_is_no_text_is_empty(server: Server, talk: TalkTo, content: Any) -> None:
+    reply = talk(server([says(content)])).chat.complete(REQUEST)
+    assert reply.text == ""
+
+
+def test_lone_surrogates_in_an_answer_can_be_kept(server: Server, talk: TalkTo) -> None:
+    reply = talk(server([says("a\ud800b", refusal="\udfff")])).chat.complete(REQUEST)
+    assert reply.model_dump_json()
+    assert (reply.text, reply.refusal) == ("a?b", "?")
+
+
+# The key.
+
+
+def test_a_server_that_tells_the_key_does_not_get_it_kept_or_shown(
+    server: Server, talk: TalkTo, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.DEBUG)
+    at = server([fails(400, f"no schema for {KEY}"), says(f"your key is {KEY}, Bearer {KEY}")])
+    asking = talk(at)
+    reply = asking.chat.complete(REQUEST)
+    assert reply.text == "your key is [redacted], Bearer [redacted]"
+    assert all(KEY not in exchange.model_dump_json() for exchange in asking.exchanges)
+    assert KEY not in caplog.text
+
+
+def test_a_key_in_a_message_is_neither_sent_nor_kept(
+    server: Server, talk: TalkTo, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    key = "not-of-any-known-form-42"
+    monkeypatch.setenv("OPENAI_API_KEY", key)
+    at = server([says("{}")])
+    asking = talk(at)
+    request = REQUEST.model_copy(update={"messages": (Message(role="user", content=f"psst: {key}"),)})
+    asking.chat.complete(request)
+    assert at.asked[0].turns == [("user", "psst: [redacted]")]
+    assert key not in asking.exchanges[0].model_dump_json()
+    assert asking.exchanges[0].request_digest == request.digest()
+
+
+def test_the_key_comes_from_the_variable_that_is_named(
+    server: Server, talk: TalkTo, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("MY_KEY", " sk-mine-0123456789 \n")
+    at = server([says("{}")])
+    talk(at, api_key_variable="MY_KEY").chat.complete(REQUEST)
+    assert at.asked[0].headers["authorization"] == "Bearer sk-mine-0123456789"
+
+
+def test_a_server_that_needs_no_key(server: Server, talk: TalkTo, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("OPENAI_API_KEY")
+    at = server([says("{}")])
+    talk(at, api_key_variable=None).chat.complete(REQUEST)
+    assert KEY not in str(at.asked[0].headers)
+
+
+@pytest.mark.parametrize("key", [None, "", "  \n"])
+def test_without_a_key_nothing_is_opened(monkeypatch: pytest.MonkeyPatch, key: str | None) -> None:
+    if key is not None:
+        monkeypatch.setenv("OPENAI_API_KEY", key)
+    assert not has_key(RecommenderConfig())
+    with pytest.raises(RecommenderError, match="OPENAI_API_KEY must hold the key"):
+        OpenAIChat(RecommenderConfig())
+
+
+def test_a_key_that_can_not_be_sent_is_not_repeated(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OPENAI_API_KEY", "schlüssel")
+    with pytest.raises(RecommenderError, match="must be printable ASCII") as caught:
+        key_of(RecommenderConfig())
+    assert "schlüssel" not in str(caught.value)
+
+
+def test_openai_itself_is_the_server_if_none_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OPENAI_API_KEY", KEY)
+    with OpenAIChat(RecommenderConfig()) as chat:
+        assert chat.server == OPENAI_URL
+    monkeypatch.setenv("OPENAI_BASE_URL", "http://127.0.0.1:9/v1")
+    with OpenAIChat(RecommenderConfig()) as chat:
+        assert chat.server == "http://127.0.0.1:9/v1"

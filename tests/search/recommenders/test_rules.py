@@ -1,0 +1,165 @@
+"""Which rule decides what, that it fits the federation, and that it explains itself."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from search.recommenders import rules
+from search.recommenders.diagnosis import Diagnosis
+from search.recommenders.rules import RULES, recommend_by_rules
+from search.recommenders.situation import Situation
+from strategies import BUILT_IN_KINDS, FedTrimmedAvgSpec, RealRange
+from tests.search.recommenders.reports import diagnosis_of
+
+SituationOf = Callable[..., Situation]
+REPOSITORY = Path(__file__).resolve().parents[3]
+SEVERITIES = (None, "none", "low", "high")
+MANY_ROWS = 2000.0
+
+CASES: dict[str, tuple[Diagnosis, dict[str, Any], str]] = {
+    "no rows": (diagnosis_of(num_classes=0, median_rows=None, label_skew=None, feature_skew=None), {}, "fedavg"),
+    "wrong labels at a fifth": (
+        diagnosis_of(outlier="high", num_clients=4, outliers=(2,)),
+        {"num_clients": 4},
+        "fedmedian",
+    ),
+    "wrong labels, few classes": (diagnosis_of(outlier="high", num_classes=2), {}, "fedtrimmedavg"),
+    "corrupted, clean view": (
+        diagnosis_of(outlier="high", feature_skew="high", num_clients=4, outliers=(2,), other_inputs=(2,)),
+        {"num_clients": 4, "view": "clean"},
+        "fedmedian",
+    ),
+    "few steps": (diagnosis_of(label_skew="high"), {}, "fedadam"),
+    "many classes": (diagnosis_of(label_skew="high", median_rows=MANY_ROWS), {}, "fedavgm"),
+    "skewed labels": (diagnosis_of(label_skew="low", num_classes=3), {}, "fedavgm"),
+    "other inputs": (
+        diagnosis_of(outlier="high", feature_skew="high", num_classes=2, num_clients=4, other_inputs=(2,)),
+        {"num_clients": 4},
+        "fedavgm",
+    ),
+    "nothing to mend": (diagnosis_of(num_classes=2), {}, "fedavg"),
+}
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_each_rule_decides_its_case_and_says_why(situation_of: SituationOf, name: str) -> None:
+    diagnosis, fields, kind = CASES[name]
+    found = recommend_by_rules(situation_of(diagnosis, **fields))
+    assert found.source == "rules"
+    assert found.spec.kind == kind
+    (ground,) = found.grounds
+    assert (ground.rule, ground.applied) == (name, True)
+    assert ground.because.endswith(".")
+    assert "arXiv" in ground.source
+
+
+def test_every_rule_has_a_case() -> None:
+    assert {rule.name for rule in RULES} == set(CASES)
+
+
+@pytest.mark.parametrize("text", [rules.__doc__, (REPOSITORY / "docs" / "recommend.md").read_text()])
+def test_documents_list_the_rules_in_the_order_in_which_they_decide(text: str) -> None:
+    table = text.split("| rule | applies to |")[1].split("\n\n", maxsplit=1)[0]
+    names = [line.split("|")[1].strip() for line in table.splitlines()[2:]]
+    assert names == [rule.name for rule in RULES]
+
+
+@pytest.mark.parametrize("num_classes", [2, 10])
+def test_an_outlier_among_skewed_labels_does_not_bring_the_median(situation_of: SituationOf, num_classes: int) -> None:
+    diagnosis = diagnosis_of(label_skew="low", outlier="high", num_clients=4, num_classes=num_classes)
+    assert recommend_by_rules(situation_of(diagnosis, num_clients=4)).spec.kind not in {"fedmedian", "fedtrimmedavg"}
+
+
+def test_an_outlier_that_only_the_published_rule_names_does_not_bring_the_median(situation_of: SituationOf) -> None:
+    diagnosis = diagnosis_of(outlier="low", num_clients=4, num_classes=2)
+    assert recommend_by_rules(situation_of(diagnosis, num_clients=4)).spec.kind == "fedavg"
+
+
+@pytest.mark.parametrize(("outliers", "num_sampled"), [((2,), 10), ((2,), 5), ((2,), 3)])
+def test_the_trimmed_mean_cuts_off_as_many_as_there_are_outliers_in_a_round(
+    situation_of: SituationOf, outliers: tuple[int, ...], num_sampled: int
+) -> None:
+    diagnosis = diagnosis_of(outlier="high", outliers=outliers, num_classes=2)
+    situation = situation_of(diagnosis, num_sampled=num_sampled, kinds=("fedavg", "fedtrimmedavg"))
+    spec = recommend_by_rules(situation).spec
+    assert isinstance(spec, FedTrimmedAvgSpec)
+    assert spec.num_trimmed(situation.cohort) == 1
+
+
+def test_steps_are_counted_from_rows_batches_epochs_and_rounds(situation_of: SituationOf) -> None:
+    """Of 160 rows 128 train: 4 steps of 32 rows a round, so 50 rounds are 200 steps and 51 are more."""
+    few, many = (situation_of(diagnosis_of(), num_rounds=rounds) for rounds in (50, 51))
+    assert few.steps_a_round == 4
+    assert recommend_by_rules(few).grounds[0].rule == "few steps"
+    assert recommend_by_rules(many).grounds[0].rule == "many classes"
+
+
+@pytest.mark.parametrize("num_clients", [1, 2, 3, 4, 7, 10, 100])
+@pytest.mark.parametrize("num_classes", [0, 2, 10])
+def test_whatever_the_diagnosis_the_pick_fits_the_cohort(
+    situation_of: SituationOf, num_clients: int, num_classes: int
+) -> None:
+    for labels, features, outlier in product(SEVERITIES, repeat=3):
+        diagnosis = diagnosis_of(
+            labels,
+            features,
+            outlier,
+            (0,),
+            num_clients=num_clients,
+            num_classes=num_classes,  # type: ignore[arg-type]
+        )
+        situation = situation_of(diagnosis, num_clients=num_clients)
+        found = recommend_by_rules(situation)
+        assert situation.space.contains(found.spec)
+        assert found.spec.faults(situation.cohort) == []
+        assert all(situation.space.contains(alternative.spec) for alternative in found.alternatives)
+
+
+@pytest.mark.parametrize("kind", BUILT_IN_KINDS)
+@pytest.mark.parametrize("name", CASES)
+def test_a_user_who_allows_one_strategy_gets_that_one(situation_of: SituationOf, kind: str, name: str) -> None:
+    diagnosis, fields, _ = CASES[name]
+    situation = situation_of(diagnosis, **fields, kinds=(kind,))
+    found = recommend_by_rules(situation)
+    assert found.spec.kind == kind
+    assert situation.space.contains(found.spec)
+
+
+def test_what_can_not_be_chosen_is_passed_over_and_said(situation_of: SituationOf) -> None:
+    diagnosis, _, _ = CASES["few steps"]
+    found = recommend_by_rules(situation_of(diagnosis, kinds=("fedavg", "fedmedian", "fedprox")))
+    assert [(ground.rule, ground.applied) for ground in found.grounds] == [
+        ("nothing to mend", True),
+        ("few steps", False),
+        ("many classes", False),
+        ("skewed labels", False),
+    ]
+    assert "But fedadam can't be chosen: it is not among the strategies to choose from." in found.grounds[1].because
+
+
+def test_parameters_are_moved_into_the_ranges_of_the_space(situation_of: SituationOf) -> None:
+    """A search of the clients' step size keeps the study's where it can, and goes to the nearest end where not."""
+    ranges = {"client_learning_rate": RealRange(0.5, 1.0)}
+    found = recommend_by_rules(situation_of(diagnosis_of(label_skew="high"), space={"client_ranges": ranges}))
+    assert found.spec.client_learning_rate == 0.5
+
+
+@pytest.mark.parametrize(
+    ("severity", "advised"), [(None, []), ("none", ["fedavg"]), ("low", ["fedavg", "fedprox"]), ("high", ["fedprox"])]
+)
+def test_the_published_table_of_advice_stands_beside(
+    situation_of: SituationOf, severity: Any, advised: list[str]
+) -> None:
+    found = recommend_by_rules(situation_of(diagnosis_of(label_skew=severity)))
+    assert [alternative.spec.kind for alternative in found.alternatives] == advised
+
+
+def test_the_advice_does_not_repeat_the_pick(situation_of: SituationOf) -> None:
+    found = recommend_by_rules(situation_of(diagnosis_of(num_classes=2)))
+    assert found.spec.kind == "fedavg"
+    assert found.alternatives == ()

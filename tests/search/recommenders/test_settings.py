@@ -1,0 +1,93 @@
+"""What may be configured, and that nothing of it gives a secret away."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from pydantic import ValidationError
+
+from search.recommenders.chat import ChatReply, total_of
+from search.recommenders.prices import OPENAI_PRICES, cost_usd, price_of
+from search.recommenders.redaction import redact
+from search.recommenders.settings import NO_PART_OF_THE_IDENTITY, Price, RecommenderConfig
+
+
+@pytest.mark.parametrize("url", ["http://127.0.0.1:8000/v1", "https://example.org", "http://[::1]:11434/v1/"])
+def test_addresses_of_servers(url: str) -> None:
+    assert RecommenderConfig(base_url=url).base_url == url
+
+
+@pytest.mark.parametrize(
+    "url", ["", "example.org", "ftp://example.org", "file:///etc/passwd", "http://", "http://h:x/v1"]
+)
+def test_what_is_no_address_is_refused(url: str) -> None:
+    with pytest.raises(ValidationError, match="must be an address such as"):
+        RecommenderConfig(base_url=url)
+
+
+@pytest.mark.parametrize(
+    "url", ["http://me:hidden@host/v1", "http://hidden@host/v1", "http://host/v1?key=hidden", "http://h/#hidden"]
+)
+def test_a_secret_in_an_address_is_refused_and_not_repeated(url: str) -> None:
+    with pytest.raises(ValidationError) as caught:
+        RecommenderConfig(base_url=url)
+    assert "hidden" not in caught.value.errors()[0]["msg"]
+    assert caught.value.errors()[0]["type"] == "value_error"  # whose own text alone is shown
+
+
+def test_openai_needs_a_key_and_other_servers_need_none() -> None:
+    with pytest.raises(ValidationError, match="OpenAI needs a key"):
+        RecommenderConfig(api_key_variable=None)
+    assert RecommenderConfig(api_key_variable=None, base_url="http://127.0.0.1:1/v1").api_key_variable is None
+
+
+def test_at_most_three_answers_go_back() -> None:
+    with pytest.raises(ValidationError):
+        RecommenderConfig(max_corrections=4)
+
+
+def test_what_is_no_part_of_the_identity_exists() -> None:
+    assert set(NO_PART_OF_THE_IDENTITY) < set(RecommenderConfig.model_fields)
+
+
+def test_prices() -> None:
+    """A thousand tokens of the prompt at 2 and 500 of the answer at 8 US dollars a million are 0.006."""
+    assert cost_usd(price_of("gpt-4.1", {}, is_openai=True), 1000, 500) == pytest.approx(0.006)
+    assert price_of("gpt-4.1", {}, is_openai=False) is None
+    own = Price(input=1, output=1)
+    assert price_of("gpt-4.1", {"gpt-4.1": own}, is_openai=True) == own
+    assert price_of("llama", {"llama": own}, is_openai=False) == own
+    assert cost_usd(None, 1000, 500) is None
+    assert cost_usd(own, None, 500) is None
+    assert all(price.output > price.input for price in OPENAI_PRICES.values())
+
+
+def test_a_sum_is_known_if_every_part_is() -> None:
+    counted = ChatReply(prompt_tokens=3, completion_tokens=2, cost_usd=0.5)
+    total = total_of([counted, counted])
+    assert (total.prompt_tokens, total.completion_tokens, total.cost_usd) == (6, 4, 1.0)
+    assert total_of([counted, ChatReply(prompt_tokens=1)]).cost_usd is None
+    assert total_of([counted, ChatReply(prompt_tokens=1)]).prompt_tokens == 4
+
+
+@pytest.mark.parametrize(
+    ("text", "secrets", "expected"),
+    [
+        ("nothing to see", ("0123456789",), "nothing to see"),
+        ("it is 0123456789!", ("0123456789",), "it is [redacted]!"),
+        ("sk-proj-abcDEF_123-456 and gsk_abcdefgh1234", (), "[redacted] and [redacted]"),
+        ("Authorization: Bearer abcdefgh.12345", (), "Authorization: Bearer [redacted]"),
+        ("the risk-averse bearer of news", ("none",), "the risk-averse bearer of news"),
+        ("none of the labels", ("none",), "none of the labels"),
+    ],
+)
+def test_secrets_are_taken_out_and_nothing_else(text: str, secrets: tuple[str, ...], expected: str) -> None:
+    assert redact(text, secrets) == expected
+
+
+@pytest.mark.parametrize("field", ["timeout_seconds", "temperature", "max_answer_tokens"])
+@pytest.mark.parametrize("value", [-1, float("nan"), float("inf")])
+def test_numbers_have_limits(field: str, value: Any) -> None:
+    with pytest.raises(ValidationError):
+        RecommenderConfig(**{field: value})

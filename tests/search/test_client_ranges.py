@@ -1,0 +1,148 @@
+"""Client parameters in a search: configured, applied to local training, logged, confirmed; the reference stays."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pytest
+from pydantic import ValidationError
+
+from engine.trial import TrialResult, TrialSpec
+from search.client_ranges import ClientRanges
+from search.genetic import GeneticSearcher
+from search.ledger import Planned
+from search.search_config import SearchConfig
+from search.searcher import Searcher
+from strategies import FedAvgSpec, IntegerRange, QFedAvgSpec, RealRange, SearchSpace, space_of
+from tests.search.searcher_conformance import COHORT, SearcherLaws
+from tests.search.studies import (
+    FACTS,
+    SEED,
+    ScriptedRunner,
+    completed,
+    document,
+    local_runner,
+    open_ledger,
+    study,
+    tiny_federation,
+)
+
+RANGES = {
+    "learning_rate": {"low": 0.05, "high": 0.8, "log": True},
+    "local_epochs": {"low": 1, "high": 3},
+    "batch_size": {"low": 4, "high": 16},
+}
+
+
+def test_ranges_have_the_names_of_a_specification() -> None:
+    assert ClientRanges.model_validate(RANGES).ranges() == {
+        "client_learning_rate": RealRange(0.05, 0.8, log=True),
+        "client_local_epochs": IntegerRange(1, 3),
+        "client_batch_size": IntegerRange(4, 16),
+    }
+    assert ClientRanges().ranges() == {}
+
+
+@pytest.mark.parametrize(
+    ("ranges", "fault"),
+    [
+        ({"learning_rate": {"low": 1, "high": 0.1}}, "learning_rate must not end below its start, got [1.0, 0.1]"),
+        ({"learning_rate": {"low": 0, "high": 1}}, "low of learning_rate must be greater than 0, got 0.0"),
+        (
+            {"local_epochs": {"low": 1, "high": 9999}},
+            "high of local_epochs must be less than or equal to 1000, got 9999",
+        ),
+        ({"batch_size": {"low": 1.5, "high": 4}}, "valid integer"),
+        ({"momentum": {"low": 0, "high": 1}}, "Extra inputs"),
+    ],
+)
+def test_ranges_that_cannot_be_trained_with_are_refused(ranges: dict[str, Any], fault: str) -> None:
+    with pytest.raises(ValidationError) as caught:
+        ClientRanges.model_validate(ranges)
+    assert fault in str(caught.value)
+
+
+class TestGeneticSearchOfClientParameters(SearcherLaws):
+    @pytest.fixture
+    def space(self) -> SearchSpace:
+        return space_of(COHORT, client_ranges=ClientRanges.model_validate(RANGES).ranges())
+
+    def make(self, space: SearchSpace, seed: int) -> Searcher:
+        return GeneticSearcher(space, seed)
+
+
+def by_rate(spec: TrialSpec) -> TrialResult:
+    return completed(1 - abs(spec.training.learning_rate - 0.4))
+
+
+def test_a_study_trains_logs_and_confirms_with_them_and_fedavg_stays(tmp_path: Path) -> None:
+    runner = ScriptedRunner(by_rate)
+    config = SearchConfig(
+        client_ranges=ClientRanges.model_validate(RANGES), strategies=("fedavg", "fedadam"), confirmation_seeds=2
+    )
+    outcome = study(tmp_path, runner, config)
+
+    assert outcome.baseline.record.learning_rate == FACTS.training.learning_rate
+    assert runner.ran[0].training == FACTS.training
+    table = pd.read_parquet(tmp_path / "trials").sort_values("trial").reset_index(drop=True)
+    searched = table[table["phase"] == "search"]
+    for spec, (_, row) in zip(runner.ran[1:9], searched.iterrows(), strict=True):
+        assert spec.training.learning_rate == row["learning_rate"] == row["param_client_learning_rate"]
+        assert spec.training.local_epochs == row["param_client_local_epochs"]
+        assert spec.training.batch_size == row["param_client_batch_size"]
+    assert searched["param_client_local_epochs"].isin([1, 2, 3]).all()
+    assert table["param_client_learning_rate"].isna()[0]
+    assert "fedavg" in set(searched["strategy"])  # at other client parameters it is a candidate
+    assert outcome.confirmation is not None
+    challenger, fedavg = outcome.confirmation.contestants
+    assert challenger.learning_rate == min(searched["learning_rate"], key=lambda rate: abs(rate - 0.4))
+    assert fedavg.learning_rate == FACTS.training.learning_rate
+
+
+def test_a_candidate_at_the_study_s_own_values_is_the_reference(tmp_path: Path) -> None:
+    ranges = {"local_epochs": {"low": 1, "high": 2}}
+    config = SearchConfig(
+        client_ranges=ClientRanges.model_validate(ranges), strategies=("fedavg",), confirmation_seeds=0
+    )
+    outcome = study(tmp_path, ScriptedRunner(by_rate), config)
+    assert FACTS.training.local_epochs == 1
+    assert [entry.spec for entry in outcome.trials] == [FedAvgSpec(client_local_epochs=2)]
+
+
+def test_a_study_with_them_goes_on_with_the_same_result(tmp_path: Path) -> None:
+    config = SearchConfig(
+        client_ranges=ClientRanges.model_validate(RANGES),
+        strategies=("fedavg", "fedadam", "qfedavg"),
+        budget=4,
+        generation_size=2,
+        confirmation_seeds=1,
+    )
+    whole = document(study(tmp_path, local_runner(tiny_federation()), config))
+    for path in sorted((tmp_path / "trials").iterdir())[2::2]:
+        path.unlink()
+    assert document(study(tmp_path, local_runner(tiny_federation()), config)) == whole
+
+
+def test_a_plan_s_own_rate_comes_first_and_the_strategy_s_reaches_flower(tmp_path: Path) -> None:
+    runner = ScriptedRunner(by_rate)
+    spec = QFedAvgSpec(q=1.0, client_learning_rate=0.05)
+    own, planned = open_ledger(tmp_path, runner).run(
+        [Planned("search", spec, SEED), Planned("search", spec, SEED, learning_rate=0.6)]
+    )
+    assert (own.learning_rate, planned.learning_rate) == (0.05, 0.6)
+    assert own.key != planned.key
+
+
+def test_a_rate_of_the_strategy_trains_as_the_same_rate_of_the_study(tmp_path: Path) -> None:
+    """q-FedAvg uses the clients' rate on the server as well, so both must have it."""
+    runner = local_runner(tiny_federation())
+    spec = QFedAvgSpec(q=1.0, client_learning_rate=0.05)
+    (of_strategy,) = open_ledger(tmp_path / "a", runner).run([Planned("search", spec, SEED)])
+    (of_study,) = open_ledger(
+        tmp_path / "b", runner, training=FACTS.training.model_copy(update={"learning_rate": 0.05})
+    ).run([Planned("search", QFedAvgSpec(q=1.0), SEED)])
+    (other,) = open_ledger(tmp_path / "c", runner).run([Planned("search", QFedAvgSpec(q=1.0), SEED)])
+    assert of_strategy.round_loss == of_study.round_loss
+    assert of_strategy.round_loss != other.round_loss

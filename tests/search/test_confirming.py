@@ -1,0 +1,177 @@
+"""Confirming a search: several challengers, seeds in batches, who is dropped, and going on after an interruption."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from engine.trial import TrialResult, TrialSpec
+from engine.trial_log import TrialRecord
+from search.confirmation import Confirmation, confirmation_seeds
+from search.confirming import resolution
+from search.search_config import SearchConfig
+from search.study import StudyOutcome
+from tests.search.studies import SEED, ScriptedRunner, completed, document, failed, study
+
+KINDS = ("fedmedian", "fedadam", "fedadagrad", "krum")
+BATCHES = {"strategies": KINDS, "budget": 8, "confirmation_seeds": 12, "confirmation_batch": 4}
+
+
+def jitter(spec: TrialSpec, size: float) -> float:
+    """Noise of a configuration and a seed, the same whenever it is asked."""
+    text = f"{spec.strategy.kind}{dict(spec.strategy.parameters())}{spec.seed}"
+    return float(np.random.default_rng(list(text.encode())).normal(0, size))
+
+
+def by_kind(noise: float = 0.004, **means: float) -> Callable[[TrialSpec], TrialResult]:
+    """Return trials whose accuracy is that of their kind, 0.5 if none is given, and noise."""
+    return lambda spec: completed(means.get(spec.strategy.kind, 0.5) + jitter(spec, noise))
+
+
+def scripted(folder: Path, outcome: Callable[[TrialSpec], TrialResult], **config: Any) -> tuple[StudyOutcome, int]:
+    """Return a study, and how many trials its confirmation took."""
+    runner = ScriptedRunner(outcome)
+    found = study(folder, runner, SearchConfig(**{**BATCHES, **config}))
+    return found, sum(spec.seed != SEED for spec in runner.ran)
+
+
+def confirmation_of(outcome: StudyOutcome) -> Confirmation:
+    assert outcome.confirmation is not None
+    return outcome.confirmation
+
+
+def test_a_clear_winner_takes_few_seeds(tmp_path: Path) -> None:
+    outcome, num_trials = scripted(tmp_path, by_kind(fedadam=0.8))
+    found = confirmation_of(outcome)
+    assert found.verdict == "better"
+    assert len(found.seeds) < 12
+    assert num_trials == 2 * len(found.seeds)
+    assert found.seeds == confirmation_seeds(SEED, 12)[: len(found.seeds)]
+    assert f"Decided after {len(found.seeds)} of at most 12 seeds." in found.sentence
+    assert "looks at 4, 8, 12 seeds together" in found.sentence
+
+
+def test_where_nothing_differs_all_seeds_are_used_and_fedavg_is_kept(tmp_path: Path) -> None:
+    outcome, num_trials = scripted(tmp_path, by_kind())
+    found = confirmation_of(outcome)
+    assert (found.verdict, len(found.seeds), num_trials) == ("no difference", 12, 24)
+    assert "Keep FedAvg." in found.sentence
+    assert "Decided" not in found.sentence
+
+
+def test_the_best_few_are_confirmed_and_the_lucky_one_does_not_win(tmp_path: Path) -> None:
+    """The search is fooled by one configuration, which is much worse on all other seeds."""
+    best: list[TrialSpec] = []
+
+    def outcome(spec: TrialSpec) -> TrialResult:
+        if spec.strategy.kind == "krum":
+            return completed(0.9 if spec.seed == SEED else 0.4 + jitter(spec, 0.01))
+        best.append(spec)
+        return by_kind(fedadam=0.8)(spec)
+
+    alone, _ = scripted(tmp_path / "one", outcome, budget=24)
+    assert confirmation_of(alone).verdict == "worse"
+
+    several, _ = scripted(tmp_path / "three", outcome, budget=24, confirmation_top=24)
+    found = confirmation_of(several)
+    assert found.contestants[0].strategy == "fedadam"
+    assert found.verdict == "better"
+    lucky = [rival for rival in found.rivals if rival.name.startswith("krum")]
+    assert lucky
+    assert all(rival.dropped for rival in lucky)
+
+
+def test_contestants_are_the_pick_the_baselines_and_the_others(tmp_path: Path) -> None:
+    outcome, _ = scripted(tmp_path, by_kind(), confirmation_top=3, tuned_baseline=True, confirmation_batch=None)
+    found = confirmation_of(outcome)
+    assert [one.role for one in found.contestants] == ["challenger", "fedavg", "tuned-fedavg", "contender", "contender"]
+    best = sorted(outcome.trials, key=lambda entry: -entry.record.fitness)[:3]
+    challengers = [one for one in found.contestants if one.role in ("challenger", "contender")]
+    assert {one.name for one in challengers} == {str(entry.spec) for entry in best}
+    assert np.mean(challengers[0].own) == max(np.mean(one.own) for one in challengers)
+    assert set(found.versus) == {"fedavg", "tuned-fedavg"}
+    assert [rival.name for rival in found.rivals] == [one.name for one in challengers[1:]]
+    assert "all 3 configurations compared together" in found.sentence
+
+
+def test_who_can_t_be_told_from_the_pick_is_named(tmp_path: Path) -> None:
+    outcome, _ = scripted(tmp_path, by_kind(fedadam=0.8, fedadagrad=0.8), confirmation_top=2, budget=12)
+    found = confirmation_of(outcome)
+    (rival,) = found.rivals
+    assert not rival.dropped
+    assert f"Not told apart from it: {rival.name}." in found.sentence
+
+
+def test_who_is_dropped_gets_no_more_seeds(tmp_path: Path) -> None:
+    runner = ScriptedRunner(by_kind(0.01, fedadam=0.51, krum=0.2))
+    config = SearchConfig(**{**BATCHES, "confirmation_top": 24, "budget": 24})
+    found = confirmation_of(study(tmp_path, runner, config))
+    seeds = Counter(str(spec.strategy) for spec in runner.ran if spec.seed != SEED)
+    dropped = [rival for rival in found.rivals if rival.name.startswith("krum")]
+    assert dropped
+    assert all(rival.dropped and seeds[rival.name] < len(found.seeds) for rival in dropped)
+    assert {len(one.own) for one in found.contestants} == set(seeds.values())
+
+
+def test_fewer_configurations_than_asked_for_are_all_confirmed(tmp_path: Path) -> None:
+    def outcome(spec: TrialSpec) -> TrialResult:
+        return by_kind()(spec) if spec.strategy.kind in ("fedavg", "fedmedian") else failed("diverged")
+
+    found, _ = scripted(tmp_path, outcome, confirmation_top=3)
+    assert confirmation_of(found).design.num_challengers == 1
+
+
+def test_chances_are_told_of_all_but_the_tuned_baseline(tmp_path: Path) -> None:
+    outcome, _ = scripted(tmp_path, by_kind(fedadam=0.8), confirmation_top=2, tuned_baseline=True)
+    found = confirmation_of(outcome)
+    chances = {one.role: one.best_chance for one in found.contestants}
+    assert chances["tuned-fedavg"] is None
+    assert chances["fedavg"] == pytest.approx(0, abs=1e-3)
+    assert 0.2 < (chances["challenger"] or 0) <= 1
+    assert found.archive_size == 9
+
+
+def test_failed_trials_are_no_part_of_the_archive(tmp_path: Path) -> None:
+    def outcome(spec: TrialSpec) -> TrialResult:
+        return failed("diverged") if spec.strategy.kind == "krum" else by_kind()(spec)
+
+    found, _ = scripted(tmp_path, outcome)
+    num_failed = sum(entry.record.status == "failed" for entry in found.trials)
+    assert num_failed
+    assert confirmation_of(found).archive_size == 9 - num_failed
+
+
+@pytest.mark.parametrize(("top", "step"), [(1, 4), (3, 12)])
+def test_a_confirmation_cut_off_anywhere_ends_with_the_same_result(tmp_path: Path, top: int, step: int) -> None:
+    outcome = by_kind(0.03, fedadam=0.56, krum=0.3)
+    config = SearchConfig(**{**BATCHES, "confirmation_top": top})
+    whole = ScriptedRunner(outcome)
+    expected = document(study(tmp_path / "whole", whole, config))
+    files = sorted((tmp_path / "whole" / "trials").iterdir())
+    first = next(number for number, spec in enumerate(whole.ran) if spec.seed != SEED)
+    assert len(files) - first > 8  # more than one batch
+    for num_kept in range(first, len(files) + 1, step):
+        folder = tmp_path / str(num_kept)
+        (folder / "trials").mkdir(parents=True)
+        for file in files[:num_kept]:
+            (folder / "trials" / file.name).write_bytes(file.read_bytes())
+        rest = ScriptedRunner(outcome)
+        assert document(study(folder, rest, config)) == expected
+        assert len(rest.ran) == len(files) - num_kept
+
+
+def test_the_scale_s_step_is_one_test_row_of_the_smallest_test(make_record: Callable[..., TrialRecord]) -> None:
+    from dataclasses import replace
+
+    records = [
+        replace(make_record(seed=1, own=0.5), client_num_examples=(10, 30)),
+        replace(make_record(seed=2, own=0.5), client_num_examples=(20, 30)),
+        make_record(seed=3, error="round 1: diverged"),
+    ]
+    assert resolution([records[:1], records[1:]]) == 1 / 40
+    assert resolution([records[2:]]) == 0

@@ -1,0 +1,124 @@
+"""What is read of earlier studies, and what is said of those that can't be used."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from engine.errors import ConfigurationError
+from search.earlier_studies import EarlierStudy, read_earlier_studies
+from strategies import FedAdamSpec, FedMedianSpec, FedProxSpec
+from tests.search.earlier import FEDAVG, write_study
+
+ADAM, PROX, MEDIAN = FedAdamSpec(eta=0.3), FedProxSpec(proximal_mu=0.5), FedMedianSpec()
+
+
+def read(folder: Path) -> EarlierStudy:
+    (study,), notes = read_earlier_studies([str(folder)])
+    assert notes == []
+    return study
+
+
+def test_gains_are_differences_to_fedavg_best_first(tmp_path: Path) -> None:
+    study = read(write_study(tmp_path, {FEDAVG: 0.5, PROX: 0.4, ADAM: 0.75, MEDIAN: None}))
+    assert [spec for spec, _ in study.gains] == [ADAM, PROX, MEDIAN]
+    assert [gain for _, gain in study.gains] == pytest.approx([0.25, -0.1, -0.5])  # a failed trial has fitness 0
+
+
+def test_fresh_seeds_are_averaged_with_the_search_s(tmp_path: Path) -> None:
+    """On the search's seed +0.3; on fresh ones +0.0 and -0.15: a mean of +0.05, below the other's +0.1."""
+    study = read(
+        write_study(
+            tmp_path,
+            {FEDAVG: 0.5, ADAM: 0.8, PROX: 0.6},
+            confirmed={100: {ADAM: 0.6, FEDAVG: 0.6}, 101: {ADAM: 0.45, FEDAVG: 0.6}},
+        )
+    )
+    assert [spec for spec, _ in study.gains] == [PROX, ADAM]
+    assert [gain for _, gain in study.gains] == pytest.approx([0.1, 0.05])
+
+
+def test_trials_of_fewer_rounds_are_left_out(tmp_path: Path) -> None:
+    assert read(write_study(tmp_path, {FEDAVG: 0.5, ADAM: 0.8}, rounds=1)).gains == ()
+
+
+def test_a_study_without_fedavg_has_no_gains(tmp_path: Path) -> None:
+    assert read(write_study(tmp_path, {ADAM: 0.8})).gains == ()
+
+
+def test_client_parameters_are_read_with_the_rest(tmp_path: Path) -> None:
+    told = FedAdamSpec(eta=0.3, client_learning_rate=0.5, client_local_epochs=2)
+    study = read(write_study(tmp_path, {FEDAVG: 0.5, told: 0.8}))
+    assert [spec for spec, _ in study.gains] == [told]
+
+
+def test_a_folder_of_studies_is_searched_at_any_depth_and_each_is_read_once(tmp_path: Path) -> None:
+    write_study(tmp_path / "a", {FEDAVG: 0.5, ADAM: 0.8})
+    write_study(tmp_path / "sweep" / "b", {FEDAVG: 0.5, PROX: 0.8})
+    studies, _ = read_earlier_studies([str(tmp_path), str(tmp_path / "a")])
+    assert [study.name for study in studies] == [str(tmp_path / "a"), str(tmp_path / "sweep" / "b")]
+
+
+def test_folders_without_studies_are_refused_all_at_once(tmp_path: Path) -> None:
+    (tmp_path / "empty").mkdir()
+    missing, empty = str(tmp_path / "missing"), str(tmp_path / "empty")
+    with pytest.raises(ConfigurationError) as caught:
+        read_earlier_studies([missing, empty])
+    assert len(caught.value.faults) == 2
+    for name, fault in zip((missing, empty), caught.value.faults, strict=True):
+        assert fault.startswith("search.warm_start must name folders of studies, got")
+        assert name in fault
+
+
+@pytest.mark.parametrize(
+    ("damage", "said"),
+    [
+        (
+            lambda folder: (folder / "report.json").unlink(),
+            "it must hold report.json: it was searched without detection",
+        ),
+        (lambda folder: (folder / "report.json").write_text("{"), "its report.json must be readable JSON"),
+        (lambda folder: (folder / "report.json").write_text("[]"), "its report.json must hold a JSON object"),
+        (lambda folder: (folder / "config.json").write_text("{}"), "its config.json is not that of a study"),
+        (lambda folder: (folder / "config.json").write_text("no"), "its config.json must be readable JSON"),
+        (lambda folder: [path.unlink() for path in (folder / "trials").iterdir()], "its log must hold trials"),
+        (lambda folder: [path.write_bytes(b"") for path in (folder / "trials").iterdir()], "its log must hold trials"),
+    ],
+)
+def test_a_study_that_cannot_be_used_is_an_error_by_name_and_a_note_among_others(
+    tmp_path: Path, damage: object, said: str
+) -> None:
+    folder = write_study(tmp_path / "damaged", {FEDAVG: 0.5, ADAM: 0.8})
+    write_study(tmp_path / "whole", {FEDAVG: 0.5, ADAM: 0.8})
+    damage(folder)  # type: ignore[operator]
+    with pytest.raises(ConfigurationError) as caught:
+        read_earlier_studies([str(folder)])
+    (fault,) = caught.value.faults
+    assert fault.startswith(f"{folder} can't be used for a warm start: {said}")
+    studies, notes = read_earlier_studies([str(tmp_path)])
+    assert [study.name for study in studies] == [str(tmp_path / "whole")]
+    assert notes == [fault]
+
+
+def test_a_strategy_that_is_no_more_is_passed_over(tmp_path: Path) -> None:
+    folder = write_study(tmp_path, {FEDAVG: 0.5, ADAM: 0.8})
+    import pandas as pd
+
+    path = sorted((folder / "trials").iterdir())[1]
+    row = pd.read_parquet(path)
+    row["strategy"] = "fedgone"
+    row.to_parquet(path)
+    assert read(folder).gains == ()
+
+
+def test_which_studies_are_of_one_federation(tmp_path: Path) -> None:
+    study = read(write_study(tmp_path, {FEDAVG: 0.5}, dataset="digits", config_hash="one", data_digest="rows"))
+    here, elsewhere = {"federation": {"dataset": "digits"}}, {"federation": {"dataset": "wine"}}
+    assert study.is_of("one", elsewhere, "others")
+    assert study.is_of("two", here, "others")
+    assert study.is_of("two", elsewhere, "rows")  # the same rows in the same hands, said in another way
+    assert not study.is_of("two", elsewhere, "others")
+    assert not study.is_of("two", {"federation": {"dataset": "digits", "scenario": "label_poisoning"}}, "rows")
+    assert json.loads((tmp_path / "config.json").read_text())["config_hash"] == "one"

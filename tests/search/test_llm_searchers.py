@@ -1,0 +1,207 @@
+"""Searches by a language model: the laws of all searchers, what the model is shown, and what a study keeps."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from engine.errors import RecommenderError
+from search.genetic import GeneticSearcher
+from search.llm_genetic import LLMGeneticSearcher
+from search.multishot_llm import MultiShotLLMSearcher
+from search.recommenders.chat import Chat, ChatReply, ChatRequest
+from search.recommenders.examples import strategy_document
+from search.recommenders.llm import LanguageModel
+from search.recommenders.recorded_chat import open_chat
+from search.recommenders.settings import RecommenderConfig
+from search.recommenders.situation import Situation
+from search.recommenders.transcript import Transcript
+from search.search_config import SearchConfig
+from search.searcher import Evaluation, Searcher
+from search.study import StudyOutcome, run_study
+from strategies import FedMedianSpec, FedProxSpec, SearchSpace, space_of
+from tests.search.recommenders.loopback import KEY, Asked, ModelServer, Play, says
+from tests.search.recommenders.played_chat import PlayedChat
+from tests.search.recommenders.reports import report_of
+from tests.search.searcher_conformance import COHORT, SearcherLaws, proposals, some_fitness
+from tests.search.studies import ScriptedRunner, completed, document, open_ledger
+
+SETTINGS = RecommenderConfig()
+
+
+def multi_shot(space: SearchSpace, seed: int, chat: Chat | None = None, population: int = 4) -> MultiShotLLMSearcher:
+    model = LanguageModel(chat or PlayedChat(space), SETTINGS)
+    return MultiShotLLMSearcher(Situation(space, num_rounds=30), model, seed, population=population)
+
+
+def hybrid(space: SearchSpace, seed: int, chat: Chat | None = None) -> LLMGeneticSearcher:
+    return LLMGeneticSearcher(multi_shot(space, seed, chat), GeneticSearcher(space, seed))
+
+
+class TestMultiShot(SearcherLaws):
+    def make(self, space: SearchSpace, seed: int) -> Searcher:
+        return multi_shot(space, seed)
+
+
+class TestHybrid(SearcherLaws):
+    def make(self, space: SearchSpace, seed: int) -> Searcher:
+        return hybrid(space, seed)
+
+
+class Scripted:
+    """A chat that gives these answers in turn, the last one for ever, and keeps what it was asked."""
+
+    def __init__(self, *texts: str) -> None:
+        self._texts = texts
+        self.asked: list[ChatRequest] = []
+
+    def complete(self, request: ChatRequest) -> ChatReply:
+        self.asked.append(request)
+        return ChatReply(text=self._texts[min(len(self.asked), len(self._texts)) - 1])
+
+    def shown(self, number: int) -> dict[str, Any]:
+        """What the user's first message of a request held."""
+        found = json.loads(self.asked[number].messages[1].content)
+        assert isinstance(found, dict)
+        return found
+
+
+def prox(mu: float) -> str:
+    return json.dumps({"kind": "fedprox", "proximal_mu": mu})
+
+
+SPACE = space_of(COHORT)
+ALL_OF_MULTIKRUM = '{"kind": "multikrum", "num_malicious_nodes": 0, "num_nodes_to_select": 10}'
+
+
+def test_the_model_is_shown_the_trials_best_first_and_what_is_running() -> None:
+    chat = Scripted(prox(0.1), prox(0.2), prox(0.3), '{"kind": "fedmedian"}')
+    searcher = multi_shot(SPACE, 5, chat, population=2)
+    first = searcher.ask(2)
+    assert chat.shown(0) == {"trials": [], "running": []}
+    assert chat.shown(1) == {"trials": [], "running": [strategy_document(first[0])]}
+    searcher.tell([Evaluation(first[0], 0.25), Evaluation.failure(first[1], "reason with /a/path in it")])
+
+    assert searcher.ask(2) == [FedProxSpec(proximal_mu=0.3), FedMedianSpec()]
+
+    assert chat.shown(2) == {
+        "trials": [
+            {"strategy": {"kind": "fedprox", "proximal_mu": 0.1}, "fitness": 0.25},
+            {"strategy": {"kind": "fedprox", "proximal_mu": 0.2}, "fitness": 0.0, "failed": True},
+        ],
+        "running": [],
+    }
+    assert {request.seed for request in chat.asked} == {5}
+
+
+@pytest.mark.parametrize("repeated", [prox(0.1), '{"kind": "fedavg"}', ALL_OF_MULTIKRUM])
+def test_a_repetition_or_a_twin_of_fedavg_goes_back(repeated: str) -> None:
+    chat = Scripted(prox(0.1), repeated, prox(0.2))
+    assert multi_shot(SPACE, 0, chat).ask(2) == [FedProxSpec(proximal_mu=0.1), FedProxSpec(proximal_mu=0.2)]
+    assert "must be new" in chat.asked[2].messages[-1].content
+
+
+def test_a_model_that_only_repeats_itself_ends_the_search_and_says_so(caplog: pytest.LogCaptureFixture) -> None:
+    chat = Scripted(prox(0.1))
+    assert proposals(multi_shot(SPACE, 0, chat)) == [FedProxSpec(proximal_mu=0.1)]
+    assert "gpt-4.1 proposes nothing new any more" in caplog.text
+
+
+def test_a_model_that_gives_no_valid_answer_stops_the_search() -> None:
+    with pytest.raises(RecommenderError, match="gave 4 answers of which none is"):
+        multi_shot(SPACE, 0, Scripted("no idea")).ask(1)
+
+
+def test_the_hybrid_goes_on_from_the_models_generation_as_the_genetic_search_would() -> None:
+    chat = PlayedChat(SPACE)
+    searcher, genetic = hybrid(SPACE, 3, chat), GeneticSearcher(SPACE, 3)
+    first = searcher.ask(4)
+    assert first == multi_shot(SPACE, 3).ask(4)
+    told = [some_fitness(spec) for spec in first]
+    searcher.tell(told)
+    genetic.tell(told)
+    asked = chat.num_asked
+    for _ in range(3):
+        children = searcher.ask(4)
+        assert children == genetic.ask(4)
+        for each in (searcher, genetic):
+            each.tell([some_fitness(spec) for spec in children])
+    assert chat.num_asked == asked
+
+
+def test_where_the_model_has_less_than_a_generation_the_hybrid_fills_it() -> None:
+    found = proposals(hybrid(SPACE, 3, Scripted(prox(0.1))))
+    assert found[0] == FedProxSpec(proximal_mu=0.1)
+    assert len({SPACE.digest(spec) for spec in found}) == 8
+
+
+# In a study, with the real client.
+
+
+@pytest.fixture
+def played_server(monkeypatch: pytest.MonkeyPatch) -> Callable[[SearchSpace], ModelServer]:
+    """Return what makes a server that proposes as `PlayedChat` does."""
+    monkeypatch.setenv("OPENAI_API_KEY", KEY)
+    monkeypatch.setenv("NO_PROXY", "127.0.0.1")
+
+    def serve(space: SearchSpace) -> ModelServer:
+        played = PlayedChat(space)
+
+        def answer(asked: Asked) -> Play:
+            request = ChatRequest(
+                model="m",
+                temperature=0,
+                seed=0,
+                max_answer_tokens=1,
+                messages=[{"role": role, "content": content} for role, content in asked.turns],
+                answer_schema={},
+            )
+            return says(played.complete(request).text)
+
+        return ModelServer(answer)
+
+    return serve
+
+
+def by_spec(spec: Any) -> Any:
+    return completed(int(spec.strategy.digest(COHORT)[:6], 16) / 2**24)
+
+
+@pytest.mark.parametrize("kind", ["multishot_llm", "llm_genetic"])
+def test_a_study_that_was_cut_off_asks_nothing_twice(
+    tmp_path: Path, played_server: Callable[[SearchSpace], ModelServer], kind: Any
+) -> None:
+    config = SearchConfig(kind=kind, budget=8, confirmation_seeds=0)
+    space = space_of(COHORT)
+
+    def study(folder: Path, url: str) -> StudyOutcome:
+        settings = RecommenderConfig(base_url=url, connection_retries=0)
+        with open_chat(settings, Transcript(folder / "llm.jsonl")) as chat:
+            ledger = open_ledger(folder, ScriptedRunner(by_spec), cohort=COHORT)
+            return run_study(config, ledger, report_of(), model=LanguageModel(chat, settings))
+
+    with played_server(space) as server:
+        whole = document(study(tmp_path / "whole", server.url))
+        num_asked = len(server.asked)
+        assert num_asked >= (8 if kind == "multishot_llm" else 4)
+        assert server.asked[0].user["diagnosis"]["label_skew"] == "no"
+        for num_kept in (0, 1, 5, 9):
+            again = tmp_path / f"kept {num_kept}"
+            (again / "trials").mkdir(parents=True)
+            (again / "llm.jsonl").write_bytes((tmp_path / "whole" / "llm.jsonl").read_bytes())
+            for file in sorted((tmp_path / "whole" / "trials").iterdir())[:num_kept]:
+                (again / "trials" / file.name).write_bytes(file.read_bytes())
+            assert document(study(again, server.url)) == whole
+        assert len(server.asked) == num_asked
+
+        # a record that lacks its end is completed
+        cut = tmp_path / "cut"
+        cut.mkdir()
+        lines = (tmp_path / "whole" / "llm.jsonl").read_text().splitlines(keepends=True)
+        (cut / "llm.jsonl").write_text("".join(lines[:2]))
+        assert document(study(cut, server.url)) == whole
+        assert len(server.asked) == 2 * num_asked - 2

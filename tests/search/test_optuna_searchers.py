@@ -1,0 +1,212 @@
+"""TPE and Gaussian process: the laws of every searcher, the coordinates, and that they learn."""
+
+from __future__ import annotations
+
+import logging
+import subprocess
+import sys
+from collections import Counter
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+from optuna.logging import get_verbosity
+from optuna.trial import FixedTrial
+
+from engine.errors import ConfigurationError
+from search.gp import GPSearcher
+from search.optuna_coordinates import Coordinates, from_place, to_place
+from search.optuna_searcher import NUM_RANDOM, OptunaSearcher, num_random
+from search.searcher import Evaluation, Searcher
+from search.tpe import TPESearcher
+from strategies import (
+    CustomSpec,
+    FedAdamSpec,
+    FedAvgSpec,
+    FedProxSpec,
+    IntegerRange,
+    RealRange,
+    SearchSpace,
+    StrategySpec,
+    space_of,
+)
+from tests.search.searcher_conformance import (
+    BATCH,
+    BUDGET,
+    COHORT,
+    GenerationalLaws,
+    client_space,
+    proposals,
+    some_fitness,
+    user_space,
+)
+
+SPACE = space_of(COHORT)
+SPACES = [SPACE, user_space(), client_space(), space_of(COHORT, ranges="wide")]
+
+
+class TestTPESearcher(GenerationalLaws):
+    def make(self, space: SearchSpace, seed: int) -> Searcher:
+        return TPESearcher(space, seed, num_random=BATCH)
+
+
+@pytest.mark.slow
+class TestGPSearcher(GenerationalLaws):
+    def make(self, space: SearchSpace, seed: int) -> Searcher:
+        return GPSearcher(space, seed, num_random=BATCH)
+
+
+# Coordinates.
+
+
+@pytest.mark.parametrize("padded", [False, True])
+@pytest.mark.parametrize("space", SPACES)
+def test_a_configuration_survives_the_way_to_optuna_and_back(space: SearchSpace, padded: bool) -> None:
+    coordinates = Coordinates(space, padded)
+    generator = np.random.default_rng(0)
+    for _ in range(200):
+        spec = space.random(generator)
+        encoded = coordinates.encode(spec)
+        assert encoded is not None
+        assert set(encoded) <= set(coordinates.distributions)
+        assert set(encoded) == set(coordinates.distributions) or not padded
+        assert coordinates.decode(FixedTrial(encoded)) == spec
+
+
+def test_the_tree_holds_the_parameters_of_the_chosen_strategy_only() -> None:
+    encoded = Coordinates(SPACE).encode(FedProxSpec(proximal_mu=0.01))
+    assert encoded == {"strategy": "fedprox", "fedprox.proximal_mu": pytest.approx(0.5)}
+
+
+def test_padded_coordinates_are_shared_by_name_and_in_the_middle_where_they_mean_nothing() -> None:
+    """η of FedAdam and of FedYogi is one coordinate; 0.1 is the middle of [0.01, 1] in log space."""
+    coordinates = Coordinates(space_of(COHORT, kinds=("fedadam", "fedyogi", "fedprox")), padded=True)
+    assert set(coordinates.distributions) == {"strategy", "eta", "tau", "beta_1", "beta_2", "proximal_mu"}
+    encoded = coordinates.encode(FedAdamSpec(eta=1.0))
+    assert encoded is not None
+    assert (encoded["eta"], encoded["proximal_mu"]) == (1.0, 0.5)
+
+
+def test_clients_parameters_are_one_coordinate_for_all_strategies() -> None:
+    names = set(Coordinates(client_space()).distributions)
+    assert names == {"strategy", "fedprox.proximal_mu", "client_learning_rate", "client_local_epochs"}
+
+
+def test_what_lies_outside_the_space_is_moved_to_its_border_or_left_out() -> None:
+    coordinates = Coordinates(space_of(COHORT, kinds=("fedadam", "fedprox")))
+    beyond = coordinates.encode(FedAdamSpec(eta=30))
+    assert beyond is not None
+    assert beyond["fedadam.eta"] == 1.0
+    assert coordinates.encode(FedAvgSpec()) is None
+    own = CustomSpec.model_validate({"path": "a:B", "ranges": {"mode": {"choices": ["x", "y"]}}})
+    users = Coordinates(SearchSpace(COHORT, "default", {own.label: own}))
+    assert users.encode(own.with_values({"mode": "z"})) is None
+    assert users.encode(own) is None
+    assert users.encode(own.with_values({"mode": "y"})) == {"strategy": "a:B", "a:B.mode": "y"}
+
+
+@pytest.mark.parametrize("found", [IntegerRange(0, 7), IntegerRange(3, 3), IntegerRange(1, 2)])
+def test_each_integer_has_a_cell_of_equal_width(found: IntegerRange) -> None:
+    places = (np.arange(100 * found.num_values) + 0.5) / (100 * found.num_values)
+    counts = Counter(from_place(found, float(place)) for place in places)
+    assert counts == dict.fromkeys(range(found.low, found.high + 1), 100)
+    middles = [to_place(found, value) for value in range(found.low, found.high + 1)]
+    assert middles == pytest.approx([(index + 0.5) / found.num_values for index in range(found.num_values)])
+
+
+def test_a_real_is_at_its_place_in_the_range() -> None:
+    assert to_place(RealRange(0.01, 1, log=True), 0.1) == pytest.approx(0.5)
+    assert from_place(RealRange(0, 4), 0.25) == 1.0
+
+
+# The searchers.
+
+
+@pytest.fixture(params=[TPESearcher, pytest.param(GPSearcher, marks=pytest.mark.slow)])
+def make(request: pytest.FixtureRequest) -> Callable[..., OptunaSearcher]:
+    found: Callable[..., OptunaSearcher] = request.param
+    return found
+
+
+def adam_is_good(spec: StrategySpec) -> Evaluation:
+    """FedAdam at η = 0.1 is the best, other strategies are without distinction."""
+    if not isinstance(spec, FedAdamSpec):
+        return Evaluation(spec, 0.3)
+    place = SPACE.parameters_of("fedadam")["eta"].to_unit(spec.eta)  # type: ignore[union-attr]
+    return Evaluation(spec, 0.9 - (place - 0.5) ** 2)
+
+
+def test_they_learn_which_strategy_is_good(make: Callable[..., OptunaSearcher]) -> None:
+    """Of the last 24 trials, one in twelve would be FedAdam's by chance, and 9 but once in 10⁴ studies."""
+    found = proposals(make(SPACE, 0), adam_is_good, budget=52)
+    assert sum(isinstance(spec, FedAdamSpec) for spec in found[-24:]) >= 9
+
+
+def test_the_first_trials_are_random_whatever_they_bring(make: Callable[..., OptunaSearcher]) -> None:
+    """Two generations before the sampler learns; the third depends on what they found."""
+    good = proposals(make(SPACE, 1, num_random=BUDGET), adam_is_good, budget=BUDGET + BATCH)
+    bad = proposals(make(SPACE, 1, num_random=BUDGET), some_fitness, budget=BUDGET + BATCH)
+    assert good[:BUDGET] == bad[:BUDGET]
+    assert good[BUDGET:] != bad[BUDGET:]
+
+
+def test_failures_drive_them_away(make: Callable[..., OptunaSearcher]) -> None:
+    """Every trial but FedProx's fails. By chance 9 of the last 24 would be FedProx's but once in 10⁴ studies."""
+
+    def evaluate(spec: StrategySpec) -> Evaluation:
+        return Evaluation(spec, 0.5) if spec.kind == "fedprox" else Evaluation.failure(spec, "diverged")
+
+    found = proposals(make(SPACE, 0), evaluate, budget=52)
+    assert sum(spec.kind == "fedprox" for spec in found[-24:]) >= 9
+
+
+def test_proposals_are_random_until_a_trial_goes_through(make: Callable[..., OptunaSearcher]) -> None:
+    """40 trials of 11 kinds; one is missed with probability (10/11)^40 = 2 %, three of them next to never."""
+    found = proposals(make(SPACE, 0, num_random=1), lambda spec: Evaluation.failure(spec, "diverged"), budget=40)
+    assert len({spec.kind for spec in found}) >= 9
+
+
+def test_optuna_keeps_silent_and_as_it_was(
+    make: Callable[..., OptunaSearcher], capfd: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
+) -> None:
+    verbosity = get_verbosity()
+    with caplog.at_level(logging.INFO):
+        proposals(make(SPACE, 0, num_random=BATCH))
+    assert capfd.readouterr() == ("", "")
+    assert caplog.messages == []
+    assert get_verbosity() == verbosity
+
+
+def test_a_generation_is_worked_out_once(make: Callable[..., OptunaSearcher], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Asked again, a searcher answers from memory; told, it thinks anew."""
+    searcher = make(SPACE, 0, num_random=BATCH)
+    searcher.tell([some_fitness(spec) for spec in searcher.ask(BATCH)])
+    thought: list[Any] = []
+    sampler = searcher.sampler
+    monkeypatch.setattr(searcher, "sampler", lambda *given: thought.append(given) or sampler(*given))
+    first = searcher.ask(BATCH)
+    assert searcher.ask(1) == first[:1]
+    assert len(thought) == 1
+    searcher.tell([some_fitness(spec) for spec in first])
+    searcher.ask(BATCH)
+    assert len(thought) == 2
+
+
+@pytest.mark.parametrize(
+    ("budget", "population", "expected"), [(8, 4, 4), (50, 4, 10), (24, 4, 6), (4, 8, 8), (200, 20, 10), (1, 1, 1)]
+)
+def test_how_many_trials_are_random(budget: int, population: int, expected: int) -> None:
+    """A quarter of the budget, at least a generation, at most ten."""
+    assert num_random(budget, population) == expected <= NUM_RANDOM
+
+
+def test_impossible_settings_are_all_refused_at_once() -> None:
+    with pytest.raises(ConfigurationError) as caught:
+        TPESearcher(SPACE, 0, population=0, num_random=0)
+    assert len(caught.value.faults) == 2
+
+
+def test_optuna_is_imported_when_a_search_begins() -> None:
+    code = "import search.table, sys; assert not {'optuna', 'torch', 'scipy'} & {*sys.modules}"
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=60)

@@ -1,0 +1,222 @@
+"""Laws of racing, which trains configurations for different numbers of rounds."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from engine.strategy_contract import Cohort
+from search.racing import RacingSearcher
+from search.racing_config import RacingConfig
+from search.rungs import rung_costs
+from search.searcher import Evaluation, Proposal
+from strategies import FedAdamSpec, FedAvgSpec, FedProxSpec, SearchSpace, StrategySpec, space_of
+from tests.search.searcher_conformance import COHORT
+
+NUM_ROUNDS = 30
+SPACE = space_of(COHORT)
+ALL = 10**6
+
+Evaluate = Callable[[Proposal], Evaluation]
+
+
+def make(seed: int = 0, space: SearchSpace = SPACE, **config: float) -> RacingSearcher:
+    return RacingSearcher(space, seed, num_rounds=NUM_ROUNDS, config=RacingConfig.model_validate(config))
+
+
+def quality(spec: StrategySpec) -> float:
+    """A fitness in [0, 1) without rhyme or reason."""
+    return int(spec.digest(COHORT)[:8], 16) / 2**32
+
+
+def steady(proposal: Proposal) -> Evaluation:
+    """More rounds are better, and the order of configurations is the same after any number."""
+    rounds = proposal.num_rounds or NUM_ROUNDS
+    return Evaluation(proposal.spec, quality(proposal.spec) * rounds / NUM_ROUNDS, num_rounds=proposal.num_rounds)
+
+
+def trials(searcher: RacingSearcher, evaluate: Evaluate = steady, batch: int = ALL) -> Iterator[Evaluation]:
+    """A study's loop."""
+    while proposals := searcher.plan(batch):
+        evaluations = [evaluate(proposal) for proposal in proposals]
+        searcher.tell(evaluations)
+        yield from evaluations
+
+
+def places(evaluations: Iterator[Evaluation] | list[Evaluation]) -> list[tuple[str, int | None]]:
+    return [(SPACE.digest(each.spec), each.num_rounds) for each in evaluations]
+
+
+@pytest.mark.parametrize("seed", range(5))
+@pytest.mark.parametrize("brackets", [1, 3])
+def test_all_is_inside_the_space_and_nothing_is_trained_twice(seed: int, brackets: int) -> None:
+    searcher = make(seed, brackets=brackets)
+    told = list(trials(searcher))
+    assert all(SPACE.contains(each.spec) for each in told)
+    assert len({*places(told)}) == len(told)
+    assert SPACE.digest(FedAvgSpec()) not in {digest for digest, _ in places(told)}
+
+
+@pytest.mark.parametrize("config", [{}, {"trainings": 7.3}, {"trainings": 6, "brackets": 3}, {"reduction_factor": 2}])
+def test_a_race_costs_what_it_says_and_no_more_than_allowed(config: dict[str, float]) -> None:
+    searcher = make(1, **config)
+    rounds: dict[str, int] = {}
+    for each in trials(searcher):
+        digest = SPACE.digest(each.spec)
+        rounds[digest] = max(rounds.get(digest, 0), each.num_rounds or NUM_ROUNDS)
+    spent = sum(rounds.values()) / NUM_ROUNDS
+    assert spent == pytest.approx(searcher.trainings)
+    assert spent <= RacingConfig.model_validate(config).trainings
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_every_strategy_starts_at_its_defaults(seed: int) -> None:
+    first = [proposal.spec for proposal in make(seed).plan(ALL)]
+    defaults = {SPACE.digest(SPACE.default(kind)) for kind in SPACE.kinds if kind != "fedavg"}
+    assert defaults <= {SPACE.digest(spec) for spec in first}
+    assert SPACE.digest(FedAdamSpec()) in defaults  # what the documentation calls good is what is tried
+    assert len(first) == 14
+
+
+def test_what_is_given_starts_before_all_others_if_it_is_in_the_space() -> None:
+    given = [FedProxSpec(proximal_mu=0.3), FedAdamSpec(eta=0.02), FedAdamSpec(eta=5.0), FedAvgSpec()]
+    searcher = RacingSearcher(SPACE, 0, num_rounds=NUM_ROUNDS, config=RacingConfig(trainings=1.5), first=given)
+    first = [proposal.spec for proposal in searcher.plan(ALL)]
+    assert first[:2] == given[:2]
+    assert not {given[2], given[3]} & set(first)
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_the_best_survive_each_rung_and_the_best_of_all_wins(seed: int) -> None:
+    searcher = make(seed)
+    told = list(trials(searcher))
+    (rungs,) = searcher.brackets
+    start = 0
+    for rung, following in zip(rungs, [*rungs[1:], None], strict=True):
+        stage = told[start : start + rung.size]
+        start += rung.size
+        assert {each.num_rounds or NUM_ROUNDS for each in stage} == {rung.num_rounds}
+        if following is not None:
+            best = sorted(stage, key=lambda each: -each.fitness)[: following.size]
+            assert {each.spec for each in told[start : start + following.size]} == {each.spec for each in best}
+    best_of_all = searcher.archive.best()
+    assert best_of_all is not None
+    assert quality(best_of_all.spec) == max(quality(each.spec) for each in told)
+
+
+def test_only_full_trainings_can_be_the_best() -> None:
+    """After two rounds everything scores more than anything does after thirty."""
+    searcher = make()
+    told = list(trials(searcher, lambda p: Evaluation(p.spec, 0.9 if p.num_rounds else 0.1, num_rounds=p.num_rounds)))
+    best = searcher.archive.best()
+    assert best is not None
+    assert best == told[-1]
+    assert best.num_rounds is None
+
+
+def test_seeds_repeat_themselves_and_differ() -> None:
+    first, again, other = (places(list(trials(make(seed)))) for seed in (7, 7, 8))
+    assert first == again
+    assert first != other
+
+
+def test_asking_changes_nothing() -> None:
+    asked, untouched = make(3), make(3)
+    while proposals := asked.plan(ALL):
+        assert asked.plan(ALL) == proposals == untouched.plan(ALL)
+        assert asked.plan(2) == proposals[:2]
+        assert asked.ask(2) == [proposal.spec for proposal in proposals[:2]]
+        for searcher in (asked, untouched):
+            searcher.tell([steady(proposal) for proposal in proposals])
+    assert untouched.plan(ALL) == []
+
+
+@pytest.mark.parametrize("brackets", [1, 2])
+def test_a_race_cut_off_anywhere_goes_on_as_if_it_had_not_been(brackets: int) -> None:
+    whole = list(trials(make(5, brackets=brackets)))
+    for num_logged in range(len(whole) + 1):
+        resumed = make(5, brackets=brackets)
+        resumed.tell([Evaluation(FedAvgSpec(), 1.0), *whole[:num_logged]])
+        rest = list(trials(resumed))
+        assert whole[:num_logged] + rest == whole
+
+
+@pytest.mark.parametrize("batch", [1, 4])
+def test_neither_the_size_of_batches_nor_the_order_in_a_rung_matters(batch: int) -> None:
+    whole = list(trials(make(5)))
+    assert list(trials(make(5), batch=batch)) == whole
+    backwards = make(5)
+    while proposals := backwards.plan(ALL):
+        backwards.tell([steady(proposal) for proposal in reversed(proposals)])
+    assert Counter(places([*backwards.archive.searched])) == Counter(places([*told_to(make(5)).archive.searched]))
+
+
+def told_to(searcher: RacingSearcher) -> RacingSearcher:
+    for _ in trials(searcher):
+        pass
+    return searcher
+
+
+def test_telling_the_log_twice_is_telling_it_once() -> None:
+    whole = list(trials(make(5)))
+    once, twice = make(5), make(5)
+    once.tell(whole[:16])
+    for _ in range(2):
+        twice.tell(whole[:16])
+    assert once.plan(ALL) == twice.plan(ALL)
+    assert once.archive.searched == twice.archive.searched
+
+
+def test_failed_configurations_drop_out() -> None:
+    def evaluate(proposal: Proposal) -> Evaluation:
+        found = steady(proposal)
+        if quality(proposal.spec) > 0.5:  # the best ones fail
+            return Evaluation.failure(proposal.spec, "no luck", proposal.num_rounds)
+        return found
+
+    told = list(trials(make(5), evaluate))
+    (final,) = [each for each in told if each.num_rounds is None]
+    assert final.status == "completed"
+    assert quality(final.spec) == max(q for each in told if (q := quality(each.spec)) <= 0.5)
+
+
+def test_where_all_of_a_rung_fail_the_next_best_take_their_place() -> None:
+    """Everything fails beyond two rounds but the worst of the first rung."""
+    specs = [proposal.spec for proposal in make(5).plan(ALL)]
+    worst = min(specs, key=quality)
+
+    def evaluate(proposal: Proposal) -> Evaluation:
+        if proposal.num_rounds == 2 or proposal.spec == worst:
+            return steady(proposal)
+        return Evaluation.failure(proposal.spec, "late", proposal.num_rounds)
+
+    searcher = make(5)
+    told = list(trials(searcher, evaluate))
+    best = searcher.archive.best()
+    assert best is not None
+    assert best.spec == worst
+    assert told[-1].num_rounds is None
+
+
+def test_a_race_in_which_all_fail_ends() -> None:
+    searcher = make(5)
+    told = list(trials(searcher, lambda p: Evaluation.failure(p.spec, "no", p.num_rounds)))
+    assert len(told) == 14
+    assert {each.num_rounds for each in told} == {2}
+
+
+def test_a_small_space_is_raced_through() -> None:
+    """Krum among four: f is 0 or 1. With the median these are three configurations; FedAvg is the reference."""
+    cohort = Cohort(num_clients=4, num_sampled=4, client_learning_rate=0.2)
+    space = space_of(cohort, kinds=("fedavg", "fedmedian", "krum"))
+    searcher = make(space=space)
+    told = list(trials(searcher))
+    assert Counter(each.num_rounds for each in told) == {2: 3, 8: 3, None: 1}
+    assert make(space=space_of(cohort, kinds=("fedavg",))).plan(ALL) == []
+
+
+def test_costs_are_those_of_the_rungs() -> None:
+    searcher = make(brackets=2, trainings=5)
+    assert searcher.trainings * NUM_ROUNDS == sum(rung_costs(rungs) for rungs in searcher.brackets)

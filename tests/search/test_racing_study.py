@@ -1,0 +1,165 @@
+"""A study that races: rungs in the log, survivors that go on, and going on after a kill at any point."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pytest
+
+from engine.checkpoint import CheckpointStore
+from engine.client_host import ClientHost
+from engine.trial_log import TrialRecord
+from engine.trial_runner import LocalRunner
+from search.ledger import Planned, StudyEvents
+from search.racing_config import RacingConfig
+from search.search_config import SearchConfig
+from search.study import StudyOutcome, run_study
+from tests.search.studies import SEED, ScriptedRunner, completed, document, failed, open_ledger, tiny_federation
+
+NUM_ROUNDS = 6
+CONFIG = SearchConfig(
+    kind="racing",
+    strategies=("fedavg", "fedmedian", "fedadam", "krum", "fedtrimmedavg", "fedavgm"),
+    racing=RacingConfig(trainings=3, reduction_factor=3, min_rounds=2),
+    confirmation_seeds=2,
+)
+"""Rungs of 2 and 6 rounds: 5 start and 2 go on, 5·2 + 2·4 = 18 rounds; 6 would cost 6·2 + 2·4 = 20."""
+RUNGS = [(2, 5), (NUM_ROUNDS, 2)]
+NUM_TRIALS = 1 + 5 + 2 + 2 * 2
+
+
+def runner_in(folder: Path, every_rounds: int = 1) -> LocalRunner:
+    return LocalRunner(ClientHost(tiny_federation(), {}), CheckpointStore(folder / "checkpoints", every_rounds))
+
+
+def race(folder: Path, runner: LocalRunner | ScriptedRunner, events: StudyEvents | None = None) -> StudyOutcome:
+    return run_study(CONFIG, open_ledger(folder, runner, events, num_rounds=NUM_ROUNDS, searcher="racing"))
+
+
+@pytest.fixture(scope="module")
+def raced(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, StudyOutcome, int]:
+    """A whole study, and the rounds that were trained in it."""
+    folder = tmp_path_factory.mktemp("raced")
+    rounds: list[Mapping[str, int]] = []
+    outcome = race(folder, runner_in(folder), StudyEvents(on_rounds=rounds.append))
+    return folder, outcome, len(rounds)
+
+
+def test_a_study_of_rungs(raced: tuple[Path, StudyOutcome, int]) -> None:
+    folder, outcome, num_trained = raced
+    rungs = [(len(entry.record.round_accuracy), entry.record.generation) for entry in outcome.trials]
+    assert rungs == [(rounds, number) for number, (rounds, size) in enumerate(RUNGS, start=1) for _ in range(size)]
+    assert outcome.trainings == (5 * 2 + 2 * 4) / NUM_ROUNDS
+    # FedAvg, the race, and two contestants on two fresh seeds.
+    assert num_trained == NUM_ROUNDS + 18 + 4 * NUM_ROUNDS
+    assert list((folder / "checkpoints").iterdir()) == []
+    table = pd.read_parquet(folder / "trials").sort_values("trial")
+    assert list(table["num_rounds"]) == [6, 2, 2, 2, 2, 2, 6, 6, 6, 6, 6, 6]
+    assert table["key"].is_unique
+
+
+def test_only_full_trainings_win_and_are_confirmed(raced: tuple[Path, StudyOutcome, int]) -> None:
+    _, outcome, _ = raced
+    assert outcome.best is not None
+    whole = [outcome.baseline, *outcome.trials[5:]]
+    assert outcome.whole_trials == outcome.trials[5:]
+    assert outcome.best.record.fitness == max(entry.record.fitness for entry in whole)
+    assert outcome.confirmation is not None
+    assert outcome.confirmation.contestants[0].strategy in {entry.spec.label for entry in outcome.whole_trials}
+
+
+def comparable(record: TrialRecord) -> dict[str, Any]:
+    """All of a record but its place in the study and the time it took."""
+    fields = {name: getattr(record, name) for name in record.__dataclass_fields__}
+    return {name: fields[name] for name in sorted({*fields} - {"trial", "generation", "seconds", "finished_at"})}
+
+
+def test_survivors_have_the_bits_of_straight_trainings(raced: tuple[Path, StudyOutcome, int], tmp_path: Path) -> None:
+    _, outcome, _ = raced
+    plans = [Planned("search", entry.spec, SEED) for entry in outcome.whole_trials]
+    ledger = open_ledger(tmp_path, runner_in(tmp_path), num_rounds=NUM_ROUNDS, searcher="racing")
+    straight = ledger.run(plans)
+    assert [comparable(e.record) for e in outcome.whole_trials] == [comparable(record) for record in straight]
+    for entry in outcome.trials[:5]:
+        for survivor in outcome.whole_trials:
+            if survivor.spec == entry.spec:
+                assert survivor.record.round_accuracy[:2] == entry.record.round_accuracy
+
+
+@pytest.mark.parametrize("num_lost", [0, 4, 5, 6, 7, 9, 11, NUM_TRIALS])
+def test_a_race_cut_off_anywhere_ends_with_the_same_result(
+    tmp_path: Path, raced: tuple[Path, StudyOutcome, int], num_lost: int
+) -> None:
+    """The log is cut, and with it went all checkpoints."""
+    folder, outcome, _ = raced
+    files = sorted((folder / "trials").iterdir())
+    assert len(files) == NUM_TRIALS
+    (tmp_path / "trials").mkdir()
+    for file in files[: NUM_TRIALS - num_lost]:
+        shutil.copy(file, tmp_path / "trials")
+
+    assert document(race(tmp_path, runner_in(tmp_path))) == document(outcome)
+
+    assert sorted(path.name for path in (tmp_path / "trials").iterdir()) == [file.name for file in files]
+    assert list(tmp_path.glob("checkpoints/*")) == []
+
+
+class Killed(BaseException):
+    """What ends a run in the middle of a round."""
+
+
+@pytest.mark.parametrize("round_of_death", [1, 7, 8, 16, 17, 20, 25, 30])
+def test_a_race_killed_in_any_round_goes_on_without_repeating_what_it_kept(
+    tmp_path: Path, raced: tuple[Path, StudyOutcome, int], round_of_death: int
+) -> None:
+    _, outcome, num_trained = raced
+    done: list[Mapping[str, int]] = []
+
+    def kill(rounds: Mapping[str, int]) -> None:
+        done.append(rounds)
+        if len(done) == round_of_death:
+            raise Killed
+
+    with pytest.raises(Killed):
+        race(tmp_path, runner_in(tmp_path), StudyEvents(on_rounds=kill))
+    again: list[Mapping[str, int]] = []
+    resumed = race(tmp_path, runner_in(tmp_path), StudyEvents(on_rounds=again.append))
+
+    assert document(resumed) == document(outcome)
+    assert len(again) == num_trained - (round_of_death - 1)  # the round of its death was not kept
+    assert list(tmp_path.glob("checkpoints/*")) == []
+
+
+def test_rungs_share_the_name_of_their_checkpoint_until_the_race_is_over(tmp_path: Path) -> None:
+    forgotten_when: list[tuple[int, str]] = []
+    runner = ScriptedRunner(lambda spec: completed(0.5, num_rounds=spec.num_rounds))
+    runner.forget = lambda key: forgotten_when.append((len(runner.batches), key))  # type: ignore[method-assign]
+    race(tmp_path, runner)
+    baseline, *rung = runner.batches[0]
+    assert not baseline.keep_state
+    assert {(spec.num_rounds, spec.keep_state) for spec in rung} == {(2, True)}
+    assert len({spec.state_key for spec in rung}) == len({spec.key for spec in rung}) == 5
+    final = runner.batches[1]
+    assert {spec.checkpoint for spec in final} <= {spec.state_key for spec in rung}
+    assert {(spec.num_rounds, spec.keep_state, spec.state_key) for spec in final} == {(NUM_ROUNDS, False, None)}
+    forgotten = [key for batches, key in forgotten_when if batches == 2]
+    assert sorted(forgotten) == sorted(spec.checkpoint for spec in rung)  # finalists when done, then the others
+    assert [key for batches, key in forgotten_when if batches == 1] == [baseline.key]
+
+
+def test_failed_rungs_stay_in_the_log_and_out_of_the_next(tmp_path: Path) -> None:
+    runner = ScriptedRunner(
+        lambda spec: (
+            failed("diverged")
+            if spec.strategy.kind in {"fedadam", "fedavgm"}
+            else completed(0.5, num_rounds=spec.num_rounds)
+        )
+    )
+    outcome = race(tmp_path, runner)
+    broken = [entry for entry in outcome.trials if entry.record.status == "failed"]
+    assert {entry.spec.kind for entry in broken} == {"fedadam", "fedavgm"}
+    assert not {entry.spec.kind for entry in outcome.whole_trials} & {"fedadam", "fedavgm"}

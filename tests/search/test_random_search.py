@@ -1,0 +1,19 @@
+"""Random search: the laws of every searcher, and that it does not learn."""
+
+from __future__ import annotations
+
+from search.random_search import RandomSearcher
+from search.searcher import Evaluation, Searcher
+from strategies import SearchSpace, space_of
+from tests.search.searcher_conformance import COHORT, GenerationalLaws, proposals
+
+
+class TestRandomSearcher(GenerationalLaws):
+    def make(self, space: SearchSpace, seed: int) -> Searcher:
+        return RandomSearcher(space, seed)
+
+
+def test_results_do_not_matter() -> None:
+    space = space_of(COHORT)
+    indifferent = proposals(RandomSearcher(space, 1), lambda spec: Evaluation(spec, 0.5), budget=20)
+    assert proposals(RandomSearcher(space, 1), budget=20) == indifferent

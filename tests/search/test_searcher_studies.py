@@ -1,0 +1,87 @@
+"""Whole studies with each kind of searcher, on hosts in this process: cut off, continued, the same result."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from engine.errors import ConfigurationError
+from search.search_config import SearchConfig
+from tests.search.studies import (
+    ScriptedRunner,
+    completed,
+    document,
+    failed,
+    local_runner,
+    study,
+    tiny_federation,
+)
+
+MIXED = ("fedmedian", "fedadam", "krum", "fedprox")
+BUDGET = 7
+KINDS: dict[str, dict[str, Any]] = {
+    "tpe": {"strategies": MIXED},
+    "gp": {"strategies": MIXED},
+    "random": {"strategies": MIXED},
+    "grid": {"strategies": MIXED},
+    "cmaes": {"strategies": ("fedadam",)},
+}
+
+
+def config(kind: str) -> SearchConfig:
+    return SearchConfig.model_validate(
+        {"kind": kind, "budget": BUDGET, "generation_size": 3, "confirmation_seeds": 0, **KINDS[kind]}
+    )
+
+
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_study_that_lost_trials_ends_with_the_same_result(tmp_path: Path, kind: str) -> None:
+    """Cut within the second generation, after the first, and with holes as a killed parallel run leaves them."""
+    federation = tiny_federation()
+    expected = document(study(tmp_path / "whole", local_runner(federation), config(kind), searcher=kind))
+    files = sorted((tmp_path / "whole" / "trials").iterdir())
+    assert len(files) == 1 + BUDGET
+    for number, kept in enumerate(([0, 1, 2, 3, 4, 5], [0, 1, 2, 3], [2, 4, 5, 7], [])):
+        folder = tmp_path / str(number)
+        (folder / "trials").mkdir(parents=True)
+        for index in kept:
+            (folder / "trials" / files[index].name).write_bytes(files[index].read_bytes())
+        assert document(study(folder, local_runner(federation), config(kind), searcher=kind)) == expected
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_generations_are_of_the_configured_size(tmp_path: Path, kind: str) -> None:
+    runner = ScriptedRunner(lambda spec: completed(0.5))
+    outcome = study(tmp_path, runner, config(kind))
+    assert [len(batch) for batch in runner.batches] == [1 + 3, 3, 1]
+    assert [entry.record.generation for entry in outcome.trials] == [1, 1, 1, 2, 2, 2, 3]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_study_whose_trials_fail_goes_on_to_its_end(tmp_path: Path, kind: str) -> None:
+    outcome = study(tmp_path, ScriptedRunner(lambda spec: failed("diverged")), config(kind))
+    assert len(outcome.trials) == BUDGET
+    assert (outcome.best, outcome.worst) == (None, None)
+
+
+def test_the_worst_is_told_beside_the_best(tmp_path: Path) -> None:
+    """Fitness rises with FedProx's μ; FedAvg counts, as a trial like others."""
+
+    def outcome(spec: Any) -> Any:
+        return completed(0.4) if spec.strategy.kind == "fedavg" else completed(0.1 + spec.strategy.proximal_mu / 2)
+
+    found = study(tmp_path, ScriptedRunner(outcome), SearchConfig(kind="random", strategies=("fedprox",), budget=5))
+    fitness = [entry.record.fitness for entry in (found.baseline, *found.trials)]
+    assert found.best is not None
+    assert found.worst is not None
+    assert (found.best.record.fitness, found.worst.record.fitness) == (max(fitness), min(fitness))
+
+
+def test_cma_es_over_all_strategies_is_refused_before_any_trial(tmp_path: Path) -> None:
+    runner = ScriptedRunner(lambda spec: completed(0.5))
+    with pytest.raises(ConfigurationError, match=r"search\.kind=cmaes needs a space of one strategy, got"):
+        study(tmp_path, runner, SearchConfig(kind="cmaes"))
+    assert runner.batches == []

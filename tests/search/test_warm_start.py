@@ -1,0 +1,168 @@
+"""Which studies are similar, and what they propose."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from engine.strategy_contract import Cohort
+from search.earlier_studies import EarlierStudy, read_earlier_studies
+from search.warm_start import FEATURES, LARGEST_DIFFERENCE, WarmStart, distances, features_of, warm_start
+from strategies import (
+    FedAdamSpec,
+    FedAvgSpec,
+    FedMedianSpec,
+    FedProxSpec,
+    IntegerRange,
+    KrumSpec,
+    StrategySpec,
+    space_of,
+)
+from tests.search.earlier import FEDAVG, TRAINING, document_of, report_of, write_study
+
+SPACE = space_of(Cohort(num_clients=10, num_sampled=10, client_learning_rate=0.2))
+ADAM, PROX, MEDIAN = FedAdamSpec(eta=0.3), FedProxSpec(proximal_mu=0.5), FedMedianSpec()
+
+
+def study_of(name: str, gains: Mapping[StrategySpec, float], **report: Any) -> EarlierStudy:
+    found = document_of(report_of(**report))
+    ordered = tuple(sorted(gains.items(), key=lambda gain: -gain[1]))
+    return EarlierStudy(name, name, {"training": TRAINING}, None, found, ordered)
+
+
+def proposed(studies: list[EarlierStudy], count: int = 4, **changes: Any) -> WarmStart:
+    report = document_of(report_of(**changes))
+    return warm_start(studies, report, TRAINING, SPACE, count, (FEDAVG,))
+
+
+# Similarity.
+
+
+def test_features_of_a_study() -> None:
+    found = features_of(document_of(report_of(num_clients=10, label_skew=0.3, outliers=(2,))), TRAINING)
+    assert set(found) == set(FEATURES)
+    assert found["clients, log10"] == 1
+    assert found["classes, log2"] == pytest.approx(math.log2(10))
+    assert found["rows a client, log10"] == pytest.approx(math.log10(20))
+    assert found["label skew, largest"] == found["label skew, mean"] == 0.3
+    assert found["outliers, share"] == pytest.approx(0.1)
+    assert found["learning rate, log10"] == pytest.approx(math.log10(0.2))
+
+
+def test_what_was_not_measured_is_unknown() -> None:
+    found = features_of(document_of(report_of(label_skew=None)), {})
+    unknown = {name for name, value in found.items() if value is None}
+    assert {"label skew, largest", "label skew, mean", "learning rate, log10"} <= unknown
+    assert "clients, log10" not in unknown
+    assert set(features_of({}, {}).values()) == {None}
+
+
+def with_values(**values: float | None) -> dict[str, float | None]:
+    names = {"clients": "clients, log10", "skew": "label skew, largest", "rate": "learning rate, log10"}
+    return {**dict.fromkeys(FEATURES), **{names[key]: value for key, value in values.items()}}
+
+
+def test_a_study_is_at_no_distance_from_its_equal_and_further_from_the_more_different() -> None:
+    present = with_values(clients=1.0, skew=0.3, rate=-0.7)
+    near, far = with_values(clients=1.0, skew=0.4, rate=-0.7), with_values(clients=2.0, skew=0.9, rate=-0.7)
+    found = distances(present, [present, near, far])
+    assert found[0] == 0
+    assert 0 < found[1] < found[2] <= LARGEST_DIFFERENCE
+
+
+def test_distances_by_hand() -> None:
+    """Deviations from the median 0.3 of 0.3, 0.3, 0.4 have the median 0, so the smallest unit, 0.1, counts: 1 unit.
+
+    The number of clients: 1, 1, 2.2 likewise; 1.2/0.3 = 4 units, at most 3. The rate is known on one side: 1 unit.
+    """
+    present = with_values(clients=1.0, skew=0.3, rate=-0.7)
+    others = [with_values(clients=1.0, skew=0.3, rate=None), with_values(clients=2.2, skew=0.4, rate=-0.7)]
+    assert distances(present, others) == pytest.approx([math.sqrt(1 / 3), math.sqrt((3**2 + 1 + 0) / 3)])
+
+
+def test_a_feature_that_varies_much_counts_less() -> None:
+    """With deviations 0, 1, 2, 3, 4 of the median 2, 0.2 is no longer two units but 0.2/1.4826 of one."""
+    present = with_values(skew=2.0)
+    spread = [with_values(skew=value) for value in (0.0, 1.0, 3.0, 4.0)]
+    others = [with_values(skew=2.2), *spread]
+    assert distances(present, others[:1]) == pytest.approx([0.2 / max(0.1, 1.4826 * 0.1)])
+    # Sorted: 0, 1, 2, 2.2, 3, 4; the median is 2.1; deviations .1, .1, .9, 1.1, 1.9, 2.1; their median is 1.0.
+    assert distances(present, others)[0] == pytest.approx(0.2 / (1.4826 * 1.0))
+
+
+def test_nothing_known_is_no_distance() -> None:
+    assert distances(with_values(), [with_values()]) == [0.0]
+    assert distances(with_values(), []) == []
+
+
+# Proposals.
+
+
+def test_the_nearest_study_speaks_first_and_the_studies_take_turns() -> None:
+    far = study_of("far", {MEDIAN: 0.5, KrumSpec(num_malicious_nodes=1): 0.4}, label_skew=0.9, num_clients=100)
+    near = study_of("near", {ADAM: 0.2, PROX: 0.1})
+    found = proposed([far, near])
+    assert [study.study for study in found.studies] == ["near", "far"]
+    assert found.specs() == [ADAM, PROX, MEDIAN, KrumSpec(num_malicious_nodes=1)]
+    assert [proposal.study for proposal in found.proposals] == ["near", "near", "far", "far"]
+    assert [proposal.gain for proposal in found.proposals] == [0.2, 0.1, 0.5, 0.4]
+    assert proposed([near, far]) == found
+    assert proposed([far, near], count=2).specs() == [ADAM, PROX]
+
+
+def test_only_what_beat_fedavg_is_proposed_and_nothing_twice() -> None:
+    found = proposed([study_of("a", {ADAM: 0.2, PROX: -0.1, MEDIAN: 0.0}), study_of("b", {ADAM: 0.3})])
+    assert found.specs() == [ADAM]
+
+
+def test_a_winner_that_is_fedavg_here_is_passed_over() -> None:
+    assert proposed([study_of("a", {FedProxSpec(proximal_mu=0.0): 0.2, FEDAVG: 0.1})]).specs() == [
+        FedProxSpec(proximal_mu=1e-4)  # moved into its range it is none any more
+    ]
+    assert proposed([study_of("a", {FEDAVG: 0.1})]).specs() == []
+
+
+def test_values_are_moved_into_the_ranges_of_this_cohort_and_impossible_strategies_passed_over() -> None:
+    wide = {FedAdamSpec(eta=0.001, tau=1e-9): 0.3, KrumSpec(num_malicious_nodes=40): 0.2, MEDIAN: 0.1}
+    study = study_of("a", wide, num_clients=50)
+    assert proposed([study]).specs() == [FedAdamSpec(eta=0.01, tau=1e-5), KrumSpec(num_malicious_nodes=7), MEDIAN]
+    two = space_of(Cohort(num_clients=2, num_sampled=2, client_learning_rate=0.2))
+    found = warm_start([study], document_of(report_of()), TRAINING, two, 4, (FEDAVG,))
+    assert "krum" not in {spec.kind for spec in found.specs()}
+    assert all(two.contains(spec) for spec in found.specs())
+
+
+def test_client_parameters_are_those_of_this_space() -> None:
+    told = FedAdamSpec(eta=0.3, client_learning_rate=0.5, client_local_epochs=9)
+    study = study_of("a", {told: 0.3})
+    assert proposed([study]).specs() == [ADAM]
+    searched = space_of(
+        SPACE.cohort,
+        client_ranges={"client_local_epochs": IntegerRange(1, 5), "client_batch_size": IntegerRange(8, 64)},
+        given={"client_batch_size": 16},
+    )
+    found = warm_start([study], document_of(report_of()), TRAINING, searched, 4, (FEDAVG,))
+    assert found.specs() == [FedAdamSpec(eta=0.3, client_local_epochs=5, client_batch_size=16)]
+
+
+def test_without_studies_there_is_nothing_to_say() -> None:
+    assert proposed([]) == WarmStart(studies=(), proposals=())
+
+
+def test_it_can_be_written_and_read() -> None:
+    found = proposed([study_of("near", {ADAM: 0.2, PROX: 0.1})])
+    again = WarmStart.model_validate_json(found.model_dump_json())
+    assert again == found
+    assert again.specs() == found.specs()
+
+
+def test_from_a_folder_to_a_proposal(tmp_path: Path) -> None:
+    write_study(tmp_path / "poisoned", {FEDAVG: 0.5, MEDIAN: 0.9, ADAM: 0.4}, report_of(outliers=(3,)))
+    write_study(tmp_path / "skewed", {FedAvgSpec(): 0.5, MEDIAN: 0.4, ADAM: 0.9}, report_of(label_skew=0.9))
+    studies, _ = read_earlier_studies([str(tmp_path)])
+    assert proposed(studies, 1, outliers=(5,)).specs() == [MEDIAN]
+    assert proposed(studies, 1, label_skew=0.8).specs() == [ADAM]
