@@ -9,10 +9,15 @@ import numpy as np
 from engine.federation import Federation
 from engine.seeds import stream
 from experiments.datasets import Dataset, load_dataset
+from experiments.datasets.row_sample import sample_rows, without_small_clients
+from experiments.embedding_choice import embedding_source
+from experiments.environments import ENVIRONMENTS
+from experiments.environments.federation import build_players
 from experiments.federation_config import FederationConfig, ModelConfig
 from experiments.models import ModelRequest, build_model
 from experiments.partitions import PARTITIONS, PartitionRequest
 from experiments.scenarios import SCENARIOS, ScenarioPlan, ScenarioRequest
+from experiments.scenarios.effects import EffectRequest, stack_effects
 
 
 def build_federation(federation: FederationConfig, model: ModelConfig) -> Federation:
@@ -26,6 +31,8 @@ def build_federation(federation: FederationConfig, model: ModelConfig) -> Federa
         ConfigurationError: If a value of the configuration is wrong.
         DataError: If the data can't be read, or can't be dealt as asked.
     """
+    if federation.dataset in ENVIRONMENTS:
+        return build_players(federation, model)
     dataset = load_dataset(
         federation.dataset,
         federation.label,
@@ -33,13 +40,20 @@ def build_federation(federation: FederationConfig, model: ModelConfig) -> Federa
         federation.folder,
         federation.text_column,
         federation.min_release,
+        drop_columns=federation.drop_columns,
+        image_size=federation.image_size,
+        degraded_from=federation.degraded_from,
+        split=federation.split,
+        text=federation.text,
     )
-    factory = build_model(
-        ModelRequest(dataset.features.shape[1:], dataset.num_classes, model, dataset.kind, dataset.vocabulary_size)
-    )
+    dataset = without_small_clients(dataset, federation.min_client_rows)
+    dataset = sample_rows(dataset, federation.max_rows, stream(federation.seed, "rows"))
+    shape = dataset.features.shape[1:]
+    request = ModelRequest(shape, dataset.num_classes, model, dataset.kind, dataset.vocabulary_size)
+    factory = build_model(request)
     plan = _plan(federation, dataset)
     sizes = plan.partition.sizes
-    num_used = int(sizes.sum())
+    num_used = len(np.unique(plan.partition.rows))  # a partition may give a row to several clients
     return Federation(
         name=f"{dataset.name}, {_how_dealt(federation)}, {plan.partition.num_clients} clients",
         features=dataset.features,
@@ -48,6 +62,9 @@ def build_federation(federation: FederationConfig, model: ModelConfig) -> Federa
         partition=plan.partition,
         model=factory,
         transforms=plan.transforms,
+        embedding=embedding_source(federation.embedding, request, factory),
+        dropout=plan.dropout,
+        latency=plan.latency,
         seed=federation.seed,
         affected_clients=plan.affected_clients,
         min_release=federation.min_release,
@@ -58,6 +75,8 @@ def build_federation(federation: FederationConfig, model: ModelConfig) -> Federa
             **plan.facts,
             "source": dataset.source,
             "feature_unit": dataset.feature_unit,
+            "data_kind": dataset.kind,
+            "model": str(factory),
             "num_rows_dealt": num_used,
             "num_rows_not_dealt": dataset.num_rows - num_used,
             "smallest_client": int(sizes.min()),
@@ -69,7 +88,7 @@ def build_federation(federation: FederationConfig, model: ModelConfig) -> Federa
 
 def _plan(federation: FederationConfig, dataset: Dataset) -> ScenarioPlan:
     generator = stream(federation.seed, "partition")
-    if federation.scenario is not None:
+    if isinstance(federation.scenario, str):
         assert federation.num_clients is not None
         return SCENARIOS[federation.scenario](
             ScenarioRequest(
@@ -78,6 +97,7 @@ def _plan(federation: FederationConfig, dataset: Dataset) -> ScenarioPlan:
                 num_clients=federation.num_clients,
                 generator=generator,
                 feature_unit=dataset.feature_unit,
+                data_kind=dataset.kind,
             )
         )
     assert federation.partition.kind is not None
@@ -90,17 +110,29 @@ def _plan(federation: FederationConfig, dataset: Dataset) -> ScenarioPlan:
             features=dataset.features,
             deviations=dataset.deviations,
             client_ids=dataset.client_ids,
+            data_kind=dataset.kind,
         )
     )
-    return ScenarioPlan(deal.partition, facts=deal.facts)
+    if federation.scenario is None:
+        return ScenarioPlan(deal.partition, facts=deal.facts)
+    request = EffectRequest(
+        partition=deal.partition,
+        labels=dataset.labels,
+        num_classes=dataset.num_classes,
+        feature_shape=dataset.features.shape[1:],
+        seed=federation.seed,
+        data_kind=dataset.kind,
+        feature_unit=dataset.feature_unit,
+    )
+    return stack_effects(federation.scenario, request, deal.facts)
 
 
 def _how_dealt(federation: FederationConfig) -> str:
-    if federation.scenario is not None:
+    if isinstance(federation.scenario, str):
         return f"scenario {federation.scenario}"
-    if federation.partition.kind == "dirichlet":
-        return f"dirichlet {federation.partition.alpha:g}"
-    return f"{federation.partition.kind}"
+    alpha = f" {federation.partition.alpha:g}" if federation.partition.kind == "dirichlet" else ""
+    effects = " + ".join(effect.kind for effect in federation.scenario or ())
+    return f"{federation.partition.kind}{alpha}" + (f" with {effects}" if effects else "")
 
 
 def data_digest(federation: Federation) -> str:

@@ -14,14 +14,16 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 from pydantic_core import ErrorDetails
 
 from detectors.detection_config import DetectionConfig
 from engine.errors import ConfigurationError
 from engine.training_config import LocalTraining
 from experiments.engine_config import EngineConfig
+from experiments.environments import ENVIRONMENTS
 from experiments.federation_config import FederationConfig, ModelConfig
+from search.recommenders.settings import NO_PART_OF_THE_IDENTITY, RecommenderConfig
 from search.search_config import SearchConfig
 
 YAML_SUFFIXES = (".yaml", ".yml")
@@ -45,6 +47,12 @@ class TrainingConfig(LocalTraining):
     hanging_clients: Literal["drop", "fail"] = Field(
         default="drop",
         description="a client that alone takes that long: drop leaves it out of the round, fail fails the trial",
+    )
+    simulated_deadline_seconds: float | None = Field(
+        default=None,
+        gt=0,
+        allow_inf_nan=False,
+        description="of a round, for clients with latency: who would take longer is left out; nothing waits for all",
     )
     backend: Literal["auto", "loop"] = Field(
         default="auto", description="loop trains clients one by one where auto would train many at once"
@@ -70,12 +78,26 @@ class StudyConfig(BaseModel):
     detection: DetectionConfig = Field(default_factory=DetectionConfig)
     strategy: dict[str, Any] | None = Field(default=None, description="of `fedscout train`: kind and parameters")
     search: SearchConfig = Field(default_factory=SearchConfig)
+    recommender: RecommenderConfig = Field(default_factory=RecommenderConfig)
     engine: EngineConfig = Field(default_factory=EngineConfig)
     seed: int = Field(default=0, ge=0, le=2**31 - 1, description="of split, initial model, batches and search")
 
+    @model_validator(mode="before")
+    @classmethod
+    def _training_of_the_environment(cls, given: Any) -> Any:
+        """Let an environment say how clients train where nothing is said: the defaults are made for rows."""
+        federation = given.get("federation") if isinstance(given, Mapping) else None
+        name = federation.get("dataset") if isinstance(federation, Mapping) else getattr(federation, "dataset", None)
+        kind = ENVIRONMENTS.get(name) if isinstance(name, str) else None
+        training = given.get("training", {}) if isinstance(given, Mapping) else None
+        if kind is None or not isinstance(training, Mapping):
+            return given
+        return {**given, "training": {**kind.training, **training}}
+
     def identity(self) -> dict[str, Any]:
-        """Return what decides results: all but the engine and the place of the files."""
-        return self.model_dump(mode="json", exclude={"engine": True, "federation": {"folder"}})
+        """Return what decides results: all but the engine, the place of the files and that of a language model."""
+        places = {*NO_PART_OF_THE_IDENTITY}
+        return self.model_dump(mode="json", exclude={"engine": True, "federation": {"folder"}, "recommender": places})
 
     def digest(self) -> str:
         """Return the SHA-256 of the identity, in hexadecimal."""

@@ -2,20 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationInfo, field_validator
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationInfo, field_validator
 
 from experiments.datasets.table import DATASETS, is_own_data
+from experiments.datasets.text_settings import TextSettings
+from experiments.environments.settings import PhysicsConfig
+from experiments.environments.table import ENVIRONMENTS
 from experiments.models.settings import ModelSettings
-from experiments.models.table import MODELS
+from experiments.models.table import MODELS, model_fault
 from experiments.partitions.settings import PartitionSettings
-from experiments.partitions.table import PARTITIONS
+from experiments.partitions.table import PARTITIONS, settings_not_read
+from experiments.scenarios.effects.effect import ScenarioEffect
+from experiments.scenarios.effects.parsing import EXAMPLE, parse_effects
+from experiments.scenarios.effects.table import EFFECTS, EffectChoice
 from experiments.scenarios.table import SCENARIOS
 
 DEFAULT_PARTITION = "dirichlet"
+NATURAL = "natural"
 DEFAULT_NUM_CLIENTS = 10
 
 
@@ -29,22 +36,37 @@ def _one_of(names: Collection[str]) -> AfterValidator:
 
 
 def _data_set(name: str) -> str:
-    if name not in DATASETS and not is_own_data(name):
+    if name not in DATASETS and name not in ENVIRONMENTS and not is_own_data(name):
         raise ValueError(
-            f"must be one of {', '.join(DATASETS)}, or a path of one's own data, or hf:owner/name, got {name!r}"
+            f"must be one of {', '.join([*DATASETS, *ENVIRONMENTS])}, or a path of one's own data, or hf:owner/name, "
+            f"got {name!r}"
         )
     return name
 
 
 def _model(name: str) -> str:
-    if name not in MODELS and ":" not in name:
-        raise ValueError(f"must be one of {', '.join(MODELS)}, or package.module:factory of one's own, got {name!r}")
+    if fault := model_fault(name):
+        raise ValueError(fault)
     return name
 
 
-DatasetName = Annotated[str, AfterValidator(_data_set), Field(json_schema_extra={"examples": list(DATASETS)})]
+def _scenario(given: Any) -> Any:
+    if given is None or (isinstance(given, str) and given in SCENARIOS):
+        return given
+    if isinstance(given, str) or not isinstance(given, Mapping | list | tuple | ScenarioEffect):
+        raise ValueError(
+            f"must be one of {', '.join(SCENARIOS)}, or a list of effects ({', '.join(EFFECTS)}), such as "
+            f"[{EXAMPLE}], got {given!r}"
+        )
+    return parse_effects(given)
+
+
+DatasetName = Annotated[
+    str, AfterValidator(_data_set), Field(json_schema_extra={"examples": [*DATASETS, *ENVIRONMENTS]})
+]
 PartitionName = Annotated[str, _one_of(PARTITIONS), Field(json_schema_extra={"enum": list(PARTITIONS)})]
-ScenarioName = Annotated[str, _one_of(SCENARIOS), Field(json_schema_extra={"enum": list(SCENARIOS)})]
+ScenarioName = Annotated[str, Field(json_schema_extra={"enum": list(SCENARIOS)})]
+ScenarioChoice = Annotated[ScenarioName | tuple[EffectChoice, ...] | None, BeforeValidator(_scenario)]
 ModelName = Annotated[str, AfterValidator(_model), Field(json_schema_extra={"examples": list(MODELS)})]
 
 
@@ -52,7 +74,8 @@ class PartitionConfig(PartitionSettings):
     """How rows are dealt to clients."""
 
     kind: PartitionName | None = Field(
-        default=None, description="nothing means dirichlet, or what the scenario fixes if one is given"
+        default=None,
+        description="nothing means dirichlet, natural if there is a client column, or what the scenario fixes",
     )
 
 
@@ -64,12 +87,25 @@ class ModelConfig(ModelSettings):
     )
 
 
+def _refuse_settings_not_read(partition: PartitionConfig) -> None:
+    assert partition.kind is not None
+    if surplus := settings_not_read(partition):
+        reads = ", ".join(PARTITIONS[partition.kind].reads) or "nothing else"
+        given = ", ".join(f"{key}={value}" for key, value in surplus.items())
+        raise ValueError(f"must leave out what kind={partition.kind} does not read (it reads {reads}), got {given}")
+
+
+def _fixes_num_clients(partition: PartitionConfig) -> bool:
+    return partition.kind is not None and PARTITIONS[partition.kind].fixes_num_clients
+
+
 class FederationConfig(BaseModel):
     """Which data, dealt how, to how many clients, corrupted in which way.
 
     `partition.kind` and `num_clients` are filled in once it is known what they depend on: a federation without a
-    scenario is dealt by Dirichlet to ten clients; with a scenario `partition` stays as it is by default, with natural
-    clients `num_clients` stays empty unless given. A configuration that is written out and read again is the same.
+    published scenario is dealt by Dirichlet to ten clients, or to its natural clients if a client column is given; with
+    one `partition` stays as it is by default, with natural clients `num_clients` stays empty unless given. A
+    configuration that is written out and read again is the same.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid", validate_default=True)
@@ -78,9 +114,34 @@ class FederationConfig(BaseModel):
     label: str | None = Field(default=None, description="column to predict, where the files have several candidates")
     client_column: str | None = Field(default=None, description="column of the natural clients")
     text_column: str | None = Field(default=None, description="column of texts, in one's own data")
+    drop_columns: tuple[str, ...] = Field(default=(), description="columns of a table that are left out")
     folder: Path | None = Field(default=None, description="the data files; nothing means the folder FEDSCOUT_DATA")
-    scenario: ScenarioName | None = Field(default=None, description="a known heterogeneity; fixes the partition")
+    image_size: int = Field(
+        default=32, ge=1, le=1024, description="width and height to which pictures of a folder are resized"
+    )
+    degraded_from: int | None = Field(
+        default=None, ge=1, description="first degraded snapshot of a raw bearing test; nothing means the usual one"
+    )
+    split: str | None = Field(
+        default=None, description="train, test or all, of data published in parts; of the hub, a part's name"
+    )
+    text: TextSettings = Field(default=TextSettings(), description="how texts become rows")
+    min_client_rows: int = Field(default=1, ge=1, description="natural clients with fewer rows are left out")
+    max_rows: int | None = Field(
+        default=None, ge=2, description="a random sample of so many rows, of those; nothing means all"
+    )
+    scenario: ScenarioChoice = Field(
+        default=None, description="a published one, which fixes the partition, or a list of effects on top of it"
+    )
     partition: PartitionConfig = Field(default=PartitionConfig(), description="how rows are dealt to clients")
+    physics: tuple[PhysicsConfig, ...] = Field(
+        default=(), description="of an environment: how its clients differ, such as [{clients: [2], gravity: 20}]"
+    )
+    embedding: str = Field(
+        default="auto",
+        description="what detectors compare: auto is the model's last hidden layer for images and tokens, else the "
+        "features; features; or package.module:factory of a network of one's own",
+    )
     num_clients: int | None = Field(
         default=None, ge=1, le=1_000_000, description="nothing means 10, or as many as there are natural clients"
     )
@@ -93,17 +154,33 @@ class FederationConfig(BaseModel):
         if "scenario" not in info.data:  # itself at fault, and reported as such
             return partition
         scenario = info.data["scenario"]
-        if scenario is None:
-            return partition if partition.kind else partition.model_copy(update={"kind": DEFAULT_PARTITION})
+        if not isinstance(scenario, str):
+            kind = NATURAL if info.data.get("client_column") and partition == PartitionConfig() else DEFAULT_PARTITION
+            partition = partition if partition.kind else partition.model_copy(update={"kind": kind})
+            _refuse_settings_not_read(partition)
+            return partition
         if partition != PartitionConfig():
             given = ", ".join(f"{key}={value}" for key, value in partition if value != getattr(PartitionConfig(), key))
             raise ValueError(f"must be left out where a scenario fixes it, got {given} beside scenario={scenario}")
         return partition
 
+    @field_validator("physics")
+    @classmethod
+    def _only_environments_have_physics(
+        cls, physics: tuple[PhysicsConfig, ...], info: ValidationInfo
+    ) -> tuple[PhysicsConfig, ...]:
+        dataset = info.data.get("dataset")
+        if physics and dataset is not None and dataset not in ENVIRONMENTS:
+            raise ValueError(
+                f"must be left out where clients hold rows: it is read by {', '.join(ENVIRONMENTS)}, "
+                f"got {len(physics)} beside dataset={dataset}"
+            )
+        return physics
+
     @field_validator("num_clients")
     @classmethod
     def _complete_num_clients(cls, num_clients: int | None, info: ValidationInfo) -> int | None:
         partition = info.data.get("partition")
-        if num_clients is None and (partition is None or partition.kind != "natural"):
+        if num_clients is None and (partition is None or not _fixes_num_clients(partition)):
             return DEFAULT_NUM_CLIENTS
         return num_clients

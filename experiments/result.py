@@ -12,6 +12,7 @@ from typing import Any
 from detectors import HeterogeneityReport
 from engine.federation import Federation
 from experiments.config import StudyConfig
+from experiments.describe import Realised
 from experiments.versions import versions
 from search.study import Archived, StudyOutcome, trial_summary
 
@@ -31,6 +32,7 @@ def federation_facts(federation: Federation) -> dict[str, Any]:
 def result_document(
     config: StudyConfig,
     federation: Federation,
+    found: Realised,
     report: HeterogeneityReport | None,
     outcome: StudyOutcome,
     timings: Mapping[str, Any],
@@ -40,6 +42,7 @@ def result_document(
     Args:
         config: Of the study.
         federation: That was built from it.
+        found: How the clients' data differ, told by who built them.
         report: Of the detectors; None if they were not asked.
         outcome: Of search and confirmation.
         timings: What differs from run to run.
@@ -54,10 +57,14 @@ def result_document(
         "config_hash": config.digest(),
         "versions": versions(),
         "federation": federation_facts(federation),
+        "realised": found.model_dump(mode="json"),
         "affected_clients": list(federation.affected_clients),
         "report": None if report is None else report.without_timings().model_dump(mode="json"),
         "trials": [trial_summary(entry) for entry in [outcome.baseline, *outcome.trials]],
+        "trainings": outcome.trainings,
+        "warm_start": None if outcome.warm_start is None else outcome.warm_start.model_dump(mode="json"),
         "best": shown(outcome.best),
+        "worst": shown(outcome.worst),
         "baseline": shown(outcome.baseline),
         "tuned_baseline": shown(outcome.tuned[0] if outcome.tuned else None),
         "confirmation": None if confirmation is None else confirmation.model_dump(mode="json"),

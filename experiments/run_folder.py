@@ -2,6 +2,8 @@
 
 OUT/config.json     configuration and its hash; written first
 OUT/report.json     the heterogeneity report
+OUT/llm.jsonl       what a language model was asked and answered
+OUT/recommendation.json  of `fedscout recommend`
 OUT/trials/         the Parquet log
 OUT/checkpoints/    of trials that are running
 OUT/quarantine/     files of the log that could not be read

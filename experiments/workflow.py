@@ -23,12 +23,15 @@ from engine.trial_log import TrialLog
 from engine.trial_runner import TrialRunner
 from experiments.build import build_federation, data_digest
 from experiments.config import StudyConfig, check_searchable
+from experiments.describe import realised
+from experiments.language_model import check_language_model, language_model_of_study
 from experiments.open_runner import open_runner
 from experiments.result import result_document
 from experiments.run_folder import RunFolder, open_run_folder
 from experiments.versions import versions
+from experiments.warm_start_record import read_warm_start
 from search.ledger import Ledger, Planned, StudyEvents, StudyFacts
-from search.study import Archived, StudyOutcome, planned_space, run_study
+from search.study import Archived, StudyOutcome, check_search, run_study, study_space
 from strategies import parameter_columns, parse_strategy
 
 Stage = Literal["data", "hosts", "detection", "search", "confirmation"]
@@ -92,6 +95,7 @@ def study_facts(config: StudyConfig, federation: Federation) -> StudyFacts:
         backend=config.training.backend,
         round_timeout_seconds=config.training.round_timeout_seconds,
         hanging_clients=config.training.hanging_clients,
+        deadline_seconds=config.training.simulated_deadline_seconds,
         searcher=config.search.kind,
         config_hash=config.digest(),
         config=config.model_dump_json(),
@@ -116,10 +120,10 @@ def measure(runner: TrialRunner, config: StudyConfig) -> HeterogeneityReport:
         )
     )
 
-    return detect(grid, grid.initial_vectors, training, config.detection, config.seed)
+    return detect(grid, grid.initial_vectors, training, config.detection, config.seed, holds_rows=grid.facts.holds_rows)
 
 
-def _stored_report(folder: RunFolder) -> HeterogeneityReport | None:
+def stored_report(folder: RunFolder) -> HeterogeneityReport | None:
     """Return the report of an earlier run of the same study, if this version can read it."""
     stored = folder.read_json("report.json")
     try:
@@ -150,18 +154,22 @@ def run_workflow(
         UserError: If something that was asked for can't be done; before anything is written where possible.
     """
     check_searchable(config)
+    check_language_model(config, out)
     timings: dict[str, float] = {}
     started = time.perf_counter()
     display.stage("data")
     with _timed(timings, "data"):
         federation = build_federation(config.federation, config.model)
-    planned_space(config.search, cohort_of(config, federation.num_clients))
+    found = realised(federation, config.detection, config.seed)
+    check_search(config.search, cohort_of(config, federation.num_clients), config.training.local())
     display.federation(federation)
-    with open_run_folder(out, config, data_digest(federation)) as folder:
+    digest = data_digest(federation)
+    with open_run_folder(out, config, digest) as folder:
+        warm = read_warm_start(config, folder, digest, detection)
         parallel = config.search.generation_size + 1
         with open_runner(federation, config.engine, folder.checkpoints, parallel, search_path, verbose) as runner:
             federation = federation.without_rows()
-            report = _stored_report(folder) if detection else None
+            report = stored_report(folder) if detection else None
             if detection and report is None:
                 display.stage("hosts")
                 runner.started()
@@ -174,11 +182,14 @@ def run_workflow(
             display.stage("search")
             log = TrialLog(folder.path, parameter_columns())
             ledger = Ledger(study_facts(config, federation), runner, log, display.trials)
-            with _timed(timings, "search and confirmation"):
-                outcome = run_study(config.search, ledger)
+            start = None
+            if warm is not None and report is not None:
+                start = warm.start(config, folder, report, study_space(config.search, ledger.facts))
+            with language_model_of_study(config, folder.path) as model, _timed(timings, "search and confirmation"):
+                outcome = run_study(config.search, ledger, report, start, model)
         timings |= {"hosts": runner.start_seconds, "total": time.perf_counter() - started}
         engine = config.engine.model_dump(mode="json")
-        document = result_document(config, federation, report, outcome, {"seconds": timings, "engine": engine})
+        document = result_document(config, federation, found, report, outcome, {"seconds": timings, "engine": engine})
         folder.write_json("result.json", document)
         return Finished(document, folder.path, federation, report, outcome)
 

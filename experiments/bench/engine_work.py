@@ -41,7 +41,8 @@ class Work:
 
 
 def _work(name: WorkName) -> Work:
-    request = ModelRequest(FEATURE_SHAPES[name], NUM_CLASSES[name], ModelSettings(hidden=HIDDEN))
+    settings = ModelSettings(hidden=HIDDEN if name == "dense" else None)
+    request = ModelRequest(FEATURE_SHAPES[name], NUM_CLASSES[name], settings)
     return Work(request.feature_shape, request.num_classes, dense(request) if name == "dense" else lenet(request))
 
 

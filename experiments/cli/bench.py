@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Annotated, Literal
 
 import typer
 
-from experiments.cli.options import AsJson
+from experiments.cli.options import AsJson, ConfigFile, Settings
 
 Work = Annotated[Literal["dense", "lenet"], typer.Option(help="Dense 254-64-32-2, or LeNet-5 on images.")]
 Hosts = Annotated[int, typer.Option(min=1, help="Ray hosts.")]
@@ -94,6 +95,35 @@ def detection_cost(
 
 
 @bench.command()
+def detection(
+    quick: Annotated[bool, typer.Option("--quick", help="Bundled data, 4 and 10 clients, 3 seeds: minutes.")] = False,
+    dataset: Annotated[
+        list[str] | None, typer.Option(help="Data set, or NAME:ROWS for a sample of it; may be repeated.")
+    ] = None,
+    clients: Annotated[list[int] | None, typer.Option(min=3, help="Clients; may be repeated.")] = None,
+    scenario: Annotated[list[str] | None, typer.Option(help="Scenario, or dirichlet; may be repeated.")] = None,
+    seeds: Annotated[int | None, typer.Option(min=1, help="Federations of each kind.")] = None,
+    settings: Settings = None,
+    as_json: AsJson = False,
+) -> None:
+    """Count how often published and calibrated detection are right, on federations of known truth."""
+    from experiments.cli.options import prepare
+
+    prepare(verbose=False)
+    from experiments.bench.detection_battery import battery_plan, run_battery
+    from experiments.bench.detection_battery_table import battery_document, table_lines
+
+    plan = battery_plan(quick, dataset or (), clients or (), scenario or (), seeds, settings or ())
+    battery = run_battery(plan, note=_tell)
+    if as_json:
+        from experiments.cli.console import show_json
+
+        show_json(battery_document(battery))
+        return
+    print("\n".join(table_lines(battery)))
+
+
+@bench.command()
 def scaling(
     nodes: Annotated[str, typer.Option(help="Numbers of raylets, ascending, such as 1,2,4.")] = "2,4,8,16,32",
     clients: Annotated[int, typer.Option(min=1, help="Clients where there are many.")] = 1000,
@@ -119,6 +149,60 @@ def scaling(
         show_json(report.model_dump())
         return
     print("\n".join(report_lines(report)))
+
+
+@bench.command()
+def scenarios(settings: Settings = None, config_file: ConfigFile = None, as_json: AsJson = False) -> None:
+    """Run the detectors on each of the six published scenarios; on the bearing data, beside the published figures."""
+    from experiments.cli.options import prepare
+
+    prepare(verbose=False)
+    from experiments.bench.scenario_separability import measure_separability, scenario_bench_config, table_lines
+
+    result = measure_separability(scenario_bench_config(settings or [], config_file), note=_tell)
+    if as_json:
+        from experiments.cli.console import show_json
+
+        show_json(result.model_dump(mode="json"))
+        return
+    print("\n".join(table_lines(result)))
+
+
+@bench.command()
+def choice(
+    settings: Settings = None,
+    federation: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="Arguments of a federation in place of the battery's, such as 'federation.dataset=wine "
+            "federation.num_clients=6'; may be repeated."
+        ),
+    ] = None,
+    chooser: Annotated[list[str] | None, typer.Option(help="May be repeated; all of them if left out.")] = None,
+    quick: Annotated[bool, typer.Option("--quick", help="Three federations, fewer rounds, a coarse grid.")] = False,
+    search_seeds: Annotated[int | None, typer.Option(min=1, help="Choices of each chooser on each federation.")] = None,
+    fresh_seeds: Annotated[int | None, typer.Option(min=2, help="On which every pick is trained.")] = None,
+    out: Annotated[
+        Path, typer.Option("--out", "-o", help="Folder of the trials; what it holds is not trained again.")
+    ] = Path("runs/bench-choice"),
+    as_json: AsJson = False,
+) -> None:
+    """Measure how much each way to choose a strategy loses against the best one, and what it costs."""
+    from experiments.cli.options import prepare
+
+    prepare(verbose=False)
+    from experiments.bench import choice_run
+
+    plan = choice_run.plan_of(chooser, quick, search_seeds, fresh_seeds)
+    report = choice_run.run_choice(plan, settings or [], federation, quick, out, note=_tell)
+    if as_json:
+        from experiments.cli.console import show_json
+
+        show_json(report.model_dump(mode="json"))
+        return
+    from experiments.bench.choice_tables import table_lines
+
+    print("\n".join(table_lines(report)))
 
 
 def _ascending(text: str) -> list[int]:

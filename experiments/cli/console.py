@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from experiments.workflow import Display, Stage
     from search.confirmation import Confirmation
     from search.study import Archived, StudyOutcome
+    from search.warm_start import WarmStart
 
 STAGES: Mapping[str, str] = {
     "data": "reading data",
@@ -51,14 +52,17 @@ class TrialProgress:
     Args:
         num_trials: Trials that will be planned in all.
         num_rounds: Rounds a trial.
+        rounds_less: Rounds that shorter trials lack in all.
     """
 
-    def __init__(self, num_trials: int, num_rounds: int) -> None:
+    def __init__(self, num_trials: int, num_rounds: int, rounds_less: int = 0) -> None:
         console = Console(stderr=True)
         self._num_rounds = num_rounds
-        self._total = num_trials * num_rounds
+        self._total = num_trials * num_rounds - rounds_less
+        self._shorter = rounds_less > 0
+        self._finished_rounds = 0
+        self._known_rounds = 0
         self._finished_trials = 0
-        self._known_trials = 0
         self._num_trials = num_trials
         self._rounds: dict[str, int] = {}
         self._started: float | None = None
@@ -80,7 +84,9 @@ class TrialProgress:
         """A trial finished, or was in the log."""
         self._rounds.pop(record.key, None)
         self._finished_trials += 1
-        self._known_trials += known
+        rounds = len(record.round_accuracy) if self._shorter else self._num_rounds
+        self._finished_rounds += rounds
+        self._known_rounds += rounds if known else 0
         self._refresh()
 
     def rounds(self, rounds: Mapping[str, int]) -> None:
@@ -91,12 +97,12 @@ class TrialProgress:
         self._refresh()
 
     def _refresh(self) -> None:
-        done = self._finished_trials * self._num_rounds + sum(self._rounds.values())
+        done = self._finished_rounds + sum(self._rounds.values())
         counts = f"{self._finished_trials}/{self._num_trials} trials, {done}/{self._total} rounds{self._left(done)}"
         self._progress.update(self._task, completed=done, counts=counts)
 
     def _left(self, done: int) -> str:
-        fresh = done - self._known_trials * self._num_rounds
+        fresh = done - self._known_rounds
         if self._started is None or fresh <= 0:
             return ""
         seconds = (time.monotonic() - self._started) * (self._total - done) / fresh
@@ -119,10 +125,15 @@ def out_console() -> Console:
 def show_federation(console: Console, federation: Federation) -> None:
     """Print what was built."""
     sizes = federation.partition.sizes
-    console.print(
-        f"[bold]{escape(federation.name)}[/]: {int(sizes.sum())} rows, {federation.num_classes} classes, ", end=""
-    )
-    console.print(f"{int(sizes.min())} to {int(sizes.max())} rows a client")
+    console.print(f"[bold]{escape(federation.name)}[/]: ", end="")
+    if federation.task is None:
+        console.print(f"{int(sizes.sum())} rows, {federation.num_classes} classes, ", end="")
+        console.print(f"{int(sizes.min())} to {int(sizes.max())} rows a client")
+    else:
+        console.print(f"every client plays; {federation.num_classes} actions, ", end="")
+        console.print(f"{federation.task.score_name} {federation.task.largest_score:g} at most")
+    if "model" in federation.facts:
+        console.print(f"every client trains the model {federation.facts['model']}", markup=False, highlight=False)
     if federation.affected_clients:
         named = ", ".join(str(client) for client in federation.affected_clients)
         console.print(f"the scenario affects client{'s' if len(federation.affected_clients) > 1 else ''} {named}")
@@ -136,6 +147,9 @@ def show_report(console: Console, report: HeterogeneityReport) -> None:
         table.add_row(
             "[red]![/]" if finding.detected else "[green]-[/]" if finding.measured else "?", escape(finding.sentence)
         )
+    for calibrated in report.calibrated:
+        mark = "[red]![/]" if calibrated.detected else "[green]-[/]" if calibrated.measured else "?"
+        table.add_row(mark, escape(calibrated.sentence))
     console.print(table)
     for note in report.notes:
         console.print(f"  {note}", markup=False)
@@ -143,30 +157,61 @@ def show_report(console: Console, report: HeterogeneityReport) -> None:
         console.print(f"  {len(report.withheld)} clients hold too few rows to answer.")
 
 
-def show_trials(console: Console, entries: Sequence[Archived], baseline: float | None, title: str = "Trials") -> None:
+def measure_of(federation: Federation) -> str:
+    """Return the heading of a column of scores."""
+    task = federation.task
+    return "accuracy" if task is None else f"{task.score_name} / {task.largest_score:g}"
+
+
+def show_trials(
+    console: Console,
+    entries: Sequence[Archived],
+    baseline: float | None,
+    title: str = "Trials",
+    measure: str = "accuracy",
+) -> None:
     """Print trials, one a line."""
     table = Table(title=title, title_justify="left", title_style="bold", box=None, padding=(0, 2, 0, 0))
-    for heading in ("trial", "generation", "strategy"):
+    rungs = any(not entry.whole for entry in entries)
+    for heading in ("trial", "generation", *(["rounds"] if rungs else []), "strategy"):
         table.add_column(heading, justify="left" if heading == "strategy" else "right")
-    table.add_column("accuracy", justify="right")
+    table.add_column(measure, justify="right")
     table.add_column("" if baseline is None else "points against FedAvg", justify="right")
     for entry in entries:
         record = entry.record
         generation = str(record.generation) if record.generation else "-"
-        name = escape(str(entry.spec))
+        rounds = [str(len(record.round_accuracy))] if rungs else []
+        first = [str(record.trial), generation, *rounds, escape(str(entry.spec))]
         if record.status == "failed":
-            table.add_row(str(record.trial), generation, name, "failed", escape((record.error or "")[:60]))
+            table.add_row(*first, "failed", escape((record.error or "")[:60]))
             continue
-        compared = baseline is not None and record.phase != "baseline"
+        compared = baseline is not None and record.phase != "baseline" and entry.whole
         gain = f"{100 * (record.fitness - (baseline or 0.0)):+.1f}" if compared else ""
-        table.add_row(str(record.trial), generation, name, f"{record.fitness:.4f}", gain)
+        table.add_row(*first, f"{record.fitness:.4f}", gain)
     console.print()
     console.print(table)
 
 
-def show_outcome(console: Console, outcome: StudyOutcome) -> None:
+def show_warm_start(console: Console, found: WarmStart) -> None:
+    """Print from which earlier studies a search started."""
+    from strategies import parse_strategy
+
+    console.print("\n[bold]Warm start[/]")
+    for note in found.notes:
+        console.print(f"  {note}", markup=False)
+    for each in found.studies:
+        told = each.note or f"distance {each.distance:.2f}"
+        console.print(f"  {each.study}: {told}", markup=False)
+    for proposal in found.proposals:
+        name = str(parse_strategy(proposal.strategy))
+        console.print(f"  try {name}: {100 * proposal.gain:+.1f} points in {proposal.study}", markup=False)
+
+
+def show_outcome(console: Console, outcome: StudyOutcome, measure: str = "accuracy") -> None:
     """Print the search, its winner and the confirmation."""
-    show_trials(console, [outcome.baseline, *outcome.trials], outcome.baseline.record.fitness)
+    if outcome.warm_start is not None:
+        show_warm_start(console, outcome.warm_start)
+    show_trials(console, [outcome.baseline, *outcome.trials], outcome.baseline.record.fitness, measure=measure)
     if outcome.tuned:
         console.print()
         rates = ", ".join(f"{e.record.learning_rate:g}: {e.record.fitness:.4f}" for e in outcome.tuned)
@@ -181,12 +226,12 @@ def show_outcome(console: Console, outcome: StudyOutcome) -> None:
             f"[bold]Best of the search[/]: {escape(str(outcome.best.spec))}, {outcome.best.record.fitness:.4f}"
         )
     if outcome.confirmation is not None:
-        show_confirmation(console, outcome.confirmation)
+        show_confirmation(console, outcome.confirmation, measure)
     elif outcome.best is not None and outcome.best is not outcome.baseline:
         console.print("It was not confirmed on fresh seeds, as search.confirmation_seeds is 0.")
 
 
-def show_confirmation(console: Console, confirmation: Confirmation) -> None:
+def show_confirmation(console: Console, confirmation: Confirmation, measure: str = "accuracy") -> None:
     """Print the fresh seeds' verdict, in both views where they differ."""
     import numpy as np
 
@@ -194,7 +239,7 @@ def show_confirmation(console: Console, confirmation: Confirmation) -> None:
 
     table = Table(title="Confirmation on fresh seeds", title_justify="left", title_style="bold", box=None)
     clean = any(one.own != one.clean for one in confirmation.contestants)
-    for heading in ("", "strategy", "client rate", "accuracy", *(["on clean data"] if clean else [])):
+    for heading in ("", "strategy", "client rate", measure, *(["on clean data"] if clean else [])):
         table.add_column(heading, justify="left" if heading in ("", "strategy") else "right")
     for one in confirmation.contestants:
         views = [one.own, one.clean] if clean else [one.own]
@@ -206,6 +251,14 @@ def show_confirmation(console: Console, confirmation: Confirmation) -> None:
         for view in ("own", "clean") if clean else ("own",):
             name = f"challenger minus {role}" + (f", {view} data" if clean else "")
             console.print(f"{name}: {difference_text(sides[view])}", markup=False)
+    for rival in confirmation.rivals:
+        told = "dropped" if rival.dropped else "still in the running"
+        console.print(f"challenger minus {rival.name} ({told}): {difference_text(rival.behind)}", markup=False)
+    chances = [one for one in confirmation.contestants if one.best_chance is not None]
+    if chances:
+        named = ", ".join(f"{one.name} {100 * (one.best_chance or 0.0):.0f} %" for one in chances)
+        among = f"the best of the {confirmation.archive_size} that were trained"
+        console.print(f"chance to be {among}: {named}", markup=False)
     console.print(confirmation.sentence, style="bold", markup=False)
 
 

@@ -16,7 +16,21 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from experiments.cli import bench, detect, keys, run, search, strategies, sweep, train, trials
+from experiments.cli import (
+    bench,
+    describe,
+    detect,
+    export,
+    keys,
+    recommend,
+    run,
+    scenarios,
+    search,
+    strategies,
+    sweep,
+    train,
+    trials,
+)
 from experiments.package_roots import check_package_roots, own_packages_first
 
 if TYPE_CHECKING:
@@ -38,11 +52,15 @@ app = typer.Typer(
 )
 app.command()(run.run)
 app.command()(detect.detect)
+app.command()(describe.describe)
+app.command()(recommend.recommend)
 app.command()(search.search)
 app.command()(sweep.sweep)
 app.command()(train.train)
 app.command()(strategies.strategies)
+app.command()(scenarios.scenarios)
 app.command()(trials.trials)
+app.command()(export.export)
 app.command()(keys.keys)
 app.add_typer(bench.bench)
 

@@ -39,6 +39,7 @@ def study(
     config = read_settings(arguments, config_file, verbose)
     from experiments.cli.console import (
         TrialProgress,
+        measure_of,
         out_console,
         show_federation,
         show_json,
@@ -47,11 +48,13 @@ def study(
         show_report,
     )
     from experiments.run_folder import default_folder
+    from search.rungs import most_trials
 
     search = config.search
-    confirming = search.confirmation_seeds * (3 if search.tuned_baseline else 2)
+    confirming = search.confirmation_seeds * (search.confirmation_top + (2 if search.tuned_baseline else 1))
     tuning = len(search.tuning_factors) if search.tuned_baseline else 0
-    progress = TrialProgress(1 + search.budget + tuning + confirming, config.training.num_rounds)
+    searched, rounds_less = most_trials(search, config.training.num_rounds)
+    progress = TrialProgress(1 + searched + tuning + confirming, config.training.num_rounds, rounds_less)
     folder = out or default_folder(config)
     with progress.live():
         from experiments.workflow import run_workflow
@@ -64,7 +67,7 @@ def study(
     show_federation(console, finished.federation)
     if finished.report is not None:
         show_report(console, finished.report)
-    show_outcome(console, finished.outcome)
+    show_outcome(console, finished.outcome, measure_of(finished.federation))
     console.print()
     show_path(console, "Log of every trial", finished.folder / "trials", " (pandas.read_parquet reads the folder)")
     show_path(console, "Result", finished.folder / "result.json")

@@ -23,6 +23,7 @@ def train(
     config = read_settings(settings, config_file, verbose)
     from experiments.cli.console import (
         TrialProgress,
+        measure_of,
         out_console,
         show_federation,
         show_json,
@@ -49,7 +50,7 @@ def train(
         raise typer.Exit(FAILED if entry.record.status == "failed" else 0)
     console = out_console()
     show_federation(console, federation)
-    show_trials(console, [entry], None, title="Trial")
+    show_trials(console, [entry], None, title="Trial", measure=measure_of(federation))
     console.print()
     show_path(console, "Log", folder / "trials")
     if entry.record.status == "failed":

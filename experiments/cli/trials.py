@@ -10,7 +10,7 @@ import typer
 
 from experiments.cli.options import AsJson
 
-COLUMNS = ["trial", "phase", "generation", "strategy", "parameters", "seed", "status", "fitness", "error"]
+COLUMNS = ["trial", "phase", "generation", "strategy", "parameters", "seed", "num_rounds", "status", "fitness", "error"]
 
 
 def trials(

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from experiments.config import StudyConfig
-from experiments.datasets.publication import FOLDER_VARIABLE
+from experiments.datasets.publication import FOLDER_VARIABLE, START_VARIABLE
 from experiments.sweep.share import Room, Share
 from experiments.sweep.study_run import StudyEnd, one_line, run_one
 
@@ -80,7 +80,7 @@ def task_of(config: StudyConfig, out: Path, share: Share, verbose: bool, search_
         out,
         verbose,
         search_path,
-        {FOLDER_VARIABLE: str(Path(there).absolute())} if there else {},
+        {START_VARIABLE: str(Path.cwd())} | ({FOLDER_VARIABLE: str(Path(there).absolute())} if there else {}),
     )
 
 

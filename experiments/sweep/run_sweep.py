@@ -21,6 +21,7 @@ from experiments.sweep.study_run import StudyEnd, reason_against, run_one
 from experiments.sweep.summary import Group, groups_of, measure_of
 from experiments.sweep.sweep_folder import SweepFolder, open_sweep_folder
 from experiments.sweep.table import Ended, failed_before, table_of, write_table
+from search.rungs import most_trials
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -77,7 +78,9 @@ def num_planned_trials(config: StudyConfig) -> int:
     """Return how many trials a study plans at most."""
     search = config.search
     tuning = len(search.tuning_factors) if search.tuned_baseline else 0
-    return 1 + search.budget + tuning + search.confirmation_seeds * (3 if search.tuned_baseline else 2)
+    contestants = search.confirmation_top + (2 if search.tuned_baseline else 1)
+    searched, _ = most_trials(search, config.training.num_rounds)
+    return 1 + searched + tuning + search.confirmation_seeds * contestants
 
 
 def run_sweep(

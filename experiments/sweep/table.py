@@ -18,7 +18,7 @@ import numpy as np
 from experiments.sweep.points import Point, Sweep, value_text
 from experiments.sweep.study_run import StudyEnd
 from experiments.sweep.sweep_folder import SweepFolder
-from search.intervals import paired_difference
+from search.intervals import PairedDifference, paired_difference
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -140,8 +140,8 @@ def _choices(result: Mapping[str, Any]) -> list[Row]:
     contestants = {one["role"]: one for one in confirmation["contestants"]}
     baseline, best, tuned = result["baseline"], result["best"], result["tuned_baseline"]
     others = [trial for trial in result["trials"] if trial["phase"] == "search" and trial["status"] == "completed"]
-    challenger = max(others, key=lambda trial: trial["fitness"], default=None)
-    best_role = "fedavg" if best == baseline else "challenger"
+    challenger = _picked(others, contestants.get("challenger"))
+    best_role = "fedavg" if best == baseline else "challenger" if best == challenger else "search"
     picks = ((FEDAVG, baseline, "fedavg"), (TUNED, tuned, "tuned-fedavg"), (BEST, best, best_role))
     rows = []
     for chooser, trial, role in (*picks, (CHALLENGER, challenger, "challenger")):
@@ -150,14 +150,22 @@ def _choices(result: Mapping[str, Any]) -> list[Row]:
         row: Row = {"chooser": chooser, **{key: trial[key] for key in ("strategy", "learning_rate", "fitness")}}
         row["parameters"] = json.dumps(trial["parameters"], sort_keys=True)
         if role in contestants:
-            row |= _confirmed(contestants[role], contestants["fedavg"], result["config"]["search"]["view"])
+            row |= _confirmed(contestants[role], contestants["fedavg"], confirmation)
             row["verdict"] = confirmation["verdict"] if role == "challenger" else None
         rows.append(row)
     return rows
 
 
-def _confirmed(contestant: Mapping[str, Any], fedavg: Mapping[str, Any], view: str) -> Row:
+def _picked(searched: Sequence[Mapping[str, Any]], pick: Mapping[str, Any] | None) -> Mapping[str, Any] | None:
+    """Return the trial of the search whose configuration the confirmation picked; without one, the best trial."""
+    keys = ("strategy", "parameters")
+    same = [trial for trial in searched if pick is not None and all(trial[key] == pick[key] for key in keys)]
+    return max(same or searched, key=lambda trial: float(trial["fitness"]), default=None)
+
+
+def _confirmed(contestant: Mapping[str, Any], fedavg: Mapping[str, Any], confirmation: Mapping[str, Any]) -> Row:
     """Return the accuracy on the fresh seeds, and its difference to FedAvg's on the same seeds."""
+    view = confirmation["view"]
     row: Row = {
         "accuracy": float(np.mean(contestant[view])),
         "accuracy_own": float(np.mean(contestant["own"])),
@@ -166,7 +174,10 @@ def _confirmed(contestant: Mapping[str, Any], fedavg: Mapping[str, Any], view: s
     }
     if contestant["role"] == "fedavg":
         return row
-    difference = paired_difference(contestant[view], fedavg[view])
+    if contestant["role"] == "challenger":
+        difference = PairedDifference.model_validate(confirmation["versus"]["fedavg"][view])
+    else:
+        difference = paired_difference(contestant[view], fedavg[view])
     return row | {
         "difference": difference.mean,
         "difference_low": difference.low,

@@ -19,7 +19,7 @@ def test_defaults_are_the_demo() -> None:
     assert (config.dataset, config.num_clients, config.seed, config.min_release) == ("digits", 10, 0, 5)
     assert config.partition == PartitionConfig(kind="dirichlet", alpha=0.1, min_size=5)
     assert config.scenario is None
-    assert ModelConfig() == ModelConfig(kind="auto", hidden=(64, 32))
+    assert ModelConfig() == ModelConfig(kind="auto", hidden=None)
 
 
 def test_alpha_alone_is_of_the_default_partition() -> None:
@@ -48,6 +48,8 @@ def test_scenario_beside_a_partition_is_refused(partition: dict[str, Any]) -> No
         {"scenario": "label_poisoning"},
         {"partition": {"kind": "natural"}, "client_column": "color", "dataset": "wine_quality"},
         {"partition": {"kind": "iid"}, "num_clients": 3, "folder": "/somewhere"},
+        {"partition": {"kind": "counts", "counts": [[5, 0], [0, 5]]}},
+        {"partition": {"kind": "counts", "counts": "counts.csv"}},
     ],
 )
 def test_reads_back_what_it_wrote(given: dict[str, Any]) -> None:
@@ -62,9 +64,33 @@ def test_natural_clients_are_counted_by_the_data_unless_given() -> None:
     assert FederationConfig(partition=natural, num_clients=10).num_clients == 10
 
 
+def test_counts_fix_the_number_of_clients() -> None:
+    counts = PartitionConfig(kind="counts", counts=((5, 5), (5, 5)))
+    assert FederationConfig(partition=counts).num_clients is None
+
+
+@pytest.mark.parametrize(
+    ("given", "text"),
+    [
+        ({"kind": "iid", "alpha": 0.5}, r"kind=iid does not read \(it reads nothing else\), got alpha=0.5"),
+        ({"class_share": 0.2}, r"kind=dirichlet does not read \(it reads alpha, min_size\), got class_share=0.2"),
+        ({"kind": "natural", "min_size": 6}, "kind=natural does not read .* got min_size=6"),
+    ],
+)
+def test_settings_that_the_kind_does_not_read_are_refused(given: dict[str, Any], text: str) -> None:
+    with pytest.raises(ValidationError, match=text):
+        FederationConfig.model_validate({"partition": given})
+
+
+@pytest.mark.parametrize("counts", [[[5, 1], [3]], [[-1]], [[1.5]], [[True]], [], [[]], [5], "", 7, [["5"]]])
+def test_counts_must_be_a_matrix(counts: Any) -> None:
+    with pytest.raises(ValidationError, match="must be a list of equally long rows of whole numbers >= 0"):
+        FederationConfig.model_validate({"partition": {"kind": "counts", "counts": counts}})
+
+
 def test_all_faults_are_reported_at_once() -> None:
     given = {
-        "dataset": "mnist",
+        "dataset": "no_such_data",
         "scenario": "flood",
         "partition": {"kind": "pie", "alpha": -1},
         "seed": -1,

@@ -12,6 +12,7 @@ from rich.console import Console
 from engine.trial import TrialResult, TrialSpec
 from experiments.cli.console import TrialProgress, show_outcome, show_path
 from search.ledger import StudyEvents
+from search.racing_config import RacingConfig
 from search.search_config import SearchConfig
 from search.study import run_study
 from tests.search.studies import ScriptedRunner, completed, failed, open_ledger, study
@@ -106,6 +107,33 @@ def test_brackets_of_a_path_are_text() -> None:
     file = io.StringIO()
     show_path(Console(file=file, width=20), "Log", Path("/data/[red]/" + "x" * 50))
     assert file.getvalue() == f"Log: /data/[red]/{'x' * 50}\n"
+
+
+def test_rungs_show_their_rounds_and_are_not_compared_with_full_trainings(tmp_path: Path) -> None:
+    config = SearchConfig(
+        kind="racing", strategies=KINDS, racing=RacingConfig(trainings=1.5, min_rounds=2), confirmation_seeds=0
+    )
+    outcome = run_study(
+        config,
+        open_ledger(tmp_path, ScriptedRunner(lambda spec: completed(0.5, num_rounds=spec.num_rounds)), num_rounds=8),
+    )
+    file = io.StringIO()
+    show_outcome(Console(file=file, width=200), outcome)
+    rows = [line.split() for line in file.getvalue().splitlines() if line.strip()[:1].isdigit()]
+    by_rounds = {rounds: [row for row in rows if row[2] == rounds] for rounds in ("2", "8")}
+    assert by_rounds["2"]
+    assert all(row[-1] == "0.5000" for row in by_rounds["2"])
+    assert [row[-1] for row in by_rounds["8"]] == ["0.5000", "+0.0"]  # FedAvg, and who was left of the race
+
+
+def test_progress_counts_the_rounds_of_rungs(tmp_path: Path) -> None:
+    runner = ScriptedRunner(lambda spec: completed(0.5, num_rounds=1))
+    outcome = run_study(SearchConfig(budget=1, confirmation_seeds=0), open_ledger(tmp_path, runner))
+    progress = TrialProgress(num_trials=2, num_rounds=10, rounds_less=8)
+    progress.record(outcome.baseline.record, known=False)
+    progress.rounds({"b": 3})
+    (task,) = progress._progress.tasks
+    assert task.fields["counts"].startswith("1/2 trials, 4/12 rounds")
 
 
 def test_progress_is_silent_where_there_is_no_terminal(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:

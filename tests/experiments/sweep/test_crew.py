@@ -106,4 +106,4 @@ def test_a_worker_elsewhere_finds_the_data(tmp_path: Path, monkeypatch: pytest.M
     config = load_config(["federation.folder=files"])
     task = task_of(config, Path("/nowhere"), Share(1, 0), verbose=False, search_path=())
     assert task.config.federation.folder == tmp_path / "files"
-    assert task.environment == {"FEDSCOUT_DATA": str(tmp_path / "data")}
+    assert task.environment == {"FEDSCOUT_DATA": str(tmp_path / "data"), "FEDSCOUT_START": str(tmp_path)}

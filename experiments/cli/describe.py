@@ -1,0 +1,59 @@
+"""`fedscout describe`: what a federation is and how its clients differ."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from experiments.cli.options import AsJson, ConfigFile, Settings, read_settings
+
+if TYPE_CHECKING:
+    from experiments.config import StudyConfig
+    from experiments.describe import Description
+
+Files = Annotated[
+    Path | None, typer.Option("--out", "-o", help="Folder for description.json, clients.png and clients.svg.")
+]
+Counts = Annotated[bool, typer.Option("--counts", help="Shade by rows instead of by share of the client's rows.")]
+
+
+def describe(
+    settings: Settings = None,
+    config_file: ConfigFile = None,
+    out: Files = None,
+    as_json: AsJson = False,
+    counts: Counts = False,
+) -> None:
+    """Build the federation and show how its clients differ; nothing is trained."""
+    config = read_settings(settings, config_file, verbose=False)
+    from experiments.cli.console import TrialProgress, out_console, show_json, show_path
+    from experiments.describe.output import check_output, write_description
+
+    if out is not None:
+        check_output(out)
+    progress = TrialProgress(0, 0)
+    with progress.live():
+        progress.stage("data")
+        description = _describe(config)
+        written = () if out is None else write_description(description, out, counts)
+    if as_json:
+        show_json(description.model_dump(mode="json"))
+        return
+    from experiments.describe.terminal import show_description
+
+    console = out_console()
+    show_description(console, description, counts)
+    if written:
+        console.print()
+    for label, path in zip(("Description", "Picture", "Picture"), written, strict=False):
+        show_path(console, label, path)
+
+
+def _describe(config: StudyConfig) -> Description:
+    from experiments.build import build_federation
+    from experiments.describe import describe_federation
+
+    federation = build_federation(config.federation, config.model)
+    return describe_federation(federation, config.detection, config.seed)

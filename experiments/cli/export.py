@@ -1,0 +1,75 @@
+"""`fedscout export`: a study for other programs."""
+
+from __future__ import annotations
+
+import sys
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from experiments.cli.options import prepare, user_folders
+
+
+class Target(StrEnum):
+    """Programs that a study can be exported to."""
+
+    optuna = "optuna"
+    mlflow = "mlflow"
+    tensorboard = "tensorboard"
+
+
+To = Annotated[Target, typer.Option("--to", help="The program.")]
+At = Annotated[
+    str | None,
+    typer.Option(
+        "--path",
+        help="A file of Optuna studies (.db for SQLite, else a journal), a tracking URI of MLflow, a folder of "
+        "TensorBoard's; in OUT/exports if left out.",
+        show_default=False,
+    ),
+]
+
+
+def export(
+    out: Annotated[Path, typer.Argument(help="Folder of a study.", show_default=False)],
+    to: To = Target.optuna,
+    path: At = None,
+) -> None:
+    """Export a study's trials, finished or not, to Optuna's dashboard, MLflow or TensorBoard."""
+    prepare(verbose=False)
+    user_folders()
+    from experiments.exports.logged_study import read_study
+
+    study = read_study(out)
+    for fault in study.faults:
+        print(f"fedscout: {fault}", file=sys.stderr)
+    folder = out / "exports"
+    match to:
+        case Target.optuna:
+            from experiments.exports.optuna_study import export_to_optuna
+
+            place = path or str(folder / "optuna.log")
+            written = export_to_optuna(study, Path(place))
+            viewer = f"optuna-dashboard {_address(Path(place))}"
+        case Target.mlflow:
+            from experiments.exports.mlflow import export_to_mlflow
+
+            place = path or f"sqlite:///{(folder / 'mlflow.db').absolute()}"
+            written = export_to_mlflow(study, place)
+            viewer = f"mlflow ui --backend-store-uri {place}"
+        case Target.tensorboard:
+            from experiments.exports.tensorboard import export_to_tensorboard
+
+            place = path or str(folder / "tensorboard")
+            written = export_to_tensorboard(study, Path(place))
+            viewer = f"tensorboard --logdir {place}"
+    print(f"{written} trial{'' if written == 1 else 's'} of {study.name} written to {place}")
+    print(f"To see them: {viewer}")
+
+
+def _address(path: Path) -> str:
+    from experiments.exports.optuna_study import SQLITE_SUFFIXES
+
+    return f"sqlite:///{path}" if path.suffix.lower() in SQLITE_SUFFIXES else str(path)

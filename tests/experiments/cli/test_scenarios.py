@@ -1,0 +1,67 @@
+"""`fedscout scenarios` and `fedscout bench scenarios`, and what the documentation shows of them."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from experiments.scenarios import SCENARIOS
+from experiments.scenarios.effects import EFFECTS
+from tests.experiments.cli.conftest import Cli
+
+DOCUMENTATION = Path(__file__).resolve().parents[3] / "docs" / "scenarios.md"
+QUICK = ("federation.dataset=wine", "detection.outlier_repetitions=2", "detection.outlier_min_flags=2")
+
+
+def test_the_documentation_holds_the_table_of_effects(cli: Cli) -> None:
+    done = cli("scenarios")
+    assert (done.code, done.err) == (0, "")
+    published, table = done.out.split("\n\n", 1)
+    assert published == f"published, by name: {', '.join(SCENARIOS)}"
+    assert table in DOCUMENTATION.read_text()
+    assert all(f"\n| `{kind}` |" in table for kind in EFFECTS)
+
+
+def test_schemas_of_all_effects(cli: Cli) -> None:
+    document = json.loads(cli("scenarios", "--json").out)
+    assert document["scenarios"] == list(SCENARIOS)
+    assert set(document["effects"]) == set(EFFECTS)
+    assert "std" in document["effects"]["feature_noise"]["required"]
+
+
+def test_a_mistake_in_an_effect_is_one_line(cli: Cli) -> None:
+    done = cli("detect", "engine.grid=local", "federation.dataset=wine", "federation.scenario={kind: feature_noise}")
+    assert (done.code, done.out) == (2, "")
+    assert done.err == "fedscout: federation.scenario.0.std must be given for feature_noise\n"
+
+
+def test_a_client_that_does_not_exist_is_one_line(cli: Cli) -> None:
+    scenario = "federation.scenario={kind: poisoning, clients: [4]}"
+    done = cli("detect", "engine.grid=local", "federation.dataset=wine", "federation.num_clients=4", scenario)
+    assert (done.code, done.out) == (2, "")
+    assert done.err.startswith("fedscout: federation.scenario.0.clients must be below the number of clients, 4, got 4")
+
+
+def test_the_bench_has_a_row_for_each_scenario(cli: Cli) -> None:
+    done = cli("bench", "scenarios", *QUICK, "--json")
+    assert done.code == 0
+    document = json.loads(done.out)
+    assert (document["dataset"], document["num_clients"], document["repetitions"]) == ("wine", 4, 2)
+    assert [row["scenario"] for row in document["rows"]] == list(SCENARIOS)
+    for row in document["rows"]:
+        # With four clients of distinct distances each repetition flags exactly one.
+        assert sum(row["outlier_votes"].values()) == 2
+        assert 0 <= row["label_divergence"] <= 1
+    assert [f"fedscout: {name}" for name in SCENARIOS] == done.err.splitlines()
+
+
+@pytest.mark.parametrize(
+    ("argument", "key"),
+    [("federation.scenario=iid", "federation.scenario"), ("federation.partition.kind=iid", "federation.partition")],
+)
+def test_the_bench_sets_scenario_and_partition_itself(cli: Cli, argument: str, key: str) -> None:
+    done = cli("bench", "scenarios", *QUICK, argument)
+    assert done.code == 2
+    assert done.err.startswith(f"fedscout: {key} must be left out, got ")

@@ -1,0 +1,60 @@
+"""Studies whose trials are scripted, in folders as the program writes them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from engine.trial import TrialResult, TrialSpec
+from experiments.config import load_config
+from experiments.exports.logged_study import LoggedStudy, read_study
+from experiments.run_folder import open_run_folder
+from experiments.workflow import cohort_of
+from search.study import run_study
+from tests.search.studies import FACTS, ScriptedRunner, completed, failed, open_ledger
+
+NUM_ROUNDS = 3
+MakeStudy = Callable[..., LoggedStudy]
+
+
+def by_strategy(spec: TrialSpec) -> TrialResult:
+    """FedAvg has 0.5, FedProx fails, others have 0.25 and their number of rounds as further hundredths."""
+    if spec.strategy.kind == "fedprox":
+        return failed("it diverged")
+    return completed(
+        0.5 if spec.strategy.kind == "fedavg" else 0.25 + spec.num_rounds / 100, num_rounds=spec.num_rounds
+    )
+
+
+def write_study(folder: Path, *settings: str) -> None:
+    """Run a study of scripted trials and leave its folder."""
+    config = load_config(
+        ["federation.dataset=wine", "federation.num_clients=10", f"training.num_rounds={NUM_ROUNDS}", *settings]
+    )
+    with open_run_folder(folder, config) as opened:
+        facts = replace(
+            FACTS,
+            name="wine, 10 clients",
+            num_rounds=NUM_ROUNDS,
+            cohort=cohort_of(config, 10),
+            training=config.training.local(),
+            searcher=config.search.kind,
+            config_hash=config.digest(),
+        )
+        fields = {name: getattr(facts, name) for name in facts.__dataclass_fields__}
+        run_study(config.search, open_ledger(opened.path, ScriptedRunner(by_strategy), **fields))
+
+
+@pytest.fixture
+def make_study(tmp_path: Path) -> MakeStudy:
+    """Return a maker of studies."""
+
+    def make(*settings: str) -> LoggedStudy:
+        folder = tmp_path / "study"
+        write_study(folder, *settings)
+        return read_study(folder)
+
+    return make
