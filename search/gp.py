@@ -11,7 +11,7 @@ the middle of a coordinate only is most uncertain off the middle, and is drawn t
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -42,14 +42,13 @@ class GPSearcher(OptunaSearcher):
         """Return the sampler."""
         from search.gp_sampler import CandidateGPSampler
 
-        return CandidateGPSampler(seed, lambda: self._encoded(seed, earlier, taken))
+        return CandidateGPSampler(seed, lambda: self._encoded(stream(seed, "candidates"), earlier), taken)
 
-    def _encoded(self, seed: int, earlier: Sequence[Evaluation], taken: set[str]) -> list[dict[str, Any]]:
-        """Return candidates as an Optuna trial's parameters, each configuration once."""
-        generator = stream(seed, "candidates", len(taken))
+    def _encoded(self, generator: np.random.Generator, earlier: Sequence[Evaluation]) -> dict[str, Mapping[str, Any]]:
+        """Return a generation's candidates as an Optuna trial's parameters, by digest."""
         distinct = {self.space.digest(spec): spec for spec in self._candidates(earlier, generator)}
-        encoded = [self.coordinates.encode(spec) for digest, spec in distinct.items() if digest not in taken]
-        return [parameters for parameters in encoded if parameters is not None]
+        encoded = {digest: self.coordinates.encode(spec) for digest, spec in distinct.items()}
+        return {digest: parameters for digest, parameters in encoded.items() if parameters is not None}
 
     def _candidates(self, earlier: Sequence[Evaluation], generator: np.random.Generator) -> Iterator[StrategySpec]:
         for _ in range(NUM_RANDOM_CANDIDATES):

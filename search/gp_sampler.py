@@ -5,7 +5,7 @@ Imports Optuna, so it is imported when a search begins.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -28,12 +28,15 @@ class CandidateGPSampler(GPSampler):
 
     Args:
         seed: Of the sampler.
-        candidates: Returns the candidates of the present proposal, as parameters of a trial.
+        candidates: Returns the candidates of all proposals, as parameters of a trial by digest; called once, if at all.
+        taken: Digests that must not be proposed; may grow.
     """
 
-    def __init__(self, seed: int, candidates: Callable[[], Sequence[Mapping[str, Any]]]) -> None:
+    def __init__(self, seed: int, candidates: Callable[[], Mapping[str, Mapping[str, Any]]], taken: set[str]) -> None:
         super().__init__(seed=seed, n_startup_trials=1, warn_independent_sampling=False)
-        self._candidates = candidates
+        self._find = candidates
+        self._candidates: Mapping[str, Mapping[str, Any]] | None = None
+        self._taken = taken
         self._shown: Mapping[str, BaseDistribution] = {}
 
     def sample_relative(
@@ -45,7 +48,10 @@ class CandidateGPSampler(GPSampler):
             return super().sample_relative(study, trial, search_space)
 
     def _optimize_acqf(self, acqf: BaseAcquisitionFunc, best_params: NDArray[np.float64] | None) -> NDArray[np.float64]:
-        points = np.array([self._point(parameters) for parameters in self._candidates()])
+        if self._candidates is None:
+            self._candidates = self._find()
+        new = [parameters for digest, parameters in self._candidates.items() if digest not in self._taken]
+        points = np.array([self._point(parameters) for parameters in new])
         if not len(points):  # all is taken: what the searcher finds out from any point
             return np.full(len(self._shown), 0.0)
         best: NDArray[np.float64] = points[int(np.argmax(acqf.eval_acqf_no_grad(points)))]

@@ -56,6 +56,10 @@ class TestGPSearcher(GenerationalLaws):
     def make(self, space: SearchSpace, seed: int) -> Searcher:
         return GPSearcher(space, seed, num_random=BATCH)
 
+    @pytest.mark.parametrize("seed", [0, 1])
+    def test_no_configuration_is_proposed_twice_nor_the_reference(self, space: SearchSpace, seed: int) -> None:
+        super().test_no_configuration_is_proposed_twice_nor_the_reference(space, seed)
+
 
 # Coordinates.
 
