@@ -35,6 +35,7 @@ import psutil
 import pyarrow.parquet as pq
 
 from engine.checkpoint import CheckpointStore
+from tests.ray_processes import works_as
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 STALL_SECONDS = 240.0
@@ -143,15 +144,6 @@ def refuse_differences(expected: Path, got: Path) -> None:
         raise ChaosError(f"{', '.join(left)} were left behind")
 
 
-def is_one(process: psutil.Process, kind: Kind) -> bool:
-    """Whether a process is of a kind; Ray sometimes leaves a host without its title, but no other worker has torch."""
-    if process.name().startswith(TITLES[kind]):
-        return True
-    if kind != "host" or not any("default_worker.py" in part for part in process.cmdline()):
-        return False
-    return any("libtorch" in memory.path for memory in process.memory_maps())
-
-
 @dataclass
 class Disturbed:
     """A study that is being disturbed.
@@ -258,7 +250,7 @@ class Disturbed:
                 killed = str(self._command.pid)
                 self.start()
                 return killed
-            victims = [process for process in tree if is_one(process, kind)]
+            victims = [process for process in tree if works_as(process, TITLES[kind])]
             if victims:
                 victim = generator.choice(sorted(victims, key=lambda process: process.pid))
                 victim.kill()

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from tests.experiments.cli.processes import Command, lasting_result
+from tests.ray_processes import works_as
 
 pytestmark = [pytest.mark.slow, pytest.mark.ray]
 
@@ -86,7 +87,7 @@ def test_a_killed_process_of_ray_changes_neither_the_result_nor_what_is_printed(
     arguments = ("run", *STUDY, "engine.num_hosts=2", "--out", "out", "--json")
     with Command(tmp_path, *arguments) as command:
         command.wait_until(lambda: len(trials(tmp_path / "out")) >= 1)
-        victims = [process for process in command.alive() if process.name().startswith(name)]
+        victims = [process for process in command.alive() if works_as(process, name)]
         assert victims
         victims[0].kill()
         code, printed, err = command.end()
