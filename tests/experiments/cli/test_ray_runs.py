@@ -156,3 +156,16 @@ def test_a_mistake_that_only_ray_can_find_leaves_no_folder_and_no_process(tmp_pa
     assert len(err.splitlines()) == 1
     assert err.startswith("fedscout: Ray must be able to start here; it says: ")
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_race_whose_survivors_go_on_comes_out_as_in_one_process(tmp_path: Path) -> None:
+    """Tasks on Ray find the checkpoints with which the rung before ended."""
+    arguments = ("search", *STUDY[:3], "search.kind=racing", "search.confirmation_seeds=0", "--json")
+    results = []
+    for grid in ("engine.grid=local", "engine.num_hosts=2"):
+        with Command(tmp_path, *arguments, grid, "--out", grid) as command:
+            code, out, err = command.end()
+        assert (code, err) == (0, "")
+        results.append({**json.loads(out), "timings": 0, "out": 0})
+    assert results[0] == results[1]
+    assert len({trial["num_rounds"] for trial in results[0]["trials"]}) > 1
