@@ -14,7 +14,6 @@ from collections.abc import Sequence
 
 import numpy as np
 from pydantic import BaseModel, ConfigDict
-from scipy.special import stdtrit
 
 ERROR = 0.05
 """Chance that a 95 % interval misses."""
@@ -65,6 +64,8 @@ def paired_difference(
     if count < 2:
         return PairedDifference(mean=mean, low=None, high=None, differences=measured)
     deviation = max(float(differences.std(ddof=1)), resolution / math.sqrt(6))
+    from scipy.special import stdtrit  # not before: the command line starts without it
+
     half = float(-stdtrit(count - 1, error / 2)) * deviation / math.sqrt(count)
     if not math.isfinite(half):
         return PairedDifference(mean=mean, low=None, high=None, differences=measured)

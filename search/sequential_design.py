@@ -27,7 +27,6 @@ import math
 from collections.abc import Sequence
 
 from pydantic import BaseModel, ConfigDict, Field
-from scipy.special import ndtr, ndtri
 
 from search.intervals import ERROR, PairedDifference, paired_difference
 
@@ -39,6 +38,8 @@ def spent_error(share: float, error: float = ERROR) -> float:
     """Return the error that may be spent up to a share of the seeds, in `[0, 1]`."""
     if share <= 0 or share >= 1:
         return error if share >= 1 else 0.0
+    from scipy.special import ndtr, ndtri  # not before: the command line starts without it
+
     return float(2 * ndtr(ndtri(error / 2) / math.sqrt(share)))
 
 
