@@ -34,7 +34,7 @@ calibrated label detector found skew.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Final
@@ -216,8 +216,34 @@ def decide_feature_skew_calibrated(
     p_values = holm(shifts.p_values(excess))
     centred = shifts.offsets - np.median(shifts.offsets, axis=0)
     effects = np.sqrt(np.maximum((centred**2).mean(axis=1) - 1 / shifts.rows, 0.0))
+    evidence = shift_evidence(shifts.clients, p_values, effects, centred, shifts.features, rate, min_effect)
+    compared = "of the same class" if by_class else "of any class"
+    method = f"sum of squared shifts, rows {compared} compared"
+    return decide(NAME, TITLE, evidence, rate, method, partial(describe_shift, compared=compared))
+
+
+def shift_evidence(
+    clients: Sequence[int],
+    p_values: Values,
+    effects: Values,
+    shifts: Values,
+    features: Sequence[int] | npt.NDArray[np.int64],
+    rate: float,
+    min_effect: float,
+) -> dict[int, ClientEvidence]:
+    """Return what speaks against each client; of those that are flagged, with the features that are shifted most.
+
+    Args:
+        clients: Who was compared.
+        p_values: Corrected over clients, shape `(clients,)`.
+        effects: Root mean square shifts, shape `(clients,)`.
+        shifts: From the clients' median, in standard deviations, shape `(clients, features)`.
+        features: The features behind the columns of `shifts`.
+        rate: Largest p-value that flags.
+        min_effect: Smallest effect that flags.
+    """
     evidence = {}
-    for client, p_value, effect, own in zip(shifts.clients, p_values, effects, centred, strict=True):
+    for client, p_value, effect, own in zip(clients, p_values, effects, shifts, strict=True):
         found = bool(p_value <= rate and effect >= min_effect)
         leading = largest(np.abs(own), SHIFT_NAMED, FEATURES_NAMED) if found else ()
         evidence[client] = ClientEvidence(
@@ -225,11 +251,9 @@ def decide_feature_skew_calibrated(
             p_value=float(p_value),
             effect=float(effect),
             flagged=found,
-            features=tuple(FeatureShift(feature=int(shifts.features[i]), shift=float(own[i])) for i in leading),
+            features=tuple(FeatureShift(feature=int(features[i]), shift=float(own[i])) for i in leading),
         )
-    compared = "of the same class" if by_class else "of any class"
-    method = f"sum of squared shifts, rows {compared} compared"
-    return decide(NAME, TITLE, evidence, rate, method, partial(describe_shift, compared=compared))
+    return evidence
 
 
 def describe_shift(client: int, evidence: ClientEvidence, compared: str) -> str:

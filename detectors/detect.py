@@ -46,13 +46,14 @@ from detectors.label_skew import NAME as LABEL_SKEW
 from detectors.mean_outputs import measure_output_divergence
 from detectors.outliers import NAME as OUTLIERS
 from detectors.outliers import Comparison, InitialVectors, decide_outliers, train_and_compare
+from detectors.paired_clients import paired_clients
 from detectors.privacy import PRIVATE_COUNTS, PrivacyTerms, check_library, plausible_counts
 from detectors.private_features import measure_private_features
 from detectors.report import CalibratedFinding, ClientFacts, Finding, HeterogeneityReport, ReportedMetrics
 from engine.errors import DataError
 from engine.exchange import Query
 from engine.messages import QueryAnswers
-from engine.seeds import integer, stream
+from engine.seeds import integer
 from engine.training_config import LocalTraining
 
 Counts = Mapping[int, npt.NDArray[np.integer]]
@@ -95,7 +96,7 @@ def detect(
                 counts, rate, settings.label_effect, seed, terms.counts_scale if terms else 0.0
             )
         clients = tuple(counts)
-        paired = _sample(clients, settings.max_pairwise_clients, seed)
+        paired = paired_clients(clients, settings.max_pairwise_clients, seed)
         alike = not calibrated_labels.detected
         conversations: dict[str, Conversation[Any]] = {
             FEATURE_SKEW: measure_private_features(clients, settings, terms, alike)
@@ -250,14 +251,6 @@ def _client_facts(client: int, counts: npt.NDArray[np.integer]) -> ClientFacts:
         label_counts=tuple(int(count) for count in counts),
         heterogeneity_index=metrics.heterogeneity_index(int((counts > 0).sum()), len(counts)),
     )
-
-
-def _sample(clients: Sequence[int], limit: int, seed: int) -> tuple[int, ...]:
-    """Return all clients, or `limit` of them drawn by seed, ascending."""
-    if len(clients) <= limit:
-        return tuple(clients)
-    drawn = stream(seed, "pair-sample").choice(len(clients), size=limit, replace=False)
-    return tuple(clients[position] for position in sorted(drawn))
 
 
 def _sampling_notes(num_clients: int, settings: DetectionConfig) -> list[str]:

@@ -19,15 +19,15 @@ from functools import partial
 
 import numpy as np
 
-from detectors.calibrated_feature_skew import FEATURES_NAMED, SHIFT_NAMED, TITLE, describe_shift
-from detectors.calibration import decide, detector_rate, holm, largest, unmeasured
+from detectors.calibrated_feature_skew import TITLE, describe_shift, shift_evidence
+from detectors.calibration import decide, detector_rate, holm, unmeasured
 from detectors.conversation import Conversation
 from detectors.detection_config import DetectionConfig
 from detectors.feature_exchanges import FeatureMeasurement, refusal_notes
 from detectors.feature_skew import NAME
 from detectors.metrics import Values
 from detectors.privacy import PRIVATE_SUMS, PrivacyTerms
-from detectors.report import CalibratedFinding, ClientEvidence, FeatureShift, Finding
+from detectors.report import CalibratedFinding, Finding
 from engine.exchange import Query
 
 WITHOUT_AXES = "with detection.epsilon clients send no cross-products, without which there are no principal axes"
@@ -97,16 +97,6 @@ def decide_private_features(
     centred = offsets - np.median(offsets, axis=0)
     by_chance = 1 / rows[:, 0] + (noise[0] ** 2 / rows**2 / spread).mean(axis=1)
     effects = np.sqrt(np.maximum((centred**2).mean(axis=1) - by_chance, 0.0))
-    evidence = {}
-    for client, p_value, effect, own in zip(clients, p_values, effects, centred, strict=True):
-        found = bool(p_value <= rate and effect >= min_effect)
-        leading = largest(np.abs(own), SHIFT_NAMED, FEATURES_NAMED) if found else ()
-        evidence[client] = ClientEvidence(
-            source="features",
-            p_value=float(p_value),
-            effect=float(effect),
-            flagged=found,
-            features=tuple(FeatureShift(feature=i, shift=float(own[i])) for i in leading),
-        )
+    evidence = shift_evidence(clients, p_values, effects, centred, range(centred.shape[1]), rate, min_effect)
     describe = partial(describe_shift, compared="of any class, by noisy sums")
     return decide(NAME, TITLE, evidence, rate, "largest shift of a feature, by noisy sums", describe)

@@ -65,7 +65,6 @@ class ClientHost:
             num_classes=federation.num_classes,
             layout=self._model.layout,
             corrupted_clients=tuple(sorted(client for client, steps in federation.transforms.items() if steps)),
-            dropout=federation.dropout,
             latency=federation.latency,
             holds_rows=self._tasks is None,
         )
@@ -183,9 +182,8 @@ class ClientHost:
     def _work(self, client: int, call: HostCall) -> ClientWork:
         seed, server_round = call.config[SEED_KEY], call.config[ROUND_KEY]
         federation = self._federation
-        if client in federation.dropout or client in federation.latency:
-            deadline = call.session.deadline_seconds
-            check_takes_part(federation.dropout, federation.latency, deadline, seed, server_round, client)
+        deadline = call.session.deadline_seconds
+        check_takes_part(federation.dropout, federation.latency, deadline, seed, server_round, client)
         loops = self._tasks is not None or self._trainer.loops(call.session.backend)
         return ClientWork(
             client=client,

@@ -9,7 +9,7 @@ repeats of the mean over clients, and its loss what that lacks to 1.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 import numpy as np
@@ -122,7 +122,7 @@ class TaskTrainer:
                 if initial_loss:
                     first_loss = self._score(received, work.client, seed).loss_sum
                 update = self._task.train(self._model, task_work)
-                yield [(work, _with_loss(update, first_loss))]
+                yield [(work, replace(update, initial_loss=first_loss))]
             except Exception as error:  # a client's failure is an answer, not the host's end
                 yield [(work, error)]
 
@@ -145,7 +145,3 @@ class TaskTrainer:
         repeats = self._task.score(self._model, client, stream(seed, "task-score", client))
         mean = float(np.mean(repeats))
         return ClientScore(1, mean, 1 - mean, tuple(repeats.tolist()))
-
-
-def _with_loss(update: ClientUpdate, initial_loss: float | None) -> ClientUpdate:
-    return ClientUpdate(update.vector, update.num_steps, update.loss, initial_loss, update.state)

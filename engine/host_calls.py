@@ -25,7 +25,6 @@ class FederationFacts:
         num_classes: Number of classes.
         layout: The model's layout.
         corrupted_clients: Clients whose own and clean data differ.
-        dropout: See `Federation`.
         latency: See `Federation`.
         holds_rows: Whether clients hold labelled rows; not where they have a task of their own.
     """
@@ -35,7 +34,6 @@ class FederationFacts:
     num_classes: int
     layout: ParameterLayout
     corrupted_clients: tuple[int, ...]
-    dropout: Mapping[int, float] = field(default_factory=dict)
     latency: Mapping[int, tuple[float, float]] = field(default_factory=dict)
     holds_rows: bool = True
 

@@ -21,9 +21,9 @@ from pydantic import BaseModel, ConfigDict
 from detectors import metrics
 from detectors.detection_config import DetectionConfig
 from detectors.label_skew import decide_label_skew
+from detectors.paired_clients import paired_clients
 from detectors.report import Finding
 from engine.federation import Federation, IntArray
-from engine.seeds import stream
 from experiments.describe.feature_metrics import measure_features
 from experiments.describe.holdings import Holdings, holdings_of, row_length
 from experiments.describe.token_metrics import MAX_BINS, token_hellinger
@@ -150,7 +150,7 @@ def measure(federation: Federation, settings: DetectionConfig, seed: int, max_fe
     """Measure as `realised`, and return what it was computed from, too."""
     sizes = federation.partition.sizes
     measured = tuple(np.flatnonzero(sizes >= max(federation.min_release, 1)).tolist())
-    paired = _sample(measured, settings.max_pairwise_clients, seed)
+    paired = paired_clients(measured, settings.max_pairwise_clients, seed)
     is_text = federation.facts.get("data_kind") == "tokens"
     num_compared = max(1, min(max_features, MAX_CELLS // max(len(paired), 1)))
     holdings = holdings_of(federation, row_length(federation) if is_text else num_compared, seed)
@@ -170,14 +170,6 @@ def measure(federation: Federation, settings: DetectionConfig, seed: int, max_fe
     elif (distances := measure_features(holdings, measured, paired, settings)) is not None:
         found |= {"feature_hellinger": distances.hellinger, "feature_wasserstein": distances.wasserstein}
     return Measurement(_document(federation, holdings, measured, paired, found), holdings, finding, indices)
-
-
-def _sample(clients: Sequence[int], limit: int, seed: int) -> tuple[int, ...]:
-    """Return all clients, or `limit` of them drawn by seed, ascending: those that detection draws."""
-    if len(clients) <= limit:
-        return tuple(clients)
-    drawn = stream(seed, "pair-sample").choice(len(clients), size=limit, replace=False)
-    return tuple(clients[position] for position in sorted(drawn))
 
 
 def _heterogeneity_indices(counts: IntArray, measured: Sequence[int]) -> dict[int, float]:
