@@ -5,7 +5,7 @@ Dynamic Regularization", ICLR 2021 (arXiv:2111.04263), as in flwr-datasets' `Inn
 one by one, to clients in random order; the class is drawn from the client's mixture, and a class without rows left
 falls out of all mixtures. Sizes differ by one at most, and all rows are used.
 
-Deviations from flwr-datasets, whose loop over rows takes minutes for 10,000 clients: rows are dealt in passes. In each,
+Deviations from flwr-datasets, which draws row by row: rows are dealt in passes. In each,
 every place that is still open draws a class, and as many as the class has rows are served, in random order; a pass
 that leaves a place open exhausts a class, so there are no more passes than classes. And a client whose mixture has only
 exhausted classes left, where the original divides zero by zero, draws from the rows that are left; how often is on
