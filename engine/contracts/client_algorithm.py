@@ -237,12 +237,14 @@ class ClientAlgorithm:
 
     Attributes:
         reads: Keys of a train message's configuration that it needs; a message without them is not for it.
+        accompanied: Whether vectors may come beside the model; a message that holds some is refused otherwise.
         personal: Whether `scored` or `tuned` reads states, which then travel to every client that is scored.
         tunes: Whether clients train before they are scored: they are scored with what `tuned` returns.
         one_by_one: Whether clients are trained one after the other, as a loss of its own and looking ahead need.
     """
 
     reads: ClassVar[tuple[str, ...]] = ()
+    accompanied: ClassVar[bool] = True
     personal: ClassVar[bool] = False
     tunes: ClassVar[bool] = False
     one_by_one: ClassVar[bool] = False

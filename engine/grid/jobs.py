@@ -112,7 +112,7 @@ def read_job(
         return job
     if message_type not in (MessageType.TRAIN, MessageType.EVALUATE):
         raise ValueError(f"message type must be train, evaluate or query, got {message_type!r}")
-    if message_type == MessageType.TRAIN and session.algorithm is not None:
+    if message_type == MessageType.TRAIN and session.algorithm is not None and session.algorithm.accompanied:
         job.companions = sent_companions(content)
         records = [record for name, record in content.array_records.items() if name != COMPANIONS_KEY]
     if len(records) != 1:

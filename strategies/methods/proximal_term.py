@@ -41,6 +41,7 @@ class ProximalTerm(ClientAlgorithm):
     """The same with the μ of the train message."""
 
     reads: ClassVar[tuple[str, ...]] = (PROXIMAL_MU_KEY,)
+    accompanied: ClassVar[bool] = False
 
     def train(self, run: LocalRun) -> Finished:
         """Descend near the received model."""

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord
+import numpy as np
+from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MetricRecord
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy import (
     DifferentialPrivacyClientSideAdaptiveClipping,
@@ -90,6 +91,18 @@ class WritesProximal(Plain):
     ) -> Iterable[Message]:
         config["proximal-mu"] = float(server_round)
         return super().configure_train(server_round, arrays, config, grid)
+
+
+class SendsAlong(Plain):
+    """Sends a vector beside the model, which no client of a Flower strategy reads."""
+
+    def configure_train(
+        self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
+    ) -> Iterable[Message]:
+        messages = list(super().configure_train(server_round, arrays, config, grid))
+        for message in messages:
+            message.content["companions"] = ArrayRecord({"control": Array(np.ones(3, np.float32))})
+        return messages
 
 
 class EveryOtherRound(Plain):

@@ -36,7 +36,11 @@ def federation() -> Federation:
     return uneven_federation(sizes=SIZES)
 
 
-def trial(name: str, federation: Federation, **changes: object) -> Trial:
+def ended(spec: TrialSettings, federation: Federation) -> Trial:
+    return run_trial(spec, LocalGrid(ClientHost(federation, QUERIES), session=spec.session))
+
+
+def settings_of(name: str, **changes: object) -> TrialSettings:
     settings = {
         "strategy": CustomSpec(path=f"tests.strategies.flower_programs:{name}"),
         "num_rounds": NUM_ROUNDS,
@@ -44,8 +48,11 @@ def trial(name: str, federation: Federation, **changes: object) -> Trial:
         "session": Session(seed=SEED, training=TRAINING),
         "keep_model": True,
     }
-    spec = TrialSettings(**{**settings, **changes})
-    result = run_trial(spec, LocalGrid(ClientHost(federation, QUERIES), session=spec.session))
+    return TrialSettings(**{**settings, **changes})
+
+
+def trial(name: str, federation: Federation, **changes: object) -> Trial:
+    result = ended(settings_of(name, **changes), federation)
     assert (result.status, result.error) == ("completed", None)
     return result
 
@@ -119,6 +126,13 @@ def test_one_rule_has_one_result_whoever_drives_it(federation: Federation) -> No
     assert list(driven.round_accuracy) == list(whole.round_accuracy)
     assert list(driven.round_loss) == list(whole.round_loss)
     assert driven.fitness == whole.fitness
+
+
+def test_a_vector_beside_the_model_is_refused_whatever_it_is_called(federation: Federation) -> None:
+    """No client of a Flower strategy reads it, so it must not go by the name that client algorithms are sent it under."""
+    refused = ended(settings_of("SendsAlong"), federation)
+    assert refused.status == "failed"
+    assert "a train message must hold exactly one ArrayRecord, got 2" in str(refused.error)
 
 
 def test_a_round_without_a_model_or_a_message_keeps_the_model_before(federation: Federation) -> None:
