@@ -63,7 +63,7 @@ def _draw_groups(
         return np.empty(0, np.int64)
     wanted, total = fraction * len(positions), 0
     drawn: list[int] = []
-    for group in _spread_over_classes(_majorities(labels[positions], members), generator):
+    for group in spread_over_classes(_majorities(labels[positions], members), generator):
         nearer = abs(total + sizes[group] - wanted) < abs(total - wanted)
         if nearer and len(drawn) < len(sizes) - 1:
             drawn.append(group)
@@ -78,8 +78,13 @@ def _majorities(labels: IntArray, members: IntArray) -> IntArray:
     return np.asarray(pairs[most[np.unique(pairs[most, 0], return_index=True)[1]], 1])
 
 
-def _spread_over_classes(classes: IntArray, generator: np.random.Generator) -> list[int]:
-    """Return a random order in which the first part, however long, has its share of each class, rounded."""
+def spread_over_classes(classes: IntArray, generator: np.random.Generator) -> list[int]:
+    """Return a random order in which the first part, however long, has its share of each class, rounded.
+
+    Args:
+        classes: Of each item, shape `(items,)`.
+        generator: Draws it.
+    """
     shuffled = generator.permutation(len(classes))
     keys = np.empty(len(classes))
     for label in np.unique(classes):

@@ -4,6 +4,12 @@ Classes have their shares of all rows: in a random order, the i-th of a class's 
 rows that stand first are the server's (Webster's method of apportionment). The last row of each class stays
 with the clients, so classes are the same on both sides of the cut. Of one seed, fewer rows are part of more.
 
+Rows that belong together (`federation.group_column`) go whole groups at a time, as they do when a client splits its
+rows: who distils on a patient's first visit knows half of the second. Groups are visited in a random order in which
+every stretch holds its share of each class, a group's class being its most frequent one, and taken as long as each
+brings the number of rows nearer to the wanted one and leaves the clients a row of each class. If no group is small
+enough for that, the smallest that may be taken is.
+
 A row that the data set holds twice may be on both sides; `num_duplicate_rows` counts those.
 """
 
@@ -14,6 +20,7 @@ from dataclasses import replace
 import numpy as np
 
 from fedscout.engine.arrays import IntArray
+from fedscout.engine.data.client_split import spread_over_classes
 from fedscout.engine.data.server_data import ServerData
 from fedscout.engine.errors import DataError
 from fedscout.experiments.federations.datasets.dataset import Dataset
@@ -29,7 +36,8 @@ def without_server_rows(
 
     Args:
         dataset: All rows.
-        asked: A number of rows, >= 1, or a share of all, in (0, 1), which is rounded to a row at least.
+        asked: A number of rows, >= 1, or a share of all, in (0, 1), which is rounded to a row at least; as nearly as
+            whole groups allow.
         labelled: Whether the server keeps their labels.
         generator: Draws them.
 
@@ -45,11 +53,14 @@ def without_server_rows(
             f"{KEY} must leave the clients a row of each class of data set {dataset.name!r}, so it must be at most "
             f"{most} of {dataset.num_rows} rows, got {num_rows}"
         )
-    drawn = _stratified(dataset.labels, num_rows, generator)
+    if dataset.groups is None:
+        drawn = _stratified(dataset.labels, num_rows, generator)
+    else:
+        drawn = _whole_groups(dataset, dataset.groups, num_rows, generator)
     is_server = np.zeros(dataset.num_rows, np.bool_)
     is_server[drawn] = True
     server = ServerData(dataset.features[is_server], dataset.labels[is_server] if labelled else None)
-    facts = {"num_server_rows": num_rows, "server_labels": labelled}
+    facts = {"num_server_rows": server.num_rows, "server_labels": labelled}
     clients = taken(dataset, np.flatnonzero(~is_server))
     return replace(clients, facts={**clients.facts, **facts}), server
 
@@ -63,3 +74,28 @@ def _stratified(labels: IntArray, num_rows: int, generator: np.random.Generator)
     places = np.arange(len(labels)) - np.repeat(np.cumsum(counts) - counts, counts)
     turns = np.where(places + 1 < sizes, (places + 0.5) / sizes, np.inf)
     return order[np.argsort(turns, kind="stable")[:num_rows]]
+
+
+def _whole_groups(dataset: Dataset, groups: IntArray, wanted: int, generator: np.random.Generator) -> IntArray:
+    """Return the rows of drawn groups, about as many as wanted; of no class all.
+
+    Raises:
+        DataError: If every group holds the last rows of a class.
+    """
+    _, members = np.unique(groups, return_inverse=True)
+    held = np.zeros((members.max() + 1, dataset.num_classes), np.int64)
+    np.add.at(held, (members, dataset.labels), 1)
+    sizes, left = held.sum(axis=1), held.sum(axis=0)
+    spare = np.flatnonzero((held < left).all(axis=1))
+    if not len(spare):
+        raise DataError(
+            f"{KEY} must leave the clients a row of each class of data set {dataset.name!r}, and each of its "
+            f"{len(sizes)} groups (federation.group_column) holds all rows of some class"
+        )
+    drawn: list[int] = []
+    for group in spread_over_classes(held.argmax(axis=1), generator):
+        lacking = wanted - sizes[drawn].sum()
+        if abs(lacking - sizes[group]) < abs(lacking) and (held[group] < left).all():
+            drawn.append(group)
+            left = left - held[group]
+    return np.flatnonzero(np.isin(members, drawn or [spare[np.argmin(sizes[spare])]]))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -85,6 +86,48 @@ def test_clients_keep_a_row_of_each_class() -> None:
 def test_labels_are_stripped_unless_asked_for() -> None:
     assert cut(10, labelled=False)[1].labels is None
     assert len(cut(10)[1].labels) == 10
+
+
+def grouped(sizes: tuple[int, ...] = (9, 4, 4, 4, 3, 3, 3, 3, 2, 2, 2, 1), num_classes: int = 2) -> Dataset:
+    """The same for rows of groups, those of a group of one class, classes by turns; in random order."""
+    groups = np.repeat(np.arange(len(sizes)), sizes)
+    order = np.random.default_rng(2).permutation(len(groups))
+    return replace(
+        numbered((len(groups),)),
+        labels=(groups % num_classes)[order].astype(np.int64),
+        class_names=tuple(map(str, range(num_classes))),
+        groups=groups[order].astype(np.int64),
+    )
+
+
+@given(st.integers(1, 20), st.integers(0, 20))
+def test_rows_that_belong_together_are_on_one_side(asked: int, seed: int) -> None:
+    """And are as many as asked for, within half of the largest group, while no class is short of groups."""
+    whole = grouped()
+    clients, server = cut(asked, seed, dataset=whole)
+    assert whole.groups is not None
+    assert clients.groups is not None
+    rows = [side.features[:, 0].astype(int) for side in (clients, server)]
+    assert sorted(np.concatenate(rows)) == list(range(40))
+    assert not {*whole.groups[rows[0]]} & {*whole.groups[rows[1]]}
+    np.testing.assert_array_equal(clients.groups, whole.groups[rows[0]])
+    assert {*clients.labels} == {0, 1}
+    assert clients.facts["num_server_rows"] == server.num_rows >= 1
+    assert abs(server.num_rows - asked) <= 4.5
+
+
+def test_a_group_that_is_too_large_is_taken_if_none_is_smaller() -> None:
+    _, server = cut(1, dataset=grouped((30, 20, 25, 40)))
+    assert server.num_rows == 20
+
+
+def test_groups_that_each_hold_a_class_alone_can_not_be_given_away() -> None:
+    with pytest.raises(DataError) as caught:
+        cut(3, dataset=grouped((4, 5, 6), num_classes=3))
+    assert str(caught.value) == (
+        "federation.server_rows must leave the clients a row of each class of data set 'numbered', and each of its 3 "
+        "groups (federation.group_column) holds all rows of some class"
+    )
 
 
 def test_nothing_asked_for_is_the_data_set_itself() -> None:
