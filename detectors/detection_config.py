@@ -6,6 +6,8 @@ from typing import Final, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
+from fedscout.engine.data.release import Privacy
+
 NUM_DETECTORS: Final = 3
 
 
@@ -60,6 +62,11 @@ class DetectionConfig(BaseModel):
     noise: Literal["seeded", "secure"] = Field(
         default="seeded", description="seeded noise can be repeated, and protects nobody; secure noise is OpenDP's"
     )
+
+    @property
+    def privacy(self) -> Privacy | None:
+        """What clients are promised for the queries; None without an epsilon."""
+        return None if self.epsilon is None else Privacy(self.epsilon, self.delta, self.noise == "secure")
 
     @property
     def detector_rate(self) -> float:

@@ -67,7 +67,8 @@ def label_agreement(inputs: QueryInputs) -> Answer:
     Reads `axes`, shape `(d, r)`, `sums`, the sum of the released rows of each class on these axes, `(num_classes, r)`,
     and `counts`, how many they are; the scalar `included` says whether the client's own rows are among them.
     """
-    axes, sums = (inputs.arrays[name].astype(np.float64) for name in ("axes", "sums"))
+    axes = inputs.arrays["axes"].astype(np.float64)
+    sums, given = (inputs.by_class(name, inputs.num_classes) for name in ("sums", "counts"))
     counts = own_counts(inputs)
     counts = np.where(told_cells(counts, inputs.min_release), counts, 0)
     projected = [(flat_features(features) @ axes, labels) for features, labels in inputs.data.chunks()]
@@ -77,7 +78,7 @@ def label_agreement(inputs: QueryInputs) -> Answer:
     np.add.at(own_sums, labels, rows)
     own_sums[counts == 0] = 0
     included = int(bool(inputs.config["included"]))
-    others = inputs.arrays["counts"].astype(np.int64) - included * counts
+    others = given.astype(np.int64) - included * counts
     others_sums = sums - included * own_sums
     judged = (counts > 0) & (others > 0)
     if not judged.any():

@@ -35,8 +35,7 @@ from fedscout.detectors.statistics.heterogeneity_metrics import (
 )
 from fedscout.engine.arrays import IntArray
 from fedscout.engine.data.client_query import QueryInputs
-from fedscout.engine.data.release import Answer, Over
-from fedscout.engine.errors import DataError
+from fedscout.engine.data.release import Answer, Over, WithheldError
 
 FEATURE_HISTOGRAM = "feature_histogram"
 MAX_BINS = 1024
@@ -51,12 +50,13 @@ def feature_histogram(inputs: QueryInputs) -> Answer:
     Returns `counts`, shape `(d, bins)`; a feature of width 0 is constant and counts all its rows in bin 0.
 
     Raises:
-        DataError: If a value is NaN or infinite, or there are more than `MAX_BINS` bins.
+        DataError: If a value is NaN or infinite.
+        WithheldError: If there are more than `MAX_BINS` bins.
     """
     start, width = (inputs.arrays[name].astype(np.float64) for name in ("start", "width"))
     bins = int(inputs.config["bins"])
     if not 1 <= bins <= MAX_BINS:
-        raise DataError(f"bins must be from 1 to {MAX_BINS}, got {bins}")
+        raise WithheldError(f"bins must be from 1 to {MAX_BINS}, got {bins}")
     counts: IntArray = np.zeros(len(start) * bins, dtype=np.int64)
     first_bin = np.arange(len(start)) * bins
     per_width = np.divide(1.0, width, out=np.zeros(len(width)), where=width > 0)

@@ -33,8 +33,9 @@ def group_norms(inputs: QueryInputs) -> Answer:
     `norms` are the rows, the groups, Σ n_g², Σ |y_g|² and Σ |y_g|⁴, over the rows of the classes that the client tells
     of. Reads `per_deviation`, shape `(d,)`, `means`, shape `(num_classes, d)`, or `(1, d)` where `by_class` is false.
     """
-    scale, means = (inputs.arrays[name].astype(np.float64) for name in ("per_deviation", "means"))
+    scale = inputs.arrays["per_deviation"].astype(np.float64)
     by_class = bool(inputs.config["by_class"])
+    means = inputs.by_class("means", inputs.num_classes if by_class else 1)
     told = told_cells(own_counts(inputs) if by_class else np.array([len(inputs.data)]), inputs.min_release)
     groups = np.arange(len(inputs.data)) if inputs.groups is None else inputs.groups
     _, members = np.unique(groups, return_inverse=True)

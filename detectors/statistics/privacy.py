@@ -33,7 +33,7 @@ from fedscout.detectors.detection_config import DetectionConfig
 from fedscout.detectors.statistics.client_rows import flat_features, own_counts
 from fedscout.engine.arrays import IntArray
 from fedscout.engine.data.client_query import QueryInputs
-from fedscout.engine.data.release import Answer, Noisy
+from fedscout.engine.data.release import Answer, Noisy, Privacy
 from fedscout.engine.errors import ConfigurationError
 from fedscout.engine.seeds import integer, stream
 
@@ -108,13 +108,13 @@ def sums_deviation(epsilon: float, delta: float, num_features: int) -> float:
 def private_counts(inputs: QueryInputs) -> Answer:
     """Client half: return `counts`, noisy label counts of shape `(num_classes,)`; they may be negative."""
     counts = own_counts(inputs)
-    epsilon = float(inputs.config["epsilon"])
-    scale = counts_scale(epsilon)
-    if inputs.config["noise"] == "secure":
+    privacy = _asked(inputs, delta=0.0)
+    scale = counts_scale(privacy.epsilon)
+    if privacy.secure:
         noisy = np.array(_laplace(scale)(counts.tolist()), dtype=np.int64)
     else:
         noisy = counts + integer_laplace(scale, counts.shape, _generator(inputs, PRIVATE_COUNTS))
-    return {"counts": Noisy(noisy, epsilon)}
+    return {"counts": Noisy(noisy, privacy)}
 
 
 def integer_laplace(scale: float, shape: tuple[int, ...], generator: np.random.Generator) -> IntArray:
@@ -132,13 +132,18 @@ def private_sums(inputs: QueryInputs) -> Answer:
         part = np.stack([clipped.sum(axis=0) / (2 * clip), (clipped**2).sum(axis=0) / clip**2])
         totals = part if totals is None else totals + part
     assert totals is not None, "a client that answers holds rows"
-    epsilon = float(inputs.config["epsilon"])
-    deviation = sums_deviation(epsilon, float(inputs.config["delta"]), totals.shape[1])
-    if inputs.config["noise"] == "secure":
+    privacy = _asked(inputs, delta=float(inputs.config["delta"]))
+    deviation = sums_deviation(privacy.epsilon, privacy.delta, totals.shape[1])
+    if privacy.secure:
         noisy = np.array(_gaussian(deviation)(totals.reshape(-1).tolist())).reshape(totals.shape)
     else:
         noisy = totals + deviation * _generator(inputs, PRIVATE_SUMS).standard_normal(totals.shape)
-    return {"sum": Noisy(noisy[0] * 2 * clip, epsilon), "squares": Noisy(noisy[1] * clip**2, epsilon)}
+    return {"sum": Noisy(noisy[0] * 2 * clip, privacy), "squares": Noisy(noisy[1] * clip**2, privacy)}
+
+
+def _asked(inputs: QueryInputs, delta: float) -> Privacy:
+    """Return what a message asks noise for."""
+    return Privacy(float(inputs.config["epsilon"]), delta, inputs.config["noise"] == "secure")
 
 
 def _generator(inputs: QueryInputs, purpose: str) -> np.random.Generator:

@@ -234,8 +234,8 @@ class ClientHost:
             release.min_release,
             self._federation.client_groups(client),
         )
-        arrays = release.let_pass(function(inputs))
-        if release.epsilon is not None:  # noise that is drawn anew each time could be averaged away
+        arrays = release.answer(partial(function, inputs))
+        if release.privacy is not None:  # noise that is drawn anew each time could be averaged away
             self._told[client, name] = call.config, arrays
         return arrays
 
@@ -298,7 +298,7 @@ class ClientHost:
             return self._part(client, call, "train", clean=False)
         own = self._client(client).own
         positions = part.positions(len(own), client, self._federation.client_groups(client))
-        if len(positions) < part.num_rows:
+        if len(positions) < part.num_rows and self._federation.release.takes_part(part.num_rows):
             raise AbsentError("the client holds too few rows for the part of them that is asked for")
         return Samples(own.features, own.labels, own.rows[positions])
 

@@ -52,6 +52,21 @@ class QueryInputs:
     min_release: int = 1
     groups: IntArray | None = None
 
+    def by_class(self, name: str, num_classes: int) -> npt.NDArray[np.float64]:
+        """Return an array of the message that holds something of each class, as float64.
+
+        Args:
+            name: Of the array.
+            num_classes: Its length. With fewer, whether the query fails would tell which classes the client holds.
+
+        Raises:
+            ValueError: If it has another length.
+        """
+        values = self.arrays[name].astype(np.float64)
+        if values.ndim == 0 or len(values) != num_classes:
+            raise ValueError(f"{name} must hold something of {num_classes} classes, got shape {values.shape}")
+        return values
+
 
 ClientQuery = Callable[[QueryInputs], Answer]
 QueryTable = Mapping[str, ClientQuery]

@@ -11,7 +11,10 @@ A query returns its numbers together with how many rows are behind each; the gat
 - `Counts`: the rows of each cell. Of the cell that joins others only as many rows are left out as make `min_release`
   together with theirs, so that less is lost. That tells no more: what is told of it is the rows of all cells that are
   left out less `min_release`, and how many these are is told anyway, by subtraction.
-- `Noisy`: numbers that are differentially private. Where clients are promised an epsilon, nothing else passes.
+- `Noisy`: numbers that are differentially private. Where clients are promised privacy, nothing else passes.
+
+What a query raises does not pass either: the server writes the message, and an error's text, such as that of an index
+beyond an array, would tell of rows.
 
 What a cell of fewer rows holds can't be worked out from all this, but in one case: cells that are left out and all hold
 one row less than `min_release` hold the most that they can.
@@ -22,7 +25,8 @@ gives that row away, and the score of one row its label. `small_clients` says wh
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import logging
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -32,6 +36,11 @@ import numpy.typing as npt
 Arrays = Mapping[str, npt.NDArray[Any]]
 RowCounts = npt.NDArray[np.integer]
 SmallClients = Literal["train", "abstain"]
+
+logger = logging.getLogger("fedscout")
+
+
+NOT_PRIVATE = "answers only with noise, as detection.epsilon is set"
 
 
 class WithheldError(Exception):
@@ -60,16 +69,35 @@ class Counts:
 
 
 @dataclass(frozen=True)
+class Privacy:
+    """Differential privacy for one row exchanged for another.
+
+    Attributes:
+        epsilon: ε of all that is asked on the same terms, together.
+        delta: δ, in `[0, 1)`.
+        secure: Whether nobody can take the noise off again, as who knows its seed can.
+    """
+
+    epsilon: float
+    delta: float = 0.0
+    secure: bool = False
+
+    def keeps(self, promised: Privacy) -> bool:
+        """Return whether it gives away no more than another."""
+        return self.epsilon <= promised.epsilon and self.delta <= promised.delta and self.secure >= promised.secure
+
+
+@dataclass(frozen=True)
 class Noisy:
     """Differentially private numbers.
 
     Attributes:
         values: Of any shape.
-        epsilon: Of all that is asked on the same terms, together.
+        privacy: What their noise gives.
     """
 
     values: npt.NDArray[Any]
-    epsilon: float
+    privacy: Privacy
 
 
 Answer = Mapping[str, Over | Counts | Noisy]
@@ -114,13 +142,13 @@ class Release:
         min_release: Fewest rows behind a number that answers a query.
         small_clients: What becomes of clients with fewer rows in training, or in evaluation: `train` and be scored, or
             `abstain` from it.
-        epsilon: Of the differential privacy that clients are promised: queries are answered with noise for as much, or
-            more of it, or not at all. None promises none.
+        privacy: What clients are promised: queries are answered with noise for as much, or more of it, or not at all.
+            None promises none.
     """
 
     min_release: int = 5
     small_clients: SmallClients = "train"
-    epsilon: float | None = None
+    privacy: Privacy | None = None
 
     def check_answers(self, num_rows: int) -> None:
         """Return if a client of so many rows answers queries.
@@ -135,6 +163,22 @@ class Release:
         """Return whether a client trains on so many rows, or is scored on them."""
         return self.small_clients == "train" or num_rows >= self.min_release
 
+    def answer(self, query: Callable[[], Answer]) -> Arrays:
+        """Return what leaves the client in answer to a query.
+
+        Raises:
+            WithheldError: If part of it may not, and can't be left out by itself; or if the query fails.
+        """
+        try:
+            found = query()
+        except WithheldError:
+            raise
+        except Exception as error:
+            logger.debug("a query failed", exc_info=True)  # stays with the client
+            told = "can't answer the query as it is asked" if self.privacy is None else NOT_PRIVATE
+            raise WithheldError(told) from error
+        return self.let_pass(found)
+
     def let_pass(self, answer: Answer) -> Arrays:
         """Return what leaves the client of the answer to a query.
 
@@ -145,11 +189,11 @@ class Release:
 
     def _pass(self, part: Over | Counts | Noisy) -> npt.NDArray[Any]:
         if isinstance(part, Noisy):
-            if self.epsilon is not None and part.epsilon > self.epsilon:
-                raise WithheldError("answers only with the noise of detection.epsilon, or more")
+            if self.privacy is not None and not part.privacy.keeps(self.privacy):
+                raise WithheldError("answers only with the noise of detection.epsilon, delta and noise, or more")
             return part.values
-        if self.epsilon is not None:
-            raise WithheldError("answers only with noise, as detection.epsilon is set")
+        if self.privacy is not None:
+            raise WithheldError(NOT_PRIVATE)
         if isinstance(part, Counts):
             return told_counts(part.values, self.min_release)
         if not isinstance(part, Over):

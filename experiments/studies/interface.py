@@ -123,7 +123,7 @@ class Federation:
         return config_of({**sections, **self._sections}, faults)
 
     def _built_for(self, config: StudyConfig) -> BuiltFederation:
-        release = replace(self._built.release, epsilon=config.detection.epsilon)
+        release = replace(self._built.release, privacy=config.detection.privacy)
         return replace(self._built, release=release)
 
     def _folder(self, config: StudyConfig) -> Path:

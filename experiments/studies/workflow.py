@@ -111,7 +111,7 @@ class Road:
             self.display.stage("data")
             with self.timed("data"):
                 config = self.config
-                self.built = build_federation(config.federation, config.model, config.detection.epsilon)
+                self.built = build_federation(config.federation, config.model, config.detection.privacy)
         return self.built
 
     @cached_property

@@ -23,7 +23,7 @@ from fedscout.engine.contracts.local_training_config import LocalTraining
 from fedscout.engine.contracts.trial_strategy import Cohort, EngineNeeds
 from fedscout.engine.data.client_data import Partition
 from fedscout.engine.data.federation import Federation
-from fedscout.engine.data.release import Release
+from fedscout.engine.data.release import Privacy, Release
 from fedscout.engine.errors import StrategyError
 from fedscout.engine.grid.local_grid import LocalGrid
 from fedscout.engine.messages.several_models import clients_text
@@ -455,7 +455,7 @@ def failed(federation: Federation, strategy: StrategySpec | None = None, **chang
     [
         (Release(20), "client 1 holds fewer rows than federation.min_release"),
         (Release(6), "client 6 holds too few rows of every class to tell"),
-        (Release(1, epsilon=1.0), "client 0 answers only with noise, as detection.epsilon is set"),
+        (Release(1, privacy=Privacy(1.0)), "client 0 answers only with noise, as detection.epsilon is set"),
     ],
 )
 def test_clients_that_withhold_their_labels_fail_the_trial(release: Release, told: str) -> None:

@@ -129,7 +129,7 @@ def test_one_rule_has_one_result_whoever_drives_it(federation: Federation) -> No
 
 
 def test_a_vector_beside_the_model_is_refused_whatever_it_is_called(federation: Federation) -> None:
-    """No client of a Flower strategy reads it, so it must not go by the name that client algorithms are sent it under."""
+    """No client of a Flower strategy reads it, so it must not go by the name that client algorithms know."""
     refused = ended(settings_of("SendsAlong"), federation)
     assert refused.status == "failed"
     assert "a train message must hold exactly one ArrayRecord, got 2" in str(refused.error)

@@ -10,7 +10,7 @@ import numpy.typing as npt
 
 from fedscout.engine.data.client_split import SplitKind
 from fedscout.engine.data.federation import EmbeddingSource, Federation
-from fedscout.engine.data.release import Release
+from fedscout.engine.data.release import Privacy, Release
 from fedscout.engine.errors import ConfigurationError
 from fedscout.engine.model.parameter_layout import ModelFactory
 from fedscout.engine.seeds import stream
@@ -36,14 +36,14 @@ EMBEDDED_KINDS = ("image", "tokens")
 
 
 def build_federation(
-    federation: FederationConfig, model: ModelConfig, epsilon: float | None = None, dataset: Dataset | None = None
+    federation: FederationConfig, model: ModelConfig, privacy: Privacy | None = None, dataset: Dataset | None = None
 ) -> Federation:
     """Build the federation that a configuration describes. Equal arguments and files give equal federations.
 
     Args:
         federation: Which data, dealt how, corrupted in which way. Its seed fixes partition and corruption.
         model: What the clients train.
-        epsilon: Of the differential privacy that clients are promised; None promises none.
+        privacy: What clients are promised for the queries; None promises none.
         dataset: Read already; None reads the configured one.
 
     Raises:
@@ -81,7 +81,7 @@ def build_federation(
         seed=federation.seed,
         affected_clients=plan.affected_clients,
         server=server,
-        release=Release(federation.min_release, federation.small_clients, epsilon),
+        release=Release(federation.min_release, federation.small_clients, privacy),
         feature_names=dataset.feature_names,
         class_names=dataset.class_names,
         groups=dataset.groups,

@@ -5,8 +5,9 @@ Each attack is first shown to work on clients that let out everything, which is 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -14,7 +15,8 @@ import pytest
 from fedscout.detectors import CLIENT_QUERIES
 from fedscout.engine.contracts.local_training_config import LocalTraining
 from fedscout.engine.data.federation import Federation
-from fedscout.engine.data.release import Release
+from fedscout.engine.data.release import Privacy, Release
+from fedscout.engine.data.row_parts import RowPart
 from fedscout.engine.grid.local_grid import LocalGrid
 from fedscout.engine.messages.exchange import send_query, send_train
 from fedscout.engine.messages.message_contents import flat_record, train_config
@@ -24,6 +26,7 @@ from tests.detectors.federations import federation, gaussian_clients
 SIZES = (1, 2, 5, 40)
 ONE, TWO, FIVE, MANY = range(4)
 REACH, STEPS = 8.0, 40
+PROMISED = Privacy(float(PRIVATE["epsilon"]), float(PRIVATE["delta"]))
 OPEN, GUARDED = Release(1), Release(5, "abstain")
 
 
@@ -155,6 +158,36 @@ def test_the_client_bounds_the_number_of_bins() -> None:
         assert "bins must be from 1 to 1024" in answers.refused[MANY]
 
 
+def malformed(query: str) -> Iterator[tuple[dict[str, np.ndarray], dict[str, Any]]]:
+    """Yield messages of a query that lack something, or hold arrays of other lengths and numbers out of range."""
+    arrays, config = MESSAGES[query]
+    for name, array in arrays.items():
+        yield {other: value for other, value in arrays.items() if other != name}, config
+        for value in (array[:0], array[:1], array[..., :1], np.zeros(()), np.concatenate([array, array])):
+            yield {**arrays, name: value}, config
+    for name in config:
+        yield arrays, {other: value for other, value in config.items() if other != name}
+        for number in (-1, 0, 10**9, "x"):
+            yield arrays, {**config, name: number}
+
+
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")
+@pytest.mark.parametrize("privacy", [None, PROMISED])
+@pytest.mark.parametrize("query", sorted(CLIENT_QUERIES))
+def test_whether_and_how_a_query_fails_tells_nothing(query: str, privacy: Privacy | None) -> None:
+    """Clients of unlike rows, one of whom holds a single row of the last class, all answer or all refuse alike."""
+    several = gaussian_clients([40, 17, 8], num_features=6)
+    several[1] = (several[1][0], np.zeros(17, np.int64))
+    several[2] = (several[2][0], np.repeat([0, 1], [7, 1]))
+    source = replace(federation(several), release=Release(5, privacy=privacy))
+    for arrays, config in malformed(query):
+        grid = LocalGrid(source, CLIENT_QUERIES)
+        answers = send_query(grid, query, arrays, config)
+        assert len(answers.arrays) in (0, 3), (arrays, config)
+        assert len({*answers.refused.values()}) <= 1
+        assert all("(" not in reason for reason in answers.refused.values())
+
+
 def test_class_counts_are_told_from_five_rows_on() -> None:
     labels = np.repeat([0, 1, 2], [10, 2, 1])
     source = replace(federation([(np.zeros((13, 3)), labels)], num_classes=4), release=GUARDED)
@@ -178,9 +211,21 @@ def test_refusals_are_alike_and_tell_no_number() -> None:
     assert not any(character.isdigit() for reason in reasons for character in reason)
 
 
+def test_asking_for_parts_does_not_count_the_rows_of_a_small_client() -> None:
+    """A part that a client has not rows enough for would tell how many it has, asked for with one row more each time."""
+    grid = LocalGrid(clients(GUARDED), CLIENT_QUERIES)
+    told = dict.fromkeys((ONE, TWO, FIVE), "")
+    for num_rows in range(1, 9):
+        asked = {**train_config(LocalTraining(), 0, 1, "individual"), **RowPart(0, num_rows, 0).to_config()}
+        answers = send_train(grid, grid.initial_vector(0), asked)
+        told = {client: told[client] + answers.refused.get(client, "trains") for client in told}
+        assert MANY in answers.clients or num_rows < 5
+    assert told[ONE] == told[TWO] != told[FIVE]
+
+
 @pytest.mark.parametrize("query", sorted(CLIENT_QUERIES))
 def test_a_private_run_refuses_what_is_not_private(query: str) -> None:
-    source = replace(federation(gaussian_clients([40])), release=Release(5, epsilon=1.0))
+    source = replace(federation(gaussian_clients([40])), release=Release(5, privacy=PROMISED))
     arrays, config = MESSAGES[query]
     answers = send_query(LocalGrid(source, CLIENT_QUERIES), query, arrays, config)
     assert set(answers.arrays) == ({0} if query.startswith("private") else set())
@@ -189,9 +234,11 @@ def test_a_private_run_refuses_what_is_not_private(query: str) -> None:
 
 @pytest.mark.parametrize("query", ["private_counts", "private_sums"])
 def test_noise_is_no_less_than_promised_and_can_not_be_averaged_away(query: str) -> None:
-    source = replace(federation(gaussian_clients([40])), release=Release(5, epsilon=1.0))
+    """With δ near 1 sums have hardly any noise, and seeded noise is taken off by who chose the seed."""
+    source = replace(federation(gaussian_clients([40])), release=Release(5, privacy=replace(PROMISED, secure=True)))
     grid = LocalGrid(source, CLIENT_QUERIES)
-    assert "or more" in send_query(grid, query, config={**PRIVATE, "epsilon": 1.5}).refused[0]
+    for terms in ({"epsilon": 1.5}, {"noise": "seeded"}, *([{"delta": 0.999}] if query == "private_sums" else [])):
+        assert "or more" in send_query(grid, query, config={**PRIVATE, "noise": "secure", **terms}).refused[0]
     secure = {**PRIVATE, "noise": "secure"}
     first, again = (send_query(grid, query, config=secure).arrays[0] for _ in range(2))
     assert all(np.array_equal(first[name], again[name]) for name in first)

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from fedscout.detectors.skew.feature_histograms import MAX_BINS, Bins, feature_distances, feature_histogram
-from fedscout.engine.errors import DataError
+from fedscout.engine.data.release import WithheldError
 from tests.detectors.federations import inputs, samples
 
 
@@ -46,7 +46,7 @@ def test_means_of_groups_are_float64() -> None:
 
 @pytest.mark.parametrize("bins", [0, MAX_BINS + 1])
 def test_too_many_bins_or_none_are_refused(bins: int) -> None:
-    with pytest.raises(DataError, match=f"bins must be from 1 to {MAX_BINS}, got {bins}"):
+    with pytest.raises(WithheldError, match=f"bins must be from 1 to {MAX_BINS}, got {bins}"):
         count(np.zeros((5, 1)), Bins(np.zeros(1), np.ones(1), bins, reach=1.0))
     for allowed in (1, MAX_BINS):
         assert count(np.zeros((5, 1)), Bins(np.zeros(1), np.ones(1), allowed, reach=1.0))[0, 0] == 5

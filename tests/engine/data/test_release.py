@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
+from dataclasses import replace
 from itertools import product
 
 import numpy as np
@@ -10,7 +11,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedscout.engine.data.release import Counts, Noisy, Over, Release, WithheldError, told_cells, told_counts
+from fedscout.engine.data.release import (
+    Answer,
+    Counts,
+    Noisy,
+    Over,
+    Privacy,
+    Release,
+    WithheldError,
+    told_cells,
+    told_counts,
+)
 
 CELLS = st.lists(st.integers(0, 12), min_size=1, max_size=8)
 FEWEST = st.integers(1, 9)
@@ -91,12 +102,28 @@ def test_numbers_over_few_rows_do_not_pass(rows: int) -> None:
 
 
 def test_where_privacy_is_promised_only_noise_passes_and_enough_of_it() -> None:
-    release = Release(5, epsilon=1.0)
-    noisy = np.array([3])
-    assert release.let_pass({"counts": Noisy(noisy, 1.0)})["counts"] is noisy
-    for part in (Noisy(noisy, 1.1), Over(noisy, 1000), Counts(np.array([1000, 1000]))):
+    promised = Privacy(1.0, 1e-6, secure=True)
+    release, noisy = Release(5, privacy=promised), np.array([3])
+    assert release.let_pass({"counts": Noisy(noisy, promised)})["counts"] is noisy
+    assert release.let_pass({"counts": Noisy(noisy, Privacy(0.9, secure=True))})["counts"] is noisy
+    less = (replace(promised, epsilon=1.1), replace(promised, delta=1e-5), replace(promised, secure=False))
+    for part in (*(Noisy(noisy, privacy) for privacy in less), Over(noisy, 1000), Counts(np.array([1000, 1000]))):
         with pytest.raises(WithheldError, match="answers only with"):
-            release.let_pass({"counts": Noisy(noisy, 1.0), "other": part})
+            release.let_pass({"counts": Noisy(noisy, promised), "other": part})
+
+
+def test_what_a_query_raises_does_not_pass() -> None:
+    def fails() -> Answer:
+        raise IndexError("index 7 is out of bounds for axis 0 with size 2")
+
+    def withholds() -> Answer:
+        raise WithheldError("not this one")
+
+    for release, text in ((Release(5), "can't answer the query"), (Release(5, privacy=Privacy(1.0)), "with noise")):
+        with pytest.raises(WithheldError, match=text):
+            release.answer(fails)
+        with pytest.raises(WithheldError, match="not this one"):
+            release.answer(withholds)
 
 
 def test_what_says_nothing_of_its_rows_does_not_pass() -> None:

@@ -11,6 +11,7 @@ from typing import Any
 import pandas as pd
 import pytest
 
+from fedscout.engine.data.release import Privacy
 from fedscout.engine.errors import UserError
 from fedscout.engine.trials.trial_record import Trial
 from fedscout.experiments.config.config_file import load_config
@@ -278,9 +279,9 @@ def test_detection_alone_is_that_of_the_study(
 
 
 def test_with_an_epsilon_clients_answer_with_noise_alone() -> None:
-    federation, _ = run_detection(small("detection.epsilon=2"), Display())
-    assert federation.release.epsilon == 2
-    assert run_detection(small(), Display())[0].release.epsilon is None
+    federation, _ = run_detection(small("detection.epsilon=2", "detection.noise=secure"), Display())
+    assert federation.release.privacy == Privacy(2, delta=1e-6, secure=True)
+    assert run_detection(small(), Display())[0].release.privacy is None
 
 
 def test_a_finished_study_is_told_without_starting_anything(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,8 +9,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from fedscout.detectors import DetectionConfig
 from fedscout.engine.data.federation import Federation
-from fedscout.engine.data.release import Release
+from fedscout.engine.data.release import Privacy, Release
 from fedscout.engine.errors import DataError
 from fedscout.experiments.federations.assembly.build_federation import build_federation, data_digest
 from fedscout.experiments.federations.assembly.federation_config import FederationConfig, ModelConfig, PartitionConfig
@@ -153,5 +154,7 @@ def test_the_data_digest_depends_on_rows_labels_and_deal() -> None:
 
 def test_what_clients_let_out_is_configured() -> None:
     config = FederationConfig(dataset="wine", min_release=7, small_clients="abstain")
-    assert build_federation(config, ModelConfig(), epsilon=2.0).release == Release(7, "abstain", 2.0)
+    privacy = DetectionConfig(epsilon=2.0, delta=1e-4, noise="secure").privacy
+    assert build_federation(config, ModelConfig(), privacy).release == Release(7, "abstain", Privacy(2.0, 1e-4, True))
+    assert DetectionConfig().privacy is None
     assert build().release == Release(5, "train", None)
