@@ -13,7 +13,7 @@ import itertools
 import time
 import uuid
 from abc import abstractmethod
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any, Generic
 
 from flwr.app import ArrayRecord, Message, MessageType, RecordDict
@@ -35,7 +35,7 @@ from fedscout.engine.grid.traffic import bytes_down, bytes_up, num_shared
 from fedscout.engine.grid.watchdog import refuse_hanging
 from fedscout.engine.messages.client_half import unread
 from fedscout.engine.messages.host_calls import FederationFacts, HostCall
-from fedscout.engine.messages.message_contents import flat_vector, node_of
+from fedscout.engine.messages.message_contents import flat_vector, node_of, round_in
 from fedscout.engine.messages.message_keys import REPLY_KEY, ROUND_KEY, SEED_KEY
 from fedscout.engine.messages.own_value import OwnValue, is_own
 from fedscout.engine.messages.session import Session
@@ -145,7 +145,7 @@ class HostGrid(Grid, Generic[Handle]):
         for message, message_id in zip(messages, ids, strict=True):
             give_id(message, message_id)
         groups = grouped(messages, self.facts.num_clients, self.facts.unseen)
-        if trained := [len(group) for message_type, group in groups if message_type == MessageType.TRAIN]:
+        if trained := [group for message_type, group in groups if message_type == MessageType.TRAIN]:
             self._count_training(trained)
         for message_type, group in groups:
             job = self._begin(message_type, group)
@@ -241,6 +241,11 @@ class HostGrid(Grid, Generic[Handle]):
         return self._scores.trainings
 
     @property
+    def told_rounds(self) -> list[int | None]:
+        """Which round each of them says it is of."""
+        return self._scores.told_rounds
+
+    @property
     def received_scores(self) -> dict[int, Evaluation]:
         """If followed, each client's score of the model that the n-th training sent out, by n."""
         return self._scores.by_training
@@ -292,13 +297,13 @@ class HostGrid(Grid, Generic[Handle]):
 
     # -- sending -----------------------------------------------------------------------------------------------------
 
-    def _count_training(self, num_trained: Sequence[int]) -> None:
-        """Count one sending of train messages, told to how many clients each of its models goes."""
-        self._scores.count(len(num_trained))
+    def _count_training(self, groups: Sequence[Mapping[int, Message]]) -> None:
+        """Count one sending of train messages, those of each content together."""
+        self._scores.count(len(groups), round_in(next(iter(groups[0].values())).content))
         if self._scores.followed:
             self.server_round = self._scores.trainings
         if self.first_trained is None:
-            self.first_trained = sum(num_trained)
+            self.first_trained = sum(map(len, groups))
 
     def _begin(self, message_type: str, messages: dict[int, Message]) -> Job[Handle]:
         """Start the work of one job, as far as its answer is not known."""

@@ -28,7 +28,7 @@ class ReceivedScores:
         seed: Of the trial; what a message trains with another seed is not scored.
 
     Attributes:
-        trainings: Sendings of train messages so far.
+        told_rounds: Of each sending of train messages so far, which round its messages say they are of; None if none.
         by_training: If followed, each client's score of the model that the n-th training sent out, by n; nothing for
             a sending of several models.
         followed: Whether all trainings are.
@@ -36,7 +36,7 @@ class ReceivedScores:
 
     def __init__(self, seed: int) -> None:
         self._seed = seed
-        self.trainings = 0
+        self.told_rounds: list[int | None] = []
         self.by_training: dict[int, Evaluation] = {}
         self.followed = False
         self._sends_one_model = False
@@ -68,9 +68,14 @@ class ReceivedScores:
             self.by_training[training] = evaluation
         return evaluation
 
-    def count(self, num_models: int) -> None:
-        """Count one sending of train messages that hold so many models."""
-        self.trainings += 1
+    @property
+    def trainings(self) -> int:
+        """Sendings of train messages so far."""
+        return len(self.told_rounds)
+
+    def count(self, num_models: int, told_round: int | None) -> None:
+        """Count one sending of train messages that hold so many models, and say that they are of a round."""
+        self.told_rounds.append(told_round)
         self._sends_one_model = num_models == 1
 
     def number(self, seed: int) -> int | None:

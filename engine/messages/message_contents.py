@@ -17,7 +17,7 @@ from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
-from flwr.app import ArrayRecord, Message, MetricRecord
+from flwr.app import ArrayRecord, Message, MetricRecord, RecordDict
 
 from fedscout.engine.arrays import FloatArray
 from fedscout.engine.contracts.local_training_config import LocalTraining
@@ -71,6 +71,14 @@ def flat_vector(arrays: ArrayRecord, layout: ParameterLayout) -> FloatArray:
             raise ValueError(f"the flat array must have shape ({layout.size},), got {vector.shape}")
         return vector
     return layout.join({name: read_array(array) for name, array in arrays.items()})
+
+
+def round_in(content: RecordDict) -> int | None:
+    """Return the round that a message's configuration says it is of; None if it says none."""
+    for record in content.config_records.values():
+        if isinstance(told := record.get(ROUND_KEY), int):
+            return told
+    return None
 
 
 def train_config(

@@ -183,12 +183,20 @@ class _Rounds:
         """Note a round that keeps the model before it.
 
         Raises:
+            TrialError: If too many did.
+        """
+        name = type(self._state.strategy).__name__
+        reason = f"{name} gave no model from {num_messages} clients, {len(failures)} of them failed"
+        self._state.skipped[server_round] = f"{reason}: {next(iter(failures.values()))}" if failures else reason
+        self._refuse_lost_rounds()
+
+    def _refuse_lost_rounds(self) -> None:
+        """Go on unless too many rounds kept the model before them.
+
+        Raises:
             TrialError: If most of the trial's rounds were lost with clients that failed, or all of them were lost.
         """
         skipped, num_rounds = self._state.skipped, self._settings.num_rounds
-        name = type(self._state.strategy).__name__
-        reason = f"{name} gave no model from {num_messages} clients, {len(failures)} of them failed"
-        skipped[server_round] = f"{reason}: {next(iter(failures.values()))}" if failures else reason
         lost = {int(place.partition(":")[0]) for place in self._state.dropped} & skipped.keys()
         if 2 * len(lost) > num_rounds or len(skipped) == num_rounds:
             first = min(lost or skipped)
@@ -219,10 +227,10 @@ class _Rounds:
 
         seed_global_random(self._seed, "start", 0)
         rounds = run_own_start(self._settings, state, self._grid, score, self._tell)
-        state.dropped |= self._grid.take_train_failures()
         for server_round, evaluation in enumerate(rounds, start=1):
             self._scores.keep(evaluation, server_round, float("nan"))
         state.finish(self._settings.num_rounds, self._grid.take_bytes())
+        self._refuse_lost_rounds()
 
     def _save(self, state: TrialState) -> None:
         if self._store.folder is not None:

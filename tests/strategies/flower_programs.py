@@ -76,6 +76,26 @@ class OwnStartHalvesTheRate(DrivesItself, HalvesTheRate):
     """The decay, driven by itself."""
 
 
+class TwoPhases(Plain):
+    """Flower's own `start` twice, the second time with a tenth of the step size: rounds are counted anew."""
+
+    def start(
+        self,
+        grid: Grid,
+        initial_arrays: ArrayRecord,
+        num_rounds: int = 3,
+        timeout: float = 3600,
+        train_config: ConfigRecord | None = None,
+        evaluate_config: ConfigRecord | None = None,
+        evaluate_fn: Any = None,
+    ) -> Result:
+        assert train_config is not None
+        further = (timeout, train_config, evaluate_config, evaluate_fn)
+        first = super().start(grid, initial_arrays, 2, *further)
+        train_config["lr"] *= 0.1  # type: ignore[operator]
+        return super().start(grid, first.arrays, num_rounds - 2, *further)
+
+
 class Proximal(FedProx):
     """Flower's FedProx."""
 
@@ -157,6 +177,7 @@ PROGRAMS: Mapping[str, type[Strategy]] = {
         Plain,
         HalvesTheRate,
         OwnStartHalvesTheRate,
+        TwoPhases,
         Proximal,
         WritesProximal,
         EveryOtherRound,

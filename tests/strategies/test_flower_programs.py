@@ -128,6 +128,15 @@ def test_one_rule_has_one_result_whoever_drives_it(federation: Federation) -> No
     assert driven.fitness == whole.fitness
 
 
+def test_a_start_that_counts_its_rounds_anew_is_scored_round_by_round(federation: Federation) -> None:
+    """Each round's record is of the model after it: that of the trial that ends there."""
+    whole = trial("TwoPhases", federation)
+    begun = trial("TwoPhases", federation, num_rounds=3)
+    assert list(begun.round_loss) == list(whole.round_loss)[:3]
+    assert len({*whole.round_loss}) == NUM_ROUNDS
+    assert whole.skipped_rounds == {}
+
+
 def test_a_vector_beside_the_model_is_refused_whatever_it_is_called(federation: Federation) -> None:
     """No client of a Flower strategy reads it, so it must not go by the name that client algorithms know."""
     refused = ended(settings_of("SendsAlong"), federation)

@@ -212,7 +212,7 @@ def test_refusals_are_alike_and_tell_no_number() -> None:
 
 
 def test_asking_for_parts_does_not_count_the_rows_of_a_small_client() -> None:
-    """A part that a client has not rows enough for would tell how many it has, asked for with one row more each time."""
+    """A part that a client lacks rows for would tell how many it has, asked for with one row more each time."""
     grid = LocalGrid(clients(GUARDED), CLIENT_QUERIES)
     told = dict.fromkeys((ONE, TWO, FIVE), "")
     for num_rows in range(1, 9):

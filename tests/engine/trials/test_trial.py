@@ -27,6 +27,7 @@ from fedscout.engine.grid.local_grid import LocalGrid
 from fedscout.engine.messages.message_contents import client_of, flat_record
 from fedscout.engine.trials.cheap_collections import cheap_collections
 from fedscout.engine.trials.global_random import UNSEEDED
+from fedscout.engine.trials.own_start import trained_rounds
 from fedscout.engine.trials.trial import run_trial
 from fedscout.engine.trials.trial_record import Trial
 from fedscout.engine.trials.trial_settings import TrialSettings
@@ -264,6 +265,54 @@ def test_however_it_tells_its_rounds_they_are_the_same(host: ClientHost, told: t
 def test_a_start_that_ends_early_keeps_its_model(host: ClientHost) -> None:
     driven, early = (result_of(spec_of(Choice(kind)), host) for kind in (FedAvg, telling(trainings=2)))
     assert list(early.round_loss) == [driven.round_loss[i] for i in (0, 1, 1)]
+
+
+class Resting(Silent):
+    """Sends nobody anything in its second round."""
+
+    def configure_train(self, server_round: int, *args: Any) -> Iterable[Message]:
+        return [] if server_round == 2 else super().configure_train(server_round, *args)
+
+
+def test_a_round_that_leaves_the_model_as_it_was_is_listed_whoever_drives(host: ClientHost) -> None:
+    resting = type("Resting", (Resting,), {"start": FedAvg.start})
+    driven, own = (result_of(spec_of(Choice(kind), num_rounds=4), host) for kind in (resting, Resting))
+    assert list(own.round_loss) == list(driven.round_loss)
+    assert own.round_loss[0] == own.round_loss[1] != own.round_loss[2]
+    assert [*own.skipped_rounds] == [*driven.skipped_rounds] == ["2"]
+
+
+@pytest.mark.parametrize("kind", [FedAvg, Whole, Silent])
+def test_a_trial_that_lost_most_of_its_rounds_fails_whoever_drives(kind: type[FedAvg]) -> None:
+    federation = replace(uneven_federation(sizes=(12,) * 7), dropout=dict.fromkeys(range(7), 0.9))
+    pattern = [False, True, True, True]
+    seed = next(
+        s
+        for s in range(1000)
+        if [all(misses(federation.dropout, s, r, client) for client in range(7)) for r in range(1, 5)] == pattern
+    )
+    result = result_of(spec_of(Choice(kind), seed=seed, num_rounds=4), ClientHost(federation, QUERIES))
+    assert (result.status, result.fitness) == ("failed", 0.0)
+    assert str(result.error).startswith("3 of 4 rounds were lost, round 2: ")
+    assert "AbsentError" in str(result.error)
+    assert [*result.skipped_rounds] == ["2", "3", "4"]
+
+
+@pytest.mark.parametrize(
+    ("told", "expected"),
+    [
+        ([1, 2, 3], [1, 2, 3]),
+        ([1, 3, 4], [1, 3, 4]),  # round 2 rested
+        ([1, 2, 1, 2], [1, 2, 3, 4]),  # two phases
+        ([1, 1, 1], [1, 2, 3]),  # phases of one round
+        ([0, 1, 2], [1, 2, 3]),
+        ([None, None], [1, 2]),
+        ([50, 60], [1, 2]),  # numbers of something else
+        ([1, 1, 2, 2, 3, 3, 4], []),  # several a round
+    ],
+)
+def test_the_rounds_of_trainings_are_counted_on(told: list[int | None], expected: list[int]) -> None:
+    assert trained_rounds(told, 6) == expected
 
 
 @pytest.mark.parametrize(
