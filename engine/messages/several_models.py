@@ -62,6 +62,19 @@ def models_of(arrays: ArrayRecord, layout: ParameterLayout, num_clients: int) ->
     return [(vector, np.flatnonzero(group == index).tolist()) for index, vector in enumerate(vectors)]
 
 
+def unmoved(
+    before: Sequence[tuple[FloatArray, Sequence[int]]], after: Sequence[tuple[FloatArray, Sequence[int]]]
+) -> list[Sequence[int]]:
+    """Return the clients of each model that is as before.
+
+    Args:
+        before: As of `models_of`.
+        after: Likewise, of the same clients.
+    """
+    model_of = {client: vector for vector, clients in before for client in clients}
+    return [clients for vector, clients in after if clients and np.array_equal(vector, model_of[clients[0]])]
+
+
 def clients_text(clients: Sequence[int]) -> str:
     """Return clients, ascending, for people: `"0-3, 7"`."""
     runs: list[list[int]] = []

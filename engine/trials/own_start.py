@@ -129,7 +129,7 @@ def trained_rounds(told: Sequence[int | None], num_rounds: int) -> list[int]:
     rounds: list[int] = []
     before = last = 0
     for number in told:
-        if number is None or not 0 < number + before - last:
+        if number is None or not number + before - last > 0:
             before = last
         last = before + max(1, number or 1)
         rounds.append(last)

@@ -28,7 +28,7 @@ from fedscout.engine.grid.evaluation import Evaluation
 from fedscout.engine.grid.host_grid import HostGrid
 from fedscout.engine.messages.message_contents import client_of, metrics_of
 from fedscout.engine.messages.message_keys import NUM_EXAMPLES_KEY, ROUND_KEY
-from fedscout.engine.messages.several_models import clients_text
+from fedscout.engine.messages.several_models import clients_text, holds_several, unmoved
 from fedscout.engine.messages.task_identity import claim_task_identity
 from fedscout.engine.messages.view_array import view_record
 from fedscout.engine.trials.cheap_collections import cheap_collections
@@ -158,8 +158,11 @@ class _Rounds:
         if aggregated is None:
             self._skip(server_round, len(messages), failures)
         else:
+            before = self._models() if failures and holds_several([*aggregated]) else []
             state.take_model(aggregated, server_round)
-            self._models()  # refuses one that is not ours
+            models = self._models()  # refuses one that is not ours
+            if before:
+                self._skip_partly(server_round, failures, unmoved(before, models))
         state.unscored = (server_round, train_loss)
         clock.lap("aggregate")
         if self._settings.session.needs.sees_evaluation:
@@ -189,6 +192,19 @@ class _Rounds:
         reason = f"{name} gave no model from {num_messages} clients, {len(failures)} of them failed"
         self._state.skipped[server_round] = f"{reason}: {next(iter(failures.values()))}" if failures else reason
         self._refuse_lost_rounds()
+
+    def _skip_partly(self, server_round: int, failures: Mapping[str, str], groups: Sequence[Sequence[int]]) -> None:
+        """Note those groups of clients that keep the model before the round, if some of them failed."""
+        reason_of = {int(place.partition(":")[2]): reason for place, reason in failures.items()}
+        reasons = []
+        for clients in groups:
+            if failed := [client for client in clients if client in reason_of]:
+                reasons.append(f"{clients_text(clients)}, {len(failed)} of them failed: {reason_of[failed[0]]}")
+                for client in clients:
+                    self._state.unmoved[client] = self._state.unmoved.get(client, 0) + 1
+        if reasons:
+            name = type(self._state.strategy).__name__
+            self._state.partly_skipped[server_round] = f"{name} gave no model to the clients {'; '.join(reasons)}"
 
     def _refuse_lost_rounds(self) -> None:
         """Go on unless too many rounds kept the model before them.
@@ -286,7 +302,7 @@ class _Rounds:
             bytes_down=state.bytes_a_round("down"),
             bytes_up=state.bytes_a_round("up"),
             dropped_clients=state.dropped,
-            skipped_rounds={str(server_round): reason for server_round, reason in state.skipped.items()},
+            skipped_rounds={str(r): reason for r, reason in sorted({**state.skipped, **state.partly_skipped}.items())},
             notes=tuple(self._notes([self._seen(clients) for _, clients in models])),
             seconds=state.seconds,
         )
@@ -315,6 +331,11 @@ class _Rounds:
             yield f"it trains {first} of {self._grid.facts.num_seen} clients in its first round, not {asked}"
         if len(groups) > 1:
             yield f"it has {len(groups)} models, of the clients {'; '.join(map(clients_text, groups))}"
+        unmoved_most = [
+            client for client, count in self._state.unmoved.items() if 2 * count > self._settings.num_rounds
+        ]
+        if unmoved_most:
+            yield f"the clients {clients_text(sorted(unmoved_most))} got no model in most rounds (skipped_rounds)"
         num_models = len({*range(1, self._state.server_round + 1)} - self._state.skipped.keys())
         yield from self._settings.strategy.notes_after(cohort_of(self._settings, self._grid), num_models)
 

@@ -37,6 +37,8 @@ class TrialState:
         last_evaluation: Scores after the last round.
         dropped: Reasons of clients that failed in training, by `round:client`.
         skipped: Why the strategy gave no model, by round.
+        partly_skipped: Of several models, why it gave none to some clients, by round.
+        unmoved: By client, in how many rounds that was so.
         seconds: Spent so far, by phase.
         sent_bytes: Of the train messages of all finished rounds, `down` and `up`.
         unscored: Round and training loss of a model that the next train messages will have scored.
@@ -52,6 +54,8 @@ class TrialState:
     last_evaluation: Evaluation | None = None
     dropped: dict[str, str] = field(default_factory=dict)
     skipped: dict[int, str] = field(default_factory=dict)
+    partly_skipped: dict[int, str] = field(default_factory=dict)
+    unmoved: dict[int, int] = field(default_factory=dict)
     seconds: dict[str, float] = field(default_factory=dict)
     sent_bytes: dict[str, int] = field(default_factory=dict)
     unscored: tuple[int, float] | None = None

@@ -147,9 +147,9 @@ class CustomSpec(StrategySpec):
         )
 
     def client_algorithm(self) -> ClientAlgorithm | None:
-        """Return what a specification declares; of a Flower strategy FedProx's client, if a message asks for it."""
+        """Return what a specification declares; where nothing is, FedProx's client, if a message asks for it."""
         own = self._specification()
-        return ProximalTerm() if own is None else own.client_algorithm()
+        return (None if own is None else own.client_algorithm()) or ProximalTerm()
 
     def code(self) -> Mapping[str, str]:
         """Return the SHA-256 of each file of the class's module and of the user's own modules that it imports."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import re
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -21,6 +22,7 @@ from fedscout.detectors.detection.client_queries import CLIENT_QUERIES
 from fedscout.engine.client.client_host import ClientHost
 from fedscout.engine.contracts.local_training_config import LocalTraining
 from fedscout.engine.contracts.trial_strategy import Cohort, EngineNeeds
+from fedscout.engine.data.availability import misses
 from fedscout.engine.data.client_data import Partition
 from fedscout.engine.data.federation import Federation
 from fedscout.engine.data.release import Privacy, Release
@@ -477,6 +479,27 @@ def test_a_community_that_is_too_small_for_its_strategy_fails_the_trial() -> Non
     assert failed(planted_labels(), krum, num_sampled=ALL).startswith(
         "the community of the clients 0, 2, 5 is too small: num_malicious_nodes of krum must be"
     )
+
+
+def test_a_community_that_gets_no_model_is_told_of() -> None:
+    """One or two of its three clients miss all rounds but the second, and Bulyan needs three."""
+    inside = spec(inside={"kind": "bulyan", "num_malicious_nodes": 0}, num_communities=2)
+    federation = planted_labels()
+    reached = result_of(asked(federation), inside, num_sampled=ALL, num_rounds=4)
+    assert (reached.skipped_rounds, len(reached.notes)) == ({}, 1)
+    dropout = dict.fromkeys(OWN_LABELS[0][1:], 0.5)
+    pattern = [True, False, True, True]
+    seed = next(
+        s for s in range(9000) if [any(misses(dropout, s, r, c) for c in dropout) for r in range(1, 5)] == pattern
+    )
+    host = asked(replace(federation, dropout=dropout))
+    trial = result_of(host, inside, num_sampled=ALL, num_rounds=4, seed=seed)
+    assert (trial.status, [*trial.skipped_rounds]) == ("completed", ["1", "3", "4"])
+    assert re.match(
+        r"LabelCommunities gave no model to the clients 0, 2, 5, [12] of them failed: AbsentError",
+        trial.skipped_rounds["3"],
+    )
+    assert trial.notes[1:] == ("the clients 0, 2, 5 got no model in most rounds (skipped_rounds)",)
 
 
 # -- the specification -----------------------------------------------------------------------------------------------

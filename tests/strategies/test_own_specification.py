@@ -5,23 +5,28 @@ from __future__ import annotations
 from pathlib import Path
 
 import numpy as np
+import numpy.typing as npt
 import pytest
 
+from fedscout.engine.client.client_host import ClientHost
 from fedscout.engine.contracts.trial_strategy import Cohort
 from fedscout.engine.errors import StrategyError
-from fedscout.strategies import CustomSpec, RealRange, parse_strategy, space_of
+from fedscout.strategies import CustomSpec, FedProxSpec, RealRange, StrategySpec, parse_strategy, space_of
+from tests.engine.federations import QUERIES, uneven_federation
+from tests.strategies.by_hand import SIZES, result_of
 
 COHORT = Cohort(8, 5, 0.1, layers=frozenset({"Linear"}))
 SOURCE = """
 from typing import Annotated, ClassVar, Literal
 
+from flwr.serverapp.strategy import FedProx
 from pydantic import Field
 
 from fedscout.strategies import IntegerRange, RealRange, Searched, StrategySpec
 from fedscout.strategies.methods.averaging import MeanSpec
 from fedscout.strategies.methods.personal.fedbn import OwnBatchNorm, without_batch_norm
 from fedscout.strategies.methods.servers.robust import KrumSpec
-from fedscout.strategies.methods.proximal_term import ProximalTerm
+from fedscout.strategies.specification import node_counts
 
 
 class Own(MeanSpec):
@@ -41,6 +46,14 @@ class WithBatchNorm(Own):
     @classmethod
     def unavailable(cls, cohort):
         return without_batch_norm("own", cohort)
+
+
+class Near(MeanSpec):
+    kind: Literal["near"] = "near"
+    mu: float = 5.0
+
+    def _construct(self, cohort):
+        return FedProx(proximal_mu=self.mu, **node_counts(cohort))
 
 
 class Unfinished(StrategySpec):
@@ -65,6 +78,20 @@ def test_it_says_its_needs_and_its_clients_itself() -> None:
     assert spec.needs().replies == "merged"
     assert type(spec.client_algorithm()).__name__ == "OwnBatchNorm"
     assert spec.faults(COHORT) == []
+
+
+def test_flower_s_fedprox_means_the_same_in_a_specification() -> None:
+    """What its clients do stands in no line of the specification: the message asks them for it."""
+    host = ClientHost(uneven_federation(sizes=SIZES), QUERIES)
+
+    def model(spec: StrategySpec) -> npt.NDArray[np.float32]:
+        vector = result_of(host, spec, keep_model=True).vector
+        assert vector is not None
+        return vector
+
+    for mu in (0.0, 5.0):
+        np.testing.assert_array_equal(model(own("Near", mu=mu)), model(FedProxSpec(proximal_mu=mu)))
+    assert np.abs(model(own("Near")) - model(own("Near", mu=0.0))).max() > 1e-2
 
 
 def test_its_ranges_are_searched_and_others_come_in_their_place() -> None:
