@@ -143,7 +143,7 @@ def _sent(rounds: Sequence[int], scores: Mapping[int, Evaluation]) -> dict[int, 
         rounds: Of the trainings.
         scores: Of the models that they sent, by their number from 1.
     """
-    known = {}
+    known: dict[int, Evaluation] = {}
     for number, (first, stop) in enumerate(pairwise([0, *rounds]), start=1):
         if number in scores:
             known |= dict.fromkeys(range(first, stop), scores[number])

@@ -144,7 +144,7 @@ class TrialLog:
     def append(self, record: Trial) -> Path:
         """Write one finished trial; all of its file appears at once.
 
-        A file that an earlier version of the program left for another trial of the same number is set aside.
+        A file of another trial of the same number, as of before the user's code changed, is set aside.
 
         Raises:
             EngineError: If it can't be written, as when the disk is full.
@@ -158,7 +158,7 @@ class TrialLog:
             raise EngineError(not_written(path, error)) from error
         for other in self.folder.glob(f"{record.trial:05d}-*.parquet"):
             if other != path:
-                self._set_aside(other, f"ValueError: another trial has its number {record.trial}")
+                self._set_aside(other, "what it ran on has changed", f"is no longer trial {record.trial}")
         return path
 
     def read(self, config_hash: str | None = None) -> list[Trial]:
@@ -183,7 +183,7 @@ class TrialLog:
                 self._set_aside(path, _reason(error))
         return sorted(records, key=lambda record: record.trial)
 
-    def _set_aside(self, path: Path, reason: str) -> None:
+    def _set_aside(self, path: Path, reason: str, fault: str = "can't be used") -> None:
         target = self._quarantine / path.name
         number = 1
         while os.path.lexists(target):
@@ -193,5 +193,5 @@ class TrialLog:
             self._quarantine.mkdir(parents=True, exist_ok=True)
             path.rename(target)
         except OSError as error:
-            raise EngineError(f"{path} can't be used ({reason}), and {not_written(target, error)}") from error
-        logger.warning("%s can't be used and was moved to %s (%s)", path, target, reason)
+            raise EngineError(f"{path} {fault} ({reason}), and {not_written(target, error)}") from error
+        logger.warning("%s %s and was moved to %s (%s)", path, fault, target, reason)

@@ -263,6 +263,21 @@ def test_an_edited_value_is_found_and_the_trial_set_aside(tmp_path: Path, caplog
     assert f"{edited} can't be used and was moved to" in caplog.text
 
 
+def test_a_trial_that_was_run_again_takes_the_place_of_the_earlier_one(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """As after an edit of the user's code, which gives the trial another key; nothing is wrong with the file."""
+    log = log_in(tmp_path)
+    earlier = log.append(RECORD)
+    again = replace(RECORD, key="b" * 64)
+    log.append(again)
+    assert log.read() == [again]
+    aside = tmp_path / "quarantine" / earlier.name
+    assert aside.exists()
+    moved = f"{earlier} is no longer trial {RECORD.trial} and was moved to {aside} (what it ran on has changed)"
+    assert caplog.messages == [moved]
+
+
 def test_a_file_that_another_program_wrote_again_is_set_aside(tmp_path: Path) -> None:
     log = log_in(tmp_path)
     path = log.append(RECORD)
