@@ -24,7 +24,7 @@ class Cohort:
         client_momentum: Its momentum.
         layers: Classes of the model's layers that hold parameters; None where they are not known.
         num_rounds: Rounds of a full training; None where it is not known.
-        server_rows: Rows that the server holds; None where they are a share of rows that are not read yet.
+        server_rows: Rows that the server holds; None where there are some, of data that are not read yet.
         server_labels: Whether it has their labels.
     """
 

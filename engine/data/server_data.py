@@ -9,7 +9,7 @@ from fedscout.engine.arrays import FloatArray, IntArray
 
 @dataclass(frozen=True)
 class ServerData:
-    """Rows of the server, on the scale of the clients' rows and never corrupted.
+    """Rows of the server, scaled as the clients' rows are, or by themselves if of another data set; never corrupted.
 
     Attributes:
         features: float32, shape `(num_rows, *feature_shape)`, at least one row.

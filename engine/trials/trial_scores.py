@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
+import numpy as np
 from flwr.app import ArrayRecord
 
 from fedscout.engine.errors import TrialError
@@ -56,6 +58,18 @@ class TrialScores:
             server_round, train_loss = self._state.unscored
             self._state.unscored = None  # asked once, also if that fails
             self.keep(self.of(server_round), server_round, train_loss)
+
+    def notes(self) -> Iterator[str]:
+        """Yield that a finite model gave outputs that are no numbers, which fails no trial and looks like a score."""
+        losses, facts = np.array(self._state.rounds.get("round_loss", ())), self._grid.facts
+        rounds = 1 + np.flatnonzero(np.isnan(losses))
+        if facts.holds_rows and len(rounds):
+            normalised = any("BatchNorm" in layer for layer in facts.layout.layers)
+            why = "; a server's step beyond its clients can make variances of batch normalisation negative"
+            yield (
+                f"its outputs were no numbers in {len(rounds)} of {len(losses)} rounds, first in round {rounds[0]}, "
+                f"whose accuracies say nothing{why if normalised else ''}"
+            )
 
     def of(self, server_round: int) -> Evaluation:
         """Return the scores of the model as it is."""

@@ -33,6 +33,10 @@ def engine(
     repeats: Annotated[int, typer.Option(min=1, help="Turns: ours and peers, again and again.")] = 1,
     peer_seconds: Annotated[float, typer.Option(min=1.0, help="After which a peer is given up.")] = 600.0,
     memory: Annotated[bool, typer.Option("--memory", help="Sample our memory, which takes a little time.")] = False,
+    strategies: Annotated[
+        str | None,
+        typer.Option(help="In one process, each beside FedAvg, so many turns: kinds such as fedbn,ditto, or all."),
+    ] = None,
     as_json: AsJson = False,
 ) -> None:
     """Time a round: train, aggregate and evaluate through the Grid."""
@@ -47,6 +51,13 @@ def engine(
     from fedscout.experiments.benchmarks.peers.work import Task
     from fedscout.strategies import parse_strategy
 
+    if strategies is not None:
+        from fedscout.experiments.benchmarks.engine.strategy_cost import asked_strategies, cost_lines, strategy_costs
+
+        task = Task(work, clients, samples, rounds, workers=1)
+        costs = strategy_costs(task, asked_strategies(_listed("strategies", strategies)), repeats, note=tell)
+        _show(as_json, {"costs": [cost.model_dump(mode="json") for cost in costs]}, cost_lines(task, costs))
+        return
     cohort = Cohort(clients, clients, TRAINING.learning_rate)
     specs = [parse_strategy(text, cohort) for text in strategy or ["fedavg"]]
     config = EngineConfig(grid="local" if local else "ray", num_hosts=hosts)

@@ -113,8 +113,10 @@ class StudyConfig(BaseModel):
         without = {"folder", "max_file_bytes", "max_file_rows"}
         if not self.federation.unseen_clients:  # as in studies from before there was the key, which stay the same
             without.add("unseen_clients")
-        if self.federation.server_rows is None:
-            without |= {"server_rows", "server_labels"}
+        if self.federation.server_dataset is None:
+            without.add("server_dataset")
+            if self.federation.server_rows is None:
+                without |= {"server_rows", "server_labels"}
         if self.federation.group_column is None:
             without.add("group_column")
         places = {*NO_PART_OF_THE_IDENTITY}

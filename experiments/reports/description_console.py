@@ -69,7 +69,8 @@ def _lines(description: Description) -> Iterable[tuple[str, str]]:
     )
     if num_server_rows := description.facts.get("num_server_rows", 0):
         labelled = "labelled" if description.facts["server_labels"] else "without labels"
-        yield "server", f"{num_server_rows} further rows, {labelled}, which no client holds"
+        whence = f" of {description.facts['server_dataset']}" if "server_dataset" in description.facts else ""
+        yield "server", f"{num_server_rows} further rows{whence}, {labelled}, which no client holds"
     yield "classes", f"{found.num_classes}"
     rows = found.client_rows
     yield (

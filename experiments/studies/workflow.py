@@ -301,6 +301,7 @@ def run_workflow(
 def cohort_of(config: StudyConfig, num_clients: int) -> Cohort:
     """Return the facts on which strategies depend, of so many clients that take part."""
     training, server_rows = config.training, config.federation.server_rows
+    another = config.federation.server_dataset is not None
     return Cohort(
         num_clients,
         training.num_sampled(num_clients),
@@ -308,7 +309,7 @@ def cohort_of(config: StudyConfig, num_clients: int) -> Cohort:
         training.optimizer,
         training.momentum,
         num_rounds=training.num_rounds,
-        server_rows=None if isinstance(server_rows, float) else server_rows or 0,
+        server_rows=None if isinstance(server_rows, float) or (another and not server_rows) else server_rows or 0,
         server_labels=config.federation.server_labels,
     )
 

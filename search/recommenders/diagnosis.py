@@ -69,6 +69,7 @@ class Diagnosis(BaseModel, frozen=True, extra="forbid", allow_inf_nan=False):
         feature_skew: Clients see different inputs.
         outlier: A client's model is far from the others'.
         clients_of_other_inputs: Whose mean inputs are far from another's, whatever their labels; as published.
+        clients_of_other_updates: Of the calibrated outliers, those whose models alone stand out, and not their labels.
         outlier_z_score: Largest modified z-score of the models' distances; None if it can't be formed.
         metrics: Further measurements of the whole federation.
     """
@@ -81,6 +82,7 @@ class Diagnosis(BaseModel, frozen=True, extra="forbid", allow_inf_nan=False):
     feature_skew: Aspect
     outlier: Aspect
     clients_of_other_inputs: tuple[int, ...] = ()
+    clients_of_other_updates: tuple[int, ...] = ()
     outlier_z_score: float | None
     metrics: dict[str, float]
 
@@ -110,6 +112,7 @@ def diagnose(report: HeterogeneityReport, feature_names: Sequence[str] = ()) -> 
         ),
         outlier=_aspect(report, report.outliers, stands_out),
         clients_of_other_inputs=report.feature_skew.flagged_clients,
+        clients_of_other_updates=_by_model_alone(tested),
         outlier_z_score=score,
         metrics={name: value for name, value in values.items() if isinstance(value, int | float)},
     )
@@ -147,6 +150,13 @@ def _named(found: Finding | CalibratedFinding, feature_names: Sequence[str]) -> 
     largest = sorted(shifts, key=lambda shift: -abs(shift.shift))
     names = [feature_names[shift.feature] for shift in largest if shift.feature < len(feature_names)]
     return tuple(dict.fromkeys(names))[:FEATURES_NAMED]
+
+
+def _by_model_alone(tested: CalibratedFinding | None) -> tuple[int, ...]:
+    if tested is None:
+        return ()
+    evidence = tested.clients
+    return tuple(client for client in tested.flagged_clients if evidence[client].source == "models")
 
 
 def _largest_z_score(distances: Sequence[float]) -> float | None:

@@ -5,7 +5,8 @@ In order, each configuration once, FedAvg left out as it is trained anyway:
 1. the rules' answer;
 2. what further rules propose that apply, too;
 3. where clients are suspected, the robust strategies that leave out as many as are suspected in a round;
-4. what has the best chance where nothing in particular is known: FedAdam and FedAvgM at the rules' parameters;
+4. what has the best chance where nothing in particular is known: FedAdam, FedRep if the space has it and clients' own
+   data judge, as concepts that conflict may be there unseen, and FedAvgM, at the rules' parameters;
 5. the advice of the published table.
 
 A quarter of the generation, at least one configuration, is left to exploration: uniformly from the space, but robust
@@ -21,7 +22,7 @@ from collections.abc import Iterator, Sequence
 
 from fedscout.engine.seeds import stream
 from fedscout.search.recommenders.recommendation import Alternative, Recommendation, Situation
-from fedscout.search.recommenders.rules import ADAPTIVE, MOMENTUM, RULES, cut_of, suspected_in_a_round
+from fedscout.search.recommenders.rules import ADAPTIVE, MOMENTUM, OWN_HEAD, RULES, cut_of, suspected_in_a_round
 from fedscout.strategies import (
     BulyanSpec,
     CenteredClippingSpec,
@@ -91,7 +92,8 @@ def _founded(situation: Situation, recommendation: Recommendation) -> Iterator[A
         trimmed = FedTrimmedAvgSpec(beta=cut_of(suspects, situation))
         proposals += [(spec, because, spec.paper) for spec in (trimmed, *robust)]
     often = "It often gains where steps are small or clients differ."
-    proposals += [(spec, often, spec.paper) for spec in (ADAPTIVE, MOMENTUM)]
+    usual = (ADAPTIVE, OWN_HEAD, MOMENTUM) if situation.view == "own" else (ADAPTIVE, MOMENTUM)
+    proposals += [(spec, often, spec.paper) for spec in usual]
     proposals += [(each.spec, each.because, each.source) for each in recommendation.alternatives]
     for spec, because, source in proposals:
         if (nearest := space.nearest(spec)) is not None:

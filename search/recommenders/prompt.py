@@ -1,8 +1,9 @@
 """What a language model is told: the task, the federation, the strategies, examples; and the diagnosis as data.
 
-The system's message holds what is fixed for a federation; schema and examples are made from its search space. Examples
-are the rules' recommendations, read back by what reads a model's answers: they change with strategies, ranges and
-rules, and an example that is no valid answer can't be made.
+The system's message holds what is fixed for a federation; schema, examples and what was measured of strategies
+(`measured.py`) are made from its search space, so nothing is said of one that can't be chosen. Examples are the rules'
+recommendations, read back by what reads a model's answers: they change with strategies, ranges and rules, and an
+example that is no valid answer can't be made.
 
 The user's message is one JSON value: the diagnosis, a person's description, the trials of a search. It may come from
 anywhere, so the system's message says that it is data, and the answer is validated whatever it says. Names that come
@@ -29,6 +30,7 @@ from fedscout.search.plain_text import one_line, redact
 from fedscout.search.recommender_config import PromptFormat
 from fedscout.search.recommenders.answers import answer_document, answer_schema, read_answer
 from fedscout.search.recommenders.diagnosis import Aspect, Diagnosis, Severity
+from fedscout.search.recommenders.measured import measured_lines
 from fedscout.search.recommenders.recommendation import Situation
 from fedscout.search.recommenders.rules import recommend_by_rules
 
@@ -49,6 +51,11 @@ You are searching for the best strategy in several trials. You are shown the tri
 accuracy, larger is better; 0 is a trial that failed) and those that are running. Propose the next one. Balance \
 exploration of other strategies and parameters with exploitation of what did well. Never repeat a configuration that \
 was tried or is running, nor plain FedAvg, which is measured besides."""
+
+_MEASURED = """\
+What was measured on small federations, mostly of handwritten digits, with small nets and parameters at their \
+defaults: percentage points of accuracy beyond plain FedAvg, each client by the model that it would use. A strategy \
+that is not named in a line made no clear difference there."""
 
 _FORM = """\
 Answer with one JSON object of the form below and nothing else: no prose before or after it, no code fence. Give every \
@@ -77,12 +84,14 @@ def system_message(situation: Situation, prompt_format: PromptFormat, searching:
     shown = [
         f"{json.dumps(example.shown)} -> {json.dumps(example.answer)}" for example in examples(situation, prompt_format)
     ]
+    measured = list(measured_lines(situation.space))
     parts = [
         _TASK,
         *([_SEARCH] if searching else []),
         f"The federation: {json.dumps(facts)}",
         f"{_FORM}\nIts JSON schema, with all strategies that can be chosen here:\n"
         f"{json.dumps(answer_schema(situation.space))}",
+        *(["\n".join([_MEASURED, *measured])] if measured else []),
         "Examples, a federation's diagnosis and a valid answer each:\n" + "\n".join(shown),
         _DATA,
     ]

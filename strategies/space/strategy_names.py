@@ -51,6 +51,11 @@ def strategy_class(kind: object) -> type[StrategySpec]:
 
 def _pair(kind: str) -> type[StrategySpec]:
     halves = kind.split(JOINT)
+    if own := [half for half in halves if ":" in half]:
+        raise StrategyError(
+            f"a pair must be of strategies of the table, got {shown(kind)}: {shown(own[0])} is a user's own, which "
+            "stands alone; its _construct may return any server rule (docs/client_algorithms.md)"
+        )
     if len(halves) != 2 or not {*halves} <= STRATEGIES.keys():
         raise StrategyError(
             f"a pair must be one server rule and one strategy's clients, got {shown(kind)}; allowed are server rules "

@@ -52,6 +52,12 @@ def test_projected_weights_are_the_nearest_ones(point: npt.NDArray[np.float64]) 
     assert (point[weights == 0] <= threshold[0] + 1e-9).all()
 
 
+@pytest.mark.parametrize("large", [1e9, 1e17, 1e300])
+def test_projected_weights_are_weights_however_long_the_step(large: float) -> None:
+    np.testing.assert_array_equal(on_simplex(np.array([-large, large, 0.5])), [0, 1, 0])
+    np.testing.assert_array_equal(on_simplex(np.array([large, large])), [0.5, 0.5])
+
+
 def test_weights_that_are_weights_stay() -> None:
     np.testing.assert_allclose(on_simplex(np.array([0.2, 0.0, 0.8])), [0.2, 0.0, 0.8], atol=1e-15)
 

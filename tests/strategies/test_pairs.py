@@ -225,6 +225,10 @@ def test_a_robust_rule_tells_of_its_proof_in_a_pair_too() -> None:
             "dp_fedavg must stand alone, got fedadam+dp_fedavg: it wraps a strategy, which",
         ),
         ("custom+fedlc", "custom must stand alone, got custom+fedlc: nothing is known of its halves"),
+        (
+            "fedadam+mine.py:Own",
+            "got 'fedadam+mine.py:Own': 'mine.py:Own' is a user's own, which stands alone; its _con",
+        ),
         ("fedadam+krum", "one server rule and one strategy's clients, got fedadam+krum: both are server rules"),
         ("fedprox+fedlc", "one server rule and one strategy's clients, got fedprox+fedlc: both bring their clients"),
         ("fedprox+fedadam", "a pair must name its server rule first, fedadam+fedprox, got fedprox+fedadam"),

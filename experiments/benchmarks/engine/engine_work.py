@@ -23,10 +23,10 @@ from fedscout.experiments.federations.models.model_table import dense, lenet
 TRAINING = LocalTraining(local_epochs=1, batch_size=BATCH_SIZE, learning_rate=LEARNING_RATE)
 
 
-def work_federation(name: WorkName, num_clients: int, num_samples: int) -> Federation:
-    """Return the federation of a piece of work, with so many rows a client."""
+def work_federation(name: WorkName, num_clients: int, num_samples: int, batch_norm: bool = False) -> Federation:
+    """Return the federation of a piece of work, with so many rows a client; the dense net may have batch norm."""
     shape = FEATURE_SHAPES[name]
-    settings = ModelSettings(hidden=HIDDEN if name == "dense" else None)
+    settings = ModelSettings(hidden=HIDDEN if name == "dense" else None, norm="batch" if batch_norm else None)
     build = dense if name == "dense" else lenet
     features = np.empty((num_clients, num_samples, *shape), np.float32)
     labels = np.empty((num_clients, num_samples), np.int64)

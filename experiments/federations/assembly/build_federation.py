@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -11,6 +12,7 @@ import numpy.typing as npt
 from fedscout.engine.data.client_split import SplitKind
 from fedscout.engine.data.federation import EmbeddingSource, Federation
 from fedscout.engine.data.release import Privacy, Release
+from fedscout.engine.data.server_data import ServerData
 from fedscout.engine.errors import ConfigurationError
 from fedscout.engine.model.parameter_layout import ModelFactory
 from fedscout.engine.seeds import stream
@@ -20,6 +22,7 @@ from fedscout.experiments.federations.assembly.unseen_clients import draw_unseen
 from fedscout.experiments.federations.datasets.dataset import Dataset
 from fedscout.experiments.federations.datasets.loaders.dataset_table import load_dataset
 from fedscout.experiments.federations.datasets.row_sample import sample_rows, without_small_clients
+from fedscout.experiments.federations.datasets.server_dataset import load_server_dataset, rows_of_another
 from fedscout.experiments.federations.datasets.server_rows import without_server_rows
 from fedscout.experiments.federations.environments.environment_table import ENVIRONMENTS
 from fedscout.experiments.federations.models.imported_model import is_import_path
@@ -55,9 +58,7 @@ def build_federation(
     dataset = dataset or load_dataset(federation)
     dataset = without_small_clients(dataset, federation.min_client_rows)
     dataset = sample_rows(dataset, federation.max_rows, stream(federation.seed, "rows"))
-    dataset, server = without_server_rows(
-        dataset, federation.server_rows, federation.server_labels, stream(federation.seed, "server-rows")
-    )
+    dataset, server = _with_server(dataset, federation)
     shape = dataset.features.shape[1:]
     request = ModelRequest(shape, dataset.num_classes, model, dataset.kind, dataset.vocabulary_size)
     factory = build_model(request)
@@ -103,6 +104,19 @@ def build_federation(
             "num_clients_below_min_release": int(np.count_nonzero(sizes < federation.min_release)),
         },
     )
+
+
+def _with_server(dataset: Dataset, federation: FederationConfig) -> tuple[Dataset, ServerData | None]:
+    """Return the clients' rows, with what is on record of the server's, and the server's."""
+    generator = stream(federation.seed, "server-rows")
+    asked, labelled, name = federation.server_rows, federation.server_labels, federation.server_dataset
+    if name is None:
+        return without_server_rows(dataset, asked, labelled, generator)
+    other = load_server_dataset(federation, name, load_dataset)
+    server = rows_of_another(dataset, other, asked, labelled, generator)
+    facts: dict[str, Any] = {"num_server_rows": server.num_rows, "server_labels": labelled}
+    facts |= {"server_dataset": other.name, "server_source": other.source}
+    return replace(dataset, facts={**dataset.facts, **facts}), server
 
 
 def _dependence(dataset: Dataset, split: SplitKind) -> dict[str, Any]:

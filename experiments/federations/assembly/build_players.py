@@ -67,7 +67,7 @@ def build_players(federation: FederationConfig, model: ModelConfig) -> Federatio
 
 def _refuse_rows(federation: FederationConfig) -> None:
     """Refuse settings about rows."""
-    rows = ("label", "client_column", "group_column", "split", "text_column", "folder", "server_rows")
+    rows = ("label", "client_column", "group_column", "split", "text_column", "folder", "server_rows", "server_dataset")
     given = [f"federation.{name}={getattr(federation, name)}" for name in rows if getattr(federation, name) is not None]
     if isinstance(federation.scenario, str):
         given.append(f"federation.scenario={federation.scenario}")

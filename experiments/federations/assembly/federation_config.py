@@ -146,6 +146,11 @@ class FederationConfig(DatasetRequest):
     server_rows: ServerRows = Field(
         default=None, description="rows that the server holds and no client ever does: how many, or a share of all"
     )
+    server_dataset: str | None = Field(
+        default=None,
+        description="another data set whose rows these are, all of them unless server_rows says how many; nothing "
+        "means the clients' own",
+    )
     server_labels: bool = Field(default=False, description="whether the server has the labels of its rows")
     seed: int = Field(default=0, ge=0, description="of partition and corruption")
     small_clients: SmallClients = Field(
@@ -187,10 +192,28 @@ class FederationConfig(DatasetRequest):
             )
         return physics
 
+    @field_validator("server_dataset")
+    @classmethod
+    def _another_data_set(cls, server_dataset: str | None, info: ValidationInfo) -> str | None:
+        if server_dataset is None:
+            return None
+        if server_dataset not in DATASETS and not is_own_data(server_dataset):
+            raise ValueError(
+                f"must be one of {', '.join(DATASETS)}, or a path of one's own data, or hf:owner/name, "
+                f"got {server_dataset!r}"
+            )
+        if server_dataset == info.data.get("dataset"):
+            raise ValueError(
+                f"must be another data set than federation.dataset={server_dataset}, or clients would hold its rows; "
+                "federation.server_rows takes some out of theirs"
+            )
+        return server_dataset
+
     @field_validator("server_labels")
     @classmethod
     def _labels_of_rows(cls, server_labels: bool, info: ValidationInfo) -> bool:
-        if server_labels and info.data.get("server_rows", 0) is None:
+        known = {"server_rows", "server_dataset"} <= info.data.keys()
+        if server_labels and known and info.data["server_rows"] is info.data["server_dataset"] is None:
             raise ValueError("must be false where the server holds no rows (federation.server_rows), got true")
         return server_labels
 

@@ -54,7 +54,7 @@ def without_server_rows(
             f"{most} of {dataset.num_rows} rows, got {num_rows}"
         )
     if dataset.groups is None:
-        drawn = _stratified(dataset.labels, num_rows, generator)
+        drawn = stratified(dataset.labels, num_rows, generator)
     else:
         drawn = _whole_groups(dataset, dataset.groups, num_rows, generator)
     is_server = np.zeros(dataset.num_rows, np.bool_)
@@ -65,8 +65,8 @@ def without_server_rows(
     return replace(clients, facts={**clients.facts, **facts}), server
 
 
-def _stratified(labels: IntArray, num_rows: int, generator: np.random.Generator) -> IntArray:
-    """Return drawn rows, of each class in proportion and never all; shape `(num_rows,)`."""
+def stratified(labels: IntArray, num_rows: int, generator: np.random.Generator) -> IntArray:
+    """Return drawn rows, of each class in proportion, the last of each class after all others; shape `(num_rows,)`."""
     order = generator.permutation(len(labels))
     order = order[np.argsort(labels[order], kind="stable")]
     counts = np.bincount(labels)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
@@ -39,7 +40,8 @@ class PersonalParameters(ClientAlgorithm):
     def finished(self, run: LocalRun, trained: Descent) -> Finished:
         """Return what goes up and what stays of models that were trained."""
         own = self._own(run)
-        shared = trained.vectors.where(~own, run.received)
+        shared = trained.vectors.clone()
+        shared[:, own] = run.received[own]
         return Finished(trained, shared, {OWN: trained.vectors[:, own]})
 
     def scored(self, clients: Clients) -> Tensor:
@@ -50,6 +52,15 @@ class PersonalParameters(ClientAlgorithm):
         return models
 
     def _own(self, clients: Clients) -> Tensor:
-        import torch
+        """Return the positions of the elements that stay."""
+        layout = clients.layout
+        return _positions(self, layout, tuple(slot.layer for slot in layout.slots))
 
-        return torch.from_numpy(self.at_home(clients.layout))
+
+@lru_cache(maxsize=8)
+def _positions(algorithm: PersonalParameters, layout: ParameterLayout, layers: tuple[str, ...]) -> Tensor:
+    """Return what is at home, found once for all clients; layouts that differ in their layers alone are equal."""
+    import torch
+
+    del layers
+    return torch.from_numpy(np.flatnonzero(algorithm.at_home(layout)))

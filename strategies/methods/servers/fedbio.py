@@ -25,6 +25,11 @@ Deviations:
 - The paper's upper variable is free, here p is on a simplex.
 - Gradients are of all training rows, with the model in training mode, as clients have it.
 
+η is in shares of all weight a round: where gradients are of length 1 or more, η = 1 moves half of it in a few rounds.
+With wrong labels at 4 of 10 clients, η = 1 and 0.1 gained 17 and 14 points on clean rows in 20 rounds. With labels by
+Dirichlet(0.1), 1 lost 40 points, as weight goes from client to client and their classes with it, and 0.1 none: so that
+is the default. Where each class is at one or two clients alone, 0.1 is too long as well.
+
 Equivalent: with η = 0, or τ = 0 and so u = 0, it is FedAvg.
 
 References:
@@ -134,6 +139,7 @@ class ValidationGradient:
 
 def on_simplex(point: Vector) -> Vector:
     """Return the nearest weights >= 0 that sum to 1 (Duchi et al. 2008, figure 1), shape as `point`."""
+    point = point - point.max()  # as near to the same weights, and no 1 is lost beside large numbers
     falling = -np.sort(-point)
     surplus = (np.cumsum(falling) - 1) / np.arange(1, len(point) + 1)
     nearest: Vector = np.maximum(point - surplus[np.flatnonzero(falling > surplus)[-1]], 0)
@@ -209,8 +215,8 @@ class FedBiOSpec(StrategySpec):
     weight_rate: Annotated[
         float,
         Field(ge=0, le=1000, description="η, the step of the clients' weights; 0 is FedAvg"),
-        Searched(RealRange(0.01, 10.0, log=True)),
-    ] = 1.0
+        Searched(RealRange(0.001, 1.0, log=True)),
+    ] = 0.1
     direction_rate: Annotated[
         float,
         Field(ge=0, le=10, description="τ, the step of u, below 2 over the largest curvature"),

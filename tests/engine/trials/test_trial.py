@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord
+from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MetricRecord
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Bulyan, FedAvg, FedMedian, Result
 
@@ -158,7 +158,7 @@ def test_a_rule_reaches_local_training(host: ClientHost) -> None:
 
 
 def test_batch_norm_trials_complete() -> None:
-    host = ClientHost(uneven_federation(normalised), QUERIES)
+    host = ClientHost(uneven_federation(normalised, (12, 20, 9, 11, 14, 10, 13)), QUERIES)
 
     result = result_of(spec_of(FEDAVG), host)
 
@@ -710,6 +710,28 @@ def test_a_strategy_that_samples_by_its_own_is_noted(host: ClientHost) -> None:
 
     result = result_of(spec_of(Choice(Blind), num_sampled=3), host)
     assert "it trains 7 of 7 clients in its first round, not 3" in result.notes
+
+
+def test_outputs_that_are_no_numbers_are_noted() -> None:
+    """Variances of batch normalisation below 0, as server momentum may make them: no failure, and no accuracy."""
+
+    class Overshooting(FedAvg):
+        def aggregate_train(self, server_round: int, replies: Iterable[Message]) -> Any:
+            record, metrics = super().aggregate_train(server_round, replies)
+            if server_round == 2:
+                layout = host.facts().layout
+                is_variance = layout.elements(lambda slot: slot.name.endswith("running_var"))
+                vector = np.where(is_variance, np.float32(-1), record["flat"].numpy())
+                record = ArrayRecord({"flat": Array(vector)})
+            return record, metrics
+
+    host = ClientHost(uneven_federation(normalised, (12, 20, 9, 11, 14, 10, 13)), QUERIES)
+    result = result_of(spec_of(Choice(Overshooting), num_rounds=2), host)
+    assert result.error is None
+    assert np.isnan(result.round_loss).tolist() == [False, True]
+    (note,) = [note for note in result.notes if "numbers" in note]
+    assert note.startswith("its outputs were no numbers in 1 of 2 rounds, first in round 2, whose accuracies say noth")
+    assert note.endswith("can make variances of batch normalisation negative")
 
 
 @pytest.mark.parametrize("seed", [None, 7])

@@ -256,6 +256,7 @@ OTHER_VALUES = {
     "federation.text.stride": "5",
     "federation.max_rows": "100",
     "federation.server_rows": "100",
+    "federation.server_dataset": "wine",
     "federation.scenario": "iid",
     "federation.partition.kind": "iid",
     "federation.partition.alpha": "0.7",

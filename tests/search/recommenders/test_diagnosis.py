@@ -56,7 +56,7 @@ def calibrated(
         p_value=p_value,
         detected=detected,
         flagged_clients=(1,) if detected else (),
-        clients={1: ClientEvidence.model_construct(features=features)},
+        clients={1: ClientEvidence.model_construct(source="labels", features=features)},
     )
 
 

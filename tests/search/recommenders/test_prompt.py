@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any, get_args
 
 import pytest
@@ -12,6 +14,7 @@ from fedscout.search.language_model.chat import ChatReply
 from fedscout.search.recommender_config import PromptFormat
 from fedscout.search.recommenders.answers import answer_schema, read_answer
 from fedscout.search.recommenders.diagnosis import Aspect, diagnose
+from fedscout.search.recommenders.measured import GAINS, WHERE, measured_lines
 from fedscout.search.recommenders.prompt import correction, examples, render, system_message, user_message
 from fedscout.search.recommenders.recommendation import Situation
 from tests.search.recommenders.reports import diagnosis_of, report_of
@@ -135,3 +138,40 @@ def test_a_search_shows_its_trials(situation: Situation) -> None:
     assert document["trials"] == further["trials"]
     assert "Never repeat" in system_message(situation, "B", searching=True).content
     assert "Never repeat" not in system_message(situation, "B").content
+
+
+# What was measured.
+
+
+def table_of_the_docs() -> dict[str, dict[str, float]]:
+    """Return the bold differences of the table in docs/strategies.md, by federation and strategy."""
+    text = (Path(__file__).resolve().parents[3] / "docs" / "strategies.md").read_text()
+    header, _, *lines = text[text.index("| strategy | dirichlet_0.1 |") :].split("\n\n")[0].splitlines()
+    federations = [cell.strip() for cell in header.split("|")[2:-2]]
+    found: dict[str, dict[str, float]] = {name: {} for name in federations}
+    for line in lines:
+        kind, *cells = (cell.strip() for cell in line.split("|")[1:-1])
+        for name, cell in zip(federations, cells, strict=False):
+            if bold := re.match(r"\*\*[\d.]+ \(([+-][\d.]+) ", cell):
+                found[name][kind] = float(bold[1])
+    return found
+
+
+def test_what_is_said_to_be_measured_is_the_table_of_the_docs() -> None:
+    table = table_of_the_docs()
+    assert table["attackers"].pop("feddyn") > 0  # no robustness, as the docs say
+    assert set(WHERE) == set(table)
+    assert {name: dict(gains) for name, gains in GAINS.items()} == table
+
+
+def test_nothing_is_said_of_strategies_that_can_not_be_chosen(situation_of: SituationOf) -> None:
+    named = ("fedavg", "fedbn", "scaffold", "moon")
+    lines = list(measured_lines(situation_of(kinds=named).space))
+    assert lines == [
+        "- labels strongly skewed: moon -1",
+        "- labels skewed: moon -3",
+        "- a single class at each client: scaffold -7",
+        "- features of other scales at each client: fedbn +20",
+    ]
+    assert "\n".join(lines) in system_message(situation_of(kinds=named), "B").content
+    assert "What was measured" not in system_message(situation_of(kinds=("fedavg",)), "B").content

@@ -23,6 +23,21 @@ MANY_ROWS = 2000.0
 
 CASES: dict[str, tuple[Diagnosis, dict[str, Any], str]] = {
     "no rows": (diagnosis_of(num_classes=0, median_rows=None, label_skew=None, feature_skew=None), {}, "fedavg"),
+    "features of their own": (
+        diagnosis_of(feature_skew="high", label_skew="high", outlier="high"),
+        {"kinds": ("fedavg", "fedadam", "fedbn", "fedrep", "rfa", "fedmedian")},
+        "fedbn",
+    ),
+    "poisoned updates": (
+        diagnosis_of(outlier="high", clients_of_other_updates=(2,)),
+        {"kinds": ("fedavg", "fedmedian", "fedrep", "rfa")},
+        "rfa",
+    ),
+    "concepts of their own": (
+        diagnosis_of(outlier="high"),
+        {"kinds": ("fedavg", "fedmedian", "fedrep", "rfa")},
+        "fedrep",
+    ),
     "wrong labels at a fifth": (
         diagnosis_of(outlier="high", num_clients=4, outliers=(2,)),
         {"num_clients": 4},
@@ -33,11 +48,6 @@ CASES: dict[str, tuple[Diagnosis, dict[str, Any], str]] = {
         diagnosis_of(outlier="high", feature_skew="high", num_clients=4, outliers=(2,), other_inputs=(2,)),
         {"num_clients": 4, "view": "clean"},
         "fedmedian",
-    ),
-    "features of their own": (
-        diagnosis_of(feature_skew="high", label_skew="high"),
-        {"kinds": ("fedavg", "fedadam", "fedbn", "fedrep")},
-        "fedbn",
     ),
     "labels of their own": (diagnosis_of(label_skew="high"), {"kinds": ("fedavg", "fedadam", "fedrep")}, "fedrep"),
     "few steps": (diagnosis_of(label_skew="high"), {}, "fedadam"),
@@ -62,6 +72,30 @@ def test_each_rule_decides_its_case_and_says_why(situation_of: SituationOf, name
     assert (ground.rule, ground.applied) == (name, True)
     assert ground.because.endswith(".")
     assert "arXiv" in ground.source
+
+
+@pytest.mark.parametrize(
+    ("labels", "features", "score", "kind"),
+    [
+        ("high", "none", 7.5, "rfa"),
+        ("low", "none", 7.5, "rfa"),
+        ("high", "none", 6.5, "fedrep"),
+        ("none", "none", 7.5, "fedadam"),
+        ("high", "high", 7.5, "fedrep"),
+        ("high", "none", None, "fedrep"),
+    ],
+)
+def test_under_label_skew_a_model_very_far_away_brings_the_geometric_median(
+    situation_of: SituationOf, labels: Any, features: Any, score: float | None, kind: str
+) -> None:
+    diagnosis = diagnosis_of(labels, features, outlier_z_score=score)
+    assert recommend_by_rules(situation_of(diagnosis, kinds=("fedavg", "fedadam", "fedrep", "rfa"))).spec.kind == kind
+
+
+@pytest.mark.parametrize("name", ["features of their own", "concepts of their own", "labels of their own"])
+def test_what_is_of_clients_own_is_not_proposed_where_clean_data_judge(situation_of: SituationOf, name: str) -> None:
+    diagnosis, fields, kind = CASES[name]
+    assert recommend_by_rules(situation_of(diagnosis, **fields, view="clean")).spec.kind != kind
 
 
 def test_every_rule_has_a_case() -> None:
