@@ -7,6 +7,7 @@ column a phase. Every strategy's parameters are columns beside, `param_<name>`.
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
 from datetime import UTC, datetime
@@ -221,7 +222,11 @@ class Trial:
 
     @classmethod
     def from_row(cls, row: Mapping[str, Any]) -> Trial:
-        """Read a row that `row` made."""
+        """Read a row that `row` made.
+
+        Raises:
+            Exception: Of whatever kind, if it is none.
+        """
         given: dict[str, Any] = {}
         for name, kind in _columns().items():
             value = row.get(name)
@@ -229,11 +234,17 @@ class Trial:
                 if value is None:
                     continue
                 value = json.loads(value)
+                if not isinstance(value, list if kind == tuple[str, ...] else dict):
+                    raise ValueError(f"its {name} are not what a trial has")
             given[name] = tuple(value) if isinstance(value, list) else value
         del given["num_rounds"]
         given["versions"] = {name: value for name, value in given["versions"].items() if name not in LOG_FORMAT}
         given["seconds"] = {"total": row["seconds"], **{phase: row[f"seconds_{phase}"] for phase in PHASES}}
-        return cls(**given)
+        trial = cls(**given)
+        fits = {"completed": math.isfinite(trial.fitness), "failed": trial.fitness == 0}
+        if not fits.get(trial.status):
+            raise ValueError(f"no trial ends with status {trial.status!r} and fitness {trial.fitness}")
+        return trial
 
 
 def log_schema(parameters: Mapping[str, ParameterType]) -> pa.Schema:

@@ -250,7 +250,7 @@ def _listed(option: str, text: str | None) -> list[Any] | None:
         return None
     try:
         items = yaml.safe_load(f"[{text}]")
-    except yaml.YAMLError:
+    except (yaml.YAMLError, RecursionError):
         items = []
     if not items or not all(isinstance(item, str | dict) and item for item in items):
         raise ConfigurationError(f"--{option} must be names with commas between them, got {text!r}")

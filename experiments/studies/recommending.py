@@ -12,7 +12,6 @@ model's place what a person wrote is not used; the recommendation says so.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -23,6 +22,7 @@ from pydantic import ValidationError
 from fedscout.detectors import HeterogeneityReport
 from fedscout.engine.errors import ConfigurationError, DataError, UnreachableModelError
 from fedscout.engine.fault_text import details
+from fedscout.engine.runtime.json_file import read_json_object
 from fedscout.experiments.config.config_keys import fault_text
 from fedscout.experiments.config.study_config import StudyConfig, check_searchable
 from fedscout.experiments.studies.study_language_model import check_answerer, language_model
@@ -128,13 +128,13 @@ def read_report(path: Path) -> HeterogeneityReport:
     """
     wanted = f"--report must be a report that `fedscout detect` or `fedscout run` wrote, got {path}"
     try:
-        if not path.is_file():  # a pipe would be waited for
-            raise DataError(f"{wanted}: there is no such file")
-        document = json.loads(path.read_text(encoding="utf-8"))
-        inner = document.get("report") if isinstance(document, dict) else None
+        document = read_json_object(path)
+        inner = document.get("report")
         report = HeterogeneityReport.model_validate(document if inner is None else inner)
     except ValidationError as error:
         raise DataError(f"{wanted}: {one_line(fault_text(details(error)[0]))}") from error
-    except (OSError, ValueError, RecursionError) as error:
+    except FileNotFoundError as error:
+        raise DataError(f"{wanted}: there is no such file") from error
+    except (OSError, ValueError) as error:
         raise DataError(f"{wanted}: {one_line(str(error))}") from error
     return report

@@ -12,9 +12,7 @@ OUT/result.json     what the study found; written last
 
 from __future__ import annotations
 
-import json
 import logging
-import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -23,6 +21,7 @@ from typing import Any
 from fedscout.engine.errors import EngineError, LogError, UserError
 from fedscout.engine.runtime.atomic_file import folder_made, json_text, not_written, remove_unfinished, write_atomically
 from fedscout.engine.runtime.folder_lock import LOCK, UNUSABLE, UnwritableFolderError, folder_lock
+from fedscout.engine.runtime.json_file import read_json_object
 from fedscout.experiments.config.study_config import StudyConfig
 from fedscout.experiments.federations.datasets.loaders.dataset_table import is_own_data
 from fedscout.experiments.studies.own_code import changed_files, federation_code, strategy_code
@@ -79,16 +78,13 @@ class RunFolder:
     def read_json(self, name: str) -> dict[str, Any] | None:
         """Return the content of one of the folder's JSON files; None if it is missing, or damaged: then say so."""
         path = self.path / name
-        if not os.path.lexists(path):
-            return None
         try:
-            if not path.is_file():  # a pipe would be waited for
-                raise ValueError("it is no file")
-            content = json.loads(path.read_text())
+            return read_json_object(path)
+        except FileNotFoundError:
+            return None
         except (OSError, ValueError) as error:
             logger.warning("%s can't be read and is taken for missing (%s)", path, error)
             return None
-        return content if isinstance(content, dict) else None
 
 
 def default_folder(config: StudyConfig) -> Path:
@@ -159,12 +155,12 @@ def _refuse_foreign(path: Path, config: StudyConfig) -> None:
 
 def stored_claim(path: Path) -> dict[str, Any] | None:
     """Return what `config.json` says; None if it is not there or damaged."""
-    file = path / "config.json"
     try:
-        content = json.loads(file.read_text()) if file.is_file() else None
+        claim = read_json_object(path / "config.json")
     except (OSError, ValueError):
         return None
-    return content if isinstance(content, dict) and "config_hash" in content else None
+    groups = (claim.get(name, {}) for name in ("config", "versions", "code"))
+    return claim if "config_hash" in claim and all(isinstance(group, dict) for group in groups) else None
 
 
 def _log_is_of(path: Path, config: StudyConfig) -> bool:

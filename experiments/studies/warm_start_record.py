@@ -41,14 +41,31 @@ def read_warm_start(config: StudyConfig, folder: RunFolder, data_digest: str, de
             f"search.warm_start must be left out where heterogeneity is not measured, got "
             f"{list(config.search.warm_start)}; it compares reports: `fedscout run` measures"
         )
+    kept = _kept(folder)
+    if kept is None:
+        return _comparing(config, folder, data_digest)
+
+    def compare(report: HeterogeneityReport, space: SearchSpace) -> WarmStart:
+        if kept.fits(space):
+            return kept
+        logger.warning("%s proposes what this study can't choose, and is made again", folder.path / NAME)
+        return _comparing(config, folder, data_digest)(report, space)
+
+    return compare
+
+
+def _kept(folder: RunFolder) -> WarmStart | None:
     stored = folder.read_json(NAME)
-    if stored is not None:
-        try:
-            kept = WarmStart.model_validate(stored)
-        except ValidationError:
-            logger.warning("%s is not of this version and is made again", folder.path / NAME)
-        else:
-            return lambda _report, _space: kept
+    if stored is None:
+        return None
+    try:
+        return WarmStart.model_validate(stored)
+    except ValidationError:
+        logger.warning("%s is not of this version and is made again", folder.path / NAME)
+        return None
+
+
+def _comparing(config: StudyConfig, folder: RunFolder, data_digest: str) -> Compare:
     studies, notes = read_earlier_studies(config.search.warm_start, folder.path)
     own = [study for study in studies if study.is_of(config.digest(), config.identity(), data_digest)]
     unused = [SimilarStudy(study=study.name, distance=None, note=SAME_FEDERATION) for study in own]

@@ -7,20 +7,62 @@ confirmed the fresh ones. Trials of fewer rounds than the study's are left out.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean
-from typing import Any
+from typing import Any, Literal, TypeVar
+
+from pydantic import BaseModel, ConfigDict, FiniteFloat, Json, PositiveInt, ValidationError
 
 from fedscout.engine.errors import ConfigurationError, StrategyError
+from fedscout.engine.fault_text import details, predicate
+from fedscout.engine.runtime.json_file import read_json_object
 from fedscout.engine.trials.trial_log import read_columns
 from fedscout.strategies import FedAvgSpec, StrategySpec, parse_strategy
 
-COLUMNS = ("trial", "phase", "strategy", "parameters", "seed", "status", "fitness", "num_rounds", "config_hash")
 PHASES = ("baseline", "search", "confirmation")
 FILES = ("config.json", "report.json")
+
+Checked = TypeVar("Checked", bound=BaseModel)
+
+
+class _Row(BaseModel):
+    """What is read of a trial: another may have written it."""
+
+    model_config = ConfigDict(frozen=True, strict=True, extra="ignore")
+
+    phase: str
+    strategy: str
+    parameters: Json[dict[str, Any]]
+    seed: int
+    status: Literal["completed", "failed"]
+    fitness: FiniteFloat
+    num_rounds: int
+
+
+class _Training(BaseModel):
+    """What is read of a study's training."""
+
+    num_rounds: PositiveInt = 1
+
+
+class _Settings(BaseModel):
+    """What is read of its configuration."""
+
+    federation: dict[str, Any] = {}
+    training: _Training = _Training()
+
+
+class _Claim(BaseModel):
+    """What is read of what a study's folder is bound to."""
+
+    config_hash: str
+    config: _Settings
+    data_digest: str | None = None
+
+
+COLUMNS = ("trial", *_Row.model_fields)
 
 
 @dataclass(frozen=True)
@@ -101,55 +143,63 @@ def _read(path: Path) -> tuple[EarlierStudy, Mapping[Path, str]]:
     Raises:
         ValueError: If it can't be used; says why.
     """
-    claim, report = (_json_object(path / name) for name in FILES)
-    if not {"config", "config_hash"} <= set(claim) or not isinstance(claim["config"], dict):
-        raise ValueError("its config.json is not that of a study")
-    rows, damaged = read_columns(path / "trials", COLUMNS, claim["config_hash"])
-    if not rows:
+    document, report = (_json_object(path / name) for name in FILES)
+    claim = _checked(_Claim, document, "its config.json is not that of a study")
+    read, damaged = read_columns(path / "trials", COLUMNS, claim.config_hash)
+    if not read:
         reason = next(iter(damaged.values()), "there are none")
         raise ValueError(f"its log must hold trials that can be read: {reason}")
-    num_rounds = int(claim["config"].get("training", {}).get("num_rounds", 1))
+    rows = [_checked(_Row, row, f"trial {row['trial']} of its log is none") for row in read]
     study = EarlierStudy(
         name=str(path),
-        config_hash=claim["config_hash"],
-        config=claim["config"],
-        data_digest=claim.get("data_digest"),
+        config_hash=claim.config_hash,
+        config=document["config"],
+        data_digest=claim.data_digest,
         report=report,
-        gains=_gains(rows, num_rounds),
+        gains=_gains(rows, claim.config.training.num_rounds),
     )
     return study, damaged
 
 
+def _checked(kind: type[Checked], document: Mapping[str, Any], otherwise: str) -> Checked:
+    """Return what is read of a document.
+
+    Raises:
+        ValueError: If it is not what it should be; begins with what is said otherwise.
+    """
+    try:
+        return kind.model_validate(document)
+    except ValidationError as error:
+        first = details(error)[0]
+        raise ValueError(f"{otherwise}: {'.'.join(map(str, first['loc']))}{predicate(first)}") from error
+
+
 def _json_object(path: Path) -> dict[str, Any]:
     try:
-        content = json.loads(path.read_text())
+        return read_json_object(path)
     except FileNotFoundError as error:
         why = ": it was searched without detection, or not to its end" if path.name == "report.json" else ""
         raise ValueError(f"it must hold {path.name}{why}") from error
     except (OSError, ValueError) as error:
         raise ValueError(f"its {path.name} must be readable JSON, got {type(error).__name__}: {error}") from error
-    if not isinstance(content, dict):
-        raise ValueError(f"its {path.name} must hold a JSON object")
-    return content
 
 
-def _gains(rows: Sequence[Mapping[str, Any]], num_rounds: int) -> tuple[tuple[StrategySpec, float], ...]:
+def _gains(rows: Sequence[_Row], num_rounds: int) -> tuple[tuple[StrategySpec, float], ...]:
     fitness: dict[str, dict[tuple[str, int], float]] = {}
     specs: dict[str, StrategySpec] = {}
     for row in rows:
-        whole = row["status"] == "failed" or row["num_rounds"] >= num_rounds
-        if row["phase"] not in PHASES or not whole:
+        whole = row.status == "failed" or row.num_rounds >= num_rounds
+        if row.phase not in PHASES or not whole:
             continue
-        parameters = json.loads(row["parameters"])
-        kind = "custom" if "path" in parameters else row["strategy"]
+        kind = "custom" if "path" in row.parameters else row.strategy
         try:
-            spec = parse_strategy({"kind": kind, **parameters})
+            spec = parse_strategy({**row.parameters, "kind": kind})
         except StrategyError:  # of another version, or of a strategy that there is no more
             continue
         key = spec.model_dump_json()
         specs[key] = spec
-        part = "confirmation" if row["phase"] == "confirmation" else "search"
-        fitness.setdefault(key, {})[part, row["seed"]] = row["fitness"]
+        part = "confirmation" if row.phase == "confirmation" else "search"
+        fitness.setdefault(key, {})[part, row.seed] = row.fitness
     baseline = fitness.pop(FedAvgSpec().model_dump_json(), {})
     gains = []
     for key, scores in fitness.items():

@@ -33,6 +33,7 @@ from typing import Any
 
 from pydantic import BaseModel
 
+from fedscout.engine.errors import StrategyError
 from fedscout.search.study.earlier_studies import EarlierStudy
 from fedscout.strategies import SearchSpace, StrategySpec, parse_strategy
 
@@ -127,6 +128,13 @@ class WarmStart(BaseModel, frozen=True):
         """Return the proposals as specifications."""
         return [parse_strategy(proposal.strategy) for proposal in self.proposals]
 
+    def fits(self, space: SearchSpace) -> bool:
+        """Whether all that it proposes can be chosen in a space; nothing that is not of the space is imported."""
+        try:
+            return all(space.contains(spec) for spec in self.specs())
+        except StrategyError:
+            return False
+
 
 def features_of(report: Document, training: Document) -> dict[str, float | None]:
     """Return a study's features; None where one is unknown.
@@ -139,9 +147,9 @@ def features_of(report: Document, training: Document) -> dict[str, float | None]
     def value(feature: Feature) -> float | None:
         try:
             found = feature.read(report, training)
-        except (KeyError, TypeError, ValueError):  # a report of another version, or a detector that did not measure
-            return None
-        return found if found is not None and math.isfinite(found) else None
+            return found if found is not None and math.isfinite(found) else None
+        except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError):
+            return None  # a report of another version, or a detector that did not measure
 
     return {name: value(feature) for name, feature in FEATURES.items()}
 

@@ -124,9 +124,10 @@ class SearchSpace:
     def contains(self, spec: StrategySpec) -> bool:
         """Return whether a specification could have been drawn, rounding apart."""
         member = self.members.get(spec.label)
+        if member is None:  # and if it is a user's own, it is not imported to be looked into
+            return False
         values = spec.search_values()
-        names = {*member.search_names(), *self.client_ranges} if member else set()
-        if member is None or set(values) != names or member.with_values(values) != spec:
+        if set(values) != {*member.search_names(), *self.client_ranges} or member.with_values(values) != spec:
             return False
         return all(self.parameters_of(spec.label, values)[name].contains(value) for name, value in values.items())
 

@@ -51,6 +51,8 @@ def _document(text: str) -> dict[str, Any]:
     except json.JSONDecodeError as error:
         where = f"line {error.lineno} column {error.colno}"
         raise StrategyError(f"a strategy must be valid JSON, got {shown(text)}: {error.msg} at {where}") from error
+    except RecursionError as error:
+        raise StrategyError(f"a strategy must be one JSON object, got {shown(text)}, nested too deeply") from error
     if not isinstance(document, dict):
         raise StrategyError(f"a strategy must be one JSON object, got {shown(text)}")
     return document

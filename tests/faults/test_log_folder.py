@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import shutil
 from collections.abc import Callable
@@ -20,6 +21,7 @@ from fedscout.experiments.studies.workflow import Display, run_workflow
 from fedscout.strategies import parameter_columns
 from tests.experiments.cli.conftest import Cli
 from tests.faults.undisturbed import LOCAL, NUM_TRIALS, STUDY, Outcome, trial_files
+from tests.forged_trials import forge
 
 RUN = ("run", *STUDY, LOCAL, "--out", "out")
 
@@ -81,6 +83,22 @@ def edited_with_pandas(path: Path) -> None:
     pd.read_parquet(path).assign(fitness=0.99).to_parquet(path)
 
 
+def no_fitness(path: Path) -> None:
+    forge(path, fitness=math.nan)
+
+
+def no_end(path: Path) -> None:
+    forge(path, status="won")
+
+
+def no_parameters(path: Path) -> None:
+    forge(path, parameters="[1]")
+
+
+def nested(path: Path) -> None:
+    path.write_text("[" * 100_000)
+
+
 def folder(path: Path) -> None:
     path.unlink()
     path.mkdir()
@@ -110,6 +128,9 @@ DAMAGE: tuple[Callable[[Path], None], ...] = (
     other_study,
     edited,
     edited_with_pandas,
+    no_fitness,
+    no_end,
+    no_parameters,
     folder,
     pipe,
     loop,
@@ -193,7 +214,7 @@ def test_a_damaged_checkpoint_is_named_and_its_trial_starts_again(
     assert Outcome.of(out) == undisturbed
 
 
-@pytest.mark.parametrize("damage", [truncate, empty, write_text], ids=lambda damage: damage.__name__)
+@pytest.mark.parametrize("damage", [truncate, empty, nested, pipe], ids=lambda damage: damage.__name__)
 @pytest.mark.parametrize("name", ["report.json", "config.json"])
 def test_a_damaged_json_file_is_named_and_made_again(
     cli: Cli, out: Path, undisturbed: Outcome, name: str, damage: Callable[[Path], None]

@@ -13,12 +13,13 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Collection, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from pydantic import ValidationError
 
 from fedscout.detectors import HeterogeneityReport
 from fedscout.engine.errors import LogError
@@ -242,7 +243,8 @@ class Laboratory:
         detection = config.detection.model_dump(mode="json")
         stored = read_json(path) or {}
         if stored.get("detection") == detection:
-            return HeterogeneityReport.model_validate(stored["report"])
+            with suppress(ValidationError):
+                return HeterogeneityReport.model_validate(stored.get("report"))
         report = measure(self.runner, config).without_timings()
         text = json.dumps({"detection": detection, "report": report.model_dump(mode="json")})
         SweepFolder(self._folder).write_text(path.name, text)

@@ -12,7 +12,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from fedscout.engine.errors import ConfigurationError, LogError
+from fedscout.engine.errors import ConfigurationError, LogError, first_line
 from fedscout.engine.fault_text import details
 from fedscout.engine.trials.trial_log import read_columns
 from fedscout.engine.trials.trial_record import Trial, log_schema
@@ -63,11 +63,17 @@ def read_study(path: Path) -> LoggedStudy:
     config_hash = str(claim["config_hash"])
     names = log_schema(parameter_columns()).names
     rows, unread = read_columns(path / "trials", names, config_hash)
-    faults = tuple(f"{file} can't be used and is left out ({reason})" for file, reason in unread.items())
-    if not rows:
+    faults = [f"{file} can't be used and is left out ({reason})" for file, reason in unread.items()]
+    records = []
+    for row in rows:
+        try:
+            records.append(Trial.from_row(row))
+        except Exception as error:  # anything may lie in a folder
+            faults.append(f"trial {row['trial']} of {path} can't be used and is left out ({first_line(error)})")
+    if not records:
         why = f": {faults[0]}" if faults else ""
         raise LogError(f"the folder must hold a study's log, got {path} without a trial that can be read{why}")
-    return LoggedStudy(path, config, config_hash, tuple(Trial.from_row(row) for row in rows), faults)
+    return LoggedStudy(path, config, config_hash, tuple(records), tuple(faults))
 
 
 def trial_name(record: Trial) -> str:

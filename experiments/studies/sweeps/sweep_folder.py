@@ -25,6 +25,7 @@ from typing import Any
 from fedscout.engine.errors import EngineError, LogError
 from fedscout.engine.runtime.atomic_file import folder_made, not_written, remove_unfinished, write_atomically
 from fedscout.engine.runtime.folder_lock import LOCK, folder_lock
+from fedscout.engine.runtime.json_file import read_json_object
 from fedscout.experiments.studies.run_folder import remove_if_unused
 from fedscout.experiments.studies.sweeps.grid_configurations import DIGEST_DIGITS, GridConfiguration, Sweep, value_text
 
@@ -83,10 +84,9 @@ class SweepFolder:
 def read_json(path: Path) -> dict[str, Any] | None:
     """Return the content of a JSON file; None if it is not there or can't be read."""
     try:
-        content = json.loads(path.read_text())
+        return read_json_object(path)
     except (OSError, ValueError):
         return None
-    return content if isinstance(content, dict) else None
 
 
 @contextmanager

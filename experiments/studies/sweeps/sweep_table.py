@@ -195,8 +195,11 @@ def failed_before(folder: Path) -> set[str]:
     import pyarrow as pa
     import pyarrow.parquet as pq
 
+    path = folder / "table.parquet"
+    if not path.is_file():  # a pipe would be waited for
+        return set()
     try:
-        with pq.ParquetFile(folder / "table.parquet") as file:
+        with pq.ParquetFile(path) as file:
             rows = file.read(columns=["config_hash", "status"]).to_pylist()
     except (OSError, pa.ArrowException):
         return set()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -98,3 +99,21 @@ def test_mistakes_are_told_before_anything_is_done_and_leave_nothing(earlier: Pa
     with pytest.raises(ConfigurationError, match="must be left out where heterogeneity is not measured"):
         run_workflow(config_from(earlier), tmp_path / "study", Display(), detection=False)
     assert not (tmp_path / "study").exists()
+
+
+def test_a_kept_warm_start_names_no_code(earlier: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Who plants one can't have a module imported, whatever the file proposes; what does not fit is made again."""
+    monkeypatch.syspath_prepend(tmp_path)
+    (tmp_path / "planted_module.py").touch()
+    config = config_from(earlier)
+    finished = run_workflow(config, tmp_path / "study", Display())
+    kept = tmp_path / "study" / "warm_start.json"
+    start = json.loads(kept.read_text())
+    planted = {"kind": "custom", "path": "planted_module:Own"}
+    for strategy in (planted, {"kind": "fedmedian", "no": 1}, {"kind": "gone"}):
+        kept.write_text(json.dumps({**start, "proposals": [{"strategy": strategy, "study": "near", "gain": 1.0}]}))
+        (tmp_path / "study" / "result.json").unlink()
+        again = run_workflow(config, tmp_path / "study", Display())
+        assert "planted_module" not in sys.modules
+        assert lasting(again) == lasting(finished)
+        assert json.loads(kept.read_text()) == start

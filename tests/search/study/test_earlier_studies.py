@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import math
+import os
 from dataclasses import replace
 from pathlib import Path
 
@@ -14,6 +16,7 @@ from fedscout.engine.errors import ConfigurationError
 from fedscout.engine.trials.trial_log import TrialLog
 from fedscout.search.study.earlier_studies import EarlierStudy, read_earlier_studies
 from fedscout.strategies import FedAdamSpec, FedMedianSpec, FedProxSpec, parameter_columns
+from tests.forged_trials import forge
 from tests.search.earlier import FEDAVG, write_study
 
 ADAM, PROX, MEDIAN = FedAdamSpec(eta=0.3), FedProxSpec(proximal_mu=0.5), FedMedianSpec()
@@ -23,6 +26,23 @@ def read(folder: Path) -> EarlierStudy:
     (study,), notes = read_earlier_studies([str(folder)])
     assert notes == []
     return study
+
+
+def pipe(path: Path) -> None:
+    path.unlink()
+    os.mkfifo(path)
+
+
+def claim(folder: Path, **changes: object) -> None:
+    """Change what the folder says of its study's configuration."""
+    content = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps({**content, "config": {**content["config"], **changes}}))
+
+
+def logged(folder: Path, **changes: object) -> None:
+    """Change trial 1 in the log."""
+    (path,) = (folder / "trials").glob("00001-*")
+    forge(path, **changes)
 
 
 def test_gains_are_differences_to_fedavg_best_first(tmp_path: Path) -> None:
@@ -84,7 +104,15 @@ def test_folders_without_studies_are_refused_all_at_once(tmp_path: Path) -> None
             "it must hold report.json: it was searched without detection",
         ),
         (lambda folder: (folder / "report.json").write_text("{"), "its report.json must be readable JSON"),
-        (lambda folder: (folder / "report.json").write_text("[]"), "its report.json must hold a JSON object"),
+        (lambda folder: (folder / "report.json").write_text("[]"), "its report.json must be readable JSON"),
+        (lambda folder: (folder / "report.json").write_text("[" * 100_000), "its report.json must be readable JSON"),
+        (lambda folder: pipe(folder / "report.json"), "its report.json must be readable JSON"),
+        (lambda folder: claim(folder, training=[]), "its config.json is not that of a study: config.training must"),
+        (lambda folder: claim(folder, training={"num_rounds": None}), "its config.json is not that of a study"),
+        (lambda folder: logged(folder, parameters="[1]"), "trial 1 of its log is none: parameters must"),
+        (lambda folder: logged(folder, parameters="{" * 100_000), "trial 1 of its log is none: parameters must"),
+        (lambda folder: logged(folder, num_rounds=None), "trial 1 of its log is none: num_rounds must"),
+        (lambda folder: logged(folder, fitness=math.nan), "trial 1 of its log is none: fitness must"),
         (lambda folder: (folder / "config.json").write_text("{}"), "its config.json is not that of a study"),
         (lambda folder: (folder / "config.json").write_text("no"), "its config.json must be readable JSON"),
         (lambda folder: [path.unlink() for path in (folder / "trials").iterdir()], "its log must hold trials"),

@@ -61,6 +61,19 @@ def test_what_was_not_measured_is_unknown() -> None:
     assert set(features_of({}, {}).values()) == {None}
 
 
+def test_what_is_no_report_tells_nothing() -> None:
+    odd = document_of(report_of()) | {
+        "num_clients": 0,
+        "clients": [],
+        "label_skew": {"value": "x", "client_values": []},
+    }
+    assert {name for name, value in features_of(odd | {"outliers": 7}, {"batch_size": "32"}).items() if value} <= {
+        "classes, log2",
+        "features, log10",
+        "feature skew",
+    }
+
+
 def with_values(**values: float | None) -> dict[str, float | None]:
     names = {"clients": "clients, log10", "skew": "label skew, largest", "rate": "learning rate, log10"}
     return {**dict.fromkeys(FEATURES), **{names[key]: value for key, value in values.items()}}

@@ -10,6 +10,7 @@ import pytest
 from fedscout.engine.errors import LogError
 from fedscout.experiments.reports.exports.logged_study import read_study, settings_of, trial_name
 from tests.experiments.reports.exports.conftest import MakeStudy
+from tests.forged_trials import forge
 
 
 def test_names_are_unique_and_fit_for_folders(make_study: MakeStudy) -> None:
@@ -43,3 +44,14 @@ def test_what_is_no_study_is_refused(make_study: MakeStudy, tmp_path: Path) -> N
         file.unlink()
     with pytest.raises(LogError, match="without a trial that can be read"):
         read_study(study.path)
+
+
+def test_what_is_no_trial_is_left_out_and_told(make_study: MakeStudy) -> None:
+    study = make_study("search.budget=1")
+    (path,) = (study.path / "trials").glob("00001-*")
+    forge(path, parameters="[1]")
+    again = read_study(study.path)
+    assert again.records == tuple(record for record in study.records if record.trial != 1)
+    assert again.faults == (
+        f"trial 1 of {study.path} can't be used and is left out (its parameters are not what a trial has)",
+    )
