@@ -10,6 +10,7 @@ from fedscout.engine.errors import DataError
 MAX_FILE_BYTES = 2_000_000_000
 MAX_FILE_ROWS = 10_000_000
 MAX_CELL_LENGTH = 131_072
+MAX_LINE_BYTES = 2**26
 MAX_NAME_LENGTH = 1_000
 
 

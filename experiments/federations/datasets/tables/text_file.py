@@ -18,7 +18,12 @@ from pathlib import Path
 from typing import IO, TYPE_CHECKING, cast
 
 from fedscout.engine.errors import DataError
-from fedscout.experiments.federations.datasets.read_limits import MAX_CELL_LENGTH, USUAL_LIMITS, ReadLimits
+from fedscout.experiments.federations.datasets.read_limits import (
+    MAX_CELL_LENGTH,
+    MAX_LINE_BYTES,
+    USUAL_LIMITS,
+    ReadLimits,
+)
 
 if TYPE_CHECKING:
     from _typeshed import WriteableBuffer
@@ -170,6 +175,7 @@ class _CountedText(io.RawIOBase):
         self._file = file
         self._limits = limits
         self._num_bytes = 0
+        self._num_line_bytes = 0
 
     def readable(self) -> bool:
         """Whether it can be read: yes."""
@@ -191,5 +197,13 @@ class _CountedText(io.RawIOBase):
             )
         self._num_bytes += len(block)
         self._limits.check_bytes(self._path, self._num_bytes)
+        self._check_line(block)
         view[: len(block)] = block
         return len(block)
+
+    def _check_line(self, block: bytes) -> None:
+        """Refuse a line without end before a parser has all of it in memory."""
+        end = max(block.rfind(b"\n"), block.rfind(b"\r"))
+        self._num_line_bytes = len(block) - end - 1 + (self._num_line_bytes if end < 0 else 0)
+        if self._num_line_bytes > MAX_LINE_BYTES:
+            raise DataError(f"every line of {self._path} must end within {MAX_LINE_BYTES} bytes, but one does not")

@@ -9,6 +9,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from types import FrameType
 
@@ -18,6 +19,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from fedscout.engine.data.federation import Federation
+from fedscout.engine.errors import DataError
 from fedscout.experiments.config.config_file import load_config
 from fedscout.experiments.federations.assembly.build_federation import build_federation
 from tests.experiments.cli.processes import REPOSITORY, Command
@@ -71,6 +73,19 @@ def longest_silence(work: Callable[[], object]) -> float:
 def test_signals_are_heard_while_rows_are_read_and_dealt(tmp_path: Path, save: Callable[[Path, int], Path]) -> None:
     path = save(tmp_path / ("t.parquet" if save is save_parquet else "t.csv.gz"), NUM_ROWS)
     assert longest_silence(lambda: load(path, "federation.client_column=site")) < 1
+
+
+@pytest.mark.parametrize("key", ["client_column", "group_column"])
+def test_signals_are_heard_where_every_row_has_a_name_of_its_own(tmp_path: Path, key: str) -> None:
+    rows = np.arange(NUM_ROWS)
+    path = tmp_path / "t.parquet"
+    pq.write_table(pa.table({"x": rows / 8, "own": rows, "y": rows % 2}), path)
+
+    def read() -> None:
+        with suppress(DataError):  # clients of one row are too small
+            load(path, f"federation.{key}=own")
+
+    assert longest_silence(read) < 1
 
 
 def test_a_command_ends_soon_after_a_signal(tmp_path: Path) -> None:

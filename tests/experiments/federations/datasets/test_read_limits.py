@@ -18,6 +18,7 @@ from fedscout.engine.errors import ConfigurationError, DataError
 from fedscout.experiments.config.config_file import load_config
 from fedscout.experiments.federations.assembly.build_federation import build_federation
 from fedscout.experiments.federations.datasets.read_limits import MAX_CELL_LENGTH, MAX_NAME_LENGTH, ReadLimits
+from fedscout.experiments.federations.datasets.tables import text_file
 from fedscout.experiments.federations.datasets.tables.table_file import read_csv, read_parquet
 from fedscout.experiments.federations.datasets.tables.text_file import sniff_delimiter
 from tests.experiments.federations.datasets.image_files import random_images, write, write_idx
@@ -95,6 +96,21 @@ def test_unpacking_ends_where_the_limit_is_passed(tmp_path: Path) -> None:
     with pytest.raises(DataError, match="max_file_bytes=10000"):
         read_csv(path, ",", limits=ReadLimits(max_bytes=10_000))
     with pytest.raises(DataError, match="can't be read"):
+        read_csv(path, ",")
+
+
+@pytest.mark.parametrize("end", [b"\n", b"\r\n", b"\r"])
+def test_a_line_without_end_is_refused_before_it_is_in_memory(
+    tmp_path: Path, end: bytes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What follows the limit is damaged, and never seen; lines below it are no line together."""
+    monkeypatch.setattr(text_file, "MAX_LINE_BYTES", 30_000)
+    path = tmp_path / "t.csv.gz"
+    many = end.join([b"x,y", *[b"1,a", b"2,b"] * 20_000])
+    path.write_bytes(gzip.compress(many))
+    assert len(read_csv(path, ",")) == 40_000
+    path.write_bytes(gzip.compress(many + b"3" * 20_000_000)[:-1000])
+    with pytest.raises(DataError, match=r"every line of .* must end within 30000 bytes, but one does not"):
         read_csv(path, ",")
 
 
