@@ -61,6 +61,15 @@ def test_the_first_cell_that_could_be_told_joins_a_lonely_row() -> None:
     assert told_counts(np.array([8, 1, 6, 30]), 5).tolist() == [0, 0, 6, 30]
 
 
+def test_exactly_enough_is_enough() -> None:
+    """Left out are five rows together, so nothing joins them; of seven, two hide the three and five are told."""
+    assert told_cells(np.array([5, 3, 2]), 5).tolist() == [True, False, False]
+    assert told_counts(np.array([7, 3]), 5).tolist() == [5, 0]
+    assert told_counts(np.array([6, 3]), 5).tolist() == [0, 0]
+    assert [Release(5, "abstain").takes_part(rows) for rows in (4, 5)] == [False, True]
+    assert Release(5, "train").takes_part(0)
+
+
 @pytest.mark.parametrize("num_cells", [2, 3, 4])
 def test_who_knows_all_that_is_told_can_not_tell_a_small_cell(num_cells: int) -> None:
     """By enumeration: all clients of up to 12 rows that tell the same counts, the same sums over cells and the same

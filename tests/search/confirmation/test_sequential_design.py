@@ -168,3 +168,11 @@ def test_it_is_hopeless_where_the_best_mean_that_is_left_would_not_do() -> None:
     assert design.hopeless([score - 0.009 for score in some], nothing)
     assert not design.hopeless(some[:2], nothing)
     assert not design.hopeless(some * 5, nothing * 5)
+
+
+def test_the_last_look_of_many_challengers_asks_for_more_and_three_differences_are_too_few_to_give_up() -> None:
+    one, many = (SequentialDesign(max_seeds=5, batch=1, num_challengers=n, test_to_train=0.25) for n in (1, 10))
+    four, nothing = [0.01, 0.02, 0.02, 0.03], [0.0] * 4
+    assert many.hopeless(four, nothing)
+    assert not one.hopeless(four, nothing)
+    assert not many.hopeless([-0.01, 0.0, 0.01], nothing)  # their interval is narrower than the last one, likewise
