@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 from fedscout.search.recommenders import rules
-from fedscout.search.recommenders.diagnosis import Diagnosis
+from fedscout.search.recommenders.diagnosis import Aspect, Diagnosis
 from fedscout.search.recommenders.recommendation import Situation
-from fedscout.search.recommenders.rules import RULES, recommend_by_rules
+from fedscout.search.recommenders.rules import RULES, cut_of, recommend_by_rules
 from fedscout.strategies import BUILT_IN_KINDS, CHOSEN_BY_NAME_KINDS, FedTrimmedAvgSpec, RealRange
 from tests.search.recommenders.reports import diagnosis_of
 
@@ -142,6 +142,31 @@ def test_the_trimmed_mean_keeps_a_middle(situation_of: SituationOf) -> None:
     spec = recommend_by_rules(situation).spec
     assert isinstance(spec, FedTrimmedAvgSpec)
     assert spec.num_trimmed(situation.cohort) == 1
+
+
+def test_what_it_cuts_off_is_safe_from_rounding(situation_of: SituationOf) -> None:
+    """A 49th of 49 is less than one in floating point."""
+    assert int(1 / 49 * 49) == 0
+    situation = situation_of(diagnosis_of(num_clients=49), num_clients=49)
+    assert FedTrimmedAvgSpec(beta=cut_of(1, situation)).num_trimmed(situation.cohort) == 1
+
+
+def test_one_of_five_is_a_fifth(situation_of: SituationOf) -> None:
+    diagnosis = diagnosis_of(outlier="high", num_clients=5)
+    assert recommend_by_rules(situation_of(diagnosis, num_clients=5)).grounds[0].rule == "wrong labels at a fifth"
+
+
+@pytest.mark.parametrize(("outliers", "rule"), [((2,), "wrong labels at a fifth"), ((1, 2), "nothing to mend")])
+def test_half_of_the_clients_are_no_outliers(situation_of: SituationOf, outliers: tuple[int, ...], rule: str) -> None:
+    diagnosis = diagnosis_of(outlier="high", outliers=outliers, num_clients=4, num_classes=2)
+    assert recommend_by_rules(situation_of(diagnosis, num_clients=4)).grounds[0].rule == rule
+
+
+@pytest.mark.parametrize(("value", "rule"), [(0.1, "wrong labels at a fifth"), (0.11, "nothing to mend")])
+def test_skew_that_is_sure_and_small_hides_no_outlier(situation_of: SituationOf, value: float, rule: str) -> None:
+    skewed = {"label_skew": Aspect(severity="low", value=value, threshold=0.1)}
+    diagnosis = diagnosis_of(outlier="high", num_clients=4, num_classes=2).model_copy(update=skewed)
+    assert recommend_by_rules(situation_of(diagnosis, num_clients=4)).grounds[0].rule == rule
 
 
 def test_steps_are_counted_from_rows_batches_epochs_and_rounds(situation_of: SituationOf) -> None:
