@@ -56,7 +56,7 @@ def test_the_bootstrap_has_the_variance_of_both_levels() -> None:
     (divisor F) plus the mean over federations of the variance within (divisor n) over n.
     """
     generator = np.random.default_rng(5)
-    values = generator.normal(generator.normal(size=(12, 1)), 0.5, size=(12, 4))
+    values = generator.normal(generator.normal(size=(12, 1)), 2.0, size=(12, 4))
     found = bootstrap_mean({str(place): row.tolist() for place, row in enumerate(values)})
     assert found is not None
     deviation = np.sqrt((values.mean(axis=1).var() + (values.var(axis=1) / 4).mean()) / 12)
