@@ -63,3 +63,19 @@ def test_without_some_clients_the_sums_are_those_of_the_others() -> None:
     others = moments_of([clients[0], clients[3]], num_classes=2)
     np.testing.assert_array_equal(found[0], others.pooled_counts)
     np.testing.assert_allclose(found[1], others.sums, rtol=1e-12)
+
+
+def test_a_client_of_wider_rows_has_its_ratio_of_variances_by_hand() -> None:
+    """Spreads within classes against what as many rows would have at everyone's variances, n_c - 1 a class."""
+    generator = np.random.default_rng(0)
+    labels = np.repeat([0, 1], [6, 9])
+    clients = [(generator.normal(scale=scale, size=(15, 2)), labels) for scale in (1.0, 3.0)]
+    moments = moments_of(clients, num_classes=3)
+    own = np.array([clients[1][0][labels == label].astype(np.float32).var(axis=0, ddof=1) for label in (0, 1)])
+    everyone = np.array(
+        [np.concatenate([rows[labels == label] for rows, _ in clients]).var(axis=0, ddof=1) for label in (0, 1)]
+    )
+    expected = (5 * own[0] + 8 * own[1]) / (5 * everyone[0] + 8 * everyone[1])
+    np.testing.assert_allclose(moments.widening(1), expected, rtol=1e-5)
+    assert (expected > 1.2).all()
+    assert (moments.widening(0) == 1).all()

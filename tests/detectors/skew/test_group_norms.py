@@ -30,6 +30,14 @@ def test_sums_over_groups_by_hand() -> None:
     assert answer["norms"].tolist() == [3, 2, 5, 10, 82]
 
 
+def test_the_spread_of_group_sums_by_hand() -> None:
+    """|y|² of the groups are 9 and 1: mean 5, mean of squares 41, so the squared coefficient is 41/25 - 1."""
+    found = FeatureGroups.read({0: told(np.array([[1.0], [2.0], [-1.0]]), np.array([4, 4, 9]))})
+    assert found is not None
+    assert found.excess == pytest.approx(0.64)
+    assert found.num_groups == {0: 2.0}
+
+
 @pytest.mark.parametrize(("alike", "effect"), [(0.0, 1.0), (0.5, 3.0), (1.0, 5.0)])
 def test_the_design_effect_is_kish(alike: float, effect: float) -> None:
     """Groups of 5 with correlation ρ: 1 + 4 ρ."""

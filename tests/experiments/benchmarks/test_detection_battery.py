@@ -54,6 +54,11 @@ def judged(name: str, scenario: str, flagged: tuple[int, ...], affected: tuple[i
     return made.found, made.false_alarm, made.blamed
 
 
+def test_an_alarm_that_names_nobody_is_one() -> None:
+    finding = CalibratedFinding(name="label_skew", rate=0.05, p_value=0.01, detected=True, sentence="")
+    assert verdict(finding, CASES["iid"].truth, ()) == Verdict(measured=True, false_alarm=True)
+
+
 def test_every_published_scenario_has_a_truth() -> None:
     assert set(SCENARIOS) < set(CASES)
 
