@@ -83,18 +83,6 @@ def edited_with_pandas(path: Path) -> None:
     pd.read_parquet(path).assign(fitness=0.99).to_parquet(path)
 
 
-def no_fitness(path: Path) -> None:
-    forge(path, fitness=math.nan)
-
-
-def no_end(path: Path) -> None:
-    forge(path, status="won")
-
-
-def no_parameters(path: Path) -> None:
-    forge(path, parameters="[1]")
-
-
 def nested(path: Path) -> None:
     path.write_text("[" * 100_000)
 
@@ -128,9 +116,6 @@ DAMAGE: tuple[Callable[[Path], None], ...] = (
     other_study,
     edited,
     edited_with_pandas,
-    no_fitness,
-    no_end,
-    no_parameters,
     folder,
     pipe,
     loop,
@@ -166,6 +151,19 @@ def test_a_damaged_trial_is_set_aside_and_repeated(
     assert {path: path.stat().st_mtime_ns for path in kept} == kept  # nothing else was repeated
     assert Outcome.of(out) == undisturbed
     assert len(json.loads(cli("trials", "out", "--json").out)) == NUM_TRIALS
+
+
+@pytest.mark.parametrize("forged", [{"fitness": math.nan}, {"status": "won"}, {"parameters": "[1]"}], ids=str)
+def test_values_that_no_trial_has_are_set_aside_and_run_again(
+    cli: Cli, out: Path, undisturbed: Outcome, forged: dict[str, object]
+) -> None:
+    victim = trial_files(out)[2]
+    forge(victim, **forged)
+    done = cli(*RUN)
+    assert done.code == 0
+    assert done.err.startswith(f"fedscout: {victim} can't be used and was moved to {out / 'quarantine' / victim.name} ")
+    assert len(done.err.splitlines()) == 1
+    assert Outcome.of(out) == undisturbed
 
 
 def test_what_is_no_trial_is_set_aside_and_nothing_repeated(cli: Cli, out: Path, undisturbed: Outcome) -> None:
