@@ -20,6 +20,7 @@ from fedscout.engine.trials.trial_log import TrialLog
 from fedscout.engine.trials.trial_record import Trial
 from fedscout.engine.trials.trial_runner import Progress, TrialRunner
 from fedscout.engine.trials.trial_settings import TrialSettings
+from fedscout.search.measure import ACCURACY, Measure
 from fedscout.search.search_config import View
 from fedscout.strategies import StrategySpec
 
@@ -35,13 +36,14 @@ class StudyFacts:
         num_rounds: Rounds of a full training.
         cohort: The clients, on which strategies depend.
         session: What trials fix for their messages: the study's seed and local training, split, limits of time.
-        view: Whose accuracy is the fitness.
+        view: Whose rows the fitness is measured on.
         timeout_seconds: Of a trial.
         searcher: Name of the searcher.
         config_hash: Of everything that decides results.
         config: The whole configuration as JSON.
         versions: Of the libraries.
-        guessing: Accuracy of always guessing the most frequent class, in `[0, 1]`: what a failed trial is worth.
+        guessing: Fitness of a constant answer, such as the most frequent class: what a failed trial is worth.
+        measure: What the fitness measures.
     """
 
     name: str
@@ -55,6 +57,7 @@ class StudyFacts:
     config: str = ""
     versions: Mapping[str, str] = field(default_factory=dict)
     guessing: float = 0.0
+    measure: Measure = ACCURACY
 
     def trial(
         self,

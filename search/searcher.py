@@ -26,6 +26,7 @@ from dataclasses import dataclass, field
 from typing import ClassVar
 
 from fedscout.engine.trials.trial_record import Trial
+from fedscout.search.measure import ACCURACY, Measure
 from fedscout.search.search_config import SearchConfig
 from fedscout.strategies import FedAvgSpec, SearchSpace, StrategySpec
 
@@ -110,6 +111,7 @@ class SearchTask:
         num_rounds: Rounds of a full training.
         first: Configurations that are tried before any other, best first; those outside the space are left out.
         references: Configurations evaluated outside the budget, never proposed.
+        measure: What the fitness measures.
     """
 
     space: SearchSpace
@@ -118,6 +120,7 @@ class SearchTask:
     num_rounds: int = 30
     first: Sequence[StrategySpec] = ()
     references: Sequence[StrategySpec] = (FedAvgSpec(),)
+    measure: Measure = ACCURACY
 
 
 class Searcher(ABC):

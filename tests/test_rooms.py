@@ -15,6 +15,7 @@ ROOMS = (
     "engine",
     "engine/runtime",
     "engine/model",
+    "engine/metrics",
     "engine/contracts",
     "engine/data",
     "engine/messages",

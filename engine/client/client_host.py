@@ -22,6 +22,7 @@ from fedscout.engine.arrays import FloatArray, IntArray
 from fedscout.engine.client.embedding import Embedding
 from fedscout.engine.client.gathered_updates import GatheredUpdates
 from fedscout.engine.client.local_training import RowsWork, model_outputs
+from fedscout.engine.client.metric_sums import add_statistics
 from fedscout.engine.client.personal_scores import Tuning, personal_scores, tuned_scores
 from fedscout.engine.client.sent_updates import SentUpdates
 from fedscout.engine.client.server_model import ServerModel
@@ -174,6 +175,8 @@ class ClientHost:
                 else:
                     results.own.pop(client, None)
                     results.failures[client] = f"{type(score).__name__} in evaluation: {score}"
+        if call.session.metric is not None:
+            add_statistics(results, self._federation.unseen)
         results.seconds = time.perf_counter() - started
         return results
 
@@ -251,14 +254,15 @@ class ClientHost:
             except Exception as error:  # as in train
                 scores[client] = error
         trainer, received, seed = self._trainers[call.session.backend], _tensor(call.vector), int(call.config[SEED_KEY])
+        metric = call.session.metric
         if own_models is None:
-            return {**scores, **trainer.scores(received, parts, seed)}
+            return {**scores, **trainer.scores(received, parts, seed, metric)}
         if own_models.tunes:
             asked = replace(_tuning_request(call, own_models), num_classes=self._federation.num_classes)
             found, parts = self._tuned_scores(call, asked, parts)
             scores |= found
         layout = self._model.layout
-        own = personal_scores(own_models, trainer, layout, received, parts, call.states, call.config, seed)
+        own = personal_scores(own_models, trainer, layout, received, parts, call.states, call.config, seed, metric)
         return {**scores, **own}
 
     @torch.random.fork_rng(devices=[])
@@ -275,7 +279,8 @@ class ClientHost:
                     RowsWork(client, stream(asked.seed, "tuning", client), call.states.get(client) or {}, data)
                 )
         for block in self._trainer(call, asked).train(asked, works):
-            scores |= tuned_scores(self._trainers[call.session.backend], block, parts, asked.seed)
+            trainer = self._trainers[call.session.backend]
+            scores |= tuned_scores(trainer, block, parts, asked.seed, call.session.metric)
         return scores, {client: part for client, part in parts.items() if client not in scores}
 
     def _work(self, client: int, call: HostCall) -> RowsWork:

@@ -8,7 +8,7 @@ normalisation has no variance over one row).
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import numpy as np
@@ -22,6 +22,7 @@ from fedscout.engine.contracts.client_update import ClientScore, ClientUpdate
 from fedscout.engine.contracts.local_training_config import LocalTraining
 from fedscout.engine.contracts.train_request import ClientWork, TrainRequest
 from fedscout.engine.data.client_data import Samples
+from fedscout.engine.metrics.metric import Metric, Sums
 from fedscout.engine.model.flat_model import FlatModel
 
 CHUNK_ROWS = 512
@@ -170,15 +171,27 @@ def train_client(model: FlatModel, asked: TrainRequest, work: RowsWork) -> Clien
 
 
 @torch.no_grad()
-def score_client(model: FlatModel, data: Samples) -> ClientScore:
-    """Evaluate the loaded model on all rows of `data`, in evaluation mode."""
+def score_client(model: FlatModel, data: Samples, metric: Metric | None = None) -> ClientScore:
+    """Evaluate the loaded model on all rows of `data`, in evaluation mode; measure a metric there, too."""
     model.module.eval()
     num_correct, loss_sum = 0, 0.0
+    statistics: Sums | None = None
     for features, labels in chunks(model, data):
         outputs = model.outputs(features)
         loss_sum += nn.functional.cross_entropy(outputs, labels, reduction="sum").item()
         num_correct += int((outputs.argmax(dim=1) == labels).sum().item())
-    return ClientScore(num_examples=len(data), num_correct=num_correct, loss_sum=loss_sum)
+        if metric is not None:
+            found = metric.statistics(outputs.numpy(), labels.numpy())
+            statistics = found if statistics is None else statistics + found
+    return measured(ClientScore(len(data), num_correct, loss_sum), metric, statistics)
+
+
+def measured(score: ClientScore, metric: Metric | None, statistics: Sums | None) -> ClientScore:
+    """Return a score with what a metric's sums say; without rows there are none."""
+    if metric is None:
+        return score
+    value = float("nan") if statistics is None else metric.value_of_client(statistics)
+    return replace(score, metric=value, statistics=statistics)
 
 
 @torch.no_grad()

@@ -24,6 +24,7 @@ from fedscout.engine.contracts.client_algorithm import (
 from fedscout.engine.contracts.client_update import ClientScore
 from fedscout.engine.contracts.local_training_config import LocalTraining
 from fedscout.engine.data.client_data import Samples
+from fedscout.engine.metrics.metric import Metric
 from fedscout.engine.model.parameter_layout import ParameterLayout
 
 
@@ -36,6 +37,7 @@ def personal_scores(
     states: Mapping[int, ClientState],
     config: Mapping[str, Any],
     seed: int,
+    metric: Metric | None = None,
 ) -> dict[int, ClientScore | Exception]:
     """Score each client's own model on its rows; the exception stands where there is no score.
 
@@ -48,12 +50,13 @@ def personal_scores(
         states: What clients kept; none of those that never trained.
         config: The message's scalars.
         seed: The trial's.
+        metric: What is measured beside accuracy and loss.
     """
 
     def scored(group: Mapping[int, Samples]) -> dict[int, ClientScore | Exception]:
         known = Clients(received, layout, [states.get(client) or {} for client in group], config)
         try:
-            return trainer.scores(algorithm.scored(known), group, seed)
+            return trainer.scores(algorithm.scored(known), group, seed, metric)
         except Exception as error:  # user code may raise anything; who shares its group depends on the host
             if len(group) == 1:
                 return dict.fromkeys(group, error)
@@ -92,7 +95,11 @@ class Tuning(ClientAlgorithm):
 
 
 def tuned_scores(
-    trainer: Trainer, outcomes: Sequence[Outcome], parts: Mapping[int, Samples], seed: int
+    trainer: Trainer,
+    outcomes: Sequence[Outcome],
+    parts: Mapping[int, Samples],
+    seed: int,
+    metric: Metric | None = None,
 ) -> dict[int, ClientScore | Exception]:
     """Score clients with what each has tuned; an exception stands for itself.
 
@@ -101,6 +108,7 @@ def tuned_scores(
         outcomes: Of `Tuning`.
         parts: The rows that each is scored on.
         seed: The trial's.
+        metric: What is measured beside accuracy and loss.
     """
     tuned = {work.client: update for work, update in outcomes}
     failed = {client: update for client, update in tuned.items() if isinstance(update, Exception)}
@@ -108,4 +116,4 @@ def tuned_scores(
     if not models:
         return {**failed}
     vectors = torch.from_numpy(np.stack([*models.values()]))
-    return {**failed, **trainer.scores(vectors, {client: parts[client] for client in models}, seed)}
+    return {**failed, **trainer.scores(vectors, {client: parts[client] for client in models}, seed, metric)}

@@ -17,11 +17,12 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from fedscout.engine.arrays import IntArray
-from fedscout.engine.client.local_training import score_client
+from fedscout.engine.arrays import FloatArray, IntArray
+from fedscout.engine.client.local_training import measured, score_client
 from fedscout.engine.client.vectorised_training import aligned_row_step
 from fedscout.engine.contracts.client_update import ClientScore
 from fedscout.engine.data.client_data import Samples
+from fedscout.engine.metrics.metric import Metric
 from fedscout.engine.model.dense_parameters import aligned
 from fedscout.engine.model.dense_stack import DenseStack
 from fedscout.engine.model.flat_model import FlatModel
@@ -103,6 +104,34 @@ class _Gathered:
             np.take(source, self._rows[positions[start:stop]], axis=0, out=filled[start:stop], mode="clip")
         return features.flatten(2), torch.from_numpy(self._labels[positions.reshape(-1)])
 
+    def outputs(self) -> _Outputs:
+        """Return a place for what a model says of all rows."""
+        return _Outputs(self.blocks, self._labels)
+
+
+class _Outputs:
+    """What a model says of all clients' rows, in their order."""
+
+    def __init__(self, blocks: _Blocks, labels: IntArray) -> None:
+        self._blocks = blocks
+        self._labels = labels
+        self._rows: FloatArray | None = None
+
+    def keep(self, slab: IntArray, outputs: FloatArray) -> None:
+        """Keep those of some blocks, shape `(blocks, rows, num_outputs)`, padding left out."""
+        if self._rows is None:
+            self._rows = np.empty((len(self._labels), outputs.shape[-1]), np.float32)
+        for block, rows in zip(slab, outputs, strict=True):
+            start, size = self._blocks.starts[block], self._blocks.sizes[block]
+            self._rows[start : start + size] = rows[:size]
+
+    def by_client(self, clients: Sequence[Samples]) -> Iterator[tuple[FloatArray, IntArray]]:
+        """Yield outputs and labels of each client's rows."""
+        rows = np.empty((0, 0), np.float32) if self._rows is None else self._rows
+        stops = np.cumsum([len(data) for data in clients])
+        for start, stop in pairwise([0, *stops]):
+            yield rows[start:stop], self._labels[start:stop]
+
 
 class _Models:
     """The vectors under which blocks are scored, each beginning at a multiple of 64 bytes.
@@ -127,10 +156,13 @@ def _each(vectors: Tensor, clients: Sequence[Samples]) -> Tensor:
 
 
 @torch.no_grad()
-def _score_together(stack: DenseStack, models: _Models, clients: Sequence[Samples]) -> list[ClientScore]:
+def _score_together(
+    stack: DenseStack, models: _Models, clients: Sequence[Samples], metric: Metric | None
+) -> list[ClientScore]:
     gathered = _Gathered(clients, max(TAIL_STEP, aligned_row_step(stack)))
     blocks = gathered.blocks
     losses, correct = (np.zeros(len(blocks.sizes)) for _ in range(2))
+    outputs = None if metric is None else gathered.outputs()
     for slab in blocks.slabs():
         features, labels = gathered.read(slab)
         logits = stack.activations(models.of(blocks.clients[slab]), features)[-1].flatten(0, 1)
@@ -139,16 +171,26 @@ def _score_together(stack: DenseStack, models: _Models, clients: Sequence[Sample
         losses[slab] = np.where(counts, row_losses.reshape(counts.shape), 0).sum(axis=1)
         hits = (logits.argmax(dim=1) == labels).numpy().reshape(counts.shape)
         correct[slab] = (hits & counts).sum(axis=1)
+        if outputs is not None:
+            outputs.keep(slab, logits.view(*counts.shape, -1).numpy())
     loss_sums = np.bincount(blocks.clients, losses, len(clients))
     num_correct = np.bincount(blocks.clients, correct, len(clients))
-    return [
+    scores = [
         ClientScore(len(data), int(hits), float(loss))
         for data, hits, loss in zip(clients, num_correct, loss_sums, strict=True)
     ]
+    if metric is None or outputs is None:
+        return scores
+    sums = [metric.statistics(*rows) if len(rows[1]) else None for rows in outputs.by_client(clients)]
+    return [measured(score, metric, found) for score, found in zip(scores, sums, strict=True)]
 
 
 def score_clients(
-    model: FlatModel, stack: DenseStack | None, vectors: Tensor, clients: Sequence[Samples]
+    model: FlatModel,
+    stack: DenseStack | None,
+    vectors: Tensor,
+    clients: Sequence[Samples],
+    metric: Metric | None = None,
 ) -> list[ClientScore | Exception]:
     """Evaluate a model on all rows of each client, in evaluation mode.
 
@@ -157,18 +199,19 @@ def score_clients(
         stack: The dense stack that it is, or None for any other module.
         vectors: The model for all clients, shape `(1, size)`, or one a client, shape `(clients, size)`.
         clients: Each client's rows; several may read the same arrays.
+        metric: What is measured beside accuracy and loss.
 
     Returns:
         One score a client, or the exception that it ended with.
     """
     if stack is not None and clients:
         try:
-            return [*_score_together(stack, _Models(vectors), clients)]
+            return [*_score_together(stack, _Models(vectors), clients, metric)]
         except Exception as error:  # one client's data may not fit; who shares its slab depends on the host
             if len(clients) == 1:
                 return [error]
         alone = zip(_each(vectors, clients), clients, strict=True)
-        return [score for vector, data in alone for score in score_clients(model, stack, vector[None], [data])]
+        return [score for vector, data in alone for score in score_clients(model, stack, vector[None], [data], metric)]
     if len(vectors) == 1:
         model.load(vectors[0])
     scores: list[ClientScore | Exception] = []
@@ -176,7 +219,7 @@ def score_clients(
         try:
             if len(vectors) > 1:
                 model.load(vector)
-            scores.append(score_client(model, data))
+            scores.append(score_client(model, data, metric))
         except Exception as error:  # a client's failure is an answer, not the host's end
             scores.append(error)
     return scores

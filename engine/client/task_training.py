@@ -19,6 +19,7 @@ from fedscout.engine.contracts.client_task import ClientTask
 from fedscout.engine.contracts.client_update import ClientScore, ClientUpdate
 from fedscout.engine.contracts.train_request import ClientWork, TrainRequest
 from fedscout.engine.data.client_data import Samples
+from fedscout.engine.metrics.metric import Metric
 from fedscout.engine.model.flat_model import FlatModel
 from fedscout.engine.seeds import stream
 
@@ -72,8 +73,14 @@ class TaskTrainer(Trainer):
         super().__init__(model)
         self._task = task
 
-    def scores(self, vectors: Tensor, clients: Mapping[int, Samples], seed: int) -> dict[int, ClientScore | Exception]:
-        """Score a model on each client. Every model of a trial meets the same draws, whatever its round."""
+    def scores(
+        self, vectors: Tensor, clients: Mapping[int, Samples], seed: int, metric: Metric | None = None
+    ) -> dict[int, ClientScore | Exception]:
+        """Score a model on each client; there is no metric but the task's own.
+
+        Every model of a trial meets the same draws, whatever its round.
+        """
+        del metric
         found: dict[int, ClientScore | Exception] = {}
         for client, vector in zip(clients, vectors.expand(len(clients), -1), strict=True):
             try:

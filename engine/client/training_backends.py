@@ -25,6 +25,7 @@ from fedscout.engine.client.vectorised_training import train_block
 from fedscout.engine.contracts.client_update import ClientScore, ClientUpdate
 from fedscout.engine.contracts.train_request import TrainRequest
 from fedscout.engine.data.client_data import Samples
+from fedscout.engine.metrics.metric import Metric
 from fedscout.engine.model.dense_stack import DenseStack
 from fedscout.engine.model.flat_model import FlatModel
 from fedscout.engine.seeds import integer
@@ -65,16 +66,20 @@ class Trainer(ABC):
                 updates = zip(block, self._train_or_blame(alike, block), strict=True)
                 yield [(work, _with(losses.get(work.client), update)) for work, update in updates]
 
-    def scores(self, vectors: Tensor, clients: Mapping[int, Samples], seed: int) -> dict[int, ClientScore | Exception]:
+    def scores(
+        self, vectors: Tensor, clients: Mapping[int, Samples], seed: int, metric: Metric | None = None
+    ) -> dict[int, ClientScore | Exception]:
         """Score a model on each client's rows; the exception stands where there is no score.
 
         Args:
             vectors: The model, shape `(layout.size,)`, or one a client, shape `(clients, layout.size)`.
             clients: The rows of each.
             seed: The trial's, for a task.
+            metric: What is measured beside accuracy and loss.
         """
         del seed
-        found = score_clients(self._model, self._stack, vectors.reshape(-1, vectors.shape[-1]), list(clients.values()))
+        together = vectors.reshape(-1, vectors.shape[-1])
+        found = score_clients(self._model, self._stack, together, list(clients.values()), metric)
         return dict(zip(clients, found, strict=True))
 
     def _blocks(self, asked: TrainRequest, works: Sequence[RowsWork]) -> Iterator[Sequence[RowsWork]]:

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 from fedscout.engine.arrays import FloatArray
 from fedscout.engine.contracts.client_algorithm import ClientState
+from fedscout.engine.metrics.metric import Sums
 
 
 @dataclass(frozen=True)
@@ -41,9 +42,13 @@ class ClientScore:
         num_correct: Rows whose class is the largest output; a share where a task scores a client as a whole.
         loss_sum: Sum of the rows' losses.
         repeats: A task's scores of the client, one a repeat.
+        metric: The session's metric on these rows, if it has one; NaN where they have none.
+        statistics: Its sums over them, which stay where they were made.
     """
 
     num_examples: int
     num_correct: float
     loss_sum: float
     repeats: tuple[float, ...] = ()
+    metric: float | None = None
+    statistics: Sums | None = None

@@ -15,6 +15,10 @@ import numpy.typing as npt
 
 from fedscout.engine.contracts.client_update import ClientScore
 from fedscout.engine.messages.host_calls import EvaluateResults
+from fedscout.engine.metrics.metric import Metric, add
+
+WORST_OF = 10
+"""The worst client of so many counts among the worst."""
 
 
 @dataclass(frozen=True)
@@ -32,6 +36,10 @@ class Evaluation:
         repeats: A task's repeated scores, shape `(clients, repeats)`; None where rows are classified.
         of_received: The same clients under the model itself, where some may use another of their own; else None.
         of_unseen: Of clients that take no part; None where there are none.
+        metric: The session's metric over all these clients' rows together; None if it has none.
+        clean_metric: The same on uncorrupted rows.
+        metrics: That of each client, NaN where its rows have none.
+        clean_metrics: The same on uncorrupted rows.
     """
 
     clients: tuple[int, ...]
@@ -44,6 +52,10 @@ class Evaluation:
     repeats: npt.NDArray[np.float64] | None = None
     of_received: Evaluation | None = None
     of_unseen: Evaluation | None = None
+    metric: float | None = None
+    clean_metric: float | None = None
+    metrics: npt.NDArray[np.float64] | None = None
+    clean_metrics: npt.NDArray[np.float64] | None = None
 
     @property
     def accuracy(self) -> float:
@@ -62,25 +74,48 @@ class Evaluation:
         total = int(self.num_examples.sum())
         return float(np.dot(values, self.num_examples) / total) if total else float("nan")
 
+    def worst_clients(self, clean: bool = False) -> float:
+        """Return the mean score, the metric's if there is one, of the worst tenth of the clients, rounded up.
 
-def fold_evaluation(results: Sequence[EvaluateResults], unseen: Container[int] = ()) -> Evaluation:
+        Clients without rows, or whose rows have no score, do not count; NaN if none is left.
+        """
+        accuracies, metrics = (self.clean_accuracies, self.clean_metrics) if clean else (self.accuracies, self.metrics)
+        scores = accuracies if metrics is None else metrics
+        known = np.sort(scores[(self.num_examples > 0) & ~np.isnan(scores)])
+        return float(known[: -(-len(known) // WORST_OF)].mean()) if len(known) else float("nan")
+
+
+def fold_evaluation(
+    results: Sequence[EvaluateResults], unseen: Container[int] = (), metric: Metric | None = None
+) -> Evaluation:
     """Join the results of hosts, in the order of the clients.
 
     Args:
         results: Of the hosts.
         unseen: Clients that take no part, whose scores stand apart.
+        metric: The session's.
     """
     own = {client: score for result in results for client, score in result.own.items()}
     clean = {client: score for result in results for client, score in result.clean.items()}
     received = {client: score for result in results for client, score in result.received.items()}
     apart = {client: score for client, score in own.items() if client in unseen}
     together = {client: score for client, score in own.items() if client not in apart}
+    pooled = {} if metric is None else _pooled(metric, results)
     return replace(
         _evaluation(together, clean),
         failures=dict(sorted(failure for result in results for failure in result.failures.items())),
-        of_received=_evaluation(received, {}) if received else None,
-        of_unseen=_evaluation(apart, clean) if apart else None,
+        of_received=replace(_evaluation(received, {}), metric=pooled.get("received")) if received else None,
+        of_unseen=replace(_evaluation(apart, clean), metric=pooled.get("unseen")) if apart else None,
+        metric=pooled.get("own"),
+        clean_metric=pooled.get("clean"),
     )
+
+
+def _pooled(metric: Metric, results: Sequence[EvaluateResults]) -> dict[str, float]:
+    """Return the metric of all clients' rows together, by whose scores they are."""
+    parts = {part for result in results for part in result.sums}
+    totals = {part: add(result.sums.get(part) for result in results) for part in parts}
+    return {part: metric.value(total) for part, total in totals.items() if total is not None}
 
 
 def _evaluation(scores: Mapping[int, ClientScore], cleaned: Mapping[int, ClientScore]) -> Evaluation:
@@ -103,4 +138,12 @@ def _evaluation(scores: Mapping[int, ClientScore], cleaned: Mapping[int, ClientS
         clean_losses=share(score.loss_sum for score in clean.values()),
         failures={},
         repeats=repeats if len(repeats) else None,
+        metrics=_metrics(own.values()),
+        clean_metrics=_metrics(clean.values()),
     )
+
+
+def _metrics(scores: Iterable[ClientScore]) -> npt.NDArray[np.float64] | None:
+    """Return the metric of each client; None if none was measured."""
+    found = [score.metric for score in scores]
+    return None if all(value is None for value in found) else np.array(found, dtype=np.float64)

@@ -191,7 +191,7 @@ class HostGrid(Grid, Generic[Handle]):
             self._give_up(handles)
             raise TrialError(f"the evaluation was not done within the {timeout:.1f} s that were left")
         self._count_seconds(results)
-        evaluation = fold_evaluation(results, self.facts.unseen)
+        evaluation = fold_evaluation(results, self.facts.unseen, self.session.metric)
         return evaluation if further else self._scores.keep(vector, version, evaluation)
 
     def serve(self, work: ServerWork, arrays: Arrays) -> Arrays:
@@ -389,7 +389,7 @@ class HostGrid(Grid, Generic[Handle]):
                 refuse_hanging(results, self.server_round)
             if job.scores_received:
                 scored = [result.evaluation for result in results if result.evaluation is not None]
-                scores = fold_evaluation(scored, self.facts.unseen)
+                scores = fold_evaluation(scored, self.facts.unseen, self.session.metric)
                 self._scores.keep(job.vector, job.states_version, scores, job.training)
             contents, failures = self._replies.train(job.vector, job.merged, job.named, results, job.companions)
             for client in sorted(failures):

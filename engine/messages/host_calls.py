@@ -15,6 +15,7 @@ from fedscout.engine.contracts.server_work import ServerWork
 from fedscout.engine.data.release import Arrays
 from fedscout.engine.messages.own_value import OwnValue
 from fedscout.engine.messages.session import Session
+from fedscout.engine.metrics.metric import Sums
 from fedscout.engine.model.parameter_layout import ParameterLayout
 
 
@@ -93,6 +94,8 @@ class EvaluateResults:
         failures: Reason of each that has no score.
         seconds: Time spent.
         received: Under the model that was sent, of clients that take part where an algorithm has them use another.
+        sums: Of the session's metric over all clients, `own`, `clean` and `received` of those that take part, `unseen`
+            of the others.
     """
 
     own: dict[int, ClientScore] = field(default_factory=dict)
@@ -100,6 +103,7 @@ class EvaluateResults:
     failures: dict[int, str] = field(default_factory=dict)
     seconds: float = 0.0
     received: dict[int, ClientScore] = field(default_factory=dict)
+    sums: dict[str, Sums] = field(default_factory=dict)
 
 
 @dataclass

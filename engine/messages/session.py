@@ -10,6 +10,7 @@ from fedscout.engine.contracts.client_algorithm import ClientAlgorithm
 from fedscout.engine.contracts.local_training_config import LocalTraining
 from fedscout.engine.contracts.trial_strategy import EngineNeeds
 from fedscout.engine.messages.own_value import OwnValue, is_own
+from fedscout.engine.metrics.metric import Metric
 
 EvaluationPart = Literal["test", "validation", "train"]
 
@@ -24,6 +25,8 @@ class Session:
         needs: What the strategy needs; decides how replies come unless a message says otherwise.
         algorithm: What the strategy has its clients do.
         evaluate_on: The part of each client's rows that evaluation reads.
+        metric: What is measured there beside accuracy; None measures nothing more.
+        worst_clients: Whether the mean score of the worst tenth of the clients is wanted, too.
         test_fraction: Share of test rows a client.
         validation_fraction: Share of validation rows, cut from the training rows.
         backend: `auto` lets the model decide how clients are trained, `loop` forbids the vectorised way.
@@ -38,6 +41,8 @@ class Session:
     needs: EngineNeeds = field(default_factory=EngineNeeds)
     algorithm: ClientAlgorithm | None = None
     evaluate_on: EvaluationPart = "test"
+    metric: Metric | None = None
+    worst_clients: bool = False
     test_fraction: float = 0.2
     validation_fraction: float = 0.0
     backend: Literal["auto", "loop"] = "auto"

@@ -7,7 +7,8 @@ makes no message or no model goes on with the model before. Only a strategy that
 (`fedscout.engine.trials.own_start`).
 
 A round's record is the score of the model after it, whoever drives; so a trial of n rounds has n records. Fitness is
-the mean of the weighted accuracy over the last five. A trial that fails has fitness 0 and keeps its reason.
+the mean score over the last five: the accuracy, weighted over clients, or the session's metric. A trial that fails has
+fitness 0 and keeps its reason.
 """
 
 from __future__ import annotations
@@ -100,7 +101,7 @@ class _Rounds:
             self._state, self._plain = self._begin()  # that was the end of a longer trial
         grid.client_states = self._state.client_states
         self._clock.seconds = self._state.seconds
-        self._scores = TrialScores(grid, self._state, self._clock, settings.session.evaluate_on)
+        self._scores = TrialScores(grid, self._state, self._clock, settings.session)
         self._runs_whole = type(self._state.strategy).start is not Strategy.start  # which can't go on from a round
 
     def _begin(self) -> tuple[TrialState, PlainState]:
@@ -288,6 +289,8 @@ class _Rounds:
                 "client_num_examples": tuple(last.num_examples.tolist()),
                 "client_accuracy": tuple(last.accuracies.tolist()),
                 "client_clean_accuracy": tuple(last.clean_accuracies.tolist()),
+                "client_metric": None if last.metrics is None else tuple(last.metrics.tolist()),
+                "client_clean_metric": None if last.clean_metrics is None else tuple(last.clean_metrics.tolist()),
             }
         )
         models = self._models() if failure is None else []

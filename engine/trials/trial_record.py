@@ -34,8 +34,27 @@ LATER_COLUMNS = (
     "bytes_up",
     "skipped_rounds",
     "notes",
+    "metric",
+    "round_metric",
+    "round_clean_metric",
+    "round_global_metric",
+    "round_new_client_metric",
+    "round_worst_clients",
+    "round_clean_worst_clients",
+    "client_metric",
+    "client_clean_metric",
 )
 """What logs of earlier versions lack, in the order of the columns; a trial without it has none."""
+
+SCORES_WHERE_KNOWN = (
+    "metric",
+    "global_accuracy",
+    "global_metric",
+    "new_client_accuracy",
+    "new_client_metric",
+    "worst_clients",
+)
+"""Of each round, beside accuracy on data as clients have them, where a trial measures them."""
 
 ParameterType = Literal["int", "float", "str"]
 PARAMETER_PREFIX = "param_"
@@ -55,7 +74,7 @@ _SUMMARY = (
     "own_fitness",
     "clean_fitness",
 )
-_SUMMARY_WHERE_KNOWN = ("global_accuracy", "new_client_accuracy", "bytes_down", "bytes_up")
+_SUMMARY_WHERE_KNOWN = ("metric", "global_accuracy", "new_client_accuracy", "bytes_down", "bytes_up")
 _NOT_LOGGED = {"logged": False}
 _NEVER = datetime.fromtimestamp(0, UTC)
 _ARROW_TYPES: Mapping[Any, pa.DataType] = {
@@ -87,15 +106,21 @@ class Trial:
         generation: Of the searcher; 0 outside a search.
         error: The reason of a failure.
         fitness: In the view and on the part that the study is configured for; larger is better, 0 if failed.
-        own_fitness: Mean accuracy of the last five rounds on the clients' data as they have them; 0 if failed.
+        own_fitness: Mean score of the last five rounds on the clients' data as they have them, or what else the study's
+            objective makes of the rounds; 0 if failed.
         clean_fitness: The same on uncorrupted data.
         num_rounds: Rounds that were finished.
         round_accuracy: Of the model after each round, weighted over clients, in `[0, 1]`.
         round_loss: Mean cross-entropies.
+        metric: What is measured beside accuracy, and is the score; None where accuracy is.
+        round_metric: As `round_accuracy`, but that metric of all clients' rows together; None without one.
+        round_global_metric: As `round_global_accuracy`, but the metric; so is `round_new_client_metric`.
+        round_worst_clients: Mean score of the worst tenth of the clients; None unless it was asked for.
         round_global_accuracy: As `round_accuracy`, but of the global model itself; None where no client has another.
         round_new_client_accuracy: Of the model that a client would use which never trained, over those that never do;
             None where there are none.
         client: Who was scored in the last round.
+        client_metric: The metric on the rows of each of them, NaN where they have none; None without a metric.
         bytes_down: What train messages carried to all clients of a round, mean over the rounds; None if not known.
         bytes_up: What their answers carried back.
         dropped_clients: Reasons of clients that failed in training, by round and client, such as `"3:7"`.
@@ -140,6 +165,15 @@ class Trial:
     dropped_clients: Mapping[str, str] = field(default_factory=dict)
     skipped_rounds: Mapping[str, str] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
+    metric: str | None = None
+    round_metric: tuple[float, ...] | None = None
+    round_clean_metric: tuple[float, ...] | None = None
+    round_global_metric: tuple[float, ...] | None = None
+    round_new_client_metric: tuple[float, ...] | None = None
+    round_worst_clients: tuple[float, ...] | None = None
+    round_clean_worst_clients: tuple[float, ...] | None = None
+    client_metric: tuple[float, ...] | None = None
+    client_clean_metric: tuple[float, ...] | None = None
     seconds: Mapping[str, float] = field(default_factory=dict)
     finished_at: datetime = _NEVER
     versions: Mapping[str, str] = field(default_factory=dict)
@@ -167,15 +201,14 @@ class Trial:
             parameters=settings.strategy.parameters(),
             seed=settings.session.seed,
             learning_rate=settings.session.training.learning_rate,
+            metric=None if settings.session.metric is None else settings.session.metric.name,
             config_hash=settings.config_hash,
             finished_at=datetime.now(UTC),
             **outcome,
         )
         if trial.status == "failed" or not trial.num_rounds:
             return trial
-        own, clean = (
-            float(np.mean(scores[-FITNESS_ROUNDS:])) for scores in (trial.round_accuracy, trial.round_clean_accuracy)
-        )
+        own, clean = (float(np.mean((trial.scores(kind) or ())[-FITNESS_ROUNDS:])) for kind in ("", "clean_"))
         return replace(trial, fitness=own, own_fitness=own, clean_fitness=clean)
 
     @property
@@ -183,15 +216,21 @@ class Trial:
         """Whether it is a full training, whose fitness can be compared with those of others."""
         return self.asked_rounds is None
 
+    def scores(self, kind: Literal["", "clean_", "global_", "new_client_"] = "") -> tuple[float, ...] | None:
+        """Return the score of each round: its metric if it has one, else accuracy; None where that is not measured."""
+        measure = "accuracy" if self.metric is None else "metric"
+        found: tuple[float, ...] | None = getattr(self, f"round_{kind}{measure}")
+        return found
+
     @property
     def global_accuracy(self) -> float | None:
-        """The mean over the last five rounds; None where no client has another model, or the trial failed."""
-        return self._late_mean(self.round_global_accuracy)
+        """The mean score over the last five rounds; None where no client has another model, or the trial failed."""
+        return self._late_mean(self.scores("global_"))
 
     @property
     def new_client_accuracy(self) -> float | None:
-        """The mean over the last five rounds; None without clients that never train, or if the trial failed."""
-        return self._late_mean(self.round_new_client_accuracy)
+        """The mean score over the last five rounds; None without clients that never train, or if the trial failed."""
+        return self._late_mean(self.scores("new_client_"))
 
     def _late_mean(self, scores: tuple[float, ...] | None) -> float | None:
         return float(np.mean(scores[-FITNESS_ROUNDS:])) if scores and self.status == "completed" else None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from math import isnan
 from typing import Any
 
 import numpy as np
@@ -11,11 +12,13 @@ from flwr.app import ArrayRecord
 from fedscout.engine.errors import TrialError
 from fedscout.engine.grid.evaluation import Evaluation
 from fedscout.engine.grid.host_grid import HostGrid
-from fedscout.engine.messages.session import EvaluationPart
+from fedscout.engine.messages.session import Session
 from fedscout.engine.messages.several_models import holds_several
 from fedscout.engine.messages.view_array import view_record
 from fedscout.engine.trials.trial_clock import TrialClock
 from fedscout.engine.trials.trial_state import TrialState
+
+MAY_BE_NAN = {"round_loss", "round_clean_loss", "round_accuracy", "round_clean_accuracy", "round_global_accuracy"}
 
 
 class TrialScores:
@@ -25,14 +28,15 @@ class TrialScores:
         grid: Of the trial.
         state: Says whether its model waits for scores.
         clock: Of the trial.
-        part: The part of the clients' rows that scores.
+        session: Says what is measured on which part of the clients' rows.
     """
 
-    def __init__(self, grid: HostGrid[Any], state: TrialState, clock: TrialClock, part: EvaluationPart) -> None:
+    def __init__(self, grid: HostGrid[Any], state: TrialState, clock: TrialClock, session: Session) -> None:
         self._grid = grid
         self._state = state
         self._clock = clock
-        self._part = part
+        self._session = session
+        self._part = session.evaluate_on
 
     def ask_with_training(self, arrays: ArrayRecord) -> None:
         """Have the model scored by the train messages that are sent next, if it waits for that.
@@ -89,17 +93,44 @@ class TrialScores:
             raise TrialError(f"no client has rows to evaluate on ({self._part})")
         if evaluation.of_unseen is not None and not evaluation.of_unseen.num_examples.sum():
             raise TrialError(f"no unseen client has rows to evaluate on ({self._part})")
+        measured = {**self._measured(evaluation), "round_train_loss": train_loss}
+        for column, value in measured.items():
+            self._state.rounds.setdefault(column, []).append(value)
+        self._state.last_evaluation = evaluation
+
+    def _measured(self, evaluation: Evaluation) -> dict[str, float]:
+        """Return what a round's columns hold.
+
+        Raises:
+            TrialError: If the rows have no score by the metric.
+        """
         measured = {
             "round_accuracy": evaluation.accuracy,
             "round_clean_accuracy": evaluation.clean_accuracy,
             "round_loss": evaluation.weighted(evaluation.losses),
             "round_clean_loss": evaluation.weighted(evaluation.clean_losses),
-            "round_train_loss": train_loss,
         }
         if evaluation.of_received is not None:
             measured["round_global_accuracy"] = evaluation.of_received.accuracy
         if evaluation.of_unseen is not None:
             measured["round_new_client_accuracy"] = evaluation.of_unseen.accuracy
-        for column, value in measured.items():
-            self._state.rounds.setdefault(column, []).append(value)
-        self._state.last_evaluation = evaluation
+        if self._session.worst_clients:
+            measured["round_worst_clients"] = evaluation.worst_clients()
+            measured["round_clean_worst_clients"] = evaluation.worst_clients(clean=True)
+        if self._session.metric is not None:
+            measured |= _metrics(evaluation)
+            if any(isnan(measured[column]) for column in measured.keys() - MAY_BE_NAN):
+                name = self._session.metric.name
+                raise TrialError(f"the rows to evaluate on ({self._part}) have no {name}: all are of one class")
+        return measured
+
+
+def _metrics(evaluation: Evaluation) -> dict[str, float]:
+    """Return the columns of the session's metric, if it has one."""
+    found = {
+        "round_metric": evaluation.metric,
+        "round_clean_metric": evaluation.clean_metric,
+        "round_global_metric": None if evaluation.of_received is None else evaluation.of_received.metric,
+        "round_new_client_metric": None if evaluation.of_unseen is None else evaluation.of_unseen.metric,
+    }
+    return {column: value for column, value in found.items() if value is not None}

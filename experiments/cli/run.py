@@ -40,13 +40,13 @@ def study(
     from fedscout.experiments.config.study_config import planned_trials
     from fedscout.experiments.reports.console import (
         TrialProgress,
-        measure_of,
         out_console,
         show_federation,
         show_json,
         show_outcome,
         show_path,
         show_report,
+        shown_measure,
     )
     from fedscout.experiments.studies.run_folder import default_folder
 
@@ -66,7 +66,8 @@ def study(
         console.print(f"  {note}")
     if finished.report is not None:
         show_report(console, finished.report)
-    show_outcome(console, finished.outcome, measure_of(finished.federation))
+    measure = shown_measure(finished.federation, finished.measure)
+    show_outcome(console, finished.outcome, measure)
     console.print()
     show_path(console, "Log of every trial", finished.folder / "trials", " (pandas.read_parquet reads the folder)")
     show_path(console, "Result", finished.folder / "result.json")

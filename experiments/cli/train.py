@@ -21,16 +21,18 @@ def train(
 ) -> None:
     """Train one strategy, such as strategy.kind=fedadam strategy.eta=0.1, and log it as a trial."""
     config = read_settings(settings, config_file, verbose)
+    from fedscout.engine.trials.trial_record import SCORES_WHERE_KNOWN
     from fedscout.experiments.reports.console import (
         TrialProgress,
-        measure_of,
         out_console,
         show_federation,
         show_json,
         show_path,
         show_trials,
+        shown_measure,
     )
     from fedscout.experiments.studies.run_folder import default_folder
+    from fedscout.experiments.studies.study_metric import measure_of_study
 
     folders = user_folders()
     progress = TrialProgress(1, config.training.num_rounds)
@@ -44,14 +46,15 @@ def train(
     if as_json:
         losses = [loss if isfinite(loss) else None for loss in trial.round_loss]  # JSON knows no infinity
         rounds: dict[str, list[float | None]] = {"accuracy": list(trial.round_accuracy), "loss": losses}
-        for name in ("global_accuracy", "new_client_accuracy"):
+        for name in SCORES_WHERE_KNOWN:
             if (scores := getattr(trial, f"round_{name}")) is not None:
                 rounds[name] = list(scores)
         show_json({"trial": trial.summary(), "rounds": rounds, "out": str(folder)})
         raise typer.Exit(FAILED if trial.status == "failed" else 0)
     console = out_console()
     show_federation(console, federation)
-    show_trials(console, [trial], None, title="Trial", measure=measure_of(federation))
+    measure = shown_measure(federation, measure_of_study(config))
+    show_trials(console, [trial], None, title="Trial", measure=measure)
     console.print()
     show_path(console, "Log", folder / "trials")
     if trial.status == "failed":

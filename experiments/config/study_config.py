@@ -17,6 +17,8 @@ from fedscout.engine.contracts.local_training_config import LocalTraining
 from fedscout.engine.engine_config import EngineConfig
 from fedscout.engine.errors import ConfigurationError
 from fedscout.engine.messages.session import Session
+from fedscout.engine.metrics.metric import Metric
+from fedscout.engine.metrics.metric_table import ACCURACY
 from fedscout.experiments.federations.assembly.federation_config import FederationConfig, ModelConfig
 from fedscout.experiments.federations.environments.environment_table import ENVIRONMENTS
 from fedscout.search.recommender_config import NO_PART_OF_THE_IDENTITY, RecommenderConfig
@@ -47,17 +49,21 @@ class TrainingConfig(LocalTraining):
     backend: Literal["auto", "loop"] = Field(
         default="auto", description="loop trains clients one by one where auto would train many at once"
     )
+    metric: Literal["accuracy", "balanced_accuracy", "macro_f1", "auroc"] = Field(
+        default="accuracy", description="what makes a model good on test rows; over those of all clients together"
+    )
 
     def local(self) -> LocalTraining:
         """Return the clients' part."""
         return LocalTraining(**{name: getattr(self, name) for name in LocalTraining.model_fields})
 
-    def session(self, seed: int, validation_fraction: float = 0.0) -> Session:
+    def session(self, seed: int, validation_fraction: float = 0.0, metric: Metric | None = None) -> Session:
         """Return what every trial fixes for its messages.
 
         Args:
             seed: Of split, initial model and batches.
             validation_fraction: Share of validation rows, cut from training rows.
+            metric: What is measured beside accuracy.
         """
         return Session(
             seed=seed,
@@ -68,6 +74,7 @@ class TrainingConfig(LocalTraining):
             round_timeout_seconds=self.round_timeout_seconds,
             hanging_clients=self.hanging_clients,
             deadline_seconds=self.simulated_deadline_seconds,
+            metric=metric,
         )
 
     def num_sampled(self, num_clients: int) -> int:
@@ -119,11 +126,13 @@ class StudyConfig(BaseModel):
                 without |= {"server_rows", "server_labels"}
         if self.federation.group_column is None:
             without.add("group_column")
+        training = {"metric"} if self.training.metric == ACCURACY else set()
         places = {*NO_PART_OF_THE_IDENTITY}
         search = set() if self.search.tuned_baseline else {"tuning_seeds"}  # likewise
         if not self.search.is_informed:
             search.add("informed")
         excluded: dict[str, Any] = {"engine": True, "federation": without, "recommender": places, "search": search}
+        excluded["training"] = training
         return self.model_dump(mode="json", exclude=excluded)
 
     def without_diagnosis(self) -> StudyConfig:

@@ -15,6 +15,7 @@ from rich.text import Text
 from fedscout.engine.runtime.atomic_file import json_text
 from fedscout.experiments.reports.trial_columns import Told, told_columns
 from fedscout.experiments.visible import show_json_text, visible
+from fedscout.search.measure import ACCURACY, Measure
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -185,10 +186,12 @@ def _mark(verdict: Verdict) -> Text:
     return Text("!", style="red") if verdict.detected else Text("-", style="green")
 
 
-def measure_of(federation: Federation) -> str:
-    """Return the heading of a column of scores."""
+def shown_measure(federation: Federation, measure: Measure) -> Measure:
+    """Return what scores are of: where clients play, what their environment counts."""
     task = federation.task
-    return "accuracy" if task is None else f"{task.score_name} / {task.largest_score:g}"
+    if task is None:
+        return measure
+    return measure.model_copy(update={"name": f"{task.score_name} / {task.largest_score:g}"})
 
 
 def show_trials(
@@ -196,14 +199,14 @@ def show_trials(
     trials: Sequence[Trial],
     baseline: float | None,
     title: str = "Trials",
-    measure: str = "accuracy",
+    measure: Measure = ACCURACY,
 ) -> None:
     """Print trials, one a line."""
     rungs = any(not trial.whole for trial in trials)
-    against = "" if baseline is None else "points against FedAvg"
+    against = "" if baseline is None else f"{measure.unit} against FedAvg"
     numbers = ["trial", "generation", *(["rounds"] if rungs else [])]
     told = told_columns([Told.of_trial(trial) for trial in trials])
-    headings = [measure, against, *told]
+    headings = [measure.name, against, *told]
     table = plain_table(*numbers, "strategy", *headings, title=title, numbers=(*numbers, *headings))
     for index, trial in enumerate(trials):
         more = [cells[index] for cells in told.values()]
@@ -214,7 +217,7 @@ def show_trials(
             table.add_row(*first, "failed", (trial.error or "")[:60], *more)
             continue
         compared = baseline is not None and trial.phase != "baseline" and trial.whole
-        gain = f"{100 * (trial.fitness - (baseline or 0.0)):+.1f}" if compared else ""
+        gain = measure.number(trial.fitness - (baseline or 0.0)) if compared else ""
         table.add_row(*first, f"{trial.fitness:.4f}", gain, *more)
     console.print()
     console.print(table)
@@ -244,7 +247,7 @@ def show_advice(console: Console, advice: Recommendation, first: Sequence[Altern
             console.print(f"  try {candidate.spec}: {candidate.because}")
 
 
-def show_outcome(console: Console, outcome: StudyOutcome, measure: str = "accuracy") -> None:
+def show_outcome(console: Console, outcome: StudyOutcome, measure: Measure = ACCURACY) -> None:
     """Print the search, its winner and the confirmation."""
     if outcome.warm_start is not None:
         show_warm_start(console, outcome.warm_start)
@@ -252,7 +255,8 @@ def show_outcome(console: Console, outcome: StudyOutcome, measure: str = "accura
         show_advice(console, outcome.advice, outcome.first_generation)
     show_trials(console, [outcome.baseline, *outcome.trials], outcome.baseline.fitness, measure=measure)
     if outcome.at_ceiling:
-        console.print("\nFedAvg is right on every test row: nothing can be gained, and the search ended.")
+        best = "is right on every test row" if measure.is_accuracy else "has the best score there can be"
+        console.print(f"\nFedAvg {best}: nothing can be gained, and the search ended.")
     if outcome.tuned:
         console.print()
         rates = ", ".join(_tuned_text(rate) for rate in outcome.tuned)
@@ -279,7 +283,7 @@ def _tuned_text(rate: TunedRate) -> str:
     return f"{rate.learning_rate:g}: {sum(rate.scores) / count:.4f}{over}{failed}"
 
 
-def show_confirmation(console: Console, confirmation: Confirmation, measure: str = "accuracy") -> None:
+def show_confirmation(console: Console, confirmation: Confirmation, measure: Measure = ACCURACY) -> None:
     """Print the fresh seeds' verdict, in both views where they differ."""
     import numpy as np
 
@@ -287,7 +291,7 @@ def show_confirmation(console: Console, confirmation: Confirmation, measure: str
 
     clean = any(one.own != one.clean for one in confirmation.contestants)
     beside = told_columns([Told.of_contestant(one) for one in confirmation.contestants])
-    numbers = ["client rate", measure, *(["on clean data"] if clean else []), *beside]
+    numbers = ["client rate", measure.name, *(["on clean data"] if clean else []), *beside]
     table = plain_table("", "strategy", *numbers, numbers=numbers, title="Confirmation on fresh seeds", padding=(0, 1))
     for index, one in enumerate(confirmation.contestants):
         views = [one.own, one.clean] if clean else [one.own]
@@ -299,10 +303,10 @@ def show_confirmation(console: Console, confirmation: Confirmation, measure: str
     for role, sides in confirmation.versus.items():
         for view in ("own", "clean") if clean else ("own",):
             name = f"challenger minus {role}" + (f", {view} data" if clean else "")
-            console.print(f"{name}: {difference_text(sides[view])}")
+            console.print(f"{name}: {difference_text(sides[view], measure)}")
     for rival in confirmation.rivals:
         told = "dropped" if rival.dropped else "still in the running"
-        console.print(f"challenger minus {rival.name} ({told}): {difference_text(rival.behind)}")
+        console.print(f"challenger minus {rival.name} ({told}): {difference_text(rival.behind, measure)}")
     console.print(confirmation.sentence, style="bold")
 
 

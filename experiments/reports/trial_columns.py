@@ -21,9 +21,9 @@ class Told:
     """What one line of a table may tell; None where it is not known.
 
     Attributes:
-        own: Accuracy of the model that a client would use.
-        shared: Accuracy of the global model; None where that is what clients use.
-        new_client: Accuracy of the model that a client would use which never trained.
+        own: Score of the model that a client would use.
+        shared: That of the global model; None where that is what clients use.
+        new_client: That of the model that a client would use which never trained.
         bytes_down: What all clients of a round are sent.
         bytes_up: What they answer.
     """

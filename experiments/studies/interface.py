@@ -20,6 +20,7 @@ import pandas as pd
 from fedscout.detectors import HeterogeneityReport
 from fedscout.engine.errors import DataError
 from fedscout.engine.runtime.ray_runtime import prepare_environment
+from fedscout.engine.trials.trial_record import SCORES_WHERE_KNOWN
 from fedscout.experiments.config.config_file import config_of
 from fedscout.experiments.federations.assembly.build_federation import build_federation, data_digest
 from fedscout.experiments.federations.assembly.federation_config import GIVEN
@@ -167,8 +168,9 @@ class TrainedStrategy:
     Attributes:
         folder: Where its log is.
         trial: `strategy`, `parameters`, `status`, `error`, `fitness`, …
-        rounds: Per round `accuracy` and `loss` on test rows, weighted over clients, and `train_loss`; `global_accuracy`
-            where clients use models of their own, `new_client_accuracy` where some never train.
+        rounds: Per round `accuracy` and `loss` on test rows, weighted over clients, and `train_loss`; `metric` if
+            another is configured; `global_accuracy` and `global_metric` where clients use models of their own,
+            `new_client_accuracy` and `new_client_metric` where some never train.
     """
 
     folder: Path
@@ -227,7 +229,7 @@ def train(
     search_path = (os.getcwd(),)
     _, trial, folder = run_training(config, folder, search_path=search_path, federation=federation._built_for(config))
     rounds = {"accuracy": trial.round_accuracy, "loss": trial.round_loss, "train_loss": trial.round_train_loss}
-    others = {name: getattr(trial, f"round_{name}") for name in ("global_accuracy", "new_client_accuracy")}
+    others = {name: getattr(trial, f"round_{name}") for name in SCORES_WHERE_KNOWN}
     rounds |= {name: scores for name, scores in others.items() if scores is not None}
     numbers = pd.RangeIndex(1, trial.num_rounds + 1, name="round")
     return TrainedStrategy(folder, trial.summary(), pd.DataFrame(rounds, index=numbers))

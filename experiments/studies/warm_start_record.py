@@ -6,12 +6,14 @@ The earlier studies may change or go away in between; what they said when the st
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from typing import Any
 
 from pydantic import ValidationError
 
 from fedscout.detectors import HeterogeneityReport
 from fedscout.engine.errors import ConfigurationError
+from fedscout.engine.metrics.metric_table import ACCURACY
 from fedscout.experiments.config.study_config import StudyConfig
 from fedscout.experiments.studies.run_folder import RunFolder
 from fedscout.search.study.earlier_studies import read_earlier_studies
@@ -21,6 +23,7 @@ from fedscout.strategies import SearchSpace
 
 NAME = "warm_start.json"
 SAME_FEDERATION = "of this federation: a study is not told its own results"
+OTHER_MEASURE = "it searched for what is best by another measure"
 
 logger = logging.getLogger("fedscout")
 
@@ -68,11 +71,16 @@ def _kept(folder: RunFolder) -> WarmStart | None:
 def _comparing(config: StudyConfig, folder: RunFolder, data_digest: str) -> Compare:
     studies, notes = read_earlier_studies(config.search.warm_start, folder.path)
     own = [study for study in studies if study.is_of(config.digest(), config.identity(), data_digest)]
-    unused = [SimilarStudy(study=study.name, distance=None, note=SAME_FEDERATION) for study in own]
+    other = [study for study in studies if study not in own and _measures(study.config) != _measures(config.identity())]
+    unused = [
+        SimilarStudy(study=study.name, distance=None, note=note)
+        for note, group in ((SAME_FEDERATION, own), (OTHER_MEASURE, other))
+        for study in group
+    ]
 
     def compare(report: HeterogeneityReport, space: SearchSpace) -> WarmStart:
         found = warm_start(
-            [study for study in studies if study not in own],
+            [study for study in studies if study not in own and study not in other],
             report.model_dump(mode="json"),
             config.training.model_dump(mode="json"),
             space,
@@ -88,3 +96,10 @@ def _comparing(config: StudyConfig, folder: RunFolder, data_digest: str) -> Comp
         return found
 
     return compare
+
+
+def _measures(config: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what a configuration says of what a fitness is; nothing of what is as by default."""
+    said = {"metric": config.get("training", {}).get("metric")}
+    default = {"metric": ACCURACY}
+    return {key: value for key, value in said.items() if value is not None and value != default.get(key)}

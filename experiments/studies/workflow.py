@@ -42,10 +42,12 @@ from fedscout.experiments.studies.open_runner import LazyRunner, open_runner
 from fedscout.experiments.studies.recommending import Recommended, Wanted, asks_model, check_wanted, choose, read_report
 from fedscout.experiments.studies.run_folder import RunFolder, bind, open_run_folder
 from fedscout.experiments.studies.study_language_model import check_language_model, language_model_of_study
+from fedscout.experiments.studies.study_metric import constant_answer, measure_of_study, metric_of
 from fedscout.experiments.studies.study_result import result_document
 from fedscout.experiments.studies.versions import versions
 from fedscout.experiments.studies.warm_start_record import read_warm_start
 from fedscout.search.ledger import Ledger, StudyEvents, StudyFacts
+from fedscout.search.measure import Measure
 from fedscout.search.recommenders.diagnosis import Diagnosis, diagnose
 from fedscout.search.recommenders.recommendation import Situation
 from fedscout.search.study.study import StudyOutcome, check_search, planned_space, run_study, study_space
@@ -75,13 +77,17 @@ SILENT = Display()
 
 @dataclass(frozen=True)
 class Finished:
-    """A finished study: the result as it is written to the folder, and what it was made of; no rows."""
+    """A finished study: the result as it is written to the folder, what it was made of, and what its fitness measures.
+
+    It holds no rows.
+    """
 
     document: dict[str, Any]
     folder: Path
     federation: Federation
     report: HeterogeneityReport | None
     outcome: StudyOutcome
+    measure: Measure
 
 
 @dataclass
@@ -213,7 +219,13 @@ def recommend(
         num_clients = report.num_clients
     cohort = cohort_of(config, num_clients or road.federation.num_seen)
     space = planned_space(config.search, cohort, config.training.local())
-    asked = Situation(space, config.training.num_rounds, config.search.view, description=wanted.text)
+    asked = Situation(
+        space,
+        config.training.num_rounds,
+        config.search.view,
+        description=wanted.text,
+        measure=measure_of_study(config),
+    )
 
     def diagnosis() -> Diagnosis:
         nonlocal report
@@ -250,6 +262,7 @@ def run_training(
     config = with_strategy(config)
     road = Road(config, display, verbose, search_path, federation)
     spec = parse_strategy(config.strategy or {}, road.cohort)
+    metric_of(config.training.metric, road.federation)
     for note in spec.notes(road.cohort):
         logger.warning("%s", note)
     with open_run_folder(out, config, road.digest, reading_suffices=True) as folder, road.place(folder) as runner:
@@ -280,6 +293,7 @@ def run_workflow(
     found = realised(road.federation, config.detection, config.seed)
     dependence = dependence_notes(road.federation, config.seed, config.training.test_fraction)
     check_search(config.search, road.cohort, config.training.local())
+    metric_of(config.training.metric, road.federation)
     with open_run_folder(out, config, road.digest, reading_suffices=True) as folder:
         warm = read_warm_start(config, folder, road.digest, detection)
         with road.place(folder, parallel=config.search.generation_size + 1) as runner:
@@ -295,7 +309,7 @@ def run_workflow(
         document = result_document(config, road.federation, (found, dependence), report, outcome, timings)
         if folder.is_writable:
             folder.write_json(RESULT_FILE, document)
-        return Finished(document, folder.path, road.federation, report, outcome)
+        return Finished(document, folder.path, road.federation, report, outcome, ledger.facts.measure)
 
 
 def cohort_of(config: StudyConfig, num_clients: int) -> Cohort:
@@ -316,18 +330,20 @@ def cohort_of(config: StudyConfig, num_clients: int) -> Cohort:
 
 def study_facts(config: StudyConfig, federation: Federation) -> StudyFacts:
     """Return what all trials of a study share."""
+    metric = metric_of(config.training.metric, federation)
     return StudyFacts(
         name=federation.name,
         num_rounds=config.training.num_rounds,
         cohort=cohort_of(config, federation.num_seen),
-        session=config.training.session(config.seed, config.search.validation_fraction),
+        session=config.training.session(config.seed, config.search.validation_fraction, metric),
         view=config.search.view,
         timeout_seconds=config.training.trial_timeout_seconds,
         searcher=config.search.kind,
         config_hash=config.digest(),
         config=config.model_dump_json(),
         versions=versions(),
-        guessing=federation.majority_share,
+        guessing=constant_answer(federation, metric),
+        measure=measure_of_study(config),
     )
 
 

@@ -23,6 +23,7 @@ from fedscout.engine.seeds import integer
 from fedscout.engine.trials.trial_record import Trial
 from fedscout.search.confirmation.intervals import PairedDifference
 from fedscout.search.confirmation.sequential_design import SequentialDesign
+from fedscout.search.measure import ACCURACY, Measure
 from fedscout.search.search_config import View
 
 Verdict = Literal["better", "no difference", "worse", "not confirmed"]
@@ -103,6 +104,7 @@ class Confirmation(BaseModel):
         rivals: The other challengers, in the order of the contestants.
         design: The plan, on which the intervals rest.
         caveats: What is worth knowing of the verdict, each a sentence; they are part of `sentence`.
+        measure: What all scores are of.
     """
 
     model_config = ConfigDict(frozen=True)
@@ -117,6 +119,7 @@ class Confirmation(BaseModel):
     rivals: tuple[Rival, ...] = ()
     design: SequentialDesign
     caveats: tuple[str, ...] = ()
+    measure: Measure = Field(default=ACCURACY, exclude_if=lambda value: value == ACCURACY)
 
     def with_caveats(self, caveats: Sequence[str]) -> Confirmation:
         """Return the same with what is worth knowing of it."""
@@ -224,7 +227,11 @@ def assess(
 
 
 def confirm(
-    seeds: Sequence[int], contestants: Sequence[Contestant], view: View, design: SequentialDesign | None = None
+    seeds: Sequence[int],
+    contestants: Sequence[Contestant],
+    view: View,
+    design: SequentialDesign | None = None,
+    measure: Measure = ACCURACY,
 ) -> Confirmation:
     """Compare the pick with the baselines and with the other challengers.
 
@@ -233,6 +240,7 @@ def confirm(
         contestants: The pick first, then FedAvg, then tuned FedAvg if it was trained, then the other challengers.
         view: The view that decides.
         design: The plan; one look at one challenger if none is given.
+        measure: What the scores are of.
     """
     design = design or SequentialDesign(max_seeds=len(seeds))
     pick = contestants[0]
@@ -250,7 +258,7 @@ def confirm(
     verdict: Verdict = {1: "better", 0: "no difference", -1: "worse"}[difference.verdict]  # type: ignore[assignment]
     if difference.low is None:
         verdict = "not confirmed"
-    sentence = _sentence(pick.name, reference_name(reference), difference, verdict)
+    sentence = _sentence(pick.name, reference_name(reference), difference, verdict, measure)
     return Confirmation(
         seeds=tuple(seeds),
         view=view,
@@ -261,6 +269,7 @@ def confirm(
         sentence=sentence + _rivals_told(rivals) + _design_told(design, len(seeds)) + _failures(contestants),
         rivals=tuple(rivals),
         design=design,
+        measure=measure,
     )
 
 
@@ -287,27 +296,27 @@ def _rival(
     return Rival(name=one.name, behind=behind, versus_fedavg=versus_fedavg, dropped=dropped)
 
 
-def difference_text(difference: PairedDifference) -> str:
-    """Return a difference in percentage points with its intervals and the number of seeds."""
+def difference_text(difference: PairedDifference, measure: Measure = ACCURACY) -> str:
+    """Return a difference in the measure's unit with its intervals and the number of seeds."""
     seeds = f"{len(difference.differences)} seed{'s' if len(difference.differences) != 1 else ''}"
     if difference.low is None or difference.high is None:
-        return f"{100 * difference.mean:+.1f} points, no interval from {seeds}"
-    beyond = _interval(difference.low, difference.high)
+        return f"{measure.told(difference.mean)}, no interval from {seeds}"
+    beyond = _interval(difference.low, difference.high, measure)
     if difference.here_low is None or difference.here_high is None or difference.here_low == difference.low:
-        return f"{100 * difference.mean:+.1f} points, 95 % interval {beyond}, {seeds}"
-    here = _interval(difference.here_low, difference.here_high)
+        return f"{measure.told(difference.mean)}, 95 % interval {beyond}, {seeds}"
+    here = _interval(difference.here_low, difference.here_high, measure)
     return (
-        f"{100 * difference.mean:+.1f} points, 95 % interval {beyond} for new data from these clients, {here} for "
+        f"{measure.told(difference.mean)}, 95 % interval {beyond} for new data from these clients, {here} for "
         f"another run here, {seeds}"
     )
 
 
-def _interval(low: float, high: float) -> str:
-    return f"[{100 * low:+.1f}, {100 * high:+.1f}]"
+def _interval(low: float, high: float, measure: Measure) -> str:
+    return f"[{measure.number(low)}, {measure.number(high)}]"
 
 
-def _sentence(name: str, reference: str, difference: PairedDifference, verdict: Verdict) -> str:
-    measured = difference_text(difference)
+def _sentence(name: str, reference: str, difference: PairedDifference, verdict: Verdict, measure: Measure) -> str:
+    measured = difference_text(difference, measure)
     return {
         "better": f"{name} beats {reference} on fresh seeds: {measured}.",
         "no difference": (

@@ -90,7 +90,8 @@ def _train_until_decided(
         for offset, place in enumerate(going):
             trials[place] += new[offset :: len(going)]
         num_done = look
-        design = design.model_copy(update={"resolution": resolution(trials)})
+        step = ledger.facts.measure.step
+        design = design.model_copy(update={"resolution": resolution(trials) if step is None else step})
         scores = {place: _scores(trials[place], view, guessing) for place in going}
         reference = baselines[strongest([scores[place] for place in baselines])]
         standing = assess(design, {place: scores[place] for place in remaining}, scores[reference])
@@ -101,7 +102,7 @@ def _train_until_decided(
     contestants = [
         contestant("challenger" if place == pick else entrants[place][0], trials[place], guessing) for place in in_order
     ]
-    found = confirm(seeds[:num_done], contestants, view, design)
+    found = confirm(seeds[:num_done], contestants, view, design, ledger.facts.measure)
     by_role: dict[str, Sequence[Trial]] = {
         one.role: trials[place] for one, place in zip(contestants, in_order, strict=True)
     }

@@ -43,12 +43,12 @@ ASPECTS: Mapping[str, str] = {"label_skew": "label_skew", "feature_skew": "featu
 """Fields of a diagnosis, and what the model reads."""
 
 _TASK = """\
-You choose the aggregation strategy of a federated-learning training, with its parameters, so that the mean accuracy \
-over the clients' test data in the last five rounds is as high as possible. Another choice can't be made later."""
+You choose the aggregation strategy of a federated-learning training, with its parameters, so that the {goal} \
+is as high as possible. Another choice can't be made later."""
 
 _SEARCH = """\
-You are searching for the best strategy in several trials. You are shown the trials so far with their fitness (mean \
-accuracy, larger is better; 0 is a trial that failed) and those that are running. Propose the next one. Balance \
+You are searching for the best strategy in several trials. You are shown the trials so far with their fitness ({name}, \
+larger is better; 0 is a trial that failed) and those that are running. Propose the next one. Balance \
 exploration of other strategies and parameters with exploitation of what did well. Never repeat a configuration that \
 was tried or is running, nor plain FedAvg, which is measured besides."""
 
@@ -86,8 +86,8 @@ def system_message(situation: Situation, prompt_format: PromptFormat, searching:
     ]
     measured = list(measured_lines(situation.space))
     parts = [
-        _TASK,
-        *([_SEARCH] if searching else []),
+        _TASK.format(goal=situation.measure.goal),
+        *([_SEARCH.format(name=f"mean {situation.measure.name}")] if searching else []),
         f"The federation: {json.dumps(facts)}",
         f"{_FORM}\nIts JSON schema, with all strategies that can be chosen here:\n"
         f"{json.dumps(answer_schema(situation.space))}",

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from fedscout.engine.contracts.trial_strategy import Cohort
+from fedscout.search.measure import ACCURACY, Measure
 from fedscout.search.recommenders.diagnosis import Diagnosis
 from fedscout.search.search_config import View
 from fedscout.strategies import SearchSpace, StrategySpec
@@ -27,6 +28,7 @@ class Situation:
         view: Whose test data judge the model: the clients' own, or uncorrupted ones.
         diagnosis: How the clients' data differ; None if that was not measured.
         description: The same in a person's words; None if nobody gave any.
+        measure: What is to be as large as possible.
     """
 
     space: SearchSpace
@@ -34,6 +36,7 @@ class Situation:
     view: View = "own"
     diagnosis: Diagnosis | None = None
     description: str | None = None
+    measure: Measure = ACCURACY
 
     @property
     def cohort(self) -> Cohort:

@@ -50,7 +50,7 @@ class MultiShotLLMSearcher(GenerationalSearcher):
 
     def __init__(self, task: SearchTask, model: LanguageModel, diagnosis: Diagnosis | None = None) -> None:
         super().__init__(task)
-        self._situation = Situation(task.space, task.num_rounds, task.settings.view, diagnosis)
+        self._situation = Situation(task.space, task.num_rounds, task.settings.view, diagnosis, measure=task.measure)
         self._model = replace(model, seed=task.seed)
 
     def propose(self, number: int, earlier: Sequence[Trial], taken: set[str]) -> Iterator[StrategySpec]:

@@ -34,9 +34,6 @@ from fedscout.search.study.warm_start import WarmStart
 from fedscout.search.study_trials import BASELINE, best_of, trainings_of, worst_of
 from fedscout.strategies import CustomSpec, SearchSpace, given_values, parse_strategy, space_of
 
-LARGEST_FITNESS = 1.0
-"""Right on every test row in each of the last rounds."""
-
 
 @dataclass
 class StudyOutcome:
@@ -52,7 +49,7 @@ class StudyOutcome:
         warm_start: What earlier studies proposed, if there were any.
         advice: The rules' answer, which takes no trial; None without a diagnosis.
         first_generation: What the diagnosis proposed to try first; empty unless the search is informed.
-        at_ceiling: Whether the search ended early, as FedAvg was right on every row and nothing could be gained.
+        at_ceiling: Whether the search ended early, as FedAvg has the best score there can be.
     """
 
     baseline: Trial
@@ -140,7 +137,7 @@ def run_study(
     given = warm_start.specs() if warm_start else []
     advice, informed = (None, ()) if report is None else advised(config, space, facts, report, bool(given))
     first = [*given, *(candidate.spec for candidate in informed)]
-    task = SearchTask(space, facts.session.seed, config, facts.num_rounds, first, (BASELINE,))
+    task = SearchTask(space, facts.session.seed, config, facts.num_rounds, first, (BASELINE,), facts.measure)
     outcome = _search(config, ledger, new_searcher(task, report, model))
     outcome.warm_start, outcome.advice, outcome.first_generation = warm_start, advice, informed
     if config.tuned_baseline:
@@ -175,7 +172,8 @@ def _search(config: SearchConfig, ledger: Ledger, searcher: Searcher) -> StudyOu
     generation = 0
     while True:
         left = sys.maxsize if searcher.has_own_budget else config.budget - len(trials)
-        if outcome is not None and outcome.baseline.fitness >= LARGEST_FITNESS and left > 0:
+        best = facts.measure.best
+        if outcome is not None and best is not None and outcome.baseline.fitness >= best and left > 0:
             outcome.at_ceiling = True
             break
         proposals = searcher.plan(left) if left > 0 else []

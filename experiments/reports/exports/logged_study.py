@@ -15,13 +15,13 @@ from pydantic import ValidationError
 from fedscout.engine.errors import ConfigurationError, LogError, first_line
 from fedscout.engine.fault_text import details
 from fedscout.engine.trials.trial_log import read_columns
-from fedscout.engine.trials.trial_record import Trial, log_schema
+from fedscout.engine.trials.trial_record import SCORES_WHERE_KNOWN, Trial, log_schema
 from fedscout.experiments.config.config_keys import fault_text
 from fedscout.experiments.config.study_config import StudyConfig
 from fedscout.experiments.studies.run_folder import stored_claim
 from fedscout.strategies import parameter_columns
 
-CURVES = ("accuracy", "clean_accuracy", "global_accuracy", "new_client_accuracy", "loss", "clean_loss", "train_loss")
+CURVES = ("accuracy", "clean_accuracy", *SCORES_WHERE_KNOWN, "clean_metric", "loss", "clean_loss", "train_loss")
 
 
 @dataclass(frozen=True)

@@ -107,7 +107,7 @@ def _trial(
         params=parameters,
         distributions=distributions,
         user_attrs=_attributes(record),
-        intermediate_values=dict(enumerate(record.round_accuracy, start=1)),
+        intermediate_values=dict(enumerate(record.scores() or (), start=1)),
     )
     trial.datetime_complete = _local(record.finished_at)
     trial.datetime_start = trial.datetime_complete - timedelta(seconds=record.seconds.get("total") or 0.0)

@@ -19,6 +19,7 @@ from fedscout.engine.grid.ray_grid import RayGrid
 from fedscout.engine.grid.ray_hosts import RayHosts, start_hosts
 from fedscout.engine.messages.message_contents import flat_record, node_of
 from fedscout.engine.messages.session import Session
+from fedscout.engine.metrics.score_histograms import Auroc
 from fedscout.engine.trials.checkpoint import CheckpointStore
 from fedscout.engine.trials.ray_runner import RayRunner, start_trial
 from fedscout.engine.trials.trial import run_trial
@@ -41,6 +42,7 @@ TRIALS = {
     "with client states": spec_of(replace(FEDAVG, algorithm=Variates())),
     "failing": spec_of(Choice(RaisingFedAvg)),
     "loop": spec_of(FEDAVG, backend="loop"),
+    "with a metric": spec_of(FEDAVG, metric=Auroc(), worst_clients=True),
 }
 
 

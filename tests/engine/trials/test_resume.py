@@ -127,6 +127,8 @@ def assert_same(first: Trial, second: Trial) -> None:
     assert first.client
     for name in ("client", "client_num_examples", "client_accuracy", "client_clean_accuracy"):
         assert getattr(first, name) == getattr(second, name)
+    for name in ("round_metric", "round_clean_metric", "client_metric", "client_clean_metric", "round_worst_clients"):
+        np.testing.assert_equal(getattr(first, name), getattr(second, name))  # a client may have none, NaN
 
 
 def assert_all_same(first: Trial, second: Trial) -> None:

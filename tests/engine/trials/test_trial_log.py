@@ -76,6 +76,16 @@ FAILED = replace(
     client_accuracy=(),
     client_clean_accuracy=(),
 )
+MEASURED = replace(
+    RECORD,
+    trial=5,
+    key="measured",
+    metric="macro_f1",
+    round_metric=(0.25, 0.5),
+    round_clean_metric=(0.25, 0.75),
+    round_worst_clients=(0.0, 0.125),
+    client_metric=(0.5, 0.25),
+)
 BARE = replace(FAILED, trial=2, key="bare0", strategy="fedavg", parameters={}, error="x", dropped_clients={})
 
 
@@ -89,11 +99,11 @@ def files_below(folder: Path) -> list[str]:
 
 def test_records_come_back_as_they_were_by_number(tmp_path: Path) -> None:
     log = log_in(tmp_path)
-    for record in (RECORD, FAILED, BARE):
+    for record in (RECORD, FAILED, MEASURED, BARE):
         log.append(record)
 
-    assert log.read() == [FAILED, BARE, RECORD]
-    assert log_in(tmp_path).read() == [FAILED, BARE, RECORD]
+    assert log.read() == [FAILED, BARE, RECORD, MEASURED]
+    assert log_in(tmp_path).read() == [FAILED, BARE, RECORD, MEASURED]
 
 
 def test_an_empty_log(tmp_path: Path) -> None:

@@ -1,0 +1,1 @@
+"""What is measured of a model on test rows, in place of accuracy."""

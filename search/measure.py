@@ -1,0 +1,62 @@
+"""What a fitness measures, and how people read it: in points where it is a share, else in its own unit."""
+
+from __future__ import annotations
+
+from pydantic import BaseModel, ConfigDict
+
+
+class Measure(BaseModel):
+    """What a fitness measures; larger is better.
+
+    Attributes:
+        goal: What is to be as high as possible, in words.
+        name: The heading of a column of scores.
+        unit: Of a difference of two scores.
+        per_unit: Units in a difference of 1: 100 where scores are shares, which are told in points.
+        best: The largest score there can be; None if that is not known.
+        step: Of the scale on which scores are read; None is the share of one test row, 0 none.
+        guessing_is_zero: Whether a constant answer is worth 0; else guessing of 0 is guessing that is not known.
+        by_rounds: Whether a round has a score of this measure, so that curves can be told to rise.
+    """
+
+    model_config = ConfigDict(frozen=True)
+
+    goal: str = "mean accuracy over the clients' test data in the last five rounds"
+    name: str = "accuracy"
+    unit: str = "points"
+    per_unit: float = 100.0
+    best: float | None = 1.0
+    step: float | None = None
+    guessing_is_zero: bool = False
+    by_rounds: bool = True
+
+    @property
+    def is_accuracy(self) -> bool:
+        """Whether it is the share of right answers over all test rows."""
+        return self == ACCURACY
+
+    def number(self, difference: float) -> str:
+        """Return a difference without its unit, such as `+3.1`."""
+        digits = ".1f" if self.per_unit == 100 else ".3g"
+        return f"{self.per_unit * difference:+{digits}}"
+
+    def told(self, difference: float) -> str:
+        """Return a difference with its unit, such as `+3.1 points`."""
+        return f"{self.number(difference)} {self.unit}"
+
+
+ACCURACY = Measure()
+
+
+def _share(name: str, step: float | None = None) -> Measure:
+    goal = f"{name} over all clients' test rows together, mean of the last five rounds"
+    return Measure(goal=goal, name=name, unit=f"points of {name}", step=step)
+
+
+MEASURES = {
+    "accuracy": ACCURACY,
+    "balanced_accuracy": _share("balanced accuracy"),
+    "macro_f1": _share("macro F1"),
+    "auroc": _share("AUROC", step=0.0),
+}
+"""Of each metric, by its name in `training.metric`."""

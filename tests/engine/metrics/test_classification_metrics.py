@@ -1,0 +1,112 @@
+"""Metrics of classes equal scikit-learn's on the pooled rows, however the rows are spread over clients."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from sklearn.metrics import balanced_accuracy_score, f1_score, roc_auc_score
+
+from fedscout.engine.arrays import FloatArray, IntArray
+from fedscout.engine.metrics.confusion import BalancedAccuracy, MacroF1
+from fedscout.engine.metrics.metric import Metric, add
+from fedscout.engine.metrics.metric_table import OF_CLASSES
+from fedscout.engine.metrics.score_histograms import LARGEST_SCORE, NUM_BINS, Auroc, log_odds
+
+
+def rows(num_rows: int, num_classes: int, seed: int = 0) -> tuple[FloatArray, IntArray]:
+    """Outputs that know something of the labels; the first class is the most frequent."""
+    generator = np.random.default_rng(seed)
+    labels = np.minimum(generator.geometric(0.5, num_rows) - 1, num_classes - 1)
+    outputs = generator.normal(size=(num_rows, num_classes))
+    outputs[np.arange(num_rows), labels] += 1.0
+    return outputs.astype(np.float32), labels.astype(np.int64)
+
+
+def value(metric: Metric, outputs: FloatArray, labels: IntArray) -> float:
+    return metric.value(metric.statistics(outputs, labels))
+
+
+SKLEARN: dict[type[Metric], Callable[[IntArray, IntArray], float]] = {
+    BalancedAccuracy: balanced_accuracy_score,
+    MacroF1: lambda labels, predicted: f1_score(labels, predicted, average="macro"),
+}
+
+
+@pytest.mark.parametrize("kind", SKLEARN)
+@given(seed=st.integers(0, 1000), num_classes=st.integers(2, 6), num_rows=st.integers(1, 60))
+def test_of_the_table_they_are_scikit_learns(kind: type[Metric], seed: int, num_classes: int, num_rows: int) -> None:
+    """Also where classes have no rows, or rows and no predictions."""
+    outputs, labels = rows(num_rows, num_classes, seed)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # that a class has no rows
+        expected = SKLEARN[kind](labels, outputs.argmax(axis=1))
+    assert value(kind(), outputs, labels) == pytest.approx(expected, abs=1e-12)
+
+
+@pytest.mark.parametrize("num_classes", [2, 3, 5])
+def test_the_area_is_scikit_learns_within_its_bound(num_classes: int) -> None:
+    """The bound is half the share of pairs in one bin; the areas of the classes are averaged, and so are the bounds."""
+    outputs, labels = rows(400, num_classes)
+    metric = Auroc()
+    sums = metric.statistics(outputs, labels)
+    probabilities = np.exp(outputs - outputs.max(axis=1, keepdims=True)).astype(np.float64)
+    probabilities /= probabilities.sum(axis=1, keepdims=True)
+    if num_classes == 2:
+        exact = roc_auc_score(labels, probabilities[:, 1])
+    else:
+        exact = roc_auc_score(labels, probabilities, multi_class="ovr", average="macro")
+    shared = (sums[:, 0].astype(float) * sums[:, 1]).sum(axis=1)
+    bound = (shared / (2 * sums[:, 0].sum(axis=1) * sums[:, 1].sum(axis=1))).mean()
+    assert 0 < bound < 0.01
+    assert abs(metric.value(sums) - exact) <= bound
+
+
+def test_the_area_by_hand() -> None:
+    """Three rows of the class at log-odds 2, 0, −1 against two at 1 and 0: 2, ½ and 0 of 6 pairs are in order."""
+    scores, labels = np.array([2.0, 0.0, -1.0, 1.0, 0.0]), np.array([1, 1, 1, 0, 0])
+    outputs = np.stack([np.zeros(5), scores], axis=1).astype(np.float32)
+    assert value(Auroc(), outputs, labels) == pytest.approx(2.5 / 6, abs=1e-12)
+
+
+def test_scores_beyond_the_bins_and_outputs_that_are_no_numbers_count() -> None:
+    sums = Auroc().statistics(
+        np.array([[0, 1e38], [1e38, 0], [np.nan, 0], [np.inf, 0]], np.float32), np.array([1, 0, 0, 1])
+    )
+    assert sums.shape == (2, 2, NUM_BINS)
+    assert sums.sum() == 2 * 4  # each row once a class
+    assert sums[1, 1, NUM_BINS - 1] == 1  # log-odds of 1e38 lie beyond LARGEST_SCORE
+    assert LARGEST_SCORE < 1e38
+
+
+def test_log_odds_are_those_of_the_softmax() -> None:
+    outputs = np.array([[0.3, -1.0, 2.0]])
+    chance = np.exp(outputs) / np.exp(outputs).sum()
+    np.testing.assert_allclose(log_odds(outputs), np.log(chance / (1 - chance)), rtol=1e-12)
+
+
+@pytest.mark.parametrize("metric", [kind() for kind in OF_CLASSES.values()], ids=list(OF_CLASSES))
+@given(seed=st.integers(0, 100), cuts=st.lists(st.integers(0, 80), max_size=4))
+def test_sums_of_clients_are_the_sums_of_all_rows(metric: Metric, seed: int, cuts: list[int]) -> None:
+    outputs, labels = rows(80, 4, seed)
+    parts = zip(np.split(outputs, sorted(cuts)), np.split(labels, sorted(cuts)), strict=True)
+    together = add(metric.statistics(*part) for part in parts)
+    assert together is not None
+    np.testing.assert_array_equal(together, metric.statistics(outputs, labels))
+
+
+@pytest.mark.parametrize("metric", [kind() for kind in OF_CLASSES.values()], ids=list(OF_CLASSES))
+def test_of_perfect_outputs_they_are_one_and_of_constant_ones_what_guessing_is(metric: Metric) -> None:
+    labels = np.array([0, 0, 0, 1, 2, 2])
+    assert value(metric, (8 * np.eye(3)[labels]).astype(np.float32), labels) == 1
+    constant = {"balanced_accuracy": 1 / 3, "macro_f1": 2 * 3 / (6 + 3) / 3, "auroc": 0.5}
+    assert value(metric, np.tile(np.float32([1, 0, 0]), (6, 1)), labels) == pytest.approx(constant[metric.name])
+
+
+def test_of_one_class_there_is_no_area() -> None:
+    outputs, _ = rows(5, 2)
+    assert np.isnan(value(Auroc(), outputs, np.zeros(5, np.int64)))

@@ -1,0 +1,100 @@
+"""The metric of a study: what a constant answer is worth, who may not have one, and a study's words."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+from sklearn.metrics import balanced_accuracy_score, f1_score
+
+import fedscout
+from fedscout.engine.errors import ConfigurationError, UserError
+from fedscout.experiments.config.study_config import StudyConfig
+from fedscout.experiments.federations.assembly.build_federation import build_federation
+from fedscout.experiments.federations.assembly.federation_config import FederationConfig, ModelConfig
+from fedscout.experiments.studies.study_metric import constant_answer, metric_of
+
+HERE = {"grid": "local"}
+SEARCH = {"budget": 2, "generation_size": 2, "confirmation_seeds": 3, "strategies": ["fedavgm"]}
+
+
+def rare(num_rows: int = 400) -> pd.DataFrame:
+    """One row in ten is of the class that matters, and one column tells it with some noise."""
+    generator = np.random.default_rng(5)
+    label = np.where(generator.random(num_rows) < 0.1, "faulty", "sound")
+    told = (label == "faulty") + generator.normal(scale=0.7, size=num_rows)
+    return pd.DataFrame({"told": told, "noise": generator.normal(size=num_rows), "label": label})
+
+
+def study(folder: Path, **training: Any) -> fedscout.Study:
+    federation = fedscout.Federation(rare(), label="label", num_clients=4, partition={"kind": "iid"})
+    return fedscout.study(
+        federation,
+        training={"num_rounds": 3, **training},
+        search=SEARCH,
+        engine=HERE,
+        out=folder,
+        detection_first=False,
+    )
+
+
+def test_a_constant_answer_is_worth_what_scikit_learn_says() -> None:
+    built = build_federation(FederationConfig(dataset="wine", num_clients=3), ModelConfig())
+    labels = built.labels[built.partition.rows]
+    said = np.full_like(labels, np.bincount(labels).argmax())
+    expected = {
+        "accuracy": float(np.mean(said == labels)),
+        "balanced_accuracy": balanced_accuracy_score(labels, said),
+        "macro_f1": f1_score(labels, said, average="macro"),
+        "auroc": 0.5,
+    }
+    for name, value in expected.items():
+        assert constant_answer(built, metric_of(name, built)) == pytest.approx(value)
+
+
+def test_where_clients_play_there_is_no_other_metric() -> None:
+    built = build_federation(FederationConfig(dataset="cartpole", num_clients=2), ModelConfig())
+    with pytest.raises(ConfigurationError, match=r"training.metric must be accuracy where clients play.*got auroc"):
+        metric_of("auroc", built)
+    assert metric_of("accuracy", built) is None
+
+
+def test_an_unknown_metric_is_told_with_those_that_there_are() -> None:
+    federation = fedscout.Federation("wine", num_clients=3)
+    with pytest.raises(UserError, match=r"training.metric.*'balanced_accuracy', 'macro_f1'"):
+        fedscout.train(federation, training={"metric": "f1"}, engine=HERE)
+
+
+def test_the_study_speaks_of_its_metric(tmp_path: Path) -> None:
+    """Its fitness is the metric, so is the verdict's difference; the log keeps accuracy beside it."""
+    found = study(tmp_path, metric="balanced_accuracy")
+    confirmation = found.confirmation
+    assert confirmation is not None
+    assert "points of balanced accuracy" in confirmation.sentence
+    trials = found.trials
+    assert set(trials["metric"]) == {"balanced_accuracy"}
+    np.testing.assert_allclose(trials["fitness"], [np.mean(scores) for scores in trials["round_metric"]])
+    assert all(len(scores) == 3 for scores in trials["round_accuracy"])
+    first = trials.iloc[0]
+    assert first["round_accuracy"][-1] > first["round_metric"][-1]  # of mostly one class, accuracy flatters
+    document = json.loads((tmp_path / "result.json").read_text())
+    assert document["confirmation"]["measure"]["name"] == "balanced accuracy"
+    assert document["baseline"]["metric"] == "balanced_accuracy"
+
+
+def test_without_a_metric_a_study_is_as_before(tmp_path: Path) -> None:
+    found = study(tmp_path)
+    assert "measure" not in found.document["confirmation"]
+    assert "metric" not in found.document["baseline"]
+    assert "metric" not in found.document["config"]["training"]
+    assert found.trials["round_metric"].isna().all()
+
+
+def test_the_metric_is_part_of_a_study_only_if_it_is_another() -> None:
+    plain = StudyConfig().digest()
+    assert StudyConfig.model_validate({"training": {"metric": "accuracy"}}).digest() == plain
+    assert StudyConfig.model_validate({"training": {"metric": "auroc"}}).digest() != plain
