@@ -21,6 +21,7 @@ from fedscout.engine.trials.trial_record import Trial
 from fedscout.engine.trials.trial_runner import Progress, TrialRunner
 from fedscout.engine.trials.trial_settings import TrialSettings
 from fedscout.search.measure import ACCURACY, Measure
+from fedscout.search.objective import Objective
 from fedscout.search.search_config import View
 from fedscout.strategies import StrategySpec
 
@@ -44,6 +45,7 @@ class StudyFacts:
         versions: Of the libraries.
         guessing: Fitness of a constant answer, such as the most frequent class: what a failed trial is worth.
         measure: What the fitness measures.
+        objective: What makes the fitness of a trial; None takes its mean score.
     """
 
     name: str
@@ -58,6 +60,7 @@ class StudyFacts:
     versions: Mapping[str, str] = field(default_factory=dict)
     guessing: float = 0.0
     measure: Measure = ACCURACY
+    objective: Objective | None = None
 
     def trial(
         self,
@@ -172,12 +175,17 @@ class Ledger:
 
     def _of_this_study(self, number: int, trial: Trial) -> Trial:
         facts = self.facts
+        own, clean = trial.own_fitness, trial.clean_fitness
+        if facts.objective is not None:
+            own, clean = (facts.objective.fitness(trial, view) for view in ("own", "clean"))
         return replace(
             trial,
             study=facts.name,
             trial=number,
             searcher=facts.searcher,
-            fitness=trial.clean_fitness if facts.view == "clean" else trial.own_fitness,
+            fitness=clean if facts.view == "clean" else own,
+            own_fitness=own,
+            clean_fitness=clean,
             versions=facts.versions,
             config=facts.config,
         )

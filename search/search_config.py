@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, Self
 
-from pydantic import BaseModel, BeforeValidator, Field
+from pydantic import BaseModel, BeforeValidator, Field, model_validator
 
 from fedscout.search.client_ranges import ClientRanges
 
 View = Literal["own", "clean"]
+
+ObjectiveName = Literal["accuracy", "worst_clients", "rounds_to_target", "bytes_to_target"]
 
 INFORMED = frozenset({"genetic", "tpe", "gp", "racing"})
 """Whose first trials may come from the diagnosis. A random search and a grid are there to be compared with, CMA-ES has
@@ -65,6 +67,14 @@ class SearchConfig(BaseModel, frozen=True, extra="forbid"):
     warm_start: tuple[str, ...] = Field(
         default=(), description="folders of earlier studies, whose best configurations are tried first"
     )
+    objective: ObjectiveName = Field(
+        default="accuracy",
+        description="what is made as large as possible: accuracy, or training.metric in its place; that of the worst "
+        "tenth of the clients; or the rounds, or the bytes, that are left when search.target is reached",
+    )
+    target: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = Field(
+        default=None, description="mean score of five rounds that is to be reached, where that is the objective"
+    )
     view: View = Field(default="own", description="test data as clients have them, or uncorrupted, for the fitness")
     validation_fraction: float = Field(
         default=0.0, ge=0, lt=0.9, description="share of training rows that scores the search instead of test rows"
@@ -83,6 +93,18 @@ class SearchConfig(BaseModel, frozen=True, extra="forbid"):
     tuning_seeds: int = Field(
         default=3, ge=1, le=100, description="seeds over which the best two rates are compared, the search's included"
     )
+
+    @model_validator(mode="after")
+    def _target_of_an_objective(self) -> Self:
+        wanted = self.objective.endswith("_to_target")
+        if wanted and self.target is None:
+            raise ValueError(f"target must be given where objective={self.objective}, such as target=0.9, got none")
+        if not wanted and self.target is not None:
+            raise ValueError(
+                f"target must be left out unless objective is rounds_to_target or bytes_to_target, got {self.target:g} "
+                f"beside objective={self.objective}"
+            )
+        return self
 
     @property
     def is_informed(self) -> bool:

@@ -223,6 +223,11 @@ class Trial:
         return found
 
     @property
+    def score(self) -> float | None:
+        """The mean score over the last five rounds on the clients' data as they have them; None if it failed."""
+        return self._late_mean(self.scores())
+
+    @property
     def global_accuracy(self) -> float | None:
         """The mean score over the last five rounds; None where no client has another model, or the trial failed."""
         return self._late_mean(self.scores("global_"))

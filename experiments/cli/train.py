@@ -32,7 +32,7 @@ def train(
         shown_measure,
     )
     from fedscout.experiments.studies.run_folder import default_folder
-    from fedscout.experiments.studies.study_metric import measure_of_study
+    from fedscout.experiments.studies.study_objective import measure_of_study
 
     folders = user_folders()
     progress = TrialProgress(1, config.training.num_rounds)

@@ -57,13 +57,16 @@ class TrainingConfig(LocalTraining):
         """Return the clients' part."""
         return LocalTraining(**{name: getattr(self, name) for name in LocalTraining.model_fields})
 
-    def session(self, seed: int, validation_fraction: float = 0.0, metric: Metric | None = None) -> Session:
+    def session(
+        self, seed: int, validation_fraction: float = 0.0, metric: Metric | None = None, worst_clients: bool = False
+    ) -> Session:
         """Return what every trial fixes for its messages.
 
         Args:
             seed: Of split, initial model and batches.
             validation_fraction: Share of validation rows, cut from training rows.
             metric: What is measured beside accuracy.
+            worst_clients: Whether the worst clients' score is kept for each round.
         """
         return Session(
             seed=seed,
@@ -75,6 +78,7 @@ class TrainingConfig(LocalTraining):
             hanging_clients=self.hanging_clients,
             deadline_seconds=self.simulated_deadline_seconds,
             metric=metric,
+            worst_clients=worst_clients,
         )
 
     def num_sampled(self, num_clients: int) -> int:
@@ -129,6 +133,8 @@ class StudyConfig(BaseModel):
         training = {"metric"} if self.training.metric == ACCURACY else set()
         places = {*NO_PART_OF_THE_IDENTITY}
         search = set() if self.search.tuned_baseline else {"tuning_seeds"}  # likewise
+        if self.search.objective == "accuracy":
+            search |= {"objective", "target"}
         if not self.search.is_informed:
             search.add("informed")
         excluded: dict[str, Any] = {"engine": True, "federation": without, "recommender": places, "search": search}

@@ -205,7 +205,7 @@ def show_trials(
     rungs = any(not trial.whole for trial in trials)
     against = "" if baseline is None else f"{measure.unit} against FedAvg"
     numbers = ["trial", "generation", *(["rounds"] if rungs else [])]
-    told = told_columns([Told.of_trial(trial) for trial in trials])
+    told = told_columns([Told.of_trial(trial, measure) for trial in trials])
     headings = [measure.name, against, *told]
     table = plain_table(*numbers, "strategy", *headings, title=title, numbers=(*numbers, *headings))
     for index, trial in enumerate(trials):

@@ -10,6 +10,7 @@ from rich.console import Console
 
 from fedscout.experiments.reports.console import WorkLine, plain_table, show_path
 from fedscout.experiments.visible import tell, visible
+from fedscout.search.measure import Measure
 
 if TYPE_CHECKING:
     from fedscout.experiments.studies.sweeps.grid_configurations import GridConfiguration, Sweep
@@ -114,9 +115,13 @@ def show_sweep(console: Console, outcome: SweepOutcome) -> None:
 
     kept = list(outcome.groups[0].values) if outcome.groups else []
     choosers = list(dict.fromkeys(chooser for group in outcome.groups for chooser in group.accuracy))
-    title = "Accuracy on fresh seeds" if outcome.measure == "accuracy" else "Fitness on the search's seed"
     confirmed = outcome.measure == "accuracy"
-    headings = [*kept, "studies", *(LABELS[chooser] for chooser in choosers), "points against FedAvg", "95 % interval"]
+    measure = _measure(outcome)
+    title = (
+        f"{measure.name[:1].upper()}{measure.name[1:]} on fresh seeds" if confirmed else "Fitness on the search's seed"
+    )
+    against = f"{measure.unit} against FedAvg"
+    headings = [*kept, "studies", *(LABELS[chooser] for chooser in choosers), against, "95 % interval"]
     headings += [*(["better"] if confirmed else []), "label skew", "feature skew", "outliers"]
     table = plain_table(*headings, title=f"{title}, mean over studies", numbers=headings)
     table.columns[headings.index("95 % interval")].no_wrap = True
@@ -127,7 +132,7 @@ def show_sweep(console: Console, outcome: SweepOutcome) -> None:
             *(value_text(value) for value in group.values.values()),
             str(of) if done == of else f"{done} of {of}",
             *(_score(group.accuracy.get(chooser)) for chooser in choosers),
-            *_gain(group.difference),
+            *_gain(group.difference, measure),
             *(f"{count}/{done}" if done else "" for count in counts),
         )
     console.print(table)
@@ -142,11 +147,20 @@ def _score(mean: Mean | None) -> str:
     return "" if mean is None else f"{mean.mean:.4f}"
 
 
-def _gain(mean: Mean | None) -> tuple[str, str]:
+def _gain(mean: Mean | None, measure: Measure) -> tuple[str, str]:
     if mean is None:
         return "", ""
-    interval = "" if mean.low is None or mean.high is None else f"[{100 * mean.low:+.1f}, {100 * mean.high:+.1f}]"
-    return f"{100 * mean.mean:+.1f}", interval
+    ends = None if mean.low is None or mean.high is None else (measure.number(mean.low), measure.number(mean.high))
+    return measure.number(mean.mean), "" if ends is None else f"[{', '.join(ends)}]"
+
+
+def _measure(outcome: SweepOutcome) -> Measure:
+    """Return what all studies measure; where they differ, plain fitness."""
+    from fedscout.experiments.studies.study_objective import measure_of_study
+
+    measures = [measure_of_study(study.configuration.config) for study in outcome.studies]
+    same = all(measure == measures[0] for measure in measures)
+    return measures[0] if measures and same else Measure(name="fitness", unit="fitness", per_unit=1.0)
 
 
 def show_not_completed(outcome: SweepOutcome) -> None:

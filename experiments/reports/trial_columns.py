@@ -7,11 +7,13 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from fedscout.search.measure import ACCURACY, Measure
+
 if TYPE_CHECKING:
     from fedscout.engine.trials.trial_record import Trial
     from fedscout.search.confirmation.confirmation import Contestant
 
-GLOBAL, NEW_CLIENT = "global model", "new client"
+SCORE, GLOBAL, NEW_CLIENT = "mean score", "global model", "new client"
 DOWN, UP = "down a round", "up a round"
 UNITS = ("kB", "MB", "GB", "TB")
 
@@ -22,6 +24,7 @@ class Told:
 
     Attributes:
         own: Score of the model that a client would use.
+        told_own: Whether that stands apart, as the fitness is another thing.
         shared: That of the global model; None where that is what clients use.
         new_client: That of the model that a client would use which never trained.
         bytes_down: What all clients of a round are sent.
@@ -29,32 +32,35 @@ class Told:
     """
 
     own: float | None
+    told_own: bool
     shared: float | None
     new_client: float | None
     bytes_down: float | None
     bytes_up: float | None
 
     @classmethod
-    def of_trial(cls, trial: Trial) -> Told:
+    def of_trial(cls, trial: Trial, measure: Measure = ACCURACY) -> Told:
         """Return what a trial tells; of one that failed, bytes alone."""
-        own = trial.own_fitness if trial.status == "completed" else None
-        return cls(own, trial.global_accuracy, trial.new_client_accuracy, trial.bytes_down, trial.bytes_up)
+        shared, new_client = trial.global_accuracy, trial.new_client_accuracy
+        return cls(trial.score, measure.of != "mean", shared, new_client, trial.bytes_down, trial.bytes_up)
 
     @classmethod
     def of_contestant(cls, one: Contestant) -> Told:
         """Return what a contestant tells, the mean over its seeds."""
-        scores = (one.own, one.global_accuracy, one.new_client_accuracy)
+        scores = (one.score or one.own, one.global_accuracy, one.new_client_accuracy)
         own, shared, new_client = (None if values is None else sum(values) / len(values) for values in scores)
-        return cls(own, shared, new_client, one.bytes_down, one.bytes_up)
+        return cls(own, one.score is not None, shared, new_client, one.bytes_down, one.bytes_up)
 
 
 def told_columns(lines: Sequence[Told]) -> dict[str, list[str]]:
     """Return the columns that say something, by heading: one cell a line.
 
-    The global model stands where some line's clients use others, new clients where there are some, bytes where lines
-    differ or one stands alone.
+    The score stands where fitness is another thing. The global model stands where some line's clients use others, new
+    clients where there are some, bytes where lines differ or one stands alone.
     """
     columns: dict[str, list[str]] = {}
+    if any(line.told_own for line in lines):
+        columns[SCORE] = _cells([line.own for line in lines], _accuracy)
     if any(line.shared is not None for line in lines):
         columns[GLOBAL] = _cells([line.own if line.shared is None else line.shared for line in lines], _accuracy)
     if any(line.new_client is not None for line in lines):

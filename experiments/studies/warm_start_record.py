@@ -23,6 +23,9 @@ from fedscout.strategies import SearchSpace
 
 NAME = "warm_start.json"
 SAME_FEDERATION = "of this federation: a study is not told its own results"
+OF_THE_SEARCH = ("objective", "target")
+"""Settings of a search that say what a fitness is."""
+
 OTHER_MEASURE = "it searched for what is best by another measure"
 
 logger = logging.getLogger("fedscout")
@@ -100,6 +103,7 @@ def _comparing(config: StudyConfig, folder: RunFolder, data_digest: str) -> Comp
 
 def _measures(config: Mapping[str, Any]) -> dict[str, Any]:
     """Return what a configuration says of what a fitness is; nothing of what is as by default."""
-    said = {"metric": config.get("training", {}).get("metric")}
-    default = {"metric": ACCURACY}
+    search = config.get("search", {})
+    said = {"metric": config.get("training", {}).get("metric"), **{key: search.get(key) for key in OF_THE_SEARCH}}
+    default = {"metric": ACCURACY, "objective": "accuracy"}
     return {key: value for key, value in said.items() if value is not None and value != default.get(key)}

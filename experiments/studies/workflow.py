@@ -42,7 +42,7 @@ from fedscout.experiments.studies.open_runner import LazyRunner, open_runner
 from fedscout.experiments.studies.recommending import Recommended, Wanted, asks_model, check_wanted, choose, read_report
 from fedscout.experiments.studies.run_folder import RunFolder, bind, open_run_folder
 from fedscout.experiments.studies.study_language_model import check_language_model, language_model_of_study
-from fedscout.experiments.studies.study_metric import constant_answer, measure_of_study, metric_of
+from fedscout.experiments.studies.study_objective import constant_answer, measure_of_study, metric_of, objective_of
 from fedscout.experiments.studies.study_result import result_document
 from fedscout.experiments.studies.versions import versions
 from fedscout.experiments.studies.warm_start_record import read_warm_start
@@ -335,15 +335,18 @@ def study_facts(config: StudyConfig, federation: Federation) -> StudyFacts:
         name=federation.name,
         num_rounds=config.training.num_rounds,
         cohort=cohort_of(config, federation.num_seen),
-        session=config.training.session(config.seed, config.search.validation_fraction, metric),
+        session=config.training.session(
+            config.seed, config.search.validation_fraction, metric, config.search.objective == "worst_clients"
+        ),
         view=config.search.view,
         timeout_seconds=config.training.trial_timeout_seconds,
         searcher=config.search.kind,
         config_hash=config.digest(),
         config=config.model_dump_json(),
         versions=versions(),
-        guessing=constant_answer(federation, metric),
+        guessing=constant_answer(federation, metric, config.search.objective),
         measure=measure_of_study(config),
+        objective=objective_of(config, federation),
     )
 
 

@@ -44,7 +44,7 @@ def caveats(confirmation: Confirmation, trials: Mapping[str, Sequence[Trial]], g
     means = [fmean(one.scores(confirmation.view)) for one in (pick, reference)]
     found: list[str] = []
     measure = confirmation.measure
-    if measure.by_rounds:
+    if measure.of != "target":
         found += _rising(names, trials, confirmation)
     best, row = measure.best, confirmation.design.resolution
     known = guessing > 0 or measure.guessing_is_zero
@@ -80,7 +80,8 @@ def _rising(
     window = min(FITNESS_ROUNDS, rounds // 2)
     told = " and ".join(f"{name} by {measure.told(value).removeprefix('+')}" for name, value in rises.items())
     over = f"the last {window} rounds" if window > 1 else "the last round"
-    yield f"The verdict is about {rounds} rounds, and {measure.name} still rises: {told} over {over}."
+    score = measure.name.removesuffix(" of the worst tenth")
+    yield f"The verdict is about {rounds} rounds, and {score} still rises: {told} over {over}."
 
 
 def _mean_rise(trials: Sequence[Trial], view: View, least: float) -> float | None:

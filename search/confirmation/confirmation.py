@@ -48,6 +48,7 @@ class Contestant(BaseModel):
         failures: Reason of each failed trial, by seed.
         global_accuracy: As `own`, but of the global model; None where no client has another.
         new_client_accuracy: As `own`, but of clients that never train; None where there are none.
+        score: Mean score of the last five rounds a seed; None where that is `own`.
         bytes_down: What train messages carry to all clients of a round; None if not known.
         bytes_up: What their answers carry back.
     """
@@ -64,6 +65,7 @@ class Contestant(BaseModel):
     failures: Mapping[int, str]
     global_accuracy: tuple[float, ...] | None = WHERE_KNOWN
     new_client_accuracy: tuple[float, ...] | None = WHERE_KNOWN
+    score: tuple[float, ...] | None = WHERE_KNOWN
     bytes_down: float | None = WHERE_KNOWN
     bytes_up: float | None = WHERE_KNOWN
 
@@ -143,13 +145,14 @@ def fresh_seeds(purpose: str, seed: int, count: int) -> tuple[int, ...]:
     return tuple(seeds)
 
 
-def contestant(role: Role, trials: Sequence[Trial], guessing: float = 0.0) -> Contestant:
+def contestant(role: Role, trials: Sequence[Trial], guessing: float = 0.0, measure: Measure = ACCURACY) -> Contestant:
     """Gather one configuration's trials, one a seed.
 
     Args:
         role: Of the configuration.
         trials: On the fresh seeds.
         guessing: What counts as the fitness of a trial that failed.
+        measure: What the fitness measures.
     """
     first = trials[0]
     return Contestant(
@@ -163,6 +166,7 @@ def contestant(role: Role, trials: Sequence[Trial], guessing: float = 0.0) -> Co
         failures={trial.seed: trial.error or "" for trial in trials if trial.status == "failed"},
         global_accuracy=_each([trial.global_accuracy for trial in trials], guessing),
         new_client_accuracy=_each([trial.new_client_accuracy for trial in trials], guessing),
+        score=None if measure.of == "mean" else _each([trial.score for trial in trials], guessing),
         bytes_down=_mean([trial.bytes_down for trial in trials]),
         bytes_up=_mean([trial.bytes_up for trial in trials]),
     )

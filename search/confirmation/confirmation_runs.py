@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
+from fedscout.engine.grid.evaluation import WORST_OF
 from fedscout.engine.trials.trial_record import Trial
 from fedscout.engine.trials.trial_settings import TrialSettings
 from fedscout.search.confirmation.caveats import caveats
@@ -21,6 +22,7 @@ from fedscout.search.confirmation.intervals import tested_to_trained
 from fedscout.search.confirmation.rate_tuning import TunedRate
 from fedscout.search.confirmation.sequential_design import SequentialDesign
 from fedscout.search.ledger import Ledger
+from fedscout.search.measure import ACCURACY, Measure
 from fedscout.search.search_config import SearchConfig, View
 from fedscout.search.study_trials import BASELINE, best_of
 
@@ -90,8 +92,7 @@ def _train_until_decided(
         for offset, place in enumerate(going):
             trials[place] += new[offset :: len(going)]
         num_done = look
-        step = ledger.facts.measure.step
-        design = design.model_copy(update={"resolution": resolution(trials) if step is None else step})
+        design = design.model_copy(update={"resolution": resolution(trials, ledger.facts.measure)})
         scores = {place: _scores(trials[place], view, guessing) for place in going}
         reference = baselines[strongest([scores[place] for place in baselines])]
         standing = assess(design, {place: scores[place] for place in remaining}, scores[reference])
@@ -100,7 +101,8 @@ def _train_until_decided(
             break
     in_order = [pick, *baselines, *(place for place in contenders if place != pick)]
     contestants = [
-        contestant("challenger" if place == pick else entrants[place][0], trials[place], guessing) for place in in_order
+        contestant("challenger" if place == pick else entrants[place][0], trials[place], guessing, ledger.facts.measure)
+        for place in in_order
     ]
     found = confirm(seeds[:num_done], contestants, view, design, ledger.facts.measure)
     by_role: dict[str, Sequence[Trial]] = {
@@ -113,7 +115,20 @@ def _scores(trials: Sequence[Trial], view: View, guessing: float) -> list[float]
     return [score_of(trial, view, guessing) for trial in trials]
 
 
-def resolution(groups: Iterable[Sequence[Trial]]) -> float:
-    """Return one test row's share of the scored rows, the largest of any trial; 0 if no trial was scored."""
-    rows = [sum(trial.client_num_examples) for trials in groups for trial in trials]
+def resolution(groups: Iterable[Sequence[Trial]], measure: Measure = ACCURACY) -> float:
+    """Return the step of a measure's scale, the largest of any trial.
+
+    Of shares it is what one test row counts among those that decide: all of them, or, of the worst clients, as many
+    times the smallest client's as there are clients among the worst. It is 0 if no trial was scored.
+    """
+    if measure.step is not None:
+        return measure.step
+    rows = [_deciding_rows(trial, measure) for trials in groups for trial in trials]
     return 1 / min((count for count in rows if count), default=float("inf"))
+
+
+def _deciding_rows(trial: Trial, measure: Measure) -> int:
+    counts = [count for count in trial.client_num_examples if count]
+    if measure.of == "worst":
+        return min(counts, default=0) * -(-len(counts) // WORST_OF)
+    return sum(counts)

@@ -16,7 +16,7 @@ from fedscout.engine.errors import ConfigurationError, UserError
 from fedscout.experiments.config.study_config import StudyConfig
 from fedscout.experiments.federations.assembly.build_federation import build_federation
 from fedscout.experiments.federations.assembly.federation_config import FederationConfig, ModelConfig
-from fedscout.experiments.studies.study_metric import constant_answer, metric_of
+from fedscout.experiments.studies.study_objective import constant_answer, metric_of, objective_of
 
 HERE = {"grid": "local"}
 SEARCH = {"budget": 2, "generation_size": 2, "confirmation_seeds": 3, "strategies": ["fedavgm"]}
@@ -30,16 +30,11 @@ def rare(num_rows: int = 400) -> pd.DataFrame:
     return pd.DataFrame({"told": told, "noise": generator.normal(size=num_rows), "label": label})
 
 
-def study(folder: Path, **training: Any) -> fedscout.Study:
+def study(folder: Path, metric: str = "accuracy", **search: Any) -> fedscout.Study:
     federation = fedscout.Federation(rare(), label="label", num_clients=4, partition={"kind": "iid"})
-    return fedscout.study(
-        federation,
-        training={"num_rounds": 3, **training},
-        search=SEARCH,
-        engine=HERE,
-        out=folder,
-        detection_first=False,
-    )
+    training = {"num_rounds": 3, "metric": metric}
+    asked = {"training": training, "search": {**SEARCH, **search}, "engine": HERE}
+    return fedscout.study(federation, out=folder, detection_first=False, **asked)
 
 
 def test_a_constant_answer_is_worth_what_scikit_learn_says() -> None:
@@ -98,3 +93,54 @@ def test_the_metric_is_part_of_a_study_only_if_it_is_another() -> None:
     plain = StudyConfig().digest()
     assert StudyConfig.model_validate({"training": {"metric": "accuracy"}}).digest() == plain
     assert StudyConfig.model_validate({"training": {"metric": "auroc"}}).digest() != plain
+
+
+@pytest.mark.filterwarnings("ignore:y_pred contains classes")
+def test_the_worst_clients_guess_what_scikit_learn_says_of_each() -> None:
+    """The worst of three clients, all rows of which are said to be of the federation's most frequent class."""
+    built = build_federation(FederationConfig(dataset="wine", num_clients=3), ModelConfig())
+    most = np.bincount(built.labels[built.partition.rows]).argmax()
+    labels = [built.labels[built.partition.client(client)] for client in range(3)]
+    assert constant_answer(built, None, "worst_clients") == pytest.approx(min(np.mean(own == most) for own in labels))
+    metric = metric_of("balanced_accuracy", built)
+    recalls = [balanced_accuracy_score(own, np.full_like(own, most)) for own in labels]
+    assert constant_answer(built, metric, "worst_clients") == pytest.approx(min(recalls))
+    assert constant_answer(built, None, "rounds_to_target") == 0
+
+
+def test_a_study_for_the_worst_clients(tmp_path: Path) -> None:
+    found = study(tmp_path, objective="worst_clients")
+    trials = found.trials
+    np.testing.assert_allclose(trials["fitness"], [np.mean(scores) for scores in trials["round_worst_clients"]])
+    assert (trials["fitness"] <= [np.mean(scores) for scores in trials["round_accuracy"]]).all()
+    assert found.confirmation is not None
+    assert "points of accuracy of the worst tenth" in found.confirmation.sentence
+    assert all(one.score is not None for one in found.confirmation.contestants)
+
+
+@pytest.mark.parametrize("objective", ["rounds_to_target", "bytes_to_target"])
+def test_a_study_for_a_target(tmp_path: Path, objective: str) -> None:
+    """Three rounds are one window, so who gets there does so in the last one, with one round to spare."""
+    found = study(tmp_path, objective=objective, target=0.3)
+    assert set(found.trials["fitness"]) == {1.0}
+    assert found.confirmation is not None
+    assert found.confirmation.verdict == "no difference"
+    assert "+0 rounds" in found.confirmation.sentence
+    again = study(tmp_path / "never", objective=objective, target=2.0)
+    expected = [np.mean(scores) / 2 for scores in again.trials["round_accuracy"]]
+    np.testing.assert_allclose(again.trials["fitness"], expected)
+
+
+def test_plain_bytes_are_what_fedavg_sends(tmp_path: Path) -> None:
+    federation = fedscout.Federation(rare(), label="label", num_clients=4, partition={"kind": "iid"})
+    trained = fedscout.train(federation, training={"num_rounds": 2}, engine=HERE, out=tmp_path)
+    config = StudyConfig.model_validate({"search": {"objective": "bytes_to_target", "target": 0.5}})
+    objective = objective_of(config, federation._built)
+    assert objective is not None
+    assert objective.plain_bytes == trained.trial["bytes_down"] + trained.trial["bytes_up"]
+
+
+def test_an_objective_is_part_of_a_study_only_if_it_is_another() -> None:
+    plain = StudyConfig().digest()
+    assert StudyConfig.model_validate({"search": {"objective": "accuracy"}}).digest() == plain
+    assert StudyConfig.model_validate({"search": {"objective": "worst_clients"}}).digest() != plain

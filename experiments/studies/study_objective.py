@@ -1,0 +1,97 @@
+"""What makes a trial of a study good: its metric, its objective, and what a constant answer is worth by them."""
+
+from __future__ import annotations
+
+from math import isnan
+from statistics import fmean
+
+import numpy as np
+
+from fedscout.engine.arrays import IntArray
+from fedscout.engine.data.federation import Federation
+from fedscout.engine.errors import ConfigurationError
+from fedscout.engine.grid.evaluation import WORST_OF
+from fedscout.engine.grid.traffic import BYTES_A_VALUE
+from fedscout.engine.metrics.metric import Metric, Sums, add
+from fedscout.engine.metrics.metric_table import ACCURACY, OF_CLASSES
+from fedscout.experiments.config.study_config import StudyConfig
+from fedscout.search.measure import MEASURES, Measure
+from fedscout.search.objective import Objective
+from fedscout.search.search_config import ObjectiveName
+
+
+def metric_of(name: str, federation: Federation) -> Metric | None:
+    """Return what is measured beside accuracy; None if accuracy is what counts.
+
+    Raises:
+        ConfigurationError: If it is not for what these clients do.
+    """
+    if name == ACCURACY:
+        return None
+    if federation.task is not None:
+        raise ConfigurationError(
+            f"training.metric must be {ACCURACY} where clients play: their score is the environment's, got {name}"
+        )
+    return OF_CLASSES[name]()
+
+
+def objective_of(config: StudyConfig, federation: Federation) -> Objective | None:
+    """Return what makes the fitness of a trial; None takes its mean score."""
+    search = config.search
+    if search.objective == "accuracy":
+        return None
+    plain_bytes = _plain_bytes(config, federation) if search.objective == "bytes_to_target" else 1.0
+    return Objective(search.objective, config.training.num_rounds, search.target or 1.0, plain_bytes)
+
+
+def _plain_bytes(config: StudyConfig, federation: Federation) -> float:
+    """Return what plain FedAvg sends and receives in a round."""
+    from fedscout.engine.model.flat_model import new_model  # torch, which others do without
+
+    num_values = new_model(federation.model, seed=0).layout.size
+    return float(2 * BYTES_A_VALUE * num_values * config.training.num_sampled(federation.num_seen))
+
+
+def measure_of_study(config: StudyConfig) -> Measure:
+    """Return what a study's fitness measures."""
+    score, search = MEASURES[config.training.metric], config.search
+    return Objective(search.objective, config.training.num_rounds, search.target or 1.0).measure(score)
+
+
+def constant_answer(federation: Federation, metric: Metric | None, objective: ObjectiveName = "accuracy") -> float:
+    """Return the fitness of always saying the most frequent class, over the clients' rows; 0 of a task."""
+    if federation.task is not None or objective.endswith("_to_target"):
+        return 0.0
+    if objective == "worst_clients":
+        return _constant_answer_to_the_worst(federation, metric)
+    if metric is None:
+        return federation.majority_share
+    counts = _label_counts(federation, federation.partition.rows)
+    sums = _sums_of_constant(metric, counts, int(counts.argmax()))
+    return 0.0 if sums is None else metric.value(sums)
+
+
+def _constant_answer_to_the_worst(federation: Federation, metric: Metric | None) -> float:
+    """Return the mean over the worst tenth of the clients, each scored on its rows."""
+    most = int(_label_counts(federation, federation.partition.rows).argmax())
+    scores = []
+    for client in range(federation.num_clients):
+        counts = _label_counts(federation, federation.partition.client(client))
+        if client in federation.unseen or not counts.sum():
+            continue
+        sums = None if metric is None else _sums_of_constant(metric, counts, most)
+        share = counts[most] / counts.sum()
+        scores.append(float(share) if metric is None or sums is None else metric.value_of_client(sums))
+    known = sorted(score for score in scores if not isnan(score))
+    return fmean(known[: -(-len(known) // WORST_OF)]) if known else 0.0
+
+
+def _label_counts(federation: Federation, rows: IntArray) -> IntArray:
+    return np.bincount(federation.labels[rows], minlength=federation.num_classes)
+
+
+def _sums_of_constant(metric: Metric, counts: IntArray, label: int) -> Sums | None:
+    """Return a metric's sums where so many rows of each class are all said to be of one."""
+    said = np.zeros((1, len(counts)), np.float32)
+    said[0, label] = 1.0
+    return add(metric.statistics(said, np.array([of])) * count for of, count in enumerate(counts) if count)

@@ -1,0 +1,102 @@
+"""What a search makes as large as possible of a trial: its fitness.
+
+- `accuracy`: the mean score, accuracy or the study's metric, of the last five rounds;
+- `worst_clients`: the same mean of the worst tenth of the clients, rounded up, which are chosen anew in each round (as
+  the tail that is reported beside the mean in Li, Sanjabi, Beirami, Smith: Fair resource allocation in federated
+  learning. ICLR 2020);
+- `rounds_to_target`: with R rounds a training, of which the r-th is the first whose last five rounds have a mean score
+  of at least the target,
+
+      fitness = R + 1 − r,
+
+  the rounds to spare, that one included, so at least 1. A trial that never gets there has the share of the target that
+  its best five rounds reach, in [0, 1): so it is worse than all that do, and the nearer the better;
+- `bytes_to_target`: the same with r replaced by r B / B₀, where B is what train messages and their answers carry in a
+  round and B₀ the same of plain FedAvg, 8 bytes a parameter and client: the cost in rounds of plain traffic. Who gets
+  there for more than R of these has fitness 1.
+
+A training of fewer than five rounds has all its rounds in place of five. A trial that fails has fitness 0.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from statistics import fmean
+
+from fedscout.engine.trials.trial_record import FITNESS_ROUNDS, Trial
+from fedscout.search.measure import Measure
+from fedscout.search.search_config import ObjectiveName, View
+
+
+@dataclass(frozen=True)
+class Objective:
+    """What a search makes as large as possible.
+
+    Attributes:
+        name: As in `search.objective`.
+        num_rounds: Rounds of a full training.
+        target: Mean score that is to be reached, > 0, if that is what counts.
+        plain_bytes: What plain FedAvg sends and receives in a round, where bytes count.
+    """
+
+    name: ObjectiveName
+    num_rounds: int
+    target: float = 1.0
+    plain_bytes: float = 1.0
+
+    def fitness(self, trial: Trial, view: View) -> float:
+        """Return the fitness of a trial on one view of the test rows."""
+        if trial.status == "failed" or not trial.num_rounds:
+            return 0.0
+        if self.name == "accuracy":
+            return trial.own_fitness if view == "own" else trial.clean_fitness
+        if self.name == "worst_clients":
+            worst = trial.round_worst_clients if view == "own" else trial.round_clean_worst_clients
+            return fmean((worst or (0.0,))[-FITNESS_ROUNDS:])
+        means = self._running_means(trial.scores("" if view == "own" else "clean_") or ())
+        reached = next((number for number, mean in means if mean >= self.target), None)
+        if reached is None:
+            return max(0.0, max(mean for _, mean in means) / self.target)
+        return max(1.0, self.num_rounds + 1 - reached * self._cost(trial))
+
+    def _running_means(self, scores: Sequence[float]) -> list[tuple[int, float]]:
+        """Return rounds, from 1, and the mean over the window that ends with each; of less than one what there is."""
+        window = min(FITNESS_ROUNDS, self.num_rounds)
+        if len(scores) < window:  # a race has just begun, and nobody is there yet
+            return [(len(scores), min(fmean(scores), self.target * BELOW))]
+        return [(last, fmean(scores[last - window : last])) for last in range(window, len(scores) + 1)]
+
+    def _cost(self, trial: Trial) -> float:
+        """Return what a round of the trial costs, in rounds."""
+        if self.name == "rounds_to_target":
+            return 1.0
+        return ((trial.bytes_down or 0.0) + (trial.bytes_up or 0.0)) / self.plain_bytes
+
+    def measure(self, score: Measure) -> Measure:
+        """Return how people read the fitness.
+
+        Args:
+            score: How they read the score of a round.
+        """
+        if self.name == "accuracy":
+            return score
+        if self.name == "worst_clients":
+            name = f"{score.name} of the worst tenth"
+            goal = f"{score.name} of the worst tenth of the clients, mean of the last five rounds"
+            unit = f"{score.unit.partition(' of ')[0]} of {name}"
+            return score.model_copy(update={"name": name, "goal": goal, "unit": unit, "of": "worst"})
+        what = "rounds" if self.name == "rounds_to_target" else "rounds of plain traffic"
+        return Measure(
+            goal=f"number of {what} to spare when a mean {score.name} of {self.target:g} over five rounds is reached",
+            name=f"{what} to spare",
+            unit=what,
+            per_unit=1.0,
+            best=self.num_rounds + 1.0 - min(FITNESS_ROUNDS, self.num_rounds) if what == "rounds" else None,
+            step=1.0,
+            of="target",
+        )
+
+
+BELOW = 1 - 2**-40
+"""The largest share of a target that is told of a trial which has not got there."""

@@ -1,0 +1,118 @@
+"""Objectives by hand: what a trial's rounds are worth, and that who gets to the target is worth more than who does
+not."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from pydantic import ValidationError
+
+from fedscout.engine.trials.trial_record import Trial
+from fedscout.search.measure import ACCURACY, MEASURES
+from fedscout.search.objective import Objective
+from fedscout.search.search_config import SearchConfig
+
+SCORES = st.lists(st.floats(0, 1), min_size=12, max_size=12)
+
+
+def trial(scores: Sequence[float], down: float = 400.0, up: float = 400.0, **more: object) -> Trial:
+    clean = tuple(score / 2 for score in scores)
+    return Trial(round_accuracy=tuple(scores), round_clean_accuracy=clean, bytes_down=down, bytes_up=up, **more)
+
+
+def rounds(target: float = 0.8, num_rounds: int = 12) -> Objective:
+    return Objective("rounds_to_target", num_rounds, target)
+
+
+def test_the_first_five_rounds_whose_mean_is_there_count() -> None:
+    """0.5 for five rounds, then 1: the windows that end in rounds 5 to 8 have means of .5, .6, .7 and .8."""
+    found = trial([0.5] * 5 + [1.0] * 7)
+    assert rounds().fitness(found, "own") == 12 + 1 - 8
+    assert rounds(target=0.81).fitness(found, "own") == 12 + 1 - 9
+    assert rounds(target=0.5).fitness(found, "own") == 12 + 1 - 5
+    assert rounds(target=0.4).fitness(found, "clean") == 12 + 1 - 8
+
+
+def test_one_lucky_round_is_not_there() -> None:
+    assert rounds().fitness(trial([0.5, 1.0, *[0.5] * 10]), "own") == pytest.approx(0.6 / 0.8)
+
+
+def test_who_does_not_get_there_has_the_share_of_the_target_that_is_reached() -> None:
+    assert rounds().fitness(trial([0.1, 0.2, 0.3, 0.4, 0.5, *[0.0] * 7]), "own") == pytest.approx(0.3 / 0.8)
+
+
+@given(ours=SCORES, theirs=SCORES, target=st.floats(0.05, 1), name=st.sampled_from(["rounds", "bytes"]))
+def test_who_gets_there_is_better_than_who_does_not(
+    ours: list[float], theirs: list[float], target: float, name: str
+) -> None:
+    """Whatever it costs: here the one who gets there sends fifty times as much."""
+    objective = Objective(f"{name}_to_target", 12, target, plain_bytes=800.0)  # type: ignore[arg-type]
+    best = [max(sum(scores[last - 5 : last]) / 5 for last in range(5, 13)) for scores in (ours, theirs)]
+    values = [objective.fitness(trial(ours, 20_000, 20_000), "own"), objective.fitness(trial(theirs), "own")]
+    if best[0] >= target > best[1] + 1e-9:
+        assert values[0] >= 1 > values[1] >= 0
+    if max(best) + 1e-9 < target and abs(best[0] - best[1]) > 1e-9:
+        assert (values[0] > values[1]) == (best[0] > best[1])
+
+
+def test_bytes_are_counted_in_rounds_of_plain_traffic() -> None:
+    """There in round 8, with the bytes of plain FedAvg a round, half and thrice: 24 rounds' worth is too dear."""
+    bytes_objective = Objective("bytes_to_target", 12, 0.8, plain_bytes=800.0)
+    scores = [0.5] * 5 + [1.0] * 7
+    assert bytes_objective.fitness(trial(scores), "own") == rounds().fitness(trial(scores), "own")
+    assert bytes_objective.fitness(trial(scores, 200, 200), "own") == 12 + 1 - 8 / 2
+    assert bytes_objective.fitness(trial(scores, 1200, 1200), "own") == 1
+
+
+def test_a_training_of_few_rounds_has_them_all_for_five() -> None:
+    short = Objective("rounds_to_target", 3, 0.5)
+    assert short.fitness(trial([0.4, 0.5, 0.6]), "own") == 1
+    assert short.fitness(trial([0.4, 0.5, 0.3]), "own") == pytest.approx(0.8)
+
+
+def test_who_has_just_begun_is_not_there() -> None:
+    assert rounds().fitness(trial([1.0, 1.0]), "own") == pytest.approx(1.0)
+    assert rounds().fitness(trial([1.0, 1.0]), "own") < 1
+    assert rounds().fitness(trial([0.4, 0.4]), "own") == pytest.approx(0.5)
+
+
+def test_the_worst_clients_have_the_mean_of_the_last_five_rounds() -> None:
+    found = trial([0.9] * 6, round_worst_clients=(0.9, 0.1, 0.2, 0.3, 0.4, 0.5), round_clean_worst_clients=(0.0,) * 6)
+    objective = Objective("worst_clients", 6)
+    assert objective.fitness(found, "own") == pytest.approx(0.3)
+    assert objective.fitness(found, "clean") == 0
+
+
+def test_a_failed_trial_is_worth_nothing() -> None:
+    assert rounds().fitness(trial([1.0] * 12, status="failed", error="why"), "own") == 0
+
+
+def test_a_metric_is_the_score_where_there_is_one() -> None:
+    found = trial([1.0] * 6, metric="macro_f1", round_metric=(0.2,) * 6, round_clean_metric=(0.1,) * 6)
+    assert Objective("rounds_to_target", 6, 0.4).fitness(found, "own") == pytest.approx(0.5)
+
+
+def test_people_read_points_of_shares_and_rounds_of_rounds() -> None:
+    assert Objective("accuracy", 9).measure(ACCURACY) is ACCURACY
+    assert rounds().measure(ACCURACY).told(4) == "+4 rounds"
+    assert Objective("bytes_to_target", 9, 0.5).measure(ACCURACY).told(-1.5) == "-1.5 rounds of plain traffic"
+    worst = Objective("worst_clients", 9)
+    assert worst.measure(ACCURACY).told(0.031) == "+3.1 points of accuracy of the worst tenth"
+    assert worst.measure(MEASURES["macro_f1"]).told(0.031) == "+3.1 points of macro F1 of the worst tenth"
+
+
+@pytest.mark.parametrize(
+    ("given", "told"),
+    [
+        ({"objective": "rounds_to_target"}, "target must be given where objective=rounds_to_target"),
+        ({"target": 0.9}, "target must be left out unless objective is rounds_to_target or bytes_to_target, got 0.9"),
+        ({"objective": "bytes_to_target", "target": 0}, "greater than 0"),
+        ({"objective": "loss"}, "'worst_clients', 'rounds_to_target'"),
+    ],
+)
+def test_what_makes_no_objective_is_refused(given: dict[str, object], told: str) -> None:
+    with pytest.raises(ValidationError, match=told):
+        SearchConfig.model_validate(given)
