@@ -58,5 +58,15 @@ MEASURES = {
     "balanced_accuracy": _share("balanced accuracy"),
     "macro_f1": _share("macro F1"),
     "auroc": _share("AUROC", step=0.0),
+    "r2": _share("R²", step=0.0).model_copy(update={"guessing_is_zero": True}),
+    "mae": Measure(
+        goal="reduction of the mean absolute error against a constant answer, mean of the last five rounds",
+        name="MAE reduction",
+        unit="of MAE reduction",
+        per_unit=1.0,
+        best=None,  # that of a constant answer, which depends on the rows
+        step=0.0,
+        guessing_is_zero=True,
+    ),
 }
 """Of each metric, by its name in `training.metric`."""

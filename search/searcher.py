@@ -94,10 +94,10 @@ class Archive:
 def ranking(trials: Iterable[Trial], space: SearchSpace) -> list[Trial]:
     """Return trials from best to worst.
 
-    Equal fitness is ordered by status, completed first, then by digest: arbitrary, but the same whatever the order in
-    which they were told.
+    Failed ones are the worst, also of those whose fitness is below 0, as that of a quantity may be. Equal fitness is
+    ordered by digest: arbitrary, but the same whatever the order in which they were told.
     """
-    return sorted(trials, key=lambda trial: (-trial.fitness, trial.status == "failed", space.digest(trial.spec)))
+    return sorted(trials, key=lambda trial: (trial.status == "failed", -trial.fitness, space.digest(trial.spec)))
 
 
 @dataclass(frozen=True)

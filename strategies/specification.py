@@ -125,6 +125,11 @@ def missing_layers(cohort: Cohort, kind: str, what: str, *layers: str) -> str | 
     return f"{kind} needs a model with {what}, got layers {', '.join(sorted(cohort.layers)) or 'none'}"
 
 
+def without_classes(cohort: Cohort, kind: str) -> str | None:
+    """Return that a strategy needs classes where a cohort predicts a quantity; None where it has classes."""
+    return None if cohort.classifies else f"{kind} needs classes, got a federation that predicts a quantity"
+
+
 class StrategySpec(BaseModel, ABC):
     """A strategy and its parameters: a validated, picklable value that satisfies `TrialStrategy`.
 

@@ -50,6 +50,8 @@ from fedscout.engine.arrays import IntArray
 from fedscout.engine.contracts.local_training_config import LocalTraining
 from fedscout.engine.messages.message_contents import client_of
 
+TENTHS = "A quantity is predicted: labels are its tenths, and models were compared by their parameters alone."
+
 
 def detect(
     grid: Grid,
@@ -59,6 +61,7 @@ def detect(
     seed: int,
     holds_rows: bool = True,
     grouped: bool = False,
+    classifies: bool = True,
 ) -> HeterogeneityReport:
     """Measure how the clients' data differ.
 
@@ -70,6 +73,7 @@ def detect(
         seed: Of initial models, batches and samples.
         holds_rows: Whether clients hold labelled rows. If not, only their models are compared.
         grouped: Whether they know which of their rows belong together.
+        classifies: Whether models tell classes. If not, labels are tenths of a quantity, and outputs are not compared.
 
     Raises:
         DataError: If no client answers.
@@ -94,7 +98,9 @@ def detect(
             FEATURE_SKEW: measure_private_features(clients, settings, seed, alike)
             if private
             else measure_features(clients, paired, settings, alike, grouped),
-            OUTLIERS: measure_models(clients, paired, initial_vectors, training, settings, seed, parts),
+            OUTLIERS: measure_models(
+                clients, paired if classifies else (), initial_vectors, training, settings, seed, parts
+            ),
         }
         results = hold_together(grid, conversations, timings)
         features: FeatureMeasurement = results[FEATURE_SKEW]
@@ -126,6 +132,7 @@ def detect(
             *features.notes,
             *_sampling_notes(len(clients), settings),
             *_privacy_notes(settings),
+            *([] if classifies else [TENTHS]),
         ),
         timings=timings,
     )

@@ -13,9 +13,9 @@ from typing import Any, Self
 import numpy as np
 import torch
 from torch import Tensor
-from torch.nn.functional import cross_entropy
 
 from fedscout.engine.client.local_training import NO_ROWS, RowsWork, descend
+from fedscout.engine.client.mean_loss import mean_loss
 from fedscout.engine.client.representation import Representation
 from fedscout.engine.client.vectorised_training import descend_block, lockstep_order
 from fedscout.engine.contracts.client_algorithm import (
@@ -139,13 +139,13 @@ def correct_alone(steps: Steps, layout: ParameterLayout) -> Correct | None:
 
 
 def loss_of(steps: Steps, seen: Representation) -> Loss | None:
-    """Return one client's loss where it is not the plain cross-entropy."""
+    """Return one client's loss where it is not the plain one."""
     adjusted, compared = steps.adjusted, steps.compared
     if adjusted is None and compared is None:
         return steps.loss
 
     def loss(outputs: Tensor, labels: Tensor, features: Tensor) -> Tensor:
-        mean = cross_entropy(outputs if adjusted is None else adjusted(outputs[None])[0], labels)
+        mean = mean_loss(outputs if adjusted is None else adjusted(outputs[None])[0], labels)
         if compared is None:
             return mean
         others = [seen.under(vector.view(-1), features).flatten(1)[None] for vector in compared.others]

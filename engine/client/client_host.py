@@ -29,13 +29,12 @@ from fedscout.engine.client.server_model import ServerModel
 from fedscout.engine.client.task_training import TaskTrainer
 from fedscout.engine.client.training_backends import LoopTrainer, Trainer, fastest_trainer
 from fedscout.engine.contracts.client_algorithm import ClientAlgorithm, asked_for
-from fedscout.engine.contracts.client_task import ClientTask
 from fedscout.engine.contracts.client_update import ClientScore, ClientUpdate
 from fedscout.engine.contracts.local_training_config import LocalTraining
 from fedscout.engine.contracts.server_work import ServerWork
 from fedscout.engine.contracts.train_request import TrainRequest
 from fedscout.engine.data.availability import AbsentError, check_takes_part
-from fedscout.engine.data.client_data import ClientData, Samples
+from fedscout.engine.data.client_data import ClientData, Samples, TargetScale
 from fedscout.engine.data.client_query import QueryInputs, QueryTable
 from fedscout.engine.data.client_split import ClientSplit
 from fedscout.engine.data.federation import Federation
@@ -71,12 +70,13 @@ class ClientHost:
         self._federation = federation
         self._queries = queries
         self._model = new_model(federation.model, seed=0)
-        self._trainers = _trainers(self._model, federation.task)
+        self._trainers = _trainers(self._model, federation)
         source = federation.embedding
         self._embedding = None if source is None else Embedding(source, federation.seed)
         self._embedded: dict[int, Samples] = {}
         self._data: dict[int, ClientData] = {}
         self._splits: OrderedDict[tuple[int, float, float], dict[int, ClientSplit]] = OrderedDict()
+        self._scales: dict[tuple[int, float, float], TargetScale] = {}
         self._told: dict[tuple[int, str], tuple[Mapping[str, Any], Arrays]] = {}
         self._max_weight = max(1, len(federation.partition.rows))
 
@@ -95,6 +95,7 @@ class ClientHost:
             server_rows=0 if server is None else server.num_rows,
             server_labels=server is not None and server.labels is not None,
             grouped=federation.groups is not None,
+            classifies=federation.targets is None,
         )
 
     def initial_vector(self, seed: int) -> FloatArray:
@@ -305,7 +306,7 @@ class ClientHost:
         positions = part.positions(len(own), client, self._federation.client_groups(client))
         if len(positions) < part.num_rows and self._federation.release.takes_part(part.num_rows):
             raise AbsentError("the client holds too few rows for the part of them that is asked for")
-        return Samples(own.features, own.labels, own.rows[positions])
+        return replace(own.part(positions), scale=self._target_scale(call))
 
     def _described(self, client: int) -> Samples:
         """Return a client's rows as detectors see them."""
@@ -325,28 +326,56 @@ class ClientHost:
         """Return the rows on which a client is scored: none if they are so few that it abstains."""
         part = self._part(client, call, call.session.evaluate_on, clean)
         takes_part = self._federation.release.takes_part(len(part))
-        return part if takes_part else Samples(part.features, part.labels, part.rows[:0])
+        return part if takes_part else part.part(np.empty(0, np.int64))
 
     def _part(self, client: int, call: HostCall, part: str, clean: bool) -> Samples:
         """Return the rows of one part of one client's split; both views share the positions."""
         data = self._client(client)
-        session = call.session
-        key = (int(call.config[SEED_KEY]), session.test_fraction, session.validation_fraction)
+        view = data.clean if clean else data.own
+        return replace(view.part(self._positions(client, call, part)), scale=self._target_scale(call))
+
+    def _positions(self, client: int, call: HostCall, part: str) -> IntArray:
+        key = _split_key(call)
         splits = self._splits.setdefault(key, {})
         self._splits.move_to_end(key)
         if len(self._splits) > SEEDS_KEPT:
             self._splits.popitem(last=False)
         if client not in splits:
-            splits[client] = self._federation.split_rows(client, data.own.labels[data.own.rows], *key)
+            own = self._client(client).own
+            splits[client] = self._federation.split_rows(client, own.labels[own.rows], *key)
         positions: IntArray = getattr(splits[client], part)
-        view = data.clean if clean else data.own
-        return Samples(view.features, view.labels, view.rows[positions])
+        return positions
+
+    def _target_scale(self, call: HostCall) -> TargetScale | None:
+        """Return by which a target is standardised: that of the training rows of all clients that take part.
+
+        It is the same on every host, as each can reach all rows; real clients would tell it by one exchange of sums and
+        sums of squares. No test row is looked at.
+        """
+        federation, key = self._federation, _split_key(call)
+        if federation.targets is None:
+            return None
+        if key not in self._scales:
+            parts = []
+            for client in range(federation.num_clients):
+                own = self._client(client).own
+                if client not in federation.unseen and own.targets is not None:
+                    parts.append(own.targets[own.rows[self._positions(client, call, "train")]])
+            self._scales[key] = TargetScale.of(np.concatenate(parts))
+        return self._scales[key]
 
 
-def _trainers(model: FlatModel, task: ClientTask | None) -> dict[str, Trainer]:
-    """Return the ways that a session may choose as its `backend`."""
-    if task is not None:
-        return dict.fromkeys(("auto", "loop"), TaskTrainer(model, task))
+def _split_key(call: HostCall) -> tuple[int, float, float]:
+    """Return what fixes how clients split their rows."""
+    return int(call.config[SEED_KEY]), call.session.test_fraction, call.session.validation_fraction
+
+
+def _trainers(model: FlatModel, federation: Federation) -> dict[str, Trainer]:
+    """Return the ways that a session may choose as its `backend`; many at once learn classes alone."""
+    if federation.task is not None:
+        return dict.fromkeys(("auto", "loop"), TaskTrainer(model, federation.task))
+    if federation.targets is not None:
+        return dict.fromkeys(("auto", "loop"), LoopTrainer(model))
     return {"auto": fastest_trainer(model), "loop": LoopTrainer(model)}
 
 

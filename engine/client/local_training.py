@@ -1,6 +1,7 @@
 """One client, plainly: the definition of local training and evaluation.
 
-Every faster path is held to this loop by tests. The loss is the mean cross-entropy of a batch; an epoch is one
+Every faster path is held to this loop by tests. The loss is the mean cross-entropy of a batch, or its mean
+squared error where a quantity is predicted; an epoch is one
 permutation of the training rows cut into batches; a last batch of a single row joins its predecessor (batch
 normalisation has no variance over one row).
 """
@@ -13,10 +14,11 @@ from typing import NamedTuple
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from fedscout.engine.arrays import FloatArray, IntArray
 from fedscout.engine.client.client_optimizers import new_optimizer
+from fedscout.engine.client.mean_loss import mean_loss
 from fedscout.engine.contracts.client_algorithm import Ahead, Loss
 from fedscout.engine.contracts.client_update import ClientScore, ClientUpdate
 from fedscout.engine.contracts.local_training_config import LocalTraining
@@ -54,7 +56,7 @@ def epoch_orders(num_rows: int, local_epochs: int, generator: np.random.Generato
 
 
 def gather(model: FlatModel, data: Samples, positions: IntArray) -> tuple[Tensor, Tensor]:
-    """Copy rows into tensors of torch's own memory, arranged as the model likes them.
+    """Copy rows into tensors of torch's own memory, arranged as the model likes them, and what it is to say of them.
 
     That is aligned to 64 bytes, NumPy's to 16, and the last bits of a matrix product depend on alignment.
     """
@@ -64,7 +66,7 @@ def gather(model: FlatModel, data: Samples, positions: IntArray) -> tuple[Tensor
     memory_format = model.input_format(data.features.shape[1:])
     if memory_format is not torch.contiguous_format:
         features = torch.empty(features.shape, memory_format=memory_format).copy_(features)
-    return features, torch.from_numpy(data.labels[rows])
+    return features, torch.from_numpy(data.answers(positions))
 
 
 def chunks(model: FlatModel, data: Samples) -> Iterator[tuple[Tensor, Tensor]]:
@@ -146,7 +148,7 @@ def descend(
 
 def _plain_loss(outputs: Tensor, labels: Tensor, features: Tensor) -> Tensor:
     del features
-    return nn.functional.cross_entropy(outputs, labels)
+    return mean_loss(outputs, labels)
 
 
 def _backward(model: FlatModel, loss: Loss, features: Tensor, labels: Tensor) -> float:
@@ -178,12 +180,22 @@ def score_client(model: FlatModel, data: Samples, metric: Metric | None = None) 
     statistics: Sums | None = None
     for features, labels in chunks(model, data):
         outputs = model.outputs(features)
-        loss_sum += nn.functional.cross_entropy(outputs, labels, reduction="sum").item()
-        num_correct += int((outputs.argmax(dim=1) == labels).sum().item())
+        loss_sum += mean_loss(outputs, labels, reduction="sum").item()
+        if data.scale is None:
+            num_correct += int((outputs.argmax(dim=1) == labels).sum().item())
         if metric is not None:
-            found = metric.statistics(outputs.numpy(), labels.numpy())
+            found = _statistics(metric, data, outputs, labels)
             statistics = found if statistics is None else statistics + found
-    return measured(ClientScore(len(data), num_correct, loss_sum), metric, statistics)
+    right = num_correct if data.scale is None else float("nan")  # nobody is right about a quantity
+    return measured(ClientScore(len(data), right, loss_sum), metric, statistics)
+
+
+def _statistics(metric: Metric, data: Samples, outputs: Tensor, answers: Tensor) -> Sums:
+    """Return a metric's sums over rows, of a quantity in its own unit."""
+    if data.scale is None:
+        return metric.statistics(outputs.numpy(), answers.numpy())
+    deviation = data.scale.deviation
+    return metric.statistics(outputs.double().numpy() * deviation, answers.double().numpy() * deviation)
 
 
 def measured(score: ClientScore, metric: Metric | None, statistics: Sums | None) -> ClientScore:

@@ -26,6 +26,7 @@ class Cohort:
         num_rounds: Rounds of a full training; None where it is not known.
         server_rows: Rows that the server holds; None where there are some, of data that are not read yet.
         server_labels: Whether it has their labels.
+        classifies: Whether the model tells classes, and no quantity.
     """
 
     num_clients: int
@@ -37,6 +38,7 @@ class Cohort:
     num_rounds: int | None = None
     server_rows: int | None = 0
     server_labels: bool = False
+    classifies: bool = True
 
 
 @dataclass(frozen=True)

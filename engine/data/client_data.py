@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 import numpy as np
@@ -60,6 +60,19 @@ class Partition:
 
 
 @dataclass(frozen=True)
+class TargetScale:
+    """By which a target is standardised: the mean and standard deviation of the clients' training rows."""
+
+    mean: float
+    deviation: float
+
+    @classmethod
+    def of(cls, targets: npt.NDArray[np.float64]) -> TargetScale:
+        """Return that of some targets, at least one; of equal ones the deviation is 1."""
+        return cls(float(targets.mean()), float(targets.std()) or 1.0)
+
+
+@dataclass(frozen=True)
 class Samples:
     """Rows of a source array: what a client reads, without a copy until it is used.
 
@@ -67,14 +80,29 @@ class Samples:
         features: Source features, shape `(source_rows, *feature_shape)`.
         labels: Source labels in `[0, num_classes)`, shape `(source_rows,)`.
         rows: The rows of the source that belong to the client, shape `(num_rows,)`.
+        targets: Where a quantity is predicted, float64, shape `(source_rows,)`; labels are then classes of it.
+        scale: By which it is standardised.
     """
 
     features: FloatArray
     labels: IntArray
     rows: IntArray
+    targets: npt.NDArray[np.float64] | None = None
+    scale: TargetScale | None = None
 
     def __len__(self) -> int:
         return len(self.rows)
+
+    def part(self, positions: IntArray) -> Samples:
+        """Return the rows at `positions` in `[0, len(self))`, as a view."""
+        return replace(self, rows=self.rows[positions])
+
+    def answers(self, positions: IntArray) -> IntArray | FloatArray:
+        """Return what a model is to say of rows: their labels, or standardised targets as float32."""
+        rows = self.rows[positions]
+        if self.targets is None or self.scale is None:
+            return self.labels[rows]
+        return ((self.targets[rows] - self.scale.mean) / self.scale.deviation).astype(np.float32)
 
     def take(self, positions: IntArray) -> tuple[FloatArray, IntArray]:
         """Return copies of the features and labels at `positions` in `[0, len(self))`."""

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import numpy.typing as npt
 
 from fedscout.engine.arrays import FloatArray, IntArray
 from fedscout.engine.data.client_data import ClientData, ClientTransform, Partition, Samples
@@ -69,6 +70,9 @@ class Federation:
         groups: The group of each row, such as a subject, int64, shape `(num_rows,)`: rows of a group that a client
             holds stay together when it splits its rows. None where rows are independent.
         split: Whether test rows are drawn at random, or are each client's last ones.
+        targets: The quantity to predict, float64, shape `(num_rows,)`; None where classes are. Labels are then tenths
+            of it, for all that needs classes, and the model has one output.
+        target_name: What it is.
     """
 
     name: str
@@ -93,6 +97,8 @@ class Federation:
     server: ServerData | None = None
     groups: IntArray | None = None
     split: SplitKind = "random"
+    targets: npt.NDArray[np.float64] | None = None
+    target_name: str = ""
 
     @property
     def num_clients(self) -> int:
@@ -138,7 +144,7 @@ class Federation:
 
     def client_data(self, client: int) -> ClientData:
         """Return the local data of one client, its corruption applied."""
-        clean = Samples(self.features, self.labels, self.partition.client(client))
+        clean = Samples(self.features, self.labels, self.partition.client(client), self.targets)
         transforms = self.transforms.get(client, ())
         if not transforms:
             return ClientData(own=clean, clean=clean)
@@ -146,4 +152,5 @@ class Federation:
         for index, transform in enumerate(transforms):
             generator = stream(self.seed, "corruption", client, index)
             features, labels = transform(features, labels, self.num_classes, generator)
-        return ClientData(own=Samples(features, labels, np.arange(len(labels))), clean=clean)
+        targets = None if self.targets is None else self.targets[clean.rows]
+        return ClientData(own=Samples(features, labels, np.arange(len(labels)), targets), clean=clean)

@@ -35,6 +35,7 @@ class FederationFacts:
         server_rows: Rows that the server holds.
         server_labels: Whether it has their labels.
         grouped: Whether clients know which of their rows belong together.
+        classifies: Whether the model tells classes, and no quantity.
     """
 
     num_clients: int
@@ -48,6 +49,7 @@ class FederationFacts:
     server_rows: int = 0
     server_labels: bool = False
     grouped: bool = False
+    classifies: bool = True
 
     @property
     def num_seen(self) -> int:

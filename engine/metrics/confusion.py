@@ -21,14 +21,13 @@ from typing import Any, ClassVar
 import numpy as np
 import numpy.typing as npt
 
-from fedscout.engine.arrays import FloatArray
-from fedscout.engine.metrics.metric import Metric, Sums
+from fedscout.engine.metrics.metric import Metric, Outputs, Sums
 
 
 class ConfusionMetric(Metric):
     """A metric of the summed table, shape `(classes, classes)`."""
 
-    def statistics(self, outputs: FloatArray, labels: npt.NDArray[Any]) -> Sums:
+    def statistics(self, outputs: Outputs, labels: npt.NDArray[Any]) -> Sums:
         """Return how many rows of each class are predicted as each class."""
         num_classes = outputs.shape[1]
         pairs = labels * num_classes + outputs.argmax(axis=1)

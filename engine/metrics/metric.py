@@ -20,10 +20,10 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterable
 from typing import Any, ClassVar
 
+import numpy as np
 import numpy.typing as npt
 
-from fedscout.engine.arrays import FloatArray
-
+Outputs = npt.NDArray[np.floating[Any]]
 Sums = npt.NDArray[Any]
 """Of whole numbers or of fractions."""
 
@@ -38,7 +38,7 @@ class Metric(ABC):
     name: ClassVar[str]
 
     @abstractmethod
-    def statistics(self, outputs: FloatArray, labels: npt.NDArray[Any]) -> Sums:
+    def statistics(self, outputs: Outputs, labels: npt.NDArray[Any]) -> Sums:
         """Return the sums over some rows, of one shape whatever the rows are.
 
         Args:

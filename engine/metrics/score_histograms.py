@@ -25,8 +25,7 @@ from typing import Any, ClassVar
 import numpy as np
 import numpy.typing as npt
 
-from fedscout.engine.arrays import FloatArray
-from fedscout.engine.metrics.metric import Metric, Sums
+from fedscout.engine.metrics.metric import Metric, Outputs, Sums
 
 NUM_BINS = 512
 LARGEST_SCORE = 16.0
@@ -39,7 +38,7 @@ class Auroc(Metric):
 
     name: ClassVar[str] = "auroc"
 
-    def statistics(self, outputs: FloatArray, labels: npt.NDArray[Any]) -> Sums:
+    def statistics(self, outputs: Outputs, labels: npt.NDArray[Any]) -> Sums:
         """Return counts, shape `(classes, 2, NUM_BINS)`: of rows of other classes, then of the class."""
         num_classes = outputs.shape[1]
         scores = log_odds(outputs.astype(np.float64))

@@ -121,7 +121,7 @@ class TrialScores:
             measured |= _metrics(evaluation)
             if any(isnan(measured[column]) for column in measured.keys() - MAY_BE_NAN):
                 name = self._session.metric.name
-                raise TrialError(f"the rows to evaluate on ({self._part}) have no {name}: all are of one class")
+                raise TrialError(f"the rows to evaluate on ({self._part}) have no {name}: all have the same label")
         return measured
 
 

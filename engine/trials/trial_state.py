@@ -99,6 +99,7 @@ def cohort_of(settings: TrialSettings, grid: HostGrid[Any]) -> Cohort:
         num_rounds=settings.full_rounds or settings.num_rounds,
         server_rows=facts.server_rows,
         server_labels=facts.server_labels,
+        classifies=facts.classifies,
     )
 
 

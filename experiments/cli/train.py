@@ -44,8 +44,11 @@ def train(
             config, out or default_folder(config), progress.display(), verbose, folders
         )
     if as_json:
-        losses = [loss if isfinite(loss) else None for loss in trial.round_loss]  # JSON knows no infinity
-        rounds: dict[str, list[float | None]] = {"accuracy": list(trial.round_accuracy), "loss": losses}
+        finite = {  # JSON knows no infinity, and of a quantity there is no accuracy
+            name: [value if isfinite(value) else None for value in getattr(trial, f"round_{name}")]
+            for name in ("accuracy", "loss")
+        }
+        rounds: dict[str, list[float | None]] = finite if any(finite["accuracy"]) else {"loss": finite["loss"]}
         for name in SCORES_WHERE_KNOWN:
             if (scores := getattr(trial, f"round_{name}")) is not None:
                 rounds[name] = list(scores)

@@ -19,6 +19,7 @@ from fedscout.engine.errors import ConfigurationError
 from fedscout.engine.messages.session import Session
 from fedscout.engine.metrics.metric import Metric
 from fedscout.engine.metrics.metric_table import ACCURACY
+from fedscout.engine.metrics.quantity_errors import R2
 from fedscout.experiments.federations.assembly.federation_config import FederationConfig, ModelConfig
 from fedscout.experiments.federations.environments.environment_table import ENVIRONMENTS
 from fedscout.search.recommender_config import NO_PART_OF_THE_IDENTITY, RecommenderConfig
@@ -49,8 +50,10 @@ class TrainingConfig(LocalTraining):
     backend: Literal["auto", "loop"] = Field(
         default="auto", description="loop trains clients one by one where auto would train many at once"
     )
-    metric: Literal["accuracy", "balanced_accuracy", "macro_f1", "auroc"] = Field(
-        default="accuracy", description="what makes a model good on test rows; over those of all clients together"
+    metric: Literal["accuracy", "balanced_accuracy", "macro_f1", "auroc", "r2", "mae"] | None = Field(
+        default=None,
+        description="what makes a model good on the test rows of all clients together; nothing means accuracy, or r2 "
+        "where a quantity is predicted",
     )
 
     def local(self) -> LocalTraining:
@@ -130,7 +133,9 @@ class StudyConfig(BaseModel):
                 without |= {"server_rows", "server_labels"}
         if self.federation.group_column is None:
             without.add("group_column")
-        training = {"metric"} if self.training.metric == ACCURACY else set()
+        training = {"metric"} if self.training.metric in (None, ACCURACY) else set()
+        if self.federation.task is None:
+            without.add("task")
         places = {*NO_PART_OF_THE_IDENTITY}
         search = set() if self.search.tuned_baseline else {"tuning_seeds"}  # likewise
         if self.search.objective == "accuracy":
@@ -140,6 +145,11 @@ class StudyConfig(BaseModel):
         excluded: dict[str, Any] = {"engine": True, "federation": without, "recommender": places, "search": search}
         excluded["training"] = training
         return self.model_dump(mode="json", exclude=excluded)
+
+    @property
+    def metric_name(self) -> str:
+        """What makes a model good on test rows."""
+        return self.training.metric or (R2.name if self.federation.predicts_quantity else ACCURACY)
 
     def without_diagnosis(self) -> StudyConfig:
         """Return the configuration of a search that nobody informs: that of the published one."""

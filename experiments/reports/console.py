@@ -148,7 +148,9 @@ def show_federation(console: Console, federation: Federation) -> None:
     sizes = federation.partition.sizes
     console.print(federation.name, style="bold", end=": ")
     if federation.task is None:
-        console.print(f"{int(sizes.sum())} rows, {federation.num_classes} classes, ", end="")
+        predicted = federation.target_name
+        what = f"predicts {predicted}" if predicted else f"{federation.num_classes} classes"
+        console.print(f"{int(sizes.sum())} rows, {what}, ", end="")
         console.print(f"{int(sizes.min())} to {int(sizes.max())} rows a client")
     else:
         console.print(f"every client plays; {federation.num_classes} actions, ", end="")

@@ -24,32 +24,32 @@ class Told:
 
     Attributes:
         own: Score of the model that a client would use.
-        told_own: Whether that stands apart, as the fitness is another thing.
         shared: That of the global model; None where that is what clients use.
         new_client: That of the model that a client would use which never trained.
         bytes_down: What all clients of a round are sent.
         bytes_up: What they answer.
+        told_own: Whether the own score stands apart, as the fitness is another thing.
     """
 
     own: float | None
-    told_own: bool
     shared: float | None
     new_client: float | None
     bytes_down: float | None
     bytes_up: float | None
+    told_own: bool = False
 
     @classmethod
     def of_trial(cls, trial: Trial, measure: Measure = ACCURACY) -> Told:
         """Return what a trial tells; of one that failed, bytes alone."""
         shared, new_client = trial.global_accuracy, trial.new_client_accuracy
-        return cls(trial.score, measure.of != "mean", shared, new_client, trial.bytes_down, trial.bytes_up)
+        return cls(trial.score, shared, new_client, trial.bytes_down, trial.bytes_up, measure.of != "mean")
 
     @classmethod
     def of_contestant(cls, one: Contestant) -> Told:
         """Return what a contestant tells, the mean over its seeds."""
         scores = (one.score or one.own, one.global_accuracy, one.new_client_accuracy)
         own, shared, new_client = (None if values is None else sum(values) / len(values) for values in scores)
-        return cls(own, one.score is not None, shared, new_client, one.bytes_down, one.bytes_up)
+        return cls(own, shared, new_client, one.bytes_down, one.bytes_up, one.score is not None)
 
 
 def told_columns(lines: Sequence[Told]) -> dict[str, list[str]]:

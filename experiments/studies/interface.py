@@ -10,6 +10,7 @@ import sys
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from math import isnan
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -27,6 +28,7 @@ from fedscout.experiments.federations.assembly.federation_config import GIVEN
 from fedscout.experiments.federations.datasets.dataset import Dataset
 from fedscout.experiments.federations.datasets.dataset_request import DatasetRequest
 from fedscout.experiments.federations.datasets.tables.own_table import dataset_from_own_table
+from fedscout.experiments.federations.datasets.tables.quantity_target import quantity_target
 from fedscout.experiments.federations.datasets.tables.table_file import read_frame
 from fedscout.experiments.federations.description.description import Description, describe_federation
 from fedscout.experiments.studies.run_folder import default_folder
@@ -79,11 +81,14 @@ class Federation:
         self._sections = {"federation": settings, "model": dict(model or {})}
         config = self._config()
         if not isinstance(data, str | os.PathLike):
-            dataset = _of_frame(data, config.federation) if isinstance(data, pd.DataFrame) else _of_clients(data)
+            rows = config.federation
+            dataset = _of_frame(data, rows) if isinstance(data, pd.DataFrame) else _of_clients(data, rows)
         self._built = build_federation(config.federation, config.model, dataset=dataset)
 
     def __repr__(self) -> str:
-        return f"<Federation {self._built.name}: {len(self._built.labels)} rows, {self._built.num_classes} classes>"
+        built = self._built
+        what = f"predicts {built.target_name}" if built.target_name else f"{built.num_classes} classes"
+        return f"<Federation {built.name}: {len(built.labels)} rows, {what}>"
 
     @property
     def num_clients(self) -> int:
@@ -168,9 +173,9 @@ class TrainedStrategy:
     Attributes:
         folder: Where its log is.
         trial: `strategy`, `parameters`, `status`, `error`, `fitness`, …
-        rounds: Per round `accuracy` and `loss` on test rows, weighted over clients, and `train_loss`; `metric` if
-            another is configured; `global_accuracy` and `global_metric` where clients use models of their own,
-            `new_client_accuracy` and `new_client_metric` where some never train.
+        rounds: Per round `accuracy` (not of a quantity) and `loss` on test rows, weighted over clients, and
+            `train_loss`; `metric` if another is configured; `global_accuracy` and `global_metric` where clients use
+            models of their own, `new_client_accuracy` and `new_client_metric` where some never train.
     """
 
     folder: Path
@@ -229,6 +234,8 @@ def train(
     search_path = (os.getcwd(),)
     _, trial, folder = run_training(config, folder, search_path=search_path, federation=federation._built_for(config))
     rounds = {"accuracy": trial.round_accuracy, "loss": trial.round_loss, "train_loss": trial.round_train_loss}
+    if all(map(isnan, trial.round_accuracy)):  # nobody is right about a quantity
+        del rounds["accuracy"]
     others = {name: getattr(trial, f"round_{name}") for name in SCORES_WHERE_KNOWN}
     rounds |= {name: scores for name, scores in others.items() if scores is not None}
     numbers = pd.RangeIndex(1, trial.num_rounds + 1, name="round")
@@ -257,7 +264,7 @@ def _of_frame(frame: pd.DataFrame, request: DatasetRequest) -> Dataset:
     return dataset_from_own_table(GIVEN, table, request, request.label, source="a DataFrame")
 
 
-def _of_clients(clients: Sequence[ClientArrays]) -> Dataset:
+def _of_clients(clients: Sequence[ClientArrays], request: DatasetRequest) -> Dataset:
     """Return clients' arrays as one data set, whose natural clients they are.
 
     Raises:
@@ -280,14 +287,21 @@ def _of_clients(clients: Sequence[ClientArrays]) -> Dataset:
             faults.append(f"the features of client {client} must be finite numbers")
     if faults:
         raise DataError(faults)
-    classes, labels = np.unique(np.concatenate([labels for _, labels in arrays]), return_inverse=True)
+    said, target = np.concatenate([labels for _, labels in arrays]), None
+    if request.predicts_quantity:
+        target = quantity_target(GIVEN, "label", np.asarray(said, dtype=np.float64))
+        labels, class_names = target.labels, target.class_names
+    else:
+        classes, labels = np.unique(said, return_inverse=True)
+        class_names = tuple(map(str, classes.tolist()))
     features = np.concatenate([features for features, _ in arrays]).astype(np.float32)
     width = len(str(len(arrays)))
     return Dataset(
         name=GIVEN,
         features=features,
         labels=labels.astype(np.int64),
-        class_names=tuple(map(str, classes.tolist())),
+        class_names=class_names,
+        targets=None if target is None else target.numbers,
         feature_names=tuple(f"x{column}" for column in range(features.shape[1])) if features.ndim == 2 else (),
         source="arrays of clients",
         feature_unit=float(features.std()) or 1.0,

@@ -13,7 +13,8 @@ from fedscout.engine.errors import ConfigurationError
 from fedscout.engine.grid.evaluation import WORST_OF
 from fedscout.engine.grid.traffic import BYTES_A_VALUE
 from fedscout.engine.metrics.metric import Metric, Sums, add
-from fedscout.engine.metrics.metric_table import ACCURACY, OF_CLASSES
+from fedscout.engine.metrics.metric_table import ACCURACY, OF_CLASSES, OF_QUANTITIES
+from fedscout.engine.metrics.quantity_errors import Mae
 from fedscout.experiments.config.study_config import StudyConfig
 from fedscout.search.measure import MEASURES, Measure
 from fedscout.search.objective import Objective
@@ -26,13 +27,15 @@ def metric_of(name: str, federation: Federation) -> Metric | None:
     Raises:
         ConfigurationError: If it is not for what these clients do.
     """
-    if name == ACCURACY:
-        return None
     if federation.task is not None:
-        raise ConfigurationError(
-            f"training.metric must be {ACCURACY} where clients play: their score is the environment's, got {name}"
-        )
-    return OF_CLASSES[name]()
+        allowed, why = [ACCURACY], "where clients play: their score is the environment's"
+    elif federation.targets is not None:
+        allowed, why = [*OF_QUANTITIES], "where a quantity is predicted"
+    else:
+        allowed, why = [ACCURACY, *OF_CLASSES], "where classes are predicted"
+    if name not in allowed:
+        raise ConfigurationError(f"training.metric must be {' or '.join(allowed)} {why}, got {name}")
+    return None if name == ACCURACY else {**OF_CLASSES, **OF_QUANTITIES}[name]()
 
 
 def objective_of(config: StudyConfig, federation: Federation) -> Objective | None:
@@ -52,15 +55,18 @@ def _plain_bytes(config: StudyConfig, federation: Federation) -> float:
     return float(2 * BYTES_A_VALUE * num_values * config.training.num_sampled(federation.num_seen))
 
 
-def measure_of_study(config: StudyConfig) -> Measure:
-    """Return what a study's fitness measures."""
-    score, search = MEASURES[config.training.metric], config.search
+def measure_of_study(config: StudyConfig, federation: Federation | None = None) -> Measure:
+    """Return what a study's fitness measures; how large a mean absolute error can be, the federation's rows say."""
+    score, search = MEASURES[config.metric_name], config.search
+    if config.metric_name == Mae.name and federation is not None and federation.targets is not None:
+        held = federation.targets[federation.partition.rows]
+        score = score.model_copy(update={"best": float(np.abs(held - held.mean()).mean())})
     return Objective(search.objective, config.training.num_rounds, search.target or 1.0).measure(score)
 
 
 def constant_answer(federation: Federation, metric: Metric | None, objective: ObjectiveName = "accuracy") -> float:
-    """Return the fitness of always saying the most frequent class, over the clients' rows; 0 of a task."""
-    if federation.task is not None or objective.endswith("_to_target"):
+    """Return the fitness of always saying the most frequent class, over the clients' rows; 0 of a quantity or task."""
+    if federation.task is not None or federation.targets is not None or objective.endswith("_to_target"):
         return 0.0
     if objective == "worst_clients":
         return _constant_answer_to_the_worst(federation, metric)

@@ -262,7 +262,7 @@ def run_training(
     config = with_strategy(config)
     road = Road(config, display, verbose, search_path, federation)
     spec = parse_strategy(config.strategy or {}, road.cohort)
-    metric_of(config.training.metric, road.federation)
+    metric_of(config.metric_name, road.federation)
     for note in spec.notes(road.cohort):
         logger.warning("%s", note)
     with open_run_folder(out, config, road.digest, reading_suffices=True) as folder, road.place(folder) as runner:
@@ -293,7 +293,7 @@ def run_workflow(
     found = realised(road.federation, config.detection, config.seed)
     dependence = dependence_notes(road.federation, config.seed, config.training.test_fraction)
     check_search(config.search, road.cohort, config.training.local())
-    metric_of(config.training.metric, road.federation)
+    metric_of(config.metric_name, road.federation)
     with open_run_folder(out, config, road.digest, reading_suffices=True) as folder:
         warm = read_warm_start(config, folder, road.digest, detection)
         with road.place(folder, parallel=config.search.generation_size + 1) as runner:
@@ -325,12 +325,13 @@ def cohort_of(config: StudyConfig, num_clients: int) -> Cohort:
         num_rounds=training.num_rounds,
         server_rows=None if isinstance(server_rows, float) or (another and not server_rows) else server_rows or 0,
         server_labels=config.federation.server_labels,
+        classifies=not config.federation.predicts_quantity,
     )
 
 
 def study_facts(config: StudyConfig, federation: Federation) -> StudyFacts:
     """Return what all trials of a study share."""
-    metric = metric_of(config.training.metric, federation)
+    metric = metric_of(config.metric_name, federation)
     return StudyFacts(
         name=federation.name,
         num_rounds=config.training.num_rounds,
@@ -345,7 +346,7 @@ def study_facts(config: StudyConfig, federation: Federation) -> StudyFacts:
         config=config.model_dump_json(),
         versions=versions(),
         guessing=constant_answer(federation, metric, config.search.objective),
-        measure=measure_of_study(config),
+        measure=measure_of_study(config, federation),
         objective=objective_of(config, federation),
     )
 
@@ -370,6 +371,7 @@ def measure(runner: TrialRunner, config: StudyConfig) -> HeterogeneityReport:
         config.seed,
         holds_rows=facts.holds_rows,
         grouped=facts.grouped,
+        classifies=facts.classifies,
     )
 
 

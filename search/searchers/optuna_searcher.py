@@ -8,10 +8,10 @@ archive is carried from one generation to the next, so a study can be continued 
 result yet is shown to the sampler as running, at the place where it will be evaluated after rounding: the samplers
 keep away from running trials, so the members of a generation differ.
 
-Failed trials are told with their fitness, 0: a sampler that knew nothing of them would propose their neighbours again.
-Before any trial has gone through, and in the first quarter of the budget, proposals are random.
-A duplicate, or an equivalent of what was tried, is drawn again and shown as running too, as are the references; after
-`redraws` of them the proposal is a random one.
+Failed trials are told with fitness 0, or the smallest if one is below: a sampler that knew nothing of them would
+propose their neighbours again. Before any trial has gone through, and in the first quarter of the budget, proposals are
+random. A duplicate, or an equivalent of what was tried, is drawn again and shown as running too, as are the references;
+after `redraws` of them the proposal is a random one.
 """
 
 from __future__ import annotations
@@ -110,9 +110,10 @@ class OptunaSearcher(GenerationalSearcher):
         import optuna
 
         study = optuna.create_study(direction="maximize", sampler=self.sampler(seed, earlier, taken))
+        worst = min(0.0, *(evaluation.fitness for evaluation in earlier))
         for generation in self.in_generations(earlier):
             for evaluation in generation:
-                self._add(study, evaluation.spec, evaluation.fitness)
+                self._add(study, evaluation.spec, worst if evaluation.status == "failed" else evaluation.fitness)
         for reference in self.task.references:
             self._add(study, reference)
         return study

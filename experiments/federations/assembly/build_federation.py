@@ -56,11 +56,18 @@ def build_federation(
     if federation.dataset in ENVIRONMENTS:
         return build_players(federation, model)
     dataset = dataset or load_dataset(federation)
+    if dataset.targets is not None and federation.server_rows is not None:
+        raise ConfigurationError(
+            "federation.server_rows must be left out where a quantity is predicted: what reads the server's rows needs "
+            f"classes, got {federation.server_rows}"
+        )
     dataset = without_small_clients(dataset, federation.min_client_rows)
     dataset = sample_rows(dataset, federation.max_rows, stream(federation.seed, "rows"))
     dataset, server = _with_server(dataset, federation)
     shape = dataset.features.shape[1:]
-    request = ModelRequest(shape, dataset.num_classes, model, dataset.kind, dataset.vocabulary_size)
+    quantity = dataset.targets is not None
+    num_outputs = 1 if quantity else dataset.num_classes
+    request = ModelRequest(shape, num_outputs, model, dataset.kind, dataset.vocabulary_size, quantity)
     factory = build_model(request)
     deal, plan = _deal_and_plan(federation, dataset)
     sizes = deal.partition.sizes
@@ -87,6 +94,8 @@ def build_federation(
         class_names=dataset.class_names,
         groups=dataset.groups,
         split=federation.split_kind,
+        targets=dataset.targets,
+        target_name=str(dataset.facts.get("label", "a quantity")) if quantity else "",
         unseen=draw_unseen(federation, deal.partition.num_clients),
         facts={
             **dataset.facts,
@@ -174,6 +183,7 @@ def _deal_and_plan(federation: FederationConfig, dataset: Dataset) -> tuple[Deal
         seed=federation.seed,
         data_kind=dataset.kind,
         feature_unit=dataset.feature_unit,
+        predicts_quantity=dataset.targets is not None,
     )
     if isinstance(scenario, str):
         return deal, SCENARIOS[scenario].plan(deal, request)
@@ -198,7 +208,7 @@ def data_digest(federation: Federation) -> str:
     arrays: list[npt.NDArray[Any] | None] = [federation.features, federation.labels, partition.rows, partition.offsets]
     if server is not None:
         arrays += [server.features, server.labels]
-    arrays.append(federation.groups)
+    arrays += [federation.groups, federation.targets]
     for array in arrays:
         if array is not None:
             digest.update(f"{array.dtype} {array.shape} ".encode())

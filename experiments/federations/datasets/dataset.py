@@ -42,6 +42,7 @@ class Dataset:
         kind: What a row is; models and detectors depend on it.
         vocabulary_size: For tokens: they are whole numbers in `[0, vocabulary_size)`, stored as float32; 0 is padding.
         deviations: For standardised tables: each column's standard deviation before, shape `(num_columns,)`.
+        targets: The quantity to predict, float64, shape `(num_rows,)`; None where classes are. Labels are its tenths.
     """
 
     name: str
@@ -58,6 +59,7 @@ class Dataset:
     kind: DataKind = "table"
     vocabulary_size: int = 0
     deviations: npt.NDArray[np.float64] | None = None
+    targets: npt.NDArray[np.float64] | None = None
 
     def __post_init__(self) -> None:
         assert self.features.dtype == np.float32
@@ -68,6 +70,7 @@ class Dataset:
         assert (np.bincount(self.labels, minlength=len(self.class_names)) > 0).all()
         assert not self.feature_names or self.features.shape[1:] == (len(self.feature_names),)
         assert self.client_ids is None or len(self.client_ids) == len(self.labels)
+        assert self.targets is None or self.targets.shape == self.labels.shape
         assert self.groups is None or self.groups.shape == self.labels.shape
         assert self.deviations is None or self.deviations.shape == self.features.shape[1:]
         assert (self.vocabulary_size > 0) == (self.kind == "tokens")

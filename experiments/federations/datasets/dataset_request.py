@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import Final
+from typing import Final, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
@@ -17,6 +17,9 @@ from fedscout.experiments.federations.datasets.text_settings import TextSettings
 LAST_ROWS: Final = "last"
 """The value of `federation.split` that is about the rows of each client, not about a published part."""
 
+QUANTITIES: Final = ("diabetes",)
+"""Data sets of the table whose label is a quantity."""
+
 
 class DatasetRequest(BaseModel):
     """Which data, and which of their columns and rows: the part of a federation's configuration that loaders read."""
@@ -24,6 +27,11 @@ class DatasetRequest(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", validate_default=True)
 
     dataset: str = Field(default="digits", description="a name, a path of one's own data, or hf:owner/name")
+    task: Literal["classification", "regression"] | None = Field(
+        default=None,
+        description="of one's own table: regression predicts the label as a quantity; nothing means classes, but for "
+        "diabetes",
+    )
     label: str | None = Field(default=None, description="column to predict, where the files have several candidates")
     client_column: str | None = Field(default=None, description="column of the natural clients")
     group_column: str | None = Field(
@@ -58,6 +66,11 @@ class DatasetRequest(BaseModel):
     def name(self) -> str:
         """What the user wrote as `federation.dataset`: a name of the table, a path, or `hf:owner/name`."""
         return self.dataset
+
+    @property
+    def predicts_quantity(self) -> bool:
+        """Whether a quantity is predicted, and no class."""
+        return self.task == "regression" or (self.task is None and self.dataset in QUANTITIES)
 
     @property
     def part(self) -> str | None:

@@ -92,6 +92,7 @@ def taken(dataset: Dataset, rows: IntArray, **facts: int) -> Dataset:
         class_names=class_names,
         client_ids=None if dataset.client_ids is None else dataset.client_ids[rows],
         groups=None if dataset.groups is None else dataset.groups[rows],
+        targets=None if dataset.targets is None else dataset.targets[rows],
         facts={
             **dataset.facts,
             "num_rows": len(rows),

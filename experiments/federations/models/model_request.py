@@ -25,10 +25,11 @@ class ModelRequest:
 
     Attributes:
         feature_shape: Shape of one row, such as `(64,)`.
-        num_classes: Number of classes.
+        num_classes: Number of classes, which is that of outputs; 1 where a quantity is predicted.
         settings: The user's choices.
         data_kind: What a row is.
         vocabulary_size: For tokens: one more than the largest; else 0.
+        predicts_quantity: Whether the one output is a quantity.
 
     Raises:
         DataError: If a row holds nothing, or there are fewer than two classes.
@@ -39,11 +40,12 @@ class ModelRequest:
     settings: ModelSettings = field(default_factory=ModelSettings)
     data_kind: DataKind = "table"
     vocabulary_size: int = 0
+    predicts_quantity: bool = False
 
     def __post_init__(self) -> None:
         if self.num_features < 1 or not self.feature_shape:
             raise DataError(f"a row must hold at least one feature, got rows of shape {self.feature_shape}")
-        if self.num_classes < 2:
+        if self.num_classes < 2 and not self.predicts_quantity:
             raise DataError(f"a model needs at least two classes, got {self.num_classes}")
 
     @property

@@ -15,7 +15,7 @@ The clean view of such a client has the labels as they were: what the model woul
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import ClassVar, Literal
 
 import numpy as np
 from pydantic import Field, field_validator, model_validator
@@ -43,6 +43,8 @@ class RenameLabels:
 
 class ConceptShiftEffect(ScenarioEffect):
     """The same features, other labels: classes change places."""
+
+    needs_classes: ClassVar[bool] = True
 
     kind: Literal["concept_shift"] = "concept_shift"
     shared: bool = Field(default=True, description="whether the clients share a permutation, or each draws its own")

@@ -38,6 +38,7 @@ class EffectRequest:
         data_kind: What a row is.
         feature_unit: One standard deviation of a feature in the stored scale.
         occurrence: How many effects of the same kind come before.
+        predicts_quantity: Whether labels are tenths of a quantity that is predicted.
     """
 
     partition: Partition
@@ -48,6 +49,7 @@ class EffectRequest:
     data_kind: DataKind = "table"
     feature_unit: float = 1.0
     occurrence: int = 0
+    predicts_quantity: bool = False
 
     @property
     def num_clients(self) -> int:
@@ -98,6 +100,9 @@ class ScenarioEffect(BaseModel):
     needs_measurements: ClassVar[bool] = False
     """Whether features must be measurements, and not numbers of words."""
 
+    needs_classes: ClassVar[bool] = False
+    """Whether it changes labels, which must be classes."""
+
     kind: str
     clients: ClientChoice = Field(
         default=None, description="indices such as [2], a share such as 0.3 drawn by seed, or all; nothing means [2]"
@@ -123,6 +128,8 @@ class ScenarioEffect(BaseModel):
                 f"clients must be below the number of clients, {request.num_clients}, got "
                 f"{', '.join(map(str, outside))}; they are counted from 0"
             )
+        if self.needs_classes and request.predicts_quantity:
+            found.append(f"kind must not be {self.kind} where a quantity is predicted, as it changes classes")
         if self.needs_measurements and request.data_kind == "tokens":
             found.append(
                 f"kind must not be {self.kind} for tokens, which are numbers of words or characters, of which it would "

@@ -59,6 +59,8 @@ class ShiftLabels:
 class LabelFlipEffect(ScenarioEffect):
     """Wrong labels by accident, each drawn from the other classes."""
 
+    needs_classes: ClassVar[bool] = True
+
     kind: Literal["label_flip"] = "label_flip"
     rate: float | None = Field(default=None, ge=0, le=1, description="part of a client's rows")
     alpha: float | None = Field(default=None, gt=0, description="with beta, in place of rate: each client's own rate")
@@ -95,6 +97,8 @@ class LabelFlipEffect(ScenarioEffect):
 class PoisoningEffect(ScenarioEffect):
     """All labels wrong on purpose: each class becomes the next one, the last the first."""
 
+    needs_classes: ClassVar[bool] = True
+
     kind: Literal["poisoning"] = "poisoning"
 
     def plan(self, clients: tuple[int, ...], request: EffectRequest) -> ScenarioPlan:
@@ -108,6 +112,8 @@ class CorruptedEffect(ScenarioEffect):
     """Gaussian noise on every feature, and all labels wrong as by poisoning."""
 
     needs_measurements: ClassVar[bool] = True
+
+    needs_classes: ClassVar[bool] = True
 
     kind: Literal["corrupted"] = "corrupted"
     mean: float = Field(default=1.0, description="of the noise, in standard deviations of a feature")

@@ -20,7 +20,7 @@ from fedscout.engine.contracts.trial_strategy import Cohort
 from fedscout.engine.model.adjusted_outputs import OUT_OF_IT, Adjusted
 from fedscout.strategies.methods.averaging import FedAvgSpec, MeanSpec
 from fedscout.strategies.ranges import RealRange
-from fedscout.strategies.specification import Searched, StrategySpec
+from fedscout.strategies.specification import Searched, StrategySpec, without_classes
 
 
 class FedLCSpec(MeanSpec):
@@ -34,6 +34,11 @@ class FedLCSpec(MeanSpec):
         Field(ge=0, description="τ, weight of the calibration; 0 is FedAvg"),
         Searched(RealRange(0.1, 2.0, log=True)),
     ] = 1.0
+
+    @classmethod
+    def unavailable(cls, cohort: Cohort) -> str | None:
+        """Return that there are no classes, where a quantity is predicted."""
+        return without_classes(cohort, cls.model_fields["kind"].default)
 
     def client_algorithm(self) -> ClientAlgorithm:
         """Return the client's half."""

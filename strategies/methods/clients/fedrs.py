@@ -17,7 +17,7 @@ from fedscout.engine.contracts.trial_strategy import Cohort
 from fedscout.engine.model.adjusted_outputs import Adjusted
 from fedscout.strategies.methods.averaging import FedAvgSpec, MeanSpec
 from fedscout.strategies.ranges import RealRange
-from fedscout.strategies.specification import Searched, StrategySpec
+from fedscout.strategies.specification import Searched, StrategySpec, without_classes
 
 
 class FedRSSpec(MeanSpec):
@@ -31,6 +31,11 @@ class FedRSSpec(MeanSpec):
         Field(ge=0, le=1, description="α, scale of the outputs of classes that a client does not hold; 1 is FedAvg"),
         Searched(RealRange(0.0, 0.9)),
     ] = 0.5
+
+    @classmethod
+    def unavailable(cls, cohort: Cohort) -> str | None:
+        """Return that there are no classes, where a quantity is predicted."""
+        return without_classes(cohort, cls.model_fields["kind"].default)
 
     def client_algorithm(self) -> ClientAlgorithm:
         """Return the client's half."""

@@ -19,7 +19,7 @@ from fedscout.engine.contracts.client_algorithm import ClientAlgorithm, Finished
 from fedscout.engine.contracts.trial_strategy import Cohort
 from fedscout.strategies.methods.averaging import FedAvgSpec, MeanSpec
 from fedscout.strategies.ranges import RealRange
-from fedscout.strategies.specification import Searched, StrategySpec
+from fedscout.strategies.specification import Searched, StrategySpec, without_classes
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -39,6 +39,11 @@ class SymmetricLossSpec(MeanSpec):
         Searched(RealRange(0.01, 1.0, log=True)),
     ] = 0.1
     reverse_weight: Annotated[float, Field(ge=0, le=1000, description="β, weight of the reverse cross-entropy")] = 1.0
+
+    @classmethod
+    def unavailable(cls, cohort: Cohort) -> str | None:
+        """Return that there are no classes, where a quantity is predicted."""
+        return without_classes(cohort, cls.model_fields["kind"].default)
 
     def client_algorithm(self) -> ClientAlgorithm:
         """Return the client's half."""

@@ -15,8 +15,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar, Literal
 
 from fedscout.engine.contracts.client_algorithm import ClientAlgorithm, Clients, Finished, LocalRun
+from fedscout.engine.contracts.trial_strategy import Cohort
 from fedscout.engine.model.adjusted_outputs import OUT_OF_IT, Adjusted
 from fedscout.strategies.methods.averaging import MeanSpec
+from fedscout.strategies.specification import without_classes
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -30,6 +32,11 @@ class FedRoDSpec(MeanSpec):
     paper: ClassVar[str] = "Chen and Chao 2022, arXiv:2107.00778"
 
     kind: Literal["fedrod"] = "fedrod"
+
+    @classmethod
+    def unavailable(cls, cohort: Cohort) -> str | None:
+        """Return that there are no classes, where a quantity is predicted."""
+        return without_classes(cohort, cls.model_fields["kind"].default)
 
     def client_algorithm(self) -> ClientAlgorithm:
         """Return the client's half."""

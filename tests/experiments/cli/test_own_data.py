@@ -48,7 +48,11 @@ MALFORMED: dict[str, tuple[str, str | bytes, str]] = {
     "label NaN": ("t.csv", changed(4, "n,1,1,w,NaN"), "got 'NaN' in row 4"),
     "one class": ("t.csv", GOOD.replace(",b\n", ",a\n"), "at least two classes .* got 1: a"),
     "a class a row": ("t.csv", "site,grade\n" + "".join(f"n,c{n}\n" for n in range(9)), "at most half .* got 9"),
-    "regression": ("t.csv", GOOD.replace(",a\n", ",1.5\n").replace(",b\n", ",2.5\n"), "quantities can't be predicted"),
+    "regression": (
+        "t.csv",
+        GOOD.replace(",a\n", ",1.5\n").replace(",b\n", ",2.5\n"),
+        "federation.task=regression predicts quantities",
+    ),
     "empty client": ("t.csv", changed(7, ",1,1,w,a"), "column 'site' .* in every row, got 'nothing' in row 7"),
     "client missing": ("t.csv", GOOD.replace("site", "place"), "federation.client_column must name a column"),
     "clients all small": (

@@ -12,6 +12,10 @@ and W. Street, "Breast Cancer Wisconsin (Diagnostic)", UCI Machine Learning Repo
 
 `wine`: 178 rows, 13 chemical measurements, three cultivars. S. Aeberhard and M. Forina, UCI Machine Learning
 Repository, 1992. Columns are standardised. Not the Wine Quality data, see `wine_quality.py`.
+
+`diabetes`: 442 patients, ten measurements, and the progression of the disease a year later, 25 to 346, which is a
+quantity. B. Efron, T. Hastie, I. Johnstone and R. Tibshirani, "Least Angle Regression", Annals of Statistics 32(2),
+2004. Columns are standardised.
 """
 
 from __future__ import annotations
@@ -29,6 +33,7 @@ from fedscout.experiments.federations.datasets.dataset import Dataset
 from fedscout.experiments.federations.datasets.dataset_request import DatasetRequest
 from fedscout.experiments.federations.datasets.publication import Publication
 from fedscout.experiments.federations.datasets.tables.complete_table import dataset_of_numbers
+from fedscout.experiments.federations.datasets.tables.quantity_target import quantity_target
 
 DIGITS = Publication(
     "Alpaydin and Kaynak, Optical Recognition of Handwritten Digits, UCI Machine Learning Repository, 1998",
@@ -40,6 +45,10 @@ BREAST_CANCER = Publication(
 )
 WINE = Publication(
     "Aeberhard and Forina, Wine, UCI Machine Learning Repository, 1992", "https://archive.ics.uci.edu/dataset/109"
+)
+DIABETES = Publication(
+    "Efron, Hastie, Johnstone and Tibshirani, Least Angle Regression, Annals of Statistics 32(2), 2004",
+    "https://www4.stat.ncsu.edu/~boos/var.select/diabetes.html",
 )
 LARGEST_PIXEL = 16
 SIDE = 8
@@ -80,6 +89,26 @@ def load_wine(request: DatasetRequest) -> Dataset:
 
     request.require_fixed_columns("wine", "cultivar")
     return _bunch("wine", datasets.load_wine(), "cultivar", WINE)
+
+
+def load_diabetes(request: DatasetRequest) -> Dataset:
+    """Load the data set; the label is `progression`, a quantity.
+
+    Raises:
+        DataError: If classes are asked for.
+    """
+    from sklearn import datasets
+
+    request.require_fixed_columns("diabetes", "progression")
+    if not request.predicts_quantity:
+        raise DataError("federation.task of data set 'diabetes' must be regression or left out, got classification")
+    bunch = datasets.load_diabetes(scaled=False)
+    target = quantity_target("diabetes", "progression", bunch.target)
+    columns = [str(feature) for feature in bunch.feature_names]
+    dataset = dataset_of_numbers(
+        "diabetes", bunch.data, target.labels, target.class_names, columns, "progression", str(DIABETES)
+    )
+    return replace(dataset, targets=target.numbers)
 
 
 def _bunch(name: str, bunch: Any, label: str, publication: Publication) -> Dataset:

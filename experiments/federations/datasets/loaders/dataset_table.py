@@ -16,8 +16,13 @@ from fedscout.experiments.federations.datasets.bearings.bearing_raw import (
     load_bearing_raw_3,
 )
 from fedscout.experiments.federations.datasets.dataset import Dataset
-from fedscout.experiments.federations.datasets.dataset_request import DatasetLoader, DatasetRequest
-from fedscout.experiments.federations.datasets.loaders.bundled import load_breast_cancer, load_digits, load_wine
+from fedscout.experiments.federations.datasets.dataset_request import QUANTITIES, DatasetLoader, DatasetRequest
+from fedscout.experiments.federations.datasets.loaders.bundled import (
+    load_breast_cancer,
+    load_diabetes,
+    load_digits,
+    load_wine,
+)
 from fedscout.experiments.federations.datasets.loaders.cifar import load_cifar10, load_cifar100
 from fedscout.experiments.federations.datasets.loaders.commercial_vehicles import load_commercial_vehicles
 from fedscout.experiments.federations.datasets.loaders.heart import load_heart
@@ -39,6 +44,7 @@ DATASETS: Mapping[str, DatasetLoader] = {
     "digits": load_digits,
     "breast_cancer": load_breast_cancer,
     "wine": load_wine,
+    "diabetes": load_diabetes,
     "wine_quality": load_wine_quality,
     "wine_quality_red": load_wine_quality_red,
     "wine_quality_white": load_wine_quality_white,
@@ -113,6 +119,11 @@ def load_dataset(request: DatasetRequest) -> Dataset:
         raise ConfigurationError(
             "federation.group_column must be left out but for one's own tables, "
             f"got {request.group_column!r} for {name!r}"
+        )
+    if request.task == "regression" and name not in QUANTITIES and (not is_own_data(name) or is_hugging_face(name)):
+        raise ConfigurationError(
+            f"federation.task must be classification or left out but for {', '.join(QUANTITIES)} and one's own tables, "
+            f"got regression for {name!r}"
         )
     faults = [
         f"federation.{key} must be left out but for {', '.join(readers)} and one's own tables, "

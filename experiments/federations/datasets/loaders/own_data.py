@@ -66,6 +66,7 @@ def _refuse_choices_of_tables(request: DatasetRequest) -> None:
             ("text_column", request.text_column),
             ("drop_columns", request.drop_columns),
             ("group_column", request.group_column),
+            ("task", request.task),
         )
         if value
     ]

@@ -37,6 +37,7 @@ class ColumnRoles:
         categories: Columns whose cells are categories even if they are numbers.
         dropped: Columns that the user leaves out; each must exist.
         group: The column that names what each row belongs to, or None.
+        quantity: Whether the label is a quantity, and no class.
     """
 
     label: str
@@ -45,6 +46,7 @@ class ColumnRoles:
     categories: tuple[str, ...] = ()
     dropped: tuple[str, ...] = ()
     group: str | None = None
+    quantity: bool = False
 
     def features(self, name: str, table: pa.Table) -> list[str]:
         """Return the columns of a table that become features.
@@ -157,7 +159,7 @@ def classes(name: str, table: pa.Table, column: str) -> tuple[IntArray, tuple[st
         DataError: If a cell names no class, there are fewer than two classes, or the column looks like a quantity:
             fractions, or whole numbers that hardly repeat.
     """
-    hint = "; a label is a class: quantities can't be predicted (regression)"
+    hint = "; a label is a class: federation.task=regression predicts quantities"
     positions, values = _distinct(name, table, column, hint)
     names = in_order(set(values))
     if len(names) < 2 or len(names) > len(positions) // 2:
@@ -168,7 +170,7 @@ def classes(name: str, table: pa.Table, column: str) -> tuple[IntArray, tuple[st
     if len(names) > max(MANY_CLASSES, len(positions) // FEW_ROWS_A_CLASS) and all(map(_is_whole, names)):
         raise DataError(
             f"column {column!r} of data set {name!r} must hold classes, got {len(names)} different whole numbers in "
-            f"{len(positions)} rows, which looks like a quantity: quantities can't be predicted (regression), and "
+            f"{len(positions)} rows, which looks like a quantity: federation.task=regression predicts it, and "
             "classes that are meant can be written as names"
         )
     index = {value: number for number, value in enumerate(names)}

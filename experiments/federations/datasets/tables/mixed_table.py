@@ -19,6 +19,7 @@ from fedscout.experiments.federations.datasets.tables.column_kinds import (
     CategoryColumn,
     Column,
     NumberColumn,
+    as_numbers,
     typed_columns,
 )
 from fedscout.experiments.federations.datasets.tables.column_roles import (
@@ -34,6 +35,7 @@ from fedscout.experiments.federations.datasets.tables.federated_statistics impor
     client_statistics,
     merge_statistics,
 )
+from fedscout.experiments.federations.datasets.tables.quantity_target import quantity_target
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -66,7 +68,10 @@ def dataset_from_mixed_table(
         DataError: With all faults found in the columns, the label or the clients.
     """
     check_roles(name, table, roles)
-    labels, class_names = classes(name, table, roles.label)
+    target = None
+    if roles.quantity:
+        target = quantity_target(name, roles.label, as_numbers(table[roles.label]))
+    labels, class_names = (target.labels, target.class_names) if target else classes(name, table, roles.label)
     client_ids = None if roles.client is None else discrete(name, table, roles.client)
     columns = typed_columns(name, table, roles.features(name, table), roles.categories)
     statistics, num_silent = _statistics(name, columns, client_ids, min_release)
@@ -82,6 +87,7 @@ def dataset_from_mixed_table(
         client_ids=client_ids,
         groups=groups_of(name, table, roles.group),
         deviations=encoded.deviations,
+        targets=None if target is None else target.numbers,
         facts={
             **usual_facts(roles.label, _comparable(columns), labels),
             "num_constant_columns": int((encoded.features.max(axis=0) == encoded.features.min(axis=0)).sum()),

@@ -60,12 +60,21 @@ def dataset_from_own_table(
         never_features=naming,
         dropped=request.drop_columns,
         group=request.group_column,
+        quantity=request.predicts_quantity,
     )
     check_roles(name, table, roles)
     _check_row_names(name, table, naming)
     if request.text_column is not None:
+        _refuse_quantity(request)
         return _texts(name, table, request, roles, source)
     return dataset_from_mixed_table(name, table, roles, request.min_release, source, facts={})
+
+
+def _refuse_quantity(request: DatasetRequest) -> None:
+    if request.predicts_quantity:
+        raise DataError(
+            "federation.task must be classification or left out where federation.text_column is given, got regression"
+        )
 
 
 def _check_row_names(name: str, table: pa.Table, columns: tuple[str, ...]) -> None:

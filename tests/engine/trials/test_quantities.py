@@ -1,0 +1,154 @@
+"""Federations that predict a quantity: the squared error is learnt, on the scale of training rows, and nobody leaks."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+import torch
+from sklearn.metrics import r2_score
+from torch import nn
+
+from fedscout.engine.client.client_host import ClientHost
+from fedscout.engine.contracts.local_training_config import LocalTraining
+from fedscout.engine.data.client_data import Partition, TargetScale
+from fedscout.engine.data.federation import Federation
+from fedscout.engine.grid.local_grid import LocalGrid
+from fedscout.engine.messages.host_calls import EvaluateResults, HostCall
+from fedscout.engine.metrics.quantity_errors import R2, Mae
+from fedscout.engine.trials.checkpoint import CheckpointStore
+from fedscout.engine.trials.trial import run_trial
+from fedscout.engine.trials.trial_record import Trial
+from tests.engine.choices import FEDAVG, Variates, spec_of
+from tests.engine.federations import CORRUPTED, NUM_FEATURES, QUERIES, plain_model, uneven_federation
+from tests.engine.trials.test_resume import Interruption, interrupt_in
+
+SEED, SHARE = 3, 0.2
+Floats = npt.NDArray[np.float64]
+
+
+def line() -> nn.Module:
+    """Linear regression."""
+    return nn.Linear(NUM_FEATURES, 1)
+
+
+def net() -> nn.Module:
+    return nn.Sequential(nn.Linear(NUM_FEATURES, 5), nn.ReLU(), nn.Linear(5, 1))
+
+
+def federation(model: object = net) -> Federation:
+    """The uneven federation, whose rows have a target of mean 500 that is nearly linear in the features."""
+    built = uneven_federation()
+    weights = np.random.default_rng(9).normal(size=NUM_FEATURES)
+    noise = np.random.default_rng(8).normal(size=len(built.labels))
+    targets = 500 + 40 * (built.features @ weights) + 5 * noise
+    return replace(built, targets=targets.astype(np.float64), target_name="load", model=model)
+
+
+def rows_of(built: Federation, part: str) -> npt.NDArray[np.int64]:
+    """Return the rows of one part of all clients, client after client."""
+    found = []
+    for client in range(built.num_clients):
+        rows, own = built.partition.client(client), built.client_data(client).own
+        found.append(rows[getattr(built.split_rows(client, own.labels[own.rows], SEED, SHARE, 0.0), part)])
+    return np.concatenate(found)
+
+
+def run(built: Federation, **changes: object) -> Trial:
+    spec = spec_of(FEDAVG, **{"num_sampled": built.num_seen, "metric": R2(), **changes})
+    trial = run_trial(spec, LocalGrid(built, QUERIES, session=spec.session))
+    assert trial.error is None
+    return trial
+
+
+def test_a_step_by_hand() -> None:
+    """One client, all rows a batch: w − 2 η Xᵀ(Xw + b − z) / n in float64, z standardised by the training rows."""
+    built = replace(federation(line), transforms={})
+    alone = replace(built, partition=Partition.from_lists([built.partition.client(0)]))
+    grid = LocalGrid(alone, QUERIES)
+    start = grid.initial_vector(SEED).astype(np.float64)
+    training = LocalTraining(batch_size=1000, learning_rate=0.1)
+    trained = run(alone, num_sampled=1, num_rounds=1, training=training)
+    rows = rows_of(alone, "train")
+    assert alone.targets is not None
+    targets = (alone.targets[rows] - alone.targets[rows].mean()) / alone.targets[rows].std()
+    inputs = np.column_stack([alone.features[rows].astype(np.float64), np.ones(len(rows))])
+    expected = start - 0.1 * 2 * inputs.T @ (inputs @ start - targets) / len(rows)
+    np.testing.assert_allclose(trained.vector, expected, rtol=1e-5)
+
+
+def test_the_score_is_scikit_learns_of_the_pooled_test_rows() -> None:
+    """In both views, which differ by the corrupted client's features; the loss is the standardised squared error."""
+    built = federation()
+    trial = run(built)
+    assert built.targets is not None
+    assert trial.round_clean_metric is not None
+    scale = TargetScale.of(built.targets[rows_of(built, "train")])
+    test = rows_of(built, "test")
+    said = plain_model(net, trial.vector).eval()(torch.from_numpy(built.features[test])).detach().numpy()[:, 0]
+    expected = r2_score(built.targets[test], scale.mean + scale.deviation * said.astype(np.float64))
+    assert trial.round_clean_metric[-1] == pytest.approx(expected, abs=1e-6)
+    errors = (built.targets[test] - scale.mean) / scale.deviation - said
+    assert trial.round_clean_loss[-1] == pytest.approx(np.mean(errors**2), rel=1e-5)
+    assert trial.round_metric is not None
+    assert trial.round_metric[-1] < trial.round_clean_metric[-1]
+    assert all(np.isnan(trial.round_accuracy))
+    assert trial.own_fitness == pytest.approx(np.mean(trial.round_metric))
+
+
+def test_what_is_learnt_knows_nothing_of_the_test_rows() -> None:
+    """Whatever their targets are, the trained model has the same bits."""
+    built = federation()
+    assert built.targets is not None
+    other = built.targets.copy()
+    other[rows_of(built, "test")] *= -1e6
+    changed = replace(built, targets=other)
+    assert np.array_equal(run(built).vector, run(changed).vector)
+    assert run(built).round_metric != run(changed).round_metric
+
+
+def test_unit_and_origin_of_the_target_change_nothing_but_the_absolute_error() -> None:
+    built = federation()
+    assert built.targets is not None
+    scaled = replace(built, targets=1024 * built.targets + 4096)
+    np.testing.assert_allclose(run(built).round_metric, run(scaled).round_metric, rtol=1e-4)
+    ours, theirs = run(built, metric=Mae()).round_metric, run(scaled, metric=Mae()).round_metric
+    np.testing.assert_allclose(1024 * np.array(ours), theirs, rtol=1e-4)
+
+
+def test_clients_of_the_same_rows_have_their_own_targets_where_features_are_corrupted() -> None:
+    own, clean = (getattr(federation().client_data(CORRUPTED), view) for view in ("own", "clean"))
+    np.testing.assert_array_equal(own.targets[own.rows], clean.targets[clean.rows])
+
+
+def answers(host: ClientHost, clients: tuple[int, ...]) -> EvaluateResults:
+    spec = spec_of(FEDAVG, metric=R2())
+    config = {"seed": SEED, "round": 1}
+    grid = LocalGrid(host, session=spec.session)
+    return host.evaluate(HostCall(clients, spec.session, config, vector=grid.initial_vector(SEED)))
+
+
+def test_two_hosts_add_up_to_one() -> None:
+    """To the last bit: every host knows the scale of all clients' training rows, and sums are exact."""
+    one, left, right = (answers(ClientHost(federation(), QUERIES), part) for part in ((0, 1, 3, 5), (0, 5), (1, 3)))
+    assert (left.sums["own"] + right.sums["own"]).tolist() == one.sums["own"].tolist()
+    for client, score in {**left.own, **right.own}.items():
+        assert (score.loss_sum, score.metric) == (one.own[client].loss_sum, one.own[client].metric)
+
+
+def test_a_trial_that_is_resumed_has_the_same_bits(tmp_path: Path) -> None:
+    host = ClientHost(federation(), QUERIES)
+    spec = spec_of(replace(FEDAVG, algorithm=Variates()), num_rounds=4, metric=Mae(), worst_clients=True)
+    store = CheckpointStore(tmp_path, every_rounds=2)
+    with pytest.raises(Interruption):
+        run_trial(spec, LocalGrid(host, session=spec.session), store, interrupt_in(3))
+    resumed = run_trial(spec, LocalGrid(host, session=spec.session), store)
+    np.testing.assert_equal(resumed.round_metric, run_trial(spec, LocalGrid(host, session=spec.session)).round_metric)
+    assert resumed.error is None
+
+
+def test_there_is_one_way_of_training() -> None:
+    assert np.array_equal(run(federation()).vector, run(federation(), backend="loop").vector)

@@ -1,0 +1,166 @@
+"""Regression through the whole road: tables, arrays and the diabetes data, what it refuses, and what it says."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+from sklearn.linear_model import LinearRegression
+
+import fedscout
+from fedscout.engine.contracts.trial_strategy import Cohort
+from fedscout.engine.errors import UserError
+from fedscout.experiments.config.study_config import StudyConfig
+from fedscout.experiments.federations.assembly.build_federation import build_federation
+from fedscout.experiments.federations.assembly.federation_config import FederationConfig, ModelConfig
+from fedscout.strategies import parse_strategy, space_of
+
+HERE = {"grid": "local"}
+LINEAR = {"kind": "linear"}
+DIABETES = {"num_clients": 4, "partition": {"kind": "iid"}}
+
+
+def loads(num_rows: int = 300) -> pd.DataFrame:
+    """Loads of machines, 40 to 160 kW, that follow from speed and temperature."""
+    generator = np.random.default_rng(6)
+    speed, heat = generator.normal(size=(2, num_rows))
+    load = 100 + 15 * speed - 8 * heat + generator.normal(scale=3, size=num_rows)
+    return pd.DataFrame(
+        {"speed": speed, "heat": heat, "shift": generator.choice(["day", "night"], num_rows), "load": load}
+    )
+
+
+def table(**settings: Any) -> fedscout.Federation:
+    asked = {"label": "load", "task": "regression", "num_clients": 3, "partition": {"kind": "iid"}, **settings}
+    return fedscout.Federation(loads(), model=LINEAR, **asked)
+
+
+def train(federation: fedscout.Federation, strategy: Any = "fedavg", **training: Any) -> fedscout.TrainedStrategy:
+    how = {"num_rounds": 15, "learning_rate": 0.1, "local_epochs": 3, **training}
+    return fedscout.train(federation, strategy, training=how, engine=HERE)
+
+
+def test_the_diabetes_data_are_the_published_ones() -> None:
+    built = build_federation(FederationConfig(dataset="diabetes", num_clients=3), ModelConfig())
+    assert built.targets is not None
+    assert (built.features.shape, built.targets.min(), built.targets.max()) == ((442, 10), 25, 346)
+    assert np.bincount(built.labels).min() > 30  # tenths
+    assert built.target_name == "progression"
+    assert built.class_names[0].startswith("below ")
+
+
+def test_a_linear_model_learns_what_least_squares_finds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """On IID clients FedAvg of linear models comes to the least-squares fit, whose R² on all rows it nearly has."""
+    monkeypatch.chdir(tmp_path)
+    frame = loads()
+    columns = np.column_stack([frame["speed"], frame["heat"], frame["shift"] == "day"])
+    best = LinearRegression().fit(columns, frame["load"]).score(columns, frame["load"])
+    trained = train(table())
+    assert trained.trial["status"] == "completed"
+    assert trained.rounds["metric"].iloc[-1] == pytest.approx(best, abs=0.03)
+    assert "accuracy" not in trained.rounds
+    error = train(table(), metric="mae").rounds["metric"].iloc[-1]
+    spread = np.abs(frame["load"] - frame["load"].mean()).mean()
+    assert spread - error == pytest.approx(3 * np.sqrt(2 / np.pi), rel=0.25)  # kW: that of the noise
+
+
+def test_arrays_of_clients_predict_a_quantity(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    frame = loads()
+    rows = frame[["speed", "heat"]].to_numpy(), frame["load"].to_numpy()
+    clients = [tuple(part[start::3] for part in rows) for start in range(3)]
+    federation = fedscout.Federation(clients, model=LINEAR, task="regression")
+    assert "predicts a quantity" in repr(federation)
+    assert train(federation).trial["fitness"] > 0.9
+
+
+def test_a_study_detects_searches_and_confirms(tmp_path: Path) -> None:
+    frame = loads()
+    frame.to_csv(tmp_path / "loads.csv", index=False)
+    federation = fedscout.Federation(
+        tmp_path / "loads.csv", label="load", task="regression", num_clients=3, model=LINEAR
+    )
+    search = {"budget": 2, "generation_size": 2, "confirmation_seeds": 2, "objective": "worst_clients"}
+    found = fedscout.study(
+        federation, training={"num_rounds": 2, "metric": "mae"}, search=search, engine=HERE, out=tmp_path / "out"
+    )
+    assert found.report is not None
+    assert found.report.label_skew.value is not None
+    assert found.report.metrics.output_divergence is None
+    assert any("labels are its tenths" in note for note in found.report.notes)
+    assert found.confirmation is not None
+    assert "of MAE reduction of the worst tenth" in found.confirmation.sentence
+    assert "points" not in found.confirmation.sentence
+    document = json.loads((tmp_path / "out" / "result.json").read_text())
+    assert document["baseline"]["metric"] == "mae"
+    assert found.document["baseline"]["fitness"] > 0
+
+
+@pytest.mark.parametrize(
+    ("settings", "told"),
+    [
+        ({"task": None}, r"federation.task=regression predicts quantities"),
+        ({"label": "shift"}, r"column 'shift' .* must hold a finite number in every row"),
+        (
+            {"scenario": [{"kind": "label_flip", "rate": 0.3}]},
+            r"kind must not be label_flip where a quantity is predicted",
+        ),
+        ({"scenario": "label_poisoning"}, r"must not be poisoning where a quantity is predicted"),
+        ({"server_rows": 10}, r"federation.server_rows must be left out where a quantity is predicted"),
+        ({"text_column": "shift"}, r"federation.task must be classification or left out where federation.text_column"),
+    ],
+)
+def test_what_needs_classes_is_refused_in_a_line(settings: dict[str, Any], told: str) -> None:
+    if settings.get("scenario") == "label_poisoning":
+        settings = {**settings, "partition": {}}
+    with pytest.raises(UserError, match=told) as refused:
+        table(**settings)
+    assert "\n" not in str(refused.value)
+
+
+@pytest.mark.parametrize(("dataset", "task"), [("wine", "regression"), ("diabetes", "classification")])
+def test_published_classes_and_quantities_stay_what_they_are(dataset: str, task: str) -> None:
+    with pytest.raises(UserError, match=r"federation.task"):
+        fedscout.Federation(dataset, task=task, num_clients=3)
+
+
+@pytest.mark.parametrize("metric", ["accuracy", "auroc"])
+def test_a_metric_of_classes_is_refused(metric: str) -> None:
+    with pytest.raises(UserError, match=rf"training.metric must be r2 or mae where a quantity .*, got {metric}"):
+        train(fedscout.Federation("diabetes", **DIABETES), metric=metric)
+    with pytest.raises(UserError, match=r"training.metric must be accuracy or .* where classes are predicted, got mae"):
+        train(fedscout.Federation("wine", num_clients=3), metric="mae")
+
+
+@pytest.mark.parametrize("kind", ["fedlc", "fedrs", "fedrod", "symmetric_loss", "fedadam+fedlc"])
+def test_strategies_that_need_classes_are_refused(kind: str) -> None:
+    with pytest.raises(UserError, match=r"needs classes, got a federation that predicts a quantity"):
+        train(fedscout.Federation("diabetes", **DIABETES), kind)
+
+
+def test_a_search_among_all_leaves_them_out() -> None:
+    cohort = Cohort(4, 4, 0.1, layers=frozenset({"Linear"}), classifies=False)
+    kinds = space_of(cohort, ("all",)).kinds
+    assert not {"fedlc", "fedrs", "fedrod", "symmetric_loss"} & {*kinds}
+    assert {"fedavg", "fedprox", "scaffold", "moon"} <= {*kinds}
+
+
+def test_other_clients_train_on_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A term that looks at representations, one with states, one with parameters of its own, one that looks ahead."""
+    monkeypatch.chdir(tmp_path)
+    federation = fedscout.Federation("diabetes", **DIABETES)
+    for kind in ("moon", "scaffold", "fedper", "fedsam", "qfedavg", "ditto"):
+        trained = train(federation, kind, num_rounds=2, learning_rate=0.05)
+        assert (kind, trained.trial["status"], trained.trial["error"]) == (kind, "completed", None)
+
+
+def test_the_task_is_part_of_a_study_only_if_it_is_named() -> None:
+    named = {"federation": {"dataset": "x.csv", "task": "regression"}}
+    assert "task" not in StudyConfig().identity()["federation"]
+    assert StudyConfig.model_validate(named).identity()["federation"]["task"] == "regression"
+    assert StudyConfig.model_validate(named).metric_name == "r2"
+    assert parse_strategy("fedavg").faults(Cohort(2, 2, 0.1, classifies=False)) == []
