@@ -45,7 +45,8 @@ class StudyFacts:
         versions: Of the libraries.
         guessing: Fitness of a constant answer, such as the most frequent class: what a failed trial is worth.
         measure: What the fitness measures.
-        objective: What makes the fitness of a trial; None takes its mean score.
+        objectives: What makes the fitness of a trial, and beside it what else a front is of; none takes its mean score.
+        second_measure: What the second objective measures, if there is one.
     """
 
     name: str
@@ -60,7 +61,8 @@ class StudyFacts:
     versions: Mapping[str, str] = field(default_factory=dict)
     guessing: float = 0.0
     measure: Measure = ACCURACY
-    objective: Objective | None = None
+    objectives: tuple[Objective, ...] = ()
+    second_measure: Measure | None = None
 
     def trial(
         self,
@@ -176,8 +178,9 @@ class Ledger:
     def _of_this_study(self, number: int, trial: Trial) -> Trial:
         facts = self.facts
         own, clean = trial.own_fitness, trial.clean_fitness
-        if facts.objective is not None:
-            own, clean = (facts.objective.fitness(trial, view) for view in ("own", "clean"))
+        found = [objective.fitness(trial, facts.view) for objective in facts.objectives]
+        if facts.objectives:
+            own, clean = (facts.objectives[0].fitness(trial, view) for view in ("own", "clean"))
         return replace(
             trial,
             study=facts.name,
@@ -186,6 +189,7 @@ class Ledger:
             fitness=clean if facts.view == "clean" else own,
             own_fitness=own,
             clean_fitness=clean,
+            objectives=tuple(found) if len(found) > 1 else None,
             versions=facts.versions,
             config=facts.config,
         )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Any, Literal, Self, get_args
 
 from pydantic import BaseModel, BeforeValidator, Field, model_validator
 
@@ -11,6 +11,9 @@ from fedscout.search.client_ranges import ClientRanges
 View = Literal["own", "clean"]
 
 ObjectiveName = Literal["accuracy", "worst_clients", "rounds_to_target", "bytes_to_target"]
+
+FINDS_FRONTS = ("tpe", "random", "grid")
+"""Searchers of two objectives. The others rank configurations by one number."""
 
 INFORMED = frozenset({"genetic", "tpe", "gp", "racing"})
 """Whose first trials may come from the diagnosis. A random search and a grid are there to be compared with, CMA-ES has
@@ -36,6 +39,13 @@ class RacingConfig(BaseModel, frozen=True, extra="forbid"):
 
 def _list_of_all(given: Any) -> Any:
     return [given] if given == "all" else given
+
+
+def _one_or_two_objectives(given: Any) -> Any:
+    names = list(given) if isinstance(given, list | tuple) else [given]
+    if len(names) not in (1, 2) or any(name not in get_args(ObjectiveName) for name in names):
+        raise ValueError(f"must be one or two of {', '.join(get_args(ObjectiveName))}, got {given!r}")
+    return names[0] if len(names) == 1 else tuple(names)
 
 
 class SearchConfig(BaseModel, frozen=True, extra="forbid"):
@@ -67,10 +77,13 @@ class SearchConfig(BaseModel, frozen=True, extra="forbid"):
     warm_start: tuple[str, ...] = Field(
         default=(), description="folders of earlier studies, whose best configurations are tried first"
     )
-    objective: ObjectiveName = Field(
+    objective: Annotated[
+        ObjectiveName | tuple[ObjectiveName, ObjectiveName], BeforeValidator(_one_or_two_objectives)
+    ] = Field(
         default="accuracy",
         description="what is made as large as possible: accuracy, or training.metric in its place; that of the worst "
-        "tenth of the clients; or the rounds, or the bytes, that are left when search.target is reached",
+        "tenth of the clients; or the rounds, or the bytes, that are left when search.target is reached; or two of "
+        "them, such as [accuracy, bytes_to_target], of which the front is found",
     )
     target: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = Field(
         default=None, description="mean score of five rounds that is to be reached, where that is the objective"
@@ -96,15 +109,34 @@ class SearchConfig(BaseModel, frozen=True, extra="forbid"):
 
     @model_validator(mode="after")
     def _target_of_an_objective(self) -> Self:
-        wanted = self.objective.endswith("_to_target")
+        named = ", ".join(self.objectives)
+        wanted = any(name.endswith("_to_target") for name in self.objectives)
         if wanted and self.target is None:
-            raise ValueError(f"target must be given where objective={self.objective}, such as target=0.9, got none")
+            raise ValueError(f"target must be given where objective={named}, such as target=0.9, got none")
         if not wanted and self.target is not None:
             raise ValueError(
                 f"target must be left out unless objective is rounds_to_target or bytes_to_target, got {self.target:g} "
-                f"beside objective={self.objective}"
+                f"beside objective={named}"
             )
         return self
+
+    @model_validator(mode="after")
+    def _front_of_two(self) -> Self:
+        if len(self.objectives) == 1:
+            return self
+        if len({*self.objectives}) == 1:
+            raise ValueError(f"objective must name two different ones for a front, got {', '.join(self.objectives)}")
+        if self.kind not in FINDS_FRONTS:
+            raise ValueError(
+                f"kind must be {', '.join(FINDS_FRONTS[:-1])} or {FINDS_FRONTS[-1]} where objective names two, of "
+                f"which the front is found, got {self.kind}"
+            )
+        return self
+
+    @property
+    def objectives(self) -> tuple[ObjectiveName, ...]:
+        """What is made as large as possible; of two, verdicts are by the first."""
+        return (self.objective,) if isinstance(self.objective, str) else self.objective
 
     @property
     def is_informed(self) -> bool:

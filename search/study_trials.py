@@ -31,6 +31,25 @@ def comparable(trials: Iterable[Trial]) -> list[Trial]:
     return [trial for trial in trials if trial.status == "completed" and trial.whole]
 
 
+def front_of(trials: Iterable[Trial]) -> list[Trial]:
+    """Return the full trainings that no other beats, best by the first objective first; none without two objectives.
+
+    One beats another if it is no worse by any objective and better by one. Of equals the earliest stands for all.
+    """
+    left = sorted((trial for trial in comparable(trials) if trial.objectives), key=lambda trial: trial.trial)
+    found: list[Trial] = []
+    for trial in left:
+        others = [other.objectives or () for other in left if other is not trial]
+        known = [one.objectives for one in found]
+        if trial.objectives not in known and not any(_beats(other, trial.objectives or ()) for other in others):
+            found.append(trial)
+    return sorted(found, key=lambda trial: -trial.fitness)
+
+
+def _beats(ours: Sequence[float], theirs: Sequence[float]) -> bool:
+    return tuple(ours) != tuple(theirs) and all(our >= their for our, their in zip(ours, theirs, strict=True))
+
+
 def best_of(trials: Sequence[Trial]) -> Trial | None:
     """Return the completed full training of largest fitness, the earliest of equals; None if there is none."""
     return max(comparable(trials), key=lambda trial: trial.fitness, default=None)

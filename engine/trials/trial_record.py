@@ -43,6 +43,7 @@ LATER_COLUMNS = (
     "round_clean_worst_clients",
     "client_metric",
     "client_clean_metric",
+    "objectives",
 )
 """What logs of earlier versions lack, in the order of the columns; a trial without it has none."""
 
@@ -74,7 +75,7 @@ _SUMMARY = (
     "own_fitness",
     "clean_fitness",
 )
-_SUMMARY_WHERE_KNOWN = ("metric", "global_accuracy", "new_client_accuracy", "bytes_down", "bytes_up")
+_SUMMARY_WHERE_KNOWN = ("objectives", "metric", "global_accuracy", "new_client_accuracy", "bytes_down", "bytes_up")
 _NOT_LOGGED = {"logged": False}
 _NEVER = datetime.fromtimestamp(0, UTC)
 _ARROW_TYPES: Mapping[Any, pa.DataType] = {
@@ -119,6 +120,7 @@ class Trial:
         round_global_accuracy: As `round_accuracy`, but of the global model itself; None where no client has another.
         round_new_client_accuracy: Of the model that a client would use which never trained, over those that never do;
             None where there are none.
+        objectives: Of a search for a front the fitness by each objective, the first of which is `fitness`; else None.
         client: Who was scored in the last round.
         client_metric: The metric on the rows of each of them, NaN where they have none; None without a metric.
         bytes_down: What train messages carried to all clients of a round, mean over the rounds; None if not known.
@@ -174,6 +176,7 @@ class Trial:
     round_clean_worst_clients: tuple[float, ...] | None = None
     client_metric: tuple[float, ...] | None = None
     client_clean_metric: tuple[float, ...] | None = None
+    objectives: tuple[float, ...] | None = None
     seconds: Mapping[str, float] = field(default_factory=dict)
     finished_at: datetime = _NEVER
     versions: Mapping[str, str] = field(default_factory=dict)

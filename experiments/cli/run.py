@@ -67,7 +67,7 @@ def study(
     if finished.report is not None:
         show_report(console, finished.report)
     measure = shown_measure(finished.federation, finished.measure)
-    show_outcome(console, finished.outcome, measure)
+    show_outcome(console, finished.outcome, measure, finished.second_measure)
     console.print()
     show_path(console, "Log of every trial", finished.folder / "trials", " (pandas.read_parquet reads the folder)")
     show_path(console, "Result", finished.folder / "result.json")

@@ -32,7 +32,7 @@ def train(
         shown_measure,
     )
     from fedscout.experiments.studies.run_folder import default_folder
-    from fedscout.experiments.studies.study_objective import measure_of_study
+    from fedscout.experiments.studies.study_objective import measures_of_study
 
     folders = user_folders()
     progress = TrialProgress(1, config.training.num_rounds)
@@ -56,7 +56,7 @@ def train(
         raise typer.Exit(FAILED if trial.status == "failed" else 0)
     console = out_console()
     show_federation(console, federation)
-    measure = shown_measure(federation, measure_of_study(config))
+    measure = shown_measure(federation, measures_of_study(config)[0])
     show_trials(console, [trial], None, title="Trial", measure=measure)
     console.print()
     show_path(console, "Log", folder / "trials")

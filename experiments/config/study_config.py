@@ -138,7 +138,7 @@ class StudyConfig(BaseModel):
             without.add("task")
         places = {*NO_PART_OF_THE_IDENTITY}
         search = set() if self.search.tuned_baseline else {"tuning_seeds"}  # likewise
-        if self.search.objective == "accuracy":
+        if self.search.objectives == ("accuracy",):
             search |= {"objective", "target"}
         if not self.search.is_informed:
             search.add("informed")

@@ -202,12 +202,13 @@ def show_trials(
     baseline: float | None,
     title: str = "Trials",
     measure: Measure = ACCURACY,
+    second: Measure | None = None,
 ) -> None:
-    """Print trials, one a line."""
+    """Print trials, one a line; `second` is what the second of two objectives measures."""
     rungs = any(not trial.whole for trial in trials)
     against = "" if baseline is None else f"{measure.unit} against FedAvg"
     numbers = ["trial", "generation", *(["rounds"] if rungs else [])]
-    told = told_columns([Told.of_trial(trial, measure) for trial in trials])
+    told = told_columns([Told.of_trial(trial, measure) for trial in trials], *_named(second))
     headings = [measure.name, against, *told]
     table = plain_table(*numbers, "strategy", *headings, title=title, numbers=(*numbers, *headings))
     for index, trial in enumerate(trials):
@@ -223,6 +224,10 @@ def show_trials(
         table.add_row(*first, f"{trial.fitness:.4f}", gain, *more)
     console.print()
     console.print(table)
+
+
+def _named(second: Measure | None) -> tuple[str, ...]:
+    return () if second is None else (second.name,)
 
 
 def show_warm_start(console: Console, found: WarmStart) -> None:
@@ -249,16 +254,24 @@ def show_advice(console: Console, advice: Recommendation, first: Sequence[Altern
             console.print(f"  try {candidate.spec}: {candidate.because}")
 
 
-def show_outcome(console: Console, outcome: StudyOutcome, measure: Measure = ACCURACY) -> None:
+def show_outcome(
+    console: Console,
+    outcome: StudyOutcome,
+    measure: Measure = ACCURACY,
+    second: Measure | None = None,
+) -> None:
     """Print the search, its winner and the confirmation."""
     if outcome.warm_start is not None:
         show_warm_start(console, outcome.warm_start)
     if outcome.advice is not None:
         show_advice(console, outcome.advice, outcome.first_generation)
-    show_trials(console, [outcome.baseline, *outcome.trials], outcome.baseline.fitness, measure=measure)
+    show_trials(console, [outcome.baseline, *outcome.trials], outcome.baseline.fitness, measure=measure, second=second)
     if outcome.at_ceiling:
         best = "is right on every test row" if measure.is_accuracy else "has the best score there can be"
         console.print(f"\nFedAvg {best}: nothing can be gained, and the search ended.")
+    if outcome.front:
+        title = "Front: no other configuration is better by one objective and no worse by the other"
+        show_trials(console, outcome.front, outcome.baseline.fitness, title, measure, second)
     if outcome.tuned:
         console.print()
         rates = ", ".join(_tuned_text(rate) for rate in outcome.tuned)
@@ -273,7 +286,7 @@ def show_outcome(console: Console, outcome: StudyOutcome, measure: Measure = ACC
         console.print("Best of the search", style="bold", end=": ")
         console.print(f"{outcome.best.spec}, {outcome.best.fitness:.4f}")
     if outcome.confirmation is not None:
-        show_confirmation(console, outcome.confirmation, measure)
+        show_confirmation(console, outcome.confirmation, measure, second)
     elif outcome.best is not None and outcome.best is not outcome.baseline:
         console.print("It was not confirmed on fresh seeds, as search.confirmation_seeds is 0.")
 
@@ -285,14 +298,19 @@ def _tuned_text(rate: TunedRate) -> str:
     return f"{rate.learning_rate:g}: {sum(rate.scores) / count:.4f}{over}{failed}"
 
 
-def show_confirmation(console: Console, confirmation: Confirmation, measure: Measure = ACCURACY) -> None:
+def show_confirmation(
+    console: Console,
+    confirmation: Confirmation,
+    measure: Measure = ACCURACY,
+    second: Measure | None = None,
+) -> None:
     """Print the fresh seeds' verdict, in both views where they differ."""
     import numpy as np
 
     from fedscout.search.confirmation.confirmation import difference_text
 
     clean = any(one.own != one.clean for one in confirmation.contestants)
-    beside = told_columns([Told.of_contestant(one) for one in confirmation.contestants])
+    beside = told_columns([Told.of_contestant(one) for one in confirmation.contestants], *_named(second))
     numbers = ["client rate", measure.name, *(["on clean data"] if clean else []), *beside]
     table = plain_table("", "strategy", *numbers, numbers=numbers, title="Confirmation on fresh seeds", padding=(0, 1))
     for index, one in enumerate(confirmation.contestants):

@@ -156,9 +156,9 @@ def _gain(mean: Mean | None, measure: Measure) -> tuple[str, str]:
 
 def _measure(outcome: SweepOutcome) -> Measure:
     """Return what all studies measure; where they differ, plain fitness."""
-    from fedscout.experiments.studies.study_objective import measure_of_study
+    from fedscout.experiments.studies.study_objective import measures_of_study
 
-    measures = [measure_of_study(study.configuration.config) for study in outcome.studies]
+    measures = [measures_of_study(study.configuration.config)[0] for study in outcome.studies]
     same = all(measure == measures[0] for measure in measures)
     return measures[0] if measures and same else Measure(name="fitness", unit="fitness", per_unit=1.0)
 

@@ -29,6 +29,7 @@ class Told:
         bytes_down: What all clients of a round are sent.
         bytes_up: What they answer.
         told_own: Whether the own score stands apart, as the fitness is another thing.
+        second: Fitness by the second objective, where there are two.
     """
 
     own: float | None
@@ -37,28 +38,33 @@ class Told:
     bytes_down: float | None
     bytes_up: float | None
     told_own: bool = False
+    second: float | None = None
 
     @classmethod
     def of_trial(cls, trial: Trial, measure: Measure = ACCURACY) -> Told:
         """Return what a trial tells; of one that failed, bytes alone."""
         shared, new_client = trial.global_accuracy, trial.new_client_accuracy
-        return cls(trial.score, shared, new_client, trial.bytes_down, trial.bytes_up, measure.of != "mean")
+        second = trial.objectives[1] if trial.objectives and trial.status == "completed" else None
+        return cls(trial.score, shared, new_client, trial.bytes_down, trial.bytes_up, measure.of != "mean", second)
 
     @classmethod
     def of_contestant(cls, one: Contestant) -> Told:
         """Return what a contestant tells, the mean over its seeds."""
         scores = (one.score or one.own, one.global_accuracy, one.new_client_accuracy)
         own, shared, new_client = (None if values is None else sum(values) / len(values) for values in scores)
-        return cls(own, shared, new_client, one.bytes_down, one.bytes_up, one.score is not None)
+        second = None if one.second is None else sum(one.second) / len(one.second)
+        return cls(own, shared, new_client, one.bytes_down, one.bytes_up, one.score is not None, second)
 
 
-def told_columns(lines: Sequence[Told]) -> dict[str, list[str]]:
+def told_columns(lines: Sequence[Told], second: str = "second objective") -> dict[str, list[str]]:
     """Return the columns that say something, by heading: one cell a line.
 
     The score stands where fitness is another thing. The global model stands where some line's clients use others, new
     clients where there are some, bytes where lines differ or one stands alone.
     """
     columns: dict[str, list[str]] = {}
+    if any(line.second is not None for line in lines):
+        columns[second] = _cells([line.second for line in lines], _accuracy)
     if any(line.told_own for line in lines):
         columns[SCORE] = _cells([line.own for line in lines], _accuracy)
     if any(line.shared is not None for line in lines):

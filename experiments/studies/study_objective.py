@@ -38,13 +38,14 @@ def metric_of(name: str, federation: Federation) -> Metric | None:
     return None if name == ACCURACY else {**OF_CLASSES, **OF_QUANTITIES}[name]()
 
 
-def objective_of(config: StudyConfig, federation: Federation) -> Objective | None:
-    """Return what makes the fitness of a trial; None takes its mean score."""
+def objectives_of(config: StudyConfig, federation: Federation) -> tuple[Objective, ...]:
+    """Return what makes the fitness of a trial, and what else a front is of; none takes the mean score."""
     search = config.search
-    if search.objective == "accuracy":
-        return None
-    plain_bytes = _plain_bytes(config, federation) if search.objective == "bytes_to_target" else 1.0
-    return Objective(search.objective, config.training.num_rounds, search.target or 1.0, plain_bytes)
+    if search.objectives == ("accuracy",):
+        return ()
+    plain_bytes = _plain_bytes(config, federation) if "bytes_to_target" in search.objectives else 1.0
+    num_rounds, target = config.training.num_rounds, search.target or 1.0
+    return tuple(Objective(name, num_rounds, target, plain_bytes) for name in search.objectives)
 
 
 def _plain_bytes(config: StudyConfig, federation: Federation) -> float:
@@ -55,13 +56,17 @@ def _plain_bytes(config: StudyConfig, federation: Federation) -> float:
     return float(2 * BYTES_A_VALUE * num_values * config.training.num_sampled(federation.num_seen))
 
 
-def measure_of_study(config: StudyConfig, federation: Federation | None = None) -> Measure:
-    """Return what a study's fitness measures; how large a mean absolute error can be, the federation's rows say."""
+def measures_of_study(config: StudyConfig, federation: Federation | None = None) -> list[Measure]:
+    """Return what each objective of a study measures, the first of which makes its fitness.
+
+    How large a mean absolute error can be, the federation's rows say.
+    """
     score, search = MEASURES[config.metric_name], config.search
     if config.metric_name == Mae.name and federation is not None and federation.targets is not None:
         held = federation.targets[federation.partition.rows]
         score = score.model_copy(update={"best": float(np.abs(held - held.mean()).mean())})
-    return Objective(search.objective, config.training.num_rounds, search.target or 1.0).measure(score)
+    num_rounds, target = config.training.num_rounds, search.target or 1.0
+    return [Objective(name, num_rounds, target).measure(score) for name in search.objectives]
 
 
 def constant_answer(federation: Federation, metric: Metric | None, objective: ObjectiveName = "accuracy") -> float:

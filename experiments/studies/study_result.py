@@ -58,6 +58,7 @@ def result_document(
         "trainings": outcome.trainings,
         "warm_start": None if outcome.warm_start is None else outcome.warm_start.model_dump(mode="json"),
         **_advised(outcome),
+        **({"front": [trial.summary() for trial in outcome.front]} if outcome.front else {}),
         "best": shown(outcome.best),
         "worst": shown(outcome.worst),
         "baseline": shown(outcome.baseline),

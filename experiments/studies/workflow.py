@@ -42,7 +42,12 @@ from fedscout.experiments.studies.open_runner import LazyRunner, open_runner
 from fedscout.experiments.studies.recommending import Recommended, Wanted, asks_model, check_wanted, choose, read_report
 from fedscout.experiments.studies.run_folder import RunFolder, bind, open_run_folder
 from fedscout.experiments.studies.study_language_model import check_language_model, language_model_of_study
-from fedscout.experiments.studies.study_objective import constant_answer, measure_of_study, metric_of, objective_of
+from fedscout.experiments.studies.study_objective import (
+    constant_answer,
+    measures_of_study,
+    metric_of,
+    objectives_of,
+)
 from fedscout.experiments.studies.study_result import result_document
 from fedscout.experiments.studies.versions import versions
 from fedscout.experiments.studies.warm_start_record import read_warm_start
@@ -88,6 +93,7 @@ class Finished:
     report: HeterogeneityReport | None
     outcome: StudyOutcome
     measure: Measure
+    second_measure: Measure | None = None
 
 
 @dataclass
@@ -224,7 +230,7 @@ def recommend(
         config.training.num_rounds,
         config.search.view,
         description=wanted.text,
-        measure=measure_of_study(config),
+        measure=measures_of_study(config)[0],
     )
 
     def diagnosis() -> Diagnosis:
@@ -309,7 +315,8 @@ def run_workflow(
         document = result_document(config, road.federation, (found, dependence), report, outcome, timings)
         if folder.is_writable:
             folder.write_json(RESULT_FILE, document)
-        return Finished(document, folder.path, road.federation, report, outcome, ledger.facts.measure)
+        facts = ledger.facts
+        return Finished(document, folder.path, road.federation, report, outcome, facts.measure, facts.second_measure)
 
 
 def cohort_of(config: StudyConfig, num_clients: int) -> Cohort:
@@ -331,13 +338,13 @@ def cohort_of(config: StudyConfig, num_clients: int) -> Cohort:
 
 def study_facts(config: StudyConfig, federation: Federation) -> StudyFacts:
     """Return what all trials of a study share."""
-    metric = metric_of(config.metric_name, federation)
+    metric, measures = metric_of(config.metric_name, federation), measures_of_study(config, federation)
     return StudyFacts(
         name=federation.name,
         num_rounds=config.training.num_rounds,
         cohort=cohort_of(config, federation.num_seen),
         session=config.training.session(
-            config.seed, config.search.validation_fraction, metric, config.search.objective == "worst_clients"
+            config.seed, config.search.validation_fraction, metric, "worst_clients" in config.search.objectives
         ),
         view=config.search.view,
         timeout_seconds=config.training.trial_timeout_seconds,
@@ -345,9 +352,10 @@ def study_facts(config: StudyConfig, federation: Federation) -> StudyFacts:
         config_hash=config.digest(),
         config=config.model_dump_json(),
         versions=versions(),
-        guessing=constant_answer(federation, metric, config.search.objective),
-        measure=measure_of_study(config, federation),
-        objective=objective_of(config, federation),
+        guessing=constant_answer(federation, metric, config.search.objectives[0]),
+        measure=measures[0],
+        objectives=objectives_of(config, federation),
+        second_measure=measures[1] if len(measures) > 1 else None,
     )
 
 

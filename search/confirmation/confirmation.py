@@ -49,6 +49,7 @@ class Contestant(BaseModel):
         global_accuracy: As `own`, but of the global model; None where no client has another.
         new_client_accuracy: As `own`, but of clients that never train; None where there are none.
         score: Mean score of the last five rounds a seed; None where that is `own`.
+        second: Fitness a seed by the second objective in the deciding view; None where there is one objective.
         bytes_down: What train messages carry to all clients of a round; None if not known.
         bytes_up: What their answers carry back.
     """
@@ -66,6 +67,7 @@ class Contestant(BaseModel):
     global_accuracy: tuple[float, ...] | None = WHERE_KNOWN
     new_client_accuracy: tuple[float, ...] | None = WHERE_KNOWN
     score: tuple[float, ...] | None = WHERE_KNOWN
+    second: tuple[float, ...] | None = WHERE_KNOWN
     bytes_down: float | None = WHERE_KNOWN
     bytes_up: float | None = WHERE_KNOWN
 
@@ -124,8 +126,9 @@ class Confirmation(BaseModel):
     measure: Measure = Field(default=ACCURACY, exclude_if=lambda value: value == ACCURACY)
 
     def with_caveats(self, caveats: Sequence[str]) -> Confirmation:
-        """Return the same with what is worth knowing of it."""
-        return self.model_copy(update={"caveats": tuple(caveats), "sentence": " ".join([self.sentence, *caveats])})
+        """Return the same with what else is worth knowing of it."""
+        known = (*self.caveats, *caveats)
+        return self.model_copy(update={"caveats": known, "sentence": " ".join([self.sentence, *caveats])})
 
 
 def confirmation_seeds(seed: int, count: int) -> tuple[int, ...]:
@@ -167,6 +170,7 @@ def contestant(role: Role, trials: Sequence[Trial], guessing: float = 0.0, measu
         global_accuracy=_each([trial.global_accuracy for trial in trials], guessing),
         new_client_accuracy=_each([trial.new_client_accuracy for trial in trials], guessing),
         score=None if measure.of == "mean" else _each([trial.score for trial in trials], guessing),
+        second=_each([trial.objectives[1] if trial.objectives else None for trial in trials], 0.0),
         bytes_down=_mean([trial.bytes_down for trial in trials]),
         bytes_up=_mean([trial.bytes_up for trial in trials]),
     )

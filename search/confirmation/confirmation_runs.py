@@ -35,12 +35,13 @@ def confirm_winner(
     Args:
         config: How many configurations, seeds and looks.
         ledger: Runs and logs the trials.
-        trials: Of the search.
+        trials: Of the search, or of its front, of which FedAvg is left out.
         tuned: FedAvg at several client learning rates, best first; empty if that was not asked for. The study's own
             rate is FedAvg itself, and no further baseline.
     """
     facts = ledger.facts
-    challengers = challengers_of(trials, config.confirmation_top)
+    others = [trial for trial in trials if trial.spec != BASELINE]
+    challengers = challengers_of(others, config.confirmation_top)
     if not challengers:
         return None
     entrants: list[tuple[Role, TrialSettings]] = [
@@ -56,7 +57,12 @@ def confirm_winner(
         num_challengers=len(challengers),
         test_to_train=tested_to_trained(facts.session.test_fraction, facts.session.validation_fraction),
     )
-    return _train_until_decided(ledger, design, entrants)
+    found = _train_until_decided(ledger, design, entrants)
+    if facts.second_measure is None:
+        return found
+    trained = f"{len(challengers)} of {len(others)}"
+    told = f"The verdict is by {facts.measure.name} alone; of the front's configurations other than FedAvg {trained}"
+    return found.with_caveats([f"{told} trained on fresh seeds."])
 
 
 def challengers_of(trials: Sequence[Trial], count: int) -> list[Trial]:

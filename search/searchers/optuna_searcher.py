@@ -8,7 +8,8 @@ archive is carried from one generation to the next, so a study can be continued 
 result yet is shown to the sampler as running, at the place where it will be evaluated after rounding: the samplers
 keep away from running trials, so the members of a generation differ.
 
-Failed trials are told with fitness 0, or the smallest if one is below: a sampler that knew nothing of them would
+Of two objectives a study has two directions. Failed trials are told with fitness 0, or the smallest if one is below: a
+sampler that knew nothing of them would
 propose their neighbours again. Before any trial has gone through, and in the first quarter of the budget, proposals are
 random. A duplicate, or an equivalent of what was tried, is drawn again and shown as running too, as are the references;
 after `redraws` of them the proposal is a random one.
@@ -35,6 +36,11 @@ if TYPE_CHECKING:
 
 NUM_RANDOM = 10
 LARGEST_SEED = 2**32
+
+
+def values_of(trial: Trial) -> tuple[float, ...]:
+    """Return what a study is told of a trial: its fitness, or one by each objective."""
+    return (trial.fitness,) if trial.objectives is None else trial.objectives
 
 
 def num_random(budget: int, population: int) -> int:
@@ -109,11 +115,12 @@ class OptunaSearcher(GenerationalSearcher):
         """Return a study that knows the earlier results."""
         import optuna
 
-        study = optuna.create_study(direction="maximize", sampler=self.sampler(seed, earlier, taken))
-        worst = min(0.0, *(evaluation.fitness for evaluation in earlier))
+        directions = [optuna.study.StudyDirection.MAXIMIZE] * len(self.task.settings.objectives)
+        study = optuna.create_study(directions=directions, sampler=self.sampler(seed, earlier, taken))
+        worst = [min(0.0, *each) for each in zip(*map(values_of, earlier), strict=True)]
         for generation in self.in_generations(earlier):
             for evaluation in generation:
-                self._add(study, evaluation.spec, worst if evaluation.status == "failed" else evaluation.fitness)
+                self._add(study, evaluation.spec, worst if evaluation.status == "failed" else values_of(evaluation))
         for reference in self.task.references:
             self._add(study, reference)
         return study
@@ -133,12 +140,12 @@ class OptunaSearcher(GenerationalSearcher):
         return None
 
     @quiet_optuna()
-    def _add(self, study: Study, spec: StrategySpec, fitness: float | None = None) -> None:
-        """Add a trial: completed, or running if it has no fitness. What lies outside the space can't be shown."""
+    def _add(self, study: Study, spec: StrategySpec, values: Sequence[float] | None = None) -> None:
+        """Add a trial: completed, or running if it has no values. What lies outside the space can't be shown."""
         from optuna.trial import TrialState, create_trial
 
         if (parameters := self.coordinates.encode(spec)) is None:
             return
         distributions = {name: self.coordinates.distributions[name] for name in parameters}
-        state = TrialState.RUNNING if fitness is None else TrialState.COMPLETE
-        study.add_trial(create_trial(state=state, value=fitness, params=parameters, distributions=distributions))
+        state = TrialState.RUNNING if values is None else TrialState.COMPLETE
+        study.add_trial(create_trial(state=state, values=values, params=parameters, distributions=distributions))

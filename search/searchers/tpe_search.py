@@ -3,6 +3,10 @@
 Bergstra, Bardenet, Bengio, Kégl, "Algorithms for Hyper-Parameter Optimization", NeurIPS 2011; as it is built here in
 Watanabe, arXiv:2304.11127. The strategy has a density of its own; the parameters of one strategy are drawn together, as
 in Falkner, Klein, Hutter, "BOHB", ICML 2018, from the trials of that strategy. Running trials count as bad ones.
+
+Of two objectives the good trials are those of the first fronts, and of the last of these as many as add most to the
+volume that is dominated: Ozaki, Tanigaki, Watanabe, Nomura, Onishi, "Multiobjective Tree-Structured Parzen Estimator",
+JAIR 73, 2022, as Optuna has it.
 """
 
 from __future__ import annotations

@@ -31,7 +31,7 @@ from fedscout.search.search_config import SearchConfig
 from fedscout.search.searcher import Searcher, SearchTask
 from fedscout.search.study.searcher_table import check_space, new_searcher
 from fedscout.search.study.warm_start import WarmStart
-from fedscout.search.study_trials import BASELINE, best_of, trainings_of, worst_of
+from fedscout.search.study_trials import BASELINE, best_of, front_of, trainings_of, worst_of
 from fedscout.strategies import CustomSpec, SearchSpace, given_values, parse_strategy, space_of
 
 
@@ -49,6 +49,7 @@ class StudyOutcome:
         warm_start: What earlier studies proposed, if there were any.
         advice: The rules' answer, which takes no trial; None without a diagnosis.
         first_generation: What the diagnosis proposed to try first; empty unless the search is informed.
+        front: Of two objectives the full trainings that no other beats, FedAvg included; else empty.
         at_ceiling: Whether the search ended early, as FedAvg has the best score there can be.
     """
 
@@ -61,6 +62,7 @@ class StudyOutcome:
     warm_start: WarmStart | None = None
     advice: Recommendation | None = None
     first_generation: tuple[Alternative, ...] = ()
+    front: list[Trial] = field(default_factory=list)
     at_ceiling: bool = False
 
     @property
@@ -143,7 +145,7 @@ def run_study(
     if config.tuned_baseline:
         outcome.tuned = tune(config, ledger, outcome.baseline)
     if config.confirmation_seeds:
-        outcome.confirmation = confirm_winner(config, ledger, outcome.whole_trials, outcome.tuned)
+        outcome.confirmation = confirm_winner(config, ledger, outcome.front or outcome.whole_trials, outcome.tuned)
     return outcome
 
 
@@ -172,7 +174,7 @@ def _search(config: SearchConfig, ledger: Ledger, searcher: Searcher) -> StudyOu
     generation = 0
     while True:
         left = sys.maxsize if searcher.has_own_budget else config.budget - len(trials)
-        best = facts.measure.best
+        best = facts.measure.best if facts.second_measure is None else None  # else traffic may be saved
         if outcome is not None and best is not None and outcome.baseline.fitness >= best and left > 0:
             outcome.at_ceiling = True
             break
@@ -194,5 +196,6 @@ def _search(config: SearchConfig, ledger: Ledger, searcher: Searcher) -> StudyOu
     ledger.release()
     outcome.trials = trials
     outcome.best = best_of([outcome.baseline, *trials])
+    outcome.front = front_of([outcome.baseline, *trials])
     outcome.trainings = trainings_of(trials, facts.num_rounds)
     return outcome

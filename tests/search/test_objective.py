@@ -110,7 +110,7 @@ def test_people_read_points_of_shares_and_rounds_of_rounds() -> None:
         ({"objective": "rounds_to_target"}, "target must be given where objective=rounds_to_target"),
         ({"target": 0.9}, "target must be left out unless objective is rounds_to_target or bytes_to_target, got 0.9"),
         ({"objective": "bytes_to_target", "target": 0}, "greater than 0"),
-        ({"objective": "loss"}, "'worst_clients', 'rounds_to_target'"),
+        ({"objective": "loss"}, "must be one or two of accuracy, worst_clients"),
     ],
 )
 def test_what_makes_no_objective_is_refused(given: dict[str, object], told: str) -> None:

@@ -21,7 +21,7 @@ from fedscout.engine.runtime.atomic_file import not_written, write_atomically
 from fedscout.engine.trials.trial_record import Trial
 from fedscout.experiments.reports.exports.logged_study import LoggedStudy
 from fedscout.experiments.studies.workflow import cohort_of
-from fedscout.search.searchers.optuna_searcher import quiet_optuna
+from fedscout.search.searchers.optuna_searcher import quiet_optuna, values_of
 from fedscout.search.study.study import planned_space
 from fedscout.strategies import (
     ChoiceRange,
@@ -103,7 +103,7 @@ def _trial(
     finished = TrialState.COMPLETE if record.num_rounds >= num_rounds else TrialState.PRUNED
     trial = create_trial(
         state=TrialState.FAIL if failed else finished,
-        value=None if failed else record.fitness,
+        values=None if failed else values_of(record),
         params=parameters,
         distributions=distributions,
         user_attrs=_attributes(record),
@@ -150,12 +150,14 @@ def _write(study: LoggedStudy, trials: list[FrozenTrial], path: Path, is_sqlite:
     from optuna.storages import JournalStorage, RDBStorage
     from optuna.storages.journal import JournalFileBackend
 
+    objectives = study.config.search.objectives
+    names: list[str] = ["fitness"] if len(objectives) == 1 else [*objectives]
     storage = RDBStorage(f"sqlite:///{path}") if is_sqlite else JournalStorage(JournalFileBackend(str(path)))
     try:
         if study.name in optuna.get_all_study_names(storage):
             optuna.delete_study(study_name=study.name, storage=storage)
-        exported = optuna.create_study(study_name=study.name, storage=storage, direction="maximize")
-        exported.set_metric_names(["fitness"])
+        exported = optuna.create_study(study_name=study.name, storage=storage, directions=["maximize"] * len(names))
+        exported.set_metric_names(names)
         exported.set_user_attr("federation", study.records[0].study)
         exported.set_user_attr("searcher", study.config.search.kind)
         exported.set_user_attr("config_hash", study.config_hash)

@@ -16,7 +16,7 @@ from fedscout.engine.errors import ConfigurationError, UserError
 from fedscout.experiments.config.study_config import StudyConfig
 from fedscout.experiments.federations.assembly.build_federation import build_federation
 from fedscout.experiments.federations.assembly.federation_config import FederationConfig, ModelConfig
-from fedscout.experiments.studies.study_objective import constant_answer, metric_of, objective_of
+from fedscout.experiments.studies.study_objective import constant_answer, metric_of, objectives_of
 
 HERE = {"grid": "local"}
 SEARCH = {"budget": 2, "generation_size": 2, "confirmation_seeds": 3, "strategies": ["fedavgm"]}
@@ -135,8 +135,7 @@ def test_plain_bytes_are_what_fedavg_sends(tmp_path: Path) -> None:
     federation = fedscout.Federation(rare(), label="label", num_clients=4, partition={"kind": "iid"})
     trained = fedscout.train(federation, training={"num_rounds": 2}, engine=HERE, out=tmp_path)
     config = StudyConfig.model_validate({"search": {"objective": "bytes_to_target", "target": 0.5}})
-    objective = objective_of(config, federation._built)
-    assert objective is not None
+    (objective,) = objectives_of(config, federation._built)
     assert objective.plain_bytes == trained.trial["bytes_down"] + trained.trial["bytes_up"]
 
 

@@ -1,0 +1,51 @@
+"""A study of two objectives: its front in the log, the result, Optuna's file and the confirmation."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import optuna
+from optuna.storages import JournalStorage
+from optuna.storages.journal import JournalFileBackend
+
+import fedscout
+from fedscout.experiments.reports.exports.logged_study import read_study
+from fedscout.experiments.reports.exports.optuna_export import export_to_optuna
+
+HERE = {"grid": "local"}
+
+
+def test_a_study_tells_of_its_front(tmp_path: Path) -> None:
+    federation = fedscout.Federation("wine", num_clients=4, partition={"kind": "dirichlet", "alpha": 0.5})
+    search = {
+        "kind": "tpe",
+        "budget": 6,
+        "generation_size": 3,
+        "objective": ["accuracy", "bytes_to_target"],
+        "target": 0.6,
+        "confirmation_seeds": 2,
+        "confirmation_top": 2,
+    }
+    asked = {"training": {"num_rounds": 6}, "search": search, "engine": HERE}
+    found = fedscout.study(federation, out=tmp_path, detection_first=False, **asked)
+    logged = found.trials[found.trials["phase"] != "confirmation"]
+    points = [tuple(values) for values in logged["objectives"]]
+    assert [values[0] for values in points] == logged["fitness"].tolist()
+    front = [tuple(one["objectives"]) for one in found.document["front"]]
+    assert len(set(front)) == len(front)
+    assert {*front} <= {*points}
+    exported = tmp_path / "optuna.log"
+    export_to_optuna(read_study(tmp_path), exported)
+    (name,) = optuna.get_all_study_names(JournalStorage(JournalFileBackend(str(exported))))
+    dashboard = optuna.load_study(study_name=name, storage=JournalStorage(JournalFileBackend(str(exported))))
+    assert {tuple(trial.values) for trial in dashboard.best_trials} == {*front}
+    assert found.confirmation is not None
+    others = [one for one in found.document["front"] if one["strategy"] != "fedavg"]
+    confirmed = [one for one in found.confirmation.contestants if one.role in ("challenger", "contender")]
+    assert {one.strategy for one in confirmed} <= {one["strategy"] for one in others}
+    assert all(one.second is not None and len(one.second) == 2 for one in found.confirmation.contestants)
+    told = f"configurations other than FedAvg {len(confirmed)} of {len(others)} trained on fresh seeds."
+    assert found.confirmation.sentence.count("The verdict is by accuracy alone; of the front's") == 1
+    assert found.confirmation.sentence.endswith(told)
+    again = fedscout.study(federation, out=tmp_path, detection_first=False, **asked)
+    assert {**again.document, "timings": 0} == {**found.document, "timings": 0}

@@ -1,0 +1,103 @@
+"""Two objectives: the front by hand, that TPE searches for it, and what makes none."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from pydantic import ValidationError
+
+from fedscout.engine.contracts.trial_strategy import Cohort
+from fedscout.engine.trials.trial_record import Trial
+from fedscout.search.search_config import SearchConfig
+from fedscout.search.searcher import SearchTask
+from fedscout.search.searchers.tpe_search import TPESearcher
+from fedscout.search.study_trials import front_of
+from fedscout.strategies import FedAvgSpec, FedProxSpec, space_of
+from fedscout.strategies.ranges import RealRange
+
+POINTS = st.lists(st.tuples(st.integers(0, 5), st.integers(0, 5)), min_size=1, max_size=12)
+
+
+def trials(points: list[tuple[float, float]]) -> list[Trial]:
+    return [
+        Trial(FedAvgSpec(), trial=number, fitness=float(first), objectives=(float(first), float(second)))
+        for number, (first, second) in enumerate(points)
+    ]
+
+
+def test_the_front_by_hand() -> None:
+    """(3, 1), (2, 2) and (1, 3) beat (2, 1) and (1, 1); of two equal ones the earlier stands for both."""
+    found = front_of(trials([(1, 1), (2, 2), (1, 3), (2, 1), (3, 1), (2, 2)]))
+    assert [one.objectives for one in found] == [(3, 1), (2, 2), (1, 3)]
+    assert [one.trial for one in found] == [4, 1, 2]
+
+
+@given(POINTS)
+def test_everything_else_is_beaten_by_one_of_the_front_and_nobody_of_it_is(points: list[tuple[int, int]]) -> None:
+    front = [one.objectives or () for one in front_of(trials(points))]
+
+    def beats(ours: Any, theirs: Any) -> bool:
+        return ours != theirs and all(our >= their for our, their in zip(ours, theirs, strict=True))
+
+    assert not any(beats(one, other) for one in front for other in front)
+    assert all(point in front or any(beats(one, point) for one in front) for point in points)
+    assert len(set(front)) == len(front)
+
+
+def test_failed_and_short_trials_and_those_of_one_objective_are_on_no_front() -> None:
+    (one,) = trials([(1, 1)])
+    others = [
+        Trial(FedAvgSpec(), trial=1, fitness=9.0),
+        Trial(FedAvgSpec(), trial=2, status="failed", error="why", objectives=(0.0, 0.0)),
+        Trial(FedAvgSpec(), asked_rounds=2, trial=3, fitness=9.0, objectives=(9.0, 9.0)),
+    ]
+    assert front_of([*others, one]) == [one]
+
+
+def test_tpe_looks_where_the_front_is() -> None:
+    """By one objective large μ is better, by the other a small one; the middle is worse by both, and is left alone."""
+    space = space_of(Cohort(4, 4, 0.1), ("fedprox",))
+    settings = SearchConfig(kind="tpe", budget=60, generation_size=4, objective=("accuracy", "worst_clients"))
+    searcher = TPESearcher(SearchTask(space, 3, settings))
+    drawn = space.parameters_of("fedprox", {})["proximal_mu"]
+    assert isinstance(drawn, RealRange)
+    low, high = drawn.low, drawn.high
+
+    def told(spec: FedProxSpec, number: int) -> Trial:
+        place = (math.log(spec.proximal_mu) - math.log(low)) / (math.log(high) - math.log(low))
+        middle = 1 - abs(2 * place - 1)
+        values = (place - 2 * middle, 1 - place - 2 * middle)
+        return Trial(spec, trial=number, fitness=values[0], objectives=values)
+
+    tried: list[Trial] = []
+    while len(tried) < 60 and (specs := searcher.ask(60 - len(tried))):
+        new = [told(spec, len(tried) + place) for place, spec in enumerate(specs)]
+        searcher.tell(new)
+        tried += new
+    late = [trial.objectives for trial in tried[30:] if trial.objectives]
+    assert sum(sum(values) > -1 for values in late) > 0.6 * len(late)  # 1 − 4 · middle: at random a half
+    assert {values[0] > values[1] for values in late} == {True, False}
+
+
+def test_a_list_of_one_is_that_one() -> None:
+    assert SearchConfig(objective=["accuracy"]) == SearchConfig()  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("given", "told"),
+    [
+        ({"kind": "genetic"}, r"kind must be tpe, random or grid where objective names two.*got genetic"),
+        ({"kind": "racing"}, r"kind must be tpe, random or grid where objective names two.*got racing"),
+        ({"objective": ["accuracy", "accuracy"]}, "objective must name two different ones"),
+        ({"objective": ["accuracy", "rounds_to_target"]}, "target must be given where objective=accuracy, rounds_to"),
+        ({"objective": ["accuracy"] * 3}, "must be one or two of accuracy, worst_clients"),
+        ({"objective": []}, "must be one or two of accuracy, worst_clients"),
+    ],
+)
+def test_what_makes_no_front_is_refused(given: dict[str, Any], told: str) -> None:
+    with pytest.raises(ValidationError, match=told):
+        SearchConfig.model_validate({"kind": "tpe", "objective": ["accuracy", "worst_clients"], **given})
