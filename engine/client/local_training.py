@@ -66,7 +66,7 @@ def gather(model: FlatModel, data: Samples, positions: IntArray) -> tuple[Tensor
     memory_format = model.input_format(data.features.shape[1:])
     if memory_format is not torch.contiguous_format:
         features = torch.empty(features.shape, memory_format=memory_format).copy_(features)
-    return features, torch.from_numpy(data.answers(positions))
+    return features, torch.from_numpy(data.answers(rows))
 
 
 def chunks(model: FlatModel, data: Samples) -> Iterator[tuple[Tensor, Tensor]]:

@@ -97,9 +97,8 @@ class Samples:
         """Return the rows at `positions` in `[0, len(self))`, as a view."""
         return replace(self, rows=self.rows[positions])
 
-    def answers(self, positions: IntArray) -> IntArray | FloatArray:
-        """Return what a model is to say of rows: their labels, or standardised targets as float32."""
-        rows = self.rows[positions]
+    def answers(self, rows: IntArray) -> IntArray | FloatArray:
+        """Return what a model is to say of rows of the source: their labels, or standardised targets as float32."""
         if self.targets is None or self.scale is None:
             return self.labels[rows]
         return ((self.targets[rows] - self.scale.mean) / self.scale.deviation).astype(np.float32)

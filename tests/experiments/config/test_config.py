@@ -295,6 +295,10 @@ OTHER_VALUES = {
     "detection.epsilon": "1.0",
     "detection.delta": "0.001",
     "strategy": "{kind: krum}",
+    "federation.task": "regression",
+    "training.metric": "auroc",
+    "search.objective": "worst_clients",
+    "search.target": "0.9",
     "search.mutation_rate": "0.5",
     "search.strategies": "[krum]",
     "search.customs": "[{path: 'a:B'}]",
@@ -344,6 +348,8 @@ def kind_that_reads(key: str) -> list[str]:
         return ["search.tuned_baseline=true"]
     if key == "federation.physics":
         return ["federation.dataset=cartpole"]
+    if key == "search.target":
+        return ["search.objective=rounds_to_target", "search.target=0.5"]
     if key == "federation.server_labels":
         return ["federation.server_rows=0.1"]
     name = key.removeprefix("federation.partition.")

@@ -117,3 +117,11 @@ def test_a_kept_warm_start_names_no_code(earlier: Path, tmp_path: Path, monkeypa
         assert "planted_module" not in sys.modules
         assert lasting(again) == lasting(finished)
         assert json.loads(kept.read_text()) == start
+
+
+def test_studies_of_another_measure_propose_nothing(earlier: Path, tmp_path: Path) -> None:
+    """What is best by accuracy need not serve the worst clients."""
+    config = config_from(earlier, more=("search.objective=worst_clients", "search.budget=1"))
+    start = run_workflow(config, tmp_path / "study", Display()).document["warm_start"]
+    assert {study["note"] for study in start["studies"]} == {"it searched for what is best by another measure"}
+    assert start["proposals"] == []
