@@ -11,12 +11,15 @@ class Measure(BaseModel):
     """What a fitness measures; larger is better.
 
     Attributes:
-        goal: What is to be as high as possible, in words. name: The heading of a column of scores. unit: Of a
-        difference of two scores. per_unit: Units in a difference of 1: 100 where scores are shares, which are told in
-        points. best: The largest score there can be; None if that is not known. step: Of the scale on which scores are
-        read; None is the share of one test row, 0 none. guessing_is_zero: Whether a constant answer is worth 0; else
-        guessing of 0 is guessing that is not known. of: Of what it is made: the mean score of the last rounds, that of
-        the worst clients, or when a target is reached.
+        goal: What is to be as high as possible, in words.
+        name: The heading of a column of scores.
+        unit: Of a difference of two scores.
+        per_unit: Units in a difference of 1: 100 where scores are shares, which are told in points.
+        best: The largest score there can be; None if that is not known.
+        step: Of the scale on which scores are read; None is the share of one test row, 0 none.
+        guessing_is_zero: Whether a constant answer is worth 0; else guessing of 0 is guessing that is not known.
+        of: Of what it is made: of the last rounds the mean score, or the worst clients', or of all when a target is
+            reached.
     """
 
     model_config = ConfigDict(frozen=True)

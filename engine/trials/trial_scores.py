@@ -18,8 +18,6 @@ from fedscout.engine.messages.view_array import view_record
 from fedscout.engine.trials.trial_clock import TrialClock
 from fedscout.engine.trials.trial_state import TrialState
 
-MAY_BE_NAN = {"round_loss", "round_clean_loss", "round_accuracy", "round_clean_accuracy", "round_global_accuracy"}
-
 
 class TrialScores:
     """Has the model after each round scored by every client, and keeps what comes of it in the trial's state.
@@ -114,15 +112,19 @@ class TrialScores:
             measured["round_global_accuracy"] = evaluation.of_received.accuracy
         if evaluation.of_unseen is not None:
             measured["round_new_client_accuracy"] = evaluation.of_unseen.accuracy
-        if self._session.worst_clients:
-            measured["round_worst_clients"] = evaluation.worst_clients()
-            measured["round_clean_worst_clients"] = evaluation.worst_clients(clean=True)
-        if self._session.metric is not None:
-            measured |= _metrics(evaluation)
-            if any(isnan(measured[column]) for column in measured.keys() - MAY_BE_NAN):
-                name = self._session.metric.name
-                raise TrialError(f"the rows to evaluate on ({self._part}) have no {name}: all have the same label")
-        return measured
+        return {**measured, **self._scores(evaluation)}
+
+    def _scores(self, evaluation: Evaluation) -> dict[str, float]:
+        """Return the columns of the session's metric and of the worst clients, as far as they are asked for."""
+        session = self._session
+        found = {} if session.metric is None else _metrics(evaluation)
+        if session.worst_clients:
+            found["round_worst_clients"] = evaluation.worst_clients()
+            found["round_clean_worst_clients"] = evaluation.worst_clients(clean=True)
+        if session.metric is not None and any(isnan(score) for score in found.values()):
+            name = session.metric.name
+            raise TrialError(f"the rows to evaluate on ({self._part}) have no {name}: too many have the same label")
+        return found
 
 
 def _metrics(evaluation: Evaluation) -> dict[str, float]:

@@ -230,7 +230,7 @@ def _named(second: Measure | None) -> tuple[str, ...]:
     return () if second is None else (second.name,)
 
 
-def show_warm_start(console: Console, found: WarmStart) -> None:
+def show_warm_start(console: Console, found: WarmStart, measure: Measure = ACCURACY) -> None:
     """Print from which earlier studies a search started."""
     from fedscout.strategies import parse_strategy
 
@@ -242,7 +242,7 @@ def show_warm_start(console: Console, found: WarmStart) -> None:
         console.print(f"  {each.study}: {told}")
     for proposal in found.proposals:
         name = str(parse_strategy(proposal.strategy))
-        console.print(f"  try {name}: {100 * proposal.gain:+.1f} points in {proposal.study}")
+        console.print(f"  try {name}: {measure.told(proposal.gain)} in {proposal.study}")
 
 
 def show_advice(console: Console, advice: Recommendation, first: Sequence[Alternative]) -> None:
@@ -262,7 +262,7 @@ def show_outcome(
 ) -> None:
     """Print the search, its winner and the confirmation."""
     if outcome.warm_start is not None:
-        show_warm_start(console, outcome.warm_start)
+        show_warm_start(console, outcome.warm_start, measure)
     if outcome.advice is not None:
         show_advice(console, outcome.advice, outcome.first_generation)
     show_trials(console, [outcome.baseline, *outcome.trials], outcome.baseline.fitness, measure=measure, second=second)

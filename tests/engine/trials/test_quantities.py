@@ -124,6 +124,19 @@ def test_clients_of_the_same_rows_have_their_own_targets_where_features_are_corr
     np.testing.assert_array_equal(own.targets[own.rows], clean.targets[clean.rows])
 
 
+def test_clients_that_join_later_have_a_score_and_no_say_in_the_scale() -> None:
+    """Their targets may be anything: the others learn the same bits."""
+    built = replace(federation(), unseen=frozenset((0,)))
+    assert built.targets is not None
+    other = built.targets.copy()
+    other[built.partition.client(0)] *= 100
+    ours, theirs = run(built), run(replace(built, targets=other))
+    assert np.array_equal(ours.vector, theirs.vector)
+    assert ours.round_metric == theirs.round_metric
+    assert ours.round_new_client_metric is not None
+    assert ours.round_new_client_metric != theirs.round_new_client_metric
+
+
 def answers(host: ClientHost, clients: tuple[int, ...]) -> EvaluateResults:
     spec = spec_of(FEDAVG, metric=R2())
     config = {"seed": SEED, "round": 1}
