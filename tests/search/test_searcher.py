@@ -49,6 +49,12 @@ def test_references_are_taken_before_they_are_told() -> None:
     assert archive_of(Trial(MEDIAN, fitness=0.4)).taken == {SPACE.digest(FedAvgSpec()), SPACE.digest(MEDIAN)}
 
 
+def test_a_failed_trial_ranks_below_one_of_negative_fitness() -> None:
+    """As that of a quantity may be, though a failed trial is told with 0."""
+    poor, failed = Trial(PROX, fitness=-0.5), Trial(FedAvgSpec(), status="failed", error="why not")
+    assert ranking([failed, poor], SPACE) == [poor, failed]
+
+
 def test_ranking_does_not_depend_on_the_order_of_telling() -> None:
     tied = [Trial(MEDIAN, fitness=0.5), Trial(KRUM, fitness=0.5), Trial(PROX, fitness=0.7)]
     assert ranking(tied, SPACE) == ranking(tied[::-1], SPACE)
