@@ -15,6 +15,7 @@ from fedscout.detectors import HeterogeneityReport
 from fedscout.engine.errors import ConfigurationError
 from fedscout.engine.metrics.metric_table import ACCURACY
 from fedscout.experiments.config.study_config import StudyConfig
+from fedscout.experiments.federations.datasets.dataset_request import QUANTITIES
 from fedscout.experiments.studies.run_folder import RunFolder
 from fedscout.search.study.earlier_studies import read_earlier_studies
 from fedscout.search.study.warm_start import SimilarStudy, WarmStart, warm_start
@@ -103,7 +104,8 @@ def _comparing(config: StudyConfig, folder: RunFolder, data_digest: str) -> Comp
 
 def _measures(config: Mapping[str, Any]) -> dict[str, Any]:
     """Return what a configuration says of what a fitness is; nothing of what is as by default."""
-    search = config.get("search", {})
+    federation, search = config.get("federation", {}), config.get("search", {})
     said = {"metric": config.get("training", {}).get("metric"), **{key: search.get(key) for key in OF_THE_SEARCH}}
-    default = {"metric": ACCURACY, "objective": "accuracy"}
+    said["task"] = "regression" if federation.get("dataset") in QUANTITIES else federation.get("task")
+    default = {"metric": ACCURACY, "objective": "accuracy", "task": "classification"}
     return {key: value for key, value in said.items() if value is not None and value != default.get(key)}
