@@ -1,4 +1,4 @@
-"""The sums of a metric over a host's clients, in which no client's own can be told."""
+"""The sums of a metric over a host's clients: what travels on is the total, and no client's own."""
 
 from __future__ import annotations
 
