@@ -18,7 +18,7 @@ from fedscout.engine.contracts.trial_strategy import Cohort
 from fedscout.engine.messages.session import Session
 from fedscout.engine.trials.trial_log import TrialLog
 from fedscout.engine.trials.trial_record import Trial
-from fedscout.engine.trials.trial_runner import Progress, TrialRunner
+from fedscout.engine.trials.trial_runner import Progress, TrialSource
 from fedscout.engine.trials.trial_settings import TrialSettings
 from fedscout.search.measure import ACCURACY, Measure
 from fedscout.search.objective import Objective
@@ -43,6 +43,7 @@ class StudyFacts:
         config_hash: Of everything that decides results.
         config: The whole configuration as JSON.
         versions: Of the libraries.
+        data_digest: Of the rows and who holds which; None where it is not known.
         guessing: Fitness of a constant answer, such as the most frequent class: what a failed trial is worth.
         measure: What the fitness measures.
         objectives: What makes the fitness of a trial, and beside it what else a front is of; none takes its mean score.
@@ -59,6 +60,7 @@ class StudyFacts:
     config_hash: str = ""
     config: str = ""
     versions: Mapping[str, str] = field(default_factory=dict)
+    data_digest: str | None = None
     guessing: float = 0.0
     measure: Measure = ACCURACY
     objectives: tuple[Objective, ...] = ()
@@ -124,13 +126,13 @@ class Ledger:
 
     Args:
         facts: What all trials share.
-        runner: Where trials run.
+        runner: Gives the trials.
         log: Where they are written; read once, here.
         events: For a display.
     """
 
     def __init__(
-        self, facts: StudyFacts, runner: TrialRunner, log: TrialLog, events: StudyEvents | None = None
+        self, facts: StudyFacts, runner: TrialSource, log: TrialLog, events: StudyEvents | None = None
     ) -> None:
         self.facts = facts
         self._runner = runner

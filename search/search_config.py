@@ -99,12 +99,12 @@ class SearchConfig(BaseModel, frozen=True, extra="forbid"):
     confirmation_batch: int | None = Field(
         default=None, ge=1, le=1000, description="fresh seeds until the next look; nothing means all at once"
     )
-    tuned_baseline: bool = Field(default=False, description="also FedAvg at its best client learning rate")
+    tuned_baseline: bool = Field(default=True, description="also FedAvg at its best client learning rate")
     tuning_factors: tuple[Annotated[float, Field(gt=0, le=1000)], ...] = Field(
         default=(0.25, 0.5, 2.0, 4.0), description="multiples of the learning rate tried for the tuned baseline"
     )
     tuning_seeds: int = Field(
-        default=3, ge=1, le=100, description="seeds over which the best two rates are compared, the search's included"
+        default=2, ge=1, le=100, description="seeds over which the best two rates are compared, the search's included"
     )
 
     @model_validator(mode="after")
@@ -137,6 +137,11 @@ class SearchConfig(BaseModel, frozen=True, extra="forbid"):
     def objectives(self) -> tuple[ObjectiveName, ...]:
         """What is made as large as possible; of two, verdicts are by the first."""
         return (self.objective,) if isinstance(self.objective, str) else self.objective
+
+    @property
+    def has_tuned_reference(self) -> bool:
+        """Whether FedAvg is tuned: it is a reference of the confirmation, and without one there is no use for it."""
+        return self.tuned_baseline and self.confirmation_seeds > 0
 
     @property
     def is_informed(self) -> bool:

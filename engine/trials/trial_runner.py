@@ -21,7 +21,19 @@ Progress = Callable[[Mapping[str, int]], None]
 """Told the rounds done by each running trial, keyed by the trial's key."""
 
 
-class TrialRunner(Protocol):
+class TrialSource(Protocol):
+    """Gives the trials that are asked for."""
+
+    def run(self, batch: Sequence[TrialSettings], progress: Progress | None = None) -> Iterator[tuple[int, Trial]]:
+        """Run trials and yield `(position in batch, result)` as they finish."""
+        ...
+
+    def forget(self, key: str) -> None:
+        """Remove what was kept to resume a trial that is now in the log."""
+        ...
+
+
+class TrialRunner(TrialSource, Protocol):
     """Runs trials of one federation."""
 
     @property
@@ -36,14 +48,6 @@ class TrialRunner(Protocol):
 
     def grid(self, session: Session) -> HostGrid[Any]:
         """Return a grid for messages outside a trial, such as a detector's."""
-        ...
-
-    def run(self, batch: Sequence[TrialSettings], progress: Progress | None = None) -> Iterator[tuple[int, Trial]]:
-        """Run trials and yield `(position in batch, result)` as they finish."""
-        ...
-
-    def forget(self, key: str) -> None:
-        """Remove what was kept to resume a trial that is now in the log."""
         ...
 
     def close(self) -> None:

@@ -174,18 +174,52 @@ def choice(
     out: Annotated[
         Path, typer.Option("--out", "-o", help="Folder of the trials; what it holds is not trained again.")
     ] = Path("runs/bench-choice"),
+    replay: Annotated[
+        str | None,
+        typer.Option(help="A table of trials to choose from in place of training, such as published, the own one."),
+    ] = None,
+    half: Annotated[str | None, typer.Option(help="Of a replay: development or held-out federations alone.")] = None,
+    strategies_alone: Annotated[
+        bool, typer.Option("--strategies-alone", help="Of a replay: the clients' settings are not searched.")
+    ] = False,
     as_json: AsJson = False,
 ) -> None:
     """Measure how much each way to choose a strategy loses against the best one, and what it costs."""
     from fedscout.experiments.cli.options import prepare
 
     prepare(verbose=False)
+    if replay is not None:
+        from fedscout.experiments.benchmarks.choice.replay_measurement import run_replay
+        from fedscout.experiments.benchmarks.choice.replay_tables import replay_lines
+
+        replayed = run_replay(replay, chooser, half, settings or [], strategies_alone, note=tell)
+        _show(as_json, replayed.model_dump(mode="json"), replay_lines(replayed))
+        return
     from fedscout.experiments.benchmarks.choice.choice_measurement import plan_of, run_choice
     from fedscout.experiments.benchmarks.choice.choice_tables import table_lines
 
     plan = plan_of(chooser, quick, search_seeds, fresh_seeds)
     report = run_choice(plan, settings or [], federation, quick, out, note=tell)
     _show(as_json, report.model_dump(mode="json"), table_lines(report))
+
+
+@bench.command()
+def table(
+    settings: Settings = None,
+    half: Annotated[str | None, typer.Option(help="development or held-out federations alone.")] = None,
+    out: Annotated[
+        Path, typer.Option("--out", "-o", help="Folder of the trials; what it holds is not trained again.")
+    ] = Path("runs/bench-table"),
+) -> None:
+    """Train the table of trials on which choosers are replayed, and write it and the priors that follow from it."""
+    from fedscout.experiments.cli.options import prepare
+
+    prepare(verbose=False)
+    from fedscout.experiments.benchmarks.choice.joint_battery import federations_of_half
+    from fedscout.experiments.benchmarks.choice.table_training import train_table
+
+    for path in train_table(federations_of_half(half), out=out, settings=settings or [], note=tell):
+        typer.echo(str(path))
 
 
 @bench.command()

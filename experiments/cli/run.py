@@ -9,7 +9,11 @@ import typer
 from fedscout.experiments.cli.options import AsJson, ConfigFile, Out, Settings, Verbose, read_settings, user_folders
 
 TunedBaseline = Annotated[
-    bool, typer.Option("--tuned-baseline", help="Also compare with FedAvg at its best client learning rate.")
+    bool | None,
+    typer.Option(
+        "--tuned-baseline/--no-tuned-baseline",
+        help="Whether the winner is also compared with FedAvg at its best client learning rate.",
+    ),
 ]
 
 
@@ -18,7 +22,7 @@ def run(
     config_file: ConfigFile = None,
     out: Out = None,
     as_json: AsJson = False,
-    tuned_baseline: TunedBaseline = False,
+    tuned_baseline: TunedBaseline = None,
     verbose: Verbose = False,
 ) -> None:
     """Detect heterogeneity, search for the strategy, confirm the winner. Without arguments: the demo."""
@@ -30,12 +34,13 @@ def study(
     config_file: ConfigFile,
     out: Out,
     as_json: bool,
-    tuned_baseline: bool,
+    tuned_baseline: bool | None,
     verbose: bool,
     detection: bool,
 ) -> None:
     """Run a study and show it."""
-    arguments = [*(settings or []), *(["search.tuned_baseline=true"] if tuned_baseline else [])]
+    tuned = [] if tuned_baseline is None else [f"search.tuned_baseline={str(tuned_baseline).lower()}"]
+    arguments = [*(settings or []), *tuned]
     config = read_settings(arguments, config_file, verbose)
     from fedscout.experiments.config.study_config import planned_trials
     from fedscout.experiments.reports.console import (
@@ -48,6 +53,7 @@ def study(
         show_report,
         shown_measure,
     )
+    from fedscout.experiments.reports.verdict import show_verdict
     from fedscout.experiments.studies.run_folder import default_folder
 
     num_trials, rounds_less = planned_trials(config)
@@ -61,6 +67,8 @@ def study(
         show_json({**finished.document, "out": str(finished.folder)})
         return
     console = out_console()
+    show_verdict(console, finished.outcome, finished.report)
+    console.print()
     show_federation(console, finished.federation)
     for note in finished.document["dependence"]:
         console.print(f"  {note}")

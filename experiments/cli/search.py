@@ -11,7 +11,7 @@ def search(
     config_file: ConfigFile = None,
     out: Out = None,
     as_json: AsJson = False,
-    tuned_baseline: TunedBaseline = False,
+    tuned_baseline: TunedBaseline = None,
     verbose: Verbose = False,
 ) -> None:
     """Search for the strategy and confirm the winner; as run, without the diagnosis."""

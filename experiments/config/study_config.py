@@ -25,13 +25,25 @@ from fedscout.experiments.federations.environments.environment_table import ENVI
 from fedscout.search.recommender_config import NO_PART_OF_THE_IDENTITY, RecommenderConfig
 from fedscout.search.search_config import SearchConfig
 
+AUTO, MOST_AUTO_ROUNDS = "auto", 200
+"""`training.num_rounds=auto` is short for `training.level_off` and so many rounds at most."""
+
 Seconds = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 
 
 class TrainingConfig(LocalTraining):
     """Rounds of federated training, and the local training in each."""
 
-    num_rounds: int = Field(default=30, ge=1, le=1_000_000, description="rounds a trial")
+    num_rounds: int = Field(
+        default=30,
+        ge=1,
+        le=1_000_000,
+        description="rounds a trial; auto: until FedAvg levels off, at most 200",
+        json_schema_extra={"or": "auto"},
+    )
+    level_off: bool = Field(
+        default=False, description="of run, search and sweep: fewer rounds than num_rounds if FedAvg levels off before"
+    )
     fraction_train: float = Field(default=1.0, gt=0, le=1, description="share of the clients that train in a round")
     test_fraction: float = Field(default=0.2, gt=0, lt=1, description="share of each client's rows kept for testing")
     trial_timeout_seconds: Seconds | None = Field(default=None, description="after which a trial fails; nothing waits")
@@ -55,6 +67,13 @@ class TrainingConfig(LocalTraining):
         description="what makes a model good on the test rows of all clients together; nothing means accuracy, or r2 "
         "where a quantity is predicted",
     )
+
+    @model_validator(mode="before")
+    @classmethod
+    def _auto(cls, given: Any) -> Any:
+        if isinstance(given, Mapping) and given.get("num_rounds") == AUTO:
+            return {**given, "num_rounds": MOST_AUTO_ROUNDS, "level_off": True}
+        return given
 
     def local(self) -> LocalTraining:
         """Return the clients' part."""
@@ -142,8 +161,15 @@ class StudyConfig(BaseModel):
             search |= {"objective", "target"}
         if not self.search.is_informed:
             search.add("informed")
-        excluded: dict[str, Any] = {"engine": True, "federation": without, "recommender": places, "search": search}
-        excluded["training"] = training
+        if not self.training.level_off:
+            training.add("level_off")
+        excluded: dict[str, Any] = {
+            "engine": True,
+            "training": training,
+            "federation": without,
+            "recommender": places,
+            "search": search,
+        }
         return self.model_dump(mode="json", exclude=excluded)
 
     @property
@@ -165,11 +191,16 @@ def planned_trials(config: StudyConfig) -> tuple[int, int]:
     """Return how many trials a study plans at most, and how many rounds shorter ones lack in all."""
     from fedscout.search.confirmation.rate_tuning import num_tuning_trials  # loads every strategy
     from fedscout.search.searchers.racing_search import most_trials
+    from fedscout.search.study.levelling import shorter_trainings
 
     search = config.search
-    contestants = search.confirmation_top + (2 if search.tuned_baseline else 1)
-    searched, rounds_less = most_trials(search, config.training.num_rounds)
-    return 1 + searched + num_tuning_trials(search) + search.confirmation_seeds * contestants, rounds_less
+    contestants = search.confirmation_top + (2 if search.has_tuned_reference else 1)
+    num_rounds = config.training.num_rounds
+    searched, rounds_less = most_trials(search, num_rounds)
+    shorter = [*shorter_trainings(num_rounds)] if config.training.level_off else []
+    rounds_less += sum(num_rounds - rounds for rounds in shorter)
+    num_trials = len(shorter) + 1 + searched + num_tuning_trials(search) + search.confirmation_seeds * contestants
+    return num_trials, rounds_less
 
 
 def check_searchable(config: StudyConfig) -> None:

@@ -265,6 +265,10 @@ def show_outcome(
         show_warm_start(console, outcome.warm_start, measure)
     if outcome.advice is not None:
         show_advice(console, outcome.advice, outcome.first_generation)
+    if outcome.levelled is not None:
+        console.print(
+            f"\nFedAvg levels off, or may train no longer, after {outcome.levelled} rounds: all train so many."
+        )
     show_trials(console, [outcome.baseline, *outcome.trials], outcome.baseline.fitness, measure=measure, second=second)
     if outcome.at_ceiling:
         best = "is right on every test row" if measure.is_accuracy else "has the best score there can be"

@@ -62,6 +62,7 @@ def result_document(
         "best": shown(outcome.best),
         "worst": shown(outcome.worst),
         "baseline": shown(outcome.baseline),
+        **({} if outcome.levelled is None else {"num_rounds": outcome.levelled}),
         "tuned_baseline": shown(outcome.tuned[0].trials[0] if outcome.tuned else None),
         **({"tuning": [rate.document() for rate in outcome.tuned]} if outcome.tuned else {}),
         "confirmation": None if confirmation is None else confirmation.model_dump(mode="json"),

@@ -55,6 +55,7 @@ from fedscout.search.ledger import Ledger, StudyEvents, StudyFacts
 from fedscout.search.measure import Measure
 from fedscout.search.recommenders.diagnosis import Diagnosis, diagnose
 from fedscout.search.recommenders.recommendation import Situation
+from fedscout.search.study.levelling import level_off
 from fedscout.search.study.study import StudyOutcome, check_search, planned_space, run_study, study_space
 from fedscout.strategies import named_classes, parameter_columns, parse_strategy
 
@@ -177,7 +178,7 @@ class Road:
         """Return what runs trials and logs them."""
         self.display.stage("search")
         log = TrialLog(folder.path, parameter_columns(self.config.named_strategies))
-        facts = replace(study_facts(self.config, self.federation), cohort=self.cohort)
+        facts = replace(study_facts(self.config, self.federation), cohort=self.cohort, data_digest=self.digest)
         return Ledger(facts, runner, log, self.display.trials)
 
     @contextmanager
@@ -309,7 +310,9 @@ def run_workflow(
             if warm is not None and report is not None:
                 start = warm(report, study_space(config.search, ledger.facts))
             with language_model_of_study(config, folder.path) as model, road.timed("search and confirmation"):
+                rounds = level_off(ledger) if config.training.level_off else None
                 outcome = run_study(config.search, ledger, report, start, model)
+                outcome.levelled = rounds
         seconds = {**road.timings, "hosts": runner.start_seconds, "total": time.perf_counter() - started}
         timings = {"seconds": seconds, "engine": config.engine.model_dump(mode="json")}
         document = result_document(config, road.federation, (found, dependence), report, outcome, timings)

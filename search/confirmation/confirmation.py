@@ -125,6 +125,13 @@ class Confirmation(BaseModel):
     caveats: tuple[str, ...] = ()
     measure: Measure = Field(default=ACCURACY, exclude_if=lambda value: value == ACCURACY)
 
+    @property
+    def advised(self) -> str:
+        """What to use: the pick where it is better than the reference beyond noise, else the reference."""
+        if self.verdict == "better":
+            return self.contestants[0].name
+        return reference_name(next(one for one in self.contestants if one.role == self.reference))
+
     def with_caveats(self, caveats: Sequence[str]) -> Confirmation:
         """Return the same with what else is worth knowing of it."""
         known = (*self.caveats, *caveats)

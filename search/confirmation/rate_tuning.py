@@ -87,7 +87,7 @@ def _on_further_seeds(config: SearchConfig, ledger: Ledger, finalists: Sequence[
 
 def num_tuning_trials(config: SearchConfig) -> int:
     """Return how many trainings a tuned baseline takes at most, those of its confirmation not counted."""
-    return len(config.tuning_factors) + NUM_FINALISTS * (config.tuning_seeds - 1) if config.tuned_baseline else 0
+    return len(config.tuning_factors) + NUM_FINALISTS * (config.tuning_seeds - 1) if config.has_tuned_reference else 0
 
 
 def _rate(ledger: Ledger, trials: Sequence[Trial]) -> TunedRate:

@@ -47,6 +47,7 @@ def first_generation(
     size: int,
     seed: int,
     references: Sequence[StrategySpec] = (),
+    priors: Sequence[Alternative] = (),
 ) -> tuple[Alternative, ...]:
     """Return what to try first, best founded first.
 
@@ -56,10 +57,11 @@ def first_generation(
         size: Configurations in a generation; fewer are returned where the space holds no more.
         seed: Of what is drawn.
         references: Trained outside the budget, never proposed.
+        priors: What did well in like federations.
     """
     num_drawn = max(1, size // EXPLORING) if size > 1 else 0
     taken = {situation.space.digest(spec) for spec in references}
-    founded = _new(_founded(situation, recommendation), size - num_drawn, situation, taken)
+    founded = _new(_founded(situation, recommendation, priors), size - num_drawn, situation, taken)
     return (*founded, *_new(_drawn(situation, seed), size - len(founded), situation, taken))
 
 
@@ -74,12 +76,15 @@ def _new(source: Iterator[Alternative], count: int, situation: Situation, taken:
     return found
 
 
-def _founded(situation: Situation, recommendation: Recommendation) -> Iterator[Alternative]:
+def _founded(
+    situation: Situation, recommendation: Recommendation, priors: Sequence[Alternative]
+) -> Iterator[Alternative]:
     """Yield what the diagnosis proposes, repetitions included; each is in the space."""
     diagnosis, space = situation.diagnosis, situation.space
     assert diagnosis is not None, "rules need a diagnosis"
     ground = recommendation.grounds[0]
     yield Alternative(recommendation.spec, ground.because, ground.source)
+    yield from priors
     proposals = [
         (rule.proposal(situation, diagnosis), because, rule.source)
         for rule in RULES

@@ -45,6 +45,7 @@ class _Training(BaseModel):
     """What is read of a study's training."""
 
     num_rounds: PositiveInt = 1
+    level_off: bool = False
 
 
 class _Settings(BaseModel):
@@ -130,6 +131,16 @@ def read_earlier_studies(folders: Sequence[str], leave_out: Path | None = None) 
     return sorted(studies.values(), key=lambda study: study.name), notes
 
 
+def full_rounds(training: Mapping[str, Any], baseline: Sequence[int]) -> int:
+    """Return the rounds of a study's full trainings.
+
+    Args:
+        training: The study's settings of training.
+        baseline: Rounds of each of FedAvg's trials on the search's seed; the longest decides where it was left to them.
+    """
+    return max(baseline, default=1) if training.get("level_off") else int(training.get("num_rounds", 1))
+
+
 def _study_folders(folder: Path) -> Iterator[Path]:
     if (folder / "config.json").is_file():
         yield folder
@@ -150,13 +161,14 @@ def _read(path: Path) -> tuple[EarlierStudy, Mapping[Path, str]]:
         reason = next(iter(damaged.values()), "there are none")
         raise ValueError(f"its log must hold trials that can be read: {reason}")
     rows = [_checked(_Row, row, f"trial {row['trial']} of its log is none") for row in read]
+    baseline = [row.num_rounds for row in rows if row.phase == "baseline"]
     study = EarlierStudy(
         name=str(path),
         config_hash=claim.config_hash,
         config=document["config"],
         data_digest=claim.data_digest,
         report=report,
-        gains=_gains(rows, claim.config.training.num_rounds),
+        gains=_gains(rows, full_rounds(claim.config.training.model_dump(), baseline)),
     )
     return study, damaged
 

@@ -29,6 +29,7 @@ from fedscout.search.recommenders.recommendation import Alternative, Recommendat
 from fedscout.search.recommenders.rules import recommend_by_rules
 from fedscout.search.search_config import SearchConfig
 from fedscout.search.searcher import Searcher, SearchTask
+from fedscout.search.study.priors import priors
 from fedscout.search.study.searcher_table import check_space, new_searcher
 from fedscout.search.study.warm_start import WarmStart
 from fedscout.search.study_trials import BASELINE, best_of, front_of, trainings_of, worst_of
@@ -50,6 +51,7 @@ class StudyOutcome:
         advice: The rules' answer, which takes no trial; None without a diagnosis.
         first_generation: What the diagnosis proposed to try first; empty unless the search is informed.
         front: Of two objectives the full trainings that no other beats, FedAvg included; else empty.
+        levelled: Rounds after which FedAvg had levelled off, or the most, where that decided; None where it did not.
         at_ceiling: Whether the search ended early, as FedAvg has the best score there can be.
     """
 
@@ -63,6 +65,7 @@ class StudyOutcome:
     advice: Recommendation | None = None
     first_generation: tuple[Alternative, ...] = ()
     front: list[Trial] = field(default_factory=list)
+    levelled: int | None = None
     at_ceiling: bool = False
 
     @property
@@ -142,7 +145,7 @@ def run_study(
     task = SearchTask(space, facts.session.seed, config, facts.num_rounds, first, (BASELINE,), facts.measure)
     outcome = _search(config, ledger, new_searcher(task, report, model))
     outcome.warm_start, outcome.advice, outcome.first_generation = warm_start, advice, informed
-    if config.tuned_baseline:
+    if config.has_tuned_reference and not outcome.at_ceiling:
         outcome.tuned = tune(config, ledger, outcome.baseline)
     if config.confirmation_seeds:
         outcome.confirmation = confirm_winner(config, ledger, outcome.front or outcome.whole_trials, outcome.tuned)
@@ -163,7 +166,9 @@ def advised(
     if warm:
         ground = advice.grounds[0]
         return advice, (Alternative(advice.spec, ground.because, ground.source),)
-    return advice, first_generation(situation, advice, config.generation_size, facts.session.seed, (BASELINE,))
+    size, references = config.generation_size, (BASELINE,)
+    known = priors(report, facts, space, size, references)
+    return advice, first_generation(situation, advice, size, facts.session.seed, references, known)
 
 
 def _search(config: SearchConfig, ledger: Ledger, searcher: Searcher) -> StudyOutcome:

@@ -55,6 +55,7 @@ STUDY = (
     "search.budget=4",
     "search.generation_size=2",
     "search.confirmation_seeds=2",
+    "search.tuned_baseline=false",
     "detection.outlier_repetitions=2",
     "detection.outlier_min_flags=2",
     "engine.checkpoint_every_rounds=1",

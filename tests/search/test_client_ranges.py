@@ -80,7 +80,10 @@ def by_rate(spec: TrialSettings) -> Measured:
 def test_a_study_trains_logs_and_confirms_with_them_and_fedavg_stays(tmp_path: Path) -> None:
     runner = ScriptedRunner(by_rate)
     config = SearchConfig(
-        client_ranges=ClientRanges.model_validate(RANGES), strategies=("fedavg", "fedadam"), confirmation_seeds=2
+        client_ranges=ClientRanges.model_validate(RANGES),
+        strategies=("fedavg", "fedadam"),
+        confirmation_seeds=2,
+        tuned_baseline=False,
     )
     outcome = study(tmp_path, runner, config)
 

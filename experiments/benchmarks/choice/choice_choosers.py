@@ -10,14 +10,17 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Protocol
 
-from fedscout.experiments.benchmarks.choice.choice_laboratory import Laboratory, Pick
+from fedscout.detectors import HeterogeneityReport
+from fedscout.experiments.benchmarks.choice.choice_laboratory import Pick
 from fedscout.experiments.config.config_file import load_config
 from fedscout.experiments.config.study_config import StudyConfig
 from fedscout.experiments.studies.study_language_model import language_model
 from fedscout.search.confirmation.rate_tuning import tune
 from fedscout.search.language_model.openai_chat import has_key
 from fedscout.search.language_model.record import NAME as LLM_RECORD
+from fedscout.search.ledger import Ledger
 from fedscout.search.recommenders.diagnosis import diagnose
 from fedscout.search.recommenders.llm_recommender import recommend_by_llm
 from fedscout.search.recommenders.recommendation import Situation
@@ -26,9 +29,57 @@ from fedscout.search.study.earlier_studies import EarlierStudy
 from fedscout.search.study.study import run_study
 from fedscout.search.study.warm_start import WarmStart, warm_start
 from fedscout.search.study_trials import BASELINE
+from fedscout.strategies import SearchSpace
 
 UNCONFIRMED = ("search.confirmation_seeds=0", "search.tuned_baseline=false")
 UNINFORMED = "search.informed=false"
+
+
+class AnyLaboratory(Protocol):
+    """Where a chooser finds what it may know of a federation, and has it tried."""
+
+    @property
+    def name(self) -> str:
+        """Of the federation."""
+        ...
+
+    @property
+    def arguments(self) -> tuple[str, ...]:
+        """As for `fedscout run`."""
+        ...
+
+    @property
+    def config(self) -> StudyConfig:
+        """What the arguments say."""
+        ...
+
+    @property
+    def space(self) -> SearchSpace:
+        """What can be chosen."""
+        ...
+
+    @property
+    def data_digest(self) -> str:
+        """Of its rows and who holds which."""
+        ...
+
+    @property
+    def feature_names(self) -> tuple[str, ...]:
+        """Of its columns; none where they are not known."""
+        ...
+
+    @property
+    def out(self) -> Path:
+        """The folder of a language model's answers; a replay asks none."""
+        ...
+
+    def report(self, seed: int) -> HeterogeneityReport:
+        """Return how the clients' data differ."""
+        ...
+
+    def ledger(self, config: StudyConfig) -> Ledger:
+        """Return a new ledger of a study on this federation."""
+        ...
 
 
 @dataclass
@@ -40,14 +91,14 @@ class Choosing:
         searched: Filled with what a search has tried, for others' warm starts.
     """
 
-    laboratory: Laboratory
+    laboratory: AnyLaboratory
     seed: int
     earlier: Sequence[EarlierStudy] = ()
     searched: list[EarlierStudy] = field(default_factory=list)
 
     def config(self, settings: Sequence[str] = ()) -> StudyConfig:
         """Return the configuration of a study on the federation."""
-        arguments = (*self.laboratory.ready.arguments, UNINFORMED, *settings, *UNCONFIRMED)
+        arguments = (*self.laboratory.arguments, UNINFORMED, *settings, *UNCONFIRMED)
         return load_config([*arguments, f"seed={self.seed}"])
 
     def situation(self) -> Situation:
@@ -57,7 +108,7 @@ class Choosing:
             space=laboratory.space,
             num_rounds=laboratory.config.training.num_rounds,
             view=laboratory.config.search.view,
-            diagnosis=diagnose(laboratory.report(self.seed), laboratory.ready.federation.feature_names),
+            diagnosis=diagnose(laboratory.report(self.seed), laboratory.feature_names),
         )
 
 
@@ -157,12 +208,17 @@ CHOOSERS: Mapping[str, Chooser] = {
         Chooser("tuned FedAvg", _tuned_fedavg),
         Chooser("rules", lambda choosing: Pick(recommend_by_rules(choosing.situation()).spec)),
         Chooser("LLM", _language_model, asks_model=True),
+        Chooser("genetic 4", _searching((GENETIC[0], "search.budget=4"))),
+        Chooser("genetic 4 informed", _searching((*INFORMED, "search.budget=4"))),
         Chooser("random 8", _searching(("search.kind=random", "search.budget=8"))),
         Chooser("genetic 8", _searching(GENETIC)),
         Chooser("genetic 8 informed", _searching(INFORMED)),
+        Chooser("genetic 16", _searching((GENETIC[0], "search.budget=16"))),
+        Chooser("genetic 16 informed", _searching((*INFORMED, "search.budget=16"))),
         Chooser("TPE 8", _searching(("search.kind=tpe", "search.budget=8"))),
         Chooser("TPE 50", _searching(("search.kind=tpe", "search.budget=50"))),
         Chooser("racing", _searching(RACING)),
+        Chooser("racing informed", _searching((*RACING, "search.informed=true"))),
         Chooser("warm start 8", _searching(GENETIC, _from_earlier), is_warm=True),
         Chooser("warm racing", _searching(RACING, _from_earlier), is_warm=True),
     )

@@ -196,6 +196,7 @@ class Laboratory:
 
     def __init__(self, ready: ReadyCase, runner: TrialRunner, out: Path) -> None:
         self.ready, self.config, self.name, self.out = ready, ready.config, ready.case.name, out
+        self.arguments, self.feature_names = ready.arguments, ready.federation.feature_names
         self.cohort = cohort_of(ready.config, ready.federation.num_seen)
         self.data_digest = data_digest(ready.federation)
         identity = {name: ready.config.identity()[name] for name in ("federation", "model")}

@@ -22,6 +22,7 @@ from fedscout.engine.trials.trial_record import Trial
 from fedscout.experiments.reports.exports.logged_study import LoggedStudy
 from fedscout.experiments.studies.workflow import cohort_of
 from fedscout.search.searchers.optuna_searcher import quiet_optuna, values_of
+from fedscout.search.study.earlier_studies import full_rounds
 from fedscout.search.study.study import planned_space
 from fedscout.strategies import (
     ChoiceRange,
@@ -80,8 +81,10 @@ def optuna_trials(study: LoggedStudy) -> Iterator[FrozenTrial]:
     cohort = cohort_of(study.config, study.num_clients)
     space = planned_space(study.config.search, cohort, study.config.training.local())
     labels = tuple(dict.fromkeys([*space.kinds, *(spec.label for spec in specs)]))
+    baseline = [record.num_rounds for record in shown if record.phase == "baseline"]
+    num_rounds = full_rounds(study.config.training.model_dump(), baseline)
     for record, spec in zip(shown, specs, strict=True):
-        yield _trial(record, spec, space, labels, study.config.training.num_rounds)
+        yield _trial(record, spec, space, labels, num_rounds)
 
 
 def _trial(

@@ -11,6 +11,7 @@ import pytest
 
 from fedscout.detectors import HeterogeneityReport
 from fedscout.detectors.verdict import verdicts
+from fedscout.search.confirmation.confirmation import Confirmation
 from tests.experiments.cli.conftest import SMALL, Cli
 
 OWN_STRATEGY = '''
@@ -60,6 +61,8 @@ def test_run_shows_diagnosis_trials_winner_and_interval(cli: Cli, tmp_path: Path
     assert (done.code, done.err) == (0, "")
     result = json.loads((tmp_path / "out" / "result.json").read_text())
     text = " ".join(done.out.split())
+    confirmation = Confirmation.model_validate(result["confirmation"])
+    assert text.startswith(f"Use {confirmation.advised}. {' '.join(confirmation.sentence.split())} ")
     for verdict in verdicts(HeterogeneityReport.model_validate(result["report"])):
         assert " ".join(verdict.sentence.split()) in text
         assert " ".join(verdict.beside.split()) in text
@@ -102,6 +105,16 @@ def test_tuned_baseline_by_option_or_key(cli: Cli) -> None:
     roles = [one["role"] for one in by_option["confirmation"]["contestants"]]
     assert roles == ["challenger", "fedavg", "tuned-fedavg"]
     assert "FedAvg by client learning rate" in cli("search", *SMALL, "--tuned-baseline").out
+
+
+def test_without_a_tuned_baseline_by_option_or_key(cli: Cli) -> None:
+    by_default = [setting for setting in SMALL if "tuned_baseline" not in setting]
+    by_option = parsed(cli("search", *by_default, "--no-tuned-baseline", "--json").out)
+    by_key = parsed(cli("search", *SMALL, "--json").out)
+    tuned = parsed(cli("search", *by_default, "--json").out)
+    assert by_option["out"] == by_key["out"] != tuned["out"]
+    assert ("tuning" in by_option, "tuning" in tuned) == (False, True)
+    assert [one["role"] for one in by_option["confirmation"]["contestants"]] == ["challenger", "fedavg"]
 
 
 def test_a_file_and_arguments_make_one_configuration(cli: Cli, tmp_path: Path) -> None:
@@ -151,7 +164,7 @@ def test_train_without_a_strategy_is_fedavg_in_a_folder_of_its_own(cli: Cli, tmp
 
 
 def test_a_trial_that_fails_is_json_too(cli: Cli) -> None:
-    done = cli("train", *SMALL, "strategy.kind=fedavgm", "strategy.server_learning_rate=1e30", "--json")
+    done = cli("train", *SMALL, "strategy.kind=fedavgm", "strategy.server_learning_rate=1e39", "--json")
     assert (done.code, done.err) == (1, "")
     document = parsed(done.out)
     assert (document["trial"]["status"], document["trial"]["fitness"]) == ("failed", 0)
@@ -159,7 +172,7 @@ def test_a_trial_that_fails_is_json_too(cli: Cli) -> None:
 
 
 def test_a_trial_that_fails_says_why_and_is_no_success(cli: Cli) -> None:
-    done = cli("train", *SMALL, "strategy.kind=fedavgm", "strategy.server_learning_rate=1e30")
+    done = cli("train", *SMALL, "strategy.kind=fedavgm", "strategy.server_learning_rate=1e39")
     assert done.code == 1
     assert done.err.startswith("fedscout: the trial failed: round ")
     assert len(done.err.splitlines()) == 1

@@ -22,6 +22,7 @@ STUDY = (
     "search.budget=4",
     "search.generation_size=2",
     "search.confirmation_seeds=2",
+    "search.tuned_baseline=false",
     "engine.checkpoint_every_rounds=2",
 )
 NUM_TRIALS = 1 + 4 + 2 * 2

@@ -62,15 +62,15 @@ def test_without_a_key_the_rules_recommend_and_say_so(cli: Cli, tmp_path: Path) 
 def test_people_read_who_recommends_what_and_why(cli: Cli, report: Path) -> None:
     done = cli("recommend", "--report", report, "--source", "rules")
     assert done.code == 0
-    assert "Recommended by the rules: fedavgm(server_learning_rate=1.0, server_momentum=0.7)" in done.out
-    assert "Hsu et al. 2019" in done.out
+    assert "Recommended by the rules: fedyogi(eta=0.1, tau=0.001, beta_1=0.9, beta_2=0.99)" in done.out
+    assert "Reddi et al. 2021" in done.out
 
 
 def test_a_report_stands_for_the_federation(cli: Cli, report: Path, tmp_path: Path) -> None:
     """Data are not read, as those of this configuration could not be, and the cohort is the report's."""
     arguments = ("recommend", "federation.dataset=wine_quality", "federation.folder=/nowhere", "--json", "--report")
     found = json.loads(cli(*arguments, report).out)
-    assert (found["num_clients"], found["strategy"]["kind"]) == (4, "fedavgm")
+    assert (found["num_clients"], found["strategy"]["kind"]) == (4, "fedyogi")
     wrapped = tmp_path / "printed.json"
     wrapped.write_text(json.dumps({"report": json.loads(report.read_text()), "affected_clients": []}))
     assert json.loads(cli(*arguments, wrapped).out) == found

@@ -308,7 +308,7 @@ OTHER_VALUES = {
     "search.warm_start": "[earlier]",
     "search.validation_fraction": "0.1",
     "search.confirmation_batch": "2",
-    "search.tuned_baseline": "true",
+    "search.tuned_baseline": "false",
     "search.informed": "false",
     "search.tuning_factors": "[2]",
     "recommender.model": "gpt-4.1-mini",
@@ -344,8 +344,6 @@ def other_value(key: str) -> str:
 
 def kind_that_reads(key: str) -> list[str]:
     """Return the argument without which a key would be refused or not be read, if it needs one."""
-    if key == "search.tuning_seeds":
-        return ["search.tuned_baseline=true"]
     if key == "federation.physics":
         return ["federation.dataset=cartpole"]
     if key == "search.target":
@@ -373,6 +371,20 @@ def test_a_study_without_unseen_clients_is_that_from_before_there_was_the_key() 
 
 def test_a_study_without_a_tuned_baseline_is_that_from_before_it_had_seeds() -> None:
     assert "tuning_seeds" not in load_config(["search.tuned_baseline=false"]).identity()["search"]
+
+
+def test_a_study_of_given_rounds_is_that_from_before_they_could_be_left_to_fedavg() -> None:
+    assert "level_off" not in StudyConfig().identity()["training"]
+    assert load_config(["training.level_off=true"]).identity()["training"]["level_off"] is True
+
+
+def test_automatic_rounds_are_at_most_200_until_fedavg_levels_off() -> None:
+    config = load_config(["training.num_rounds=auto"])
+    assert config == load_config(["training.num_rounds=200", "training.level_off=true"])
+    assert (config.training.num_rounds, config.training.level_off) == (200, True)
+    assert load_config(["training.num_rounds=auto", "training.num_rounds=50"]).training.level_off is False
+    with pytest.raises(ConfigurationError, match=r"training\.num_rounds"):
+        load_config(["training.num_rounds=automatic"])
 
 
 @pytest.mark.parametrize("arguments", [["search.informed=false"], ["search.kind=grid"], ["search.kind=llm_genetic"]])
@@ -424,7 +436,8 @@ def test_equal_configurations_have_equal_digests_however_they_were_given(tmp_pat
         [],
         ["federation.scenario=label_poisoning", "federation.num_clients=4"],
         ["federation.dataset=bearing", "federation.partition.kind=natural"],
-        ["strategy.kind=fedadam", "strategy.eta=1e-3", "search.tuned_baseline=true", "model.hidden=[3]"],
+        ["strategy.kind=fedadam", "strategy.eta=1e-3", "search.tuned_baseline=false", "model.hidden=[3]"],
+        ["training.num_rounds=auto"],
     ],
 )
 def test_a_configuration_survives_being_written_and_read(arguments: list[str], tmp_path: Path) -> None:

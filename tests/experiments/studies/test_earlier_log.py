@@ -28,6 +28,7 @@ ARGUMENTS = [
     "search.racing.reduction_factor=2",
     "search.confirmation_seeds=1",
     "search.informed=false",  # as all searches were
+    "search.tuned_baseline=false",  # likewise
     "engine.grid=local",
 ]
 

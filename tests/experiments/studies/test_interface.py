@@ -22,7 +22,7 @@ from tests.test_layers import HEAVY
 KINDS = ("fedavg", "ditto")
 HERE = {"grid": "local"}
 WINE = {"num_clients": 4, "partition": {"kind": "dirichlet", "alpha": 0.3}}
-SEARCH = {"budget": 2, "generation_size": 2, "confirmation_seeds": 2}
+SEARCH = {"budget": 2, "generation_size": 2, "confirmation_seeds": 2, "tuned_baseline": False}
 
 
 def run(*arguments: str) -> None:

@@ -38,6 +38,7 @@ SMALL = [
     "search.budget=3",
     "search.generation_size=2",
     "search.confirmation_seeds=2",
+    "search.tuned_baseline=false",
     "detection.outlier_repetitions=2",
     "detection.outlier_min_flags=2",
 ]

@@ -30,7 +30,13 @@ from tests.search.studies import (
 )
 
 KINDS = ("fedmedian", "fedadam", "fedadagrad", "krum")
-BATCHES = {"strategies": KINDS, "budget": 8, "confirmation_seeds": 12, "confirmation_batch": 4}
+BATCHES = {
+    "strategies": KINDS,
+    "budget": 8,
+    "confirmation_seeds": 12,
+    "confirmation_batch": 4,
+    "tuned_baseline": False,
+}
 
 
 def jitter(spec: TrialSettings, size: float) -> float:
@@ -86,7 +92,7 @@ def test_a_failed_trial_counts_as_guessing_and_is_told_of(make_record: Callable[
 def test_fedavg_under_another_name_does_not_beat_itself(tmp_path: Path, num_rounds: int) -> None:
     """It drives its own rounds and returns its model at the end; still every trial is measured by its last five."""
     own = {"path": "tests.strategies.flower_programs:DrivesItself"}
-    config = SearchConfig(strategies=(), customs=(own,), budget=1, confirmation_seeds=5)
+    config = SearchConfig(strategies=(), customs=(own,), budget=1, confirmation_seeds=5, tuned_baseline=False)
     outcome = study(tmp_path, local_runner(tiny_federation()), config, num_rounds=num_rounds)
     assert outcome.best is not None
     assert outcome.best.round_accuracy == outcome.baseline.round_accuracy
@@ -98,7 +104,7 @@ def test_fedavg_under_another_name_does_not_beat_itself(tmp_path: Path, num_roun
 
 def test_a_trial_logged_with_other_rounds_is_run_again(tmp_path: Path) -> None:
     """As an earlier version logged a strategy that tells of its last round alone."""
-    config = SearchConfig(strategies=("fedmedian",), budget=1, confirmation_seeds=5)
+    config = SearchConfig(strategies=("fedmedian",), budget=1, confirmation_seeds=5, tuned_baseline=False)
     study(tmp_path, ScriptedRunner(lambda spec: completed(0.9, num_rounds=1)), config)
     again = ScriptedRunner(by_kind())
     study(tmp_path, again, config)

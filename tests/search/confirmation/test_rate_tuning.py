@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -13,9 +14,9 @@ from fedscout.search.confirmation.confirmation import confirmation_seeds, fresh_
 from fedscout.search.confirmation.rate_tuning import num_tuning_trials
 from fedscout.search.search_config import SearchConfig
 from fedscout.search.study.study import StudyOutcome
-from tests.search.studies import SEED, Measured, ScriptedRunner, completed, failed, study
+from tests.search.studies import FACTS, SEED, Measured, ScriptedRunner, completed, failed, study
 
-CONFIG = SearchConfig(tuned_baseline=True, tuning_factors=(0.5, 1.0, 2.0, 4.0), confirmation_seeds=2)
+CONFIG = SearchConfig(tuning_factors=(0.5, 1.0, 2.0, 4.0), confirmation_seeds=2)
 
 
 def by_rate(fedavg: Callable[[float, int], Measured | None]) -> Callable[[TrialSettings], Measured]:
@@ -34,11 +35,20 @@ def tuned(folder: Path, fedavg: Callable[[float, int], Measured | None], config:
     return study(folder, ScriptedRunner(by_rate(fedavg)), config)
 
 
+def cost(folder: Path, config: SearchConfig, best: float) -> int:
+    """Return how many trainings a study tunes FedAvg with, whose accuracy at the study's own rate is given."""
+    runner = ScriptedRunner(
+        by_rate(lambda rate, seed: completed(best) if rate == FACTS.session.training.learning_rate else None)
+    )
+    study(folder, runner, config)
+    return sum(spec.phase == "tuned-baseline" for spec in runner.ran)
+
+
 def test_the_best_rate_is_the_reference(tmp_path: Path) -> None:
     """1.0 is trial 0 itself and not run again; the study's rate is 0.2, and the fitness peaks at twice that."""
     found = tuned(tmp_path, lambda rate, seed: None)
     assert [rate.learning_rate for rate in found.tuned] == pytest.approx([0.4, 0.2, 0.1, 0.8])
-    assert [len(rate.trials) for rate in found.tuned] == [3, 3, 1, 1]
+    assert [len(rate.trials) for rate in found.tuned] == [2, 2, 1, 1]
     assert {trial.phase for rate in found.tuned for trial in rate.trials} == {"baseline", "tuned-baseline"}
     assert found.best is found.baseline  # it competes in the confirmation, not in the search
     assert found.confirmation is not None
@@ -70,7 +80,7 @@ def test_a_failure_weighs_more_than_any_mean(tmp_path: Path) -> None:
             return completed(0.5 if rate == pytest.approx(0.4) else 0.1)
         return failed("diverged") if seed == last else completed(1.0)
 
-    config = CONFIG.model_copy(update={"confirmation_seeds": 0})
+    config = CONFIG.model_copy(update={"tuning_seeds": 3})
     first, second, *_ = study(tmp_path, ScriptedRunner(by_rate(fedavg)), config, guessing=0.49).tuned
     assert (first.learning_rate, first.num_failures) == (pytest.approx(0.4), 0)
     assert (second.learning_rate, second.num_failures) == (pytest.approx(0.8), 1)
@@ -92,15 +102,25 @@ def test_it_is_tuned_on_other_seeds_than_those_of_the_confirmation(tmp_path: Pat
     runner = ScriptedRunner(by_rate(lambda rate, seed: None))
     study(tmp_path, runner, CONFIG)
     tuning = {spec.session.seed for spec in runner.ran if spec.phase == "tuned-baseline"} - {SEED}
-    assert len(tuning) == 2
+    assert len(tuning) == 1
     assert not tuning & {*confirmation_seeds(SEED, 1000)}
 
 
 @pytest.mark.parametrize(("factors", "num_seeds"), [((0.5, 2.0), 1), ((0.25, 0.5, 2.0, 4.0), 3), ((2.0,), 5)])
 def test_what_it_costs(tmp_path: Path, factors: tuple[float, ...], num_seeds: int) -> None:
-    config = SearchConfig(tuned_baseline=True, tuning_factors=factors, tuning_seeds=num_seeds, confirmation_seeds=0)
-    runner = ScriptedRunner(by_rate(lambda rate, seed: None))
-    study(tmp_path, runner, config)
-    asked = sum(spec.phase == "tuned-baseline" for spec in runner.ran)
-    assert asked == num_tuning_trials(config) == len(factors) + 2 * (num_seeds - 1)
-    assert num_tuning_trials(SearchConfig(tuned_baseline=False)) == 0
+    config = SearchConfig(tuning_factors=factors, tuning_seeds=num_seeds, confirmation_seeds=2)
+    assert cost(tmp_path, config, best=0.9) == num_tuning_trials(config) == len(factors) + 2 * (num_seeds - 1)
+
+
+def test_with_the_defaults_it_costs_six_trainings(tmp_path: Path) -> None:
+    assert cost(tmp_path, SearchConfig(), best=0.9) == num_tuning_trials(SearchConfig()) == 6
+
+
+@pytest.mark.parametrize("without", [{"tuned_baseline": False}, {"confirmation_seeds": 0}])
+def test_without_a_confirmation_there_is_no_use_for_it(tmp_path: Path, without: dict[str, Any]) -> None:
+    config = SearchConfig(**without)
+    assert cost(tmp_path, config, best=0.9) == num_tuning_trials(config) == 0
+
+
+def test_a_fedavg_that_is_right_on_every_row_is_not_tuned(tmp_path: Path) -> None:
+    assert cost(tmp_path, SearchConfig(), best=1.0) == 0

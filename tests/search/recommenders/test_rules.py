@@ -51,7 +51,7 @@ CASES: dict[str, tuple[Diagnosis, dict[str, Any], str]] = {
     ),
     "labels of their own": (diagnosis_of(label_skew="high"), {"kinds": ("fedavg", "fedadam", "fedrep")}, "fedrep"),
     "few steps": (diagnosis_of(label_skew="high"), {}, "fedadam"),
-    "many classes": (diagnosis_of(label_skew="high", median_rows=MANY_ROWS), {}, "fedavgm"),
+    "many classes": (diagnosis_of(label_skew="high", median_rows=MANY_ROWS), {}, "fedyogi"),
     "skewed labels": (diagnosis_of(label_skew="low", num_classes=3), {}, "fedavgm"),
     "other inputs": (
         diagnosis_of(outlier="high", feature_skew="high", num_classes=2, num_clients=4, other_inputs=(2,)),

@@ -25,6 +25,7 @@ CONFIG = SearchConfig(
     strategies=("fedavg", "fedmedian", "fedadam", "krum", "fedtrimmedavg", "fedavgm"),
     racing=RacingConfig(trainings=3, reduction_factor=3, min_rounds=2),
     confirmation_seeds=2,
+    tuned_baseline=False,
 )
 """Rungs of 2 and 6 rounds: 5 start and 2 go on, 5·2 + 2·4 = 18 rounds; 6 would cost 6·2 + 2·4 = 20."""
 RUNGS = [(2, 5), (NUM_ROUNDS, 2)]

@@ -31,7 +31,13 @@ def by_strategy(spec: TrialSettings) -> Measured:
 def write_study(folder: Path, *settings: str) -> None:
     """Run a study of scripted trials and leave its folder."""
     config = load_config(
-        ["federation.dataset=wine", "federation.num_clients=10", f"training.num_rounds={NUM_ROUNDS}", *settings]
+        [
+            "federation.dataset=wine",
+            "federation.num_clients=10",
+            f"training.num_rounds={NUM_ROUNDS}",
+            "search.tuned_baseline=false",
+            *settings,
+        ]
     )
     with open_run_folder(folder, config) as opened:
         ledger = open_ledger(

@@ -1,0 +1,258 @@
+"""What a table of trials says: how much there is to win beyond tuned FedAvg, and how much of it each chooser finds.
+
+    R_t = (oracle − pick) / (oracle − tuned FedAvg)     what of the gain that a step size does not give was lost
+    R_f = (oracle − pick) / (oracle − FedAvg)           the same against FedAvg as the study has it
+
+R_t is told where its denominator is at least 0.01 and more than twice its standard error over the seeds, R_f where its
+denominator is at least 0.02. On how many federations there is that much to win is a result of its own. How picks and
+references are judged without flattery: `replay`. A pick is *below* where it is more than a point below tuned FedAvg on
+average, and the 95 % interval of the difference, over the seeds that judge, lies below zero.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+import numpy as np
+from pydantic import BaseModel
+
+from fedscout.engine.errors import ConfigurationError
+from fedscout.experiments.benchmarks.choice.choice_choosers import CHOOSERS, Chooser, Choosing
+from fedscout.experiments.benchmarks.choice.choice_laboratory import Pick
+from fedscout.experiments.benchmarks.choice.choice_regret import SMALLEST_GAIN, BootstrapMean, bootstrap_mean
+from fedscout.experiments.benchmarks.choice.joint_battery import SPACE, check_half
+from fedscout.experiments.benchmarks.choice.replay import ReplayLaboratory, Scores
+from fedscout.experiments.benchmarks.choice.trial_table import PUBLISHED, FederationTrials, read_table
+from fedscout.search.confirmation.intervals import paired_difference
+from fedscout.search.study.earlier_studies import EarlierStudy
+
+SMALLEST_TUNED_GAIN = 0.01
+ONE_POINT = 0.01
+
+Half = Literal["development", "held out"]
+
+
+class TabledGain(BaseModel, frozen=True):
+    """What there is to win on one federation.
+
+    Attributes:
+        name: Of the federation.
+        half: Of the battery.
+        fedavg: Mean accuracy over seeds of FedAvg as the study has it.
+        tuned: Of FedAvg at its best client rate, the rate chosen on other seeds than the judging one.
+        oracle: Of the best configuration, chosen likewise.
+        standard_error: Of `oracle − tuned` over the seeds.
+        best: The configuration of largest mean over all seeds.
+    """
+
+    name: str
+    half: Half
+    fedavg: float
+    tuned: float
+    oracle: float
+    standard_error: float
+    best: str
+
+    @property
+    def is_to_win(self) -> bool:
+        """Whether anything beats tuned FedAvg by a point or more, beyond noise."""
+        gain = self.oracle - self.tuned
+        return gain >= SMALLEST_TUNED_GAIN and gain > 2 * self.standard_error
+
+
+class ReplayedChoice(BaseModel, frozen=True):
+    """One chooser on one federation and search seed, judged by the other seeds.
+
+    Attributes:
+        cost: In full trainings beside one of FedAvg.
+        regret_tuned: R_t; None where there is nothing to win.
+        regret_fedavg: R_f, likewise.
+        versus_tuned: Mean difference to tuned FedAvg.
+    """
+
+    federation: str
+    half: Half
+    chooser: str
+    seed: int
+    pick: str
+    cost: float
+    regret_tuned: float | None
+    regret_fedavg: float | None
+    versus_tuned: float
+
+
+class ReplaySummary(BaseModel, frozen=True):
+    """One chooser over one half of the battery; `below` counts federations."""
+
+    chooser: str
+    half: Half
+    cost: float
+    regret_tuned: BootstrapMean | None
+    regret_fedavg: BootstrapMean | None
+    versus_tuned: BootstrapMean | None
+    below: tuple[str, ...]
+    num_federations: int
+
+
+class ReplayReport(BaseModel, frozen=True):
+    """All of it."""
+
+    gains: tuple[TabledGain, ...]
+    choices: tuple[ReplayedChoice, ...]
+    summary: tuple[ReplaySummary, ...]
+
+
+@dataclass(frozen=True)
+class _Judged:
+    choice: ReplayedChoice
+    differences: Mapping[int, float]
+
+
+def gain_of(laboratory: ReplayLaboratory) -> TabledGain:
+    """Return what there is to win on a federation."""
+    won = laboratory.oracle - laboratory.tuned
+    return TabledGain(
+        name=laboratory.name,
+        half=laboratory.about.half,
+        fedavg=float(laboratory.baseline.mean()),
+        tuned=float(laboratory.tuned.mean()),
+        oracle=float(laboratory.oracle.mean()),
+        standard_error=float(won.std(ddof=1) / np.sqrt(len(won))),
+        best=str(laboratory.best),
+    )
+
+
+def replay(
+    table: Sequence[FederationTrials],
+    choosers: Sequence[Chooser],
+    settings: Sequence[str] = SPACE,
+    note: Callable[[str], None] = lambda _: None,
+) -> ReplayReport:
+    """Have every chooser choose on every federation and seed of a table, in studies of these settings.
+
+    Warm choosers learn from the development federations alone, and there from the others.
+    """
+    laboratories = [ReplayLaboratory(federation, settings) for federation in table]
+    gains = {laboratory.name: gain_of(laboratory) for laboratory in laboratories}
+    earlier: dict[int, list[EarlierStudy]] = {}
+    judged: list[_Judged] = []
+    for chooser in sorted(choosers, key=lambda each: each.is_warm):
+        note(chooser.name)
+        for laboratory in laboratories:
+            for seed in laboratory.federation.seeds:
+                choosing = Choosing(laboratory, seed, earlier.get(seed, ()) if chooser.is_warm else ())
+                pick = chooser.choose(choosing)
+                if laboratory.about.half == "development" and not chooser.is_warm:
+                    earlier.setdefault(seed, []).extend(choosing.searched)
+                scores = laboratory.federation.scores[laboratory.places(pick)]
+                judged.append(_judge(laboratory, gains[laboratory.name], chooser.name, seed, pick, scores))
+    order = {chooser.name: place for place, chooser in enumerate(choosers)}
+    judged.sort(key=lambda each: order[each.choice.chooser])
+    return ReplayReport(
+        gains=tuple(gains.values()),
+        choices=tuple(each.choice for each in judged),
+        summary=tuple(_summaries(judged)),
+    )
+
+
+def run_replay(
+    table: str,
+    choosers: Sequence[str] | None,
+    half: str | None,
+    settings: Sequence[str],
+    strategies_alone: bool,
+    note: Callable[[str], None] = lambda _: None,
+) -> ReplayReport:
+    """Replay named choosers, or all that ask no language model, on a table.
+
+    Args:
+        table: Its file, or `published`.
+        choosers: Their names.
+        half: `development` or `held-out` federations alone.
+        settings: Arguments that hold on every federation.
+        strategies_alone: Whether the clients' settings are the study's own; else the joint space is searched.
+        note: Told who chooses.
+
+    Raises:
+        UserError: If something of it can't be used.
+    """
+    check_half(half)
+    for name in choosers or ():
+        if name not in CHOOSERS or CHOOSERS[name].asks_model:
+            allowed = ", ".join(each for each, chooser in CHOOSERS.items() if not chooser.asks_model)
+            raise ConfigurationError(f"--chooser of a replay must be one of {allowed}, got {name!r}")
+    names = choosers or [name for name, chooser in CHOOSERS.items() if not chooser.asks_model]
+    found = read_table(PUBLISHED if table == "published" else Path(table))
+    # warm choosers learn from the development federations, whichever half is told of
+    report = replay(found, [CHOOSERS[name] for name in names], (*(() if strategies_alone else SPACE), *settings), note)
+    wanted = {None: ("development", "held out"), "development": ("development",), "held-out": ("held out",)}[half]
+    return ReplayReport(
+        gains=tuple(each for each in report.gains if each.half in wanted),
+        choices=tuple(each for each in report.choices if each.half in wanted),
+        summary=tuple(each for each in report.summary if each.half in wanted),
+    )
+
+
+def _judge(
+    laboratory: ReplayLaboratory, gain: TabledGain, chooser: str, seed: int, pick: Pick, scores: Scores
+) -> _Judged:
+    judges = [place for place, each in enumerate(laboratory.federation.seeds) if each != seed]
+    lost = float((laboratory.oracle - scores)[judges].mean())
+    to_win = gain.oracle - gain.fedavg
+    differences = {laboratory.federation.seeds[place]: float((scores - laboratory.tuned)[place]) for place in judges}
+    choice = ReplayedChoice(
+        federation=laboratory.name,
+        half=gain.half,
+        chooser=chooser,
+        seed=seed,
+        pick=str(pick),
+        cost=pick.cost,
+        regret_tuned=lost / (gain.oracle - gain.tuned) if gain.is_to_win else None,
+        regret_fedavg=lost / to_win if to_win >= SMALLEST_GAIN else None,
+        versus_tuned=float(np.mean([*differences.values()])),
+    )
+    return _Judged(choice, differences)
+
+
+def _summaries(judged: Sequence[_Judged]) -> Iterable[ReplaySummary]:
+    halves: tuple[Half, ...] = ("development", "held out")
+    for half in halves:
+        for chooser in dict.fromkeys(each.choice.chooser for each in judged):
+            own = [each for each in judged if (each.choice.chooser, each.choice.half) == (chooser, half)]
+            if own:
+                yield _summary(chooser, half, own)
+
+
+def _summary(chooser: str, half: Half, own: Sequence[_Judged]) -> ReplaySummary:
+    groups: dict[str, list[_Judged]] = {}
+    for each in own:
+        groups.setdefault(each.choice.federation, []).append(each)
+
+    def mean(of: Callable[[ReplayedChoice], float | None]) -> BootstrapMean | None:
+        values = {name: [of(each.choice) for each in group] for name, group in groups.items()}
+        return bootstrap_mean({name: [v for v in each if v is not None] for name, each in values.items()})
+
+    return ReplaySummary(
+        chooser=chooser,
+        half=half,
+        cost=float(np.mean([each.choice.cost for each in own])),
+        regret_tuned=mean(lambda choice: choice.regret_tuned),
+        regret_fedavg=mean(lambda choice: choice.regret_fedavg),
+        versus_tuned=mean(lambda choice: choice.versus_tuned),
+        below=tuple(name for name, group in groups.items() if _is_below(group)),
+        num_federations=len(groups),
+    )
+
+
+def _is_below(group: Sequence[_Judged]) -> bool:
+    """Whether a chooser's picks on a federation are below tuned FedAvg; a seed judges the mean of all other's picks."""
+    by_seed: dict[int, list[float]] = {}
+    for each in group:
+        for seed, difference in each.differences.items():
+            by_seed.setdefault(seed, []).append(difference)
+    means = [float(np.mean(differences)) for differences in by_seed.values()]
+    versus = paired_difference(means, [0.0] * len(means))
+    return versus.mean < -ONE_POINT and versus.verdict < 0

@@ -1,0 +1,72 @@
+"""What is known before a first study: configurations that did well in the project's own studies of like federations.
+
+The file beside this one holds the development half of the published table of trials (docs/choice.md): of each
+federation the best configurations at several settings of the clients, and in the joint space with them. Which
+federation is like the present one, and that none is told its own result: `fedscout.search.study.warm_start`.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from functools import cache
+from pathlib import Path
+
+from fedscout.detectors.report import HeterogeneityReport
+from fedscout.search.ledger import StudyFacts
+from fedscout.search.recommenders.recommendation import Alternative
+from fedscout.search.study.earlier_studies import EarlierStudy
+from fedscout.search.study.study_archive import read_studies
+from fedscout.search.study.warm_start import warm_start
+from fedscout.strategies import SearchSpace, StrategySpec, parse_strategy
+
+FILE = Path(__file__).with_name("priors.parquet")
+SOURCE = "docs/choice.md, the table of trials"
+
+
+@cache
+def project_studies() -> tuple[EarlierStudy, ...]:
+    """Return the project's own studies."""
+    return tuple(read_studies(FILE))
+
+
+def priors(
+    report: HeterogeneityReport,
+    facts: StudyFacts,
+    space: SearchSpace,
+    count: int,
+    references: Sequence[StrategySpec] = (),
+    studies: Sequence[EarlierStudy] | None = None,
+) -> tuple[Alternative, ...]:
+    """Return what did well in federations that are like the present one, the nearest first.
+
+    Args:
+        report: How the clients' data differ.
+        facts: Of the present study.
+        space: In which it searches; where the clients' settings are searched, too, studies of the joint space speak.
+        count: At most so many configurations.
+        references: Never proposed.
+        studies: In place of the project's own.
+    """
+    if not facts.config or facts.measure.guessing_is_zero:  # the studies are of classes
+        return ()
+    config = json.loads(facts.config)
+    others = [
+        study
+        for study in (project_studies() if studies is None else studies)
+        if _is_joint(study) == bool(space.client_ranges)
+        and not study.is_of(facts.config_hash, config, facts.data_digest)
+    ]
+    found = warm_start(others, report.model_dump(mode="json"), config["training"], space, count, references)
+    return tuple(
+        Alternative(
+            parse_strategy(each.strategy),
+            f"It gained {100 * each.gain:.1f} points on FedAvg in a like federation: {each.study}.",
+            SOURCE,
+        )
+        for each in found.proposals
+    )
+
+
+def _is_joint(study: EarlierStudy) -> bool:
+    return any(spec.client_values() for spec, _ in study.gains)

@@ -1,0 +1,58 @@
+"""How many rounds a study trains that leaves it to FedAvg."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from fedscout.engine.trials.trial_record import Trial
+from fedscout.engine.trials.trial_settings import TrialSettings
+from fedscout.search.study.earlier_studies import full_rounds
+from fedscout.search.study.levelling import has_levelled, level_off
+from tests.search.studies import Measured, ScriptedRunner, failed, open_ledger
+
+
+def rising_until(level: int) -> Callable[[int], float]:
+    """Return accuracies that rise by a point a round, and stay from a round on."""
+    return lambda number: 0.3 + 0.01 * min(number, level)
+
+
+@pytest.mark.parametrize(("level", "rounds"), [(0, 10), (5, 20), (10, 40), (20, 80), (37, 80), (38, 100), (200, 100)])
+def test_rounds_double_until_the_second_half_brings_nothing(tmp_path: Path, level: int, rounds: int) -> None:
+    at = rising_until(level)
+
+    def rising(spec: TrialSettings) -> Measured:
+        accuracy = tuple(at(number) for number in range(1, spec.num_rounds + 1))
+        names = ("accuracy", "clean_accuracy", "loss", "clean_loss", "train_loss")
+        return {f"round_{name}": accuracy for name in names}
+
+    runner = ScriptedRunner(rising)
+    ledger = open_ledger(tmp_path, runner)
+    ledger.facts = replace(ledger.facts, num_rounds=100)
+    assert level_off(ledger) == rounds
+    assert ledger.facts.num_rounds == ledger.facts.cohort.num_rounds == rounds
+    assert [spec.num_rounds for spec in runner.ran] == [n for n in (10, 20, 40, 80) if n <= rounds]
+    assert {spec.full_rounds for spec in runner.ran} <= {100}
+
+
+def test_a_fedavg_that_fails_has_levelled_off(tmp_path: Path) -> None:
+    def diverged(spec: TrialSettings) -> Measured:
+        return failed("diverged")
+
+    ledger = open_ledger(tmp_path, ScriptedRunner(diverged))
+    ledger.facts = replace(ledger.facts, num_rounds=100)
+    assert level_off(ledger) == 10
+
+
+def test_the_deciding_view_counts() -> None:
+    trial = Trial(round_accuracy=(0.5,) * 10, round_clean_accuracy=tuple(0.1 * n for n in range(10)))
+    assert has_levelled(trial)
+    assert not has_levelled(trial, "clean")
+
+
+def test_a_later_study_knows_the_full_trainings() -> None:
+    assert full_rounds({"num_rounds": 200, "level_off": True}, [10, 20, 40]) == 40
+    assert full_rounds({"num_rounds": 200}, [10]) == 200
