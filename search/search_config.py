@@ -20,6 +20,11 @@ INFORMED = frozenset({"genetic", "tpe", "gp", "racing"})
 one strategy, and a language model reads the diagnosis itself."""
 
 
+KNOWLEDGE = "2026-11-22"
+"""Of rules and priors, with which an informed search begins: another date with each change of theirs, as what is tried
+then is another study."""
+
+
 class RacingConfig(BaseModel, frozen=True, extra="forbid"):
     """What a race may cost, and how fast it drops configurations."""
 

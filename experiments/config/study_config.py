@@ -23,7 +23,7 @@ from fedscout.engine.metrics.quantity_errors import R2
 from fedscout.experiments.federations.assembly.federation_config import FederationConfig, ModelConfig
 from fedscout.experiments.federations.environments.environment_table import ENVIRONMENTS
 from fedscout.search.recommender_config import NO_PART_OF_THE_IDENTITY, RecommenderConfig
-from fedscout.search.search_config import SearchConfig
+from fedscout.search.search_config import KNOWLEDGE, SearchConfig
 
 AUTO, MOST_AUTO_ROUNDS = "auto", 200
 """`training.num_rounds=auto` is short for `training.level_off` and so many rounds at most."""
@@ -72,6 +72,8 @@ class TrainingConfig(LocalTraining):
     @classmethod
     def _auto(cls, given: Any) -> Any:
         if isinstance(given, Mapping) and given.get("num_rounds") == AUTO:
+            if given.get("level_off", True) is not True:
+                raise ValueError("level_off must be left out where num_rounds is auto, got " + repr(given["level_off"]))
             return {**given, "num_rounds": MOST_AUTO_ROUNDS, "level_off": True}
         return given
 
@@ -182,9 +184,10 @@ class StudyConfig(BaseModel):
         return self.model_copy(update={"search": self.search.model_copy(update={"informed": False})})
 
     def digest(self) -> str:
-        """Return the SHA-256 of the identity, in hexadecimal."""
+        """Return the SHA-256 of the identity, and of what an informed search begins with, in hexadecimal."""
         text = json.dumps(self.identity(), sort_keys=True, separators=(",", ":"))
-        return hashlib.sha256(text.encode()).hexdigest()
+        knowledge = KNOWLEDGE if self.search.is_informed else ""
+        return hashlib.sha256((text + knowledge).encode()).hexdigest()
 
 
 def planned_trials(config: StudyConfig) -> tuple[int, int]:

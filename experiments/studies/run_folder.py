@@ -29,6 +29,8 @@ from fedscout.experiments.studies.versions import versions
 
 FOLDERS = ("trials", "checkpoints", "quarantine")
 
+UNSEEN = "the keys that there are, or what an informed search begins with"
+
 logger = logging.getLogger("fedscout")
 
 
@@ -193,7 +195,7 @@ def _claim(folder: RunFolder, config: StudyConfig, data: str | None) -> None:
         if not _rests_on_no_search(folder, changes):
             raise LogError(
                 f"{folder.path} holds the study of another configuration and can't be continued with this one; "
-                f"what differs: {'; '.join(changes[:6]) or 'the keys that there are'}. Choose another --out"
+                f"what differs: {'; '.join(changes[:6]) or UNSEEN}. Choose another --out"
             )
         if folder.is_writable:
             claim = {**stored, "config_hash": config.digest(), "config": config.identity()}

@@ -57,7 +57,8 @@ def priors(
         if _is_joint(study) == bool(space.client_ranges)
         and not study.is_of(facts.config_hash, config, facts.data_digest)
     ]
-    found = warm_start(others, report.model_dump(mode="json"), config["training"], space, count, references)
+    training = {**config["training"], "num_rounds": facts.num_rounds}
+    found = warm_start(others, report.model_dump(mode="json"), training, space, count, references)
     return tuple(
         Alternative(
             parse_strategy(each.strategy),

@@ -465,3 +465,16 @@ def test_local_part_of_the_training() -> None:
     local = config.local()
     assert (local.local_epochs, local.batch_size, local.optimizer, local.learning_rate) == (3, 4, "adam", 0.01)
     assert not hasattr(local, "num_rounds")
+
+
+def test_what_an_informed_search_begins_with_makes_another_study(monkeypatch: pytest.MonkeyPatch) -> None:
+    informed, plain = (load_config([f"search.informed={said}"]) for said in ("true", "false"))
+    before = informed.digest(), plain.digest()
+    monkeypatch.setattr("fedscout.experiments.config.study_config.KNOWLEDGE", "another day")
+    assert informed.digest() != before[0]
+    assert plain.digest() == before[1]
+
+
+def test_rounds_that_are_left_to_fedavg_can_not_be_fixed_as_well() -> None:
+    with pytest.raises(ConfigurationError, match="level_off must be left out where num_rounds is auto, got False"):
+        load_config(["training.num_rounds=auto", "training.level_off=false"])
