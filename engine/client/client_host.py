@@ -306,7 +306,7 @@ class ClientHost:
         positions = part.positions(len(own), client, self._federation.client_groups(client))
         if len(positions) < part.num_rows and self._federation.release.takes_part(part.num_rows):
             raise AbsentError("the client holds too few rows for the part of them that is asked for")
-        return replace(own.part(positions), scale=self._target_scale(call))
+        return own.part(positions, self._target_scale(call))
 
     def _described(self, client: int) -> Samples:
         """Return a client's rows as detectors see them."""
@@ -332,7 +332,7 @@ class ClientHost:
         """Return the rows of one part of one client's split; both views share the positions."""
         data = self._client(client)
         view = data.clean if clean else data.own
-        return replace(view.part(self._positions(client, call, part)), scale=self._target_scale(call))
+        return view.part(self._positions(client, call, part), self._target_scale(call))
 
     def _positions(self, client: int, call: HostCall, part: str) -> IntArray:
         key = _split_key(call)
@@ -352,9 +352,10 @@ class ClientHost:
         It is the same on every host, as each can reach all rows; real clients would tell it by one exchange of sums and
         sums of squares. No test row is looked at.
         """
-        federation, key = self._federation, _split_key(call)
+        federation = self._federation
         if federation.targets is None:
             return None
+        key = _split_key(call)
         if key not in self._scales:
             parts = []
             for client in range(federation.num_clients):

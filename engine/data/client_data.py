@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Protocol
 
 import numpy as np
@@ -93,9 +93,9 @@ class Samples:
     def __len__(self) -> int:
         return len(self.rows)
 
-    def part(self, positions: IntArray) -> Samples:
-        """Return the rows at `positions` in `[0, len(self))`, as a view."""
-        return replace(self, rows=self.rows[positions])
+    def part(self, positions: IntArray, scale: TargetScale | None = None) -> Samples:
+        """Return the rows at `positions` in `[0, len(self))`, as a view; `scale`, if given, in place of their own."""
+        return Samples(self.features, self.labels, self.rows[positions], self.targets, scale or self.scale)
 
     def answers(self, rows: IntArray) -> IntArray | FloatArray:
         """Return what a model is to say of rows of the source: their labels, or standardised targets as float32."""
