@@ -18,7 +18,7 @@ from fedscout.engine.grid.replies import CLIENT_FAILED
 from fedscout.engine.messages.message_contents import client_of
 from fedscout.engine.messages.session import Session
 from fedscout.engine.seeds import stream
-from fedscout.engine.trials.trial_runner import TrialRunner
+from fedscout.engine.trials.trial_runner import OpensGrids
 
 REASON = "the client misses this exchange"
 
@@ -33,7 +33,7 @@ class AbsentClients:
         seed: Of who is absent when.
     """
 
-    runner: TrialRunner
+    runner: OpensGrids
     probability: float
     seed: int
 

@@ -22,6 +22,7 @@ from pydantic import BaseModel
 from fedscout.detectors import CalibratedFinding, Finding
 from fedscout.detectors.report import DetectorName
 from fedscout.engine.errors import ConfigurationError, UserError
+from fedscout.engine.trials.trial_runner import OpensGrids
 from fedscout.experiments.benchmarks.detection.absent_clients import AbsentClients
 from fedscout.experiments.benchmarks.detection.battery_federations import (
     BUNDLED,
@@ -181,7 +182,7 @@ def _cell(plan: BatteryPlan, source: DataSource, scenario: str, clients: int) ->
     for config in [load_config([*_arguments(source, scenario, clients, seed), *plan.settings]) for seed in seeds]:
         road = Road(config, Display())
         with road.place() as runner:
-            asked = AbsentClients(runner, plan.absent, config.seed) if plan.absent else runner
+            asked: OpensGrids = AbsentClients(runner, plan.absent, config.seed) if plan.absent else runner
             report = measure(asked, config)
             rival = shared_set_findings(asked, config, report) if plan.shared_set else ()
         answered = {facts.client for facts in report.clients}
@@ -190,7 +191,7 @@ def _cell(plan: BatteryPlan, source: DataSource, scenario: str, clients: int) ->
             {finding.name: verdict(finding, truth, affected) for finding in findings}
             for findings in (report.findings, report.calibrated)
         )
-        votes, exchanged = [verdict(finding, truth, affected) for finding in rival] or [None, None]
+        rivals = [verdict(finding, truth, affected) for finding in rival]
         yield BatteryRun(
             dataset=source.name,
             scenario=scenario,
@@ -198,8 +199,8 @@ def _cell(plan: BatteryPlan, source: DataSource, scenario: str, clients: int) ->
             seed=config.federation.seed,
             published=published,
             calibrated=calibrated,
-            shared_votes=votes,
-            shared_exchanged=exchanged,
+            shared_votes=rivals[0] if rivals else None,
+            shared_exchanged=rivals[1] if rivals else None,
         )
 
 

@@ -6,7 +6,8 @@ cross-entropy on the server's rows. Two rules decide on it, those that decide on
 
 - **votes**: the 90th percentile in 4 of 5 repetitions;
 - **exchanged**: models trained on disjoint parts of the rows, exchanged between clients
-  (`fedscout.detectors.outliers.exchanged_models`), at a whole detector's rate, as there are no tests of labels beside.
+  (`fedscout.detectors.outliers.exchanged_models`), at a whole detector's rate, as there are no tests of labels beside,
+  and whatever the effect, as losses of models that have hardly begun are nearly equal.
 
 It takes what a server of federated learning rarely has: labelled rows like the clients'. Honest clients of skewed
 labels or features train unlike models here, too; unlike the calibrated rule, this one is asked all the same, as its
@@ -32,7 +33,7 @@ from fedscout.engine.arrays import FloatArray
 from fedscout.engine.contracts.server_work import Arrays, ServerContext, ServerWork
 from fedscout.engine.messages.message_contents import TrainAnswers
 from fedscout.engine.messages.session import Session
-from fedscout.engine.trials.trial_runner import TrialRunner
+from fedscout.engine.trials.trial_runner import OpensGrids
 from fedscout.experiments.config.study_config import StudyConfig
 
 SHARED_ROWS = 200
@@ -54,7 +55,7 @@ class SharedLosses(ServerWork):
 
 
 def shared_set_findings(
-    runner: TrialRunner, config: StudyConfig, report: HeterogeneityReport
+    runner: OpensGrids, config: StudyConfig, report: HeterogeneityReport
 ) -> tuple[Finding, CalibratedFinding]:
     """Train, score and decide by either rule.
 
@@ -88,7 +89,8 @@ def shared_set_findings(
         for some in (votes, compared[settings.outlier_repetitions :])
     )
     test = model_test(repetitions, exchanged, settings.detector_rate)
-    return decide_outliers(votes, settings), decide_outliers_calibrated((), test, None, settings)
+    any_effect = settings.model_copy(update={"distance_effect": 0.0})
+    return decide_outliers(votes, settings), decide_outliers_calibrated((), test, None, any_effect)
 
 
 def by_loss(
