@@ -148,7 +148,7 @@ def measure_features(
     queries += [] if comparison is None else _agreement_queries(comparison, answered)
     (answers, histograms, norms, together, *agreements), _ = yield queries, []
     groups = FeatureGroups.read(together.arrays) if grouped else None
-    dependence = _grouped_notes() if grouped else _copies_notes(NearCopies.pooled(together.arrays.values()))
+    dependence = [] if grouped else _copies_notes(NearCopies.pooled(together.arrays.values()))
     excess = excess_variance(answer["norms"].astype(np.float64) for answer in norms.arrays.values())
     centroids = {client: answer["centroid"].astype(np.float64) for client, answer in answers.arrays.items()}
     own = {client: Agreement.read(answer) for part in agreements for client, answer in part.arrays.items()}
@@ -160,13 +160,6 @@ def measure_features(
         feature_distances((answer["counts"].astype(np.int32) for answer in histograms.arrays.values()), bins),
         (*moments.notes, *refusal_notes("centroid", answers), *dependence),
     )
-
-
-def _grouped_notes() -> list[str]:
-    return [
-        "Labels and features are tested by groups of rows that belong together; models, and how labels agree with "
-        "features, as if all rows were independent, so that an outlier may be a false alarm."
-    ]
 
 
 def _copies_notes(copies: NearCopies) -> list[str]:

@@ -14,6 +14,16 @@ others', with as many degrees of freedom as φ has; the test asks for as low a v
 uncertain where it has few rows, so it counts for at least the median φ of all clients. The effect is −T / I, the part
 of the labels' information that is missing.
 
+**Rows that belong together** scatter T with δ φ I, and leave φ the freedom of n / δ rows less its classes. δ_k is
+1 + ρ (Σ n_g² / n − 1) of client k, and ρ is estimated over the groups of all clients by moments,
+
+    Σ u_g² / Σ u_i² · M / (M − C) = 1 + ρ (Σ n_g² / n − 1),
+
+weighted by rows, M being the groups and C the classes, whose means the clients subtract. It is kept in [0, 1]. Of rows
+judged together, m to a group, counts scatter by less than the hypergeometric distribution has it, which takes them for
+m times as many as rows, until δ exceeds m: from there on counts are divided by δ / m. That whether rows agree
+is correlated no more than how far they are along g_c is an approximation, exact for a normal distribution.
+
 Of randomly mislabelled rows either effect is about their part, of classes that have changed places about 1 or more.
 Holm's method corrects over clients.
 """
@@ -59,10 +69,12 @@ def count_test(answers: Mapping[int, Agreement]) -> ClientTest | None:
         return None
     total = np.sum([answers[client].groups for client in clients], axis=0)
     right = np.sum([answers[client].agreeing for client in clients], axis=0)
+    design = design_effects(answers)
     p_values, effects, classes = [], {}, {}
     for client in clients:
         own, own_right = answers[client].groups, answers[client].agreeing
-        p_values.append(disagreement_tail(own, own - own_right, total, total - right))
+        fewer = max(1.0, design[client] * own.sum() / answers[client].rows.sum())
+        p_values.append(disagreement_tail(own, own - own_right, total, total - right, fewer))
         expected = np.where(total > own, own * ((right - own_right) / np.maximum(total - own, 1)), 0.0)
         missing = expected - np.where(total > own, own_right, 0)
         effects[client] = float(missing.sum() / expected.sum()) if expected.sum() > 0 else 0.0
@@ -74,22 +86,45 @@ def score_test(answers: Mapping[int, Agreement], total_variance: float) -> Clien
     """Ask whose labels say less than the others'; None with fewer than three. The variance is τ of the discriminant."""
     from scipy.stats import t as student
 
+    design = design_effects(answers)
+    freedom = {client: own.freedom_of(design[client]) for client, own in answers.items()}
     clients = [
         client
         for client, own in sorted(answers.items())
-        if own.information * own.spread > 0 and own.freedom >= MIN_FREEDOM
+        if own.information * own.spread > 0 and freedom[client] >= MIN_FREEDOM
     ]
     if len(clients) < MIN_CLIENTS:
         return None
-    usual = float(np.median([answers[client].spread for client in clients]))
+    spreads = {c: answers[c].spread * (answers[c].freedom_of(1) / (design[c] * freedom[c])) for c in clients}
+    usual = float(np.median(list(spreads.values())))
+    everyone = float(np.mean([design[client] for client in clients]))
     p_values, effects, classes = [], {}, {}
     for client in clients:
         own = answers[client]
-        total = float(own.scores.sum()) + total_variance * own.uncertainty
-        p_values.append(float(student.cdf(total / np.sqrt(max(own.spread, usual) * own.information), own.freedom)))
+        total = float(own.scores.sum()) + everyone * total_variance * own.uncertainty
+        variance = design[client] * max(spreads[client], usual) * own.information
+        p_values.append(float(student.cdf(total / np.sqrt(variance), freedom[client])))
         effects[client] = -total / own.information
         classes[client] = _leading(-own.scores)
     return _corrected(clients, p_values, effects, classes, "information of labels")
+
+
+def design_effects(answers: Mapping[int, Agreement]) -> dict[int, float]:
+    """Return δ of each client, at least 1, by the module's equation; 1 where rows are independent."""
+    grouped = {c: own for c, own in answers.items() if own.together is not None and own.rows.sum() > 0}
+    told = np.array([[own.rows.sum(), (own.rows > 0).sum(), *_told(own)] for own in grouped.values()]).reshape(-1, 5)
+    rows, classes, _, squares, num_groups = told.sum(axis=0)
+    if squares <= rows:
+        return dict.fromkeys(answers, 1.0)
+    scatter = float(told[:, 0] @ told[:, 2]) / rows * num_groups / max(num_groups - classes, 1)
+    correlation = float(np.clip((scatter - 1) / (squares / rows - 1), 0.0, 1.0))
+    own_surplus = {c: _told(own)[1] / own.rows.sum() - 1 for c, own in grouped.items()}
+    return {client: 1 + correlation * own_surplus.get(client, 0.0) for client in answers}
+
+
+def _told(own: Agreement) -> Values:
+    assert own.together is not None
+    return own.together
 
 
 def _leading(missing: Values) -> tuple[int, ...]:
@@ -106,7 +141,9 @@ def _corrected(
     return ClientTest(by_client(clients, holm(np.array(p_values))), effects, classes, "labels", words)
 
 
-def disagreement_tail(own: IntArray, own_errors: IntArray, rows: IntArray, errors: IntArray) -> float:
+def disagreement_tail(
+    own: IntArray, own_errors: IntArray, rows: IntArray, errors: IntArray, counted_as_one: float = 1.0
+) -> float:
     """Return the probability of at least so many disagreements as a client has, if it is like all.
 
     Args:
@@ -114,12 +151,15 @@ def disagreement_tail(own: IntArray, own_errors: IntArray, rows: IntArray, error
         own_errors: Those of them that disagree.
         rows: Everyone's groups of each class, the client's included.
         errors: Those of them that disagree.
+        counted_as_one: How many groups know as much as one; rounding favours the client.
     """
     from scipy.stats import norm
 
     useful = (own > 0) & (rows > own)
     own, rows, errors = own[useful], rows[useful], errors[useful]
-    observed = int(own_errors[useful].sum())
+    observed = int(own_errors[useful].sum() / counted_as_one)
+    rows = np.ceil(rows / counted_as_one).astype(np.int64)
+    own, errors = (np.minimum(np.ceil(count / counted_as_one).astype(np.int64), rows) for count in (own, errors))
     if observed == 0:
         return 1.0
     expected = own * (errors / rows)

@@ -35,6 +35,10 @@ Details:
   analysis. Journal of the American Statistical Association 84, 1989).
 - Clients whose features are skewed as a whole move the class means, unless all hold the same classes. While they are
   fewer than half of the clients, their rows are left out of the means and the axes.
+- Where rows belong together, a client tells two sums more. With u_i = (w_c / n_c) (z_i − m_c) · g_c of row i and u_g
+  their sum over the judged rows of group g, these are Σ u_g² in units of Σ u_i², and Σ n_g²; from them
+  `agreement_tests` has the design effect of T, as labels and features have theirs
+  (`fedscout.detectors.statistics.design_effects`).
 - Classes are told of as `fedscout.engine.data.release` lets them: those with fewer than `min_release` rows are not.
 - Features whose scale differs between clients, as brightness may, look like labels that say less.
 """
@@ -91,15 +95,18 @@ def label_agreement(inputs: QueryInputs) -> Answer:
     shift = _common_shift(weights @ (own_means - others_means) / weights.sum(), moved)
     known_by = np.where(judged[:, None], others_means - centre, 0.0)
     margins = _margins(rows - shift, labels, others_means, others > 0)
-    groups, agreeing = _groups(margins, labels, np.where(judged, counts, 0), max(inputs.min_release, 1))
+    judged_counts = np.where(judged, counts, 0)
+    groups, agreeing = _groups(margins, labels, judged_counts, max(inputs.min_release, 1))
+    along = _along(rows, labels, known_by)
     return Agreement(
-        rows=np.where(judged, counts, 0),
+        rows=judged_counts,
         groups=groups,
         agreeing=agreeing,
         scores=weights * ((own_means - shift - others_means) * known_by).sum(axis=1),
         information=float(weights @ (known_by**2).sum(axis=1)),
-        spread=_spread(rows, labels, known_by, np.where(judged, counts, 0)),
+        spread=_spread(along, labels, known_by, judged_counts),
         uncertainty=float((weights[judged] / others[judged]).sum()),
+        together=None if inputs.groups is None else _together(along, labels, inputs.groups, judged_counts, weights),
     ).answer()
 
 
@@ -130,14 +137,29 @@ def _groups(margins: Values, labels: IntArray, counts: IntArray, size: int) -> t
     return groups, agreeing
 
 
-def _spread(rows: Values, labels: IntArray, known_by: Values, counts: IntArray) -> float:
+def _along(rows: Values, labels: IntArray, known_by: Values) -> Values:
+    """Return (z − m_c) · g_c of each row, shape `(rows,)`."""
+    along = (rows * known_by[labels]).sum(axis=1)
+    num_classes = len(known_by)
+    means = np.bincount(labels, along, num_classes) / np.maximum(np.bincount(labels, minlength=num_classes), 1)
+    return np.asarray(along - means[labels])
+
+
+def _spread(along: Values, labels: IntArray, known_by: Values, counts: IntArray) -> float:
     """Return φ: the variance of z · g_c within classes in units of |g_c|²."""
     scale = float(np.maximum(counts - 1, 0) @ (known_by**2).sum(axis=1))
-    if scale == 0:
-        return 0.0
-    along = (rows * known_by[labels]).sum(axis=1)
-    means = np.bincount(labels, along, minlength=len(counts)) / np.maximum(counts, 1)
-    return float(((along - means[labels]) ** 2)[counts[labels] > 0].sum()) / scale
+    return float((along**2)[counts[labels] > 0].sum()) / scale if scale > 0 else 0.0
+
+
+def _together(along: Values, labels: IntArray, groups: IntArray, counts: IntArray, weights: Values) -> Values:
+    """Return Σ u_g² / Σ u_i², Σ n_g² and the number of groups, of the judged rows; 1, n and n where nothing varies."""
+    judged = counts[labels] > 0
+    parts = (along * (weights / np.maximum(counts, 1))[labels])[judged]
+    _, members = np.unique(groups[judged], return_inverse=True)
+    sizes = np.bincount(members).astype(np.float64)
+    own = float((parts**2).sum())
+    ratio = float((np.bincount(members, parts) ** 2).sum()) / own if own > 0 else 1.0
+    return np.array([ratio, (sizes**2).sum(), len(sizes)])
 
 
 def _common_shift(adjusted: Values, moved: Values) -> Values:
@@ -158,6 +180,7 @@ class Agreement:
         information: I.
         spread: φ.
         uncertainty: Σ w_c / N_c.
+        together: Σ u_g² / Σ u_i², Σ n_g² and the number of groups, shape `(3,)`; None where rows are independent.
     """
 
     rows: IntArray
@@ -167,6 +190,7 @@ class Agreement:
     information: float
     spread: float
     uncertainty: float
+    together: Values | None = None
 
     @classmethod
     def nothing(cls, num_classes: int) -> Agreement:
@@ -179,19 +203,21 @@ class Agreement:
         by_class = {"rows": self.rows, "groups": self.groups, "agreeing": self.agreeing, "scores": self.scores}
         numbers = np.array([self.information, self.spread, self.uncertainty])
         answer = {name: Over(values, self.rows) for name, values in by_class.items()}
-        return {**answer, "numbers": Over(numbers, int(self.rows.sum()))}
+        together = {} if self.together is None else {"together": Over(self.together, int(self.rows.sum()))}
+        return {**answer, "numbers": Over(numbers, int(self.rows.sum())), **together}
 
     @classmethod
     def read(cls, answer: Arrays) -> Agreement:
         """Read the arrays of a reply."""
         rows, groups, agreeing = (answer[name].astype(np.int64) for name in ("rows", "groups", "agreeing"))
         information, spread, uncertainty = (float(number) for number in answer["numbers"])
-        return cls(rows, groups, agreeing, answer["scores"].astype(np.float64), information, spread, uncertainty)
+        scores = answer["scores"].astype(np.float64)
+        together = answer["together"].astype(np.float64) if "together" in answer else None
+        return cls(rows, groups, agreeing, scores, information, spread, uncertainty, together)
 
-    @property
-    def freedom(self) -> int:
-        """Judged rows less their classes: the degrees of freedom of φ."""
-        return int(self.rows.sum() - (self.rows > 0).sum())
+    def freedom_of(self, design_effect: float) -> float:
+        """Return the degrees of freedom of φ: judged rows, of which so many count for one, less their classes."""
+        return float(self.rows.sum() / design_effect - (self.rows > 0).sum())
 
 
 @dataclass(frozen=True)

@@ -30,7 +30,7 @@ import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from functools import partial
+from itertools import repeat
 from typing import Final
 
 import numpy as np
@@ -58,6 +58,9 @@ TIE = 1e-9
 
 InitialVectors = Callable[[Sequence[int]], Sequence[FloatArray]]
 """From seeds to their random initial models, each of shape `(params,)`."""
+
+Compare = Callable[[TrainAnswers, np.random.Generator, DetectionConfig], "Comparison | None"]
+"""Compares the models of one repetition, as `compare_models` does; called from several threads at once."""
 
 
 @dataclass(frozen=True)
@@ -218,6 +221,7 @@ def train_and_compare(
     settings: DetectionConfig,
     seed: int,
     parts: Sequence[RowPart] = (),
+    compare: Compare = compare_models,
 ) -> Conversation[list[Comparison | None]]:
     """Train and compare, all repetitions in lockstep; those on parts of the clients' rows come after the others.
 
@@ -231,6 +235,7 @@ def train_and_compare(
         settings: Repetitions and rounds.
         seed: Each repetition derives its own from it.
         parts: Rows on which further repetitions train, one a repetition.
+        compare: What is made of the models of a repetition.
     """
     seeds = [integer(seed, "outlier-repetition", repetition) for repetition in range(settings.outlier_repetitions)]
     seeds += [integer(seed, "outlier-part", part.index) for part in parts]
@@ -254,7 +259,7 @@ def train_and_compare(
         _, answers = yield [], trainings
         generators = [stream(seed, "outlier-projection", repetition) for repetition in group]
         with ThreadPoolExecutor(max_workers=os.cpu_count()) as pool:  # the matrix products run beside each other
-            compared = list(pool.map(partial(compare_models, settings=settings), answers, generators))
+            compared = list(pool.map(compare, answers, generators, repeat(settings)))
         comparisons.update(zip(group, compared, strict=True))
     return list(comparisons.values())
 

@@ -193,7 +193,7 @@ def label_adjusted_shifts(classes: ClassMoments, within: Values, groups: Feature
         offsets=np.stack(offsets),
         features=features,
         by_chance=design.mean(axis=1) / rows,
-        units=np.array(rows if groups is None else [groups.num_groups[client] for client in clients], np.float64),
+        units=np.array(rows, np.float64) if groups is None else groups.groups_of(clients),
     )
 
 

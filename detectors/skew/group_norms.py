@@ -57,7 +57,7 @@ def group_norms(inputs: QueryInputs) -> Answer:
 
 @dataclass(frozen=True)
 class FeatureGroups:
-    """What is known of groups.
+    """What is known of groups; of a client that told nothing, the largest effects and the fewest groups of the others.
 
     Attributes:
         effects: δ of each client, shape `(d,)`.
@@ -88,4 +88,10 @@ class FeatureGroups:
 
     def of(self, clients: Sequence[int], features: Sequence[int] | np.ndarray) -> Values:
         """Return δ of some clients and features, shape `(clients, features)`."""
-        return np.stack([self.effects[client][features] for client in clients])
+        largest = np.max(list(self.effects.values()), axis=0)
+        return np.stack([self.effects.get(client, largest)[features] for client in clients])
+
+    def groups_of(self, clients: Sequence[int]) -> Values:
+        """Return how many groups some clients have, shape `(clients,)`."""
+        fewest = min(self.num_groups.values())
+        return np.array([self.num_groups.get(client, fewest) for client in clients])

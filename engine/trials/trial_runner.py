@@ -33,7 +33,15 @@ class TrialSource(Protocol):
         ...
 
 
-class TrialRunner(TrialSource, Protocol):
+class OpensGrids(Protocol):
+    """Whoever is asked for messages outside of trials."""
+
+    def grid(self, session: Session) -> HostGrid[Any]:
+        """Return a grid for messages outside a trial, such as a detector's."""
+        ...
+
+
+class TrialRunner(TrialSource, OpensGrids, Protocol):
     """Runs trials of one federation."""
 
     @property
@@ -44,10 +52,6 @@ class TrialRunner(TrialSource, Protocol):
     @property
     def num_hosts(self) -> int:
         """Over how many hosts the clients are spread."""
-        ...
-
-    def grid(self, session: Session) -> HostGrid[Any]:
-        """Return a grid for messages outside a trial, such as a detector's."""
         ...
 
     def close(self) -> None:

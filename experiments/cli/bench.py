@@ -103,6 +103,12 @@ def detection(
     scenario: Annotated[list[str] | None, typer.Option(help="Case, such as iid; may be repeated.")] = None,
     seeds: Annotated[int | None, typer.Option(min=1, help="Federations of each kind.")] = None,
     held_out: Annotated[bool, typer.Option("--held-out", help="Data sets on which no rule was set.")] = False,
+    absent: Annotated[
+        float, typer.Option(min=0.0, max=0.99, help="Probability that a client misses an exchange.")
+    ] = 0.0,
+    shared_set: Annotated[
+        bool, typer.Option("--shared-set", help="Score models on 200 labelled rows of the server, too.")
+    ] = False,
     settings: Settings = None,
     as_json: AsJson = False,
 ) -> None:
@@ -113,7 +119,8 @@ def detection(
     from fedscout.experiments.benchmarks.detection.detection_battery import battery_plan, run_battery
     from fedscout.experiments.benchmarks.detection.detection_battery_table import battery_document, table_lines
 
-    plan = battery_plan(quick, dataset or (), clients or (), scenario or (), seeds, settings or (), held_out)
+    asked = (dataset or (), clients or (), scenario or (), seeds, settings or ())
+    plan = battery_plan(quick, *asked, held_out, absent, shared_set)
     battery = run_battery(plan, note=tell)
     _show(as_json, battery_document(battery), table_lines(battery))
 

@@ -33,7 +33,7 @@ from fedscout.engine.data.federation import Federation
 from fedscout.engine.messages.session import Session
 from fedscout.engine.trials.trial_log import TrialLog
 from fedscout.engine.trials.trial_record import Trial
-from fedscout.engine.trials.trial_runner import TrialRunner
+from fedscout.engine.trials.trial_runner import OpensGrids
 from fedscout.experiments.config.study_config import StudyConfig, check_searchable
 from fedscout.experiments.federations.assembly.build_federation import build_federation, data_digest
 from fedscout.experiments.federations.description.dependent_rows import dependence_notes
@@ -362,7 +362,7 @@ def study_facts(config: StudyConfig, federation: Federation) -> StudyFacts:
     )
 
 
-def measure(runner: TrialRunner, config: StudyConfig) -> HeterogeneityReport:
+def measure(runner: OpensGrids, config: StudyConfig) -> HeterogeneityReport:
     """Ask the detectors."""
     training = config.training.local()
     grid = runner.grid(

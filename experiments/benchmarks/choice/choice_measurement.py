@@ -39,6 +39,7 @@ from fedscout.experiments.benchmarks.choice.choice_laboratory import (
 )
 from fedscout.experiments.benchmarks.choice.choice_oracle import DENSE, QUICK, Density, Oracle, find_oracle
 from fedscout.experiments.benchmarks.choice.choice_regret import Choice, Level, Summary, summarise
+from fedscout.search.confirmation.intervals import tested_to_trained
 from fedscout.search.language_model.record import NAME as LLM_RECORD
 from fedscout.search.study.earlier_studies import EarlierStudy
 from fedscout.search.study_trials import BASELINE
@@ -243,11 +244,13 @@ def _measured(laboratory: Laboratory, found: _Picks, plan: Plan) -> tuple[Measur
     oracle = found.oracle
     fresh = other_seeds("fresh", plan.num_fresh_seeds)
     references = laboratory.scores([Pick(spec) for spec in (oracle.best, oracle.worst, BASELINE)], fresh)
+    training, search = laboratory.config.training, laboratory.config.search
     level = Level(
         oracle=float(references[0].mean()),
         worst=float(references[1].mean()),
         fedavg=tuple(references[2].tolist()),
         resolution=laboratory.resolution(fresh),
+        test_to_train=tested_to_trained(training.test_fraction, search.validation_fraction),
     )
     scores = laboratory.scores(list(found.picks.values()), fresh)
     choices = []

@@ -34,12 +34,14 @@ class Level(BaseModel, frozen=True):
         worst: Of the worst.
         fedavg: Of FedAvg, by seed.
         resolution: Step of the scores' scale.
+        test_to_train: n_test / n_train of a split, as the fresh seeds split the same rows.
     """
 
     oracle: float
     worst: float
     fedavg: tuple[float, ...]
     resolution: float
+    test_to_train: float = 0.0
 
     @property
     def gain(self) -> float:
@@ -56,8 +58,8 @@ class Level(BaseModel, frozen=True):
         return (self.oracle - accuracy) / self.gain if self.gain >= SMALLEST_GAIN else None
 
     def versus_fedavg(self, accuracies: Sequence[float]) -> PairedDifference:
-        """Compare a pick with FedAvg, seed by seed."""
-        return paired_difference(accuracies, self.fedavg, resolution=self.resolution)
+        """Compare a pick with FedAvg, seed by seed; the interval is that for new data."""
+        return paired_difference(accuracies, self.fedavg, resolution=self.resolution, test_to_train=self.test_to_train)
 
 
 class Choice(BaseModel, frozen=True):

@@ -34,10 +34,25 @@ Half = Literal["development", "held out", "other"]
 
 
 class DataSource(NamedTuple):
-    """A data set of a battery, by its name in `federation.dataset`; a random sample of so many rows, None for all."""
+    """A data set of a battery.
+
+    Attributes:
+        name: In `federation.dataset`.
+        max_rows: Of a random sample; None for all.
+        client_rows: The sample is larger where that would be fewer rows a client.
+    """
 
     name: str
     max_rows: int | None = None
+    client_rows: int = 0
+
+    def sampled(self, num_clients: int) -> int | None:
+        """Return the rows of the sample that so many clients share; None for all."""
+        return None if self.max_rows is None else max(self.max_rows, self.client_rows * num_clients)
+
+
+MANY_CLIENTS_ROWS: Final = 100
+"""Rows a client of the data sets that are large enough for 100 clients."""
 
 
 DEVELOPMENT: Final = (
@@ -45,14 +60,14 @@ DEVELOPMENT: Final = (
     DataSource("digits"),
     DataSource("bearing"),
     DataSource("wine_quality", 3000),
-    DataSource("fashion_mnist", 2000),
-    DataSource("sentiment140", 2000),
+    DataSource("fashion_mnist", 2000, MANY_CLIENTS_ROWS),
+    DataSource("sentiment140", 2000, MANY_CLIENTS_ROWS),
 )
 HELD_OUT: Final = (
     DataSource("wine"),
     DataSource("heart"),
-    DataSource("unsw_nb15", 2000),
-    DataSource("cifar10", 2000),
+    DataSource("unsw_nb15", 2000, MANY_CLIENTS_ROWS),
+    DataSource("cifar10", 2000, MANY_CLIENTS_ROWS),
 )
 BUNDLED: Final = (*DEVELOPMENT[:2], *HELD_OUT[:1])
 """Come with the program; the others are read from FEDSCOUT_DATA."""

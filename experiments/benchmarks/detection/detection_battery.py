@@ -6,6 +6,9 @@ in which it has a meaning:
 - **Recall**, where there is something to find: the rule finds it; of outliers, it flags every affected client.
 - **False alarms**, where there is nothing of the kind: the rule finds it nevertheless.
 - **Blamed**, where some clients are affected: the rule flags one that is not.
+
+Clients may miss exchanges (`absent_clients`): an affected client that never told of its labels is none of those to be
+found. Beside the detectors a rival may be asked that the program does not have (`shared_set`).
 """
 
 from __future__ import annotations
@@ -19,6 +22,8 @@ from pydantic import BaseModel
 from fedscout.detectors import CalibratedFinding, Finding
 from fedscout.detectors.report import DetectorName
 from fedscout.engine.errors import ConfigurationError, UserError
+from fedscout.engine.trials.trial_runner import OpensGrids
+from fedscout.experiments.benchmarks.detection.absent_clients import AbsentClients
 from fedscout.experiments.benchmarks.detection.battery_federations import (
     BUNDLED,
     CASES,
@@ -28,6 +33,7 @@ from fedscout.experiments.benchmarks.detection.battery_federations import (
     Truth,
     case_arguments,
 )
+from fedscout.experiments.benchmarks.detection.shared_set import SETTINGS, shared_set_findings
 from fedscout.experiments.config.config_file import load_config
 
 DETECTORS: Final[tuple[DetectorName, ...]] = ("label_skew", "feature_skew", "outliers")
@@ -39,6 +45,15 @@ class BatteryPlan:
     """What is run: so many federations of each cell of data sets, scenarios and numbers of clients.
 
     No two scenarios have the same seed, so that no deal of the rows counts twice.
+
+    Attributes:
+        sources: Data sets.
+        num_clients: Numbers of clients.
+        seeds: Federations of each cell.
+        scenarios: Cases.
+        settings: `key=value`, of all federations.
+        absent: Probability that a client misses an exchange, in `[0, 1)`.
+        shared_set: Whether the rival is asked, too; the server then holds rows.
     """
 
     sources: tuple[DataSource, ...]
@@ -46,6 +61,8 @@ class BatteryPlan:
     seeds: int
     scenarios: tuple[str, ...] = tuple(CASES)
     settings: tuple[str, ...] = ()
+    absent: float = 0.0
+    shared_set: bool = False
 
 
 QUICK = BatteryPlan(BUNDLED, (4, 10), seeds=3)
@@ -60,6 +77,8 @@ def battery_plan(
     seeds: int | None,
     settings: Sequence[str] = (),
     held_out: bool = False,
+    absent: float = 0.0,
+    shared_set: bool = False,
 ) -> BatteryPlan:
     """Return the quick or the full plan, with whatever is given in the place of its own; data sets as `NAME[:ROWS]`.
 
@@ -77,7 +96,9 @@ def battery_plan(
         tuple(num_clients) or plan.num_clients,
         plan.seeds if seeds is None else seeds,
         tuple(scenarios) or plan.scenarios,
-        tuple(settings),
+        (*(SETTINGS if shared_set else ()), *settings),
+        absent,
+        shared_set,
     )
 
 
@@ -107,7 +128,7 @@ class Verdict(BaseModel, frozen=True):
 
 
 class BatteryRun(BaseModel, frozen=True):
-    """What the two rules made of one federation, by detector."""
+    """What the two rules made of one federation, by detector; of outliers, also the rival's two rules, if asked."""
 
     dataset: str
     scenario: str
@@ -115,6 +136,8 @@ class BatteryRun(BaseModel, frozen=True):
     seed: int
     published: Mapping[DetectorName, Verdict]
     calibrated: Mapping[DetectorName, Verdict]
+    shared_votes: Verdict | None = None
+    shared_exchanged: Verdict | None = None
 
 
 class Battery(BaseModel, frozen=True):
@@ -151,17 +174,24 @@ def run_battery(plan: BatteryPlan, note: Callable[[str], None] = lambda _: None)
 
 def _cell(plan: BatteryPlan, source: DataSource, scenario: str, clients: int) -> Iterator[BatteryRun]:
     """Run detection on the federations of one data set, scenario and number of clients."""
-    from fedscout.experiments.studies.workflow import Display, run_detection
+    from fedscout.experiments.studies.workflow import Display, Road, measure
 
     first = SEEDS_APART * list(CASES).index(scenario)
     seeds = range(first, first + plan.seeds)
+    truth = CASES[scenario].truth
     for config in [load_config([*_arguments(source, scenario, clients, seed), *plan.settings]) for seed in seeds]:
-        federation, report = run_detection(config, Display())
-        rules = (report.findings, report.calibrated)
+        road = Road(config, Display())
+        with road.place() as runner:
+            asked: OpensGrids = AbsentClients(runner, plan.absent, config.seed) if plan.absent else runner
+            report = measure(asked, config)
+            rival = shared_set_findings(asked, config, report) if plan.shared_set else ()
+        answered = {facts.client for facts in report.clients}
+        affected = [client for client in road.federation.affected_clients if client in answered]
         published, calibrated = (
-            {finding.name: verdict(finding, CASES[scenario].truth, federation.affected_clients) for finding in findings}
-            for findings in rules
+            {finding.name: verdict(finding, truth, affected) for finding in findings}
+            for findings in (report.findings, report.calibrated)
         )
+        rivals = [verdict(finding, truth, affected) for finding in rival]
         yield BatteryRun(
             dataset=source.name,
             scenario=scenario,
@@ -169,18 +199,23 @@ def _cell(plan: BatteryPlan, source: DataSource, scenario: str, clients: int) ->
             seed=config.federation.seed,
             published=published,
             calibrated=calibrated,
+            shared_votes=rivals[0] if rivals else None,
+            shared_exchanged=rivals[1] if rivals else None,
         )
 
 
 def _arguments(source: DataSource, scenario: str, clients: int, seed: int) -> list[str]:
-    rows = [] if source.max_rows is None else [f"federation.max_rows={source.max_rows}"]
+    sample = source.sampled(clients)
+    rows = [] if sample is None else [f"federation.max_rows={sample}"]
     federation = [f"federation.dataset={source.name}", f"federation.num_clients={clients}", f"federation.seed={seed}"]
     return [*federation, f"seed={seed}", "engine.grid=local", *rows, *case_arguments(scenario, clients)]
 
 
 def verdict(finding: Finding | CalibratedFinding, truth: Truth, affected: Sequence[int]) -> Verdict:
-    """Compare one finding with the truth; see the module."""
+    """Compare one finding with the truth; see the module. `affected` are those that answered."""
     true, flagged, measured = truth[finding.name], set(finding.flagged_clients), finding.measured
+    if truth["outliers"] and not affected:
+        return Verdict(measured=measured)
     if true is False:
         return Verdict(measured=measured, false_alarm=finding.detected)
     attackers = set(affected) if truth["outliers"] else set()

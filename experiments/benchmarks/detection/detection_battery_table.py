@@ -113,7 +113,27 @@ def _half_lines(half: Half, all_runs: Sequence[BatteryRun]) -> list[str]:
         *_parts(runs, "scenario", "By case"),
         *_parts(runs, "dataset", "By data set"),
         *_parts(runs, "num_clients", "By number of clients"),
+        *_shared_set_lines(runs),
     ]
+
+
+def _shared_set_lines(runs: Sequence[BatteryRun]) -> list[str]:
+    """Return the rival's table, where it was asked, beside the calibrated rule on the same federations."""
+    asked = [run for run in runs if run.shared_votes is not None]
+    if not asked:
+        return []
+    rows = []
+    for case in ["all", *dict.fromkeys(run.scenario for run in asked)]:
+        part = [run for run in asked if case in ("all", run.scenario)]
+        rules = (
+            _verdicts(part, "calibrated", "outliers"),
+            [run.shared_votes for run in part if run.shared_votes is not None],
+            [run.shared_exchanged for run in part if run.shared_exchanged is not None],
+        )
+        rows.append([case, *(of(verdicts) for of in MEASURES.values() for verdicts in rules)])
+    headings = [f"{measure}, {rule}" for measure in MEASURES for rule in ("calibrated", "votes", "exchanged")]
+    title = "Outliers, beside models scored on rows of the server, by votes and by exchanged models:"
+    return [title, "", *markdown_table(["scenario", *headings], rows), ""]
 
 
 def _goal_lines(runs: Sequence[BatteryRun]) -> list[str]:

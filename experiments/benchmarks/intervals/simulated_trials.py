@@ -6,6 +6,9 @@ clients. So configurations with equal δ are equally good, and how good they are
 measured on as many as one likes. Rows are split as the engine splits them, by the trial's seed, so seeds of a study
 share their rows just as they do for real.
 
+Rows may belong together, as visits of a subject do: they then have the label of the subject, a part of the features'
+variance between them, and go to one side of a split together.
+
 A configuration may also fail, with a chance of its own, drawn from the trial's seed.
 """
 
@@ -37,15 +40,24 @@ class Population:
     Attributes:
         separations: δ_g of each configuration, FedAvg's first.
         failures: Chance of each to fail.
+        group_rows: Rows of a subject; divides `CLIENT_ROWS`.
+        alike: Share of a feature's variance within a class that rows of a subject have in common, in `[0, 1]`.
     """
 
     separations: tuple[float, ...]
     failures: tuple[float, ...]
+    group_rows: int = 1
+    alike: float = 0.0
 
     def draw(self, num_rows: int, generator: np.random.Generator) -> tuple[npt.NDArray[np.int64], Array]:
-        """Return labels, shape `(num_rows,)`, and features, shape `(groups, num_rows, features)`."""
-        labels = generator.integers(2, size=num_rows)
+        """Return labels, shape `(num_rows,)`, and features, shape `(groups, num_rows, features)`; subjects in turn."""
+        num_subjects = num_rows // self.group_rows
+        labels = np.repeat(generator.integers(2, size=num_subjects), self.group_rows)
         features = generator.standard_normal((len(self.separations), num_rows, GROUP_FEATURES))
+        if self.alike:
+            common = generator.standard_normal((len(self.separations), num_subjects, GROUP_FEATURES))
+            features *= np.sqrt(1 - self.alike)
+            features += np.sqrt(self.alike) * np.repeat(common, self.group_rows, axis=1)
         features += (np.array(self.separations) / 2)[:, None, None] * (2 * labels - 1)[None, :, None]
         return labels, features
 
@@ -79,9 +91,11 @@ class Sample:
         if self._split is not None and self._split[0] == seed:
             return ~self._split[1], self._split[1]
         test = np.zeros(len(self._labels), np.bool_)
+        subject_rows = self._population.group_rows
+        subjects = None if subject_rows == 1 else np.arange(CLIENT_ROWS) // subject_rows
         for client, first in enumerate(range(0, len(test), CLIENT_ROWS)):
             own = self._labels[first : first + CLIENT_ROWS]
-            test[first + split_client(own, seed, client, test_fraction).test] = True
+            test[first + split_client(own, seed, client, test_fraction, groups=subjects).test] = True
         self._split = seed, test
         return ~test, test
 

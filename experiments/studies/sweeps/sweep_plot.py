@@ -1,8 +1,10 @@
 """The picture of a sweep: accuracy against one axis, by a second (colour) and by chooser (line style).
 
-A point is a mean over seeds, the band its 95 % interval, as far as it lies in [0, 1]. The axis along x is
-`federation.partition.alpha` if it is one, else the first with numbers, else the first of all; colour is the next one.
-Every combination of any further axes gets a panel of its own, as a mean over different federations would mean nothing.
+A point is a mean over seeds, the bar its 95 % interval for new data, as far as it lies in [0, 1]; a single study has
+its own. A hollow point of what the search chose is not shown to differ from FedAvg; whether bars overlap does not tell,
+as scores are paired. The axis along x is `federation.partition.alpha` if it is one, else the first with numbers, else
+the first of all; colour is the next one. Every combination of any further axes gets a panel of its own, as a mean over
+different federations would mean nothing.
 """
 
 from __future__ import annotations
@@ -27,7 +29,7 @@ from fedscout.experiments.studies.sweeps.sweep_summary import (
     groups_of,
     measure_of,
 )
-from fedscout.experiments.studies.sweeps.sweep_table import Row
+from fedscout.experiments.studies.sweeps.sweep_table import FEDAVG, Row
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -124,10 +126,17 @@ def _panel(
     for number, colour_value in enumerate(values[layout.colour] if layout.colour else [None]):
         own = [group for group in groups if layout.colour is None or group.values[layout.colour] == colour_value]
         by_value = {group.values[layout.x] if layout.x else None: group.accuracy for group in own}
+        equal = [group.values[layout.x] if layout.x else None for group in own if not group.told_apart]
         for chooser in choosers:
             means = {value: by_value[value][chooser] for value in along if chooser in by_value.get(value, {})}
             xs = [value if numeric else along.index(value) for value in means]
             _line(place, xs, list(means.values()), COLOURS[number % len(COLOURS)], chooser)
+        undecided = [
+            (value if numeric else along.index(value), by_value[value][choosers[-1]].mean)
+            for value in along
+            if value in equal and choosers[-1] != FEDAVG and choosers[-1] in by_value[value]
+        ]
+        _hollow(place, undecided, COLOURS[number % len(COLOURS)], choosers[-1])
     if numeric and min(along) > 0 and max(along) >= 10 * min(along):
         place.set_xscale("log")
     labels = ["" if layout.x is None else value_text(value) for value in along]
@@ -138,17 +147,21 @@ def _panel(
 
 
 def _line(place: Axes, xs: Sequence[Any], means: Sequence[Mean], colour: str, chooser: str) -> None:
-    """Draw one chooser's means and their band; of a single mean a bar in its place, of none nothing."""
+    """Draw one chooser's means and their bars; of none nothing."""
     if not means:
         return
     line, marker = STYLES[chooser]
     place.plot(xs, [mean.mean for mean in means], color=colour, linestyle=line, marker=marker, markersize=4)
     lows = [mean.mean if mean.low is None else max(0.0, mean.low) for mean in means]
     highs = [mean.mean if mean.high is None else min(1.0, mean.high) for mean in means]
-    if len(xs) > 1:
-        place.fill_between(xs, lows, highs, color=colour, alpha=0.12, linewidth=0)
-    else:
-        place.vlines(xs, lows, highs, color=colour, alpha=0.5)
+    place.vlines(xs, lows, highs, color=colour, linestyle=line, alpha=0.5)
+
+
+def _hollow(place: Axes, points: Sequence[tuple[Any, float]], colour: str, chooser: str) -> None:
+    """Draw over the points that are not shown to differ from FedAvg."""
+    if points:
+        xs, ys = zip(*points, strict=True)
+        place.scatter(xs, ys, s=16, marker=STYLES[chooser][1], facecolors="white", edgecolors=colour, zorder=3)
 
 
 def _legends(figure: Figure, layout: PlotLayout, values: Mapping[str, Sequence[Any]], choosers: Sequence[str]) -> None:
@@ -159,6 +172,9 @@ def _legends(figure: Figure, layout: PlotLayout, values: Mapping[str, Sequence[A
         for chooser in choosers
         for line, marker in (STYLES[chooser],)
     ]
+    if choosers[-1] != FEDAVG:
+        hollow = {"color": "#444444", "linestyle": "", "marker": STYLES[choosers[-1]][1], "markerfacecolor": "white"}
+        handles.append(Line2D([], [], markersize=4, label="no difference shown", **hollow))  # type: ignore[arg-type]
     if layout.colour:
         name = layout.colour.rpartition(".")[2]
         for number, value in enumerate(values[layout.colour]):

@@ -1,7 +1,9 @@
 """What a sweep found, averaged over seeds.
 
-Studies that differ in nothing but a seed make a group. A group's mean and its 95 % interval (Student's t over the
-studies of the group) tell how much the answer depends on the seed, not how sure a single study is.
+Studies that differ in nothing but a seed make a group. They deal, split and train on rows of one data set, so their
+interval is that for new data (`fedscout.search.confirmation.intervals`): with S the standard deviation of s studies'
+values, each a mean over c seeds of its own, S² is a c-th of one seed's variance: (1/s + c n_test/n_train) S².
+A group of a single study has the study's own interval. Neither knows of other data sets of the kind.
 """
 
 from __future__ import annotations
@@ -18,7 +20,7 @@ SEEDS = ("seed", "federation.seed")
 
 @dataclass(frozen=True)
 class Mean:
-    """A mean over so many studies with its 95 % interval, which a single study has not."""
+    """A mean over so many studies with its 95 % interval; None where a single study has none of its own."""
 
     mean: float
     low: float | None
@@ -36,8 +38,9 @@ class Group:
         num_completed: Of these.
         accuracy: Of each chooser that is compared, in the order of `compared_choosers`.
         difference: Of the search's choice to FedAvg; None where the search found nothing but FedAvg.
-        num_better: Studies whose choice beats FedAvg beyond noise.
-        detected: Studies in which each detector found something.
+        num_better: Studies whose choice beats the reference beyond noise.
+        told_apart: Whether the choice is shown to differ: by the verdict of a single study, else by the difference.
+        detected: Studies in which each property was found, by the verdict.
     """
 
     values: Mapping[str, Any]
@@ -46,6 +49,7 @@ class Group:
     accuracy: Mapping[str, Mean]
     difference: Mean | None
     num_better: int
+    told_apart: bool
     detected: Mapping[str, int]
 
 
@@ -65,9 +69,9 @@ def compared_choosers(rows: Sequence[Row]) -> tuple[str, ...]:
     return tuple(chooser for chooser in (FEDAVG, TUNED, choice) if chooser in present)
 
 
-def mean_of(values: Sequence[float]) -> Mean:
-    """Return the mean with its interval, of at least one value."""
-    against_nothing = paired_difference(values, [0.0] * len(values))
+def mean_of(values: Sequence[float], test_to_train: float = 0.0) -> Mean:
+    """Return the mean of at least one value with its interval; see `paired_difference`."""
+    against_nothing = paired_difference(values, [0.0] * len(values), test_to_train=test_to_train)
     return Mean(against_nothing.mean, against_nothing.low, against_nothing.high, len(values))
 
 
@@ -82,20 +86,46 @@ def groups_of(rows: Sequence[Row], axes: Sequence[str]) -> list[Group]:
 
 
 def _group(values: Mapping[str, Any], rows: Sequence[Row], measure: str, choosers: Sequence[str]) -> Group:
-    scores = {
-        chooser: {row["study"]: row[measure] for row in rows if row["chooser"] == chooser and row[measure] is not None}
+    found = {
+        chooser: {row["study"]: row for row in rows if row["chooser"] == chooser and row[measure] is not None}
         for chooser in choosers
     }
-    fedavg, choice = scores.get(FEDAVG, {}), scores.get(choosers[-1], {}) if choosers else {}
-    paired = [(choice[study], fedavg[study]) for study in choice if study in fedavg]
+    fedavg, choice = found.get(FEDAVG, {}), found.get(choosers[-1], {}) if choosers else {}
     per_study = {row["study"]: row for row in rows}
+    difference = _difference([(choice[study], fedavg[study]) for study in choice if study in fedavg], measure)
+    (verdict, *more) = [row["verdict"] for row in rows if row["chooser"] == CHALLENGER] or [None]
+    beyond_zero = difference is not None and difference.low is not None and difference.high is not None
+    apart = beyond_zero and not difference.low <= 0 <= difference.high  # type: ignore[union-attr, operator]
     detectors = ("label_skew", "feature_skew", "outliers")
     return Group(
         values=values,
         num_studies=len(per_study),
         num_completed=sum(row["status"] == "completed" for row in per_study.values()),
-        accuracy={chooser: mean_of(list(found.values())) for chooser, found in scores.items() if found},
-        difference=mean_of([ours - theirs for ours, theirs in paired]) if paired else None,
+        accuracy={chooser: _accuracy(list(own.values()), measure) for chooser, own in found.items() if own},
+        difference=difference,
         num_better=sum(row["verdict"] == "better" for row in rows if row["chooser"] == CHALLENGER),
+        told_apart=apart if more or verdict is None else verdict in ("better", "worse"),
         detected={name: sum(bool(row[f"{name}_detected"]) for row in per_study.values()) for name in detectors},
     )
+
+
+def _accuracy(rows: Sequence[Row], measure: str) -> Mean:
+    if len(rows) == 1 and measure == "accuracy":
+        return Mean(rows[0]["accuracy"], rows[0]["accuracy_low"], rows[0]["accuracy_high"], 1)
+    return mean_of([row[measure] for row in rows], _shared(rows))
+
+
+def _difference(pairs: Sequence[tuple[Row, Row]], measure: str) -> Mean | None:
+    """Return what the choice gains on FedAvg, over studies that have both."""
+    if not pairs:
+        return None
+    own = pairs[0][0]
+    if len(pairs) == 1 and own["difference"] is not None:
+        return Mean(own["difference"], own["difference_low"], own["difference_high"], 1)
+    return mean_of([ours[measure] - theirs[measure] for ours, theirs in pairs], _shared([ours for ours, _ in pairs]))
+
+
+def _shared(rows: Sequence[Row]) -> float:
+    """Return n_test / n_train in units of a study's variance, as the module says."""
+    terms = [(row["test_to_train"] or 0.0) * (row["num_confirmation_seeds"] or 1) for row in rows]
+    return sum(terms) / len(terms)

@@ -14,10 +14,13 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from fedscout.detectors import HeterogeneityReport
+from fedscout.detectors.verdict import verdicts
 from fedscout.experiments.studies.sweeps.grid_configurations import Sweep, value_text
 from fedscout.experiments.studies.sweeps.study_run import SweepStudy
 from fedscout.experiments.studies.sweeps.sweep_folder import SweepFolder
-from fedscout.search.confirmation.intervals import PairedDifference, paired_difference
+from fedscout.search.confirmation.intervals import PairedDifference, paired_difference, tested_to_trained
+from fedscout.search.confirmation.sequential_design import SequentialDesign
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -40,17 +43,23 @@ COLUMNS: Mapping[str, str] = {
     "accuracy": "float64",
     "accuracy_own": "float64",
     "accuracy_clean": "float64",
+    "accuracy_low": "float64",
+    "accuracy_high": "float64",
     "num_confirmation_seeds": "int64",
+    "test_to_train": "float64",
     "difference": "float64",
     "difference_low": "float64",
     "difference_high": "float64",
     "verdict": "string",
     "label_skew": "float64",
     "label_skew_detected": "bool",
+    "label_skew_published": "bool",
     "feature_skew": "float64",
     "feature_skew_detected": "bool",
+    "feature_skew_published": "bool",
     "outliers": "float64",
     "outliers_detected": "bool",
+    "outliers_published": "bool",
     "outlier_clients": "string",
     "num_clients": "int64",
     "num_trials": "int64",
@@ -78,17 +87,20 @@ def rows_of(study: SweepStudy, root: Path) -> list[Row]:
 
 
 def _findings(result: Mapping[str, Any]) -> Row:
-    report = result["report"]
-    if report is None:
+    """Return the published figures, and both rules' decisions; the verdict's is the calibrated one's where it could."""
+    if result["report"] is None:
         return {}
+    report = HeterogeneityReport.model_validate(result["report"])
     row: Row = {}
-    for name in ("label_skew", "feature_skew", "outliers"):
-        finding = report[name]
+    for published, verdict in zip(report.findings, verdicts(report), strict=True):
         row |= {
-            name: finding["value"],
-            f"{name}_detected": finding["detected"] if finding["value"] is not None else None,
+            published.name: published.value,
+            f"{published.name}_detected": verdict.detected if verdict.measured else None,
+            f"{published.name}_published": published.detected if published.measured else None,
         }
-    return {**row, "outlier_clients": json.dumps(report["outliers"]["flagged_clients"])}
+        if published.name == "outliers":
+            row["outlier_clients"] = json.dumps(list(verdict.decided_by.flagged_clients))
+    return row
 
 
 def _effort(result: Mapping[str, Any], folder: Path) -> Row:
@@ -107,6 +119,8 @@ def _effort(result: Mapping[str, Any], folder: Path) -> Row:
 def _choices(result: Mapping[str, Any]) -> list[Row]:
     """Return one row a chooser: what it picked, and how that fares."""
     confirmation = result["confirmation"] or {"contestants": []}
+    config = result["config"]
+    shared = tested_to_trained(config["training"]["test_fraction"], config["search"]["validation_fraction"])
     contestants = {one["role"]: one for one in confirmation["contestants"]}
     baseline, best, tuned = result["baseline"], result["best"], result["tuned_baseline"]
     others = [trial for trial in result["trials"] if trial["phase"] == "search" and trial["status"] == "completed"]
@@ -119,7 +133,7 @@ def _choices(result: Mapping[str, Any]) -> list[Row]:
         if trial is None:
             continue
         row: Row = {"chooser": chooser, **{key: trial[key] for key in ("strategy", "learning_rate", "fitness")}}
-        row["parameters"] = json.dumps(trial["parameters"], sort_keys=True)
+        row |= {"parameters": json.dumps(trial["parameters"], sort_keys=True), "test_to_train": shared}
         if role in contestants:
             row |= _confirmed(contestants[role], contestants["fedavg"], confirmation)
             row["verdict"] = confirmation["verdict"] if role == "challenger" else None
@@ -135,10 +149,13 @@ def _picked(searched: Sequence[Mapping[str, Any]], pick: Mapping[str, Any] | Non
 
 
 def _confirmed(contestant: Mapping[str, Any], fedavg: Mapping[str, Any], confirmation: Mapping[str, Any]) -> Row:
-    """Return the accuracy on the fresh seeds, and its difference to FedAvg's on the same seeds."""
-    view = confirmation["view"]
+    """Return the accuracy on the fresh seeds, and its difference to FedAvg's on the same seeds, for new data."""
+    view, design = confirmation["view"], SequentialDesign.model_validate(confirmation["design"])
+    alone = paired_difference(contestant[view], [0.0] * len(contestant[view]), test_to_train=design.test_to_train)
     row: Row = {
-        "accuracy": float(np.mean(contestant[view])),
+        "accuracy": alone.mean,
+        "accuracy_low": alone.low,
+        "accuracy_high": alone.high,
         "accuracy_own": float(np.mean(contestant["own"])),
         "accuracy_clean": float(np.mean(contestant["clean"])),
         "num_confirmation_seeds": len(contestant[view]),
@@ -148,7 +165,8 @@ def _confirmed(contestant: Mapping[str, Any], fedavg: Mapping[str, Any], confirm
     if contestant["role"] == "challenger":
         difference = PairedDifference.model_validate(confirmation["versus"]["fedavg"][view])
     else:
-        difference = paired_difference(contestant[view], fedavg[view])
+        scores = contestant[view], fedavg[view]
+        difference = paired_difference(*scores, resolution=design.resolution, test_to_train=design.test_to_train)
     return row | {
         "difference": difference.mean,
         "difference_low": difference.low,

@@ -100,7 +100,7 @@ def test_small_classes_are_not_told_of() -> None:
 
 def test_nothing_in_common_is_all_zero() -> None:
     own = answer([0.0] * 9, [0] * 9, of_one_axis([0.0, 400.0], [9, 100]), included=True)
-    assert (own.rows.sum(), own.information, own.spread, own.freedom) == (0, 0, 0, 0)
+    assert (own.rows.sum(), own.information, own.spread, own.freedom_of(1)) == (0, 0, 0, 0)
 
 
 def test_the_score_of_honest_and_of_swapped_labels() -> None:
@@ -116,7 +116,7 @@ def test_the_score_of_honest_and_of_swapped_labels() -> None:
         assert own.information == pytest.approx(information)
         assert own.spread == pytest.approx(20 * 4 / (18 * 4))
         assert own.uncertainty == pytest.approx(2 * (100 / 11) / 100)
-        assert own.freedom == 18
+        assert own.freedom_of(1) == 18
     assert honest.scores.sum() == pytest.approx(0, abs=1e-9)
     assert swapped.scores.sum() == pytest.approx(-2 * information)
 

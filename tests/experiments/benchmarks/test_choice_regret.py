@@ -35,6 +35,9 @@ def test_a_pick_is_paired_with_fedavg_by_seed() -> None:
     assert LEVEL.versus_fedavg([0.78, 0.82]).differences == pytest.approx((0.1, 0.1))
     # Equal differences of ten points, but only two: s = 0.01/√6, t(0.975; 1) = 12.7062, so ± 0.0367.
     assert LEVEL.versus_fedavg([0.78, 0.82]).low == pytest.approx(0.1 - 12.7062 * 0.01 / np.sqrt(12), abs=1e-6)
+    # With a fifth of the rows tested √(1/2 + 1/4) takes the place of √(1/2).
+    shared = LEVEL.model_copy(update={"test_to_train": 0.25}).versus_fedavg([0.78, 0.82])
+    assert shared.low == pytest.approx(0.1 - 12.7062 * 0.01 / np.sqrt(8), abs=1e-6)
 
 
 def test_the_mean_is_over_federations_however_many_seeds_each_has() -> None:

@@ -30,6 +30,18 @@ def test_a_split_deals_every_row_once_and_depends_on_the_seed() -> None:
     assert np.array_equal(sample.split(3, 0.2)[1], test)
 
 
+def test_subjects_have_one_label_lie_together_and_are_split_whole() -> None:
+    """Four rows with nine tenths of their variance in common: their mean has 0.9 + 0.1/4 of it."""
+    population = Population((0.0,), (0.0,), group_rows=4, alike=0.9)
+    labels, features = population.draw(40_000, np.random.default_rng(0))
+    assert (labels.reshape(-1, 4) == labels[::4, None]).all()
+    assert features.var() == pytest.approx(1, abs=0.03)
+    assert features[0].reshape(-1, 4, 4).mean(axis=1).var() == pytest.approx(0.925, abs=0.03)
+    _, test = Sample(population, 1).split(3, 0.2)
+    assert (test.reshape(-1, 4) == test[::4, None]).all()
+    assert 0 < test.sum() < len(test)
+
+
 def test_accuracy_is_that_of_the_nearest_mean() -> None:
     """Far apart every row is right; with no separation it is a coin."""
     far, near = Sample(Population((50.0,), (0.0,)), 1), Sample(Population((0.0,), (0.0,)), 1)

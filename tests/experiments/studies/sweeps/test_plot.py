@@ -58,6 +58,22 @@ def test_there_is_a_line_for_each_colour_and_chooser() -> None:
     assert panel.get_xscale() == "log"
 
 
+def test_points_have_bars_and_are_hollow_where_no_difference_is_shown() -> None:
+    """Of three values of alpha the challenger is better at one; a single study's own interval is its bar."""
+    rows, axes = rows_over(**{ALPHA: [0.05, 0.5, 5.0]})
+    for row in rows:
+        row |= {"accuracy_low": row["accuracy"] - 0.2, "accuracy_high": row["accuracy"] + 0.6}
+        if row["chooser"] == "challenger":
+            row["verdict"] = "better" if row[ALPHA] == 0.5 else "no difference"
+    (panel,) = draw(rows, axes).axes
+    *bars, hollow = sorted(panel.collections, key=lambda drawn: len(drawn.get_offsets()))
+    assert [[tuple(ends[:, 1]) for ends in bar.get_segments()] for bar in bars] == [  # type: ignore[attr-defined]
+        [(pytest.approx(0.3), 1.0)] * 3,
+        [(pytest.approx(0.4), 1.0)] * 3,
+    ]
+    assert [tuple(point) for point in hollow.get_offsets()] == [(0.05, 0.6), (5.0, 0.6)]
+
+
 def test_a_narrow_axis_is_linear() -> None:
     rows, axes = rows_over(**{CLIENTS: [4, 10]})
     (panel,) = draw(rows, axes).axes

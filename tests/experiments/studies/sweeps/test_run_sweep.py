@@ -25,6 +25,7 @@ from fedscout.experiments.studies.sweeps.run_sweep import SweepDisplay, SweepOut
 from fedscout.experiments.studies.sweeps.study_run import run_one
 from fedscout.experiments.studies.sweeps.sweep_table import COLUMNS, axis_type
 from fedscout.experiments.studies.workflow import Display, run_workflow
+from fedscout.search.confirmation.intervals import paired_difference
 from tests.experiments.studies.sweeps.sweeps import AXES, NUM_TRIALS, lasting, small, sweep_here, written
 
 IMPOSSIBLE = "federation.num_clients=4,500"
@@ -54,15 +55,23 @@ def test_the_table_is_that_of_the_single_studies(outcome: SweepOutcome, tmp_path
             assert (row["label_skew"], row["outliers"]) == tuple(
                 result["report"][name]["value"] for name in ("label_skew", "outliers")
             )
-            assert json.loads(row["outlier_clients"]) == list(result["report"]["outliers"]["flagged_clients"])
+            for tested in result["report"]["calibrated"]:
+                published = result["report"][tested["name"]]
+                decides = tested if tested["p_value"] is not None else published
+                assert row[f"{tested['name']}_detected"] == decides["detected"]
+                assert row[f"{tested['name']}_published"] == published["detected"]
+            assert json.loads(row["outlier_clients"]) == list(decides["flagged_clients"])
             assert (row["num_trials"], row["num_failed_trials"]) == (NUM_TRIALS, 0)
         challenger, fedavg = result["confirmation"]["contestants"]
         versus = result["confirmation"]["versus"]["fedavg"]["own"]
         assert rows["fedavg"]["accuracy"] == np.mean(fedavg["own"])
+        assert rows["fedavg"]["test_to_train"] == 0.25
         assert rows["challenger"]["accuracy"] == np.mean(challenger["own"])
         found = [rows["challenger"][f"difference{end}"] for end in ("", "_low", "_high")]
         assert found == [versus["mean"], versus["low"], versus["high"]]
         assert rows["challenger"]["verdict"] == result["confirmation"]["verdict"]
+        alone = paired_difference(fedavg["own"], [0.0] * len(fedavg["own"]), test_to_train=0.25)
+        assert [rows["fedavg"][f"accuracy{end}"] for end in ("_low", "_high")] == [alone.low, alone.high]
 
 
 def test_every_study_is_there_in_the_order_of_the_points(outcome: SweepOutcome) -> None:

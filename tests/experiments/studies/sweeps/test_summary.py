@@ -30,6 +30,42 @@ def test_a_single_study_has_no_interval() -> None:
     assert mean_of([0.25]) == Mean(0.25, None, None, 1)
 
 
+def test_studies_of_one_data_set_share_their_rows() -> None:
+    """Two studies of three seeds each, a fifth of the rows tested: half widths √(1/2 + 3/4) in place of √(1/2) of S."""
+    split = {"test_to_train": 0.25, "num_confirmation_seeds": 3}
+    rows = [row(0.1, seed, "fedavg", accuracy=0.4 + 0.2 * seed, **split) for seed in (0, 1)]
+    rows += [row(0.1, seed, "challenger", accuracy=0.6 + 0.3 * seed, **split) for seed in (0, 1)]
+    (group,) = groups_of(rows, ["alpha", "seed"])
+    quantile = math.tan(0.475 * math.pi)
+    for mean, spread in ((group.accuracy["fedavg"], 0.2), (group.difference, 0.1)):
+        assert mean is not None
+        assert mean.high is not None
+        assert mean.high - mean.mean == pytest.approx(quantile * spread / math.sqrt(2) * math.sqrt(1 / 2 + 0.75))
+
+
+@pytest.mark.parametrize(("verdict", "apart"), [("better", True), ("worse", True), ("no difference", False)])
+def test_a_single_study_tells_its_own_interval_and_verdict(verdict: str, apart: bool) -> None:
+    own = {"difference": 0.05, "difference_low": -0.01, "difference_high": 0.11, "verdict": verdict}
+    rows = [
+        row(0.1, 0, "fedavg", accuracy=0.5, accuracy_low=0.4, accuracy_high=0.6),
+        row(0.1, 0, "challenger", accuracy=0.55, accuracy_low=0.45, accuracy_high=0.65, **own),
+    ]
+    (group,) = groups_of(rows, ["alpha", "seed"])
+    assert group.difference == Mean(0.05, -0.01, 0.11, 1)
+    assert group.accuracy["fedavg"] == Mean(0.5, 0.4, 0.6, 1)
+    assert group.told_apart == apart
+
+
+def test_several_studies_are_told_apart_by_their_difference() -> None:
+    gains = {"clear": (0.20, 0.21, 0.19), "unclear": (0.2, -0.2, 0.1)}
+    found = {}
+    for name, own in gains.items():
+        rows = [row(0.1, seed, "fedavg", accuracy=0.5) for seed in range(3)]
+        rows += [row(0.1, seed, "challenger", accuracy=0.5 + gain, verdict="better") for seed, gain in enumerate(own)]
+        found[name] = groups_of(rows, ["alpha", "seed"])[0].told_apart
+    assert found == {"clear": True, "unclear": False}
+
+
 ROWS = [
     row(0.1, 0, "fedavg", accuracy=0.50, label_skew_detected=True),
     row(0.1, 0, "challenger", accuracy=0.75, verdict="better", label_skew_detected=True),
