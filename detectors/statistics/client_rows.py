@@ -8,14 +8,19 @@ import numpy.typing as npt
 from fedscout.detectors.statistics.heterogeneity_metrics import Values
 from fedscout.engine.arrays import IntArray
 from fedscout.engine.data.client_query import QueryInputs
+from fedscout.engine.data.release import WithheldError
 from fedscout.engine.errors import DataError
+
+
+class NotFiniteError(DataError, WithheldError):
+    """A client's features are not all finite. Its text tells that alone, so it may leave the client."""
 
 
 def flat_features(features: npt.NDArray[np.floating]) -> Values:
     """Return a chunk as float64 of shape `(rows, num_features)`.
 
     Raises:
-        DataError: If a value is NaN or infinite.
+        NotFiniteError: If a value is NaN or infinite.
     """
     flat = features.reshape(len(features), -1).astype(np.float64)
     check_finite(flat)
@@ -31,7 +36,7 @@ def check_finite(values: npt.NDArray[np.floating]) -> None:
     """Return if all values are finite.
 
     Raises:
-        DataError: If not; without a number, which would be of rows.
+        NotFiniteError: If not.
     """
     if not np.isfinite(values).all():
-        raise DataError("features must be finite; some are NaN or infinite")
+        raise NotFiniteError("features must be finite; some are NaN or infinite")
