@@ -158,7 +158,7 @@ def test_a_rule_reaches_local_training(host: ClientHost) -> None:
 
 
 def test_batch_norm_trials_complete() -> None:
-    host = ClientHost(uneven_federation(normalised, (12, 20, 9, 11, 14, 10, 13)), QUERIES)
+    host = ClientHost(uneven_federation(normalised), QUERIES)
 
     result = result_of(spec_of(FEDAVG), host)
 
