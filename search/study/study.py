@@ -145,7 +145,7 @@ def run_study(
     task = SearchTask(space, facts.session.seed, config, facts.num_rounds, first, (BASELINE,), facts.measure)
     outcome = _search(config, ledger, new_searcher(task, report, model))
     outcome.warm_start, outcome.advice, outcome.first_generation = warm_start, advice, informed
-    if config.has_tuned_reference and not outcome.at_ceiling:
+    if config.has_tuned_reference and not _is_best_possible(outcome.baseline, facts):
         outcome.tuned = tune(config, ledger, outcome.baseline)
     if config.confirmation_seeds:
         outcome.confirmation = confirm_winner(config, ledger, outcome.front or outcome.whole_trials, outcome.tuned)
@@ -171,6 +171,12 @@ def advised(
     return advice, first_generation(situation, advice, size, facts.session.seed, references, known)
 
 
+def _is_best_possible(trial: Trial, facts: StudyFacts) -> bool:
+    """Whether nothing could be gained on a trial."""
+    best = facts.measure.best if facts.second_measure is None else None  # else traffic may be saved
+    return best is not None and trial.fitness >= best
+
+
 def _search(config: SearchConfig, ledger: Ledger, searcher: Searcher) -> StudyOutcome:
     """Spend the budget, unless FedAvg, which runs beside the first generation, leaves nothing to gain."""
     facts = ledger.facts
@@ -179,8 +185,7 @@ def _search(config: SearchConfig, ledger: Ledger, searcher: Searcher) -> StudyOu
     generation = 0
     while True:
         left = sys.maxsize if searcher.has_own_budget else config.budget - len(trials)
-        best = facts.measure.best if facts.second_measure is None else None  # else traffic may be saved
-        if outcome is not None and best is not None and outcome.baseline.fitness >= best and left > 0:
+        if outcome is not None and left > 0 and _is_best_possible(outcome.baseline, facts):
             outcome.at_ceiling = True
             break
         proposals = searcher.plan(left) if left > 0 else []
