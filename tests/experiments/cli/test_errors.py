@@ -34,7 +34,7 @@ WRONG: dict[str, tuple[list[str], list[str]]] = {
     ),
     "data set": (
         ["run", "federation.dataset=imagenet"],
-        ["federation.dataset must be one of digits, breast_cancer, wine, wine_quality, "],
+        ["federation.dataset must be one of digits, breast_cancer, wine, diabetes, wine_quality, "],
     ),
     "too many clients": (
         ["run", "federation.dataset=wine", "federation.num_clients=500"],
