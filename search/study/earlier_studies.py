@@ -7,7 +7,7 @@ confirmed the fresh ones. Trials of fewer rounds than the study's are left out.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean
@@ -196,6 +196,11 @@ def _json_object(path: Path) -> dict[str, Any]:
         raise ValueError(f"its {path.name} must be readable JSON, got {type(error).__name__}: {error}") from error
 
 
+def best_first(gains: Iterable[tuple[StrategySpec, float]]) -> tuple[tuple[StrategySpec, float], ...]:
+    """Return configurations with their gains, the largest gain first; equals in an order that is always the same."""
+    return tuple(sorted(gains, key=lambda gain: (-gain[1], gain[0].model_dump_json())))
+
+
 def _gains(rows: Sequence[_Row], num_rounds: int) -> tuple[tuple[StrategySpec, float], ...]:
     fitness: dict[str, dict[tuple[str, int], float]] = {}
     specs: dict[str, StrategySpec] = {}
@@ -218,4 +223,4 @@ def _gains(rows: Sequence[_Row], num_rounds: int) -> tuple[tuple[StrategySpec, f
         differences = [score - baseline[place] for place, score in scores.items() if place in baseline]
         if differences:
             gains.append((specs[key], fmean(differences)))
-    return tuple(sorted(gains, key=lambda gain: (-gain[1], gain[0].model_dump_json())))
+    return best_first(gains)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Iterator
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -60,11 +61,13 @@ def read_studies(path: Path) -> list[EarlierStudy]:
     if (table.schema.metadata or {}).get(b"format") != FORMAT:
         raise ValueError("it must be a file of studies, as `fedscout bench table` writes one")
     found: list[tuple[dict[str, Any], list[tuple[StrategySpec, float]]]] = []
+    parsed = cache(lambda document: parse_strategy(json.loads(document)))  # studies share configurations and reports
+    read = cache(json.loads)
     for row in table.to_pylist():
         if row["study"] is not None:
             found.append((row, []))
         try:
-            found[-1][1].append((parse_strategy(json.loads(row["specification"])), row["gain"]))
+            found[-1][1].append((parsed(row["specification"]), row["gain"]))
         except StrategyError:  # of another version
             continue
     return [
@@ -73,7 +76,7 @@ def read_studies(path: Path) -> list[EarlierStudy]:
             config_hash=row["config_hash"],
             config=json.loads(row["config"]),
             data_digest=row["data_digest"],
-            report=json.loads(row["report"]),
+            report=read(row["report"]),
             gains=tuple(gains),
         )
         for row, gains in found

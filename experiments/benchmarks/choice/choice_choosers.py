@@ -25,7 +25,7 @@ from fedscout.search.recommenders.diagnosis import diagnose
 from fedscout.search.recommenders.llm_recommender import recommend_by_llm
 from fedscout.search.recommenders.recommendation import Situation
 from fedscout.search.recommenders.rules import recommend_by_rules
-from fedscout.search.study.earlier_studies import EarlierStudy
+from fedscout.search.study.earlier_studies import EarlierStudy, best_first
 from fedscout.search.study.study import run_study
 from fedscout.search.study.warm_start import WarmStart, warm_start
 from fedscout.search.study_trials import BASELINE
@@ -170,7 +170,7 @@ def _searching(settings: Sequence[str], first: Callable[[Choosing], WarmStart | 
             config=config.identity(),
             data_digest=laboratory.data_digest,
             report=report.model_dump(mode="json"),
-            gains=tuple(sorted(gains, key=lambda gain: (-gain[1], gain[0].model_dump_json()))),
+            gains=best_first(gains),
         )
         choosing.searched.append(study)
         return Pick(BASELINE if outcome.best is None else outcome.best.spec, outcome.trainings)

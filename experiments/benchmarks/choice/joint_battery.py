@@ -100,9 +100,9 @@ def _scales(clients: int) -> str:
     return f"federation.scenario=[{effects}]"
 
 
-def _concepts(clients: int, permutation: str = "[1,0,3,2,5,4,7,6,9,8]") -> str:
+def _concepts(clients: int) -> str:
     shifted = [*range(clients // 2, clients)]
-    return f"federation.scenario={{kind: concept_shift, clients: {shifted}, permutation: {permutation}}}"
+    return f"federation.scenario={{kind: concept_shift, clients: {shifted}, permutation: [1,0,3,2,5,4,7,6,9,8]}}"
 
 
 def _of(half: Half, data: str, *arguments: str, files: bool = True) -> _Data:
@@ -177,15 +177,6 @@ def federations_of_half(half: str | None) -> tuple[JointFederation, ...]:
     Raises:
         ConfigurationError: If there is no such half.
     """
-    check_half(half)
-    return tuple(each for each in JOINT_BATTERY if half in (None, each.half.replace(" ", "-")))
-
-
-def check_half(half: str | None) -> None:
-    """Refuse what is no half of the battery.
-
-    Raises:
-        ConfigurationError: If it is none.
-    """
     if half not in (None, "development", "held-out"):
         raise ConfigurationError(f"--half must be development or held-out, got {half!r}")
+    return tuple(each for each in JOINT_BATTERY if half in (None, each.half.replace(" ", "-")))

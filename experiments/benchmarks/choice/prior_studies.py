@@ -14,7 +14,7 @@ from fedscout.experiments.benchmarks.choice.joint_battery import SPACE
 from fedscout.experiments.benchmarks.choice.joint_grid import BATCHES, EPOCHS, RATES
 from fedscout.experiments.benchmarks.choice.trial_table import FederationTrials
 from fedscout.experiments.config.config_file import load_config
-from fedscout.search.study.earlier_studies import EarlierStudy
+from fedscout.search.study.earlier_studies import EarlierStudy, best_first
 from fedscout.strategies import StrategySpec, Value
 from fedscout.strategies.specification import CLIENT_PARAMETERS
 
@@ -58,5 +58,5 @@ def _study(
         config=config.identity(),
         data_digest=about.data_digest,
         report=report,
-        gains=tuple(sorted(gains, key=lambda gain: (-gain[1], gain[0].model_dump_json()))[:KEPT]),
+        gains=best_first(gains)[:KEPT],
     )

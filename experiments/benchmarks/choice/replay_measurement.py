@@ -14,7 +14,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
 
 import numpy as np
 from pydantic import BaseModel
@@ -23,7 +22,7 @@ from fedscout.engine.errors import ConfigurationError
 from fedscout.experiments.benchmarks.choice.choice_choosers import CHOOSERS, Chooser, Choosing
 from fedscout.experiments.benchmarks.choice.choice_laboratory import Pick
 from fedscout.experiments.benchmarks.choice.choice_regret import SMALLEST_GAIN, BootstrapMean, bootstrap_mean
-from fedscout.experiments.benchmarks.choice.joint_battery import SPACE, check_half
+from fedscout.experiments.benchmarks.choice.joint_battery import SPACE, Half, federations_of_half
 from fedscout.experiments.benchmarks.choice.replay import ReplayLaboratory, Scores
 from fedscout.experiments.benchmarks.choice.trial_table import PUBLISHED, FederationTrials, read_table
 from fedscout.search.confirmation.intervals import paired_difference
@@ -31,8 +30,6 @@ from fedscout.search.study.earlier_studies import EarlierStudy
 
 SMALLEST_TUNED_GAIN = 0.01
 ONE_POINT = 0.01
-
-Half = Literal["development", "held out"]
 
 
 class TabledGain(BaseModel, frozen=True):
@@ -179,7 +176,7 @@ def run_replay(
     Raises:
         UserError: If something of it can't be used.
     """
-    check_half(half)
+    wanted = {each.half for each in federations_of_half(half)}
     for name in choosers or ():
         if name not in CHOOSERS or CHOOSERS[name].asks_model:
             allowed = ", ".join(each for each, chooser in CHOOSERS.items() if not chooser.asks_model)
@@ -188,7 +185,6 @@ def run_replay(
     found = read_table(PUBLISHED if table == "published" else Path(table))
     # warm choosers learn from the development federations, whichever half is told of
     report = replay(found, [CHOOSERS[name] for name in names], (*(() if strategies_alone else SPACE), *settings), note)
-    wanted = {None: ("development", "held out"), "development": ("development",), "held-out": ("held out",)}[half]
     return ReplayReport(
         gains=tuple(each for each in report.gains if each.half in wanted),
         choices=tuple(each for each in report.choices if each.half in wanted),

@@ -20,7 +20,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache, cached_property
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -29,6 +29,7 @@ from pydantic import BaseModel
 
 from fedscout.engine.errors import LogError
 from fedscout.engine.trials.trial_record import FITNESS_ROUNDS, Trial
+from fedscout.experiments.benchmarks.choice.joint_battery import Half
 from fedscout.strategies import StrategySpec, parse_strategy
 
 FORMAT = b"fedscout trial table 1"
@@ -62,7 +63,7 @@ class TabledFederation(BaseModel, frozen=True):
     """
 
     name: str
-    half: Literal["development", "held out"]
+    half: Half
     arguments: tuple[str, ...]
     num_clients: int
     guessing: float
