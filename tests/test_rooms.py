@@ -28,6 +28,7 @@ ROOMS = (
     "detectors/outliers",
     "detectors/detection",
     "strategies",
+    "strategies/selection",
     "strategies/aggregation",
     "strategies/methods",
     "strategies/methods/servers",

@@ -1,0 +1,1 @@
+"""Client selection: who trains in a round. One file a policy, and the table of them."""

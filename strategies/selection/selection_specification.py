@@ -1,0 +1,77 @@
+"""What a selection policy must declare: its name, its parameters, and how it is made for a cohort.
+
+As a strategy's, its specification is a frozen pydantic model from which schema, help and validation are read.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from typing import Any, ClassVar
+
+from pydantic import BaseModel, ConfigDict
+
+from fedscout.engine.contracts.client_selection import SelectionPolicy
+from fedscout.engine.contracts.trial_strategy import Cohort
+from fedscout.engine.errors import StrategyError
+
+
+class SelectionSpec(BaseModel, ABC):
+    """A selection policy and its parameters: a validated, picklable value that satisfies `SelectionChoice`.
+
+    Attributes:
+        kind: The name of the policy; a literal in each subclass, by which a document is told apart.
+        paper: Where the policy was published.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
+
+    paper: ClassVar[str] = ""
+
+    kind: str
+
+    @property
+    def label(self) -> str:
+        """The name in the log."""
+        return self.kind
+
+    @property
+    def validation_share(self) -> float:
+        """Share of the training rows on which validation losses are measured, unless the study says another."""
+        return 0.0
+
+    def parameters(self) -> Mapping[str, Any]:
+        """Return everything but the kind as JSON-able values; with the kind they make the same specification."""
+        return self.model_dump(mode="json", exclude={"kind"})
+
+    def code(self) -> Mapping[str, str]:
+        """Return the SHA-256 of each file of a user's own code that it is; nothing for this program's."""
+        return {}
+
+    def faults(self, cohort: Cohort) -> list[str]:
+        """Return why the policy can't choose in a cohort, each fault a sentence; empty if it can."""
+        if cohort.num_sampled < cohort.num_clients:
+            return []
+        return [
+            f"selection.kind={self.kind} must have fewer clients a round than there are to choose from, "
+            f"got training.fraction_train that asks for {cohort.num_sampled} of {cohort.num_clients}"
+        ]
+
+    def build(self, cohort: Cohort) -> SelectionPolicy:
+        """Construct the policy.
+
+        Raises:
+            StrategyError: If the parameters do not fit the cohort; carries every fault.
+        """
+        if faults := self.faults(cohort):
+            raise StrategyError(faults)
+        return self._construct(cohort)
+
+    @abstractmethod
+    def _construct(self, cohort: Cohort) -> SelectionPolicy:
+        """Construct the policy; the parameters fit."""
+
+    def __str__(self) -> str:
+        fields = type(self).model_fields
+        shown = [f"{name}={value}" for name, value in self.parameters().items() if fields[name].default != value]
+        return f"{self.label}({', '.join(shown)})" if shown else self.label

@@ -1,0 +1,53 @@
+"""The table of selection policies. A new one is a file with its specification and a line here."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from pydantic import ValidationError
+
+from fedscout.engine.contracts.trial_strategy import Cohort
+from fedscout.engine.errors import StrategyError
+from fedscout.engine.fault_text import details, predicate, shown
+from fedscout.strategies.selection.random_selection import RandomSpec
+from fedscout.strategies.selection.selection_specification import SelectionSpec
+
+SELECTIONS: Mapping[str, type[SelectionSpec]] = {each.model_fields["kind"].default: each for each in (RandomSpec,)}
+"""Every policy by its kind."""
+
+
+def parse_selection(value: Mapping[str, Any] | str, cohort: Cohort | None = None) -> SelectionSpec:
+    """Return the policy that a document describes.
+
+    Args:
+        value: `{"kind": ..., parameter: ...}`, or a kind alone for its defaults.
+        cohort: If given, the policy must be able to choose there.
+
+    Raises:
+        StrategyError: If it is no valid policy; carries every fault with what is allowed.
+    """
+    document = {"kind": value} if isinstance(value, str) else dict(value)
+    kind = document.get("kind")
+    if not isinstance(kind, str) or kind not in SELECTIONS:
+        given = shown(document) if kind is None else shown(kind)
+        raise StrategyError(f"kind of a selection must be one of {', '.join(SELECTIONS)}, got {given}")
+    spec_class = SELECTIONS[kind]
+    try:
+        spec = spec_class.model_validate(document)
+    except ValidationError as error:
+        raise StrategyError([_sentence(detail, spec_class, kind) for detail in details(error)]) from error
+    if cohort is not None and (faults := spec.faults(cohort)):
+        raise StrategyError(faults)
+    return spec
+
+
+def _sentence(detail: Any, spec_class: type[SelectionSpec], kind: str) -> str:
+    """Return a fault as condition, value and what is allowed."""
+    path = [str(part) for part in detail["loc"]]
+    if not path:
+        return f"selection.kind={kind}{predicate(detail)}"
+    if detail["type"] == "extra_forbidden":
+        allowed = ", ".join(name for name in spec_class.model_fields if name != "kind") or "none"
+        return f"{path[0]} is no parameter of selection.kind={kind}, got {shown(detail['input'])}; allowed: {allowed}"
+    return f"{'.'.join(path)} of selection.kind={kind}{predicate(detail)}"
