@@ -23,7 +23,7 @@ from fedscout.engine.trials.trial_settings import TrialSettings
 from fedscout.search.measure import ACCURACY, Measure
 from fedscout.search.objective import Objective
 from fedscout.search.search_config import View
-from fedscout.strategies import StrategySpec
+from fedscout.strategies import SelectionSpec, StrategySpec, parse_selection
 
 logger = logging.getLogger("fedscout")
 
@@ -48,6 +48,7 @@ class StudyFacts:
         measure: What the fitness measures.
         objectives: What makes the fitness of a trial, and beside it what else a front is of; none takes its mean score.
         second_measure: What the second objective measures, if there is one.
+        selection: Who trains where a strategy does not say; None leaves that to the strategy.
     """
 
     name: str
@@ -65,6 +66,7 @@ class StudyFacts:
     measure: Measure = ACCURACY
     objectives: tuple[Objective, ...] = ()
     second_measure: Measure | None = None
+    selection: SelectionSpec | None = None
 
     def trial(
         self,
@@ -105,7 +107,13 @@ class StudyFacts:
             generation=generation,
             whole=num_rounds is None,
             full_rounds=self.num_rounds,
+            selection=self._selection_of(strategy),
         )
+
+    def _selection_of(self, strategy: StrategySpec) -> SelectionSpec | None:
+        """Return the policy of a strategy's trials; the study's with its parameters, unless another kind is named."""
+        named, own = strategy.selection, self.selection
+        return own if named is None or (own is not None and own.kind == named) else parse_selection(named)
 
 
 @dataclass(frozen=True)

@@ -42,6 +42,10 @@ class RacingConfig(BaseModel, frozen=True, extra="forbid"):
     )
 
 
+def _list_of_one(given: Any) -> Any:
+    return [given] if isinstance(given, str) else given
+
+
 def _list_of_all(given: Any) -> Any:
     return [given] if given == "all" else given
 
@@ -75,6 +79,10 @@ class SearchConfig(BaseModel, frozen=True, extra="forbid"):
     )
     customs: tuple[dict[str, Any], ...] = Field(default=(), description="a user's own strategies with their ranges")
     client_ranges: ClientRanges = Field(default_factory=ClientRanges)
+    selection: Annotated[tuple[str, ...] | None, BeforeValidator(_list_of_one)] = Field(
+        default=None,
+        description="selection policies to choose from, such as [random, oort, flash]; nothing keeps the study's",
+    )
     informed: bool = Field(
         default=True, description="the first generation comes from the diagnosis; of genetic, tpe, gp and racing"
     )

@@ -27,6 +27,8 @@ from fedscout.strategies.methods.servers.robust import (
     MultiKrumSpec,
 )
 from fedscout.strategies.ranges import ChoiceRange, IntegerRange, Range, RealRange, Value
+from fedscout.strategies.selection.selection_specification import SelectionSpec
+from fedscout.strategies.selection.selection_table import SELECTIONS, parse_selection
 from fedscout.strategies.space.pairs import PairSpec
 from fedscout.strategies.space.parameter_columns import parameter_columns
 from fedscout.strategies.space.search_space import ParameterRow, SearchSpace, StrategyRow, space_of
@@ -53,6 +55,7 @@ __all__ = [
     "BUILT_IN_KINDS",
     "CHOSEN_BY_NAME_KINDS",
     "CLIENT_KINDS",
+    "SELECTIONS",
     "SERVER_RULE_KINDS",
     "STRATEGIES",
     "BulyanSpec",
@@ -92,12 +95,14 @@ __all__ = [
     "ScaffoldSpec",
     "SearchSpace",
     "Searched",
+    "SelectionSpec",
     "StrategyRow",
     "StrategySpec",
     "Value",
     "given_values",
     "named_classes",
     "parameter_columns",
+    "parse_selection",
     "parse_strategy",
     "space_of",
     "strategy_class",

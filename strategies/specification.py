@@ -8,9 +8,10 @@ are read from there.
 Some ranges depend on the clients sampled per round, such as the number of clients that Krum may distrust. They are
 functions of the `Cohort`, and for them range and validity are the same thing.
 
-**Clients.** Every specification has three parameters beside its own, named `client_…`: what it tells its clients of
-their local training. One that is not set is the study's, so FedAvg, the reference, trains as the study says. A search
-draws them only where the study gives ranges for them; then they join the parameters of every strategy, after its own.
+**Clients.** Every specification has four parameters beside its own: three named `client_…`, what it tells its clients
+of their local training, and `selection`, the policy by which it chooses them. One that is not set is the study's, so
+FedAvg, the reference, trains as the study says. A search draws them only where the study gives ranges for them; then
+they join the parameters of every strategy, after its own.
 
 **Equivalents.** Two specifications are equivalent in a cohort if they give the same global model from any replies in
 exact arithmetic, every sampled client answering. FedAvgM with server rate 1 and no momentum is FedAvg; among four
@@ -49,6 +50,12 @@ CLIENT_PARAMETERS: Mapping[str, str] = {
     "client_batch_size": "batch_size",
 }
 """Name in a specification, and in `LocalTraining`."""
+
+SELECTION = "selection"
+"""Name of the parameter that says who trains."""
+
+SHARED_PARAMETERS = (*CLIENT_PARAMETERS, SELECTION)
+"""What every specification may say of its clients, beside its own parameters."""
 
 RangeRule = Callable[[Cohort, Mapping[str, Value]], Range]
 """A range that depends on the cohort and on the values chosen for the fields above it."""
@@ -157,6 +164,9 @@ class StrategySpec(BaseModel, ABC):
     client_batch_size: Annotated[
         int | None, Field(ge=1, le=1_000_000, description="rows of a client's step; nothing means the study's")
     ] = None
+    selection: Annotated[
+        str | None, Field(description="who trains, a kind of selection policy; nothing means the study's")
+    ] = None
     kind: str
 
     @property
@@ -169,7 +179,7 @@ class StrategySpec(BaseModel, ABC):
 
         What clients are told comes last, and only what is set.
         """
-        return {**self.model_dump(mode="json", exclude={"kind", *CLIENT_PARAMETERS}), **self.client_values()}
+        return {**self.model_dump(mode="json", exclude={"kind", *SHARED_PARAMETERS}), **self.client_values()}
 
     @abstractmethod
     def needs(self) -> EngineNeeds:
@@ -197,16 +207,17 @@ class StrategySpec(BaseModel, ABC):
     def _construct(self, cohort: Cohort) -> Strategy:
         """Construct the Flower strategy; the parameters fit."""
 
-    # What clients are told.
+    # Which clients train, and what they are told.
 
     def client_values(self) -> Mapping[str, Value]:
-        """Return those that are set."""
-        values = {name: getattr(self, name) for name in CLIENT_PARAMETERS}
+        """Return what is set of that."""
+        values = {name: getattr(self, name) for name in SHARED_PARAMETERS}
         return {name: value for name, value in values.items() if value is not None}
 
     def local_training(self, given: LocalTraining) -> LocalTraining:
         """Return the study's local training with what is set here."""
-        changes = {CLIENT_PARAMETERS[name]: value for name, value in self.client_values().items()}
+        values = self.client_values()
+        changes = {own_name: values[name] for name, own_name in CLIENT_PARAMETERS.items() if name in values}
         return given.model_copy(update=changes) if changes else given
 
     # What is searched.

@@ -28,12 +28,13 @@ from fedscout.engine.client.sent_updates import SentUpdates
 from fedscout.engine.client.server_model import ServerModel
 from fedscout.engine.client.task_training import TaskTrainer
 from fedscout.engine.client.training_backends import LoopTrainer, Trainer, fastest_trainer
+from fedscout.engine.client.withheld_tensors import WithheldTensors
 from fedscout.engine.contracts.client_algorithm import ClientAlgorithm, asked_for
 from fedscout.engine.contracts.client_update import ClientScore, ClientUpdate
 from fedscout.engine.contracts.local_training_config import LocalTraining
 from fedscout.engine.contracts.server_work import ServerWork
 from fedscout.engine.contracts.train_request import TrainRequest
-from fedscout.engine.data.availability import AbsentError, check_takes_part
+from fedscout.engine.data.availability import AbsentError, check_takes_part, misses
 from fedscout.engine.data.client_data import ClientData, Samples, TargetScale
 from fedscout.engine.data.client_query import QueryInputs, QueryTable
 from fedscout.engine.data.client_split import ClientSplit
@@ -47,9 +48,11 @@ from fedscout.engine.messages.host_calls import (
     QueryResults,
     ServeResults,
     TrainResults,
+    Watched,
 )
 from fedscout.engine.messages.message_keys import FUNCTION_KEY, INITIAL_LOSS_KEY, ROUND_KEY, SEED_KEY
 from fedscout.engine.messages.own_value import OwnValue
+from fedscout.engine.metrics.row_losses import RowLosses, RowMeans
 from fedscout.engine.model.flat_model import FlatModel, new_model
 from fedscout.engine.seeds import integer, stream
 
@@ -110,9 +113,11 @@ class ClientHost:
         assert call.vector is not None
         evaluation = self.evaluate(replace(call, clients=call.evaluated)) if call.evaluated else None
         asked = replace(_train_request(call), num_classes=self._federation.num_classes)
-        answers = GatheredUpdates(call, call.vector, self._max_weight, keeps_state=self._federation.task is not None)
         attacks, num_trainable = self._federation.attacks, self._model.layout.num_trainable
+        has_task = self._federation.task is not None
+        answers = GatheredUpdates(call, call.vector, self._max_weight, has_task, num_trainable)
         sent = SentUpdates(attacks, num_trainable, asked, call.clients, partial(self._honest_vectors, call, asked))
+        withheld = WithheldTensors(call, self._model.layout)
         works = []
         for client in call.clients:
             try:
@@ -120,11 +125,45 @@ class ClientHost:
             except Exception as error:  # a client's failure is an answer, not the host's end
                 answers.failed(client, error)
         for block in self._trainer(call, asked).train(asked, works):
-            answers.add(sent.of(block))
+            answers.add(withheld.of(sent.of(block)))
         results = answers.results()
+        results.num_withheld = withheld.num_values
+        if call.watched is not None:
+            results.received_losses = self._received_losses(call, call.watched, results.clients)
         results.evaluation = evaluation
         results.seconds = time.perf_counter() - started
         return results
+
+    def measure(self, call: HostCall) -> TrainResults:
+        """Measure losses of the received model as in a train call, and train nobody."""
+        started = time.perf_counter()
+        assert call.watched is not None
+        results = TrainResults(received_losses=self._received_losses(call, call.watched))
+        results.seconds = time.perf_counter() - started
+        return results
+
+    def _can_measure(self, client: int, call: HostCall) -> bool:
+        """Return whether a client that does not train answers in this round; whoever would train late still does."""
+        misses_round = misses(self._federation.dropout, call.config[SEED_KEY], call.config[ROUND_KEY], client)
+        return not misses_round and self._federation.release.takes_part(len(self._training_rows(client, call)))
+
+    def _received_losses(
+        self, call: HostCall, watched: Watched, trained: Sequence[int] = ()
+    ) -> dict[str, dict[int, RowMeans]]:
+        """Return the losses of the received model, of those that trained and of those that only measure."""
+        clients = [*trained, *(client for client in watched.measured if self._can_measure(client, call))]
+        wanted = {"train": watched.observed.training_losses, "validation": watched.observed.validation_losses}
+        trainer, received, seed = self._trainers[call.session.backend], _tensor(call.vector), int(call.config[SEED_KEY])
+        losses: dict[str, dict[int, RowMeans]] = {}
+        for part in (name for name, is_wanted in wanted.items() if is_wanted):
+            rows = {client: self._part(client, call, part, clean=False) for client in clients}
+            scores = trainer.scores(received, rows, seed, RowLosses())
+            losses[part] = {
+                client: RowMeans.of(score.num_examples, score.statistics)
+                for client, score in scores.items()
+                if isinstance(score, ClientScore)
+            }
+        return losses
 
     def _trainer(self, call: HostCall, asked: TrainRequest) -> Trainer:
         """Return the way in which a call trains."""
@@ -295,7 +334,9 @@ class ClientHost:
         if federation.task is None and not federation.release.takes_part(len(data)):
             raise AbsentError("the client abstains, as it trains on fewer rows than federation.min_release")
         generator = stream(seed, "batches", server_round, client)
-        return RowsWork(client, generator, call.states.get(client) or {}, data)
+        assigned = None if call.watched is None else call.watched.assigned.get(client)
+        epochs = 1 if assigned is None else assigned.epochs
+        return RowsWork(client, generator, call.states.get(client) or {}, data, epochs=epochs)
 
     def _training_rows(self, client: int, call: HostCall) -> Samples:
         """Return the training part of a client's split, or what the message asks for of all its rows."""

@@ -1,4 +1,4 @@
-"""Settings of each client's own: clients for which an algorithm chooses alike train together."""
+"""Settings of each client's own: clients for which an algorithm or a selection policy chooses alike train together."""
 
 from __future__ import annotations
 
@@ -25,16 +25,24 @@ def by_settings(asked: TrainRequest, works: Sequence[RowsWork], has_labels: bool
         has_labels: Whether clients hold labelled rows.
     """
     algorithm = asked.algorithm
-    if algorithm is None or type(algorithm).settings is ClientAlgorithm.settings:
+    chooses = algorithm is not None and type(algorithm).settings is not ClientAlgorithm.settings
+    if not chooses and all(work.epochs == 1 for work in works):
         return [(asked, works)], []
     groups: dict[LocalTraining, list[RowsWork]] = {}
     failed: list[Outcome] = []
     for work in works:
         try:
-            groups.setdefault(algorithm.settings(_facts(asked, work, has_labels)), []).append(work)
+            training = algorithm.settings(_facts(asked, work, has_labels)) if algorithm and chooses else asked.training
+            groups.setdefault(_longer(training, work.epochs), []).append(work)
         except Exception as error:  # user code may raise anything; a client's failure is an answer
             failed.append((work, error))
     return [(replace(asked, training=training), members) for training, members in groups.items()], failed
+
+
+def _longer(training: LocalTraining, times: int) -> LocalTraining:
+    if times == 1:
+        return training
+    return training.model_copy(update={"local_epochs": times * training.local_epochs})
 
 
 def _facts(asked: TrainRequest, work: RowsWork, has_labels: bool) -> LocalFacts:

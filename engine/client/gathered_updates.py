@@ -27,13 +27,23 @@ class GatheredUpdates:
         received: The global vector, shape `(params,)`.
         max_weight: Which no sum of the federation's weights exceeds.
         keeps_state: Whether clients keep something although no algorithm does.
+        num_trainable: Parameters of the model that training moves, which come first; None is all.
     """
 
-    def __init__(self, call: HostCall, received: FloatArray, max_weight: int, keeps_state: bool = False) -> None:
+    def __init__(
+        self,
+        call: HostCall,
+        received: FloatArray,
+        max_weight: int,
+        keeps_state: bool = False,
+        num_trainable: int | None = None,
+    ) -> None:
         algorithm = call.session.algorithm
         self._results = TrainResults()
+        self._num_trainable = num_trainable
         self._keeps_state = algorithm is not None or keeps_state
         self._weighted_by = call.session.needs.weighted_by
+        self._norms_from = received if call.watched is not None and call.watched.observed.update_norms else None
         self._companions_weighted_by = {} if algorithm is None else algorithm.companions
         self._merged = call.config[REPLY_KEY] == "merged"
         self._scale = ExactScale.of(received, max_weight)
@@ -66,10 +76,18 @@ class GatheredUpdates:
         if self._merged:
             self._sum(done)
         for work, update in done:
+            if self._norms_from is not None:
+                self._results.update_norms[work.client] = self._norm(update.vector)
             if not self._merged:
                 self._vectors[self._place[work.client]] = update.vector
             kept = {} if self._merged else update.companions
             self._updates[work.client] = (len(work.data), replace(update, vector=NOTHING, companions=kept))
+
+    def _norm(self, vector: FloatArray) -> float:
+        """Return ‖y − x‖ over the trainable parameters."""
+        assert self._norms_from is not None
+        moved = vector[: self._num_trainable].astype(np.float64) - self._norms_from[: self._num_trainable]
+        return float(np.linalg.norm(moved))
 
     def _unfit(self, num_examples: int, update: ClientUpdate) -> ValueError | None:
         """Return why an update has no place in a mean: sums weigh means, for which exact sums leave so much room."""

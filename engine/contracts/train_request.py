@@ -50,8 +50,10 @@ class ClientWork:
         client: Its index.
         generator: Draws the batches; from (seed, round, client).
         state: What the client kept: the algorithm's entries, and a task's own.
+        epochs: Local epochs are so many times those of the others.
     """
 
     client: int
     generator: np.random.Generator
     state: ClientState
+    epochs: int = field(default=1, kw_only=True)

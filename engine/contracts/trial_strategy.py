@@ -27,6 +27,7 @@ class Cohort:
         server_rows: Rows that the server holds; None where there are some, of data that are not read yet.
         server_labels: Whether it has their labels.
         classifies: Whether the model tells classes, and no quantity.
+        chosen: Whether a selection policy says who trains, in the strategy's place.
     """
 
     num_clients: int
@@ -39,6 +40,7 @@ class Cohort:
     server_rows: int | None = 0
     server_labels: bool = False
     classifies: bool = True
+    chosen: bool = False
 
 
 @dataclass(frozen=True)

@@ -14,6 +14,7 @@ import time
 import uuid
 from abc import abstractmethod
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, Generic
 
 from flwr.app import ArrayRecord, Message, MessageType, RecordDict
@@ -22,19 +23,21 @@ from flwr.supercore.run import Run
 
 from fedscout.engine.arrays import FloatArray
 from fedscout.engine.contracts.client_algorithm import ClientState
+from fedscout.engine.contracts.client_selection import RoundReport
 from fedscout.engine.contracts.server_work import Arrays, ServerWork
 from fedscout.engine.errors import TrialError
+from fedscout.engine.grid.client_reports import ClientReports
 from fedscout.engine.grid.client_states import keep, states_of
 from fedscout.engine.grid.evaluation import Evaluation, fold_evaluation
-from fedscout.engine.grid.host_shards import HostShards
+from fedscout.engine.grid.host_shards import HostShards, Shards
 from fedscout.engine.grid.idle_polls import IdlePolls
 from fedscout.engine.grid.jobs import Handle, Job, base_config, grouped, read_job
 from fedscout.engine.grid.received_scores import ReceivedScores
 from fedscout.engine.grid.replies import TrainReplies, evaluate_contents, query_contents, reply_messages
-from fedscout.engine.grid.traffic import bytes_down, bytes_up, num_shared
+from fedscout.engine.grid.traffic import BYTES_A_VALUE, bytes_down, bytes_up, num_shared
 from fedscout.engine.grid.watchdog import refuse_hanging
 from fedscout.engine.messages.client_half import unread
-from fedscout.engine.messages.host_calls import FederationFacts, HostCall
+from fedscout.engine.messages.host_calls import FederationFacts, HostCall, Watched
 from fedscout.engine.messages.message_contents import flat_vector, node_of, round_in
 from fedscout.engine.messages.message_keys import REPLY_KEY, ROUND_KEY, SEED_KEY
 from fedscout.engine.messages.own_value import OwnValue, is_own
@@ -58,6 +61,7 @@ class HostGrid(Grid, Generic[Handle]):
         client_states: What clients keep, or a `StateReference` to it.
         unread: What messages held that no client reads, by name.
         first_trained: How many clients the first training was sent to; None before it.
+        watched: What a selection policy has to do with this round's training; None without one.
     """
 
     def __init__(
@@ -69,6 +73,7 @@ class HostGrid(Grid, Generic[Handle]):
         self.client_states: dict[int, Any] = {}
         self.unread: dict[str, None] = {}
         self.first_trained: int | None = None
+        self.watched: Watched | None = None
         self._num_hosts = num_hosts
         self._merge_on_hosts = merge_on_hosts
         self._host_shards = HostShards(facts.client_rows, num_hosts)
@@ -81,6 +86,7 @@ class HostGrid(Grid, Generic[Handle]):
         self._jobs: dict[str, Job[Handle]] = {}
         self._train_failures: dict[str, str] = {}
         self._compute_seconds = 0.0
+        self._reports = ClientReports()
         self._bytes = {"down": 0, "up": 0}
         self._num_shared = num_shared(facts.layout, self.session.algorithm)
         self._run = Run.create_empty(run_id=1)
@@ -220,6 +226,40 @@ class HostGrid(Grid, Generic[Handle]):
         done: Arrays = result.arrays
         return done
 
+    def measure(self, arrays: ArrayRecord) -> None:
+        """Have those who are to measure without training do so ahead of it, each under its own of several models.
+
+        Of one model they do it on the round trip that sends it out for training.
+
+        Raises:
+            TrialError: If that takes longer than a part of a round may.
+        """
+        assert self.watched is not None
+        config, handles = base_config(self.session, self.server_round), []
+        for model, clients in self.models(arrays):
+            measuring = {*clients} & {*self.watched.measured}
+            self._bytes["down"] += len(measuring) * self._num_shared * BYTES_A_VALUE
+            for host, members in self._host_shards.of(measuring).items():
+                watched = replace(self.watched, measured=members, assigned={})
+                call = HostCall((), self.session, config, model, call_id=self._call_id(), watched=watched)
+                handles.append(self._start(host, "measure", call))
+        self.watched = replace(self.watched, measured=())
+        results = self._gather(handles, None)
+        assert results is not None, "no limit was given"
+        self._reports.add(results)
+        self._count_seconds(results)
+
+    def take_report(self, seconds: Mapping[int, float], round_seconds: float) -> RoundReport:
+        """Return what this round told of its clients, for the policy that `watched` is of, which is then forgotten.
+
+        Args:
+            seconds: Simulated, by client.
+            round_seconds: Of the round.
+        """
+        assert self.watched is not None
+        observed, self.watched = self.watched.observed, None
+        return self._reports.take(self.server_round, observed, seconds, round_seconds)
+
     def evaluate_with_next_training(self, arrays: ArrayRecord) -> None:
         """Have a model scored by every client at the next train message that sends it."""
         self._scores.ask(self.flat_vector(arrays))
@@ -331,7 +371,8 @@ class HostGrid(Grid, Generic[Handle]):
             config = {**config, REPLY_KEY: "individual"}
         shards = self._host_shards.of(clients)
         evaluated = self._host_shards.every if job.scores_received else {}
-        for host in sorted({*shards, *evaluated}):
+        measured = self._measured_by(job)
+        for host in sorted({*shards, *evaluated, *measured}):
             members = shards.get(host, ())
             call = HostCall(
                 clients=members,
@@ -343,8 +384,23 @@ class HostGrid(Grid, Generic[Handle]):
                 companions=job.companions,
                 evaluated=evaluated.get(host, ()),
                 call_id=self._call_id(),
+                watched=self._watched_of(job, members, measured.get(host, ())),
             )
             job.handles.append(self._start(host, job.message_type, call))
+
+    def _measured_by(self, job: Job[Handle]) -> Shards:
+        """Return who measures without training on this job's calls, by host: on the round's first training alone."""
+        if job.message_type != MessageType.TRAIN or self.watched is None or not self.watched.measured:
+            return {}
+        measuring, self.watched = self.watched.measured, replace(self.watched, measured=())
+        self._bytes["down"] += len(measuring) * self._num_shared * BYTES_A_VALUE
+        return self._host_shards.of(measuring)
+
+    def _watched_of(self, job: Job[Handle], members: Sequence[int], measured: tuple[int, ...]) -> Watched | None:
+        if job.message_type != MessageType.TRAIN or self.watched is None:
+            return None
+        assigned = self.watched.assigned
+        return replace(self.watched, measured=measured, assigned={c: assigned[c] for c in members if c in assigned})
 
     def _call_id(self) -> str:
         return "" if self.session.round_timeout_seconds is None else uuid.uuid4().hex
@@ -385,6 +441,8 @@ class HostGrid(Grid, Generic[Handle]):
                 keep(self.client_states, result.states)
             self._states_version += self._personal
             self._bytes["up"] += bytes_up(results, self._num_shared)
+            if self.watched is not None:
+                self._reports.add(results)
             if self.session.hanging_clients == "fail":
                 refuse_hanging(results, self.server_round)
             if job.scores_received:

@@ -4,7 +4,8 @@ Counted are the float32 values of the model and of every companion: down to each
 answered. That replies are summed on the hosts here changes nothing: each client's vectors are counted. Elements of the
 model that an algorithm keeps at home (`ClientAlgorithm.at_home`) are not: messages hold them here, as Flower's
 strategies want whole models, but as values that nobody trained. Scalars, such as the numbers of rows and steps, and
-what a transport adds are not counted either.
+what a transport adds are not counted either. A selection policy may have clients receive the model that only measure
+it, which counts, and withhold tensors, which do not.
 """
 
 from __future__ import annotations
@@ -36,7 +37,8 @@ def bytes_down(job: Job[Any], shared: int) -> int:
 
 def bytes_up(results: Sequence[TrainResults], shared: int) -> int:
     """Return the bytes of the clients' answers."""
-    return sum(len(one.clients) * (shared + _num_companion_values(one)) for one in results) * BYTES_A_VALUE
+    values = sum(len(one.clients) * (shared + _num_companion_values(one)) - one.num_withheld for one in results)
+    return values * BYTES_A_VALUE
 
 
 def _num_companion_values(result: TrainResults) -> int:

@@ -85,7 +85,7 @@ def perform_watched(
 
     Args:
         perform: Does a call.
-        method: `train`, `evaluate`, `query` or `serve`.
+        method: `train`, `measure`, `evaluate`, `query` or `serve`.
         call: Its session has a limit.
         notes: Of earlier attempts.
         end: Ends this process.
@@ -117,8 +117,13 @@ def _alone(method: str, call: HostCall) -> Iterator[tuple[str, HostCall]]:
     """Yield the call's work, one client at a time."""
     for client in call.evaluated:
         yield "evaluate", replace(call, clients=(client,), evaluated=())
-    for client in call.clients:
-        yield method, replace(call, clients=(client,), evaluated=())
+    watched, measured = call.watched, () if call.watched is None else call.watched.measured
+    for client in call.clients if method != "measure" else ():
+        alone = None if watched is None else replace(watched, measured=())
+        yield method, replace(call, clients=(client,), evaluated=(), watched=alone)
+    for client in measured:
+        assert watched is not None
+        yield "measure", replace(call, clients=(client,), evaluated=(), watched=replace(watched, measured=(client,)))
 
 
 def _failure(method: str, call: HostCall, limit: float) -> Results:
@@ -126,6 +131,8 @@ def _failure(method: str, call: HostCall, limit: float) -> Results:
     failures = {client: f"did not finish within {limit:g} s ({method})"}
     if method == "train":
         return TrainResults(failures=failures, hanging=[client])
+    if method == "measure":
+        return TrainResults()
     return EvaluateResults(failures=failures) if method == "evaluate" else QueryResults(failures=failures)
 
 

@@ -10,12 +10,14 @@ import numpy.typing as npt
 
 from fedscout.engine.arrays import FloatArray, IntArray
 from fedscout.engine.contracts.client_algorithm import ClientState
+from fedscout.engine.contracts.client_selection import Assignment, Observed
 from fedscout.engine.contracts.client_update import ClientScore
 from fedscout.engine.contracts.server_work import ServerWork
 from fedscout.engine.data.release import Arrays
 from fedscout.engine.messages.own_value import OwnValue
 from fedscout.engine.messages.session import Session
 from fedscout.engine.metrics.metric import Sums
+from fedscout.engine.metrics.row_losses import RowMeans
 from fedscout.engine.model.parameter_layout import ParameterLayout
 
 
@@ -58,6 +60,21 @@ class FederationFacts:
 
 
 @dataclass(frozen=True)
+class Watched:
+    """What a selection policy has to do with a round of training.
+
+    Attributes:
+        observed: What it wants to be told of the clients.
+        measured: Who measures the received model without training, ascending.
+        assigned: What some of those that train do otherwise.
+    """
+
+    observed: Observed
+    measured: tuple[int, ...] = ()
+    assigned: Mapping[int, Assignment] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
 class HostCall:
     """One piece of work: some clients, one content.
 
@@ -72,6 +89,7 @@ class HostCall:
         evaluated: Of a train call: clients that score `vector` before anybody trains, ascending.
         call_id: Tells it from all other calls, where a limit of time may have it repeated.
         work: What is done on the server's side, by a call without clients.
+        watched: Of a train call: what a selection policy wants of these clients; None without one.
     """
 
     clients: tuple[int, ...]
@@ -84,6 +102,7 @@ class HostCall:
     evaluated: tuple[int, ...] = ()
     call_id: str = ""
     work: ServerWork | OwnValue | None = None
+    watched: Watched | None = None
 
 
 @dataclass
@@ -129,6 +148,9 @@ class TrainResults:
         failures: Reason of each client that raised, or that did not finish in time.
         hanging: Clients that did not finish in time.
         evaluation: Scores of the received model, if clients were named for that.
+        received_losses: Of the received model, by part of the rows and client, where a policy wants them.
+        update_norms: How far training moved each model, likewise.
+        num_withheld: Values of the models that clients did not send, over all of them.
         seconds: Time spent.
     """
 
@@ -148,6 +170,9 @@ class TrainResults:
     failures: dict[int, str] = field(default_factory=dict)
     hanging: list[int] = field(default_factory=list)
     evaluation: EvaluateResults | None = None
+    received_losses: dict[str, dict[int, RowMeans]] = field(default_factory=dict)
+    update_norms: dict[int, float] = field(default_factory=dict)
+    num_withheld: int = 0
     seconds: float = 0.0
 
 

@@ -23,7 +23,7 @@ from flwr.serverapp.strategy import Strategy
 from threadpoolctl import threadpool_limits
 
 from fedscout.engine.arrays import FloatArray
-from fedscout.engine.data.availability import round_seconds
+from fedscout.engine.data.availability import round_seconds, simulated_seconds
 from fedscout.engine.errors import EngineError, TrialError
 from fedscout.engine.grid.evaluation import Evaluation
 from fedscout.engine.grid.host_grid import HostGrid
@@ -34,6 +34,7 @@ from fedscout.engine.messages.task_identity import claim_task_identity
 from fedscout.engine.messages.view_array import view_record
 from fedscout.engine.trials.cheap_collections import cheap_collections
 from fedscout.engine.trials.checkpoint import CheckpointStore
+from fedscout.engine.trials.client_choice import ClientChoice
 from fedscout.engine.trials.global_random import UNSEEDED, global_random_kept, seed_global_random, unseeded_generators
 from fedscout.engine.trials.own_start import run_own_start
 from fedscout.engine.trials.plain_state import PlainState
@@ -102,6 +103,7 @@ class _Rounds:
         grid.client_states = self._state.client_states
         self._clock.seconds = self._state.seconds
         self._scores = TrialScores(grid, self._state, self._clock, settings.session)
+        self._choice = ClientChoice(settings, self._state, grid)
         self._runs_whole = type(self._state.strategy).start is not Strategy.start  # which can't go on from a round
 
     def _begin(self) -> tuple[TrialState, PlainState]:
@@ -142,15 +144,18 @@ class _Rounds:
         arrays = view_record(state.arrays)
         clock.begin()
         seed_global_random(self._seed, "train", server_round)
-        messages = list(strategy.configure_train(server_round, arrays, config, self._grid))
+        nodes = self._choice.nodes(server_round, arrays)
+        messages = list(strategy.configure_train(server_round, arrays, config, nodes))
+        self._choice.check(nodes, messages)
         state.train_config = dict(config)
         clock.lap("configure")
-        self._simulate_latency(server_round, messages)
+        seconds, lasted = self._simulate_latency(server_round, messages)
         self._scores.ask_with_training(arrays)
         replies = list(self._grid.send_and_receive(messages, timeout=clock.left(server_round)))
         self._scores.take()
         failures = self._grid.take_train_failures()
         state.dropped |= failures
+        self._choice.tell(seconds, lasted)
         train_loss = _train_loss(replies)
         clock.left(server_round)
         clock.lap("train")
@@ -177,11 +182,14 @@ class _Rounds:
             self._save(state)
             clock.lap("checkpoint")
 
-    def _simulate_latency(self, server_round: int, messages: list[Message]) -> None:
+    def _simulate_latency(self, server_round: int, messages: list[Message]) -> tuple[dict[int, float], float]:
         latency, deadline = self._grid.facts.latency, self._settings.session.deadline_seconds
-        if latency:
-            clients = [client_of(message.metadata.dst_node_id) for message in messages]
-            self._clock.add("simulated", round_seconds(latency, deadline, self._seed, server_round, clients))
+        if not latency:
+            return {}, 0.0
+        clients = [client_of(message.metadata.dst_node_id) for message in messages]
+        lasted = round_seconds(latency, deadline, self._seed, server_round, clients)
+        self._clock.add("simulated", lasted)
+        return {client: simulated_seconds(latency, self._seed, server_round, client) for client in clients}, lasted
 
     def _skip(self, server_round: int, num_messages: int, failures: Mapping[str, str]) -> None:
         """Note a round that keeps the model before it.
@@ -291,6 +299,7 @@ class _Rounds:
                 "client_clean_accuracy": tuple(last.clean_accuracies.tolist()),
                 "client_metric": None if last.metrics is None else tuple(last.metrics.tolist()),
                 "client_clean_metric": None if last.clean_metrics is None else tuple(last.clean_metrics.tolist()),
+                "client_rounds": self._choice.rounds_of(last.clients),
             }
         )
         models = self._models() if failure is None else []

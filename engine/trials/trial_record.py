@@ -44,6 +44,8 @@ LATER_COLUMNS = (
     "client_metric",
     "client_clean_metric",
     "objectives",
+    "selection",
+    "client_rounds",
 )
 """What logs of earlier versions lack, in the order of the columns; a trial without it has none."""
 
@@ -75,7 +77,15 @@ _SUMMARY = (
     "own_fitness",
     "clean_fitness",
 )
-_SUMMARY_WHERE_KNOWN = ("objectives", "metric", "global_accuracy", "new_client_accuracy", "bytes_down", "bytes_up")
+_SUMMARY_WHERE_KNOWN = (
+    "selection",
+    "objectives",
+    "metric",
+    "global_accuracy",
+    "new_client_accuracy",
+    "bytes_down",
+    "bytes_up",
+)
 _NOT_LOGGED = {"logged": False}
 _NEVER = datetime.fromtimestamp(0, UTC)
 _ARROW_TYPES: Mapping[Any, pa.DataType] = {
@@ -87,6 +97,7 @@ _ARROW_TYPES: Mapping[Any, pa.DataType] = {
     tuple[int, ...]: pa.list_(pa.int64()),
     tuple[float, ...]: pa.list_(pa.float64()),
     float | None: pa.float64(),
+    tuple[int, ...] | None: pa.list_(pa.int64()),
     tuple[float, ...] | None: pa.list_(pa.float64()),
 }
 """Of all else text."""
@@ -123,6 +134,8 @@ class Trial:
         objectives: Of a search for a front the fitness by each objective, the first of which is `fitness`; else None.
         client: Who was scored in the last round.
         client_metric: The metric on the rows of each of them, NaN where they have none; None without a metric.
+        selection: The policy by which clients were chosen; None where the strategy drew them.
+        client_rounds: In how many rounds each client of `client` has trained; None without a policy.
         bytes_down: What train messages carried to all clients of a round, mean over the rounds; None if not known.
         bytes_up: What their answers carried back.
         dropped_clients: Reasons of clients that failed in training, by round and client, such as `"3:7"`.
@@ -177,6 +190,8 @@ class Trial:
     client_metric: tuple[float, ...] | None = None
     client_clean_metric: tuple[float, ...] | None = None
     objectives: tuple[float, ...] | None = None
+    selection: str | None = None
+    client_rounds: tuple[int, ...] | None = None
     seconds: Mapping[str, float] = field(default_factory=dict)
     finished_at: datetime = _NEVER
     versions: Mapping[str, str] = field(default_factory=dict)
@@ -204,6 +219,7 @@ class Trial:
             parameters=settings.strategy.parameters(),
             seed=settings.session.seed,
             learning_rate=settings.session.training.learning_rate,
+            selection=None if settings.selection is None else settings.selection.label,
             metric=None if settings.session.metric is None else settings.session.metric.name,
             config_hash=settings.config_hash,
             finished_at=datetime.now(UTC),

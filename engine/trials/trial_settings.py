@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from fedscout.engine.contracts.client_selection import SelectionChoice
 from fedscout.engine.contracts.trial_strategy import TrialStrategy
 from fedscout.engine.messages.session import Session
 
@@ -20,6 +21,8 @@ class TrialSettings:
         strategy: What is tried.
         num_rounds: Rounds to train from the start, >= 1.
         num_sampled: Clients that train in a round.
+        selection: Who trains in a round; None leaves that to the strategy. Validation rows that it needs are cut from
+            the training rows, if the session has none.
         full_rounds: Rounds of the full training that a shorter one is the beginning of; None is `num_rounds`.
         session: What the trial fixes for all its messages. What the strategy needs and its client algorithm are put
             there here; without a limit of its own, no part of a round may take longer than the whole trial.
@@ -46,6 +49,7 @@ class TrialSettings:
     generation: int = 0
     whole: bool = True
     full_rounds: int | None = None
+    selection: SelectionChoice | None = None
     key: str = field(init=False)
     checkpoint: str = field(init=False)
 
@@ -55,6 +59,7 @@ class TrialSettings:
             needs=self.strategy.needs(),
             algorithm=self.strategy.client_algorithm(),
             round_timeout_seconds=self.session.round_timeout_seconds or self.timeout_seconds,
+            validation_fraction=self.session.validation_fraction or _validation_share(self.selection),
         )
         identity: dict[str, Any] = {
             "config": self.config_hash,
@@ -63,8 +68,12 @@ class TrialSettings:
             "seed": session.seed,
             "learning_rate": session.training.learning_rate,
         }
-        if code := self.strategy.code():
-            identity["code"] = dict(code)
+        code = dict(self.strategy.code())
+        if self.selection is not None:
+            identity["selection"] = {"kind": self.selection.kind, **self.selection.parameters()}
+            code |= self.selection.code()
+        if code:
+            identity["code"] = code
         checkpoint = _digest(identity)
         key = checkpoint if self.whole else _digest({**identity, "num_rounds": self.num_rounds})
         for name, value in (("session", session), ("key", key), ("checkpoint", checkpoint)):
@@ -73,6 +82,10 @@ class TrialSettings:
     def on_seed(self, seed: int) -> TrialSettings:
         """Return the same on another seed."""
         return replace(self, session=replace(self.session, seed=seed))
+
+
+def _validation_share(selection: SelectionChoice | None) -> float:
+    return 0.0 if selection is None else selection.validation_share
 
 
 def _digest(identity: Mapping[str, Any]) -> str:

@@ -11,6 +11,7 @@ import numpy.typing as npt
 from flwr.app import ArrayRecord
 from flwr.serverapp.strategy import Strategy
 
+from fedscout.engine.contracts.client_selection import SelectionPolicy
 from fedscout.engine.contracts.trial_strategy import Cohort
 from fedscout.engine.errors import TrialError
 from fedscout.engine.grid.evaluation import Evaluation
@@ -42,6 +43,8 @@ class TrialState:
         seconds: Spent so far, by phase.
         sent_bytes: Of the train messages of all finished rounds, `down` and `up`.
         unscored: Round and training loss of a model that the next train messages will have scored.
+        policy: Chooses who trains, and keeps what it likes between rounds; None leaves that to the strategy.
+        trained_rounds: In how many rounds each client has trained, where a policy chooses.
     """
 
     strategy: Strategy
@@ -59,6 +62,8 @@ class TrialState:
     seconds: dict[str, float] = field(default_factory=dict)
     sent_bytes: dict[str, int] = field(default_factory=dict)
     unscored: tuple[int, float] | None = None
+    policy: SelectionPolicy | None = None
+    trained_rounds: dict[int, int] = field(default_factory=dict)
 
     def take_model(self, record: ArrayRecord, server_round: int) -> None:
         """Take what a strategy returned, as float32 (some of Flower's return float64).
@@ -100,6 +105,7 @@ def cohort_of(settings: TrialSettings, grid: HostGrid[Any]) -> Cohort:
         server_rows=facts.server_rows,
         server_labels=facts.server_labels,
         classifies=facts.classifies,
+        chosen=settings.selection is not None,
     )
 
 
@@ -110,8 +116,10 @@ def first_state(settings: TrialSettings, grid: HostGrid[Any]) -> TrialState:
     arrays = grid.facts.layout.split(vector) if needs.arrays == "named" else {FLAT_KEY: vector}
     config = train_config(session.training, session.seed, 1, needs.replies, needs.initial_loss)
     del config[ROUND_KEY]  # strategies write it
+    cohort = cohort_of(settings, grid)
     return TrialState(
-        strategy=settings.strategy.build(cohort_of(settings, grid)),
+        strategy=settings.strategy.build(cohort),
+        policy=None if settings.selection is None else settings.selection.build(cohort),
         arrays=dict(arrays),
         train_config=config,
         evaluate_config={SEED_KEY: session.seed},

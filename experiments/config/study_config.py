@@ -120,6 +120,10 @@ class StudyConfig(BaseModel):
     training: TrainingConfig = Field(default_factory=TrainingConfig)
     detection: DetectionConfig = Field(default_factory=DetectionConfig)
     strategy: dict[str, Any] | None = Field(default=None, description="of `fedscout train`: kind and parameters")
+    selection: dict[str, Any] | None = Field(
+        default=None,
+        description="who trains in a round: kind of a policy and its parameters; nothing leaves it to the strategy",
+    )
     search: SearchConfig = Field(default_factory=SearchConfig)
     recommender: RecommenderConfig = Field(default_factory=RecommenderConfig)
     engine: EngineConfig = Field(default_factory=EngineConfig)
@@ -163,6 +167,8 @@ class StudyConfig(BaseModel):
             search |= {"objective", "target"}
         if not self.search.is_informed:
             search.add("informed")
+        if self.search.selection is None:
+            search.add("selection")
         if not self.training.level_off:
             training.add("level_off")
         excluded: dict[str, Any] = {
@@ -172,6 +178,8 @@ class StudyConfig(BaseModel):
             "recommender": places,
             "search": search,
         }
+        if self.selection is None:
+            excluded["selection"] = True
         return self.model_dump(mode="json", exclude=excluded)
 
     @property

@@ -57,7 +57,7 @@ from fedscout.search.recommenders.diagnosis import Diagnosis, diagnose
 from fedscout.search.recommenders.recommendation import Situation
 from fedscout.search.study.levelling import level_off
 from fedscout.search.study.study import StudyOutcome, check_search, planned_space, run_study, study_space
-from fedscout.strategies import named_classes, parameter_columns, parse_strategy
+from fedscout.strategies import SelectionSpec, named_classes, parameter_columns, parse_selection, parse_strategy
 
 logger = logging.getLogger("fedscout")
 
@@ -269,6 +269,7 @@ def run_training(
     config = with_strategy(config)
     road = Road(config, display, verbose, search_path, federation)
     spec = parse_strategy(config.strategy or {}, road.cohort)
+    selection_of(config, road.cohort)
     metric_of(config.metric_name, road.federation)
     for note in spec.notes(road.cohort):
         logger.warning("%s", note)
@@ -300,6 +301,7 @@ def run_workflow(
     found = realised(road.federation, config.detection, config.seed)
     dependence = dependence_notes(road.federation, config.seed, config.training.test_fraction)
     check_search(config.search, road.cohort, config.training.local())
+    selection_of(config, road.cohort)
     metric_of(config.metric_name, road.federation)
     with open_run_folder(out, config, road.digest, reading_suffices=True) as folder:
         warm = read_warm_start(config, folder, road.digest, detection)
@@ -336,16 +338,27 @@ def cohort_of(config: StudyConfig, num_clients: int) -> Cohort:
         server_rows=None if isinstance(server_rows, float) or (another and not server_rows) else server_rows or 0,
         server_labels=config.federation.server_labels,
         classifies=not config.federation.predicts_quantity,
+        chosen=config.selection is not None or config.search.selection is not None,
     )
+
+
+def selection_of(config: StudyConfig, cohort: Cohort) -> SelectionSpec | None:
+    """Return who trains in a round; None leaves that to the strategy.
+
+    Raises:
+        StrategyError: If it is no policy, or can't choose among these clients.
+    """
+    return None if config.selection is None else parse_selection(config.selection, cohort)
 
 
 def study_facts(config: StudyConfig, federation: Federation) -> StudyFacts:
     """Return what all trials of a study share."""
     metric, measures = metric_of(config.metric_name, federation), measures_of_study(config, federation)
+    cohort = cohort_of(config, federation.num_seen)
     return StudyFacts(
         name=federation.name,
         num_rounds=config.training.num_rounds,
-        cohort=cohort_of(config, federation.num_seen),
+        cohort=cohort,
         session=config.training.session(
             config.seed, config.search.validation_fraction, metric, "worst_clients" in config.search.objectives
         ),
@@ -359,6 +372,7 @@ def study_facts(config: StudyConfig, federation: Federation) -> StudyFacts:
         measure=measures[0],
         objectives=objectives_of(config, federation),
         second_measure=measures[1] if len(measures) > 1 else None,
+        selection=selection_of(config, cohort),
     )
 
 

@@ -33,7 +33,16 @@ from fedscout.search.study.priors import priors
 from fedscout.search.study.searcher_table import check_space, new_searcher
 from fedscout.search.study.warm_start import WarmStart
 from fedscout.search.study_trials import BASELINE, best_of, front_of, trainings_of, worst_of
-from fedscout.strategies import CustomSpec, SearchSpace, given_values, parse_strategy, space_of
+from fedscout.strategies import (
+    ChoiceRange,
+    CustomSpec,
+    SearchSpace,
+    given_values,
+    parse_selection,
+    parse_strategy,
+    space_of,
+)
+from fedscout.strategies.specification import SELECTION
 
 
 @dataclass
@@ -93,12 +102,16 @@ def planned_space(config: SearchConfig, cohort: Cohort, training: LocalTraining 
     """
     customs = [parse_strategy({"kind": "custom", **custom}) for custom in config.customs]
     own = [custom for custom in customs if isinstance(custom, CustomSpec)]
+    searched = {**config.client_ranges.ranges()}
+    if config.selection is not None:
+        kinds = [parse_selection(kind, cohort).kind for kind in config.selection]
+        searched[SELECTION] = ChoiceRange(tuple(kinds))
     return space_of(
         cohort,
         config.strategies,
         ranges=config.ranges,
         customs=own,
-        client_ranges=config.client_ranges.ranges(),
+        client_ranges=searched,
         given=None if training is None else given_values(training),
     )
 

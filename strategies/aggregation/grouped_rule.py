@@ -5,7 +5,8 @@ group's model and its group's replies. So what a strategy sends beside the model
 with a single group everything is as without groups.
 
 **Who trains.** A round's clients are dealt to the groups in proportion to their sizes, by largest remainders, at least
-one to each; with more groups than clients a round, more clients train than were asked for.
+one to each; with more groups than clients a round, more clients train than were asked for. Where a selection policy
+chooses the clients, each group trains those of its own, and one without any rests.
 
 **Where a group falls apart**, the parts go on from its new model, with strategies made afresh.
 """
@@ -25,6 +26,7 @@ from flwr.serverapp import strategy as flower
 from fedscout.engine.arrays import FloatArray, IntArray
 from fedscout.engine.contracts.trial_strategy import Cohort
 from fedscout.engine.errors import StrategyError, TrialError
+from fedscout.engine.grid.chosen_nodes import ChosenNodes, train_all_shown
 from fedscout.engine.messages.message_contents import client_of
 from fedscout.engine.messages.message_keys import FLAT_KEY
 from fedscout.engine.messages.several_models import clients_text, holds_several, several_models
@@ -109,14 +111,19 @@ class GroupedRule(flower.Strategy):
     ) -> Iterable[Message]:
         """Return the messages of all groups."""
         if not self._kept:
-            self._kept = self._made(self.first_groups(grid, config), self.cohort.num_sampled)
+            whole = grid.everybody if isinstance(grid, ChosenNodes) else grid
+            self._kept = self._made(self.first_groups(whole, config), self.cohort.num_sampled)
         flat = read_array(arrays[FLAT_KEY])
         self._sent = [*flat] if holds_several([*arrays]) else [flat] * len(self._kept)
         messages: list[Message] = []
         for group, vector in zip(self.groups, self._sent, strict=True):
             model, own_config = view_record({FLAT_KEY: vector}), ConfigRecord(dict(config))
-            own_grid = cast(Grid, _Members(grid, group.clients))
-            messages += group.strategy.configure_train(server_round, model, own_config, own_grid)
+            own_grid = ChosenNodes(grid, group.clients)
+            if isinstance(grid, ChosenNodes):
+                if not own_grid.get_node_ids():
+                    continue
+                train_all_shown(group.strategy)
+            messages += group.strategy.configure_train(server_round, model, own_config, cast(Grid, own_grid))
         return messages
 
     def aggregate_train(self, server_round: int, replies: Iterable[Message]) -> Aggregate:
@@ -203,20 +210,6 @@ class GroupedRule(flower.Strategy):
             kept = self._group(clients, num_sampled, {})
             kept.plain.restore(document, arrays)
             self._kept.append(kept)
-
-
-class _Members:
-    """A grid that has the nodes of some clients alone."""
-
-    def __init__(self, grid: Grid, clients: Sequence[int]) -> None:
-        self._grid = grid
-        self._clients = frozenset(clients)
-
-    def get_node_ids(self) -> list[int]:
-        return [node_id for node_id in self._grid.get_node_ids() if client_of(node_id) in self._clients]
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._grid, name)
 
 
 def sampled_of(sizes: Sequence[int], num_sampled: int) -> list[int]:

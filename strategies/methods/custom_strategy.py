@@ -39,7 +39,7 @@ from fedscout.strategies.arguments import Argument, accepted, converted, name_fa
 from fedscout.strategies.methods.own_specification import class_faults, specified
 from fedscout.strategies.methods.proximal_term import ProximalTerm
 from fedscout.strategies.ranges import ChoiceRange, IntegerRange, Range, RealRange, Value
-from fedscout.strategies.specification import CLIENT_PARAMETERS, RangeWidth, StrategySpec, node_counts
+from fedscout.strategies.specification import SHARED_PARAMETERS, RangeWidth, StrategySpec, node_counts
 
 if TYPE_CHECKING:
     from flwr.serverapp.strategy import Strategy
@@ -177,7 +177,7 @@ class CustomSpec(StrategySpec):
     def with_values(self, values: Mapping[str, Value]) -> Self:
         """Return the specification with other arguments, or other parameters of the clients."""
         searched = self.search_names()
-        of_clients = {name: values[name] for name in values if name in CLIENT_PARAMETERS and name not in searched}
+        of_clients = {name: values[name] for name in values if name in SHARED_PARAMETERS and name not in searched}
         own = {name: value for name, value in values.items() if name not in of_clients}
         return self.model_copy(update={"values": {**self.values, **own}, **of_clients})
 
@@ -210,7 +210,8 @@ class CustomSpec(StrategySpec):
             return list(error.faults)
         if issubclass(strategy_class, StrategySpec):
             return class_faults(self.path, strategy_class, self.values, cohort)
-        faults = name_faults(self.path, strategy_class, {*self.values, *self.ranges}, {*node_counts(cohort)})
+        faults = [] if not cohort.chosen else _own_start(self.path, strategy_class)
+        faults += name_faults(self.path, strategy_class, {*self.values, *self.ranges}, {*node_counts(cohort)})
         declared = [(name, found) for name, found in self.ranges.items() if isinstance(found, Choices)]
         for given in (self.values, *({name: choice} for name, found in declared for choice in found.choices)):
             try:
@@ -292,3 +293,12 @@ class CustomSpec(StrategySpec):
     def _identity(self) -> Mapping[str, Any]:
         """Return what decides the model: the declared ranges do not."""
         return {name: value for name, value in super()._identity().items() if name != "ranges"}
+
+
+def _own_start(path: str, strategy_class: type[Strategy]) -> list[str]:
+    """Return that no policy can choose the clients of a strategy that drives its rounds itself."""
+    from flwr.serverapp.strategy import Strategy
+
+    if strategy_class.start is Strategy.start:
+        return []
+    return [f"{path} brings its own start, so no selection policy can choose its clients"]

@@ -15,7 +15,7 @@ from pydantic_core import ErrorDetails
 from fedscout.engine.contracts.trial_strategy import Cohort
 from fedscout.engine.errors import StrategyError
 from fedscout.engine.fault_text import details, predicate
-from fedscout.strategies.specification import CLIENT_PARAMETERS, StrategySpec
+from fedscout.strategies.specification import SHARED_PARAMETERS, StrategySpec
 
 
 def specified(path: str, spec_class: type[StrategySpec], values: Mapping[str, Any]) -> StrategySpec:
@@ -39,7 +39,7 @@ def _sentence(path: str, spec_class: type[StrategySpec], detail: ErrorDetails) -
     where = ".".join(map(str, detail["loc"]))
     if detail["type"] != "extra_forbidden":
         return f"{where} of {path}{predicate(detail)}"
-    allowed = [name for name in spec_class.model_fields if name not in ("kind", *CLIENT_PARAMETERS)]
+    allowed = [name for name in spec_class.model_fields if name not in ("kind", *SHARED_PARAMETERS)]
     return f"{where} is no parameter of {path}; it takes {', '.join(allowed) or 'none'}"
 
 

@@ -26,7 +26,7 @@ from pydantic import create_model
 from fedscout.engine.contracts.client_algorithm import ClientAlgorithm
 from fedscout.engine.contracts.trial_strategy import Cohort, EngineNeeds
 from fedscout.strategies.methods.averaging import FedAvgSpec, MeanSpec
-from fedscout.strategies.specification import CLIENT_PARAMETERS, StrategySpec
+from fedscout.strategies.specification import SHARED_PARAMETERS, StrategySpec
 
 JOINT = "+"
 
@@ -98,7 +98,7 @@ class PairSpec(StrategySpec):
         return self.server_half.build(cohort)
 
     def _values(self, spec_class: type[StrategySpec], parameters: Mapping[str, Any]) -> dict[str, Any]:
-        return {name: getattr(self, name) for name in (*parameters, *CLIENT_PARAMETERS)}
+        return {name: getattr(self, name) for name in (*parameters, *SHARED_PARAMETERS)}
 
 
 @cache

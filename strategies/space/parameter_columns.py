@@ -8,6 +8,7 @@ from typing import Any, Literal
 from fedscout.engine.annotations import alternatives
 from fedscout.strategies.space.strategy_names import named_classes
 from fedscout.strategies.space.strategy_table import BUILT_IN
+from fedscout.strategies.specification import SELECTION
 
 ColumnType = Literal["int", "float", "str"]
 
@@ -17,7 +18,7 @@ def parameter_columns(named: Collection[str] = ()) -> Mapping[str, ColumnType]:
 
     These are the parameters of the built-in strategies, and of those that a study names among the others: so a log has
     the columns that it had before there were others, unless its study is about them. A name means one type in all
-    strategies.
+    strategies. Who trains has a column of its own.
 
     Args:
         named: Kinds that a study names, of whatever sort; `"custom"` and unknown ones have no columns.
@@ -25,7 +26,7 @@ def parameter_columns(named: Collection[str] = ()) -> Mapping[str, ColumnType]:
     columns: dict[str, ColumnType] = {}
     for spec_class in (*BUILT_IN, *named_classes(named)):
         for name, field in spec_class.model_fields.items():
-            if name != "kind":
+            if name not in ("kind", SELECTION):
                 column = _column_type(field.annotation)
                 assert columns.setdefault(name, column) == column, f"{name} has two types"
     return dict(sorted(columns.items()))

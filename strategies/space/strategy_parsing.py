@@ -13,9 +13,10 @@ from fedscout.engine.contracts.trial_strategy import Cohort
 from fedscout.engine.errors import StrategyError
 from fedscout.engine.fault_text import details, predicate, shown
 from fedscout.engine.truth_values import truths_as_words
+from fedscout.strategies.selection.selection_table import parse_selection
 from fedscout.strategies.space.strategy_names import strategy_class
 from fedscout.strategies.space.strategy_table import STRATEGIES
-from fedscout.strategies.specification import CLIENT_PARAMETERS, StrategySpec, searched_fields
+from fedscout.strategies.specification import SHARED_PARAMETERS, StrategySpec, searched_fields
 
 
 def parse_strategy(value: Mapping[str, Any] | str, cohort: Cohort | None = None) -> StrategySpec:
@@ -37,6 +38,8 @@ def parse_strategy(value: Mapping[str, Any] | str, cohort: Cohort | None = None)
     except ValidationError as error:
         faults = [_sentence(detail, spec_class, document["kind"]) for detail in details(error)]
         raise StrategyError([*faults, *_cohort_faults(spec_class, document, error, cohort)]) from error
+    if spec.selection is not None:
+        parse_selection(spec.selection)
     if cohort is not None and (faults := spec.faults(cohort)):
         raise StrategyError(faults)
     return spec
@@ -86,8 +89,8 @@ def _sentence(detail: ErrorDetails, spec_class: type[StrategySpec], kind: str) -
 def _unknown_parameter(spec_class: type[StrategySpec], kind: str, name: str, value: Any) -> str:
     if name in spec_class.bound:
         return f"{name} of {kind} can't be set, got {shown(value)}; it is {spec_class.bound[name]}"
-    own = [field for field in spec_class.model_fields if field not in ("kind", *CLIENT_PARAMETERS)]
-    allowed = ", ".join([*own, *CLIENT_PARAMETERS])
+    own = [field for field in spec_class.model_fields if field not in ("kind", *SHARED_PARAMETERS)]
+    allowed = ", ".join([*own, *SHARED_PARAMETERS])
     return f"{name} is no parameter of {kind}, got {shown(value)}; its parameters are {allowed}"
 
 

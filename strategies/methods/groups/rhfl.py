@@ -15,7 +15,7 @@ Deviations:
   result is the same.
 - The paper's confidence also has the inverse of the loss as a factor; as in public programs it is the drop alone.
 - A client is scored on its own test rows, as everywhere here; the paper scores all on one test set.
-- Every client trains in every round, and common steps are Adam's.
+- Every client trains in every round, unless a selection policy says who does, and common steps are Adam's.
 """
 
 from __future__ import annotations
@@ -205,7 +205,7 @@ class RhflSpec(StrategySpec):
         """Return why a server without rows can't have its clients learn from each other."""
         if cohort.server_rows == 0:
             return "rhfl needs rows that the server holds (federation.server_rows, such as 200 or 0.1), got none"
-        if cohort.num_sampled < cohort.num_clients:
+        if cohort.num_sampled < cohort.num_clients and not cohort.chosen:
             return (
                 f"rhfl needs every client in every round (training.fraction_train=1), got "
                 f"{clients_text(cohort.num_sampled)} of {cohort.num_clients}"

@@ -175,8 +175,9 @@ class DPFedAvgSpec(StrategySpec):
 
     @classmethod
     def unavailable(cls, cohort: Cohort) -> str | None:
-        """Return why no parameters could make it work: the accountant is not installed."""
-        del cohort
+        """Return why no parameters could make it work: who trains is not drawn, or the accountant is not installed."""
+        if cohort.chosen:
+            return "dp_fedavg accounts for clients that are drawn uniformly, so no selection policy may choose them"
         missing = library_missing()
         return f"for dp_fedavg {missing}" if missing else None
 

@@ -138,8 +138,8 @@ def test_an_unknown_key_like_no_other_is_answered_with_all_of_its_group() -> Non
     assert fault == f"federation.xyz is not a known key; allowed are {keys}"
     (fault,) = faults("xyz.zzz=1")
     assert fault == (
-        "xyz is not a known key; allowed are federation, model, training, detection, strategy, search, recommender, "
-        "engine, seed"
+        "xyz is not a known key; allowed are federation, model, training, detection, strategy, selection, search, "
+        "recommender, engine, seed"
     )
 
 
@@ -279,6 +279,8 @@ OTHER_VALUES = {
     "training.fraction_train": "0.5",
     "training.test_fraction": "0.3",
     "training.momentum": "0.5",
+    "selection": "{kind: random}",
+    "search.selection": "[random]",
     "training.weight_decay": "0.1",
     "training.learning_rate": "0.3",
     "training.round_timeout_seconds": "30",

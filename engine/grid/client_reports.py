@@ -1,0 +1,76 @@
+"""What hosts tell of a round's clients, put together for a selection policy before replies are merged."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from fedscout.engine.contracts.client_selection import DoubleArray, Losses, Observed, RoundReport
+from fedscout.engine.messages.host_calls import TrainResults
+from fedscout.engine.metrics.row_losses import RowMeans
+
+NOTHING = RowMeans.of(0, None)
+
+
+class ClientReports:
+    """Gathers the results of one round's train calls."""
+
+    def __init__(self) -> None:
+        self._results: list[TrainResults] = []
+
+    def add(self, results: Iterable[TrainResults]) -> None:
+        """Take in what hosts answered, without the models."""
+        self._results += [replace(one, vectors=None, total=None, companions={}, states={}) for one in results]
+
+    def take(
+        self, server_round: int, observed: Observed, seconds: Mapping[int, float], round_seconds: float
+    ) -> RoundReport:
+        """Return the report of a round and forget it.
+
+        Args:
+            server_round: From 1.
+            observed: What the policy wants.
+            seconds: Simulated, by client; who is not named took none.
+            round_seconds: Of the whole round.
+        """
+        results, self._results = self._results, []
+        trained = {
+            client: (num_examples, num_steps, loss)
+            for one in results
+            for client, num_examples, num_steps, loss in zip(
+                one.clients, one.num_examples, one.num_steps, one.losses, strict=True
+            )
+        }
+        training, validation = (_joined(results, part) for part in ("train", "validation"))
+        norms = {client: norm for one in results for client, norm in one.update_norms.items()}
+        clients = sorted({*trained, *training, *validation})
+        told = [trained.get(client, (training.get(client, NOTHING).num_examples, 0, np.nan)) for client in clients]
+        return RoundReport(
+            server_round=server_round,
+            clients=np.array(clients, np.int64),
+            trained=np.array([client in trained for client in clients], np.bool_),
+            num_examples=np.array([num_examples for num_examples, _, _ in told], np.int64),
+            num_steps=np.array([num_steps for _, num_steps, _ in told], np.int64),
+            seconds=np.array([seconds.get(client, 0.0) for client in clients]),
+            loss=np.array([loss for _, _, loss in told]),
+            update_norm=np.array([norms.get(client, np.nan) for client in clients]),
+            training=_losses(clients, training) if observed.training_losses else None,
+            validation=_losses(clients, validation) if observed.validation_losses else None,
+            failures={client: reason for one in results for client, reason in one.failures.items()},
+            round_seconds=round_seconds,
+        )
+
+
+def _joined(results: Sequence[TrainResults], part: str) -> dict[int, RowMeans]:
+    return {client: means for one in results for client, means in one.received_losses.get(part, {}).items()}
+
+
+def _losses(clients: Sequence[int], means: Mapping[int, RowMeans]) -> Losses:
+    """Return the columns of some clients' means."""
+
+    def column(name: str) -> DoubleArray:
+        return np.array([getattr(means.get(client, NOTHING), name) for client in clients], np.float64)
+
+    return Losses(*(column(name) for name in ("cross_entropy", "squared", "miss", "entropy")))

@@ -1,0 +1,127 @@
+"""A selection policy at work in a trial: ahead of each round it says who trains, afterwards it is told what came of it.
+
+The policy replaces the strategy's own sampling: the strategy is shown the chosen nodes alone (`ChosenNodes`) and trains
+all that it is shown. One that does not is refused, as its round would be another than the policy is told of.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, cast
+
+import numpy as np
+from flwr.app import ArrayRecord, Message
+from flwr.serverapp import Grid
+from flwr.serverapp.strategy import Strategy
+
+from fedscout.engine.contracts.client_selection import ClientTable, SelectionChoice
+from fedscout.engine.errors import TrialError
+from fedscout.engine.grid.chosen_nodes import ChosenNodes, train_all_shown
+from fedscout.engine.grid.host_grid import HostGrid
+from fedscout.engine.messages.host_calls import Watched
+from fedscout.engine.messages.message_contents import client_of
+from fedscout.engine.messages.several_models import holds_several
+from fedscout.engine.seeds import stream
+from fedscout.engine.trials.trial_settings import TrialSettings
+from fedscout.engine.trials.trial_state import TrialState
+
+
+class ClientChoice:
+    """Who trains in the rounds of one trial.
+
+    Args:
+        settings: Of the trial.
+        state: Holds the policy, if there is one, and the strategy that it chooses for.
+        grid: Of the trial.
+
+    Raises:
+        TrialError: If there is a policy and the strategy drives its rounds itself, or clients have no labelled rows on
+            which the losses could be measured that the policy wants.
+    """
+
+    def __init__(self, settings: TrialSettings, state: TrialState, grid: HostGrid[Any]) -> None:
+        self._settings = settings
+        self._state = state
+        self._grid = grid
+        if settings.selection is not None:
+            self._refuse_impossible(settings.selection)
+            train_all_shown(state.strategy)
+
+    def nodes(self, server_round: int, arrays: ArrayRecord) -> Grid:
+        """Return the grid as the strategy is to see it in a round whose model this is."""
+        policy, selection = self._state.policy, self._settings.selection
+        if policy is None or selection is None:
+            return self._grid
+        table = self._table()
+        generator = stream(self._settings.session.seed, "selection", server_round)
+        num_chosen = min(self._settings.num_sampled, len(table.clients))
+        chosen = _checked(policy.choose(server_round, table, num_chosen, generator), table, selection.label)
+        others = set(table.clients.tolist()) - {*chosen} if policy.observes.everybody else ()
+        self._grid.watched = Watched(policy.observes, tuple(sorted(others)), dict(policy.assign(table, chosen)))
+        if others and holds_several([*arrays]):
+            self._grid.measure(arrays)
+        return cast(Grid, ChosenNodes(self._grid, chosen))
+
+    def check(self, nodes: Grid, messages: Iterable[Message]) -> None:
+        """Return if a round's messages go to all that were chosen, or to nobody.
+
+        Raises:
+            TrialError: If the strategy made a choice of its own among them.
+        """
+        if not isinstance(nodes, ChosenNodes):
+            return
+        asked, shown = {message.metadata.dst_node_id for message in messages}, {*nodes.get_node_ids()}
+        if asked and asked != shown:
+            assert self._settings.selection is not None
+            raise TrialError(
+                f"{type(self._state.strategy).__name__} must train all {len(shown)} clients that "
+                f"selection.kind={self._settings.selection.label} chose, it asked {len(asked)}: it samples by itself"
+            )
+
+    def tell(self, seconds: Mapping[int, float], round_seconds: float) -> None:
+        """Tell the policy what a round brought.
+
+        Args:
+            seconds: Simulated, of each client that was asked.
+            round_seconds: Of the round.
+        """
+        if self._state.policy is None:
+            return
+        report = self._grid.take_report(seconds, round_seconds)
+        for client in report.clients[report.trained].tolist():
+            self._state.trained_rounds[client] = self._state.trained_rounds.get(client, 0) + 1
+        self._state.policy.observe(report)
+
+    def rounds_of(self, clients: Iterable[int]) -> tuple[int, ...] | None:
+        """Return in how many rounds each client has trained; None without a policy."""
+        trained = self._state.trained_rounds
+        return None if self._state.policy is None else tuple(trained.get(client, 0) for client in clients)
+
+    def _table(self) -> ClientTable:
+        facts = self._grid.facts
+        clients = np.array([client_of(node) for node in self._grid.get_node_ids()], np.int64)
+        seconds = np.array([sum(facts.latency.get(client, (0.0, 0.0))) for client in clients.tolist()])
+        return ClientTable(clients, facts.client_rows[clients], seconds)
+
+    def _refuse_impossible(self, selection: SelectionChoice) -> None:
+        assert self._state.policy is not None
+        if type(self._state.strategy).start is not Strategy.start:
+            name = type(self._state.strategy).__name__
+            raise TrialError(f"selection.kind={selection.label} can't choose for {name}, which brings its own start")
+        if self._state.policy.observes.losses and not (self._grid.facts.holds_rows and self._grid.facts.classifies):
+            raise TrialError(f"selection.kind={selection.label} needs clients with labelled rows to measure losses on")
+
+
+def _checked(chosen: Any, table: ClientTable, label: str) -> Sequence[int]:
+    """Return who was chosen, ascending.
+
+    Raises:
+        TrialError: If that is nobody, somebody twice, or somebody who can't be reached.
+    """
+    clients = [int(client) for client in chosen]
+    if not clients or len({*clients}) < len(clients) or not {*clients} <= {*table.clients.tolist()}:
+        raise TrialError(
+            f"selection.kind={label} must choose different clients of the {len(table.clients)} that can be reached, "
+            f"got {clients}"
+        )
+    return sorted(clients)

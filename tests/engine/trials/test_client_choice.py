@@ -1,0 +1,307 @@
+"""A selection policy in a trial: who trains, what it is told, and that hosts, kills and merging change nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, ClassVar
+
+import numpy as np
+import pytest
+import torch
+from flwr.serverapp import Grid
+from flwr.serverapp.strategy import FedAvg, Result
+from numpy.testing import assert_allclose, assert_array_equal
+from torch import nn
+
+from fedscout.engine.arrays import IntArray
+from fedscout.engine.client.client_host import ClientHost
+from fedscout.engine.contracts.client_selection import (
+    Assignment,
+    ClientTable,
+    Losses,
+    Observed,
+    RoundReport,
+    SelectionPolicy,
+)
+from fedscout.engine.contracts.trial_strategy import Cohort
+from fedscout.engine.grid.local_grid import LocalGrid
+from fedscout.engine.grid.ray_grid import RayGrid
+from fedscout.engine.grid.ray_hosts import start_hosts
+from fedscout.engine.model.flat_model import new_model
+from fedscout.engine.trials.checkpoint import CheckpointStore
+from fedscout.engine.trials.trial import run_trial
+from fedscout.engine.trials.trial_record import Trial
+from fedscout.engine.trials.trial_settings import TrialSettings
+from tests.engine.choices import FEDADAM, FEDAVG, INDIVIDUAL, Choice, spec_of
+from tests.engine.federations import ABLE, CORRUPTED, EMPTY, QUERIES, SIZES, dense, uneven_federation
+from tests.engine.grid.test_local_grid import WatchedGrid
+from tests.engine.trials.test_resume import Interruption, assert_all_same, interrupt_in
+
+EVERYTHING = Observed(training_losses=True, validation_losses=True, update_norms=True, everybody=True)
+MODEL_BYTES = 4 * 53
+
+
+class Recorder(SelectionPolicy):
+    """Chooses at random, or by turns, and keeps every report."""
+
+    told: ClassVar[list[list[RoundReport]]] = []
+
+    def __init__(self, observes: Observed, fixed: Sequence[int] = (), longer: Mapping[int, Assignment] | None = None):
+        self.observes = observes
+        self.fixed = list(fixed)
+        self.longer = dict(longer or {})
+        self.weights: dict[int, float] = {}
+        self._reports: list[RoundReport] = []
+        Recorder.told.append(self._reports)
+
+    def choose(
+        self, server_round: int, table: ClientTable, num_chosen: int, generator: np.random.Generator
+    ) -> Sequence[int] | IntArray:
+        if self.fixed:
+            return self.fixed
+        worth = np.array([self.weights.get(client, 1e3) for client in table.clients.tolist()])
+        return table.clients[np.argsort(-worth - generator.random(len(worth)))[:num_chosen]]
+
+    def assign(self, table: ClientTable, chosen: Sequence[int]) -> Mapping[int, Assignment]:
+        return {client: each for client, each in self.longer.items() if client in chosen}
+
+    def observe(self, report: RoundReport) -> None:
+        self._reports.append(report)
+        norms = np.where(np.isnan(report.update_norm), 0, report.update_norm)
+        self.weights |= dict(zip(report.clients.tolist(), norms.tolist(), strict=True))
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {name: value for name, value in vars(self).items() if name != "_reports"}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        vars(self).update(state)
+
+
+@dataclass(frozen=True)
+class Choosing:
+    """A policy as a specification."""
+
+    observes: Observed = EVERYTHING
+    fixed: tuple[int, ...] = ()
+    longer: Mapping[int, Assignment] = field(default_factory=dict)
+    kind: str = "recorder"
+    label: str = "recorder"
+    validation_share: float = 0.25
+
+    def parameters(self) -> Mapping[str, Any]:
+        return {}
+
+    def code(self) -> Mapping[str, str]:
+        return {}
+
+    def build(self, cohort: Cohort) -> SelectionPolicy:
+        return Recorder(self.observes, self.fixed, self.longer)
+
+
+def settings_of(strategy: Choice = FEDAVG, selection: Any = Choosing(), **changes: Any) -> TrialSettings:
+    return replace(spec_of(strategy, **{"num_sampled": 3, "num_rounds": 4, **changes}), selection=selection)
+
+
+def run(host: ClientHost, settings: TrialSettings, merge: bool = True) -> tuple[Trial, list[RoundReport]]:
+    trial = run_trial(settings, LocalGrid(host, session=settings.session, merge_on_hosts=merge))
+    return trial, Recorder.told[-1]
+
+
+def assert_same_report(one: RoundReport, other: RoundReport) -> None:
+    for name in RoundReport.__dataclass_fields__:
+        left, right = getattr(one, name), getattr(other, name)
+        if isinstance(left, Losses):
+            for part in Losses.__dataclass_fields__:
+                assert_array_equal(getattr(left, part), getattr(right, part))
+        elif isinstance(left, np.ndarray):
+            assert_array_equal(left, right)
+        else:
+            assert left == right
+
+
+def test_those_train_who_were_chosen_and_nobody_else(host: ClientHost) -> None:
+    settings = settings_of(selection=Choosing(fixed=(5, 0, 3)))
+    grid = WatchedGrid(host, session=settings.session)
+    trial = run_trial(settings, grid)
+    assert trial.error is None
+    assert {call.clients for method, call in grid.calls_made if method == "train"} == {(0, 3, 5)}
+    assert dict(zip(trial.client, trial.client_rounds or (), strict=True)) == {
+        client: 4 if client in (0, 3, 5) else 0 for client in trial.client
+    }
+    assert trial.selection == "recorder"
+
+
+def test_to_choose_everybody_is_to_have_no_policy(host: ClientHost) -> None:
+    everybody = Choosing(Observed(), fixed=tuple(range(len(SIZES))), validation_share=0.0)
+    chosen, _ = run(host, settings_of(selection=everybody))
+    free, _ = run(host, settings_of(selection=None, num_sampled=len(SIZES)))
+    assert_all_same(chosen, free)
+    assert free.client_rounds is None
+
+
+def test_a_report_holds_the_received_model_s_losses_and_what_training_moved(host: ClientHost) -> None:
+    settings = settings_of(num_rounds=1, selection=Choosing(fixed=(0, 3, EMPTY)), keep_model=True)
+    _, (report,) = run(host, settings)
+    assert report.clients.tolist() == [client for client in range(len(SIZES)) if client != EMPTY]
+    assert report.clients[report.trained].tolist() == [0, 3]
+    assert set(report.failures) == {EMPTY}
+    model = new_model(dense, 0)
+    received = LocalGrid(host, session=settings.session).initial_vector(settings.session.seed)
+    model.load(torch.from_numpy(received.copy()))
+    federation = uneven_federation()
+    for place, client in enumerate(report.clients.tolist()):
+        own = federation.client_data(client).own
+        session = settings.session
+        split = federation.split_rows(
+            client, own.labels[own.rows], session.seed, session.test_fraction, session.validation_fraction
+        )
+        for losses, part in ((report.training, split.train), (report.validation, split.validation)):
+            assert losses is not None
+            rows = own.rows[part]
+            if not len(rows):
+                assert np.isnan(losses.cross_entropy[place])
+                continue
+            with torch.no_grad():
+                outputs = model.module(torch.from_numpy(own.features[rows])).double()
+            labels = torch.from_numpy(own.labels[rows])
+            entropy, p = nn.functional.cross_entropy(outputs, labels, reduction="none"), outputs.softmax(dim=1)
+            assert_allclose(losses.cross_entropy[place], entropy.mean(), rtol=1e-6)
+            assert_allclose(losses.squared[place], (entropy**2).mean(), rtol=1e-6)
+            assert_allclose(losses.miss[place], (1 - p.gather(1, labels[:, None])).mean(), rtol=1e-6)
+            assert_allclose(losses.entropy[place], -(p * p.log()).sum(dim=1).mean(), rtol=1e-6)
+        assert report.num_examples[place] == len(split.train)
+    alone, _ = run(host, settings_of(num_rounds=1, selection=Choosing(fixed=(0,)), keep_model=True))
+    assert alone.vector is not None
+    norm = np.linalg.norm(alone.vector.astype(np.float64) - received)
+    assert_allclose(report.update_norm[0], norm, rtol=1e-4)  # a merged mean of one is rounded
+    assert np.isnan(report.update_norm[~report.trained]).all()
+    assert np.isnan(report.loss[~report.trained]).all()
+
+
+@pytest.mark.parametrize("strategy", [FEDADAM, replace(FEDADAM, wants=INDIVIDUAL)], ids=["merged", "individual"])
+def test_reports_are_the_same_wherever_replies_are_merged(host: ClientHost, strategy: Choice) -> None:
+    (one, reports), (other, others) = (run(host, settings_of(strategy), merge) for merge in (True, False))
+    assert_all_same(one, other)
+    assert len(reports) == len(others) == 4
+    for left, right in zip(reports, others, strict=True):
+        assert_same_report(left, right)
+
+
+@pytest.mark.parametrize("num_hosts", [1, 2])
+def test_hosts_change_nothing(ray_session: None, host: ClientHost, num_hosts: int) -> None:
+    settings = settings_of(FEDADAM)
+    expected, reports = run(host, settings)
+    hosts = start_hosts(uneven_federation(), QUERIES, num_hosts)
+    try:
+        found = run_trial(settings, RayGrid(hosts, session=settings.session))
+    finally:
+        hosts.stop()
+    assert_all_same(found, expected)
+    assert found.client_rounds == expected.client_rounds
+    for left, right in zip(Recorder.told[-1], reports, strict=True):
+        assert_same_report(left, right)
+
+
+@pytest.mark.parametrize("stopped_in", [1, 3])
+def test_a_killed_trial_goes_on_with_the_same_choices(host: ClientHost, tmp_path: Path, stopped_in: int) -> None:
+    settings, store = settings_of(FEDADAM), CheckpointStore(tmp_path, every_rounds=1)
+    expected, _ = run(host, settings)
+    with pytest.raises(Interruption):
+        run_trial(settings, LocalGrid(host, session=settings.session), store, interrupt_in(stopped_in))
+    resumed = run_trial(settings, LocalGrid(host, session=settings.session), store)
+    assert_all_same(resumed, expected)
+    assert resumed.client_rounds == expected.client_rounds
+
+
+def test_who_only_measures_pays_for_the_model(host: ClientHost) -> None:
+    """Three of seven train; four receive the model and send a few numbers, which are not counted."""
+    silent, _ = run(host, settings_of(selection=Choosing(Observed(), fixed=(0, 1, 3), validation_share=0.25)))
+    asking, _ = run(host, settings_of(selection=Choosing(fixed=(0, 1, 3))))
+    assert (silent.bytes_down, asking.bytes_down) == (3 * MODEL_BYTES, 7 * MODEL_BYTES)
+    assert silent.bytes_up == asking.bytes_up == 3 * MODEL_BYTES
+    assert_array_equal(silent.round_accuracy, asking.round_accuracy)
+
+
+def test_without_a_policy_nothing_is_measured(host: ClientHost) -> None:
+    settings = settings_of(selection=None)
+    grid = WatchedGrid(host, session=settings.session)
+    run_trial(settings, grid)
+    assert all(call.watched is None for _, call in grid.calls_made)
+
+
+def test_an_assignment_trains_longer_and_withholds_tensors(host: ClientHost) -> None:
+    client = 0
+    longer = Choosing(Observed(), (client,), {client: Assignment(epochs=3)}, validation_share=0.0)
+    plain = Choosing(Observed(), (client,), validation_share=0.0)
+    settings = settings_of(selection=plain, num_rounds=1, keep_model=True)
+    training = settings.session.training
+    three = replace(settings.session, training=training.model_copy(update={"local_epochs": 3 * training.local_epochs}))
+    by_policy, reports = run(host, replace(settings, selection=longer))
+    by_training, _ = run(host, replace(settings, session=three))
+    assert_array_equal(by_policy.vector, by_training.vector)
+    assert reports[0].num_steps[0] == Recorder.told[-1][0].num_steps[0]
+
+    half = Choosing(Observed(), (client,), {client: Assignment(withheld=0.5)}, validation_share=0.0)
+    gaps, _ = run(host, replace(settings, selection=half))
+    whole, _ = run(host, settings)
+    received = LocalGrid(host, session=settings.session).initial_vector(settings.session.seed)
+    assert gaps.vector is not None
+    assert whole.vector is not None
+    layout = host.facts().layout
+    sides = [layout.split(vector) for vector in (gaps.vector, received, whole.vector)]
+    kept = [np.array_equal(sides[0][name], sides[1][name]) for name in sides[0]]
+    sent = [np.array_equal(sides[0][name], sides[2][name]) for name in sides[0]]
+    assert sum(kept) == 2
+    assert [not one for one in kept] == sent
+    values = sum(slot.size for slot, is_kept in zip(layout.slots, kept, strict=True) if is_kept)
+    assert gaps.bytes_up == MODEL_BYTES - 4 * values
+
+
+class Willful(FedAvg):
+    """Asks one client of those that it is shown."""
+
+    def configure_train(self, *arguments: Any) -> Any:
+        return list(super().configure_train(*arguments))[:1]
+
+
+class OnItsOwn(FedAvg):
+    """Drives its rounds itself."""
+
+    def start(self, grid: Grid, *arguments: Any, **named: Any) -> Result:
+        return super().start(grid, *arguments, **named)
+
+
+@pytest.mark.parametrize(
+    ("strategy", "selection", "says"),
+    [
+        (Choice(Willful), Choosing(), "must train all 3 clients that selection.kind=recorder chose, it asked 1"),
+        (Choice(OnItsOwn), Choosing(), "can't choose for OnItsOwn, which brings its own start"),
+        (FEDAVG, Choosing(fixed=(1, 1, 2)), "must choose different clients of the 7 that can be reached, got"),
+        (FEDAVG, Choosing(fixed=(1, 77)), "must choose different clients of the 7 that can be reached, got [1, 77]"),
+    ],
+    ids=["samples by itself", "own start", "twice", "nobody"],
+)
+def test_what_can_t_be_chosen_fails_the_trial_with_its_reason(
+    host: ClientHost, strategy: Choice, selection: Choosing, says: str
+) -> None:
+    trial, _ = run(host, settings_of(strategy, selection))
+    assert trial.status == "failed"
+    assert says in str(trial.error)
+
+
+def test_who_is_corrupted_measures_its_own_rows() -> None:
+    """The report is of what a client sees, labels moved and all, not of what the rows were before."""
+    assert CORRUPTED in ABLE
+    host, clean = ClientHost(uneven_federation(), QUERIES), uneven_federation()
+    _, (report,) = run(host, settings_of(num_rounds=1, selection=Choosing(fixed=(0, 1, 3))))
+    _, (other,) = run(
+        ClientHost(replace(clean, transforms={}), QUERIES),
+        settings_of(num_rounds=1, selection=Choosing(fixed=(0, 1, 3))),
+    )
+    assert report.training is not None
+    assert other.training is not None
+    differs = report.clients[report.training.cross_entropy != other.training.cross_entropy].tolist()
+    assert CORRUPTED in differs
+    assert not {0, 1, 3} & {*differs}

@@ -1,0 +1,68 @@
+"""A policy chooses for every strategy, whatever it compares, keeps or groups, or is refused with the reason."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from fedscout.detectors.detection.client_queries import CLIENT_QUERIES
+from fedscout.engine.client.client_host import ClientHost
+from fedscout.engine.contracts.client_selection import ClientTable
+from fedscout.engine.contracts.trial_strategy import Cohort
+from fedscout.engine.seeds import stream
+from fedscout.strategies import CHOSEN_BY_NAME_KINDS, FedAvgSpec, parse_strategy
+from fedscout.strategies.selection.random_selection import RandomSpec
+from fedscout.strategies.space.strategy_table import BUILT_IN_KINDS
+from tests.engine.federations import normalised, uneven_federation, with_server_rows
+from tests.strategies.by_hand import SIZES, result_of
+
+NUM_SAMPLED, NUM_ROUNDS = 5, 3
+KINDS = [*BUILT_IN_KINDS, *CHOSEN_BY_NAME_KINDS, "fedadam+fedprox"]
+
+FITTING = {"bulyan": {"num_malicious_nodes": 0}}
+"""Parameters that fit five clients."""
+
+
+@pytest.fixture(scope="module")
+def host() -> ClientHost:
+    federation = uneven_federation(normalised, SIZES, min_release=1)
+    return ClientHost(with_server_rows(federation, labelled=True), CLIENT_QUERIES)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_exactly_the_chosen_clients_train(host: ClientHost, kind: str) -> None:
+    cohort = Cohort(len(SIZES), NUM_SAMPLED, 0.1, server_rows=100, server_labels=True, chosen=True)
+    if kind == "dp_fedavg":
+        assert "accounts for clients that are drawn uniformly" in parse_strategy(kind).faults(cohort)[0]
+        return
+    spec = parse_strategy({"kind": kind, **FITTING.get(kind, {})}, cohort)
+    trial = result_of(host, spec, num_sampled=NUM_SAMPLED, num_rounds=NUM_ROUNDS, selection=RandomSpec())
+    assert trial.client_rounds is not None
+    assert sum(trial.client_rounds) == NUM_SAMPLED * NUM_ROUNDS
+    assert max(trial.client_rounds) <= NUM_ROUNDS
+    assert not trial.dropped_clients
+
+
+def test_all_strategies_meet_the_same_choice(host: ClientHost) -> None:
+    rounds = {
+        result_of(host, parse_strategy(kind), selection=RandomSpec()).client_rounds
+        for kind in ("fedavg", "scaffold", "fedmedian")
+    }
+    assert len(rounds) == 1
+
+
+def test_with_everybody_asked_there_is_nothing_to_choose(host: ClientHost) -> None:
+    (fault,) = RandomSpec().faults(Cohort(len(SIZES), len(SIZES), 0.1))
+    assert "must have fewer clients a round than there are to choose from" in fault
+
+
+def test_each_client_is_as_likely_as_another(host: ClientHost) -> None:
+    """400 rounds of 5 of 8: each trains in 250 of them on average, with a deviation below 10."""
+    policy = RandomSpec().build(Cohort(len(SIZES), NUM_SAMPLED, 0.1))
+    table = ClientTable(np.arange(8), np.array(SIZES), np.zeros(8))
+    counts = np.zeros(8)
+    for server_round in range(1, 401):
+        counts[policy.choose(server_round, table, 5, stream(0, "selection", server_round))] += 1
+    assert counts.sum() == 2000
+    assert abs(counts - 250).max() < 40
+    assert result_of(host, FedAvgSpec(), selection=RandomSpec(), num_rounds=1).selection == "random"
