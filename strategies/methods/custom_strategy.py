@@ -21,9 +21,6 @@ is checked against a cohort or built, never when a document is parsed.
 
 from __future__ import annotations
 
-import importlib
-import logging
-import sys
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Self, cast
 
@@ -33,9 +30,9 @@ from fedscout.engine.contracts.client_algorithm import ClientAlgorithm
 from fedscout.engine.contracts.trial_strategy import Cohort, EngineNeeds
 from fedscout.engine.errors import StrategyError
 from fedscout.engine.fault_text import shown
-from fedscout.engine.trials.global_random import UNSEEDED, unseeded_generators
 from fedscout.engine.user_code import code_digests
 from fedscout.strategies.arguments import Argument, accepted, converted, name_faults
+from fedscout.strategies.import_path import ImportPath, imported
 from fedscout.strategies.methods.own_specification import class_faults, specified
 from fedscout.strategies.methods.proximal_term import ProximalTerm
 from fedscout.strategies.ranges import ChoiceRange, IntegerRange, Range, RealRange, Value
@@ -43,8 +40,6 @@ from fedscout.strategies.specification import SHARED_PARAMETERS, RangeWidth, Str
 
 if TYPE_CHECKING:
     from flwr.serverapp.strategy import Strategy
-
-logger = logging.getLogger("fedscout")
 
 
 class Interval(BaseModel):
@@ -84,15 +79,6 @@ class Choices(BaseModel):
         return ChoiceRange(self.choices)
 
 
-def _import_path(path: str) -> str:
-    module, _, name = path.partition(":")
-    if not (name.isidentifier() and all(part.isidentifier() for part in module.split("."))):
-        raise ValueError(f"an import path must have the form package.module:Class, got {path!r}")
-    if module.partition(".")[0] in sys.stdlib_module_names:
-        raise ValueError(f"must not name a module of Python's library, which holds no strategy, got {path!r}")
-    return path
-
-
 def _tag(value: Any) -> str:
     has_choices = "choices" in value if isinstance(value, Mapping) else isinstance(value, Choices)
     return "choices" if has_choices else "interval"
@@ -120,7 +106,7 @@ class CustomSpec(StrategySpec):
     unpaired: ClassVar[str] = "nothing is known of its halves"
 
     kind: Literal["custom"] = "custom"
-    path: Annotated[str, AfterValidator(_import_path), Field(description="module:Class of a Flower strategy")]
+    path: Annotated[ImportPath, Field(description="module:Class of a Flower strategy")]
     values: Annotated[Mapping[str, Argument], Field(description="arguments of its constructor")] = {}
     ranges: Annotated[Mapping[str, Declared], Field(description="what a search draws of them")] = {}
     arrays: Annotated[Literal["flat", "named"], Field(description="one vector, or an array per tensor")] = "named"
@@ -251,17 +237,7 @@ class CustomSpec(StrategySpec):
     def _imported(self) -> type[Strategy | StrategySpec]:
         from flwr.serverapp.strategy import Strategy
 
-        module_name, _, class_name = self.path.partition(":")
-        try:
-            with unseeded_generators() as unseeded:
-                module = importlib.import_module(module_name)
-        except (Exception, SystemExit) as error:  # a user's module may raise anything
-            raise StrategyError(
-                f"{self.path} must be importable from the Python path, got {type(error).__name__}: {error}"
-            ) from error
-        if unseeded:  # at the first import alone
-            logger.warning("%s: %s", self.path, UNSEEDED)
-        found = getattr(module, class_name, None)
+        found = imported(self.path)
         if not (isinstance(found, type) and issubclass(found, Strategy | StrategySpec)):
             what = "nothing of that name" if found is None else repr(found)
             raise StrategyError(
