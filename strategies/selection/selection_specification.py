@@ -73,5 +73,9 @@ class SelectionSpec(BaseModel, ABC):
 
     def __str__(self) -> str:
         fields = type(self).model_fields
-        shown = [f"{name}={value}" for name, value in self.parameters().items() if fields[name].default != value]
+        shown = [
+            f"{name}={value}"
+            for name, value in self.parameters().items()
+            if fields[name].default != getattr(self, name)
+        ]
         return f"{self.label}({', '.join(shown)})" if shown else self.label

@@ -10,10 +10,21 @@ from pydantic import ValidationError
 from fedscout.engine.contracts.trial_strategy import Cohort
 from fedscout.engine.errors import StrategyError
 from fedscout.engine.fault_text import details, predicate, shown
+from fedscout.strategies.selection.flash import FlashSpec
+from fedscout.strategies.selection.neural import NeuralSpec
 from fedscout.strategies.selection.random_selection import RandomSpec
+from fedscout.strategies.selection.restless import RestlessSpec
 from fedscout.strategies.selection.selection_specification import SelectionSpec
 
-SELECTIONS: Mapping[str, type[SelectionSpec]] = {each.model_fields["kind"].default: each for each in (RandomSpec,)}
+SELECTIONS: Mapping[str, type[SelectionSpec]] = {
+    each.model_fields["kind"].default: each
+    for each in (
+        RandomSpec,
+        RestlessSpec,
+        NeuralSpec,
+        FlashSpec,
+    )
+}
 """Every policy by its kind."""
 
 
