@@ -10,6 +10,7 @@ from pydantic import ValidationError
 from fedscout.engine.contracts.trial_strategy import Cohort
 from fedscout.engine.errors import StrategyError
 from fedscout.engine.fault_text import details, predicate, shown
+from fedscout.strategies.selection.fedcor import FedCorSpec
 from fedscout.strategies.selection.flash import FlashSpec
 from fedscout.strategies.selection.neural import NeuralSpec
 from fedscout.strategies.selection.random_selection import RandomSpec
@@ -22,6 +23,7 @@ SELECTIONS: Mapping[str, type[SelectionSpec]] = {
         RandomSpec,
         RestlessSpec,
         NeuralSpec,
+        FedCorSpec,
         FlashSpec,
     )
 }
