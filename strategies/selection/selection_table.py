@@ -10,6 +10,7 @@ from pydantic import ValidationError
 from fedscout.engine.contracts.trial_strategy import Cohort
 from fedscout.engine.errors import StrategyError
 from fedscout.engine.fault_text import details, predicate, shown
+from fedscout.strategies.selection.custom_selection import CustomSelectionSpec
 from fedscout.strategies.selection.fedcor import FedCorSpec
 from fedscout.strategies.selection.flash import FlashSpec
 from fedscout.strategies.selection.neural import NeuralSpec
@@ -25,6 +26,7 @@ SELECTIONS: Mapping[str, type[SelectionSpec]] = {
         NeuralSpec,
         FedCorSpec,
         FlashSpec,
+        CustomSelectionSpec,
     )
 }
 """Every policy by its kind."""

@@ -1,0 +1,129 @@
+"""A user's own policy, in a file that this program has never seen."""
+
+from __future__ import annotations
+
+import hashlib
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from fedscout.engine.contracts.trial_strategy import Cohort
+from fedscout.engine.errors import StrategyError
+from fedscout.engine.trials.plain_state import PlainState
+from fedscout.strategies.selection.selection_table import parse_selection
+from tests.strategies.selection.planted_rounds import NUM_CHOSEN, NUM_CLIENTS, played
+
+COHORT = Cohort(NUM_CLIENTS, NUM_CHOSEN, client_learning_rate=0.1)
+
+SOURCE = '''
+from fedscout.engine.contracts.client_selection import Observed, SelectionPolicy
+
+
+class Turns(SelectionPolicy):
+    """Each in turn, from a place on."""
+
+    observes = Observed(validation_losses=True)
+
+    def __init__(self, first, cohort, order: tuple = ()):
+        if first < 0:
+            raise ValueError("there is no such place")
+        self.place = first
+        self.num_clients, self.order = cohort.num_clients, order
+
+    def choose(self, server_round, table, num_chosen, generator):
+        clients = [table.clients[(self.place + offset) % len(table.clients)] for offset in range(num_chosen)]
+        self.place += num_chosen
+        return clients
+
+
+class Half(SelectionPolicy):
+    """Leaves the one method abstract."""
+
+
+class Stranger:
+    """No policy."""
+'''
+
+
+@pytest.fixture(autouse=True)
+def module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    file = tmp_path / "user_policies.py"
+    file.write_text(SOURCE)
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.delitem(sys.modules, "user_policies", raising=False)
+    return file
+
+
+def document(**values: object) -> dict:
+    return {"kind": "custom", "path": "user_policies:Turns", "values": values}
+
+
+def test_it_is_built_with_its_values_and_the_cohort() -> None:
+    spec = parse_selection(document(first=3, order=[1, 2]), COHORT)
+    policy = spec.build(COHORT)
+    assert (vars(policy)["num_clients"], vars(policy)["order"]) == (NUM_CLIENTS, (1, 2))
+    (table, first), (_, second) = played(policy, range(1, 3))
+    assert first == table.clients[3:7].tolist()
+    assert vars(policy)["place"] == 11
+    assert len(second) == NUM_CHOSEN
+
+
+def test_its_name_is_its_path_and_its_code_is_told(module: Path) -> None:
+    spec = parse_selection(document(first=3))
+    assert spec.label == "user_policies:Turns"
+    assert spec.code() == {"user_policies.py": hashlib.sha256(module.read_bytes()).hexdigest()}
+    assert spec.parameters() == {"path": "user_policies:Turns", "values": {"first": 3}}
+
+
+def test_validation_rows_are_set_aside_for_a_class_that_observes_them() -> None:
+    assert parse_selection(document(first=0)).validation_share == 0.1
+    assert parse_selection({"kind": "custom", "path": "user_policies:Stranger"}).validation_share == 0.0
+
+
+def test_its_attributes_are_its_state() -> None:
+    policy = parse_selection(document(first=0), COHORT).build(COHORT)
+    plain = PlainState(policy)
+    assert len([*played(policy, range(1, 4))]) == 3
+    restored = parse_selection(document(first=0), COHORT).build(COHORT)
+    PlainState(restored).restore(*plain.encode(policy))
+    assert vars(restored)["place"] == 12
+
+
+def test_nothing_is_imported_when_it_is_parsed() -> None:
+    parse_selection(document(first=3))
+    assert "user_policies" not in sys.modules
+
+
+@pytest.mark.parametrize(
+    ("given", "fault"),
+    [
+        ({"path": "nowhere_at_all:Turns"}, "must be importable from the Python path, got ModuleNotFoundError"),
+        ({"path": "user_policies:Nothing"}, "SelectionPolicy, got nothing of that name"),
+        ({"path": "user_policies:Stranger"}, "must be a subclass of fedscout.engine.contracts.client_selection"),
+        ({"path": "user_policies:Half"}, "must define every abstract method, choose missing"),
+        ({"path": "user_policies"}, "must have the form package.module:Class"),
+        ({"path": "random:Random"}, "must not name a module of Python's library"),
+        ({"values": {}}, "first of user_policies:Turns must have a value"),
+        ({"values": {"first": 1, "last": 2}}, "last is no argument of user_policies:Turns; it takes first, order"),
+    ],
+)
+def test_faults_are_told_before_training(given: dict, fault: str) -> None:
+    with pytest.raises(StrategyError) as caught:
+        parse_selection({**document(first=3), **given}, COHORT)
+    assert any(fault in each for each in caught.value.faults)
+
+
+def test_what_its_constructor_raises_is_told() -> None:
+    spec = parse_selection(document(first=-1), COHORT)
+    with pytest.raises(StrategyError, match=r"must accept \{'first': -1\}, got ValueError: there is no such place"):
+        spec.build(COHORT)
+
+
+def test_random_numbers_are_those_of_the_round() -> None:
+    policy = parse_selection("random").build(COHORT)
+    again = parse_selection("random").build(COHORT)
+    for (_, first), (_, second) in zip(played(policy, range(1, 4)), played(again, range(1, 4)), strict=True):
+        assert first == second
+        assert np.unique(first).size == NUM_CHOSEN
