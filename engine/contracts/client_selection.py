@@ -189,6 +189,9 @@ class SelectionChoice(Protocol):
     def build(self, cohort: Cohort) -> SelectionPolicy:
         """Construct the policy.
 
+        Args:
+            cohort: Its `num_clients` counts those that never train, too: clients' numbers are below it.
+
         Raises:
             StrategyError: If the parameters do not fit the cohort; carries every fault.
         """

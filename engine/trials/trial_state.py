@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -109,6 +109,10 @@ def cohort_of(settings: TrialSettings, grid: HostGrid[Any]) -> Cohort:
     )
 
 
+def _policy(settings: TrialSettings, cohort: Cohort) -> SelectionPolicy | None:
+    return None if settings.selection is None else settings.selection.build(cohort)
+
+
 def first_state(settings: TrialSettings, grid: HostGrid[Any]) -> TrialState:
     """Return a trial before its first round."""
     session, needs = settings.session, settings.session.needs
@@ -119,7 +123,7 @@ def first_state(settings: TrialSettings, grid: HostGrid[Any]) -> TrialState:
     cohort = cohort_of(settings, grid)
     return TrialState(
         strategy=settings.strategy.build(cohort),
-        policy=None if settings.selection is None else settings.selection.build(cohort),
+        policy=_policy(settings, replace(cohort, num_clients=grid.facts.num_clients)),
         arrays=dict(arrays),
         train_config=config,
         evaluate_config={SEED_KEY: session.seed},
