@@ -14,6 +14,8 @@ from fedscout.strategies.selection.custom_selection import CustomSelectionSpec
 from fedscout.strategies.selection.fedcor import FedCorSpec
 from fedscout.strategies.selection.flash import FlashSpec
 from fedscout.strategies.selection.neural import NeuralSpec
+from fedscout.strategies.selection.oort import OortSpec
+from fedscout.strategies.selection.pyramidfl import PyramidFLSpec
 from fedscout.strategies.selection.random_selection import RandomSpec
 from fedscout.strategies.selection.restless import RestlessSpec
 from fedscout.strategies.selection.selection_specification import SelectionSpec
@@ -22,6 +24,8 @@ SELECTIONS: Mapping[str, type[SelectionSpec]] = {
     each.model_fields["kind"].default: each
     for each in (
         RandomSpec,
+        OortSpec,
+        PyramidFLSpec,
         RestlessSpec,
         NeuralSpec,
         FedCorSpec,

@@ -1,0 +1,1 @@
+"""Client selection: the mathematics of each policy, and what all of them promise."""

@@ -1,0 +1,183 @@
+"""Oort's utility, clip, uncertainty, penalty, cut and pacer against numbers worked by hand."""
+
+from __future__ import annotations
+
+from collections import Counter
+from itertools import chain
+
+import numpy as np
+import pytest
+
+from fedscout.strategies.selection.oort import Oort, OortSpec, normalised, slow_factors
+from tests.strategies.selection.reports import report, table
+
+EXPLOITING = OortSpec(exploration=0.0, exploration_floor=0.0, uncertainty=0.0)
+
+
+def test_the_utility_is_rows_times_the_root_of_the_mean_squared_loss() -> None:
+    policy = Oort(OortSpec())
+    policy.observe(report(3, [2, 5], [4.0, 0.5], rows=[10, 100]))
+    assert policy.utility == {2: 40.0, 5: 50.0}
+    assert policy.last_round == {2: 3, 5: 3}
+
+
+def test_utilities_are_clipped_at_a_rank_and_divided_by_the_range_before_the_clip() -> None:
+    """Rank ⌊4 · ½⌋ of 100 … 400 is 300; the range is 400 − 99.9."""
+    found = normalised(np.array([100.0, 400.0, 200.0, 300.0]), 0.5)
+    np.testing.assert_allclose(found, np.array([0.1, 200.1, 100.1, 200.1]) / 300.1, rtol=1e-12)
+
+
+def test_one_of_a_hundred_is_clipped() -> None:
+    """Rank ⌊100 · .98⌋ = 98, from 0, of 1 … 100 is 99."""
+    found = normalised(np.arange(1.0, 101.0), 0.98)
+    assert found[99] == found[98] == pytest.approx((99 - 0.999) / (100 - 0.999), rel=1e-12)
+    assert found[97] == pytest.approx((98 - 0.999) / (100 - 0.999), rel=1e-12)
+
+
+def test_without_a_loss_there_is_no_utility() -> None:
+    assert normalised(np.array([0.0, 0.0]), 0.98).tolist() == [0.0, 0.0]
+    assert normalised(np.array([0.0, 50.0]), 0.98)[0] == 0.0
+    policy = Oort(OortSpec())
+    policy.observe(report(1, [0, 1], [np.nan, np.inf]))
+    assert policy.utility == {0: 0.0, 1: 0.0}
+
+
+def test_long_ago_is_uncertain() -> None:
+    """Equal utilities of 1000 have a range of 1, so each is 1; √(0.1 ln 9 / t) is added."""
+    policy = Oort(OortSpec())
+    policy.observe(report(1, [0], 100.0))
+    policy.observe(report(4, [1], 100.0))
+    expected = 1 + np.sqrt(0.1 * np.log(9) / np.array([1, 4]))
+    np.testing.assert_allclose(policy.scores(np.array([0, 1]), 9), expected, rtol=1e-9)
+
+
+@pytest.mark.parametrize(
+    ("seconds", "percentile", "expected"),
+    [
+        ([4.0, 1.0, 2.0], 10.0, [1 / 16, 1, 1 / 4]),  # rank ⌊0.3⌋: T = 1
+        ([4.0, 1.0, 2.0], 40.0, [1 / 4, 1, 1]),  # rank ⌊1.2⌋: T = 2
+        ([4.0, 1.0, 2.0], 99.0, [1, 1, 1]),
+        ([4.0, 1.0, 2.0], 100.0, [1, 1, 1]),
+        ([0.0, 0.0, 0.0], 10.0, [1, 1, 1]),
+        ([0.0, 3.0, 0.0], 10.0, [1, 0, 1]),
+    ],
+)
+def test_the_slow_are_worth_less(seconds: list[float], percentile: float, expected: list[float]) -> None:
+    assert slow_factors(np.array(seconds), percentile, 2.0).tolist() == expected
+
+
+def test_the_exploited_are_drawn_by_score_among_those_near_the_cut() -> None:
+    """Losses give R = 1000, 900, 800, 700, 100, 100, so scores (R − 99.9) / 900.1.
+
+    One is exploited: the score at the cut is the second, .8890, and its .7 share .6223. The fourth, .6667, is above.
+    """
+    policy = Oort(EXPLOITING)
+    policy.observe(report(1, range(6), [100.0, 90.0, 80.0, 70.0, 10.0, 10.0]))
+    generator, num_draws = np.random.default_rng(0), 4000
+    seen = Counter(int(policy.choose(2, table(6), 1, generator)[0]) for _ in range(num_draws))
+    scores = (np.array([1000, 900, 800, 700]) - 99.9) / 900.1
+    assert set(seen) == {0, 1, 2, 3}
+    for client, expected in enumerate(scores / scores.sum()):
+        assert abs(seen[client] / num_draws - expected) < 4 * np.sqrt(expected * (1 - expected) / num_draws)
+
+
+def test_a_high_cut_takes_the_best() -> None:
+    """With a share of 1 the pool is the exploited and the one at the cut."""
+    policy = Oort(EXPLOITING.model_copy(update={"cut_off": 1.0}))
+    policy.observe(report(1, range(6), [1.0, 2.0, 3.0, 4.0, 5.0, 6.0]))
+    chosen = [set(policy.choose(2, table(6), 2, np.random.default_rng(seed)).tolist()) for seed in range(50)]
+    assert set.union(*chosen) == {3, 4, 5}
+
+
+def test_a_slow_client_of_high_utility_is_left() -> None:
+    """Client 4 scores 1 · (1 / 10)², less than .7 of the .5 or so at the cut."""
+    policy = Oort(EXPLOITING)
+    policy.observe(report(1, range(5), [8.0, 9.0, 9.0, 9.0, 10.0]))
+    reachable = table(5, seconds=[1.0, 1.0, 1.0, 1.0, 10.0])
+    chosen = [set(policy.choose(2, reachable, 2, np.random.default_rng(seed)).tolist()) for seed in range(50)]
+    assert set.union(*chosen) == {1, 2, 3}
+
+
+@pytest.mark.parametrize(("server_round", "share"), [(1, 0.855), (2, 0.81225), (29, 0.9 * 0.95**29), (30, 0.2)])
+def test_exploration_decays_to_its_floor(server_round: int, share: float) -> None:
+    assert Oort(OortSpec()).explored_share(server_round) == pytest.approx(share, rel=1e-12)
+
+
+@pytest.mark.parametrize(("server_round", "num_exploited"), [(2, 1), (10, 4), (100, 8)])
+def test_the_unexplored_get_their_share(server_round: int, num_exploited: int) -> None:
+    """⌊10 (1 − ε)⌋ for ε = .812, .539 and .2."""
+    policy = Oort(OortSpec())
+    policy.observe(report(1, range(20)))
+    chosen = policy.choose(server_round, table(40), 10, np.random.default_rng(0))
+    assert sum(client < 20 for client in chosen) == num_exploited == len(policy.exploited)
+
+
+def test_once_all_are_explored_all_are_exploited() -> None:
+    policy = Oort(OortSpec())
+    policy.observe(report(1, range(10)))
+    assert sorted(policy.choose(2, table(10), 5, np.random.default_rng(0))) == sorted(policy.exploited)
+
+
+def test_exploring_alone_is_uniform() -> None:
+    """ε = 1: each round is uniform among those that never trained, so every sweep is a random order of all."""
+    spec, num_sweeps, first = OortSpec(exploration=1.0, exploration_decay=1.0), 2000, Counter[int]()
+    generator = np.random.default_rng(0)
+    for _ in range(num_sweeps):
+        policy, chosen = Oort(spec), []
+        for server_round in range(1, 4):
+            chosen.append(policy.choose(server_round, table(12), 4, generator).tolist())
+            policy.observe(report(server_round, sorted(chosen[-1])))
+        assert sorted(chain.from_iterable(chosen)) == list(range(12))
+        first.update(chosen[0])
+    deviation = np.sqrt(1 / 3 * 2 / 3 / num_sweeps)
+    assert all(abs(first[client] / num_sweeps - 1 / 3) < 4 * deviation for client in range(12))
+
+
+def test_the_unexplored_with_many_rows_and_short_rounds_come_first() -> None:
+    """A window of 1 takes the largest rows · (T / d)²: 40, 10, 30, 40 / 4 = 10, 20 with T = 1."""
+    policy = Oort(OortSpec(unexplored_window=1, preferred_percentile=10))
+    reachable = table(5, rows=[40, 10, 30, 40, 20], seconds=[1.0, 1.0, 1.0, 2.0, 1.0])
+    assert sorted(policy.choose(1, reachable, 3, np.random.default_rng(0))) == [0, 2, 4]
+
+
+def test_clients_that_always_fail_keep_nobody_from_being_asked() -> None:
+    """Ten of many rows are lost for good; client 29 fails the first time, and is asked again."""
+    policy, generator, asked = Oort(OortSpec(unexplored_window=1)), np.random.default_rng(0), set[int]()
+    reachable = table(30, rows=[100] * 10 + [1] * 20)
+    for server_round in range(1, 60):
+        chosen = policy.choose(server_round, reachable, 3, generator).tolist()
+        failures = {client: "lost" for client in chosen if client < 10 or (client == 29 and client not in asked)}
+        asked.update(chosen)
+        policy.observe(report(server_round, sorted(set(chosen) - set(failures)), failures=failures))
+    assert asked == set(range(30))
+    assert set(policy.utility) == set(range(10, 30))
+
+
+def test_the_pacer_follows_the_exploited_utility() -> None:
+    """Windows of two rounds: 20 → 21 is flat, 21 → 200 is a jump of more than five times, 200 → 240 neither."""
+    policy, percentiles = Oort(OortSpec(pacer_rounds=2)), []
+    for server_round, utility in enumerate([10.0, 10.0, 10.5, 10.5, 100.0, 100.0, 100.0, 140.0], start=1):
+        policy.exploited = [0, 7]  # 7 fails, 1 was explored
+        policy.observe(report(server_round, [0, 1], [utility, 999.0], rows=1, failures={7: "lost"}))
+        percentiles.append(policy.percentile)
+    assert percentiles == [10, 10, 10, 15, 15, 10, 10, 10]
+
+
+def test_the_percentile_has_bounds() -> None:
+    flat, jumping = (Oort(OortSpec(pacer_rounds=1, pacer_percent=40)) for _ in range(2))
+    for server_round in range(1, 8):
+        flat.exploited = jumping.exploited = [0]
+        flat.observe(report(server_round, [0], 1.0))
+        jumping.observe(report(server_round, [0], 10.0**server_round))
+    assert (flat.percentile, jumping.percentile) == (100.0, 40.0)
+
+
+def test_before_two_windows_the_pacer_waits() -> None:
+    policy = Oort(OortSpec())
+    for server_round in range(1, 40):
+        policy.exploited = [0]
+        policy.observe(report(server_round, [0]))
+        assert policy.percentile == 10.0
+    policy.observe(report(40, [0]))
+    assert policy.percentile == 15.0
+    assert len(policy.exploited_utilities) == 40
