@@ -12,9 +12,11 @@ from fedscout.engine.errors import StrategyError
 from fedscout.engine.fault_text import details, predicate, shown
 from fedscout.strategies.selection.custom_selection import CustomSelectionSpec
 from fedscout.strategies.selection.fedcor import FedCorSpec
+from fedscout.strategies.selection.feel import FeelSpec
 from fedscout.strategies.selection.flash import FlashSpec
 from fedscout.strategies.selection.neural import NeuralSpec
 from fedscout.strategies.selection.oort import OortSpec
+from fedscout.strategies.selection.power_of_choice import PowerOfChoiceSpec
 from fedscout.strategies.selection.pyramidfl import PyramidFLSpec
 from fedscout.strategies.selection.random_selection import RandomSpec
 from fedscout.strategies.selection.restless import RestlessSpec
@@ -29,7 +31,9 @@ SELECTIONS: Mapping[str, type[SelectionSpec]] = {
         RestlessSpec,
         NeuralSpec,
         FedCorSpec,
+        FeelSpec,
         FlashSpec,
+        PowerOfChoiceSpec,
         CustomSelectionSpec,
     )
 }
