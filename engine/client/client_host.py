@@ -24,6 +24,7 @@ from fedscout.engine.client.gathered_updates import GatheredUpdates
 from fedscout.engine.client.local_training import RowsWork, model_outputs
 from fedscout.engine.client.metric_sums import add_statistics
 from fedscout.engine.client.personal_scores import Tuning, personal_scores, tuned_scores
+from fedscout.engine.client.round_durations import RoundDurations
 from fedscout.engine.client.sent_updates import SentUpdates
 from fedscout.engine.client.server_model import ServerModel
 from fedscout.engine.client.task_training import TaskTrainer
@@ -92,7 +93,7 @@ class ClientHost:
             num_classes=federation.num_classes,
             layout=self._model.layout,
             corrupted_clients=tuple(sorted(client for client, steps in federation.transforms.items() if steps)),
-            latency=federation.latency,
+            devices=federation.devices,
             holds_rows=federation.task is None,
             unseen=federation.unseen,
             server_rows=0 if server is None else server.num_rows,
@@ -118,10 +119,11 @@ class ClientHost:
         answers = GatheredUpdates(call, call.vector, self._max_weight, has_task, num_trainable)
         sent = SentUpdates(attacks, num_trainable, asked, call.clients, partial(self._honest_vectors, call, asked))
         withheld = WithheldTensors(call, self._model.layout)
+        durations = self._durations(call, asked)
         works = []
         for client in call.clients:
             try:
-                works.append(self._work(client, call))
+                works.append(self._work(client, call, durations))
             except Exception as error:  # a client's failure is an answer, not the host's end
                 answers.failed(client, error)
         for block in self._trainer(call, asked).train(asked, works):
@@ -131,6 +133,7 @@ class ClientHost:
         if call.watched is not None:
             results.received_losses = self._received_losses(call, call.watched, results.clients)
         results.evaluation = evaluation
+        results.durations = durations
         results.seconds = time.perf_counter() - started
         return results
 
@@ -139,6 +142,7 @@ class ClientHost:
         started = time.perf_counter()
         assert call.watched is not None
         results = TrainResults(received_losses=self._received_losses(call, call.watched))
+        results.durations = self._durations(replace(call, clients=()), _train_request(call))
         results.seconds = time.perf_counter() - started
         return results
 
@@ -165,6 +169,13 @@ class ClientHost:
             }
         return losses
 
+    def _durations(self, call: HostCall, asked: TrainRequest) -> dict[int, float]:
+        """Return the simulated seconds of a call's clients; none where no client's rounds take any."""
+        if not self._federation.devices:
+            return {}
+        plays = self._federation.task is not None
+        return RoundDurations(call, asked, self._model.layout, self._training_rows, plays).of(self._federation.devices)
+
     def _trainer(self, call: HostCall, asked: TrainRequest) -> Trainer:
         """Return the way in which a call trains."""
         one_by_one = asked.algorithm is not None and asked.algorithm.one_by_one
@@ -181,10 +192,11 @@ class ClientHost:
         Returns:
             Shape `(clients that trained, layout.size)`.
         """
-        stateless, works = replace(call, states={}), []
+        stateless, works = replace(call, clients=tuple(clients), states={}), []
+        durations = self._durations(stateless, asked)
         for client in clients:
             with suppress(Exception):  # who can't train or misses the round has no update to tell of
-                works.append(self._work(client, stateless))
+                works.append(self._work(client, stateless, durations))
         blocks = self._trainer(call, asked).train(replace(asked, initial_loss=False), works)
         trained = {work.client: update for block in blocks for work, update in block}
         updates = [trained[client] for client in sorted(trained)]
@@ -323,13 +335,13 @@ class ClientHost:
             scores |= tuned_scores(trainer, block, parts, asked.seed, call.session.metric)
         return scores, {client: part for client, part in parts.items() if client not in scores}
 
-    def _work(self, client: int, call: HostCall) -> RowsWork:
+    def _work(self, client: int, call: HostCall, durations: Mapping[int, float]) -> RowsWork:
         seed, server_round = call.config[SEED_KEY], call.config[ROUND_KEY]
         federation = self._federation
         if client in federation.unseen:
             raise AbsentError("the client joins after the training")
         deadline = call.session.deadline_seconds
-        check_takes_part(federation.dropout, federation.latency, deadline, seed, server_round, client)
+        check_takes_part(federation.dropout, durations.get(client, 0.0), deadline, seed, server_round, client)
         data = self._training_rows(client, call)
         if federation.task is None and not federation.release.takes_part(len(data)):
             raise AbsentError("the client abstains, as it trains on fewer rows than federation.min_release")

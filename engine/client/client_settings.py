@@ -12,6 +12,7 @@ from fedscout.engine.client.local_training import RowsWork
 from fedscout.engine.contracts.client_algorithm import ClientAlgorithm, LocalFacts
 from fedscout.engine.contracts.local_training_config import LocalTraining
 from fedscout.engine.contracts.train_request import TrainRequest
+from fedscout.engine.data.client_data import Samples
 
 Alike = list[tuple[TrainRequest, Sequence[RowsWork]]]
 
@@ -32,19 +33,23 @@ def by_settings(asked: TrainRequest, works: Sequence[RowsWork], has_labels: bool
     failed: list[Outcome] = []
     for work in works:
         try:
-            training = algorithm.settings(_facts(asked, work, has_labels)) if algorithm and chooses else asked.training
-            groups.setdefault(_longer(training, work.epochs), []).append(work)
+            groups.setdefault(own_training(asked, work.data, work.epochs, has_labels), []).append(work)
         except Exception as error:  # user code may raise anything; a client's failure is an answer
             failed.append((work, error))
     return [(replace(asked, training=training), members) for training, members in groups.items()], failed
 
 
-def _longer(training: LocalTraining, times: int) -> LocalTraining:
-    if times == 1:
-        return training
-    return training.model_copy(update={"local_epochs": times * training.local_epochs})
+def own_training(asked: TrainRequest, data: Samples, times: int, has_labels: bool) -> LocalTraining:
+    """Return how a client trains on its rows: as it is asked to, unless its algorithm or a selection policy chooses.
 
-
-def _facts(asked: TrainRequest, work: RowsWork, has_labels: bool) -> LocalFacts:
-    counts = work.data.label_counts(asked.num_classes) if has_labels else np.empty(0, np.int64)
-    return LocalFacts(asked.training, len(work.data), counts)
+    Args:
+        asked: By the train message.
+        data: The client's training rows.
+        times: Epochs are so many times the others'.
+        has_labels: Whether clients hold labelled rows.
+    """
+    training, algorithm = asked.training, asked.algorithm
+    if algorithm is not None and type(algorithm).settings is not ClientAlgorithm.settings:
+        counts = data.label_counts(asked.num_classes) if has_labels else np.empty(0, np.int64)
+        training = algorithm.settings(LocalFacts(training, len(data), counts))
+    return training if times == 1 else training.model_copy(update={"local_epochs": times * training.local_epochs})

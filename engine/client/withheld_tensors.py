@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
+import numpy.typing as npt
 
 from fedscout.engine.client.gathered_updates import Outcome
 from fedscout.engine.contracts.client_update import ClientUpdate
@@ -45,10 +46,18 @@ class WithheldTensors:
     def _without(self, client: int, update: ClientUpdate) -> ClientUpdate:
         if client not in self._shares:
             return update
-        config, names = self._call.config, [slot.name for slot in self._layout.parameters]
-        generator = stream(config[SEED_KEY], "withheld", config[ROUND_KEY], client)
-        drawn = {names[k] for k in generator.choice(len(names), int(self._shares[client] * len(names)), replace=False)}
-        elements = self._layout.elements(lambda slot: slot.name in drawn)
+        elements = self._elements(client)
         self.num_values += int(elements.sum())
         assert self._call.vector is not None
         return replace(update, vector=np.where(elements, self._call.vector, update.vector))
+
+    def num_values_of(self, client: int) -> int:
+        """Return how many values of its model a client does not send."""
+        return int(self._elements(client).sum()) if client in self._shares else 0
+
+    def _elements(self, client: int) -> npt.NDArray[np.bool_]:
+        """Return whether a client withholds each value of the model."""
+        config, names = self._call.config, [slot.name for slot in self._layout.parameters]
+        generator = stream(config[SEED_KEY], "withheld", config[ROUND_KEY], client)
+        drawn = {names[k] for k in generator.choice(len(names), int(self._shares[client] * len(names)), replace=False)}
+        return self._layout.elements(lambda slot: slot.name in drawn)

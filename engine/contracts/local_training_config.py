@@ -5,7 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Literal, Self
 
+import numpy as np
 from pydantic import BaseModel, ConfigDict, Field
+
+from fedscout.engine.arrays import IntArray
 
 
 class LocalTraining(BaseModel):
@@ -25,6 +28,16 @@ class LocalTraining(BaseModel):
     )
     momentum: float = Field(default=0.0, ge=0, lt=1, description="of SGD; ignored by Adam")
     weight_decay: float = Field(default=0.0, ge=0, le=10, description="added to the gradient as weight_decay * weights")
+
+    def num_steps(self, num_rows: IntArray) -> IntArray:
+        """Return the optimiser steps of clients on so many training rows; a last batch of one row joins the one before.
+
+        Args:
+            num_rows: Shape `(clients,)`.
+        """
+        batches = -(-num_rows // self.batch_size)
+        joined = (self.batch_size > 1) & (batches > 1) & (num_rows % self.batch_size == 1)
+        return np.asarray(self.local_epochs * (batches - joined))
 
     def to_config(self) -> dict[str, int | float | str]:
         """Return the entries of a train message's configuration."""

@@ -1,15 +1,15 @@
 """Whether a client takes part in a round, and how long it takes: in a simulation, drawn by seed, round and client.
 
-A round of a client with latency lasts `shift + E`, E exponential: the shifted exponential distribution by which the
-straggling of workers is usually modelled (K. Lee, M. Lam, R. Pedarsani, D. Papailiopoulos and K. Ramchandran, "Speeding
-Up Distributed Machine Learning Using Codes", IEEE Transactions on Information Theory 64(3), 2018). Nothing waits: the
-seconds are added up, and a client that would come after the deadline is left out.
+Nothing waits: seconds are added up, and a client that would come after the deadline is left out. What a round costs a
+client is its `Device`'s; a client without one takes no time.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
 
+from fedscout.engine.data.device import Device, RoundWork
 from fedscout.engine.seeds import stream
 
 
@@ -23,17 +23,15 @@ def misses(dropout: Mapping[int, float], seed: int, server_round: int, client: i
     return probability > 0 and float(stream(seed, "dropout", server_round, client).random()) < probability
 
 
-def simulated_seconds(latency: Mapping[int, tuple[float, float]], seed: int, server_round: int, client: int) -> float:
-    """Return how long the client takes for the round; 0 without latency."""
-    if client not in latency:
-        return 0.0
-    shift, mean = latency[client]
-    return shift + mean * float(stream(seed, "latency", server_round, client).exponential())
+def simulated_seconds(device: Device, work: RoundWork, seed: int, server_round: int, client: int) -> float:
+    """Return how long the client takes for the round."""
+    late = device.mean_seconds * float(stream(seed, "latency", server_round, client).exponential())
+    return replace(device, shift_seconds=device.shift_seconds + late).least_seconds(work)
 
 
 def check_takes_part(
     dropout: Mapping[int, float],
-    latency: Mapping[int, tuple[float, float]],
+    seconds: float,
     deadline_seconds: float | None,
     seed: int,
     server_round: int,
@@ -41,24 +39,24 @@ def check_takes_part(
 ) -> None:
     """Return if the client takes part.
 
+    Args:
+        dropout: See `Federation`.
+        seconds: That the client takes for the round.
+        deadline_seconds: That it may take; None is as long as it takes.
+        seed: Of the trial.
+        server_round: From 1.
+        client: Who.
+
     Raises:
         AbsentError: If it misses the round, or would answer after the deadline.
     """
     if misses(dropout, seed, server_round, client):
         raise AbsentError("the client misses this round")
-    if deadline_seconds is not None:
-        seconds = simulated_seconds(latency, seed, server_round, client)
-        if seconds > deadline_seconds:
-            raise AbsentError(f"the client takes {seconds:.3g} simulated seconds, the deadline is {deadline_seconds:g}")
+    if deadline_seconds is not None and seconds > deadline_seconds:
+        raise AbsentError(f"the client takes {seconds:.3g} simulated seconds, the deadline is {deadline_seconds:g}")
 
 
-def round_seconds(
-    latency: Mapping[int, tuple[float, float]],
-    deadline_seconds: float | None,
-    seed: int,
-    server_round: int,
-    clients: Sequence[int],
-) -> float:
-    """Return how long the server waits for these clients: for the slowest, or until the deadline."""
-    slowest = max((simulated_seconds(latency, seed, server_round, client) for client in clients), default=0.0)
+def round_seconds(durations: Iterable[float], deadline_seconds: float | None) -> float:
+    """Return how long the server waits for clients: for the slowest, or until the deadline."""
+    slowest = max(durations, default=0.0)
     return slowest if deadline_seconds is None else min(slowest, deadline_seconds)

@@ -144,6 +144,21 @@ def split_client(
     return ClientSplit(np.setdiff1d(rest, validation, assume_unique=True), validation, test)
 
 
+def num_training_rows(num_rows: IntArray, test_fraction: float, validation_fraction: float) -> IntArray:
+    """Return the training rows of clients that hold so many, shape `(clients,)`; of rows in groups, about so many.
+
+    Args:
+        num_rows: Shape `(clients,)`.
+        test_fraction: As for `split_client`.
+        validation_fraction: As for `split_client`.
+    """
+    left = np.asarray(num_rows)
+    for fraction in (test_fraction, validation_fraction):
+        taken = np.clip(np.rint(fraction * left), 1, left - 1).astype(np.int64)
+        left = left - np.where((fraction > 0) & (left >= 2), taken, 0)
+    return left
+
+
 def _taker(
     labels: IntArray, groups: IntArray | None, order: IntArray | None, generator: np.random.Generator
 ) -> Callable[[IntArray, float], IntArray]:

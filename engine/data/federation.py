@@ -17,6 +17,7 @@ import numpy.typing as npt
 from fedscout.engine.arrays import FloatArray, IntArray
 from fedscout.engine.data.client_data import ClientData, ClientTransform, Partition, Samples
 from fedscout.engine.data.client_split import ClientSplit, SplitKind, split_client
+from fedscout.engine.data.device import Device
 from fedscout.engine.data.release import Release
 from fedscout.engine.data.server_data import ServerData
 from fedscout.engine.model.parameter_layout import ModelFactory
@@ -60,8 +61,7 @@ class Federation:
         facts: What the builder wants on record: counts of dropped rows, realised sizes and the like.
         embedding: What detectors compare in place of the features; None compares the features.
         dropout: Probability in `[0, 1)` that a client misses a round, of clients that may.
-        latency: `(shift, mean)` in simulated seconds of clients whose rounds take time: the shift, and the mean of an
-            exponential time on top.
+        devices: Of clients whose rounds take simulated time.
         attacks: What attackers send in place of their updates, each with its attacks in order.
         task: What clients do in place of classifying rows; None classifies. Rows then only count.
         unseen: Clients that join after the training: they never train and are asked nothing, but scored as clients that
@@ -90,7 +90,7 @@ class Federation:
     facts: Mapping[str, Any] = field(default_factory=dict)
     embedding: EmbeddingSource | None = None
     dropout: Mapping[int, float] = field(default_factory=dict)
-    latency: Mapping[int, tuple[float, float]] = field(default_factory=dict)
+    devices: Mapping[int, Device] = field(default_factory=dict)
     attacks: Mapping[int, tuple[UpdateAttack, ...]] = field(default_factory=dict)
     task: ClientTask | None = None
     unseen: frozenset[int] = frozenset()

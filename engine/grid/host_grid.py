@@ -34,16 +34,17 @@ from fedscout.engine.grid.idle_polls import IdlePolls
 from fedscout.engine.grid.jobs import Handle, Job, base_config, grouped, read_job
 from fedscout.engine.grid.received_scores import ReceivedScores
 from fedscout.engine.grid.replies import TrainReplies, evaluate_contents, query_contents, reply_messages
-from fedscout.engine.grid.traffic import BYTES_A_VALUE, bytes_down, bytes_up, num_shared
+from fedscout.engine.grid.traffic import bytes_down, bytes_up
 from fedscout.engine.grid.watchdog import refuse_hanging
 from fedscout.engine.messages.client_half import unread
-from fedscout.engine.messages.host_calls import FederationFacts, HostCall, Watched
+from fedscout.engine.messages.host_calls import FederationFacts, HostCall, TrainResults, Watched
 from fedscout.engine.messages.message_contents import flat_vector, node_of, round_in
 from fedscout.engine.messages.message_keys import REPLY_KEY, ROUND_KEY, SEED_KEY
 from fedscout.engine.messages.own_value import OwnValue, is_own
 from fedscout.engine.messages.session import Session
 from fedscout.engine.messages.several_models import models_of
 from fedscout.engine.messages.task_identity import give_id
+from fedscout.engine.messages.travelling_values import BYTES_A_VALUE, num_shared
 
 
 class HostGrid(Grid, Generic[Handle]):
@@ -88,6 +89,7 @@ class HostGrid(Grid, Generic[Handle]):
         self._compute_seconds = 0.0
         self._reports = ClientReports()
         self._bytes = {"down": 0, "up": 0}
+        self._durations: dict[int, float] = {}
         self._num_shared = num_shared(facts.layout, self.session.algorithm)
         self._run = Run.create_empty(run_id=1)
 
@@ -247,6 +249,7 @@ class HostGrid(Grid, Generic[Handle]):
         results = self._gather(handles, None)
         assert results is not None, "no limit was given"
         self._reports.add(results)
+        self._count_durations(results)
         self._count_seconds(results)
 
     def take_report(self, seconds: Mapping[int, float], round_seconds: float) -> RoundReport:
@@ -304,6 +307,15 @@ class HostGrid(Grid, Generic[Handle]):
         """Return what train messages carried since this was last asked, over all clients: bytes `down` and `up`."""
         carried, self._bytes = self._bytes, {"down": 0, "up": 0}
         return carried
+
+    def take_durations(self) -> dict[int, float]:
+        """Return the simulated seconds that train messages took each client since this was last asked.
+
+        So for all that were asked, also those that did not answer; a client that was asked several times took as long
+        as these together. Empty where no client's rounds take any.
+        """
+        durations, self._durations = self._durations, {}
+        return durations
 
     def state_values(self) -> dict[int, ClientState]:
         """Return what clients keep, by value.
@@ -439,6 +451,7 @@ class HostGrid(Grid, Generic[Handle]):
             assert job.vector is not None
             for result in results:
                 keep(self.client_states, result.states)
+            self._count_durations(results)
             self._states_version += self._personal
             self._bytes["up"] += bytes_up(results, self._num_shared)
             if self.watched is not None:
@@ -460,6 +473,11 @@ class HostGrid(Grid, Generic[Handle]):
         for reply in replies:
             give_id(reply, str(next(self._message_ids)))
         return replies
+
+    def _count_durations(self, results: Sequence[TrainResults]) -> None:
+        for result in results:
+            for client, seconds in result.durations.items():
+                self._durations[client] = self._durations.get(client, 0.0) + seconds
 
     def _count_seconds(self, results: Sequence[Any]) -> None:
         self._compute_seconds += sum(result.seconds for result in results)

@@ -13,6 +13,7 @@ from fedscout.engine.contracts.client_algorithm import ClientState
 from fedscout.engine.contracts.client_selection import Assignment, Observed
 from fedscout.engine.contracts.client_update import ClientScore
 from fedscout.engine.contracts.server_work import ServerWork
+from fedscout.engine.data.device import Device
 from fedscout.engine.data.release import Arrays
 from fedscout.engine.messages.own_value import OwnValue
 from fedscout.engine.messages.session import Session
@@ -31,7 +32,7 @@ class FederationFacts:
         num_classes: Number of classes.
         layout: The model's layout.
         corrupted_clients: Clients whose own and clean data differ.
-        latency: See `Federation`.
+        devices: See `Federation`.
         holds_rows: Whether clients hold labelled rows; not where they have a task of their own.
         unseen: Clients that take no part and are only scored.
         server_rows: Rows that the server holds.
@@ -45,7 +46,7 @@ class FederationFacts:
     num_classes: int
     layout: ParameterLayout
     corrupted_clients: tuple[int, ...]
-    latency: Mapping[int, tuple[float, float]] = field(default_factory=dict)
+    devices: Mapping[int, Device] = field(default_factory=dict)
     holds_rows: bool = True
     unseen: frozenset[int] = frozenset()
     server_rows: int = 0
@@ -151,6 +152,8 @@ class TrainResults:
         received_losses: Of the received model, by part of the rows and client, where a policy wants them.
         update_norms: How far training moved each model, likewise.
         num_withheld: Values of the models that clients did not send, over all of them.
+        durations: Simulated seconds that the round takes each client of the call, also those that miss it or come late;
+            none where no client's rounds take any.
         seconds: Time spent.
     """
 
@@ -173,6 +176,7 @@ class TrainResults:
     received_losses: dict[str, dict[int, RowMeans]] = field(default_factory=dict)
     update_norms: dict[int, float] = field(default_factory=dict)
     num_withheld: int = 0
+    durations: dict[int, float] = field(default_factory=dict)
     seconds: float = 0.0
 
 

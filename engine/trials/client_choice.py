@@ -17,6 +17,7 @@ from flwr.serverapp.strategy import Strategy
 from fedscout.engine.contracts.client_selection import ClientTable, SelectionChoice
 from fedscout.engine.errors import TrialError
 from fedscout.engine.grid.chosen_nodes import ChosenNodes, train_all_shown
+from fedscout.engine.grid.expected_durations import expected_seconds
 from fedscout.engine.grid.host_grid import HostGrid
 from fedscout.engine.messages.host_calls import Watched
 from fedscout.engine.messages.message_contents import client_of
@@ -44,6 +45,7 @@ class ClientChoice:
         self._state = state
         self._grid = grid
         if settings.selection is not None:
+            self._expected = expected_seconds(grid.facts, grid.session)
             self._refuse_impossible(settings.selection)
             train_all_shown(state.strategy)
 
@@ -100,8 +102,7 @@ class ClientChoice:
     def _table(self) -> ClientTable:
         facts = self._grid.facts
         clients = np.array([client_of(node) for node in self._grid.get_node_ids()], np.int64)
-        seconds = np.array([sum(facts.latency.get(client, (0.0, 0.0))) for client in clients.tolist()])
-        return ClientTable(clients, facts.client_rows[clients], seconds)
+        return ClientTable(clients, facts.client_rows[clients], self._expected[clients])
 
     def _refuse_impossible(self, selection: SelectionChoice) -> None:
         assert self._state.policy is not None

@@ -23,11 +23,11 @@ from flwr.serverapp.strategy import Strategy
 from threadpoolctl import threadpool_limits
 
 from fedscout.engine.arrays import FloatArray
-from fedscout.engine.data.availability import round_seconds, simulated_seconds
+from fedscout.engine.data.availability import round_seconds
 from fedscout.engine.errors import EngineError, TrialError
 from fedscout.engine.grid.evaluation import Evaluation
 from fedscout.engine.grid.host_grid import HostGrid
-from fedscout.engine.messages.message_contents import client_of, metrics_of
+from fedscout.engine.messages.message_contents import metrics_of
 from fedscout.engine.messages.message_keys import NUM_EXAMPLES_KEY, ROUND_KEY
 from fedscout.engine.messages.several_models import clients_text, holds_several, unmoved
 from fedscout.engine.messages.task_identity import claim_task_identity
@@ -149,13 +149,14 @@ class _Rounds:
         self._choice.check(nodes, messages)
         state.train_config = dict(config)
         clock.lap("configure")
-        seconds, lasted = self._simulate_latency(server_round, messages)
         self._scores.ask_with_training(arrays)
         replies = list(self._grid.send_and_receive(messages, timeout=clock.left(server_round)))
         self._scores.take()
+        durations = self._grid.take_durations()
+        lasted = self._count_simulated(durations)
         failures = self._grid.take_train_failures()
         state.dropped |= failures
-        self._choice.tell(seconds, lasted)
+        self._choice.tell(durations, lasted)
         train_loss = _train_loss(replies)
         clock.left(server_round)
         clock.lap("train")
@@ -182,14 +183,13 @@ class _Rounds:
             self._save(state)
             clock.lap("checkpoint")
 
-    def _simulate_latency(self, server_round: int, messages: list[Message]) -> tuple[dict[int, float], float]:
-        latency, deadline = self._grid.facts.latency, self._settings.session.deadline_seconds
-        if not latency:
-            return {}, 0.0
-        clients = [client_of(message.metadata.dst_node_id) for message in messages]
-        lasted = round_seconds(latency, deadline, self._seed, server_round, clients)
-        self._clock.add("simulated", lasted)
-        return {client: simulated_seconds(latency, self._seed, server_round, client) for client in clients}, lasted
+    def _count_simulated(self, durations: Mapping[int, float]) -> float:
+        """Add to the simulated clock what a round took its clients, where there is one, and return that."""
+        seconds = round_seconds(durations.values(), self._settings.session.deadline_seconds)
+        if self._grid.facts.devices:
+            self._clock.add("simulated", seconds)
+            self._state.rounds.setdefault("round_seconds", []).append(seconds)
+        return seconds
 
     def _skip(self, server_round: int, num_messages: int, failures: Mapping[str, str]) -> None:
         """Note a round that keeps the model before it.
@@ -246,6 +246,8 @@ class _Rounds:
         state = self._state
 
         def score(arrays: ArrayRecord, server_round: int) -> Evaluation:
+            if durations := self._grid.take_durations():
+                self._count_simulated(durations)
             state.take_model(arrays, server_round)
             state.server_round = server_round
             return self._scores.of(server_round)
@@ -309,7 +311,7 @@ class _Rounds:
             status="completed" if failure is None else "failed",
             error=failure,
             vector=np.stack(kept) if len(kept) > 1 else next(iter(kept), None),
-            **{column: tuple(values) for column, values in state.rounds.items()},
+            **self._columns(),
             **clients,
             bytes_down=state.bytes_a_round("down"),
             bytes_up=state.bytes_a_round("up"),
@@ -318,6 +320,13 @@ class _Rounds:
             notes=tuple(self._notes([self._seen(clients) for _, clients in models])),
             seconds=state.seconds,
         )
+
+    def _columns(self) -> dict[str, tuple[float, ...]]:
+        """Return what was measured in every round that was scored, by column of the log."""
+        columns = {column: tuple(values) for column, values in self._state.rounds.items()}
+        num_scored = len(columns.get("round_accuracy", ()))
+        seconds = columns.pop("round_seconds", ())[:num_scored]  # known before the round's model is scored
+        return {**columns, "round_seconds": seconds} if num_scored and len(seconds) == num_scored else columns
 
     def _models(self) -> list[tuple[FloatArray, Sequence[int]]]:
         """Return the models as they are, and the clients of each."""

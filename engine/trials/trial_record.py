@@ -46,6 +46,7 @@ LATER_COLUMNS = (
     "objectives",
     "selection",
     "client_rounds",
+    "round_seconds",
 )
 """What logs of earlier versions lack, in the order of the columns; a trial without it has none."""
 
@@ -132,6 +133,7 @@ class Trial:
         round_new_client_accuracy: Of the model that a client would use which never trained, over those that never do;
             None where there are none.
         objectives: Of a search for a front the fitness by each objective, the first of which is `fitness`; else None.
+        round_seconds: What each round took on the simulated clock; None without one.
         client: Who was scored in the last round.
         client_metric: The metric on the rows of each of them, NaN where they have none; None without a metric.
         selection: The policy by which clients were chosen; None where the strategy drew them.
@@ -142,7 +144,7 @@ class Trial:
         skipped_rounds: Why the strategy gave no model, by round.
         notes: What the strategy's author should know, each a sentence.
         seconds: By phase; `total` is the trial's wall time, `hosts` the time that hosts spent on it, `simulated` that
-            of clients whose latency is simulated.
+            of clients whose rounds take simulated time.
     """
 
     spec: Any = field(default=None, kw_only=False, metadata=_NOT_LOGGED)
@@ -192,6 +194,7 @@ class Trial:
     objectives: tuple[float, ...] | None = None
     selection: str | None = None
     client_rounds: tuple[int, ...] | None = None
+    round_seconds: tuple[float, ...] | None = None
     seconds: Mapping[str, float] = field(default_factory=dict)
     finished_at: datetime = _NEVER
     versions: Mapping[str, str] = field(default_factory=dict)

@@ -57,7 +57,8 @@ class TrainingConfig(LocalTraining):
     )
     simulated_deadline_seconds: Seconds | None = Field(
         default=None,
-        description="of a round, for clients with latency: who would take longer is left out; nothing waits for all",
+        description="of a round, for clients whose rounds take simulated time: who would take longer is left out; "
+        "nothing waits for all",
     )
     backend: Literal["auto", "loop"] = Field(
         default="auto", description="loop trains clients one by one where auto would train many at once"

@@ -15,6 +15,7 @@ from fedscout.experiments.federations.description.description import Description
 from fedscout.experiments.federations.description.realised_heterogeneity import Realised, Spread
 from fedscout.experiments.reports.class_strip import NUM_SHADES, Strip, StripRow, class_labels, shades, strip_of
 from fedscout.experiments.reports.console import plain_table
+from fedscout.experiments.reports.trial_columns import bytes_text
 
 BLOCKS = "·░▒▓█"
 PLAIN_BLOCKS = ".-+x#"
@@ -156,7 +157,8 @@ def _show_changes(console: Console, description: Description) -> None:
 def _change_cells(change: ClientChange) -> Mapping[str, str]:
     """Return what to show under each heading; nothing where nothing was changed."""
     numbers = change.share_numbers_changed > 0
-    latency = "" if change.latency_shift is None else f"{change.latency_shift:g} + {change.latency_mean:g} s"
+    latency = f"{change.latency_shift:.3g} + {change.latency_mean:.3g} s" if change.has_latency else ""
+    down, up = change.bytes_per_second_down, change.bytes_per_second_up
     return {
         "client": str(change.client),
         "labels changed": f"{change.num_labels_changed} of {change.num_rows}" if change.num_labels_changed else "",
@@ -164,6 +166,9 @@ def _change_cells(change: ClientChange) -> Mapping[str, str]:
         "added, in deviations": f"{change.feature_shift:+.2f} ± {change.feature_deviation:.2f}" if numbers else "",
         "misses rounds": f"{100 * change.dropout:.0f} %" if change.dropout else "",
         "latency": latency,
+        "a step": f"{change.seconds_per_step:.3g} s" if change.seconds_per_step else "",
+        "down": "" if down is None else f"{bytes_text(down)}/s",
+        "up": "" if up is None else f"{bytes_text(up)}/s",
         "sends": _brief(change.attacks),
         "by": _brief(change.steps),
     }

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 
 SCORE, GLOBAL, NEW_CLIENT = "mean score", "global model", "new client"
 DOWN, UP = "down a round", "up a round"
+SIMULATED = "simulated time"
 UNITS = ("kB", "MB", "GB", "TB")
 
 
@@ -30,6 +31,7 @@ class Told:
         bytes_up: What they answer.
         told_own: Whether the own score stands apart, as the fitness is another thing.
         second: Fitness by the second objective, where there are two.
+        simulated_seconds: What the rounds took on the simulated clock.
     """
 
     own: float | None
@@ -39,13 +41,16 @@ class Told:
     bytes_up: float | None
     told_own: bool = False
     second: float | None = None
+    simulated_seconds: float | None = None
 
     @classmethod
     def of_trial(cls, trial: Trial, measure: Measure = ACCURACY) -> Told:
         """Return what a trial tells; of one that failed, bytes alone."""
         shared, new_client = trial.global_accuracy, trial.new_client_accuracy
         second = trial.objectives[1] if trial.objectives and trial.status == "completed" else None
-        return cls(trial.score, shared, new_client, trial.bytes_down, trial.bytes_up, measure.of != "mean", second)
+        simulated = None if trial.round_seconds is None else sum(trial.round_seconds)
+        told_own = measure.of != "mean"
+        return cls(trial.score, shared, new_client, trial.bytes_down, trial.bytes_up, told_own, second, simulated)
 
     @classmethod
     def of_contestant(cls, one: Contestant) -> Told:
@@ -60,7 +65,7 @@ def told_columns(lines: Sequence[Told], second: str = "second objective") -> dic
     """Return the columns that say something, by heading: one cell a line.
 
     The score stands where fitness is another thing. The global model stands where some line's clients use others, new
-    clients where there are some, bytes where lines differ or one stands alone.
+    clients where there are some, bytes where lines differ or one stands alone, time where there is a simulated clock.
     """
     columns: dict[str, list[str]] = {}
     if any(line.second is not None for line in lines):
@@ -75,7 +80,15 @@ def told_columns(lines: Sequence[Told], second: str = "second objective") -> dic
     if len(sent) > 1 or len(lines) == len(sent) == 1:
         columns[DOWN] = _cells([line.bytes_down for line in lines], bytes_text)
         columns[UP] = _cells([line.bytes_up for line in lines], bytes_text)
+    if any(line.simulated_seconds is not None for line in lines):
+        columns[SIMULATED] = _cells([line.simulated_seconds for line in lines], seconds_text)
     return columns
+
+
+def seconds_text(seconds: float) -> str:
+    """Return a time for people, such as `42.5 s`, `13.1 min` or `2.78 h`."""
+    unit, size = next(((u, s) for u, s in (("h", 3600), ("min", 60)) if seconds >= 2 * s), ("s", 1))
+    return f"{seconds / size:.3g} {unit}"
 
 
 def bytes_text(count: float) -> str:

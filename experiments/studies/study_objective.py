@@ -11,7 +11,7 @@ from fedscout.engine.arrays import IntArray
 from fedscout.engine.data.federation import Federation
 from fedscout.engine.errors import ConfigurationError
 from fedscout.engine.grid.evaluation import WORST_OF
-from fedscout.engine.grid.traffic import BYTES_A_VALUE
+from fedscout.engine.messages.travelling_values import BYTES_A_VALUE
 from fedscout.engine.metrics.metric import Metric, Sums, add
 from fedscout.engine.metrics.metric_table import ACCURACY, OF_CLASSES, OF_QUANTITIES
 from fedscout.engine.metrics.quantity_errors import Mae

@@ -84,7 +84,7 @@ def build_federation(
         transforms=plan.transforms,
         embedding=embedding_source(federation.embedding, request, factory),
         dropout=plan.dropout,
-        latency=plan.latency,
+        devices=plan.devices,
         attacks=plan.attacks,
         seed=federation.seed,
         affected_clients=plan.affected_clients,
@@ -213,4 +213,6 @@ def data_digest(federation: Federation) -> str:
         if array is not None:
             digest.update(f"{array.dtype} {array.shape} ".encode())
             digest.update(np.ascontiguousarray(array).data)
+    for effect in federation.facts.get("effects", ()):
+        digest.update(effect.get("sha256", "").encode())  # of a file that the configuration only names
     return digest.hexdigest()

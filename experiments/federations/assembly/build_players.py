@@ -58,7 +58,7 @@ def build_players(federation: FederationConfig, model: ModelConfig) -> Federatio
             **plan.facts,
         },
         dropout=plan.dropout,
-        latency=plan.latency,
+        devices=plan.devices,
         attacks=plan.attacks,
         task=environment.task,
         unseen=draw_unseen(federation, num_clients),
@@ -92,7 +92,7 @@ def _scenario(federation: FederationConfig, partition: Partition, feature_shape:
     if plan.transforms:
         kinds = ", ".join(effect.kind for effect in federation.scenario)
         raise ConfigurationError(
-            "federation.scenario may hold latency, dropout and attacks on updates alone where "
+            "federation.scenario may hold latency, devices, dropout and attacks on updates alone where "
             f"federation.dataset={federation.dataset}, which has no rows, got {kinds}"
         )
     if any(attack.accomplices for attacks in plan.attacks.values() for attack in attacks):

@@ -6,12 +6,14 @@ An attack on what a client sends up is named and not measured: nothing is traine
 from __future__ import annotations
 
 from collections.abc import Mapping
+from math import isfinite
 
 import numpy as np
 from pydantic import BaseModel, ConfigDict
 
 from fedscout.engine.contracts.update_attack import UpdateAttack
 from fedscout.engine.data.client_data import ClientTransform
+from fedscout.engine.data.device import Device
 from fedscout.engine.data.federation import Federation
 from fedscout.experiments.federations.description.holdings import Holdings
 
@@ -28,8 +30,11 @@ class ClientChange(BaseModel):
         feature_shift: Mean of what was added to a number, in standard deviations of a feature.
         feature_deviation: Standard deviation of what was added, likewise.
         dropout: Probability that it misses a round.
-        latency_shift: Simulated seconds that its round takes at least; None without latency.
-        latency_mean: Mean of the exponential time on top; None without latency.
+        latency_shift: Simulated seconds that its round takes at least; None without a device.
+        latency_mean: Mean of the exponential time on top; None without a device.
+        seconds_per_step: Simulated seconds of an optimiser step; None without a device.
+        bytes_per_second_down: Its bandwidth from the server; None where messages take no time.
+        bytes_per_second_up: To the server, likewise.
         attacks: What is done to the update that it sends, in order, with parameters.
     """
 
@@ -45,27 +50,45 @@ class ClientChange(BaseModel):
     dropout: float = 0.0
     latency_shift: float | None = None
     latency_mean: float | None = None
+    seconds_per_step: float | None = None
+    bytes_per_second_down: float | None = None
+    bytes_per_second_up: float | None = None
     attacks: tuple[str, ...] = ()
+
+    @property
+    def has_latency(self) -> bool:
+        """Whether its rounds take time whatever is done in them."""
+        return bool(self.latency_shift or self.latency_mean)
 
 
 def changes_of(federation: Federation, holdings: Holdings) -> tuple[ClientChange, ...]:
     """Return what happened to each client whose rows, availability or updates a scenario changes, ascending."""
-    clients = sorted({*holdings.changed, *federation.dropout, *federation.latency, *federation.attacks})
+    clients = sorted({*holdings.changed, *federation.dropout, *federation.devices, *federation.attacks})
     return tuple(_change(federation, holdings, client) for client in clients)
 
 
 def _change(federation: Federation, holdings: Holdings, client: int) -> ClientChange:
-    latency = federation.latency.get(client)
+    device = federation.devices.get(client)
     return ClientChange(
         client=client,
         steps=tuple(_name(step) for step in federation.transforms.get(client, ())),
         num_rows=int(federation.partition.sizes[client]),
         dropout=federation.dropout.get(client, 0.0),
-        latency_shift=latency[0] if latency else None,
-        latency_mean=latency[1] if latency else None,
+        **({} if device is None else _timings(device)),
         attacks=tuple(_name(attack) for attack in federation.attacks.get(client, ())),
         **_differences(holdings, client, float(federation.facts.get("feature_unit", 1.0))),
     )
+
+
+def _timings(device: Device) -> Mapping[str, float | None]:
+    down, up = device.bytes_per_second_down, device.bytes_per_second_up
+    return {
+        "latency_shift": device.shift_seconds,
+        "latency_mean": device.mean_seconds,
+        "seconds_per_step": device.seconds_per_step,
+        "bytes_per_second_down": down if isfinite(down) else None,
+        "bytes_per_second_up": up if isfinite(up) else None,
+    }
 
 
 def _name(step: ClientTransform | UpdateAttack) -> str:

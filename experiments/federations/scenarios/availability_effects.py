@@ -29,12 +29,12 @@ class LatencyEffect(ScenarioEffect):
     def plan(self, clients: tuple[int, ...], request: EffectRequest) -> ScenarioPlan:
         """Return each client's times."""
         sizes = request.partition.sizes
-        latency = {}
+        timings = {}
         for client in clients:
             scale = int(sizes[client]) if self.per_row else 1
-            latency[client] = (self.shift_seconds * scale, self.mean_seconds * scale)
-        shifts, means = zip(*latency.values(), strict=True)
-        return ScenarioPlan(latency=latency, facts={"shift_seconds": list(shifts), "mean_seconds": list(means)})
+            timings[client] = {"shift_seconds": self.shift_seconds * scale, "mean_seconds": self.mean_seconds * scale}
+        facts = {name: [fields[name] for fields in timings.values()] for name in ("shift_seconds", "mean_seconds")}
+        return ScenarioPlan(timings=timings, facts=facts)
 
 
 class DropoutEffect(ScenarioEffect):

@@ -20,6 +20,7 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 from fedscout.engine.arrays import IntArray
 from fedscout.engine.contracts.update_attack import UpdateAttack
 from fedscout.engine.data.client_data import ClientTransform, Partition
+from fedscout.engine.data.device import Device
 from fedscout.engine.seeds import stream
 from fedscout.experiments.federations.datasets.dataset import DataKind
 from fedscout.experiments.federations.scenarios.chosen_clients import ClientChoice, choose_clients
@@ -78,8 +79,7 @@ class ScenarioPlan:
         transforms: Corruption of a client's local data, applied in order.
         affected_clients: Clients whose data or updates it changes.
         dropout: Probability in `[0, 1)` that a client misses a round, of clients that may.
-        latency: `(shift, mean)` in simulated seconds of clients whose rounds take time: the shift, and the mean of an
-            exponential time on top.
+        timings: Of clients whose rounds take simulated time, the fields of their `Device` that are set.
         attacks: What is done to the update that a client sends, in order.
         facts: What it came to, for the record.
     """
@@ -87,9 +87,14 @@ class ScenarioPlan:
     transforms: Mapping[int, tuple[ClientTransform, ...]] = field(default_factory=dict)
     affected_clients: tuple[int, ...] = ()
     dropout: Mapping[int, float] = field(default_factory=dict)
-    latency: Mapping[int, tuple[float, float]] = field(default_factory=dict)
+    timings: Mapping[int, Mapping[str, float]] = field(default_factory=dict)
     attacks: Mapping[int, tuple[UpdateAttack, ...]] = field(default_factory=dict)
     facts: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def devices(self) -> dict[int, Device]:
+        """What the clients' rounds cost."""
+        return {client: Device(**fields) for client, fields in self.timings.items()}
 
 
 class ScenarioEffect(BaseModel):

@@ -24,6 +24,7 @@ from fedscout.experiments.federations.scenarios.attack_effects import (
 )
 from fedscout.experiments.federations.scenarios.availability_effects import DropoutEffect, LatencyEffect
 from fedscout.experiments.federations.scenarios.concept_shift import ConceptShiftEffect
+from fedscout.experiments.federations.scenarios.device_effects import DevicesEffect
 from fedscout.experiments.federations.scenarios.effect import ScenarioEffect
 from fedscout.experiments.federations.scenarios.feature_effects import (
     FeatureDropEffect,
@@ -45,6 +46,7 @@ _MEMBERS: tuple[type[ScenarioEffect], ...] = (
     GaussianUpdateEffect,
     LittleIsEnoughEffect,
     LatencyEffect,
+    DevicesEffect,
     DropoutEffect,
 )
 

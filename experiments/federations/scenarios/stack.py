@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -17,7 +17,8 @@ def stack_effects(effects: Sequence[ScenarioEffect], request: EffectRequest) -> 
     """Return what all effects do together; what each came to stands under `effects` of the facts.
 
     A client's data go through the effects that name it in their order, and so does its update. Of effects that set a
-    client's dropout or latency the last one counts. A client is affected if any effect changes its data or update.
+    client's dropout, or the same value of its device, the last one counts. A client is affected if any effect changes
+    its data or update.
 
     Args:
         effects: In order.
@@ -37,7 +38,7 @@ def stack_effects(effects: Sequence[ScenarioEffect], request: EffectRequest) -> 
     attacks: dict[int, tuple[UpdateAttack, ...]] = {}
     affected: set[int] = set()
     dropout: dict[int, float] = {}
-    latency: dict[int, tuple[float, float]] = {}
+    timings: dict[int, Mapping[str, float]] = {}
     records: list[dict[str, Any]] = []
     before: Counter[str] = Counter()
     for effect in effects:
@@ -51,6 +52,7 @@ def stack_effects(effects: Sequence[ScenarioEffect], request: EffectRequest) -> 
             attacks[client] = attacks.get(client, ()) + steps
         affected.update(plan.affected_clients)
         dropout |= plan.dropout
-        latency |= plan.latency
+        for client, fields in plan.timings.items():
+            timings[client] = {**timings.get(client, {}), **fields}
         records.append({"kind": effect.kind, "clients": list(clients), **plan.facts})
-    return ScenarioPlan(transforms, tuple(sorted(affected)), dropout, latency, attacks, {"effects": records})
+    return ScenarioPlan(transforms, tuple(sorted(affected)), dropout, timings, attacks, {"effects": records})

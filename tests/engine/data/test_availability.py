@@ -11,8 +11,10 @@ from scipy import stats
 from fedscout.engine.client.client_host import ClientHost
 from fedscout.engine.data.availability import AbsentError, check_takes_part, misses, round_seconds, simulated_seconds
 from fedscout.engine.data.client_data import Partition
+from fedscout.engine.data.device import Device, RoundWork
 from fedscout.engine.data.federation import Federation
 from fedscout.engine.grid.local_grid import LocalGrid
+from fedscout.engine.seeds import stream
 from fedscout.engine.trials.trial import run_trial
 from fedscout.engine.trials.trial_record import Trial
 from fedscout.engine.trials.trial_settings import TrialSettings
@@ -20,6 +22,7 @@ from tests.engine.choices import FEDAVG, FLOWER_CHOICES, Choice, spec_of
 from tests.engine.federations import QUERIES, uneven_federation
 
 ROUNDS = 4
+NOTHING = RoundWork(0, 0, 0)
 
 
 def result_of(federation: Federation, spec: TrialSettings) -> Trial:
@@ -47,34 +50,34 @@ def test_a_client_misses_its_share_of_the_rounds(probability: float) -> None:
 
 def test_latency_is_a_shifted_exponential() -> None:
     shift, mean = 2.0, 3.0
-    seconds = [simulated_seconds({1: (shift, mean)}, 0, server_round, 1) for server_round in range(2000)]
+    device = Device(shift_seconds=shift, mean_seconds=mean)
+    seconds = [simulated_seconds(device, NOTHING, 0, server_round, 1) for server_round in range(2000)]
     assert min(seconds) >= shift
     assert stats.kstest(np.array(seconds) - shift, stats.expon(scale=mean).cdf).pvalue > 1e-3
-    assert simulated_seconds({1: (shift, mean)}, 0, 5, 0) == 0
 
 
 def test_draws_depend_on_seed_round_and_client_alone() -> None:
-    latency = dict.fromkeys(range(3), (1.0, 1.0))
-    draws = {(s, r, c): simulated_seconds(latency, s, r, c) for s in range(2) for r in range(3) for c in range(3)}
+    device = Device(shift_seconds=1.0, mean_seconds=1.0)
+    draws = {
+        (s, r, c): simulated_seconds(device, NOTHING, s, r, c) for s in range(2) for r in range(3) for c in range(3)
+    }
     assert len(set(draws.values())) == len(draws)
-    assert draws[1, 2, 0] == simulated_seconds({0: (1.0, 1.0)}, 1, 2, 0)
+    assert draws[1, 2, 0] == 1.0 + stream(1, "latency", 2, 0).exponential()
 
 
 def test_the_server_waits_for_the_slowest_or_until_the_deadline() -> None:
-    latency = {0: (1.0, 0.0), 1: (5.0, 0.0)}
-    assert round_seconds(latency, None, 0, 1, [0, 1, 2]) == 5
-    assert round_seconds(latency, None, 0, 1, [0, 2]) == 1
-    assert round_seconds(latency, 2.0, 0, 1, [0, 1]) == 2
-    assert round_seconds(latency, None, 0, 1, []) == 0
+    assert round_seconds([1.0, 5.0, 0.0], None) == 5
+    assert round_seconds([1.0, 0.0], 2.0) == 1
+    assert round_seconds([1.0, 5.0], 2.0) == 2
+    assert round_seconds([], None) == 0
 
 
 def test_who_comes_late_is_left_out_and_told() -> None:
-    latency = {0: (1.0, 0.0), 1: (5.0, 0.0)}
-    check_takes_part({}, latency, 2.0, 0, 1, 0)
-    check_takes_part({}, latency, None, 0, 1, 1)
-    check_takes_part({}, latency, 5.0, 0, 1, 1)  # at the deadline is in time
+    check_takes_part({}, 1.0, 2.0, 0, 1, 0)
+    check_takes_part({}, 5.0, None, 0, 1, 1)
+    check_takes_part({}, 5.0, 5.0, 0, 1, 1)  # at the deadline is in time
     with pytest.raises(AbsentError, match="takes 5 simulated seconds, the deadline is 2"):
-        check_takes_part({}, latency, 2.0, 0, 1, 1)
+        check_takes_part({}, 5.0, 2.0, 0, 1, 1)
 
 
 @pytest.mark.parametrize("choice", [FEDAVG, FLOWER_CHOICES["fedavg-individual"]])
@@ -118,12 +121,15 @@ def test_a_trial_of_which_most_rounds_were_missed_fails() -> None:
 
 
 def test_simulated_seconds_add_up_and_cost_none() -> None:
-    federation = replace(uneven_federation(), latency={1: (10.0, 0.0), 5: (1000.0, 0.0)})
+    devices = {1: Device(shift_seconds=10.0), 5: Device(shift_seconds=1000.0)}
+    federation = replace(uneven_federation(), devices=devices)
     result = result_of(federation, spec())
     assert result.seconds["simulated"] == 1000.0 * ROUNDS
+    assert result.round_seconds == (1000.0,) * ROUNDS
     cut = result_of(federation, spec(deadline_seconds=60.0))
     assert cut.seconds["simulated"] == 60.0 * ROUNDS
     assert {key for key, reason in cut.dropped_clients.items() if reason.startswith(AbsentError.__name__)} == {
         f"{server_round}:5" for server_round in range(1, ROUNDS + 1)
     }
-    assert "simulated" not in result_of(uneven_federation(), spec()).seconds
+    plain = result_of(uneven_federation(), spec())
+    assert ("simulated" in plain.seconds, plain.round_seconds) == (False, None)

@@ -7,6 +7,7 @@ import pytest
 
 from fedscout.detectors import DetectionConfig
 from fedscout.engine.arrays import FloatArray, IntArray
+from fedscout.engine.data.device import Device
 from fedscout.engine.data.federation import Federation
 from fedscout.experiments.federations.description.changes import ClientChange
 from fedscout.experiments.federations.description.description import describe_federation
@@ -60,7 +61,9 @@ def test_only_numbers_that_differ_count_as_changed() -> None:
 
 
 def test_clients_that_miss_rounds_or_take_long_are_named() -> None:
-    first, second = changes_of(by_counts([[10, 10], [20, 5]], dropout={1: 0.3}, latency={0: (1.0, 2.5)}))
+    first, second = changes_of(
+        by_counts([[10, 10], [20, 5]], dropout={1: 0.3}, devices={0: Device(shift_seconds=1.0, mean_seconds=2.5)})
+    )
     assert (first.client, first.latency_shift, first.latency_mean, first.dropout) == (0, 1.0, 2.5, 0.0)
     assert (second.client, second.latency_shift, second.latency_mean, second.dropout) == (1, None, None, 0.3)
 

@@ -163,7 +163,10 @@ def test_the_environment_s_training_holds_where_nothing_is_said() -> None:
         ("federation.label=x", "federation.label=x"),
         ("federation.small_clients=abstain", "left out: federation.small_clients=abstain"),
         ("federation.partition.kind=iid", "federation.partition"),
-        ("federation.scenario={kind: label_flip, rate: 0.2}", "may hold latency, dropout and attacks on updates alone"),
+        (
+            "federation.scenario={kind: label_flip, rate: 0.2}",
+            "may hold latency, devices, dropout and",
+        ),
     ],
 )
 def test_settings_about_rows_are_refused(argument: str, fault: str) -> None:

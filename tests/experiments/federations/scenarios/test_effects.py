@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fedscout.engine.data.client_data import Partition
+from fedscout.engine.data.device import Device
 from fedscout.engine.errors import ConfigurationError
 from fedscout.experiments.federations.assembly.build_federation import build_federation
 from fedscout.experiments.federations.assembly.federation_config import FederationConfig, ModelConfig
@@ -37,10 +38,12 @@ WHOLE: dict[str, dict[str, Any]] = {
     "gaussian_update": {},
     "little_is_enough": {},
     "latency": {"mean_seconds": 3.0},
+    "devices": {"seconds_per_step": 0.1},
     "dropout": {"probability": 0.4},
 }
+ONE_AND_TEN = {"shift_seconds": 1.0, "mean_seconds": 10.0}
 ON_UPDATES = ["sign_flip", "scaled_update", "gaussian_update", "little_is_enough"]
-ON_DATA = [kind for kind in WHOLE if kind not in {"latency", "dropout", *ON_UPDATES}]
+ON_DATA = [kind for kind in WHOLE if kind not in {"latency", "devices", "dropout", *ON_UPDATES}]
 
 
 def request(
@@ -93,7 +96,7 @@ def test_without_a_choice_it_is_the_published_client(kind: str, num_clients: int
 @pytest.mark.parametrize("kind", EFFECTS)
 def test_only_the_chosen_clients_get_anything(kind: str) -> None:
     result = plan(effect(kind, clients=[3, 1]))
-    changed = (result.transforms, result.dropout, result.latency, result.attacks)
+    changed = (result.transforms, result.dropout, result.timings, result.attacks)
     for what in changed:
         assert set(what) in ({1, 3}, set())
     assert len({client for what in changed for client in what}) == 2
@@ -269,8 +272,9 @@ def test_concept_shift_affects_who_holds_a_class_that_moved() -> None:
 
 def test_latency_by_client_and_by_row() -> None:
     times = {"kind": "latency", "shift_seconds": 1, "mean_seconds": 10, "clients": "all"}
-    assert plan(times, sizes=[5, 20]).latency == {0: (1, 10), 1: (1, 10)}
-    assert plan({**times, "per_row": True}, sizes=[5, 20]).latency == {0: (5, 50), 1: (20, 200)}
+    assert plan(times, sizes=[5, 20]).devices == {0: Device(**ONE_AND_TEN), 1: Device(**ONE_AND_TEN)}
+    by_row = plan({**times, "per_row": True}, sizes=[5, 20]).devices
+    assert by_row == {c: Device(**{k: n * v for k, v in ONE_AND_TEN.items()}) for c, n in ((0, 5), (1, 20))}
 
 
 # Beside the published scenarios, and on tokens.

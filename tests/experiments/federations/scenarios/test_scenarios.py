@@ -35,7 +35,7 @@ def plan(name: str, labels: IntArray, num_clients: int = 4, seed: int = 0, featu
     num_classes = int(labels.max()) + 1
     request = EffectRequest(deal.partition, labels, num_classes, (6,), seed, feature_unit=feature_unit)
     planned = SCENARIOS[name].plan(deal, request)
-    assert (planned.facts, planned.dropout, planned.latency) == ({}, {}, {})
+    assert (planned.facts, planned.dropout, planned.timings) == ({}, {}, {})
     return Planned(deal.partition, planned.transforms, planned.affected_clients)
 
 

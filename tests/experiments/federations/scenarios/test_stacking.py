@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from fedscout.engine.data.device import Device
 from fedscout.engine.data.federation import Federation
 from fedscout.experiments.federations.assembly.build_federation import build_federation
 from fedscout.experiments.federations.assembly.federation_config import FederationConfig, ModelConfig
@@ -96,7 +97,8 @@ def test_a_client_s_parameters_differ_by_stacking() -> None:
         {"kind": "dropout", "clients": [3], "probability": 0.9},
     )
     assert federation.affected_clients == (0, 3)
-    assert federation.latency == {0: (0, 1), 1: (0, 1), 2: (0, 1), 3: (2, 30)}
+    usual = Device(shift_seconds=0, mean_seconds=1)
+    assert federation.devices == {0: usual, 1: usual, 2: usual, 3: Device(shift_seconds=2, mean_seconds=30)}
     assert federation.dropout == {1: 0.1, 3: 0.9}
 
 

@@ -1,0 +1,126 @@
+"""What a round costs a client in simulated time, by hand, and that hosts and driver tell the same."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from math import inf
+
+import numpy as np
+import pytest
+from flwr.app import ConfigRecord, Message, RecordDict
+
+from fedscout.engine.client.client_host import ClientHost
+from fedscout.engine.client.local_training import batch_bounds
+from fedscout.engine.contracts.client_selection import Assignment, Observed
+from fedscout.engine.contracts.local_training_config import LocalTraining
+from fedscout.engine.data.client_split import num_training_rows, split_client
+from fedscout.engine.data.device import Device, RoundWork
+from fedscout.engine.data.federation import Federation
+from fedscout.engine.grid.expected_durations import expected_seconds, least_seconds, probe_seconds
+from fedscout.engine.grid.local_grid import LocalGrid
+from fedscout.engine.messages.host_calls import Watched
+from fedscout.engine.messages.message_contents import flat_record, node_of
+from fedscout.engine.seeds import stream
+from fedscout.engine.trials.trial import run_trial
+from fedscout.engine.trials.trial_record import Trial
+from fedscout.engine.trials.trial_settings import TrialSettings
+from fedscout.strategies.methods.clients.scaffold import ScaffoldSpec
+from tests.engine.choices import FEDAVG, spec_of
+from tests.engine.federations import QUERIES, uneven_federation
+
+ROUNDS = 3
+DEVICE = Device(seconds_per_step=0.5, bytes_per_second_down=1000.0, bytes_per_second_up=250.0, shift_seconds=2.0)
+
+
+def result_of(federation: Federation, settings: TrialSettings) -> Trial:
+    return run_trial(settings, LocalGrid(ClientHost(federation, QUERIES), session=settings.session))
+
+
+def test_a_round_by_hand() -> None:
+    """2 + 10·0.5 + 4000/1000 + 4000/250 = 27; a probe of two epochs' steps: (2 + 5)/6 + 4."""
+    work = RoundWork(num_steps=10, bytes_down=4000, bytes_up=4000)
+    assert DEVICE.least_seconds(work) == 27.0
+    assert replace(DEVICE, mean_seconds=3.0).expected_seconds(work) == 30.0
+    assert DEVICE.probe_seconds(work, local_epochs=2) == pytest.approx(7 / 6 + 4)
+    assert Device().expected_seconds(work) == 0.0
+
+
+@pytest.mark.parametrize("batch_size", [1, 2, 7, 32])
+def test_steps_are_those_that_training_makes(batch_size: int) -> None:
+    rows = np.arange(1, 100)
+    training = LocalTraining(local_epochs=3, batch_size=batch_size)
+    assert training.num_steps(rows).tolist() == [3 * len(batch_bounds(count, batch_size)) for count in rows.tolist()]
+
+
+@pytest.mark.parametrize(("test", "validation"), [(0.2, 0.0), (0.25, 0.5), (0.0, 0.3), (0.9, 0.9)])
+def test_training_rows_are_those_of_the_split(test: float, validation: float) -> None:
+    rows = np.arange(1, 60)
+    drawn = [len(split_client(np.zeros(count, np.int64), 0, 0, test, validation).train) for count in rows.tolist()]
+    assert num_training_rows(rows, test, validation).tolist() == drawn
+
+
+@pytest.mark.parametrize("strategy", [FEDAVG, ScaffoldSpec()])
+def test_hosts_and_driver_tell_the_same_and_bytes_are_those_of_the_log(strategy: object) -> None:
+    """The slowest client is the one with most rows; with bandwidth alone a round takes the log's bytes of a client."""
+    settings = spec_of(strategy, num_rounds=ROUNDS)  # type: ignore[arg-type]
+    plain = uneven_federation()
+    federation = replace(plain, devices=dict.fromkeys(range(plain.num_clients), DEVICE))
+    facts = ClientHost(federation, QUERIES).facts()
+    expected = expected_seconds(facts, settings.session)
+    result = result_of(federation, settings)
+    assert result.round_seconds is not None
+    if strategy is FEDAVG:  # which is sent nothing beside the model
+        assert result.round_seconds == (float(expected.max()),) * ROUNDS
+    num_answered = int(np.count_nonzero(plain.partition.sizes))
+    up = replace(plain, devices={0: Device(bytes_per_second_up=1.0)})
+    moved = result_of(up, settings)
+    assert moved.bytes_up is not None
+    assert moved.round_seconds == (moved.bytes_up / num_answered,) * ROUNDS
+    down = result_of(replace(plain, devices={0: Device(bytes_per_second_down=1.0)}), settings)
+    assert down.round_seconds is not None
+    assert down.bytes_down is not None
+    assert sum(down.round_seconds) == ROUNDS * down.bytes_down / settings.num_sampled
+
+
+def test_a_clock_changes_no_bit_of_the_training() -> None:
+    federation = uneven_federation()
+    timed = replace(federation, devices={1: DEVICE})
+    settings = replace(spec_of(FEDAVG, num_rounds=ROUNDS), keep_model=True)
+    first, second = result_of(federation, settings).vector, result_of(timed, settings).vector
+    assert first is not None
+    assert second is not None
+    assert first.tobytes() == second.tobytes()
+
+
+def test_a_latency_alone_is_drawn_as_ever() -> None:
+    federation = replace(uneven_federation(), devices={1: Device(shift_seconds=1.5, mean_seconds=4.0)})
+    result = result_of(federation, spec_of(FEDAVG, num_rounds=ROUNDS))
+    drawn = [1.5 + 4.0 * float(stream(3, "latency", r, 1).exponential()) for r in range(1, ROUNDS + 1)]
+    assert result.round_seconds == tuple(drawn)
+
+
+def test_what_a_driver_expects_is_ordered() -> None:
+    federation = replace(uneven_federation(), devices={2: replace(DEVICE, mean_seconds=1.0)})
+    facts, session = ClientHost(federation, QUERIES).facts(), spec_of(FEDAVG).session
+    probe, least, mean = (f(facts, session) for f in (probe_seconds, least_seconds, expected_seconds))
+    assert mean[2] == least[2] + 1.0
+    assert 0 < probe[2] < least[2] < inf
+    assert not np.delete(mean, 2).any()
+
+
+def test_what_a_policy_asks_for_is_paid_for() -> None:
+    """Client 0 makes twice the epochs and withholds half of its tensors; client 1 only measures the model."""
+    federation = replace(uneven_federation(), devices=dict.fromkeys(range(7), DEVICE))
+    host, settings = ClientHost(federation, QUERIES), spec_of(FEDAVG)
+    facts, grid = host.facts(), LocalGrid(host, session=settings.session)
+    grid.watched = Watched(Observed(training_losses=True), (1,), {0: Assignment(epochs=2, withheld=0.5)})
+    content = RecordDict({"arrays": flat_record(grid.initial_vector(3)), "config": ConfigRecord({"server-round": 1})})
+    list(grid.send_and_receive([Message(content, node_of(client), "train") for client in (0, 2)]))
+    durations, carried = grid.take_durations(), grid.take_bytes()
+    usual, probes = expected_seconds(facts, settings.session), probe_seconds(facts, settings.session)
+    assert (durations[1], durations[2]) == (probes[1], usual[2])
+    rows = num_training_rows(facts.client_rows, settings.session.test_fraction, 0.0)
+    steps = int(settings.session.training.num_steps(rows)[0])
+    withheld_bytes = 2 * 4 * facts.layout.size - carried["up"]
+    assert withheld_bytes > 0
+    assert durations[0] == pytest.approx(usual[0] + steps * 0.5 - withheld_bytes / 250.0)

@@ -1,0 +1,73 @@
+"""The simulated clock tells the same for any number of hosts, and after a trial goes on."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from flwr.app import ConfigRecord, Message, RecordDict
+
+from fedscout.engine.client.client_host import ClientHost
+from fedscout.engine.data.device import Device
+from fedscout.engine.data.federation import Federation
+from fedscout.engine.grid.local_grid import LocalGrid
+from fedscout.engine.grid.ray_grid import RayGrid
+from fedscout.engine.grid.ray_hosts import start_hosts
+from fedscout.engine.messages.message_contents import flat_record, node_of
+from fedscout.engine.trials.checkpoint import CheckpointStore
+from fedscout.engine.trials.trial import run_trial
+from tests.engine.choices import FEDAVG, spec_of
+from tests.engine.federations import QUERIES, uneven_federation
+from tests.engine.trials.test_resume import assert_same
+
+
+def timed() -> Federation:
+    """Return clients of which each has a device of its own, some miss rounds, and some come late."""
+    plain = uneven_federation()
+    devices = {
+        client: Device(0.1 * client, 1e4, 1e3 * (1 + client), shift_seconds=client, mean_seconds=2.0)
+        for client in range(1, plain.num_clients)
+    }
+    return replace(plain, devices=devices, dropout={2: 0.5})
+
+
+SETTINGS = spec_of(FEDAVG, num_rounds=4, num_sampled=5, deadline_seconds=9.0)
+
+
+@pytest.mark.ray
+@pytest.mark.timeout(120)
+def test_two_hosts_tell_what_one_tells(ray_session: None) -> None:
+    hosts = start_hosts(timed(), QUERIES, 2)
+    try:
+        by_ray = run_trial(SETTINGS, RayGrid(hosts, SETTINGS.session))
+    finally:
+        hosts.stop()
+    local = run_trial(SETTINGS, LocalGrid(ClientHost(timed(), QUERIES), session=SETTINGS.session))
+    assert_same(by_ray, local)
+    assert by_ray.round_seconds == local.round_seconds
+    assert local.round_seconds is not None
+    assert 0 < min(local.round_seconds) <= max(local.round_seconds) == 9.0
+
+
+def test_a_trial_that_goes_on_has_all_rounds(tmp_path: Path) -> None:
+    store = CheckpointStore(tmp_path)
+    grid = LocalGrid(ClientHost(timed(), QUERIES), session=SETTINGS.session)
+    run_trial(replace(SETTINGS, num_rounds=2, full_rounds=4, whole=False), grid, store)
+    again = run_trial(SETTINGS, LocalGrid(grid.host, session=SETTINGS.session), store)
+    at_once = run_trial(SETTINGS, LocalGrid(grid.host, session=SETTINGS.session))
+    assert again.round_seconds == at_once.round_seconds
+    assert len(again.round_seconds or ()) == 4
+
+
+def test_durations_are_of_all_who_were_asked_and_handed_over_once() -> None:
+    """Also of client 2, which misses the round, and of those that come late; one without a device takes no time."""
+    grid = LocalGrid(replace(timed(), dropout={2: 1 - 1e-12}), QUERIES, SETTINGS.session)
+    vector = grid.initial_vector(3)
+    content = RecordDict({"arrays": flat_record(vector), "config": ConfigRecord({"server-round": 1})})
+    grid.send_and_receive([Message(content, node_of(client), "train") for client in range(7)])
+    durations = grid.take_durations()
+    assert sorted(durations) == [*range(7)]
+    assert durations[0] == 0.0 < durations[2]
+    assert max(durations.values()) > 9.0
+    assert grid.take_durations() == {}
