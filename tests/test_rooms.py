@@ -63,6 +63,7 @@ ROOMS = (
     "experiments/reports/exports",
     "experiments/benchmarks/choice",
     "experiments/benchmarks/strategies",
+    "experiments/benchmarks/selection",
     "experiments/benchmarks/intervals",
     "experiments/benchmarks/detection",
     "experiments/benchmarks/peers",

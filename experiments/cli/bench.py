@@ -271,6 +271,45 @@ def strategies(
     _show(as_json, report.model_dump(mode="json"), table_lines(report))
 
 
+@bench.command()
+def selection(
+    settings: Settings = None,
+    part: Annotated[
+        str,
+        typer.Option(help="table, robust, halves, bandits, contexts, grid, or cost: what a policy adds to a round."),
+    ] = "table",
+    policies: Annotated[
+        str | None, typer.Option(help="Kinds such as oort,fedcor; all of the part's if left out.")
+    ] = None,
+    strategies: Annotated[str | None, typer.Option(help="Kinds such as fedavg,scaffold; likewise.")] = None,
+    heterogeneities: Annotated[str | None, typer.Option(help="skew, noise or both, with commas; likewise.")] = None,
+    dataset: Annotated[str, typer.Option(help="digits, or a sample of fashion_mnist.")] = "digits",
+    seeds: Annotated[int, typer.Option(min=2, help="On which everything is trained.")] = 5,
+    out: Annotated[
+        Path, typer.Option("--out", "-o", help="Folder of trials and tables; what it holds is not trained again.")
+    ] = Path("runs/bench-selection"),
+    as_json: AsJson = False,
+) -> None:
+    """Compare selection policies under the strategies and heterogeneities of FLASH's study, at a smaller scale."""
+    from fedscout.experiments.cli.options import prepare
+
+    prepare(verbose=False)
+    if part == "cost":
+        from fedscout.experiments.benchmarks.selection.policy_cost import cost_lines, policy_costs
+
+        costs = policy_costs(_listed("policies", policies), note=tell)
+        _show(as_json, [cost.model_dump(mode="json") for cost in costs], cost_lines(costs))
+        return
+    from fedscout.experiments.benchmarks.selection.selection_battery import part_of
+    from fedscout.experiments.benchmarks.selection.selection_measurement import run_selection
+    from fedscout.experiments.benchmarks.selection.selection_tables import table_lines
+
+    asked = part_of(part, _listed("policies", policies), _listed("strategies", strategies))
+    where = _listed("heterogeneities", heterogeneities)
+    report = run_selection(asked, part, dataset, where, seeds, settings or [], out, note=tell)
+    _show(as_json, report.model_dump(mode="json"), table_lines(report))
+
+
 def _show(as_json: bool, document: Any, lines: Sequence[str]) -> None:
     """Print a result as JSON or for people."""
     if as_json:

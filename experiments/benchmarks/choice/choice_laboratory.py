@@ -14,7 +14,7 @@ import hashlib
 import json
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -61,6 +61,8 @@ def trial_digest(settings: TrialSettings) -> str:
     }
     if code := settings.strategy.code():
         identity["code"] = dict(code)
+    if settings.selection is not None:
+        identity["selection"] = {"kind": settings.selection.kind, **settings.selection.parameters()}
     return _digest(identity)
 
 
@@ -70,13 +72,13 @@ def _digest(identity: dict[str, Any]) -> str:
 
 def _first_rounds(logged: Trial, settings: TrialSettings) -> Trial:
     """Return a logged trial's first rounds, as a trial of so many would have given them."""
-    columns = ("accuracy", "clean_accuracy", "loss", "clean_loss", "train_loss")
+    measured = {each.name: getattr(logged, each.name) for each in fields(Trial) if each.name.startswith("round_")}
     failed = logged.status == "failed" and logged.num_rounds < settings.num_rounds
     return Trial.of(
         settings,
         status="failed" if failed else "completed",
         error=logged.error if failed else None,
-        **{f"round_{name}": getattr(logged, f"round_{name}")[: settings.num_rounds] for name in columns},
+        **{name: values[: settings.num_rounds] for name, values in measured.items() if values is not None},
         **{name: getattr(logged, name) for name in ("client", *(f"client_{name}" for name in CLIENT_COLUMNS))},
     )
 

@@ -1,0 +1,187 @@
+"""What selection policies are compared on: the source's Table I at a smaller scale, and its ablations.
+
+The source (X. Chang et al.: FLASH: Federated Learning Across Simultaneous Heterogeneities, arXiv:2402.08769, 2024)
+crosses eight policies with seven aggregations under three heterogeneities, 10 of 50 clients a round, ResNet-18, five
+local epochs of Adam, up to 1,500 rounds. Here a dense net makes five local epochs of SGD in 60 rounds, on digits that
+come with the program, or on a sample of Fashion-MNIST. As SGD is plain, SCAFFOLD and FedNova are exact.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from fedscout.engine.contracts.trial_strategy import Cohort
+from fedscout.engine.errors import ConfigurationError
+from fedscout.experiments.benchmarks.choice.choice_battery import FederationCase
+from fedscout.strategies import SelectionSpec, parse_selection
+
+Loss = Literal["plain", "robust"]
+
+ALPHA, BETA = 0.1, 4.0
+"""Weights of the robust loss: the first pair that the source studies."""
+
+ROBUST = (f"training.pseudo_label_weight={ALPHA:g}", f"training.reverse_weight={BETA:g}")
+
+POLICIES = ("random", "oort", "pyramidfl", "restless", "neural", "fedcor", "feel", "flash")
+"""In the order of the source's table."""
+
+AGGREGATIONS = ("fedavg", "fedprox", "fedbio", "feddf", "fednova", "scaffold", "rhfl")
+
+PUBLISHED: Mapping[str, Mapping[str, float]] = {
+    "skew": dict(zip(POLICIES, (64.8, 67.2, 68.4, 64.7, 69.6, 70.8, 67.4, 71.8), strict=True)),
+    "noise": dict(zip(POLICIES, (60.8, 66.3, 66.0, 61.1, 67.1, 67.9, 64.7, 70.9), strict=True)),
+    "both": dict(zip(POLICIES, (49.8, 55.4, 54.3, 49.9, 54.5, 55.9, 54.6, 59.4), strict=True)),
+}
+"""Percent, the means of the source's rows over its aggregations; FedCor's cells under both average 55.7."""
+
+_COMMON = (
+    "federation.num_clients=50",
+    "federation.partition.kind=iid",
+    "federation.server_rows=0.05",
+    "federation.server_labels=true",
+    "training.fraction_train=0.2",
+    "training.num_rounds=60",
+    "training.local_epochs=5",
+    "training.batch_size=16",
+    "training.learning_rate=0.1",
+    "model.kind=dense",
+    "model.hidden=[64]",
+)
+DATA: Mapping[str, tuple[str, ...]] = {
+    "digits": ("federation.dataset=digits",),
+    "fashion_mnist": ("federation.dataset=fashion_mnist", "federation.max_rows=6000"),
+}
+SCENARIOS: Mapping[str, str] = {"skew": "flash_skew", "noise": "flash_noise", "both": "flash_both"}
+
+
+def case_of(data: str, heterogeneity: str) -> FederationCase:
+    """Return a federation of the battery.
+
+    Raises:
+        ConfigurationError: If there is none of that name.
+    """
+    for given, known, option in ((data, DATA, "--dataset"), (heterogeneity, SCENARIOS, "--heterogeneities")):
+        if given not in known:
+            raise ConfigurationError(f"{option} must be of {', '.join(known)}, got {given!r}")
+    arguments = (*DATA[data], f"federation.scenario={SCENARIOS[heterogeneity]}", *_COMMON)
+    return FederationCase(heterogeneity, arguments, needs_files=data != "digits")
+
+
+@dataclass(frozen=True)
+class Row:
+    """A policy with the loss on which its clients descend.
+
+    Attributes:
+        name: In the tables.
+        policy: Kind and parameters.
+        loss: The clients'.
+    """
+
+    name: str
+    policy: Mapping[str, Any]
+    loss: Loss = "plain"
+
+    def spec(self, cohort: Cohort) -> SelectionSpec:
+        """Return the policy.
+
+        Raises:
+            StrategyError: If it can't choose in a cohort.
+        """
+        return parse_selection(self.policy, cohort)
+
+
+@dataclass(frozen=True)
+class Part:
+    """A table of the benchmark: rows by strategies, on some heterogeneities.
+
+    Attributes:
+        title: For people.
+        rows: The last is the one that the others are compared with.
+        strategies: Their kinds.
+        heterogeneities: Names.
+        published: Whether the source's table stands beside it.
+    """
+
+    title: str
+    rows: tuple[Row, ...]
+    strategies: tuple[str, ...] = AGGREGATIONS
+    heterogeneities: tuple[str, ...] = ("skew", "noise", "both")
+    published: bool = False
+
+
+def _row(kind: str, loss: Loss, **parameters: Any) -> Row:
+    told = ", ".join(f"{name}={value}" for name, value in parameters.items())
+    name = f"{kind} ({told})" if told else kind
+    return Row(name + (", robust loss" if loss == "robust" else ""), {"kind": kind, **parameters}, loss)
+
+
+_CONTEXTS = ("training", "validation", "duration", "reward")
+_FLASH = _row("flash", "robust")
+
+PARTS: Mapping[str, Part] = {
+    "table": Part(
+        "Rivals with the plain loss, FLASH with the robust one",
+        (*(_row(kind, "plain") for kind in POLICIES[:-1]), _FLASH),
+        published=True,
+    ),
+    "robust": Part(
+        "All with the robust loss", (*(_row(kind, "robust") for kind in POLICIES[:-1]), _FLASH), published=True
+    ),
+    "halves": Part(
+        "The bandit alone, the loss alone, both, and power-of-choice",
+        (
+            _row("random", "plain"),
+            _row("flash", "plain"),
+            _row("random", "robust"),
+            _row("power_of_choice", "plain"),
+            _row("power_of_choice", "robust"),
+            _FLASH,
+        ),
+        ("fedavg", "fedprox", "scaffold"),
+    ),
+    "bandits": Part(
+        "Another bandit inside FLASH",
+        (_row("flash", "robust", bandit="neural"), _row("flash", "robust", bandit="restless"), _FLASH),
+        ("fedavg", "fedprox", "scaffold"),
+    ),
+    "contexts": Part(
+        "Contexts left out one by one",
+        (
+            *(
+                Row(
+                    f"flash without {left_out}, robust loss",
+                    {"kind": "flash", "contexts": [name for name in _CONTEXTS if name != left_out]},
+                    "robust",
+                )
+                for left_out in _CONTEXTS
+            ),
+            _FLASH,
+        ),
+        ("fedavg",),
+    ),
+}
+"""By the name of `--part`."""
+
+
+def part_of(name: str, policies: Sequence[str] | None, strategies: Sequence[str] | None) -> Part:
+    """Return a part, or what is asked for of it.
+
+    Args:
+        name: Of the part.
+        policies: Kinds; None is all of the part's. What the others are compared with stays.
+        strategies: Kinds; None is all of the part's.
+
+    Raises:
+        ConfigurationError: If there is no such part, or none of its rows is asked for.
+    """
+    if name not in PARTS:
+        raise ConfigurationError(f"--part must be one of {', '.join(PARTS)}, got {name!r}")
+    part = PARTS[name]
+    kinds = {str(row.policy["kind"]) for row in part.rows}
+    if unknown := sorted({*(policies or ())} - kinds):
+        raise ConfigurationError(f"--policies must be of {', '.join(sorted(kinds))} in {name}, got {unknown[0]!r}")
+    rows = [row for row in part.rows[:-1] if policies is None or row.policy["kind"] in policies]
+    chosen = part.strategies if strategies is None else tuple(strategies)
+    return Part(part.title, (*rows, part.rows[-1]), chosen, part.heterogeneities, part.published)
