@@ -14,10 +14,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fedscout.engine.client.local_training import NO_ROWS, RowsWork, descend
+from fedscout.engine.client.local_training import NO_ROWS, RowsWork, chunks, descend
 from fedscout.engine.client.mean_loss import mean_loss
 from fedscout.engine.client.representation import Representation
 from fedscout.engine.client.vectorised_training import descend_block, lockstep_order
+from fedscout.engine.client.weighed_rows import weighed_rows
 from fedscout.engine.contracts.client_algorithm import (
     ClientAlgorithm,
     Correct,
@@ -66,11 +67,13 @@ class LoopRun(LocalRun):
 
     def _descend(self, start: Tensor, steps: Steps) -> Descent:
         """Make all local steps of the client."""
+        data, drawn_from = self.work.data, self.work.generator
+        weigh = weighed_rows(self.model, steps, self.received, chunks(self.model, data))
         self.model.load(start.view(-1))
         alone = correct_alone(steps, self.layout)
         loss = loss_of(steps, self.seen)
         with nullcontext() if steps.compared is None else self.seen:
-            made = descend(self.model, self.work.data, steps.training, self.work.generator, alone, loss, steps.ahead)
+            made = descend(self.model, data, steps.training, drawn_from, alone, loss, steps.ahead, weigh)
         vectors = self.model.vector.clone()[None]
         return Descent(vectors, torch.tensor([made.num_steps]), torch.tensor([made.loss], dtype=torch.float64))
 
@@ -101,7 +104,7 @@ class BlockRun(LocalRun):
         """Make all local steps of all clients."""
         if steps.loss is not None or steps.ahead is not None:
             raise TypeError("an algorithm with a loss of its own, or one that looks ahead, must declare one_by_one")
-        made = descend_block(self.stack, start, self.works, steps)
+        made = descend_block(self.stack, start, self.works, steps, self.received)
         return Descent(made.vectors, torch.tensor(made.num_steps), torch.tensor(made.losses, dtype=torch.float64))
 
     def label_counts(self) -> Tensor:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import NamedTuple
 
 import numpy as np
@@ -19,7 +20,8 @@ from torch import Tensor
 from fedscout.engine.arrays import FloatArray, IntArray
 from fedscout.engine.client.client_optimizers import new_optimizer
 from fedscout.engine.client.mean_loss import mean_loss
-from fedscout.engine.contracts.client_algorithm import Ahead, Loss
+from fedscout.engine.client.weighed_rows import WeighedRows, weighed_rows
+from fedscout.engine.contracts.client_algorithm import Ahead, Loss, Steps
 from fedscout.engine.contracts.client_update import ClientScore, ClientUpdate
 from fedscout.engine.contracts.local_training_config import LocalTraining
 from fedscout.engine.contracts.train_request import ClientWork, TrainRequest
@@ -111,6 +113,7 @@ def descend(
     correct: Callable[[Tensor, Tensor], None] | None = None,
     loss: Loss | None = None,
     ahead: Ahead | None = None,
+    weigh: WeighedRows | None = None,
 ) -> StepsMade:
     """Make all local steps of one client, from the model as it is loaded.
 
@@ -123,15 +126,18 @@ def descend(
             the gradient, trainable part, shape `(params,)`.
         loss: In place of the mean cross-entropy.
         ahead: Where each step's gradient is taken, of the same batch; the loss that is told is that at the weights.
+        weigh: Weighs the loss and adds to it.
     """
-    measure = _plain_loss if loss is None else loss
+    first = _plain_loss if loss is None else loss
     model.module.train()
     optimizer = new_optimizer(training)
     weights, gradient = model.weights, model.gradient
     loss_sum, num_steps = 0.0, 0
     bounds = batch_bounds(len(data), training.batch_size)
     for order in epoch_orders(len(data), training.local_epochs, generator):
-        for features, labels in epoch_batches(model, data, order, bounds):
+        batches = epoch_batches(model, data, order, bounds)
+        for (start, stop), (features, labels) in zip(bounds, batches, strict=True):
+            measure = first if weigh is None else partial(weigh, first, order[start:stop])
             mean = _backward(model, measure, features, labels)
             if ahead is not None:
                 present = weights.clone()
@@ -167,8 +173,9 @@ def train_client(model: FlatModel, asked: TrainRequest, work: RowsWork) -> Clien
     """
     if len(work.data) == 0:
         raise ValueError(NO_ROWS)
+    weigh = weighed_rows(model, Steps(asked.training), asked.received, chunks(model, work.data))
     model.load(asked.received)
-    num_steps, loss = descend(model, work.data, asked.training, work.generator)
+    num_steps, loss = descend(model, work.data, asked.training, work.generator, weigh=weigh)
     return ClientUpdate(model.vector.numpy().copy(), num_steps, loss, {})
 
 

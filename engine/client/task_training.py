@@ -50,6 +50,8 @@ class TaskRun(LocalRun):
         """
         if any(one is not None for one in (steps.loss, steps.ahead, steps.adjusted, steps.compared)):
             raise TypeError("a client algorithm can't change the loss or look ahead where clients have a task")
+        if not steps.weighed.is_plain:
+            raise TypeError("nothing can be added to the loss of rows where clients have a task")
         self.model.load(start.view(-1))
         work = replace(self.work, state={**self.work.state, **self.own_state})
         asked = replace(self.asked, training=steps.training)

@@ -30,7 +30,7 @@ from fedscout.engine.contracts.local_training_config import LocalTraining
 from fedscout.engine.contracts.train_request import TrainRequest
 from fedscout.engine.data.client_data import Samples
 from fedscout.engine.model.dense_parameters import ALIGNED, BlockParameters, aligned
-from fedscout.engine.model.dense_stack import DenseStack, loss_and_gradient, representation
+from fedscout.engine.model.dense_stack import DenseStack, loss_and_gradient, representation, says
 
 PADDING = 8
 """A batch is padded to a multiple of so many rows, so that clients of similar sizes share a product."""
@@ -282,13 +282,16 @@ def train_block(stack: DenseStack, asked: TrainRequest, works: Sequence[RowsWork
         ValueError: If a client has no training rows.
     """
     order = lockstep_order(stack, works, asked.training)
-    made = descend_block(stack, asked.received, [works[position] for position in order], Steps(asked.training))
+    ordered = [works[position] for position in order]
+    made = descend_block(stack, asked.received, ordered, Steps(asked.training), asked.received)
     rows = zip(made.vectors.numpy(), made.num_steps, made.losses, strict=True)
     updates = [ClientUpdate(vector, num_steps, loss, {}) for vector, num_steps, loss in rows]
     return [updates[position] for position in np.argsort(order)]
 
 
-def descend_block(stack: DenseStack, start: Tensor, works: Sequence[RowsWork], how: Steps) -> BlockDescent:
+def descend_block(
+    stack: DenseStack, start: Tensor, works: Sequence[RowsWork], how: Steps, received: Tensor
+) -> BlockDescent:
     """Make all local steps of some clients in lockstep.
 
     Args:
@@ -296,6 +299,7 @@ def descend_block(stack: DenseStack, start: Tensor, works: Sequence[RowsWork], h
         start: Where to begin, shape `(size,)` or `(clients, size)`.
         works: Those with most steps first, see `lockstep_order`.
         how: Without a loss of its own and without looking ahead.
+        received: The model that tells pseudo-labels, shape `(size,)`.
     """
     correct = how.correct
     block = Block(stack, works, how.training)
@@ -308,12 +312,12 @@ def descend_block(stack: DenseStack, start: Tensor, works: Sequence[RowsWork], h
         for (weights, gradient), *with_them in zip(parameters.regions(num_active), *others, strict=True):
             correct(weights, gradient, *with_them)
 
-    others = (
-        []
-        if how.compared is None
-        else [BlockParameters(stack, vectors, len(works), block.together) for vectors in how.compared.others]
-    )
-    sums = _make_steps(block, parameters, how, None if correct is None else correct_all, others)
+    def of_others(vectors: Tensor) -> BlockParameters:
+        return BlockParameters(stack, vectors, len(works), block.together)
+
+    others = [] if how.compared is None else [of_others(vectors) for vectors in how.compared.others]
+    teacher = of_others(received) if how.weighed.pseudo_label else None
+    sums = _make_steps(block, parameters, how, None if correct is None else correct_all, others, teacher)
     return BlockDescent(
         vectors=parameters.vectors(),
         num_steps=[len(plan) for plan in block.schedules],
@@ -327,12 +331,14 @@ def _make_steps(
     how: Steps,
     correct: Callable[[int], None] | None = None,
     others: Sequence[BlockParameters] = (),
+    teacher: BlockParameters | None = None,
 ) -> npt.NDArray[np.float64]:
     """Make all steps and return each client's loss summed over the rows it saw.
 
     `correct` changes the gradients of the first clients of the block, told how many; `others` are the models with which
-    representations are compared.
+    representations are compared, `teacher` the one that tells pseudo-labels.
     """
+    row_loss = None if how.weighed.is_plain else how.weighed
     optimizers = [new_optimizer(how.training) for _ in parameters.regions(0)]
     losses: list[tuple[int, list[tuple[Run, Tensor]]]] = []
     for step, (num_active, runs) in enumerate(block.steps()):
@@ -340,7 +346,9 @@ def _make_steps(
         for run, batch in runs:
             adjusted = None if how.adjusted is None else how.adjusted.of(slice(run.start, run.stop))
             layers = parameters.layers(run.start, run.stop)
-            found.append((run, loss_and_gradient(layers, *batch, adjusted, _beyond(how, run, others))))
+            told = None if teacher is None else says(teacher.layers(run.start, run.stop), batch.rows, adjusted)
+            beyond = _beyond(how, run, others)
+            found.append((run, loss_and_gradient(layers, *batch, adjusted, beyond, row_loss, told)))
         if correct is not None:
             correct(num_active)
         for optimizer, (weights, gradient) in zip(optimizers, parameters.regions(num_active), strict=True):

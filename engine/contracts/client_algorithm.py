@@ -28,6 +28,7 @@ import numpy.typing as npt
 from fedscout.engine.contracts.local_training_config import LocalTraining
 from fedscout.engine.model.adjusted_outputs import Adjusted
 from fedscout.engine.model.parameter_layout import ParameterLayout
+from fedscout.engine.model.row_loss import RowLoss
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -74,6 +75,12 @@ class Steps:
     ahead: Ahead | None = None
     adjusted: Adjusted | None = None
     compared: Compared | None = None
+    row_loss: RowLoss = field(default_factory=RowLoss)
+
+    @property
+    def weighed(self) -> RowLoss:
+        """The loss of a row, with the terms that the training adds."""
+        return self.row_loss.plus(self.training.pseudo_label_weight, self.training.reverse_weight)
 
 
 PROBE_RATE = 100.0
@@ -166,6 +173,7 @@ class LocalRun(Clients, ABC):
         compared: Compared | None = None,
         trainable: npt.NDArray[np.bool_] | None = None,
         epochs: int | None = None,
+        row_loss: RowLoss | None = None,
     ) -> Descent:
         """Make all local steps; a second call goes on drawing batches where the first ended.
 
@@ -179,12 +187,14 @@ class LocalRun(Clients, ABC):
             compared: What is added to it.
             trainable: Which elements move, shape `(size,)`, truth values; None moves all. Buffers always move.
             epochs: In place of those of `training`, >= 1.
+            row_loss: What weighs the cross-entropy, or `loss`, and is added to it; what `training` adds comes on top.
         """
         training = self.training if epochs is None else self.training.model_copy(update={"local_epochs": epochs})
         if trainable is not None:
             correct, beside = frozen_but(trainable, training.weight_decay, correct, beside)
             training = training.model_copy(update={"weight_decay": 0.0})
-        return self._descend(start, Steps(training, correct, beside, loss, ahead, adjusted, compared))
+        row_loss = RowLoss() if row_loss is None else row_loss
+        return self._descend(start, Steps(training, correct, beside, loss, ahead, adjusted, compared, row_loss))
 
     @abstractmethod
     def _descend(self, start: Tensor, steps: Steps) -> Descent:
@@ -197,7 +207,11 @@ class LocalRun(Clients, ABC):
             vector: At which model, shape `(size,)` or `(clients, size)`.
         """
         whole = LocalTraining.model_construct(
-            local_epochs=1, batch_size=int(self.num_examples.max()), learning_rate=PROBE_RATE
+            local_epochs=1,
+            batch_size=int(self.num_examples.max()),
+            learning_rate=PROBE_RATE,
+            pseudo_label_weight=self.training.pseudo_label_weight,
+            reverse_weight=self.training.reverse_weight,
         )
         change = vector - self._descend(vector, Steps(whole)).vectors
         change[:, self.layout.num_trainable :] = 0

@@ -10,6 +10,9 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from fedscout.engine.arrays import IntArray
 
+ADDED_TERMS = ("pseudo_label_weight", "reverse_weight")
+"""Weights of what is added to the loss, 0 where nothing is."""
+
 
 class LocalTraining(BaseModel):
     """How a client trains in one round.
@@ -28,6 +31,24 @@ class LocalTraining(BaseModel):
     )
     momentum: float = Field(default=0.0, ge=0, lt=1, description="of SGD; ignored by Adam")
     weight_decay: float = Field(default=0.0, ge=0, le=10, description="added to the gradient as weight_decay * weights")
+    pseudo_label_weight: float = Field(
+        default=0.0,
+        ge=0,
+        le=1000,
+        description="α: added to the loss, times the cross-entropy of the received model",
+    )
+    reverse_weight: float = Field(
+        default=0.0, ge=0, le=1000, description="β: added to the loss, times 4 (1 − the label's probability)"
+    )
+
+    def without_added_terms(self) -> Self:
+        """Return the same with the plain loss."""
+        return self.model_copy(update=dict.fromkeys(ADDED_TERMS, 0.0)) if self.is_weighed else self
+
+    @property
+    def is_weighed(self) -> bool:
+        """Whether anything is added to the loss; see `fedscout.engine.model.row_loss`."""
+        return self.pseudo_label_weight > 0 or self.reverse_weight > 0
 
     def num_steps(self, num_rows: IntArray) -> IntArray:
         """Return the optimiser steps of clients on so many training rows; a last batch of one row joins the one before.
@@ -40,8 +61,10 @@ class LocalTraining(BaseModel):
         return np.asarray(self.local_epochs * (batches - joined))
 
     def to_config(self) -> dict[str, int | float | str]:
-        """Return the entries of a train message's configuration."""
-        return {name.replace("_", "-"): value for name, value in LocalTraining.model_dump(self).items()}
+        """Return the entries of a train message's configuration; nothing is said of terms that nobody asks for."""
+        silent = {name for name in ADDED_TERMS if not getattr(self, name)}
+        said = {name: getattr(self, name) for name in LocalTraining.model_fields if name not in silent}
+        return {name.replace("_", "-"): value for name, value in said.items()}
 
     @classmethod
     def from_config(cls, config: Mapping[str, Any]) -> Self:

@@ -25,7 +25,10 @@ from fedscout.engine.errors import TrialError
 from fedscout.engine.messages.message_keys import INITIAL_LOSS_KEY, RATE_ALIAS, RATE_KEY, REPLY_KEY, ROUND_KEY, SEED_KEY
 
 READ_BY_EVERY_CLIENT = frozenset(
-    (SEED_KEY, ROUND_KEY, REPLY_KEY, INITIAL_LOSS_KEY, RATE_ALIAS, KEY_CLIPPING_NORM, *LocalTraining().to_config())
+    (
+        *(SEED_KEY, ROUND_KEY, REPLY_KEY, INITIAL_LOSS_KEY, RATE_ALIAS, KEY_CLIPPING_NORM),
+        *(name.replace("_", "-") for name in LocalTraining.model_fields),
+    )
 )
 
 

@@ -18,6 +18,7 @@ from torch import Tensor, nn
 
 from fedscout.engine.model.adjusted_outputs import Adjusted
 from fedscout.engine.model.parameter_layout import ParameterLayout
+from fedscout.engine.model.row_loss import RowLoss
 
 
 @dataclass(frozen=True)
@@ -143,6 +144,12 @@ def representation(layers: Sequence[LayerViews], rows: Tensor) -> Tensor:
     return _activations(layers, rows)[-2]
 
 
+def says(layers: Sequence[LayerViews], rows: Tensor, adjusted: Adjusted | None = None) -> Tensor:
+    """Return the probabilities that come of the, adjusted, logits, shape `(clients, rows, classes)`."""
+    logits = _activations(layers, rows)[-1]
+    return torch.softmax(logits if adjusted is None else adjusted(logits), dim=2)
+
+
 def loss_and_gradient(
     layers: Sequence[LayerViews],
     rows: Tensor,
@@ -150,6 +157,8 @@ def loss_and_gradient(
     shares: Tensor,
     adjusted: Adjusted | None = None,
     beyond: Callable[[Tensor, Tensor], Tensor] | None = None,
+    row_loss: RowLoss | None = None,
+    told: Tensor | None = None,
 ) -> Tensor:
     """Write the gradient of each client's mean cross-entropy and return the losses.
 
@@ -160,6 +169,8 @@ def loss_and_gradient(
         shares: Weight of each row, 1 / rows of its client, 0 for padding; shape `(clients, rows, 1)`.
         adjusted: What is made of the logits ahead of the loss.
         beyond: A further loss of each row, shape `(clients, rows)`, told what goes into the last layer and the rows.
+        row_loss: In place of the cross-entropy of each row.
+        told: Its pseudo-labels, shape `(clients, rows, classes)`.
 
     Returns:
         Mean loss of each client, shape `(clients,)`.
@@ -167,8 +178,11 @@ def loss_and_gradient(
     outputs = _activations(layers, rows)
     logits = outputs.pop()
     logs = torch.log_softmax(logits if adjusted is None else adjusted(logits), dim=2)
-    losses = (logs * targets).sum(dim=(1, 2)).neg_()
-    delta = logs.exp_().mul_(shares).sub_(targets)
+    if row_loss is None:
+        losses = (logs * targets).sum(dim=(1, 2)).neg_()
+        delta = logs.exp_().mul_(shares).sub_(targets)
+    else:
+        losses, delta = row_loss.means_and_gradient(logs, targets, shares, told)
     if adjusted is not None and adjusted.scale is not None:
         delta *= adjusted.scale[:, None]
     pull = None

@@ -10,10 +10,10 @@ import json
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import BaseModel, ConfigDict, Field, ValidationInfo, field_validator, model_validator
 
 from fedscout.detectors.detection_config import DetectionConfig
-from fedscout.engine.contracts.local_training_config import LocalTraining
+from fedscout.engine.contracts.local_training_config import ADDED_TERMS, LocalTraining
 from fedscout.engine.engine_config import EngineConfig
 from fedscout.engine.errors import ConfigurationError
 from fedscout.engine.messages.session import Session
@@ -142,6 +142,19 @@ class StudyConfig(BaseModel):
             return given
         return {**given, "training": {**kind.training, **training}}
 
+    @field_validator("training")
+    @classmethod
+    def _added_terms_are_of_classes(cls, training: TrainingConfig, info: ValidationInfo) -> TrainingConfig:
+        federation = info.data.get("federation")
+        if federation is None or not training.is_weighed:
+            return training
+        plays = federation.dataset in ENVIRONMENTS
+        if plays or federation.predicts_quantity:
+            given = ", ".join(f"{name}={value:g}" for name in ADDED_TERMS if (value := getattr(training, name)))
+            where = "clients play episodes" if plays else "a quantity is predicted"
+            raise ValueError(f"must add nothing to the loss where {where}: its terms are of classes, got {given}")
+        return training
+
     @property
     def named_strategies(self) -> tuple[str, ...]:
         """The kinds that are asked for by name, known or not."""
@@ -160,6 +173,7 @@ class StudyConfig(BaseModel):
         if self.federation.group_column is None:
             without.add("group_column")
         training = {"metric"} if self.training.metric in (None, ACCURACY) else set()
+        training |= {name for name in ADDED_TERMS if not getattr(self.training, name)}
         if self.federation.task is None:
             without.add("task")
         places = {*NO_PART_OF_THE_IDENTITY}

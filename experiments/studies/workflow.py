@@ -382,7 +382,7 @@ def study_facts(config: StudyConfig, federation: Federation) -> StudyFacts:
 
 def measure(runner: OpensGrids, config: StudyConfig) -> HeterogeneityReport:
     """Ask the detectors."""
-    training = config.training.local()
+    training = config.training.local().without_added_terms()  # which would hide labels that disagree
     grid = runner.grid(
         Session(
             seed=config.seed,

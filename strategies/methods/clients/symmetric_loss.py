@@ -11,18 +11,16 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
+from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field
 
 from fedscout.engine.contracts.client_algorithm import ClientAlgorithm, Finished, LocalRun
 from fedscout.engine.contracts.trial_strategy import Cohort
+from fedscout.engine.model.row_loss import RowLoss
 from fedscout.strategies.methods.averaging import FedAvgSpec, MeanSpec
 from fedscout.strategies.ranges import RealRange
 from fedscout.strategies.specification import Searched, StrategySpec, without_classes
-
-if TYPE_CHECKING:
-    from torch import Tensor
 
 LOG_OF_NOTHING = math.log(1e-4)
 
@@ -67,18 +65,9 @@ class SymmetricDescent(ClientAlgorithm):
 
     cross_entropy_weight: float
     reverse_weight: float
-    one_by_one: ClassVar[bool] = True
 
     def train(self, run: LocalRun) -> Finished:
-        """Descend on the symmetric loss."""
-        trained = run.descend(run.received, loss=self.loss)
+        """Descend on the symmetric loss (eq. 7)."""
+        miss = -LOG_OF_NOTHING * self.reverse_weight  # eq. 5
+        trained = run.descend(run.received, row_loss=RowLoss(self.cross_entropy_weight, miss=miss))
         return Finished(trained, trained.vectors)
-
-    def loss(self, outputs: Tensor, labels: Tensor, features: Tensor) -> Tensor:
-        """Return the mean over a batch."""
-        del features
-        from torch.nn.functional import cross_entropy
-
-        right = outputs.softmax(dim=1).gather(1, labels[:, None])
-        reverse = -LOG_OF_NOTHING * (1 - right).mean()  # eq. 5
-        return self.cross_entropy_weight * cross_entropy(outputs, labels) + self.reverse_weight * reverse  # eq. 7

@@ -394,6 +394,23 @@ def test_a_search_that_is_not_informed_is_that_from_before_there_was_the_key(arg
     assert "informed" not in load_config(arguments).identity()["search"]
 
 
+@pytest.mark.parametrize("name", ["pseudo_label_weight", "reverse_weight"])
+def test_a_study_of_the_plain_loss_is_that_from_before_anything_could_be_added(name: str) -> None:
+    assert name not in load_config(["training.momentum=0.5"]).identity()["training"]
+    assert load_config([f"training.{name}=2"]).identity()["training"][name] == 2
+
+
+@pytest.mark.parametrize(
+    ("dataset", "why"), [("diabetes", "a quantity is predicted"), ("cartpole", "clients play episodes")]
+)
+def test_terms_of_classes_are_refused_where_there_are_none(dataset: str, why: str) -> None:
+    with pytest.raises(ConfigurationError) as refused:
+        load_config([f"federation.dataset={dataset}", "training.reverse_weight=1"])
+    assert str(refused.value) == (
+        f"training must add nothing to the loss where {why}: its terms are of classes, got reverse_weight=1"
+    )
+
+
 def test_the_digest_does_not_depend_on_the_machinery() -> None:
     values = {
         "federation.max_file_bytes": "1000",
