@@ -17,7 +17,7 @@ from pydantic import BaseModel
 from fedscout.engine.errors import ConfigurationError
 from fedscout.experiments.config.config_file import given_settings, load_config
 from fedscout.experiments.config.study_config import StudyConfig
-from fedscout.experiments.federations.scenarios.published_scenarios import SCENARIOS
+from fedscout.experiments.federations.scenarios.published_scenarios import BEARING_SCENARIOS
 from fedscout.experiments.reports.markdown_table import markdown_table
 from fedscout.experiments.studies.sweeps.grid_configurations import flattened
 
@@ -120,7 +120,7 @@ def measure_separability(config: StudyConfig, note: Callable[[str], None] = lamb
 
     rows = []
     num_clients = 0
-    for scenario in SCENARIOS:
+    for scenario in BEARING_SCENARIOS:
         note(scenario)
         federation_config = config.federation.model_copy(update={"scenario": scenario})
         federation, report = run_detection(config.model_copy(update={"federation": federation_config}), Display())

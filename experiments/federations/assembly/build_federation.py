@@ -186,8 +186,10 @@ def _deal_and_plan(federation: FederationConfig, dataset: Dataset) -> tuple[Deal
         predicts_quantity=dataset.targets is not None,
     )
     if isinstance(scenario, str):
-        return deal, SCENARIOS[scenario].plan(deal, request)
-    return deal, stack_effects(scenario, request) if scenario else ScenarioPlan()
+        plan = SCENARIOS[scenario].plan(deal, request)
+    else:
+        plan = stack_effects(scenario, request) if scenario else ScenarioPlan()
+    return deal if plan.partition is None else replace(deal, partition=plan.partition), plan
 
 
 def _how_dealt(federation: FederationConfig) -> str:

@@ -88,8 +88,9 @@ def _scenario(federation: FederationConfig, partition: Partition, feature_shape:
         return ScenarioPlan()
     labels = np.zeros(len(partition.rows), np.int64)
     request = EffectRequest(partition, labels, 1, feature_shape, federation.seed)
-    plan = stack_effects(federation.scenario, request)
-    if plan.transforms:
+    moves_rows = any(effect.moves_rows for effect in federation.scenario)
+    plan = ScenarioPlan() if moves_rows else stack_effects(federation.scenario, request)
+    if moves_rows or plan.transforms:
         kinds = ", ".join(effect.kind for effect in federation.scenario)
         raise ConfigurationError(
             "federation.scenario may hold latency, devices, dropout and attacks on updates alone where "

@@ -81,6 +81,7 @@ class ScenarioPlan:
         dropout: Probability in `[0, 1)` that a client misses a round, of clients that may.
         timings: Of clients whose rounds take simulated time, the fields of their `Device` that are set.
         attacks: What is done to the update that a client sends, in order.
+        partition: Who holds which rows where that changes; each client has as many as before. None changes nothing.
         facts: What it came to, for the record.
     """
 
@@ -90,6 +91,7 @@ class ScenarioPlan:
     timings: Mapping[int, Mapping[str, float]] = field(default_factory=dict)
     attacks: Mapping[int, tuple[UpdateAttack, ...]] = field(default_factory=dict)
     facts: Mapping[str, Any] = field(default_factory=dict)
+    partition: Partition | None = None
 
     @property
     def devices(self) -> dict[int, Device]:
@@ -104,6 +106,9 @@ class ScenarioEffect(BaseModel):
 
     needs_measurements: ClassVar[bool] = False
     """Whether features must be measurements, and not numbers of words."""
+
+    moves_rows: ClassVar[bool] = False
+    """Whether rows change hands, which they do ahead of every corruption."""
 
     needs_classes: ClassVar[bool] = False
     """Whether it changes labels, which must be classes."""

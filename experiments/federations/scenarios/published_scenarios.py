@@ -3,16 +3,23 @@
 Published for four clients of a bearing data set with a binary label; noise is in units of the standardised feature.
 One affected client is the third, or the last of fewer. What `label_skew` does for other numbers of clients and classes
 is in its file; the four noises of `feature_skew` repeat in turn for more clients.
+
+Those of X. Chang et al., "FLASH: Federated Learning Across Simultaneous Heterogeneities", arXiv:2402.08769, 2024, are
+for any number of clients, there 50: 30 % of them skewed, 80 % of their rows of one class; labels wrong at a rate of
+each client's own from Beta(15, 85); and both. All clients have latency, lat_i(t) = α n_i + an exponential time of mean
+λ n_i with n_i rows, drawn anew each round: α = 1, and of its λ of 1, 10 and 100 the middle one.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from fedscout.engine.errors import ConfigurationError
 from fedscout.experiments.federations.partitions.partition_request import Deal, Partitioner, PartitionRequest
 from fedscout.experiments.federations.partitions.random_rows import iid
+from fedscout.experiments.federations.scenarios.availability_effects import LatencyEffect
+from fedscout.experiments.federations.scenarios.class_skew import ClassSkewEffect
 from fedscout.experiments.federations.scenarios.effect import EffectRequest, ScenarioEffect, ScenarioPlan
 from fedscout.experiments.federations.scenarios.feature_effects import FeatureNoiseEffect
 from fedscout.experiments.federations.scenarios.label_effects import CorruptedEffect, LabelFlipEffect, PoisoningEffect
@@ -60,11 +67,12 @@ class PublishedScenario:
                 for effect, clients in zip(effects, turns, strict=True)
                 if clients
             )
-        transforms = stack_effects(effects, request).transforms
-        return ScenarioPlan(transforms, tuple(sorted({*deal.affected_clients, *transforms})))
+        plan = stack_effects(effects, request)
+        affected = {*deal.affected_clients, *plan.affected_clients, *plan.transforms}
+        return replace(plan, affected_clients=tuple(sorted(affected)), facts=plan.facts if effects else {})
 
 
-SCENARIOS: Mapping[str, PublishedScenario] = {
+BEARING_SCENARIOS: Mapping[str, PublishedScenario] = {
     scenario.name: scenario
     for scenario in (
         PublishedScenario("iid"),
@@ -84,3 +92,18 @@ SCENARIOS: Mapping[str, PublishedScenario] = {
         PublishedScenario("corrupted_client", (CorruptedEffect(),)),
     )
 }
+
+_SKEWED = ClassSkewEffect(clients=0.3, share=0.8)
+_NOISY = LabelFlipEffect(clients="all", alpha=15, beta=85)
+_SLOW = LatencyEffect(clients="all", shift_seconds=1, mean_seconds=10, per_row=True)
+
+FLASH_SCENARIOS: Mapping[str, PublishedScenario] = {
+    scenario.name: scenario
+    for scenario in (
+        PublishedScenario("flash_skew", (_SKEWED, _SLOW)),
+        PublishedScenario("flash_noise", (_NOISY, _SLOW)),
+        PublishedScenario("flash_both", (_SKEWED, _NOISY, _SLOW)),
+    )
+}
+
+SCENARIOS: Mapping[str, PublishedScenario] = {**BEARING_SCENARIOS, **FLASH_SCENARIOS}

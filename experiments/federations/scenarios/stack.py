@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 from fedscout.engine.contracts.update_attack import UpdateAttack
-from fedscout.engine.data.client_data import ClientTransform
+from fedscout.engine.data.client_data import ClientTransform, Partition
 from fedscout.engine.errors import ConfigurationError
 from fedscout.experiments.federations.scenarios.effect import EffectRequest, ScenarioEffect, ScenarioPlan
 
@@ -17,8 +17,8 @@ def stack_effects(effects: Sequence[ScenarioEffect], request: EffectRequest) -> 
     """Return what all effects do together; what each came to stands under `effects` of the facts.
 
     A client's data go through the effects that name it in their order, and so does its update. Of effects that set a
-    client's dropout, or the same value of its device, the last one counts. A client is affected if any effect changes
-    its data or update.
+    client's dropout, or the same value of its device, the last one counts. Effects by which rows change hands come
+    ahead of all others. A client is affected if any effect changes its data or update.
 
     Args:
         effects: In order.
@@ -39,13 +39,17 @@ def stack_effects(effects: Sequence[ScenarioEffect], request: EffectRequest) -> 
     affected: set[int] = set()
     dropout: dict[int, float] = {}
     timings: dict[int, Mapping[str, float]] = {}
-    records: list[dict[str, Any]] = []
+    records: dict[int, dict[str, Any]] = {}
     before: Counter[str] = Counter()
-    for effect in effects:
+    partition: Partition | None = None
+    for place, effect in sorted(enumerate(effects), key=lambda placed: not placed[1].moves_rows):
         own_request = replace(request, occurrence=before[effect.kind])
         before[effect.kind] += 1
         clients = effect.chosen(own_request)
         plan = effect.plan(clients, own_request)
+        if plan.partition is not None:
+            partition = plan.partition
+            request = replace(request, partition=partition)
         for client, added in plan.transforms.items():
             transforms[client] = transforms.get(client, ()) + added
         for client, steps in plan.attacks.items():
@@ -54,5 +58,6 @@ def stack_effects(effects: Sequence[ScenarioEffect], request: EffectRequest) -> 
         dropout |= plan.dropout
         for client, fields in plan.timings.items():
             timings[client] = {**timings.get(client, {}), **fields}
-        records.append({"kind": effect.kind, "clients": list(clients), **plan.facts})
-    return ScenarioPlan(transforms, tuple(sorted(affected)), dropout, timings, attacks, {"effects": records})
+        records[place] = {"kind": effect.kind, "clients": list(clients), **plan.facts}
+    facts = {"effects": [records[place] for place in sorted(records)]}
+    return ScenarioPlan(transforms, tuple(sorted(affected)), dropout, timings, attacks, facts, partition)

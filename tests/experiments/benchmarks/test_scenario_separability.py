@@ -13,7 +13,7 @@ from fedscout.experiments.benchmarks.detection.scenario_separability import (
     scenario_bench_config,
     table_lines,
 )
-from fedscout.experiments.federations.scenarios.published_scenarios import SCENARIOS
+from fedscout.experiments.federations.scenarios.published_scenarios import BEARING_SCENARIOS
 
 
 def result(dataset: str, num_clients: int = 4) -> Separability:
@@ -27,13 +27,13 @@ def result(dataset: str, num_clients: int = 4) -> Separability:
             outlier_clients=(2,),
             found=("label_skew",),
         )
-        for scenario in SCENARIOS
+        for scenario in BEARING_SCENARIOS
     ]
     return Separability(dataset=dataset, num_clients=num_clients, repetitions=5, seed=0, rows=tuple(rows))
 
 
 def test_published_figures_are_of_the_scenarios() -> None:
-    assert list(PUBLISHED) == list(SCENARIOS)
+    assert list(PUBLISHED) == list(BEARING_SCENARIOS)
 
 
 def test_defaults_are_the_published_federation_in_this_process() -> None:
@@ -62,6 +62,6 @@ def test_published_figures_stand_beside_the_published_federation_alone(
 def test_a_row() -> None:
     title, blank, headings, rule, *rows = table_lines(result("wine"))
     assert (title.startswith("wine, 4 clients"), blank) == (True, "")
-    assert len(rows) == len(SCENARIOS)
+    assert len(rows) == len(BEARING_SCENARIOS)
     assert {line.count("|") for line in (headings, rule, *rows)} == {10}
     assert rows[0] == "| iid | 2 | 0.1250 |  | not measured |  | 1, **4** |  | label skew |"

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from fedscout.experiments.federations.scenarios.effect_table import EFFECTS
-from fedscout.experiments.federations.scenarios.published_scenarios import SCENARIOS
+from fedscout.experiments.federations.scenarios.published_scenarios import BEARING_SCENARIOS, SCENARIOS
 from tests.experiments.cli.conftest import Cli
 
 DOCUMENTATION = Path(__file__).resolve().parents[3] / "docs" / "scenarios.md"
@@ -49,12 +49,12 @@ def test_the_bench_has_a_row_for_each_scenario(cli: Cli) -> None:
     assert done.code == 0
     document = json.loads(done.out)
     assert (document["dataset"], document["num_clients"], document["repetitions"]) == ("wine", 4, 2)
-    assert [row["scenario"] for row in document["rows"]] == list(SCENARIOS)
+    assert [row["scenario"] for row in document["rows"]] == list(BEARING_SCENARIOS)
     for row in document["rows"]:
         # With four clients of distinct distances each repetition flags exactly one.
         assert sum(row["outlier_votes"].values()) == 2
         assert 0 <= row["label_divergence"] <= 1
-    assert [f"fedscout: {name}" for name in SCENARIOS] == done.err.splitlines()
+    assert [f"fedscout: {name}" for name in BEARING_SCENARIOS] == done.err.splitlines()
 
 
 @pytest.mark.parametrize(

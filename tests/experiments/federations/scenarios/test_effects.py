@@ -33,6 +33,7 @@ WHOLE: dict[str, dict[str, Any]] = {
     "feature_drop": {"share": 0.5},
     "feature_scale": {"factor": 3.0},
     "concept_shift": {},
+    "class_skew": {"share": 0.35},
     "sign_flip": {},
     "scaled_update": {},
     "gaussian_update": {},
@@ -43,7 +44,7 @@ WHOLE: dict[str, dict[str, Any]] = {
 }
 ONE_AND_TEN = {"shift_seconds": 1.0, "mean_seconds": 10.0}
 ON_UPDATES = ["sign_flip", "scaled_update", "gaussian_update", "little_is_enough"]
-ON_DATA = [kind for kind in WHOLE if kind not in {"latency", "devices", "dropout", *ON_UPDATES}]
+ON_DATA = [kind for kind in WHOLE if kind not in {"latency", "devices", "dropout", "class_skew", *ON_UPDATES}]
 
 
 def request(
@@ -99,8 +100,8 @@ def test_only_the_chosen_clients_get_anything(kind: str) -> None:
     changed = (result.transforms, result.dropout, result.timings, result.attacks)
     for what in changed:
         assert set(what) in ({1, 3}, set())
-    assert len({client for what in changed for client in what}) == 2
-    assert result.affected_clients == ((1, 3) if kind in {*ON_DATA, *ON_UPDATES} else ())
+    assert len({client for what in changed for client in what}) == (0 if kind == "class_skew" else 2)
+    assert result.affected_clients == ((1, 3) if kind in {*ON_DATA, *ON_UPDATES, "class_skew"} else ())
     assert clients_of(result) == [1, 3]
 
 
