@@ -348,7 +348,7 @@ class _Rounds:
             yield "the model that is kept is the global one; what clients have of their own stays with them"
         if unread := self._grid.unread:
             yield f"it sends {', '.join(unread)}, which no client here reads (docs/custom_strategy.md)"
-        if first is not None and first != asked:
+        if self._state.policy is None and first is not None and first != asked:
             yield f"it trains {first} of {self._grid.facts.num_seen} clients in its first round, not {asked}"
         yield from self._scores.notes()
         if len(groups) > 1:

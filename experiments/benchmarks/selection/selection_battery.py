@@ -38,7 +38,6 @@ PUBLISHED: Mapping[str, Mapping[str, float]] = {
 
 _COMMON = (
     "federation.num_clients=50",
-    "federation.partition.kind=iid",
     "federation.server_rows=0.05",
     "federation.server_labels=true",
     "training.fraction_train=0.2",

@@ -131,6 +131,7 @@ def test_those_train_who_were_chosen_and_nobody_else(host: ClientHost) -> None:
         client: 4 if client in (0, 3, 5) else 0 for client in trial.client
     }
     assert trial.selection == "recorder"
+    assert not trial.notes
 
 
 def test_to_choose_everybody_is_to_have_no_policy(host: ClientHost) -> None:
