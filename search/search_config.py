@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal, Self, get_args
 
-from pydantic import BaseModel, BeforeValidator, Field, model_validator
+from pydantic import AfterValidator, BaseModel, BeforeValidator, Field, model_validator
 
 from fedscout.search.client_ranges import ClientRanges
 
@@ -40,6 +40,12 @@ class RacingConfig(BaseModel, frozen=True, extra="forbid"):
     brackets: int = Field(
         default=1, ge=1, le=20, description="of racing: races that share the budget, each with one rung less"
     )
+
+
+def _distinct(names: tuple[str, ...] | None) -> tuple[str, ...] | None:
+    if names is not None and (not names or len({*names}) < len(names)):
+        raise ValueError(f"must name at least one, and each once, got {', '.join(names) or 'none'}")
+    return names
 
 
 def _list_of_one(given: Any) -> Any:
@@ -79,7 +85,7 @@ class SearchConfig(BaseModel, frozen=True, extra="forbid"):
     )
     customs: tuple[dict[str, Any], ...] = Field(default=(), description="a user's own strategies with their ranges")
     client_ranges: ClientRanges = Field(default_factory=ClientRanges)
-    selection: Annotated[tuple[str, ...] | None, BeforeValidator(_list_of_one)] = Field(
+    selection: Annotated[tuple[str, ...] | None, BeforeValidator(_list_of_one), AfterValidator(_distinct)] = Field(
         default=None,
         description="selection policies to choose from, such as [random, oort, flash]; nothing keeps the study's",
     )

@@ -110,7 +110,7 @@ class ClientChoice:
             name = type(self._state.strategy).__name__
             raise TrialError(f"selection.kind={selection.label} can't choose for {name}, which brings its own start")
         if self._state.policy.observes.losses and not (self._grid.facts.holds_rows and self._grid.facts.classifies):
-            raise TrialError(f"selection.kind={selection.label} needs clients with labelled rows to measure losses on")
+            raise TrialError(f"selection.kind={selection.label} must have clients with labels, to measure losses on")
 
 
 def _checked(chosen: Any, table: ClientTable, label: str) -> Sequence[int]:

@@ -9,8 +9,8 @@ def strategies(settings: Settings = None, config_file: ConfigFile = None, as_jso
     """List the strategies with their parameters and ranges for a federation's number of clients.
 
     Those of the search space come first, then those that join it if search.strategies names them, then what may make
-    pairs. With strategy.kind=… and its parameters, also what is worth knowing of that one, such as the privacy that it
-    costs.
+    pairs, and the policies that choose who trains. With strategy.kind=… and its parameters, also what is worth knowing
+    of that one, such as the privacy that it costs.
     """
     config = read_settings(settings, config_file, verbose=False)
     from rich.text import Text
@@ -23,6 +23,7 @@ def strategies(settings: Settings = None, config_file: ConfigFile = None, as_jso
     from fedscout.strategies import (
         CHOSEN_BY_NAME_KINDS,
         CLIENT_KINDS,
+        SELECTIONS,
         SERVER_RULE_KINDS,
         StrategyRow,
         parse_strategy,
@@ -46,7 +47,8 @@ def strategies(settings: Settings = None, config_file: ConfigFile = None, as_jso
     if as_json:
         schemas = {"schema": space.json_schema(), "by_name": by_name and by_name.json_schema()}
         pairs = {"server_rules": SERVER_RULE_KINDS, "clients": CLIENT_KINDS}
-        shown = {"num_clients": clients, "num_sampled": cohort.num_sampled, **schemas, "pairs": pairs}
+        policies = {"selections": {kind: each.model_json_schema() for kind, each in SELECTIONS.items()}}
+        shown = {"num_clients": clients, "num_sampled": cohort.num_sampled, **schemas, "pairs": pairs, **policies}
         show_json({**shown, "notes": notes} if config.strategy else shown)
         return
     console = out_console()
@@ -66,5 +68,12 @@ def strategies(settings: Settings = None, config_file: ConfigFile = None, as_jso
         f"Pairs, as strategy.kind=fedadam+fedprox or search.strategies=[fedavg,fedadam+fedprox]: the server rule of "
         f"{listed(SERVER_RULE_KINDS)} with the clients of {listed(CLIENT_KINDS)}."
     )
+    policies = plain_table("policy", "chooses")
+    for kind, each in SELECTIONS.items():
+        named = ", ".join(name for name in each.model_fields if name != "kind")
+        told = f" Parameters: {named}." if named else ""
+        policies.add_row(Text(kind, style="bold"), f"{(each.__doc__ or '').splitlines()[0]} {each.paper}.{told}")
+    console.print("Who trains, as selection.kind=oort or search.selection=[random,oort,flash]:")
+    console.print(policies)
     for note in notes:
         console.print(Text(note))

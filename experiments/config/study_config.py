@@ -161,6 +161,12 @@ class StudyConfig(BaseModel):
         trained = () if self.strategy is None else (str(self.strategy.get("kind")),)
         return (*(self.search.strategies or ()), *trained)
 
+    @property
+    def chooses_clients(self) -> bool:
+        """Whether a selection policy says who trains, in some trials at least."""
+        named = (self.strategy or {}).get("selection")
+        return any(said is not None for said in (self.selection, self.search.selection, named))
+
     def identity(self) -> dict[str, Any]:
         """Return what decides results: all but the engine, where and how large files are, and a model's place."""
         without = {"folder", "max_file_bytes", "max_file_rows"}

@@ -30,6 +30,7 @@ from fedscout.detectors import HeterogeneityReport
 from fedscout.detectors.detection.detect import detect
 from fedscout.engine.contracts.trial_strategy import Cohort
 from fedscout.engine.data.federation import Federation
+from fedscout.engine.errors import StrategyError
 from fedscout.engine.messages.session import Session
 from fedscout.engine.trials.trial_log import TrialLog
 from fedscout.engine.trials.trial_record import Trial
@@ -38,6 +39,7 @@ from fedscout.experiments.config.study_config import StudyConfig, check_searchab
 from fedscout.experiments.federations.assembly.build_federation import build_federation, data_digest
 from fedscout.experiments.federations.description.dependent_rows import dependence_notes
 from fedscout.experiments.federations.description.realised_heterogeneity import realised
+from fedscout.experiments.federations.environments.environment_table import ENVIRONMENTS
 from fedscout.experiments.studies.open_runner import LazyRunner, open_runner
 from fedscout.experiments.studies.recommending import Recommended, Wanted, asks_model, check_wanted, choose, read_report
 from fedscout.experiments.studies.run_folder import RunFolder, bind, open_run_folder
@@ -342,17 +344,23 @@ def cohort_of(config: StudyConfig, num_clients: int) -> Cohort:
         server_rows=None if isinstance(server_rows, float) or (another and not server_rows) else server_rows or 0,
         server_labels=config.federation.server_labels,
         classifies=not config.federation.predicts_quantity,
-        chosen=config.selection is not None or config.search.selection is not None,
+        chosen=config.chooses_clients,
     )
 
 
 def selection_of(config: StudyConfig, cohort: Cohort) -> SelectionSpec | None:
-    """Return who trains in a round; None leaves that to the strategy.
+    """Return who trains in a round where a strategy does not say; None leaves that to the strategy.
 
     Raises:
-        StrategyError: If it is no policy, or can't choose among these clients.
+        StrategyError: If it is no policy, or one that is asked for can't choose among these clients.
     """
-    return None if config.selection is None else parse_selection(config.selection, cohort)
+    own = None if config.selection is None else parse_selection(config.selection, cohort)
+    named = (config.strategy or {}).get("selection")
+    for spec in (own, None if named is None else parse_selection(named, cohort)):
+        plays = config.federation.dataset in ENVIRONMENTS
+        if spec is not None and plays and spec.build(cohort).observes.losses:
+            raise StrategyError(spec.without_labels)
+    return own
 
 
 def study_facts(config: StudyConfig, federation: Federation) -> StudyFacts:

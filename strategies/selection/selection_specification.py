@@ -36,6 +36,11 @@ class SelectionSpec(BaseModel, ABC):
         return self.kind
 
     @property
+    def without_labels(self) -> str:
+        """That clients must have labels for what the policy wants measured."""
+        return f"selection.kind={self.label} must have clients with classes as labels, on which losses are measured"
+
+    @property
     def validation_share(self) -> float:
         """Share of the training rows on which validation losses are measured, unless the study says another."""
         return 0.0
@@ -65,7 +70,10 @@ class SelectionSpec(BaseModel, ABC):
         """
         if faults := self.faults(cohort):
             raise StrategyError(faults)
-        return self._construct(cohort)
+        policy = self._construct(cohort)
+        if policy.observes.losses and not cohort.classifies:
+            raise StrategyError(self.without_labels)
+        return policy
 
     @abstractmethod
     def _construct(self, cohort: Cohort) -> SelectionPolicy:

@@ -60,8 +60,8 @@ def parse_selection(value: Mapping[str, Any] | str, cohort: Cohort | None = None
         spec = spec_class.model_validate(document)
     except ValidationError as error:
         raise StrategyError([_sentence(detail, spec_class, kind) for detail in details(error)]) from error
-    if cohort is not None and (faults := spec.faults(cohort)):
-        raise StrategyError(faults)
+    if cohort is not None:
+        spec.build(cohort)
     return spec
 
 
