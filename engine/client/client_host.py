@@ -157,16 +157,14 @@ class ClientHost:
         """Return the losses of the received model, of those that trained and of those that only measure."""
         clients = [*trained, *(client for client in watched.measured if self._can_measure(client, call))]
         wanted = {"train": watched.observed.training_losses, "validation": watched.observed.validation_losses}
+        losses: dict[str, dict[int, RowMeans]] = {part: {} for part, is_wanted in wanted.items() if is_wanted}
+        places = [(part, client) for part in losses for client in clients]
+        rows = {place: self._part(client, call, part, clean=False) for place, (part, client) in enumerate(places)}
         trainer, received, seed = self._trainers[call.session.backend], _tensor(call.vector), int(call.config[SEED_KEY])
-        losses: dict[str, dict[int, RowMeans]] = {}
-        for part in (name for name, is_wanted in wanted.items() if is_wanted):
-            rows = {client: self._part(client, call, part, clean=False) for client in clients}
-            scores = trainer.scores(received, rows, seed, RowLosses())
-            losses[part] = {
-                client: RowMeans.of(score.num_examples, score.statistics)
-                for client, score in scores.items()
-                if isinstance(score, ClientScore)
-            }
+        for place, score in trainer.scores(received, rows, seed, RowLosses()).items():
+            part, client = places[place]
+            if isinstance(score, ClientScore):
+                losses[part][client] = RowMeans.of(score.num_examples, score.statistics)
         return losses
 
     def _durations(self, call: HostCall, asked: TrainRequest) -> dict[int, float]:
