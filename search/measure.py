@@ -20,6 +20,7 @@ class Measure(BaseModel):
         guessing_is_zero: Whether a constant answer is worth 0; else guessing of 0 is guessing that is not known.
         of: Of what it is made: of the last rounds the mean score, or the worst clients', or of all when a target is
             reached.
+        target: The mean score of five rounds that is to be reached; None where none is.
     """
 
     model_config = ConfigDict(frozen=True)
@@ -32,6 +33,7 @@ class Measure(BaseModel):
     step: float | None = None
     guessing_is_zero: bool = False
     of: Literal["mean", "worst", "target"] = "mean"
+    target: float | None = None
 
     @property
     def is_accuracy(self) -> bool:

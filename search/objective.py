@@ -13,7 +13,9 @@
   its best five rounds reach, in [0, 1): so it is worse than all that do, and the nearer the better;
 - `bytes_to_target`: the same with r replaced by r B / B₀, where B is what train messages and their answers carry in a
   round and B₀ the same of plain FedAvg, 8 bytes a parameter and client: the cost in rounds of plain traffic. Who gets
-  there for more than R of these has fitness 1.
+  there for more than R of these has fitness 1;
+- `time_to_accuracy`: the same with r replaced by T / T₀, where T is what the first r rounds took on the simulated clock
+  and T₀ what a round of plain FedAvg takes, with all clients, at most in the mean.
 
 A training of fewer than five rounds has all its rounds in place of five. A trial that fails has fitness 0.
 """
@@ -22,6 +24,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from math import fsum, inf
 from statistics import fmean
 
 from fedscout.engine.trials.trial_record import FITNESS_ROUNDS, Trial
@@ -37,13 +40,14 @@ class Objective:
         name: As in `search.objective`.
         num_rounds: Rounds of a full training.
         target: Mean score that is to be reached, > 0, if that is what counts.
-        plain_bytes: What plain FedAvg sends and receives in a round, where bytes count.
+        plain_cost: What plain FedAvg sends and receives in a round, where bytes count, or how long it takes, where time
+            does.
     """
 
     name: ObjectiveName
     num_rounds: int
     target: float = 1.0
-    plain_bytes: float = 1.0
+    plain_cost: float = 1.0
 
     def fitness(self, trial: Trial, view: View) -> float:
         """Return the fitness of a trial on one view of the test rows."""
@@ -54,11 +58,15 @@ class Objective:
         if self.name == "worst_clients":
             worst = trial.round_worst_clients if view == "own" else trial.round_clean_worst_clients
             return fmean((worst or (0.0,))[-FITNESS_ROUNDS:])
-        means = self._running_means(trial.scores("" if view == "own" else "clean_") or ())
-        reached = next((number for number, mean in means if mean >= self.target), None)
+        scores = trial.scores("" if view == "own" else "clean_") or ()
+        reached = self.reached(scores)
         if reached is None:
-            return max(0.0, max(mean for _, mean in means) / self.target)
-        return max(1.0, self.num_rounds + 1 - reached * self._cost(trial))
+            return max(0.0, max(mean for _, mean in self._running_means(scores)) / self.target)
+        return max(1.0, self.num_rounds + 1 - self._cost(trial, reached))
+
+    def reached(self, scores: Sequence[float]) -> int | None:
+        """Return the first round, from 1, that ends a window whose mean is at least the target; None if none does."""
+        return next((number for number, mean in self._running_means(scores) if mean >= self.target), None)
 
     def _running_means(self, scores: Sequence[float]) -> list[tuple[int, float]]:
         """Return rounds, from 1, and the mean over the window that ends with each; of less than one what there is."""
@@ -67,11 +75,13 @@ class Objective:
             return [(len(scores), min(fmean(scores), self.target * BELOW))]
         return [(last, fmean(scores[last - window : last])) for last in range(window, len(scores) + 1)]
 
-    def _cost(self, trial: Trial) -> float:
-        """Return what a round of the trial costs, in rounds."""
+    def _cost(self, trial: Trial, num_rounds: int) -> float:
+        """Return what the first rounds of the trial cost, in rounds; without end if that is not known."""
         if self.name == "rounds_to_target":
-            return 1.0
-        return ((trial.bytes_down or 0.0) + (trial.bytes_up or 0.0)) / self.plain_bytes
+            return num_rounds
+        if self.name == "bytes_to_target":
+            return num_rounds * (((trial.bytes_down or 0.0) + (trial.bytes_up or 0.0)) / self.plain_cost)
+        return inf if trial.round_seconds is None else fsum(trial.round_seconds[:num_rounds]) / self.plain_cost
 
     def measure(self, score: Measure) -> Measure:
         """Return how people read the fitness.
@@ -86,6 +96,16 @@ class Objective:
             goal = f"{score.name} of the worst tenth of the clients, mean of the last five rounds"
             unit = f"{score.unit.partition(' of ')[0]} of {name}"
             return score.model_copy(update={"name": name, "goal": goal, "unit": unit, "of": "worst"})
+        if self.name == "time_to_accuracy":
+            return Measure(
+                goal=f"simulated time to spare when a mean {score.name} of {self.target:g} over five rounds is reached",
+                name="time to spare",
+                unit="s of simulated time",
+                per_unit=self.plain_cost,
+                best=None,
+                of="target",
+                target=self.target,
+            )
         what = "rounds" if self.name == "rounds_to_target" else "rounds of plain traffic"
         return Measure(
             goal=f"number of {what} to spare when a mean {score.name} of {self.target:g} over five rounds is reached",
@@ -95,6 +115,7 @@ class Objective:
             best=self.num_rounds + 1.0 - min(FITNESS_ROUNDS, self.num_rounds) if what == "rounds" else None,
             step=1.0,
             of="target",
+            target=self.target,
         )
 
 

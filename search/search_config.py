@@ -10,7 +10,10 @@ from fedscout.search.client_ranges import ClientRanges
 
 View = Literal["own", "clean"]
 
-ObjectiveName = Literal["accuracy", "worst_clients", "rounds_to_target", "bytes_to_target"]
+ObjectiveName = Literal["accuracy", "worst_clients", "rounds_to_target", "bytes_to_target", "time_to_accuracy"]
+
+HAS_TARGET = ("rounds_to_target", "bytes_to_target", "time_to_accuracy")
+"""Objectives that tell what it takes to reach `search.target`."""
 
 FINDS_FRONTS = ("tpe", "random", "grid")
 """Searchers of two objectives. The others rank configurations by one number."""
@@ -101,8 +104,8 @@ class SearchConfig(BaseModel, frozen=True, extra="forbid"):
     ] = Field(
         default="accuracy",
         description="what is made as large as possible: accuracy, or training.metric in its place; that of the worst "
-        "tenth of the clients; or the rounds, or the bytes, that are left when search.target is reached; or two of "
-        "them, such as [accuracy, bytes_to_target], of which the front is found",
+        "tenth of the clients; or the rounds, the bytes, or the simulated time, that are left when search.target is "
+        "reached; or two of them, such as [accuracy, bytes_to_target], of which the front is found",
     )
     target: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = Field(
         default=None, description="mean score of five rounds that is to be reached, where that is the objective"
@@ -129,12 +132,12 @@ class SearchConfig(BaseModel, frozen=True, extra="forbid"):
     @model_validator(mode="after")
     def _target_of_an_objective(self) -> Self:
         named = ", ".join(self.objectives)
-        wanted = any(name.endswith("_to_target") for name in self.objectives)
+        wanted = any(name in HAS_TARGET for name in self.objectives)
         if wanted and self.target is None:
             raise ValueError(f"target must be given where objective={named}, such as target=0.9, got none")
         if not wanted and self.target is not None:
             raise ValueError(
-                f"target must be left out unless objective is rounds_to_target or bytes_to_target, got {self.target:g} "
+                f"target must be left out unless objective is {' or '.join(HAS_TARGET)}, got {self.target:g} "
                 f"beside objective={named}"
             )
         return self

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from fedscout.search.measure import ACCURACY, Measure
+from fedscout.search.objective import Objective
 
 if TYPE_CHECKING:
     from fedscout.engine.trials.trial_record import Trial
@@ -15,7 +16,7 @@ if TYPE_CHECKING:
 
 SCORE, GLOBAL, NEW_CLIENT = "mean score", "global model", "new client"
 DOWN, UP = "down a round", "up a round"
-SIMULATED = "simulated time"
+SIMULATED, TO_TARGET = "simulated time", "time to target"
 UNITS = ("kB", "MB", "GB", "TB")
 
 
@@ -32,6 +33,7 @@ class Told:
         told_own: Whether the own score stands apart, as the fitness is another thing.
         second: Fitness by the second objective, where there are two.
         simulated_seconds: What the rounds took on the simulated clock.
+        seconds_to_target: What they took until the target was reached, where there is one.
     """
 
     own: float | None
@@ -42,6 +44,7 @@ class Told:
     told_own: bool = False
     second: float | None = None
     simulated_seconds: float | None = None
+    seconds_to_target: float | None = None
 
     @classmethod
     def of_trial(cls, trial: Trial, measure: Measure = ACCURACY) -> Told:
@@ -49,8 +52,9 @@ class Told:
         shared, new_client = trial.global_accuracy, trial.new_client_accuracy
         second = trial.objectives[1] if trial.objectives and trial.status == "completed" else None
         simulated = None if trial.round_seconds is None else sum(trial.round_seconds)
-        told_own = measure.of != "mean"
-        return cls(trial.score, shared, new_client, trial.bytes_down, trial.bytes_up, told_own, second, simulated)
+        to_target, told_own = _seconds_to_target(trial, measure.target), measure.of != "mean"
+        sent = (trial.bytes_down, trial.bytes_up)
+        return cls(trial.score, shared, new_client, *sent, told_own, second, simulated, to_target)
 
     @classmethod
     def of_contestant(cls, one: Contestant) -> Told:
@@ -82,7 +86,17 @@ def told_columns(lines: Sequence[Told], second: str = "second objective") -> dic
         columns[UP] = _cells([line.bytes_up for line in lines], bytes_text)
     if any(line.simulated_seconds is not None for line in lines):
         columns[SIMULATED] = _cells([line.simulated_seconds for line in lines], seconds_text)
+    if any(line.seconds_to_target is not None for line in lines):
+        columns[TO_TARGET] = _cells([line.seconds_to_target for line in lines], seconds_text)
     return columns
+
+
+def _seconds_to_target(trial: Trial, target: float | None) -> float | None:
+    """Return what a trial took until a target was reached, in simulated seconds; None if it was not, or without one."""
+    if target is None or trial.round_seconds is None or not trial.num_rounds:
+        return None
+    reached = Objective("time_to_accuracy", trial.num_rounds, target).reached(trial.scores() or ())
+    return None if reached is None else sum(trial.round_seconds[:reached])
 
 
 def seconds_text(seconds: float) -> str:

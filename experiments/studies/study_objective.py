@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
+from dataclasses import replace
 from math import isnan
 from statistics import fmean
 
@@ -16,9 +18,10 @@ from fedscout.engine.metrics.metric import Metric, Sums, add
 from fedscout.engine.metrics.metric_table import ACCURACY, OF_CLASSES, OF_QUANTITIES
 from fedscout.engine.metrics.quantity_errors import Mae
 from fedscout.experiments.config.study_config import StudyConfig
+from fedscout.experiments.studies.simulated_clock import plain_seconds
 from fedscout.search.measure import MEASURES, Measure
 from fedscout.search.objective import Objective
-from fedscout.search.search_config import ObjectiveName
+from fedscout.search.search_config import HAS_TARGET, ObjectiveName
 
 
 def metric_of(name: str, federation: Federation) -> Metric | None:
@@ -43,9 +46,15 @@ def objectives_of(config: StudyConfig, federation: Federation) -> tuple[Objectiv
     search = config.search
     if search.objectives == ("accuracy",):
         return ()
-    plain_bytes = _plain_bytes(config, federation) if "bytes_to_target" in search.objectives else 1.0
-    num_rounds, target = config.training.num_rounds, search.target or 1.0
-    return tuple(Objective(name, num_rounds, target, plain_bytes) for name in search.objectives)
+    return tuple(_objective(name, config, federation) for name in search.objectives)
+
+
+def _objective(name: ObjectiveName, config: StudyConfig, federation: Federation | None) -> Objective:
+    """Return an objective; without a federation what a plain round costs is not known, which only its measure needs."""
+    objective = Objective(name, config.training.num_rounds, config.search.target or 1.0)
+    if federation is None or name not in PLAIN_COSTS:
+        return objective
+    return replace(objective, plain_cost=PLAIN_COSTS[name](config, federation))
 
 
 def _plain_bytes(config: StudyConfig, federation: Federation) -> float:
@@ -54,6 +63,13 @@ def _plain_bytes(config: StudyConfig, federation: Federation) -> float:
 
     num_values = new_model(federation.model, seed=0).layout.size
     return float(2 * BYTES_A_VALUE * num_values * config.training.num_sampled(federation.num_seen))
+
+
+PLAIN_COSTS: Mapping[ObjectiveName, Callable[[StudyConfig, Federation], float]] = {
+    "bytes_to_target": _plain_bytes,
+    "time_to_accuracy": plain_seconds,
+}
+"""What a round of plain FedAvg costs, by the objective that counts it."""
 
 
 def measures_of_study(config: StudyConfig, federation: Federation | None = None) -> list[Measure]:
@@ -65,13 +81,12 @@ def measures_of_study(config: StudyConfig, federation: Federation | None = None)
     if config.metric_name == Mae.name and federation is not None and federation.targets is not None:
         held = federation.targets[federation.partition.rows]
         score = score.model_copy(update={"best": float(np.abs(held - held.mean()).mean())})
-    num_rounds, target = config.training.num_rounds, search.target or 1.0
-    return [Objective(name, num_rounds, target).measure(score) for name in search.objectives]
+    return [_objective(name, config, federation).measure(score) for name in search.objectives]
 
 
 def constant_answer(federation: Federation, metric: Metric | None, objective: ObjectiveName = "accuracy") -> float:
     """Return the fitness of always saying the most frequent class, over the clients' rows; 0 of a quantity or task."""
-    if federation.task is not None or federation.targets is not None or objective.endswith("_to_target"):
+    if federation.task is not None or federation.targets is not None or objective in HAS_TARGET:
         return 0.0
     if objective == "worst_clients":
         return _constant_answer_to_the_worst(federation, metric)

@@ -43,7 +43,7 @@ from fedscout.experiments.federations.environments.environment_table import ENVI
 from fedscout.experiments.studies.open_runner import LazyRunner, open_runner
 from fedscout.experiments.studies.recommending import Recommended, Wanted, asks_model, check_wanted, choose, read_report
 from fedscout.experiments.studies.run_folder import RunFolder, bind, open_run_folder
-from fedscout.experiments.studies.simulated_deadline import check_deadline
+from fedscout.experiments.studies.simulated_clock import check_clock
 from fedscout.experiments.studies.study_language_model import check_language_model, language_model_of_study
 from fedscout.experiments.studies.study_objective import (
     constant_answer,
@@ -275,7 +275,7 @@ def run_training(
     spec = parse_strategy(config.strategy or {}, road.cohort)
     selection_of(config, road.cohort)
     metric_of(config.metric_name, road.federation)
-    check_deadline(config, road.federation, spec)
+    check_clock(config, road.federation, spec)
     for note in spec.notes(road.cohort):
         logger.warning("%s", note)
     with open_run_folder(out, config, road.digest, reading_suffices=True) as folder, road.place(folder) as runner:
@@ -308,7 +308,7 @@ def run_workflow(
     check_search(config.search, road.cohort, config.training.local())
     selection_of(config, road.cohort)
     metric_of(config.metric_name, road.federation)
-    check_deadline(config, road.federation, FedAvgSpec())
+    check_clock(config, road.federation, FedAvgSpec())
     with open_run_folder(out, config, road.digest, reading_suffices=True) as folder:
         warm = read_warm_start(config, folder, road.digest, detection)
         with road.place(folder, parallel=config.search.generation_size + 1) as runner:

@@ -49,7 +49,7 @@ def test_who_gets_there_is_better_than_who_does_not(
     ours: list[float], theirs: list[float], target: float, name: str
 ) -> None:
     """Whatever it costs: here the one who gets there sends fifty times as much."""
-    objective = Objective(f"{name}_to_target", 12, target, plain_bytes=800.0)  # type: ignore[arg-type]
+    objective = Objective(f"{name}_to_target", 12, target, plain_cost=800.0)  # type: ignore[arg-type]
     best = [max(sum(scores[last - 5 : last]) / 5 for last in range(5, 13)) for scores in (ours, theirs)]
     values = [objective.fitness(trial(ours, 20_000, 20_000), "own"), objective.fitness(trial(theirs), "own")]
     if best[0] >= target > best[1] + 1e-9:
@@ -60,7 +60,7 @@ def test_who_gets_there_is_better_than_who_does_not(
 
 def test_bytes_are_counted_in_rounds_of_plain_traffic() -> None:
     """There in round 8, with the bytes of plain FedAvg a round, half and thrice: 24 rounds' worth is too dear."""
-    bytes_objective = Objective("bytes_to_target", 12, 0.8, plain_bytes=800.0)
+    bytes_objective = Objective("bytes_to_target", 12, 0.8, plain_cost=800.0)
     scores = [0.5] * 5 + [1.0] * 7
     assert bytes_objective.fitness(trial(scores), "own") == rounds().fitness(trial(scores), "own")
     assert bytes_objective.fitness(trial(scores, 200, 200), "own") == 12 + 1 - 8 / 2
@@ -86,6 +86,19 @@ def test_the_worst_clients_have_the_mean_of_the_last_five_rounds() -> None:
     assert objective.fitness(found, "clean") == 0
 
 
+def test_time_is_that_of_the_rounds_until_the_target() -> None:
+    """The windows that end in rounds 5 to 8 have means of .5 to .8: eight rounds of 1 to 8 s, 36 s of plain 10 s."""
+    seconds = tuple(float(number) for number in range(1, 13))
+    found = trial([0.5] * 5 + [1.0] * 7, round_seconds=seconds)
+    objective = Objective("time_to_accuracy", 12, 0.8, plain_cost=10.0)
+    assert objective.fitness(found, "own") == pytest.approx(13 - 3.6)
+    assert Objective("time_to_accuracy", 12, 0.8).fitness(found, "own") == 1
+    assert objective.fitness(trial([1.0] * 12), "own") == 1, "there, but nobody knows when"
+    equal = trial([0.5] * 5 + [1.0] * 7, round_seconds=(10.0,) * 12)
+    assert objective.fitness(equal, "own") == rounds().fitness(equal, "own")
+    assert objective.measure(ACCURACY).told(0.25) == "+2.5 s of simulated time"
+
+
 def test_a_failed_trial_is_worth_nothing() -> None:
     assert rounds().fitness(trial([1.0] * 12, status="failed", error="why"), "own") == 0
 
@@ -108,8 +121,12 @@ def test_people_read_points_of_shares_and_rounds_of_rounds() -> None:
     ("given", "told"),
     [
         ({"objective": "rounds_to_target"}, "target must be given where objective=rounds_to_target"),
-        ({"target": 0.9}, "target must be left out unless objective is rounds_to_target or bytes_to_target, got 0.9"),
+        (
+            {"target": 0.9},
+            "target must be left out unless objective is rounds_to_target or bytes_to",
+        ),
         ({"objective": "bytes_to_target", "target": 0}, "greater than 0"),
+        ({"objective": "time_to_accuracy"}, "target must be given where objective=time_to_accuracy"),
         ({"objective": "loss"}, "must be one or two of accuracy, worst_clients"),
     ],
 )

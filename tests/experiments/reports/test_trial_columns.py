@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import pytest
 
+from fedscout.engine.trials.trial_record import Trial
 from fedscout.experiments.reports.trial_columns import Told, bytes_text, told_columns
+from fedscout.search.measure import ACCURACY
+from fedscout.search.objective import Objective
 
 FEDAVG = Told(own=0.5, shared=None, new_client=None, bytes_down=1000.0, bytes_up=1000.0)
 DITTO = Told(own=0.75, shared=0.5, new_client=None, bytes_down=1000.0, bytes_up=1000.0)
@@ -40,3 +43,13 @@ def test_bytes_where_they_differ_or_stand_alone() -> None:
 )
 def test_bytes_for_people(count: float, text: str) -> None:
     assert bytes_text(count) == text
+
+
+def test_time_stands_where_there_is_a_clock_and_time_to_a_target_where_there_is_one() -> None:
+    """Five rounds of 30 s; a mean of 0.6 is reached by the whole of them, one of 0.7 is not."""
+    trial = Trial(round_accuracy=(0.4, 0.5, 0.6, 0.7, 0.8), round_seconds=(30.0,) * 5)
+    near, far = (Objective("time_to_accuracy", 5, target).measure(ACCURACY) for target in (0.6, 0.7))
+    assert told_columns([Told.of_trial(trial)])["simulated time"] == ["2.5 min"]
+    assert "time to target" not in told_columns([Told.of_trial(trial)])
+    assert told_columns([Told.of_trial(trial, near)])["time to target"] == ["2.5 min"]
+    assert "time to target" not in told_columns([Told.of_trial(trial, far)])

@@ -131,12 +131,30 @@ def test_a_study_for_a_target(tmp_path: Path, objective: str) -> None:
     np.testing.assert_allclose(again.trials["fitness"], expected)
 
 
+def test_a_study_for_time_reads_its_own_clock(tmp_path: Path) -> None:
+    """Every round takes ten seconds, which is also a plain round's bound: the same as counting rounds."""
+    federation = fedscout.Federation(
+        rare(),
+        label="label",
+        num_clients=4,
+        partition={"kind": "iid"},
+        scenario={"kind": "latency", "clients": "all", "shift_seconds": 10.0, "mean_seconds": 0.0},
+    )
+    search = {**SEARCH, "objective": "time_to_accuracy", "target": 0.3}
+    asked = {"training": {"num_rounds": 3}, "search": search, "engine": HERE}
+    found = fedscout.study(federation, out=tmp_path, detection_first=False, **asked)
+    assert set(found.trials["fitness"]) == {1.0}
+    assert [list(seconds) for seconds in found.trials["round_seconds"]] == [[10.0] * 3] * len(found.trials)
+    assert found.confirmation is not None
+    assert "+0 s of simulated time" in found.confirmation.sentence
+
+
 def test_plain_bytes_are_what_fedavg_sends(tmp_path: Path) -> None:
     federation = fedscout.Federation(rare(), label="label", num_clients=4, partition={"kind": "iid"})
     trained = fedscout.train(federation, training={"num_rounds": 2}, engine=HERE, out=tmp_path)
     config = StudyConfig.model_validate({"search": {"objective": "bytes_to_target", "target": 0.5}})
     (objective,) = objectives_of(config, federation._built)
-    assert objective.plain_bytes == trained.trial["bytes_down"] + trained.trial["bytes_up"]
+    assert objective.plain_cost == trained.trial["bytes_down"] + trained.trial["bytes_up"]
 
 
 def test_an_objective_is_part_of_a_study_only_if_it_is_another() -> None:

@@ -1,0 +1,58 @@
+"""What a study asks of the simulated clock is refused before anything trains where it can't be had."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from fedscout.engine.data.device import Device
+from fedscout.engine.errors import ConfigurationError
+from fedscout.experiments.config.study_config import StudyConfig
+from fedscout.experiments.studies.simulated_clock import check_clock, plain_seconds
+from fedscout.strategies.methods.averaging import FedAvgSpec
+from tests.engine.federations import uneven_federation
+
+
+def config(deadline_seconds: float | None) -> StudyConfig:
+    return StudyConfig.model_validate({"training": {"simulated_deadline_seconds": deadline_seconds}})
+
+
+def test_the_fastest_client_decides() -> None:
+    plain = uneven_federation()
+    devices = {client: Device(shift_seconds=10.0 + client, mean_seconds=5.0) for client in range(plain.num_clients)}
+    federation = replace(plain, devices=devices)
+    check_clock(config(10.0), federation, FedAvgSpec())
+    with pytest.raises(ConfigurationError, match=r"got 9.9: the fastest, client 0, takes 10 s or more"):
+        check_clock(config(9.9), federation, FedAvgSpec())
+    with pytest.raises(ConfigurationError, match="the fastest, client 1, takes 11 s"):
+        check_clock(config(10.0), replace(federation, unseen=frozenset({0})), FedAvgSpec())
+    check_clock(config(None), federation, FedAvgSpec())
+    check_clock(config(1e-9), plain, FedAvgSpec())
+
+
+def test_what_a_strategy_tells_its_clients_counts() -> None:
+    """With a second a step, fewer epochs meet a deadline that more do not."""
+    plain = uneven_federation(sizes=(100, 100))
+    federation = replace(plain, devices=dict.fromkeys(range(2), Device(seconds_per_step=1.0)))
+    steps = -(-80 // StudyConfig().training.batch_size)
+    check_clock(config(steps), federation, FedAvgSpec())
+    with pytest.raises(ConfigurationError, match="takes 6 s"):
+        check_clock(config(steps), federation, FedAvgSpec(client_local_epochs=2))
+
+
+def test_time_counts_only_where_there_is_a_clock() -> None:
+    asked = StudyConfig.model_validate({"search": {"objective": "time_to_accuracy", "target": 0.5}})
+    with pytest.raises(
+        ConfigurationError, match="must not be time_to_accuracy where no client's rounds take simulated"
+    ):
+        check_clock(asked, uneven_federation(), FedAvgSpec())
+    check_clock(asked, replace(uneven_federation(), devices={0: Device(mean_seconds=1.0)}), FedAvgSpec())
+
+
+def test_a_plain_round_is_no_longer_than_its_bound() -> None:
+    """Three clients with exponential times of mean 2 beside 1 s at most: 1 + 2 (1 + 1/2 + 1/3)."""
+    devices = {client: Device(shift_seconds=client / 2, mean_seconds=2.0) for client in range(3)}
+    federation = replace(uneven_federation(sizes=(20, 20, 20)), devices=devices)
+    assert plain_seconds(config(None), federation) == pytest.approx(1 + 11 / 3)
+    assert plain_seconds(config(3.0), federation) == 3.0
