@@ -16,6 +16,7 @@ from fedscout.strategies.methods.proximal_term import ProximalTerm
 from fedscout.strategies.methods.servers.adaptive import FedAdagradSpec, FedAdamSpec, FedYogiSpec
 from fedscout.strategies.methods.servers.centered_clipping import CenteredClippingSpec
 from fedscout.strategies.methods.servers.fair import QFedAvgSpec
+from fedscout.strategies.methods.servers.fedbuff import FedBuffSpec
 from fedscout.strategies.methods.servers.fedexp import FedExPSpec
 from fedscout.strategies.methods.servers.private_averaging import DPFedAvgSpec
 from fedscout.strategies.methods.servers.rfa import RfaSpec
@@ -70,6 +71,7 @@ __all__ = [
     "FedAvgMSpec",
     "FedAvgSpec",
     "FedBNSpec",
+    "FedBuffSpec",
     "FedDynSpec",
     "FedExPSpec",
     "FedLCSpec",

@@ -53,6 +53,8 @@ class EngineNeeds:
         weighted_by: The metric that weighs a merged mean: `"num-examples"`, `"num-clients"` for the uniform mean, or a
             sum of the client algorithm's, which must lie in [0, rows of the client].
         initial_loss: Whether train replies need `train_loss`, the loss of the received model on the training data.
+        durations: Whether train replies need `simulated-seconds`, what the client's round took on the simulated clock;
+            the strategy then says in its metrics what the round took.
         sees_evaluation: Whether the strategy configures and aggregates evaluation itself, besides the trial's own.
     """
 
@@ -60,6 +62,7 @@ class EngineNeeds:
     replies: Literal["merged", "individual"] = "individual"
     weighted_by: str = "num-examples"
     initial_loss: bool = False
+    durations: bool = False
     sees_evaluation: bool = False
 
 

@@ -79,7 +79,8 @@ class HostGrid(Grid, Generic[Handle]):
         self._merge_on_hosts = merge_on_hosts
         self._host_shards = HostShards(facts.client_rows, num_hosts)
         self._scores = ReceivedScores(self.session.seed)
-        self._replies = TrainReplies(facts, self.session.needs.weighted_by, self.session.algorithm)
+        needs = self.session.needs
+        self._replies = TrainReplies(facts, needs.weighted_by, self.session.algorithm, needs.durations)
         self._personal = self.session.algorithm is not None and self.session.algorithm.personal
         self._states_version = 0
         self._polls = IdlePolls()

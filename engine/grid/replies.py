@@ -33,6 +33,7 @@ from fedscout.engine.messages.message_keys import (
     NUM_CLIENTS_KEY,
     NUM_EXAMPLES_KEY,
     NUM_STEPS_KEY,
+    SIMULATED_SECONDS_KEY,
     TRAIN_LOSS_KEY,
 )
 from fedscout.engine.messages.view_array import view_record
@@ -53,9 +54,17 @@ class TrainReplies:
         facts: Of the federation.
         weighted_by: The metric that weighs a merged mean.
         algorithm: What the clients do; declares the weights of companions.
+        durations: Whether replies of individuals hold what a client's round took on the simulated clock.
     """
 
-    def __init__(self, facts: FederationFacts, weighted_by: str, algorithm: ClientAlgorithm | None = None) -> None:
+    def __init__(
+        self,
+        facts: FederationFacts,
+        weighted_by: str,
+        algorithm: ClientAlgorithm | None = None,
+        durations: bool = False,
+    ) -> None:
+        self._durations = durations
         self._layout = facts.layout
         self._weighted_by = weighted_by
         self._companions_weighted_by = {} if algorithm is None else algorithm.companions
@@ -92,6 +101,9 @@ class TrainReplies:
         metrics_of = dict(columns.each())
         for result in answered:
             assert result.vectors is not None
+            if self._durations:
+                for client in result.clients:
+                    metrics_of[client][SIMULATED_SECONDS_KEY] = result.durations.get(client, 0.0)
             for row, (client, vector) in enumerate(zip(result.clients, result.vectors, strict=True)):
                 companions = {name: rows[row] for name, rows in result.companions.items()}
                 # A row of its own: a reply that a strategy keeps must not keep the host's whole answer alive.

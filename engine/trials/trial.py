@@ -15,10 +15,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
-from flwr.app import ArrayRecord, ConfigRecord, Message
+from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord
 from flwr.serverapp.strategy import Strategy
 from threadpoolctl import threadpool_limits
 
@@ -28,7 +28,7 @@ from fedscout.engine.errors import EngineError, TrialError
 from fedscout.engine.grid.evaluation import Evaluation
 from fedscout.engine.grid.host_grid import HostGrid
 from fedscout.engine.messages.message_contents import metrics_of
-from fedscout.engine.messages.message_keys import NUM_EXAMPLES_KEY, ROUND_KEY
+from fedscout.engine.messages.message_keys import NUM_EXAMPLES_KEY, ROUND_KEY, SIMULATED_SECONDS_KEY
 from fedscout.engine.messages.several_models import clients_text, holds_several, unmoved
 from fedscout.engine.messages.task_identity import claim_task_identity
 from fedscout.engine.messages.view_array import view_record
@@ -153,7 +153,7 @@ class _Rounds:
         replies = list(self._grid.send_and_receive(messages, timeout=clock.left(server_round)))
         self._scores.take()
         durations = self._grid.take_durations()
-        lasted = self._count_simulated(durations)
+        lasted = round_seconds(durations.values(), self._settings.session.deadline_seconds)
         failures = self._grid.take_train_failures()
         state.dropped |= failures
         self._choice.tell(durations, lasted)
@@ -161,7 +161,8 @@ class _Rounds:
         clock.left(server_round)
         clock.lap("train")
         seed_global_random(self._seed, "aggregate", server_round)
-        aggregated, _ = strategy.aggregate_train(server_round, replies)
+        aggregated, metrics = strategy.aggregate_train(server_round, replies)
+        self._count_simulated(_own_seconds(self._settings, metrics, lasted))
         if aggregated is None:
             self._skip(server_round, len(messages), failures)
         else:
@@ -183,13 +184,11 @@ class _Rounds:
             self._save(state)
             clock.lap("checkpoint")
 
-    def _count_simulated(self, durations: Mapping[int, float]) -> float:
-        """Add to the simulated clock what a round took its clients, where there is one, and return that."""
-        seconds = round_seconds(durations.values(), self._settings.session.deadline_seconds)
+    def _count_simulated(self, seconds: float) -> None:
+        """Add to the simulated clock what a round took, where there is one."""
         if self._grid.facts.devices:
             self._clock.add("simulated", seconds)
             self._state.rounds.setdefault("round_seconds", []).append(seconds)
-        return seconds
 
     def _skip(self, server_round: int, num_messages: int, failures: Mapping[str, str]) -> None:
         """Note a round that keeps the model before it.
@@ -247,7 +246,7 @@ class _Rounds:
 
         def score(arrays: ArrayRecord, server_round: int) -> Evaluation:
             if durations := self._grid.take_durations():
-                self._count_simulated(durations)
+                self._count_simulated(round_seconds(durations.values(), self._settings.session.deadline_seconds))
             state.take_model(arrays, server_round)
             state.server_round = server_round
             return self._scores.of(server_round)
@@ -360,6 +359,13 @@ class _Rounds:
             yield f"the clients {clients_text(sorted(unmoved_most))} got no model in most rounds (skipped_rounds)"
         num_models = len({*range(1, self._state.server_round + 1)} - self._state.skipped.keys())
         yield from self._settings.strategy.notes_after(cohort_of(self._settings, self._grid), num_models)
+
+
+def _own_seconds(settings: TrialSettings, metrics: MetricRecord | None, lasted: float) -> float:
+    """Return what a round took: what a strategy says that needs to know its clients' durations, else what it lasted."""
+    if not settings.session.needs.durations or metrics is None:
+        return lasted
+    return float(cast(float, metrics.get(SIMULATED_SECONDS_KEY, lasted)))
 
 
 def _train_loss(replies: list[Message]) -> float:

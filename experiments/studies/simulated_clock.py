@@ -15,6 +15,10 @@ from fedscout.experiments.config.study_config import StudyConfig
 from fedscout.strategies.methods.averaging import FedAvgSpec
 from fedscout.strategies.specification import StrategySpec
 
+NEEDS_DEVICES = (
+    "federation.scenario must hold devices or latency, such as {kind: latency, clients: all, mean_seconds: 10}"
+)
+
 
 def check_clock(config: StudyConfig, federation: Federation, spec: StrategySpec) -> None:
     """Return if what a study asks of the simulated clock can be had.
@@ -25,14 +29,15 @@ def check_clock(config: StudyConfig, federation: Federation, spec: StrategySpec)
         spec: What they train; of a search FedAvg, with which it begins.
 
     Raises:
-        ConfigurationError: If time counts and there is no clock, or even the shortest round of every client ends after
-            the deadline.
+        ConfigurationError: If there is no clock and time counts or the strategy needs it, or even the shortest round of
+            every client ends after the deadline.
     """
     if "time_to_accuracy" in config.search.objectives and not federation.devices:
         raise ConfigurationError(
-            "search.objective must not be time_to_accuracy where no client's rounds take simulated time: "
-            "federation.scenario must hold devices or latency, such as {kind: latency, clients: all, mean_seconds: 10}"
+            f"search.objective must not be time_to_accuracy without a simulated clock: {NEEDS_DEVICES}"
         )
+    if spec.needs().durations and not federation.devices:
+        raise ConfigurationError(f"strategy.kind must not be {spec.kind} without a simulated clock: {NEEDS_DEVICES}")
     deadline = config.training.simulated_deadline_seconds
     if deadline is None or not federation.devices:
         return

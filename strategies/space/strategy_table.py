@@ -39,6 +39,7 @@ from fedscout.strategies.methods.servers.adaptive import FedAdagradSpec, FedAdam
 from fedscout.strategies.methods.servers.centered_clipping import CenteredClippingSpec
 from fedscout.strategies.methods.servers.fair import QFedAvgSpec
 from fedscout.strategies.methods.servers.fedbio import FedBiOSpec
+from fedscout.strategies.methods.servers.fedbuff import FedBuffSpec
 from fedscout.strategies.methods.servers.feddf import FedDFSpec
 from fedscout.strategies.methods.servers.fedexp import FedExPSpec
 from fedscout.strategies.methods.servers.private_averaging import DPFedAvgSpec
@@ -73,6 +74,7 @@ CHOSEN_BY_NAME: tuple[type[StrategySpec], ...] = (
     RfaSpec,
     CenteredClippingSpec,
     FedExPSpec,
+    FedBuffSpec,
     ScaffoldSpec,
     FedNovaSpec,
     FedBNSpec,

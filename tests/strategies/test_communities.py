@@ -159,7 +159,7 @@ def test_clients_that_miss_a_round_are_scored_under_their_community_s_model(plan
             assert trial.client_accuracy[client] == hand.accuracy(vector.astype(np.float64), client)
 
 
-ALONE = {"communities", "dp_fedavg", "local", "rhfl"}
+ALONE = {"communities", "dp_fedavg", "fedbuff", "local", "rhfl"}
 
 
 @pytest.mark.parametrize("kind", [*BUILT_IN_KINDS, *CHOSEN_BY_NAME_KINDS, "fedadam+fedprox"])

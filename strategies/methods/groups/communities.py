@@ -30,7 +30,7 @@ from fedscout.strategies.methods.groups.label_communities import LabelCommunitie
 from fedscout.strategies.methods.groups.update_communities import Bipartition, UpdateCommunities
 from fedscout.strategies.specification import StrategySpec, clients_text
 
-_NOT_INSIDE = ("communities", "custom", "dp_fedavg", "local", "rhfl")
+_NOT_INSIDE = ("communities", "custom", "dp_fedavg", "fedbuff", "local", "rhfl")
 _BY_UPDATES = ("stillness", "restlessness", "separation")
 
 

@@ -21,6 +21,10 @@ SERVER = ("federation.server_rows=20", "federation.server_labels=true")
 """What some strategies need."""
 
 
+CLOCK = "federation.scenario={kind: latency, clients: all, mean_seconds: 1}"
+"""What one needs, which is trained without it where it is searched: all updates then arrive at once."""
+
+
 def test_those_that_need_rows_of_the_server_s_are_listed_as_not_possible_without(cli: Cli) -> None:
     listed = " ".join(cli("strategies").out.split())
     assert "not here: feddf needs rows that the server holds" in listed
@@ -35,7 +39,8 @@ def columns_of(folder: Path) -> set[str]:
 
 @pytest.mark.parametrize("kind", [kind for kind in CHOSEN_BY_NAME_KINDS if not STRATEGIES[kind].reads_layers])
 def test_one_is_trained_by_name(cli: Cli, tmp_path: Path, kind: str) -> None:
-    done = cli("train", *SMALL, *SERVER, f"strategy.kind={kind}", "--out", "out", "--json")
+    timed = [CLOCK] if kind == "fedbuff" else []
+    done = cli("train", *SMALL, *SERVER, *timed, f"strategy.kind={kind}", "--out", "out", "--json")
     assert done.code == 0
     groups = "models, of the clients"
     told = {"dp_fedavg": "their scores are not", "communities": groups, "rhfl": groups}  # its cost; who is where

@@ -11,6 +11,7 @@ from fedscout.engine.errors import ConfigurationError
 from fedscout.experiments.config.study_config import StudyConfig
 from fedscout.experiments.studies.simulated_clock import check_clock, plain_seconds
 from fedscout.strategies.methods.averaging import FedAvgSpec
+from fedscout.strategies.methods.servers.fedbuff import FedBuffSpec
 from tests.engine.federations import uneven_federation
 
 
@@ -43,11 +44,15 @@ def test_what_a_strategy_tells_its_clients_counts() -> None:
 
 def test_time_counts_only_where_there_is_a_clock() -> None:
     asked = StudyConfig.model_validate({"search": {"objective": "time_to_accuracy", "target": 0.5}})
-    with pytest.raises(
-        ConfigurationError, match="must not be time_to_accuracy where no client's rounds take simulated"
-    ):
+    with pytest.raises(ConfigurationError, match="time_to_accuracy without a simulated clock"):
         check_clock(asked, uneven_federation(), FedAvgSpec())
     check_clock(asked, replace(uneven_federation(), devices={0: Device(mean_seconds=1.0)}), FedAvgSpec())
+
+
+def test_an_asynchronous_strategy_needs_a_clock() -> None:
+    with pytest.raises(ConfigurationError, match=r"strategy.kind must not be fedbuff without a simulated clock"):
+        check_clock(config(None), uneven_federation(), FedBuffSpec())
+    check_clock(config(None), replace(uneven_federation(), devices={0: Device(mean_seconds=1.0)}), FedBuffSpec())
 
 
 def test_a_plain_round_is_no_longer_than_its_bound() -> None:
