@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from flwr.app import ConfigRecord, Message, RecordDict
+from flwr.serverapp.strategy import FedAvg, Result
 
 from fedscout.engine.client.client_host import ClientHost
 from fedscout.engine.data.device import Device
@@ -17,7 +19,7 @@ from fedscout.engine.grid.ray_hosts import start_hosts
 from fedscout.engine.messages.message_contents import flat_record, node_of
 from fedscout.engine.trials.checkpoint import CheckpointStore
 from fedscout.engine.trials.trial import run_trial
-from tests.engine.choices import FEDAVG, spec_of
+from tests.engine.choices import FEDAVG, Choice, spec_of
 from tests.engine.federations import QUERIES, uneven_federation
 from tests.engine.trials.test_resume import assert_same
 
@@ -58,6 +60,23 @@ def test_a_trial_that_goes_on_has_all_rounds(tmp_path: Path) -> None:
     at_once = run_trial(SETTINGS, LocalGrid(grid.host, session=SETTINGS.session))
     assert again.round_seconds == at_once.round_seconds
     assert len(again.round_seconds or ()) == 4
+
+
+class Whole(FedAvg):
+    """Brings its own start, which trains as Flower's and calls `evaluate_fn` after every round."""
+
+    def start(self, *args: Any, **kwargs: Any) -> Result:
+        return super().start(*args, **kwargs)
+
+
+def test_a_strategy_with_its_own_start_has_a_clock_too() -> None:
+    federation = replace(timed(), dropout={})
+    driven, whole = (
+        run_trial(asked, LocalGrid(federation, QUERIES, asked.session))
+        for asked in (replace(SETTINGS, strategy=Choice(kind), num_sampled=7) for kind in (FedAvg, Whole))
+    )
+    assert driven.round_seconds == whole.round_seconds
+    assert len(whole.round_seconds or ()) == 4
 
 
 def test_durations_are_of_all_who_were_asked_and_handed_over_once() -> None:
