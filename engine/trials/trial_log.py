@@ -72,12 +72,13 @@ def _read_row(path: Path, config_hash: str | None) -> pa.Table:
         table = file.read()
     if table.num_rows != 1 or not {"trial", "key", "config_hash"} <= set(table.schema.names):
         raise ValueError("it holds no trial")
-    (row,) = table.select(["trial", "key", "config_hash"]).to_pylist()
+    (row,) = table.to_pylist()
     if config_hash is not None and row["config_hash"] != config_hash:
         raise ValueError("its trial is of another study")
     if path.name != _file_name(row["trial"], row["key"]):
         raise ValueError(f"its name should be {_file_name(row['trial'], row['key'])}; it may be a copy")
     _check_digest(table)
+    Trial.from_row(row)  # a digest says nothing of what was written with it
     return table
 
 

@@ -159,6 +159,11 @@ def test_values_that_no_trial_has_are_set_aside_and_run_again(
 ) -> None:
     victim = trial_files(out)[2]
     forge(victim, **forged)
+
+    shown = cli("trials", "out", "--json")
+    assert len(json.loads(shown.out)) == NUM_TRIALS - 1
+    assert shown.err.startswith(f"fedscout: out/trials/{victim.name} can't be used and is left out (")
+
     done = cli(*RUN)
     assert done.code == 0
     assert done.err.startswith(f"fedscout: {victim} can't be used and was moved to {out / 'quarantine' / victim.name} ")

@@ -35,6 +35,7 @@ from fedscout.experiments.benchmarks.detection.battery_federations import (
 )
 from fedscout.experiments.benchmarks.detection.shared_set import SETTINGS, shared_set_findings
 from fedscout.experiments.config.config_file import load_config
+from fedscout.experiments.federations.datasets.loaders.dataset_table import load_dataset
 
 DETECTORS: Final[tuple[DetectorName, ...]] = ("label_skew", "feature_skew", "outliers")
 SEEDS_APART = 10_000
@@ -151,8 +152,11 @@ def run_battery(plan: BatteryPlan, note: Callable[[str], None] = lambda _: None)
     """Run detection on every federation of a plan, in this process; `note` is told which cell is next.
 
     Raises:
-        UserError: If a setting is wrong, or a data set can't be read at all.
+        UserError: If a setting is wrong, or a data set can't be read: before any is run.
     """
+    for source in plan.sources:
+        first = _arguments(source, plan.scenarios[0], max(plan.num_clients), seed=0)
+        load_dataset(load_config([*first, *plan.settings]).federation)
     runs: list[BatteryRun] = []
     impossible: dict[str, str] = {}
     for source in plan.sources:

@@ -12,7 +12,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from fedscout.engine.errors import ConfigurationError, LogError, first_line
+from fedscout.engine.errors import ConfigurationError, LogError
 from fedscout.engine.fault_text import details
 from fedscout.engine.trials.trial_log import read_columns
 from fedscout.engine.trials.trial_record import SCORES_WHERE_KNOWN, Trial, log_schema
@@ -64,12 +64,7 @@ def read_study(path: Path) -> LoggedStudy:
     names = log_schema(parameter_columns()).names
     rows, unread = read_columns(path / "trials", names, config_hash)
     faults = [f"{file} can't be used and is left out ({reason})" for file, reason in unread.items()]
-    records = []
-    for row in rows:
-        try:
-            records.append(Trial.from_row(row))
-        except Exception as error:  # anything may lie in a folder
-            faults.append(f"trial {row['trial']} of {path} can't be used and is left out ({first_line(error)})")
+    records = [Trial.from_row(row) for row in rows]
     if not records:
         why = f": {faults[0]}" if faults else ""
         raise LogError(f"the folder must hold a study's log, got {path} without a trial that can be read{why}")

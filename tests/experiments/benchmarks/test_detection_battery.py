@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -167,8 +168,14 @@ def test_mistakes_are_told() -> None:
         battery_plan(True, (), (), ["upside_down"], None)
     with pytest.raises(ConfigurationError, match=r"NAME:ROWS with a number of rows >= 2, got 'digits:many'"):
         battery_plan(True, ["digits:many"], (), (), None)
-    with pytest.raises(UserError, match="must be one of"):
-        run_battery(BatteryPlan((DataSource("no_such_data"),), (4,), seeds=1))
+
+
+def test_a_data_set_that_cannot_be_read_is_told_before_any_cell_is_run(tmp_path: Path) -> None:
+    for name, said in (("no_such_data", "must be one of"), (str(tmp_path / "none.csv"), "none.csv")):
+        cells: list[str] = []
+        with pytest.raises(UserError, match=said):
+            run_battery(BatteryPlan((BUNDLED[0], DataSource(name)), (4,), seeds=1), cells.append)
+        assert not cells
 
 
 def test_a_small_battery() -> None:

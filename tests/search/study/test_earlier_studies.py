@@ -109,10 +109,7 @@ def test_folders_without_studies_are_refused_all_at_once(tmp_path: Path) -> None
         (lambda folder: pipe(folder / "report.json"), "its report.json must be readable JSON"),
         (lambda folder: claim(folder, training=[]), "its config.json is not that of a study: config.training must"),
         (lambda folder: claim(folder, training={"num_rounds": None}), "its config.json is not that of a study"),
-        (lambda folder: logged(folder, parameters="[1]"), "trial 1 of its log is none: parameters must"),
-        (lambda folder: logged(folder, parameters="{" * 100_000), "trial 1 of its log is none: parameters must"),
         (lambda folder: logged(folder, num_rounds=None), "trial 1 of its log is none: num_rounds must"),
-        (lambda folder: logged(folder, fitness=math.nan), "trial 1 of its log is none: fitness must"),
         (lambda folder: (folder / "config.json").write_text("{}"), "its config.json is not that of a study"),
         (lambda folder: (folder / "config.json").write_text("no"), "its config.json must be readable JSON"),
         (lambda folder: [path.unlink() for path in (folder / "trials").iterdir()], "its log must hold trials"),
@@ -150,6 +147,15 @@ def test_which_studies_are_of_one_federation(tmp_path: Path) -> None:
     assert not study.is_of("two", elsewhere, "others")
     assert not study.is_of("two", {"federation": {"dataset": "digits", "scenario": "label_poisoning"}}, "rows")
     assert json.loads((tmp_path / "config.json").read_text())["config_hash"] == "one"
+
+
+@pytest.mark.parametrize("forged", [{"parameters": "[1]"}, {"parameters": "{" * 100_000}, {"fitness": math.nan}])
+def test_values_that_no_trial_has_are_left_out_by_name(tmp_path: Path, forged: dict[str, object]) -> None:
+    logged(write_study(tmp_path, {FEDAVG: 0.5, PROX: 0.4, ADAM: 0.75}), **forged)
+    (study,), (note,) = read_earlier_studies([str(tmp_path)])
+    assert len(study.gains) == 1
+    assert "00001-" in note
+    assert "can't be used and is left out" in note
 
 
 def test_a_damaged_trial_is_left_out_by_name(tmp_path: Path) -> None:

@@ -53,5 +53,5 @@ def test_what_is_no_trial_is_left_out_and_told(make_study: MakeStudy) -> None:
     again = read_study(study.path)
     assert again.records == tuple(record for record in study.records if record.trial != 1)
     assert again.faults == (
-        f"trial 1 of {study.path} can't be used and is left out (its parameters are not what a trial has)",
+        f"{path} can't be used and is left out (ValueError: its parameters are not what a trial has)",
     )
