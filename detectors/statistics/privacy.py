@@ -142,8 +142,15 @@ def private_sums(inputs: QueryInputs) -> Answer:
 
 
 def _asked(inputs: QueryInputs, delta: float) -> Privacy:
-    """Return what a message asks noise for."""
-    return Privacy(float(inputs.config["epsilon"]), delta, inputs.config["noise"] == "secure")
+    """Return what a message asks noise for.
+
+    Raises:
+        ValueError: If there is no such privacy; a search for its noise would take seconds to find none.
+    """
+    asked = Privacy(float(inputs.config["epsilon"]), delta, inputs.config["noise"] == "secure")
+    if not (asked.epsilon > 0 and 0 <= asked.delta < 1):
+        raise ValueError(f"epsilon must be > 0 and delta in [0, 1), got {asked.epsilon} and {asked.delta}")
+    return asked
 
 
 def _generator(inputs: QueryInputs, purpose: str) -> np.random.Generator:

@@ -6,8 +6,15 @@ import numpy as np
 import pytest
 
 from fedscout.detectors.detection_config import DetectionConfig
+from fedscout.detectors.outliers import exchanged_models
 from fedscout.detectors.outliers.calibrated_outliers import decide_outliers_calibrated, why_models_differ
-from fedscout.detectors.outliers.exchanged_models import exchange_p_values, model_test, row_parts
+from fedscout.detectors.outliers.exchanged_models import (
+    FEWEST_DRAWS,
+    MOST_DRAWS,
+    exchange_p_values,
+    model_test,
+    row_parts,
+)
 from fedscout.detectors.outliers.outliers import Comparison
 from fedscout.detectors.report import CalibratedFinding, ClientEvidence
 from fedscout.detectors.statistics.calibration import ClientTest
@@ -29,8 +36,12 @@ def decide(
 
 
 @pytest.mark.parametrize("clients", [3, 4, 10, 100])
-def test_model_alarms_keep_to_the_rate(clients: int) -> None:
-    """Distances of any distribution, here heavy on the right; each part another draw."""
+def test_model_alarms_keep_to_the_rate(clients: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Distances of any distribution, here heavy on the right; each part another draw.
+
+    The fewest permutations do: the p-value of a permutation test keeps to its rate with any number of them.
+    """
+    monkeypatch.setattr(exchanged_models, "MOST_DRAWS", FEWEST_DRAWS)
     generator = np.random.default_rng(clients)
     federations = 300
     alarms = sum(
@@ -64,8 +75,29 @@ def test_one_attacker_does_not_hide_the_next() -> None:
     """Against all, the second is one of two: the first one's distances come to the top of most permutations."""
     values = np.random.default_rng(0).normal(size=(3, 20)) * 0.1
     values[:, 3], values[:, 7] = 9.0, 1.0
-    assert exchange_p_values(values, rate=0.0)[[3, 7]].max() > 0.1
+    first = exchange_p_values(values, rate=0.0)
+    assert first[[3, 7]].max() > 0.1
     assert exchange_p_values(values, rate=0.02)[[3, 7]].max() < 0.02
+    assert exchange_p_values(values, rate=first[3])[7] < 0.02  # it reaches the rate
+    assert exchange_p_values(values, rate=np.nextafter(first[3], 0))[7] == first[7]
+
+
+def test_the_others_are_compared_again_as_long_as_they_are_most_and_three() -> None:
+    """The last client stands out among those left over: of six three, or of three two."""
+    halves, pair = np.zeros((8, 6)), np.zeros((8, 3))
+    halves[:, :3], halves[:, 5] = 9.0, 1.0
+    pair[:, 0], pair[:, 2] = 9.0, 1.0
+    for values in (halves, pair):
+        p_values = exchange_p_values(values, rate=0.05)
+        assert p_values[0] <= 0.05
+        assert p_values[-1] > 0.5
+
+
+def test_no_p_value_is_zero() -> None:
+    """What is observed is one of the permutations."""
+    values = np.zeros((8, 30))
+    values[:, 4] = 1.0
+    assert exchange_p_values(values, rate=0.0).min() == 1 / (1 + MOST_DRAWS)
 
 
 def test_parts_are_of_one_size_that_all_clients_hold() -> None:
@@ -75,6 +107,7 @@ def test_parts_are_of_one_size_that_all_clients_hold() -> None:
     assert row_parts([14, 18, 18], 0) == ()
     assert row_parts([100, 100], 0) == ()
     assert row_parts([10, 100, 100], 0)[0].num_rows == 12  # the client of 10 rows takes no part
+    assert row_parts([50, 100, 100], 0)[0].num_rows == 6  # half of the median does
 
 
 def test_two_models_are_not_compared() -> None:
@@ -109,6 +142,8 @@ def test_models_that_are_not_finite_are_farthest() -> None:
     assert decide(of_parts(comparisons)).flagged_clients == (2,)
     once = of_parts([*comparisons[:1], *[compared(1.0, 1.04, 0.9, 1.0, 1.05, 0.95, 1.0, 1.0)] * 4])
     assert decide(once).flagged_clients == ()
+    far = of_parts([compared(1.0, 1.0, 1.0, 1.0, 1e12, diverged=(2,))] * 3)
+    assert (far.effects[4], far.p_values[4]) == (far.effects[2], far.p_values[2])  # no finite model is farther
 
 
 def test_models_that_are_not_finite_in_half_of_the_repetitions_are_farthest() -> None:
@@ -116,6 +151,8 @@ def test_models_that_are_not_finite_in_half_of_the_repetitions_are_farthest() ->
     for comparisons, is_lost in (([whole, lost] * 2, True), ([whole, whole, lost], False)):
         found = of_parts(comparisons)
         assert (found.effects[2] > 1e6) == is_lost
+        # Else by those in which they were. Without it the median is 1.025, once in three.
+        assert is_lost or found.effects[2] == pytest.approx(0.9 * 1.025 ** (1 / 3) - 1)
 
 
 def test_who_is_missing_in_a_repetition_is_compared_in_the_others() -> None:
@@ -124,6 +161,16 @@ def test_who_is_missing_in_a_repetition_is_compared_in_the_others() -> None:
     found = model_test([small, large], [large] * 5, RATE)
     assert found is not None
     assert found.effects == pytest.approx({0: 0.0, 1: 0.0, 2: 0.0, 3: 1.0, 4: 0.0})
+    unparted = model_test([large], [small] * 5, RATE)
+    assert unparted is not None
+    assert [unparted.p_values[client] for client in (3, 4)] == [1.0, 1.0]
+
+
+def test_effects_are_relative_to_the_median_client_over_all_repetitions() -> None:
+    """Geometric means over the median distance: 1 / sqrt(8), sqrt(2), sqrt(2); the first is a quarter of the others."""
+    found = model_test([compared(1.0, 2.0, 4.0), compared(1.0, 8.0, 4.0)], [compared(1.0, 1.0, 1.0)] * 3, RATE)
+    assert found is not None
+    assert found.effects == pytest.approx({0: -0.75, 1: 0.0, 2: 0.0})
 
 
 def test_models_do_not_decide_where_clients_are_unlike() -> None:
@@ -148,6 +195,14 @@ def test_tests_share_the_rate() -> None:
     assert decide(models, labels, labels).flagged_clients == ()
 
 
+def test_labels_and_models_have_effects_of_their_own_to_reach() -> None:
+    labels = ClientTest({0: 0.001, 1: 1.0, 2: 1.0}, {0: 0.5, 1: 0.0, 2: 0.0}, {}, "labels", "labels")
+    models = ClientTest({0: 1.0, 1: 0.001, 2: 1.0}, {0: 0.0, 1: 0.5, 2: 0.0}, {}, "models", "models")
+    for disagreement, distance, flagged in ((0.4, 0.6, (0,)), (0.6, 0.4, (1,))):
+        settings = DetectionConfig(disagreement_effect=disagreement, distance_effect=distance)
+        assert decide_outliers_calibrated([labels], models, None, settings).flagged_clients == flagged
+
+
 def test_what_stands_out_is_told() -> None:
     labels = ClientTest({0: 0.001, 1: 1.0, 2: 1.0}, {0: 0.5, 1: 0.0, 2: 0.0}, {0: (1, 4)}, "labels", "labels")
     models = ClientTest({0: 1.0, 1: 0.001, 2: 1.0}, {0: 0.0, 1: 0.7, 2: 0.0}, {}, "models", "models")
@@ -166,5 +221,6 @@ def test_why_models_differ() -> None:
     unknown = CalibratedFinding(name="feature_skew", rate=RATE, sentence="")
     assert why_models_differ([none]) is None
     assert why_models_differ([none, skew]) == "there is label skew"
+    assert why_models_differ([skew.model_copy(update={"name": "feature_skew"})]) == "there is feature skew"
     assert "feature skew was not measured" in str(why_models_differ([unknown]))
     assert why_models_differ([]) is None
