@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import sys
 from pathlib import Path
+from types import FrameType
 from typing import Any
 
 import numpy as np
@@ -12,6 +14,7 @@ import pytest
 from fedscout.engine.errors import DataError
 from fedscout.experiments.federations.assembly.build_federation import build_federation
 from fedscout.experiments.federations.assembly.federation_config import FederationConfig, ModelConfig, PartitionConfig
+from fedscout.experiments.federations.datasets.loaders.leaf import _read_object
 from fedscout.experiments.federations.datasets.text_settings import TextSettings
 from tests.experiments.federations.datasets.loading import load_dataset
 
@@ -47,6 +50,25 @@ def test_femnist(tmp_path: Path) -> None:
     assert dataset.client_ids.tolist() == ["f01"] * 4 + ["f02"] * 2
     variance = (dataset.features.astype(np.float64) / dataset.feature_unit).var(axis=0)
     assert variance.mean() == pytest.approx(1)
+
+
+def test_a_signal_is_heard_before_a_file_is_parsed_to_its_end(tmp_path: Path) -> None:
+    """The parser is no Python code, and signals wait for some: it comes after every user."""
+    write(tmp_path, "leaf_femnist", leaf({f"f{number}": ([], []) for number in range(7)}))
+    parsing: list[str] = []
+
+    def note(frame: FrameType, event: str, function: object) -> None:
+        if event == "call" and frame.f_back is not None and frame.f_back.f_code is scan.__code__:
+            parsing.append(frame.f_code.co_name)
+
+    scan = json.JSONDecoder.raw_decode  # calls the scanner, which is C
+    path = tmp_path / "leaf_femnist" / "train" / "a.json"
+    sys.setprofile(note)
+    try:
+        assert _read_object(path) == json.loads(path.read_bytes())
+    finally:
+        sys.setprofile(None)
+    assert len(parsing) == 7 + 2  # and user_data, and the whole; nothing in what json.loads reads alone
 
 
 def test_files_and_parts_add_up_and_writers_are_natural_clients(tmp_path: Path) -> None:
