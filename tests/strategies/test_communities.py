@@ -26,8 +26,9 @@ from fedscout.engine.data.availability import misses
 from fedscout.engine.data.client_data import Partition
 from fedscout.engine.data.federation import Federation
 from fedscout.engine.data.release import Privacy, Release
-from fedscout.engine.errors import StrategyError
+from fedscout.engine.errors import StrategyError, TrialError
 from fedscout.engine.grid.local_grid import LocalGrid
+from fedscout.engine.messages.message_keys import SEED_KEY
 from fedscout.engine.messages.several_models import clients_text
 from fedscout.engine.seeds import stream
 from fedscout.engine.trials.trial import run_trial
@@ -41,6 +42,7 @@ from fedscout.strategies import (
     parse_strategy,
 )
 from fedscout.strategies.aggregation.grouped_rule import GroupedRule, sampled_of
+from fedscout.strategies.methods.groups import label_communities
 from fedscout.strategies.methods.groups.label_communities import (
     affinity_propagation,
     average_linkage,
@@ -223,6 +225,28 @@ def test_clients_that_hold_much_the_same_are_one_community_each_side() -> None:
     assert groups_of(found) == groups_of(np.arange(15) % 2)
 
 
+def test_a_larger_preference_opens_more_communities(planted: ClientHost) -> None:
+    """Nobody is as like another as to be asked for more than any cosine short of 1."""
+    found = {}
+    for preference in (0.5, 0.99999):
+        rule: Any = spec(preference=preference).build(COHORT)
+        found[preference] = rule.first_groups(LocalGrid(planted), ConfigRecord({SEED_KEY: 3}))
+    assert found[0.5] == OWN_LABELS
+    assert len(found[0.99999]) > 2
+
+
+def test_a_chain_of_clients_is_two_communities_by_average_linkage() -> None:
+    """Each is like the next. After 0-1 (.9), 2-3 (.8) are nearer than 2 is to both of them, (.85 + .4) / 2."""
+    similarities = np.array([[1, 0.9, 0.4, 0], [0.9, 1, 0.85, 0.4], [0.4, 0.85, 1, 0.8], [0, 0.4, 0.8, 1]])
+    assert groups_of(average_linkage(similarities, 2)) == {(0, 1), (2, 3)}
+
+
+def test_clients_that_do_not_settle_are_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(label_communities, "MOST_STEPS", 1)
+    with pytest.raises(TrialError, match="it found none; num_communities takes a number"):
+        affinity_propagation(cosine_similarities(np.eye(4) + 0.2), 0.2, np.random.default_rng(0))
+
+
 def test_cosines_are_those_of_the_counts() -> None:
     found = cosine_similarities(np.array([[3, 4], [4, 3], [0, 2]]))
     np.testing.assert_allclose(found, [[1, 0.96, 0.8], [0.96, 1, 0.6], [0.8, 0.6, 1]], rtol=1e-15)
@@ -376,7 +400,7 @@ def test_clients_that_miss_rounds_are_left_out(planted: ClientHost, merge_on_hos
 
 @pytest.mark.ray
 @pytest.mark.timeout(120)
-@pytest.mark.parametrize("num_hosts", [1, 2])
+@pytest.mark.parametrize("num_hosts", [pytest.param(1, marks=pytest.mark.slow), 2])
 def test_hosts_on_ray_give_the_same_bits(ray_session: None, num_hosts: int) -> None:
     from fedscout.engine.grid.ray_grid import RayGrid
     from fedscout.engine.grid.ray_hosts import start_hosts

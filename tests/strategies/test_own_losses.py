@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from pydantic import ValidationError
 from torch import Tensor, nn
 
 from fedscout.engine.contracts.client_algorithm import Descent
 from fedscout.engine.contracts.trial_strategy import Cohort
 from fedscout.engine.errors import StrategyError
-from fedscout.engine.model.adjusted_outputs import Adjusted
+from fedscout.engine.model.adjusted_outputs import OUT_OF_IT, Adjusted
 from fedscout.engine.model.parameter_layout import ModelFactory
 from fedscout.strategies import FedAvgSpec, FedLCSpec, MoonSpec, StrategySpec
 from fedscout.strategies.methods.clients.fedlc import CalibratedDescent
@@ -106,6 +108,26 @@ class CountedRun:
     def descend(self, start: Tensor, adjusted: Adjusted) -> Descent:
         self.adjusted = adjusted
         return Descent(start[None], torch.ones(1), torch.ones(1))
+
+
+def test_a_class_without_rows_is_left_out_by_a_finite_shift() -> None:
+    """As infinity would be no number where a class has no weight."""
+    run = CountedRun(torch.tensor([[16.0, 0.0]]))
+    CalibratedDescent(2.0).train(run)  # type: ignore[arg-type]
+    assert run.adjusted is not None
+    assert run.adjusted.shift is not None
+    assert run.adjusted.shift.tolist() == [[-1.0, OUT_OF_IT]]
+
+
+def test_fedlc_is_fedavg_without_calibration_alone_and_asks_for_classes() -> None:
+    cohort = Cohort(8, 5, 0.1)
+    uniform = FedLCSpec(calibration=0, sample_scaling="uniform")
+    assert uniform.simplest(cohort) == FedAvgSpec(sample_scaling="uniform")
+    assert FedLCSpec(calibration=1).simplest(cohort) == FedLCSpec(calibration=1)
+    with pytest.raises(ValidationError, match="greater than or equal to 0"):
+        FedLCSpec(calibration=-0.1)
+    with pytest.raises(StrategyError, match="fedlc needs classes"):
+        FedLCSpec().build(replace(cohort, classifies=False))
 
 
 def test_fedlc_by_hand() -> None:

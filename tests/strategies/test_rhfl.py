@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from flwr.app import Message
+from pydantic import ValidationError
 
 from fedscout.engine.client.client_host import ClientHost
 from fedscout.engine.client.server_model import ServerModel
@@ -16,15 +19,18 @@ from fedscout.engine.errors import StrategyError
 from fedscout.engine.grid.local_grid import LocalGrid
 from fedscout.engine.grid.ray_grid import RayGrid
 from fedscout.engine.grid.ray_hosts import start_hosts
+from fedscout.engine.messages.message_contents import client_of, metrics_of
 from fedscout.engine.model.flat_model import new_model
 from fedscout.engine.seeds import stream
 from fedscout.engine.trials.checkpoint import CheckpointStore
 from fedscout.engine.trials.trial import run_trial
 from fedscout.strategies import LocalOnlySpec
-from fedscout.strategies.methods.groups.rhfl import Alignment, RhflSpec, confidences
-from tests.engine.federations import QUERIES, dense, uneven_federation, with_server_rows
-from tests.engine.trials.test_resume import Interruption, assert_same, interrupt_in
+from fedscout.strategies.methods.groups import rhfl
+from fedscout.strategies.methods.groups.rhfl import Alignment, Rhfl, RhflSpec, confidences
+from tests.engine.federations import QUERIES, dense, plain_model, uneven_federation, with_server_rows
+from tests.engine.trials.test_resume import Interruption, assert_same, interrupt_in, run
 from tests.strategies.by_hand import SIZES, host_of, result_of, spec_of
+from tests.strategies.test_feddf import NUM_ROWS, context_of, features
 
 ALL = len(SIZES)
 
@@ -67,6 +73,67 @@ def test_who_improves_is_heard_more() -> None:
     raised = np.exp([0.0, 0.4, 0.2, 0.0])
     np.testing.assert_allclose(found, raised / raised.sum(), rtol=1e-6)
     np.testing.assert_allclose(confidences(np.full(3, np.inf), np.ones(3), 0.6), 1 / 3, rtol=1e-6)
+    without_loss = confidences(np.array([0.0, 2.0]), np.array([0.0, 1.0]), 0.6)  # it can't fall any more
+    np.testing.assert_allclose(without_loss, np.array([1, np.exp(0.6)]) / (1 + np.exp(0.6)), rtol=1e-6)
+
+
+def test_who_is_heard_follows_from_the_losses_of_each_round(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two clients miss rounds, and what they lost last counts as of the round before."""
+    told: dict[int, float] = {}
+    rounds: list[tuple[Any, Any, dict[int, float]]] = []
+
+    def noted(reply: Message) -> Any:
+        told[client_of(reply.metadata.src_node_id)] = metrics_of(reply)["loss"]  # type: ignore[assignment]
+        return metrics_of(reply)
+
+    def serve(rule: Rhfl, work: Any, arrays: Any) -> Any:
+        rounds.append((work, arrays["weights"], dict(told)))
+        told.clear()
+        return {"models": arrays["models"]}
+
+    monkeypatch.setattr(rhfl, "metrics_of", noted)
+    monkeypatch.setattr(Rhfl, "serve", serve)
+    federation = replace(with_server_rows(uneven_federation(sizes=SIZES)), dropout={2: 0.5, 5: 0.5})
+    asked = RhflSpec(confidence_strength=2.0, alignment_epochs=7, alignment_rate=0.02)
+    result_of(ClientHost(federation, QUERIES), asked, num_sampled=ALL)
+    assert all(len({client in losses for _, _, losses in rounds}) == 2 for client in (2, 5))
+    now = np.full(ALL, np.inf)
+    for work, weights, losses in rounds:
+        before = now.copy()
+        now[[*losses]] = [*losses.values()]
+        assert work == Alignment(7, 0.02)
+        assert np.array_equal(weights, confidences(before, now, 2.0))
+
+
+def test_a_client_alone_learns_from_nobody() -> None:
+    host = host_of(sizes=SIZES[:1])
+    alone, plain = (result_of(host, RhflSpec(alignment_epochs=count), num_sampled=1) for count in (1, 0))
+    assert np.array_equal(alone.vector, plain.vector)
+
+
+@pytest.mark.parametrize("weights", [[0.2, 0.5, 0.3], [1 - 2e-7, 1e-7, 1e-7]], ids=["all are heard", "one is heard"])
+def test_common_steps_by_hand(weights: list[float]) -> None:
+    """By torch's Adam on Σ_{j≠i} w_j KL(z_j ‖ z_i) in float64. Where w is that small, Adam's ε shortens its steps."""
+    models = models_of(3)
+    found = aligned(models, weights, num_epochs=6, batch_size=NUM_ROWS)
+    said = [told(model).detach() for model in models]
+    for place, model in enumerate(models):
+        module = plain_model(dense, model).double().eval()
+        optimizer = torch.optim.Adam(module.parameters(), lr=0.01)
+        for _ in range(6):
+            optimizer.zero_grad()
+            own = module(features()).log_softmax(dim=1)
+            apart = [weight * (z * (z.log() - own)).sum(dim=1).mean() for weight, z in zip(weights, said, strict=True)]
+            sum(apart[other] for other in range(3) if other != place).backward()  # type: ignore[union-attr]
+            optimizer.step()
+        by_hand = torch.cat([parameter.detach().reshape(-1) for parameter in module.parameters()])
+        np.testing.assert_allclose(found[place], by_hand, rtol=0, atol=2e-5)
+
+
+def test_each_model_passes_over_the_rows_as_often_as_asked() -> None:
+    context = context_of()
+    Alignment(3, 0.01, 16).run(context, {"models": models_of(2), "weights": np.array([0.5, 0.5])})
+    assert [len(batch) for batch in context.batches] == [16, 16, 16, 12] * 3 * 2
 
 
 def test_models_that_say_the_same_stay() -> None:
@@ -95,7 +162,8 @@ def test_it_is_resumed_and_runs_on_ray_with_the_same_bits(host: ClientHost, tmp_
     store = CheckpointStore(tmp_path, every_rounds=2)
     with pytest.raises(Interruption):
         run_trial(spec, LocalGrid(host, session=spec.session), store, interrupt_in(3))
-    resumed = run_trial(spec, LocalGrid(host, session=spec.session), store)
+    resumed, trained = run(spec, host, store)
+    assert trained == [3, 4, 5]
     assert_same(resumed, result_of(host, RhflSpec(), num_sampled=ALL))
 
 
@@ -123,3 +191,8 @@ def test_ray_s_hosts_give_the_local_grid_s_bits(ray_session: None, host: ClientH
 def test_what_it_needs_is_said_before_anything_trains(cohort: Cohort, fault: str) -> None:
     with pytest.raises(StrategyError, match=fault):
         RhflSpec().build(cohort)
+
+
+def test_nobody_is_heard_less_for_learning() -> None:
+    with pytest.raises(ValidationError, match="greater than or equal to 0"):
+        RhflSpec(confidence_strength=-0.1)

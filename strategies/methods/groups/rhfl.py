@@ -153,7 +153,6 @@ class Rhfl(Hosted, GroupedRule):
         before = np.array([self.losses.get(client, np.inf) for client in clients])
         self.losses |= self._seen
         now = np.array([self.losses.get(client, np.inf) for client in clients])
-        self._seen = {}
         if self.alignment is None or len(clients) == 1:
             return super().record(vectors)
         arrays = {"models": np.stack(vectors), "weights": confidences(before, now, self.strength)}

@@ -90,7 +90,7 @@ def wide() -> nn.Module:
 WIDE_BYTES = 4 * 300_003
 
 
-@pytest.fixture(scope="module", params=[1, 2], ids=str)
+@pytest.fixture(scope="module", params=[pytest.param(1, marks=pytest.mark.slow), 2], ids=str)
 def hosts(ray_session: None, request: pytest.FixtureRequest) -> Iterator[RayHosts]:
     started = start_hosts(uneven_federation(model=wide), {}, request.param)
     yield started
