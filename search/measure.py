@@ -40,6 +40,11 @@ class Measure(BaseModel):
         """Whether it is the share of right answers over all test rows."""
         return self == ACCURACY
 
+    @property
+    def worst(self) -> float | None:
+        """The smallest score there can be; None where a model can be worse than a constant answer without end."""
+        return None if self.guessing_is_zero else 0.0
+
     def number(self, difference: float) -> str:
         """Return a difference without its unit, such as `+3.1`."""
         digits = ".1f" if self.per_unit == 100 else ".3g"
@@ -51,6 +56,8 @@ class Measure(BaseModel):
 
 
 ACCURACY = Measure()
+UNLIKE = Measure(goal="fitness", name="fitness", unit="fitness", per_unit=1.0, best=None, guessing_is_zero=True)
+"""Of studies that measure different things."""
 
 
 def _share(name: str, step: float | None = None) -> Measure:

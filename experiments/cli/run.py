@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Annotated
 
 import typer
@@ -57,12 +58,13 @@ def study(
     from fedscout.experiments.studies.run_folder import default_folder
 
     num_trials, rounds_less = planned_trials(config)
-    progress = TrialProgress(num_trials, config.training.num_rounds, rounds_less)
+    progress = TrialProgress(num_trials, config.training.num_rounds, rounds_less, config.training.level_off)
     folder = out or default_folder(config if detection else config.without_diagnosis())
     with progress.live():
         from fedscout.experiments.studies.workflow import run_workflow
 
-        finished = run_workflow(config, folder, progress.display(), detection, verbose, user_folders())
+        display = progress.display(partial(planned_trials, config))
+        finished = run_workflow(config, folder, display, detection, verbose, user_folders())
     if as_json:
         show_json({**finished.document, "out": str(finished.folder)})
         return

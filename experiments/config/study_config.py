@@ -219,17 +219,22 @@ class StudyConfig(BaseModel):
         return hashlib.sha256((text + knowledge).encode()).hexdigest()
 
 
-def planned_trials(config: StudyConfig) -> tuple[int, int]:
-    """Return how many trials a study plans at most, and how many rounds shorter ones lack in all."""
+def planned_trials(config: StudyConfig, levelled: int | None = None) -> tuple[int, int]:
+    """Return how many trials a study plans at most, and how many rounds shorter ones lack in all.
+
+    Args:
+        config: Of the study.
+        levelled: Rounds after which FedAvg has levelled off, for what is planned from there on; None if not known.
+    """
     from fedscout.search.confirmation.rate_tuning import num_tuning_trials  # loads every strategy
     from fedscout.search.searchers.racing_search import most_trials
     from fedscout.search.study.levelling import shorter_trainings
 
     search = config.search
     contestants = search.confirmation_top + (2 if search.has_tuned_reference else 1)
-    num_rounds = config.training.num_rounds
+    num_rounds = config.training.num_rounds if levelled is None else levelled
     searched, rounds_less = most_trials(search, num_rounds)
-    shorter = [*shorter_trainings(num_rounds)] if config.training.level_off else []
+    shorter = [*shorter_trainings(num_rounds)] if config.training.level_off and levelled is None else []
     rounds_less += sum(num_rounds - rounds for rounds in shorter)
     num_trials = len(shorter) + 1 + searched + num_tuning_trials(search) + search.confirmation_seeds * contestants
     return num_trials, rounds_less

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
@@ -88,10 +88,16 @@ class WorkLine:
 
 
 class TrialProgress(WorkLine):
-    """Tells stage, trials, rounds and time left; `rounds_less` is what shorter trials lack in all."""
+    """Tells stage, trials, rounds and time left; `rounds_less` is what shorter trials lack in all.
 
-    def __init__(self, num_trials: int = 0, num_rounds: int = 0, rounds_less: int = 0) -> None:
+    Where rounds are left to the study (`auto`), it tells what was done, and what is left once `goes_on` is told of it.
+    """
+
+    def __init__(
+        self, num_trials: int = 0, num_rounds: int = 0, rounds_less: int = 0, open_ended: bool = False
+    ) -> None:
         super().__init__()
+        self._open_ended = open_ended
         self._num_trials = num_trials
         self._num_rounds = num_rounds
         self._total = num_trials * num_rounds - rounds_less
@@ -100,7 +106,18 @@ class TrialProgress(WorkLine):
         self._finished_rounds = 0
         self._known_rounds = 0
         self._rounds: dict[str, int] = {}
+        self._progress.update(self._task, total=None if open_ended else self._total)
+
+    def goes_on(self, num_trials: int, num_rounds: int, rounds_less: int) -> None:
+        """So many trials follow those that are finished; how long rounds take is measured anew on them."""
+        self._open_ended = False
+        self._started = time.monotonic()
+        self._known_rounds = self._finished_rounds
+        self._num_trials = self._finished_trials + num_trials
+        self._num_rounds = num_rounds
+        self._total = self._finished_rounds + num_trials * num_rounds - rounds_less
         self._progress.update(self._task, total=self._total)
+        self._refresh()
 
     def stage(self, stage: Stage) -> None:
         """Name the stage."""
@@ -124,18 +141,30 @@ class TrialProgress(WorkLine):
 
     def _refresh(self) -> None:
         done = self._finished_rounds + sum(self._rounds.values())
+        if self._open_ended:
+            counts = f"{self._finished_trials} trials, {done} rounds"
+            self._progress.update(self._task, completed=done, counts=counts)
+            return
         seconds = self._seconds_left(done - self._known_rounds, self._total - done)
         left = "" if seconds is None else f", about {seconds:.0f} s left"
         counts = f"{self._finished_trials}/{self._num_trials} trials, {done}/{self._total} rounds{left}"
         self._progress.update(self._task, completed=done, counts=counts)
 
-    def display(self) -> Display:
-        """Return the callbacks for a workflow."""
+    def display(self, planned: Callable[[int], tuple[int, int]] = lambda _: (0, 0)) -> Display:
+        """Return the callbacks for a workflow.
+
+        Args:
+            planned: Trials that follow once FedAvg has levelled off after so many rounds, and what shorter ones lack.
+        """
         from fedscout.experiments.studies.workflow import Display
         from fedscout.search.ledger import StudyEvents
 
+        def levelled(num_rounds: int) -> None:
+            num_trials, rounds_less = planned(num_rounds)
+            self.goes_on(num_trials, num_rounds, rounds_less)
+
         events = StudyEvents(on_record=self.record, on_rounds=self.rounds if self.shown else None)
-        return Display(stage=self.stage, trials=events)
+        return Display(stage=self.stage, levelled=levelled, trials=events)
 
 
 def out_console() -> Console:

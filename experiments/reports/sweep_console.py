@@ -116,7 +116,7 @@ def show_sweep(console: Console, outcome: SweepOutcome) -> None:
     kept = list(outcome.groups[0].values) if outcome.groups else []
     choosers = list(dict.fromkeys(chooser for group in outcome.groups for chooser in group.accuracy))
     confirmed = outcome.measure == "accuracy"
-    measure = _measure(outcome)
+    measure = outcome.scored
     title = (
         f"{measure.name[:1].upper()}{measure.name[1:]} on fresh seeds" if confirmed else "Fitness on the search's seed"
     )
@@ -152,15 +152,6 @@ def _gain(mean: Mean | None, measure: Measure) -> tuple[str, str]:
         return "", ""
     ends = None if mean.low is None or mean.high is None else (measure.number(mean.low), measure.number(mean.high))
     return measure.number(mean.mean), "" if ends is None else f"[{', '.join(ends)}]"
-
-
-def _measure(outcome: SweepOutcome) -> Measure:
-    """Return what all studies measure; where they differ, plain fitness."""
-    from fedscout.experiments.studies.study_objective import measures_of_study
-
-    measures = [measures_of_study(study.configuration.config)[0] for study in outcome.studies]
-    same = all(measure == measures[0] for measure in measures)
-    return measures[0] if measures and same else Measure(name="fitness", unit="fitness", per_unit=1.0)
 
 
 def show_not_completed(outcome: SweepOutcome) -> None:

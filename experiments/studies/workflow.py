@@ -76,9 +76,10 @@ _NO_FOLDER: AbstractContextManager[RunFolder | None] = nullcontext()
 
 @dataclass(frozen=True)
 class Display:
-    """What a command shows while it works: a stage that begins, and trials. Both are optional."""
+    """What a command shows while it works: a stage that begins, rounds of a training, trials. All are optional."""
 
     stage: Callable[[Stage], None] = lambda _: None
+    levelled: Callable[[int], None] = lambda _: None
     trials: StudyEvents = field(default_factory=StudyEvents)
 
 
@@ -319,6 +320,8 @@ def run_workflow(
                 start = warm(report, study_space(config.search, ledger.facts))
             with language_model_of_study(config, folder.path) as model, road.timed("search and confirmation"):
                 rounds = level_off(ledger) if config.training.level_off else None
+                if rounds is not None:
+                    display.levelled(rounds)
                 outcome = run_study(config.search, ledger, report, start, model)
                 outcome.levelled = rounds
         seconds = {**road.timings, "hosts": runner.start_seconds, "total": time.perf_counter() - started}

@@ -17,12 +17,14 @@ from typing import TYPE_CHECKING, Any
 from fedscout.engine.errors import ConfigurationError
 from fedscout.experiments.config.study_config import StudyConfig, planned_trials
 from fedscout.experiments.studies.run_folder import has_changed_since
+from fedscout.experiments.studies.study_objective import measures_of_study
 from fedscout.experiments.studies.sweeps.grid_configurations import GridConfiguration, Sweep
 from fedscout.experiments.studies.sweeps.study_run import StudyEnd, SweepStudy, data_digests, reason_against, run_one
 from fedscout.experiments.studies.sweeps.sweep_folder import SweepFolder, open_sweep_folder
 from fedscout.experiments.studies.sweeps.sweep_plot import write_plot
 from fedscout.experiments.studies.sweeps.sweep_summary import Group, groups_of, measure_of
 from fedscout.experiments.studies.sweeps.sweep_table import failed_before, table_of, write_table
+from fedscout.search.measure import UNLIKE, Measure
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -58,6 +60,7 @@ class SweepOutcome:
         table: One row a study and chooser.
         groups: Means over seeds.
         measure: The column that the groups' accuracy is of.
+        scored: What the studies measure.
         studies: In the order of the grid.
         plots: Files of the picture.
     """
@@ -66,6 +69,7 @@ class SweepOutcome:
     table: pa.Table
     groups: list[Group]
     measure: str
+    scored: Measure
     studies: tuple[SweepStudy, ...]
     plots: tuple[Path, ...]
 
@@ -181,10 +185,18 @@ def _conclude(folder: SweepFolder, sweep: Sweep, studies: Sequence[SweepStudy]) 
     table = table_of(sweep, studies, folder.path)
     write_table(table, folder)
     rows = table.to_pylist()
-    plots = write_plot(rows, sweep.axes, folder)
-    outcome = SweepOutcome(folder.path, table, groups_of(rows, sweep.axes), measure_of(rows), tuple(studies), plots)
+    scored = scored_by(sweep.configurations)
+    plots = write_plot(rows, sweep.axes, folder, scored)
+    groups = groups_of(rows, sweep.axes)
+    outcome = SweepOutcome(folder.path, table, groups, measure_of(rows), scored, tuple(studies), plots)
     folder.write_json("summary.json", summary_document(outcome))
     return outcome
+
+
+def scored_by(configurations: Sequence[GridConfiguration]) -> Measure:
+    """Return what all studies measure; where they differ, plain fitness."""
+    measures = [measures_of_study(one.config)[0] for one in configurations]
+    return measures[0] if measures and all(measure == measures[0] for measure in measures) else UNLIKE
 
 
 def summary_document(outcome: SweepOutcome) -> dict[str, Any]:
@@ -193,6 +205,7 @@ def summary_document(outcome: SweepOutcome) -> dict[str, Any]:
     return {
         "studies": {"total": len(outcome.studies), **counts},
         "measure": outcome.measure,
+        "scored": outcome.scored.name,
         "groups": [asdict(group) for group in outcome.groups],
         "not_completed": [
             {"study": study.folder.name, "status": study.end.status, "error": study.end.error}

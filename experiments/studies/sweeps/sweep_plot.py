@@ -1,10 +1,10 @@
-"""The picture of a sweep: accuracy against one axis, by a second (colour) and by chooser (line style).
+"""The picture of a sweep: what is measured against one axis, by a second (colour) and by chooser (line style).
 
-A point is a mean over seeds, the bar its 95 % interval for new data, as far as it lies in [0, 1]; a single study has
-its own. A hollow point of what the search chose is not shown to differ from FedAvg; whether bars overlap does not tell,
-as scores are paired. The axis along x is `federation.partition.alpha` if it is one, else the first with numbers, else
-the first of all; colour is the next one. Every combination of any further axes gets a panel of its own, as a mean over
-different federations would mean nothing.
+A point is a mean over seeds, the bar its 95 % interval for new data, as far as there are such scores; a single study
+has its own. A hollow point of what the search chose is not shown to differ from FedAvg; whether bars overlap does not
+tell, as scores are paired. The axis along x is `federation.partition.alpha` if it is one, else the first with numbers,
+else the first of all; colour is the next one. Every combination of any further axes gets a panel of its own, as a mean
+over different federations would mean nothing.
 """
 
 from __future__ import annotations
@@ -30,12 +30,14 @@ from fedscout.experiments.studies.sweeps.sweep_summary import (
     measure_of,
 )
 from fedscout.experiments.studies.sweeps.sweep_table import FEDAVG, Row
+from fedscout.search.measure import ACCURACY, Measure
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
 FAVOURITE = "federation.partition.alpha"
+WHERE_SEARCHED = "the search's seed"
 MAX_PANELS = 12
 COLUMNS = 3
 STYLES: Mapping[str, tuple[Literal["-", "--", ":"], str]] = {
@@ -78,8 +80,8 @@ def _is_number(value: Any) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool)
 
 
-def draw(rows: Sequence[Row], axes: Sequence[str]) -> Figure:
-    """Draw the rows of a table whose axes are these, those of seeds included."""
+def draw(rows: Sequence[Row], axes: Sequence[str], measure: Measure = ACCURACY) -> Figure:
+    """Draw the rows of a table whose axes are these, those of seeds included, and whose scores are of a measure."""
     from matplotlib.figure import Figure
 
     groups = [group for group in groups_of(rows, axes) if group.accuracy]
@@ -98,9 +100,9 @@ def draw(rows: Sequence[Row], axes: Sequence[str]) -> Figure:
     for place, panel in zip(grid.flat, shown, strict=False):
         title = dict(zip(layout.panels, panel, strict=True))
         inside = [group for group in groups if title.items() <= group.values.items()]
-        _panel(place, inside, layout, values, choosers)
+        _panel(place, inside, layout, values, choosers, measure)
         place.set_title(", ".join(f"{axis.rpartition('.')[2]} {value_text(own)}" for axis, own in title.items()))
-    figure.supylabel("accuracy on fresh seeds" if measure_of(rows) == "accuracy" else "fitness on the search's seed")
+    figure.supylabel(f"{measure.name} on {'fresh seeds' if measure_of(rows) == 'accuracy' else WHERE_SEARCHED}")
     figure.supxlabel(layout.x or "")
     _legends(figure, layout, values, choosers)
     if len(panels) > len(shown):
@@ -120,6 +122,7 @@ def _panel(
     layout: PlotLayout,
     values: Mapping[str, Sequence[Any]],
     choosers: Sequence[str],
+    measure: Measure,
 ) -> None:
     along = values[layout.x] if layout.x else [None]
     numeric = all(_is_number(value) for value in along)
@@ -130,7 +133,7 @@ def _panel(
         for chooser in choosers:
             means = {value: by_value[value][chooser] for value in along if chooser in by_value.get(value, {})}
             xs = [value if numeric else along.index(value) for value in means]
-            _line(place, xs, list(means.values()), COLOURS[number % len(COLOURS)], chooser)
+            _line(place, xs, list(means.values()), COLOURS[number % len(COLOURS)], chooser, measure)
         undecided = [
             (value if numeric else along.index(value), by_value[value][choosers[-1]].mean)
             for value in along
@@ -146,15 +149,22 @@ def _panel(
     place.grid(alpha=0.25)
 
 
-def _line(place: Axes, xs: Sequence[Any], means: Sequence[Mean], colour: str, chooser: str) -> None:
+def _line(place: Axes, xs: Sequence[Any], means: Sequence[Mean], colour: str, chooser: str, measure: Measure) -> None:
     """Draw one chooser's means and their bars; of none nothing."""
     if not means:
         return
     line, marker = STYLES[chooser]
     place.plot(xs, [mean.mean for mean in means], color=colour, linestyle=line, marker=marker, markersize=4)
-    lows = [mean.mean if mean.low is None else max(0.0, mean.low) for mean in means]
-    highs = [mean.mean if mean.high is None else min(1.0, mean.high) for mean in means]
-    place.vlines(xs, lows, highs, color=colour, linestyle=line, alpha=0.5)
+    lows = [mean.mean if mean.low is None else mean.low for mean in means]
+    highs = [mean.mean if mean.high is None else mean.high for mean in means]
+    place.vlines(
+        xs,
+        np.clip(lows, measure.worst, None),
+        np.clip(highs, None, measure.best),
+        color=colour,
+        linestyle=line,
+        alpha=0.5,
+    )
 
 
 def _hollow(place: Axes, points: Sequence[tuple[Any, float]], colour: str, chooser: str) -> None:
@@ -183,7 +193,9 @@ def _legends(figure: Figure, layout: PlotLayout, values: Mapping[str, Sequence[A
     figure.legend(handles=handles, loc="outside right upper", frameon=False)
 
 
-def write_plot(rows: Sequence[Row], axes: Sequence[str], folder: SweepFolder) -> tuple[Path, ...]:
+def write_plot(
+    rows: Sequence[Row], axes: Sequence[str], folder: SweepFolder, measure: Measure = ACCURACY
+) -> tuple[Path, ...]:
     """Write `plot.png` and `plot.svg`; nothing if no study went through."""
     logging.getLogger("matplotlib").setLevel(logging.ERROR)  # it tells of the font cache that it builds
     if not any(row["chooser"] for row in rows):
@@ -191,7 +203,7 @@ def write_plot(rows: Sequence[Row], axes: Sequence[str], folder: SweepFolder) ->
     from matplotlib import rc_context
     from matplotlib.backends.backend_agg import FigureCanvasAgg
 
-    figure = draw(rows, axes)
+    figure = draw(rows, axes, measure)
     FigureCanvasAgg(figure)
     save = partial(figure.savefig, dpi=150)
     with rc_context({"svg.hashsalt": "fedscout"}):

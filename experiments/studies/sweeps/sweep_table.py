@@ -16,6 +16,7 @@ import numpy as np
 
 from fedscout.detectors import HeterogeneityReport
 from fedscout.detectors.verdict import verdicts
+from fedscout.experiments.studies.study_objective import measures_of_study
 from fedscout.experiments.studies.sweeps.grid_configurations import Sweep, value_text
 from fedscout.experiments.studies.sweeps.study_run import SweepStudy
 from fedscout.experiments.studies.sweeps.sweep_folder import SweepFolder
@@ -39,6 +40,7 @@ COLUMNS: Mapping[str, str] = {
     "strategy": "string",
     "parameters": "string",
     "learning_rate": "float64",
+    "measure": "string",
     "fitness": "float64",
     "accuracy": "float64",
     "accuracy_own": "float64",
@@ -82,6 +84,7 @@ def rows_of(study: SweepStudy, root: Path) -> list[Row]:
     }
     if study.result is None:
         return [shared]
+    shared["measure"] = measures_of_study(study.configuration.config)[0].name
     shared |= _findings(study.result) | _effort(study.result, study.folder)
     return [shared | chosen for chosen in _choices(study.result)]
 

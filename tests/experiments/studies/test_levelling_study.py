@@ -47,8 +47,19 @@ def trained() -> list[Mapping[str, int]]:
 
 
 @pytest.fixture(scope="module")
-def finished(tmp_path_factory: pytest.TempPathFactory, trained: list[Mapping[str, int]]) -> Finished:
-    return run_workflow(CONFIG, tmp_path_factory.mktemp("study"), Display(trials=StudyEvents(on_rounds=trained.append)))
+def told() -> list[tuple[int, int]]:
+    """Finished trials, and the rounds of those that follow, when these are told."""
+    return []
+
+
+@pytest.fixture(scope="module")
+def finished(
+    tmp_path_factory: pytest.TempPathFactory, trained: list[Mapping[str, int]], told: list[tuple[int, int]]
+) -> Finished:
+    records: list[object] = []
+    events = StudyEvents(on_record=lambda *record: records.append(record), on_rounds=trained.append)
+    display = Display(levelled=lambda rounds: told.append((len(records), rounds)), trials=events)
+    return run_workflow(CONFIG, tmp_path_factory.mktemp("study"), display)
 
 
 def lasting(document: dict[str, Any]) -> dict[str, Any]:
@@ -89,6 +100,17 @@ def test_no_more_trials_than_were_planned(finished: Finished) -> None:
     assert num_trials == 5 + 1 + 1 + 1 + 3
     assert rounds_less == 5 * 200 - (10 + 20 + 40 + 80 + 160)
     assert len(list((finished.folder / "trials").iterdir())) <= num_trials
+
+
+def test_what_follows_the_levelling_is_planned_once_its_rounds_are_known(
+    finished: Finished, told: list[tuple[int, int]]
+) -> None:
+    """At most: whole FedAvg, the search's trial, another rate, and three on a fresh seed, all of so many rounds."""
+    ((num_before, levelled),) = told
+    assert (num_before, levelled) == (len(SHORTER), ROUNDS)
+    planned, rounds_less = planned_trials(CONFIG, levelled)
+    assert (planned, rounds_less) == (1 + 1 + 1 + 3, 0)
+    assert len(list((finished.folder / "trials").iterdir())) - num_before <= planned
 
 
 def test_a_finished_one_is_told_without_a_trial(finished: Finished, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -7,10 +7,12 @@ from typing import Any
 from xml.etree import ElementTree
 
 import pytest
+from matplotlib.collections import LineCollection
 
 from fedscout.experiments.studies.sweeps.sweep_folder import SweepFolder
 from fedscout.experiments.studies.sweeps.sweep_plot import PlotLayout, draw, layout_of, write_plot
 from fedscout.experiments.studies.sweeps.sweep_table import COLUMNS
+from fedscout.search.measure import MEASURES
 
 ALPHA, CLIENTS, SCENARIO = "federation.partition.alpha", "federation.num_clients", "federation.scenario"
 EMPTY: dict[str, Any] = dict.fromkeys(COLUMNS)
@@ -72,6 +74,22 @@ def test_points_have_bars_and_are_hollow_where_no_difference_is_shown() -> None:
         [(pytest.approx(0.4), 1.0)] * 3,
     ]
     assert [tuple(point) for point in hollow.get_offsets()] == [(0.05, 0.6), (5.0, 0.6)]
+
+
+@pytest.mark.parametrize(
+    ("name", "ends"),
+    [("accuracy", (0.0, 1.0)), ("macro_f1", (0.0, 1.0)), ("r2", (-2.0, 1.0)), ("mae", (-2.0, 8.0))],
+)
+def test_bars_end_where_scores_do(name: str, ends: tuple[float, float]) -> None:
+    """A model can be worse than a constant answer, whose R² and whose reduction of the error are 0."""
+    rows, axes = rows_over(**{ALPHA: [0.05, 0.5]})
+    for row in rows:
+        row |= {"accuracy_low": -2.0, "accuracy_high": 8.0}
+    figure = draw(rows, axes, MEASURES[name])
+    (panel,) = figure.axes
+    bars = [drawn for drawn in panel.collections if isinstance(drawn, LineCollection)]
+    assert {tuple(bar[:, 1]) for drawn in bars for bar in drawn.get_segments()} == {ends}
+    assert figure.get_supylabel() == f"{MEASURES[name].name} on fresh seeds"
 
 
 def test_a_narrow_axis_is_linear() -> None:

@@ -21,11 +21,18 @@ from fedscout.experiments.config.study_config import StudyConfig
 from fedscout.experiments.studies import workflow
 from fedscout.experiments.studies.sweeps import study_run
 from fedscout.experiments.studies.sweeps.grid_configurations import GridConfiguration
-from fedscout.experiments.studies.sweeps.run_sweep import SweepDisplay, SweepOutcome, num_planned_trials, run_sweep
+from fedscout.experiments.studies.sweeps.run_sweep import (
+    SweepDisplay,
+    SweepOutcome,
+    num_planned_trials,
+    run_sweep,
+    scored_by,
+)
 from fedscout.experiments.studies.sweeps.study_run import run_one
 from fedscout.experiments.studies.sweeps.sweep_table import COLUMNS, axis_type
 from fedscout.experiments.studies.workflow import Display, run_workflow
 from fedscout.search.confirmation.intervals import paired_difference
+from fedscout.search.measure import UNLIKE
 from tests.experiments.studies.sweeps.sweeps import AXES, NUM_TRIALS, lasting, small, sweep_here, written
 
 IMPOSSIBLE = "federation.num_clients=4,500"
@@ -125,13 +132,21 @@ def test_groups_have_a_column_of_lists(tmp_path: Path) -> None:
 
 
 def test_the_tuned_baseline_is_a_chooser(tmp_path: Path) -> None:
-    sweep = small("search.tuned_baseline=true", "search.tuning_factors=[2]", "search.tuning_seeds=1")
+    settings = ("search.tuned_baseline=true", "search.tuning_factors=[2]", "search.tuning_seeds=1")
+    sweep = small(*settings, "training.metric=macro_f1")
     outcome = sweep_here(sweep, tmp_path / "out")
     rows = {row["chooser"]: row for row in outcome.table.to_pylist()}
     assert list(rows) == ["fedavg", "tuned fedavg", "search best", "challenger"]
     assert rows["tuned fedavg"]["num_trials"] == num_planned_trials(sweep.configurations[0].config) == 1 + 3 + 1 + 3 * 2
+    assert {row["measure"] for row in rows.values()} == {outcome.scored.name} == {"macro F1"}
     ours, baseline = rows["tuned fedavg"]["accuracy"], rows["fedavg"]["accuracy"]
     assert rows["tuned fedavg"]["difference"] == pytest.approx(ours - baseline, abs=1e-12)
+
+
+def test_scores_of_unlike_studies_are_told_as_fitness() -> None:
+    points = small("training.metric=accuracy,macro_f1,r2").configurations
+    assert [scored_by([point]).name for point in points] == ["accuracy", "macro F1", "R²"]
+    assert (scored_by(points), scored_by([])) == (UNLIKE, UNLIKE)
 
 
 # Going on.
