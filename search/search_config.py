@@ -15,7 +15,7 @@ ObjectiveName = Literal["accuracy", "worst_clients", "rounds_to_target", "bytes_
 HAS_TARGET = ("rounds_to_target", "bytes_to_target", "time_to_accuracy")
 """Objectives that tell what it takes to reach `search.target`."""
 
-FINDS_FRONTS = ("tpe", "random", "grid")
+FINDS_FRONTS = ("genetic", "tpe", "random", "grid")
 """Searchers of two objectives. The others rank configurations by one number."""
 
 INFORMED = frozenset({"genetic", "tpe", "gp", "racing"})
@@ -151,7 +151,7 @@ class SearchConfig(BaseModel, frozen=True, extra="forbid"):
         if self.kind not in FINDS_FRONTS:
             raise ValueError(
                 f"kind must be {', '.join(FINDS_FRONTS[:-1])} or {FINDS_FRONTS[-1]} where objective names two, of "
-                f"which the front is found, got {self.kind}"
+                f"which the front is found, as the others rank by one number, got {self.kind}"
             )
         return self
 

@@ -41,12 +41,13 @@ def front_of(trials: Iterable[Trial]) -> list[Trial]:
     for trial in left:
         others = [other.objectives or () for other in left if other is not trial]
         known = [one.objectives for one in found]
-        if trial.objectives not in known and not any(_beats(other, trial.objectives or ()) for other in others):
+        if trial.objectives not in known and not any(beats(other, trial.objectives or ()) for other in others):
             found.append(trial)
     return sorted(found, key=lambda trial: -trial.fitness)
 
 
-def _beats(ours: Sequence[float], theirs: Sequence[float]) -> bool:
+def beats(ours: Sequence[float], theirs: Sequence[float]) -> bool:
+    """Whether one is no worse than the other by any objective, and better by one."""
     return tuple(ours) != tuple(theirs) and all(our >= their for our, their in zip(ours, theirs, strict=True))
 
 

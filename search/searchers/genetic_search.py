@@ -1,4 +1,4 @@
-"""Genetic search: a random generation, then generations of mutants of the two best so far.
+"""Genetic search: a random generation, then generations of mutants of the two best so far, or of a front.
 
 1. Generation 1: `population` configurations, uniformly at random from the space.
 2. Each child of a later generation has one parent, drawn uniformly from the top two of all earlier generations. It
@@ -7,6 +7,9 @@
    crossover, as two strategies have no parameters in common.
 3. No configuration is evaluated twice; a duplicate is drawn again. A parent without free parameters, or whose
    neighbours are all taken, yields to the other parent, then to a random configuration.
+
+Of two objectives the parents are as NSGA-II has them (`crowding.py`): as many of the earlier configurations as a
+generation has, of the first fronts and there the loneliest; of two drawn at random the better one has the child.
 
 Failed trials have fitness 0 and stay: they are not tried again, and are parents if there is nothing better.
 
@@ -27,6 +30,7 @@ import numpy as np
 from fedscout.engine.seeds import stream
 from fedscout.engine.trials.trial_record import Trial
 from fedscout.search.searcher import ranking
+from fedscout.search.searchers.crowding import crowded_ranking
 from fedscout.search.searchers.generational import GenerationalSearcher
 from fedscout.strategies import ChoiceRange, IntegerRange, Range, SearchSpace, StrategySpec, Value
 
@@ -60,12 +64,16 @@ def mutate(spec: StrategySpec, space: SearchSpace, generator: np.random.Generato
 
 
 class GeneticSearcher(GenerationalSearcher):
-    """Random generation, then mutants of the two best; at the configured share, others are random."""
+    """Random generation, then mutants of the best; at the configured share, others are random."""
 
     def propose(self, number: int, earlier: Sequence[Trial], taken: set[str]) -> Iterator[StrategySpec]:
         """Yield children of the best of the generations before it."""
         generator = stream(self.seed, "genetic search", number)
-        parents = [evaluation.spec for evaluation in ranking(earlier, self.space)[:NUM_PARENTS]]
+        if len(self.task.settings.objectives) > 1:
+            best = crowded_ranking(earlier, self.space)[: self.population]
+        else:
+            best = ranking(earlier, self.space)[:NUM_PARENTS]
+        parents = [evaluation.spec for evaluation in best]
         while (child := self._child(parents, taken, generator)) is not None:
             yield child
 
@@ -75,6 +83,8 @@ class GeneticSearcher(GenerationalSearcher):
         """Return a new configuration; None if the space holds hardly any."""
         if parents and generator.random() < self.task.settings.mutation_rate:
             first = int(generator.integers(len(parents)))
+            if len(self.task.settings.objectives) > 1:
+                first = min(first, int(generator.integers(len(parents))))
             for parent in (*parents[first:], *parents[:first]):
                 if child := self._mutant(parent, taken, generator):
                     return child

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -14,6 +15,8 @@ from fedscout.engine.contracts.trial_strategy import Cohort
 from fedscout.engine.trials.trial_record import Trial
 from fedscout.search.search_config import SearchConfig
 from fedscout.search.searcher import SearchTask
+from fedscout.search.searchers.crowding import crowded_ranking, crowding_distances
+from fedscout.search.searchers.genetic_search import GeneticSearcher
 from fedscout.search.searchers.tpe_search import TPESearcher
 from fedscout.search.study_trials import front_of
 from fedscout.strategies import FedAvgSpec, FedProxSpec, space_of
@@ -58,6 +61,32 @@ def test_failed_and_short_trials_and_those_of_one_objective_are_on_no_front() ->
     assert front_of([*others, one]) == [one]
 
 
+def test_the_order_of_two_fronts_by_hand() -> None:
+    """Four of the first front, whose ends are first; of its others (3, 4) is 4/5 + 3/4 apart, (1, 5) 3/5 + 3/4.
+
+    Then what only they beat, the lonelier of two; then what failed.
+    """
+    space = space_of(Cohort(4, 4, 0.1), ("fedprox",))
+    points = [(0, 7), (1, 5), (3, 4), (5, 1), (0, 5), (2, 4), (3, 1)]
+    told = [
+        Trial(
+            FedProxSpec(proximal_mu=0.01 * (1 + place)), fitness=float(first), objectives=(float(first), float(other))
+        )
+        for place, (first, other) in enumerate(points)
+    ]
+    lost = Trial(FedProxSpec(proximal_mu=0.5), status="failed", error="why", objectives=(9.0, 9.0))
+    found = [trial.objectives for trial in crowded_ranking([lost, *told], space)]
+    assert {*found[:2]} == {(0, 7), (5, 1)}
+    assert found[2:4] == [(3, 4), (1, 5)]
+    assert {*found[4:6]} == {(0, 5), (3, 1)}
+    assert found[6:] == [(2, 4), (9, 9)]
+    assert crowded_ranking([*reversed(told), lost], space) == crowded_ranking([lost, *told], space)
+
+
+def test_an_objective_that_is_the_same_for_all_tells_nobody_apart() -> None:
+    assert crowding_distances([(1.0, 2.0)] * 3).tolist() == [0, 0, 0]
+
+
 def test_tpe_looks_where_the_front_is() -> None:
     """By one objective large μ is better, by the other a small one; the middle is worse by both, and is left alone."""
     space = space_of(Cohort(4, 4, 0.1), ("fedprox",))
@@ -83,6 +112,28 @@ def test_tpe_looks_where_the_front_is() -> None:
     assert {values[0] > values[1] for values in late} == {True, False}
 
 
+@pytest.mark.parametrize("seed", [0, 1, 2])
+def test_genetic_search_closes_in_on_the_whole_front(seed: int) -> None:
+    """Each objective wants another end of the server's rate, both the middle of its momentum: the front is a line."""
+    space = space_of(Cohort(4, 4, 0.1), ("fedavgm",))
+    settings = SearchConfig(budget=192, generation_size=8, objective=("accuracy", "worst_clients"))
+    searcher = GeneticSearcher(SearchTask(space, seed, settings))
+    drawn = space.parameters_of("fedavgm", {})
+    tried: list[tuple[float, float]] = []
+    while len(tried) < 192 and (specs := searcher.ask(192 - len(tried))):
+        told = []
+        for spec in specs:
+            rate, momentum = (drawn[name].to_unit(value) for name, value in spec.search_values().items())  # type: ignore[union-attr]
+            off = 2 * abs(momentum - 0.5)
+            tried.append((rate, off))
+            told.append(Trial(spec, fitness=rate - off, objectives=(rate - off, 1 - rate - off)))
+        searcher.tell(told)
+    late = tried[96:]
+    assert np.mean([off for _, off in late]) < 0.25  # at random a half
+    assert min(rate for rate, _ in late) < 0.2
+    assert max(rate for rate, _ in late) > 0.8
+
+
 def test_a_list_of_one_is_that_one() -> None:
     assert SearchConfig(objective=["accuracy"]) == SearchConfig()  # type: ignore[arg-type]
 
@@ -90,8 +141,8 @@ def test_a_list_of_one_is_that_one() -> None:
 @pytest.mark.parametrize(
     ("given", "told"),
     [
-        ({"kind": "genetic"}, r"kind must be tpe, random or grid where objective names two.*got genetic"),
-        ({"kind": "racing"}, r"kind must be tpe, random or grid where objective names two.*got racing"),
+        ({"kind": "cmaes", "strategies": ["fedprox"]}, r"genetic, tpe, random or grid .*rank by one number, got cmaes"),
+        ({"kind": "racing"}, r"genetic, tpe, random or grid where objective names two.*rank by one number, got racing"),
         ({"objective": ["accuracy", "accuracy"]}, "objective must name two different ones"),
         ({"objective": ["accuracy", "rounds_to_target"]}, "target must be given where objective=accuracy, rounds_to"),
         ({"objective": ["accuracy"] * 3}, "must be one or two of accuracy, worst_clients"),

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import optuna
+import pytest
 from optuna.storages import JournalStorage
 from optuna.storages.journal import JournalFileBackend
 
@@ -15,10 +16,11 @@ from fedscout.experiments.reports.exports.optuna_export import export_to_optuna
 HERE = {"grid": "local"}
 
 
-def test_a_study_tells_of_its_front(tmp_path: Path) -> None:
+@pytest.mark.parametrize("kind", ["tpe", "genetic"])
+def test_a_study_tells_of_its_front(tmp_path: Path, kind: str) -> None:
     federation = fedscout.Federation("wine", num_clients=4, partition={"kind": "dirichlet", "alpha": 0.5})
     search = {
-        "kind": "tpe",
+        "kind": kind,
         "budget": 6,
         "generation_size": 3,
         "objective": ["accuracy", "bytes_to_target"],
