@@ -41,6 +41,9 @@ Where the clients' rate is searched, too, the proposal is at rate 0.5, within th
 of the table of trials (docs/choice.md; standardised features, small nets) the rules lost .74 of what there is to win
 beyond tuned FedAvg at rate 0.1, and .31 at 0.5.
 
+No rule reads unequal numbers of rows, absences or the model: on the development federations none of them changes who is
+best (docs/choice.md, "What no rule reads").
+
 Which of the published strategies is taken when, and the numbers, are choices of ours by measurement, as
 docs/recommend.md and docs/choice.md show. Parameters are moved into the ranges of the space where these are narrower. A
 rule whose strategy the cohort or the user's choice of strategies forbids is passed over and says so; if none is left,
