@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from fedscout.engine.errors import UnreachableModelError, UserError
+from fedscout.engine.trials.cheap_collections import cheap_collections
 from fedscout.experiments.config.study_config import StudyConfig
 from fedscout.experiments.studies.sweeps.grid_configurations import GridConfiguration
 from fedscout.experiments.studies.sweeps.sweep_folder import await_release
@@ -51,7 +52,7 @@ def run_one(config: StudyConfig, out: Path, verbose: bool = False, search_path: 
     """Run a study, or the rest of it, as `fedscout run` does; only an interruption leaves this function as an error."""
     from fedscout.experiments.studies.workflow import Display, run_workflow
 
-    with _warnings_noted() as warnings:
+    with _warnings_noted() as warnings, cheap_collections():
         try:
             await_release(out)
             run_workflow(config, out, Display(), verbose=verbose, search_path=search_path)
@@ -61,7 +62,7 @@ def run_one(config: StudyConfig, out: Path, verbose: bool = False, search_path: 
                 end = StudyEnd("failed", str(error))
             else:
                 end = StudyEnd("lost", one_line(error), traceback.format_exc())
-    gc.collect()  # federation, hosts and strategies hold each other in cycles
+        gc.collect()  # federation, hosts and strategies hold each other in cycles
     return replace(end, warnings=tuple(warnings))
 
 

@@ -34,6 +34,18 @@ def test_what_was_alive_is_passed_over_and_what_is_made_inside_is_collected() ->
     assert gc.get_freeze_count() <= before
 
 
+def test_a_block_inside_another_thaws_nothing_and_keeps_nothing() -> None:
+    with cheap_collections():
+        frozen, between = gc.get_freeze_count(), Ring()
+        watched = weakref.ref(between)
+        with cheap_collections():
+            del between
+            gc.collect()
+            assert watched() is None
+        assert gc.get_freeze_count() == frozen
+    assert gc.get_freeze_count() == 0
+
+
 def test_an_error_inside_does_not_keep_them_frozen() -> None:
     def fail() -> None:
         with cheap_collections():
