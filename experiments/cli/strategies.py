@@ -47,8 +47,8 @@ def strategies(settings: Settings = None, config_file: ConfigFile = None, as_jso
     if as_json:
         schemas = {"schema": space.json_schema(), "by_name": by_name and by_name.json_schema()}
         pairs = {"server_rules": SERVER_RULE_KINDS, "clients": CLIENT_KINDS}
-        policies = {"selections": {kind: each.model_json_schema() for kind, each in SELECTIONS.items()}}
-        shown = {"num_clients": clients, "num_sampled": cohort.num_sampled, **schemas, "pairs": pairs, **policies}
+        choices = {"selections": {kind: each.model_json_schema() for kind, each in SELECTIONS.items()}}
+        shown = {"num_clients": clients, "num_sampled": cohort.num_sampled, **schemas, "pairs": pairs, **choices}
         show_json({**shown, "notes": notes} if config.strategy else shown)
         return
     console = out_console()
