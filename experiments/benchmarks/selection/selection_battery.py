@@ -55,17 +55,38 @@ DATA: Mapping[str, tuple[str, ...]] = {
 SCENARIOS: Mapping[str, str] = {"skew": "flash_skew", "noise": "flash_noise", "both": "flash_both"}
 
 
+def _stacked(skewed: float, noise: int) -> str:
+    """Return a share of skewed clients, label noise by Beta(a, 100 − a), and the source's latency, as a scenario."""
+    effects = [f"{{kind: class_skew, clients: {skewed:g}}}"] if skewed else []
+    effects += [f"{{kind: label_flip, clients: all, alpha: {noise}, beta: {100 - noise}}}"] if noise else []
+    effects += ["{kind: latency, clients: all, shift_seconds: 1, mean_seconds: 10, per_row: true}"]
+    return f"[{', '.join(effects)}]"
+
+
+GRID: Mapping[str, str] = {
+    f"{skewed:.0%} skewed, noise {noise}": _stacked(skewed, noise)
+    for skewed in (0.0, 0.3, 0.6)
+    for noise in (0, 15, 25)
+}
+"""As the source's Figures 2 and 3: share of skewed clients by a of the label noise, in percent."""
+
+
 def case_of(data: str, heterogeneity: str) -> FederationCase:
     """Return a federation of the battery.
 
     Raises:
         ConfigurationError: If there is none of that name.
     """
-    for given, known, option in ((data, DATA, "--dataset"), (heterogeneity, SCENARIOS, "--heterogeneities")):
-        if given not in known:
-            raise ConfigurationError(f"{option} must be of {', '.join(known)}, got {given!r}")
-    arguments = (*DATA[data], f"federation.scenario={SCENARIOS[heterogeneity]}", *_COMMON)
-    return FederationCase(heterogeneity, arguments, needs_files=data != "digits")
+    if data not in DATA:
+        raise ConfigurationError(f"--dataset must be of {', '.join(DATA)}, got {data!r}")
+    scenario: tuple[str, ...]
+    if heterogeneity in GRID:
+        scenario = ("federation.partition.kind=iid", f"federation.scenario={GRID[heterogeneity]}")
+    elif heterogeneity in SCENARIOS:
+        scenario = (f"federation.scenario={SCENARIOS[heterogeneity]}",)
+    else:
+        raise ConfigurationError(f"--heterogeneities must be of {', '.join(SCENARIOS)}, got {heterogeneity!r}")
+    return FederationCase(heterogeneity, (*DATA[data], *scenario, *_COMMON), needs_files=data != "digits")
 
 
 @dataclass(frozen=True)
@@ -160,6 +181,7 @@ PARTS: Mapping[str, Part] = {
         ),
         ("fedavg",),
     ),
+    "grid": Part("FLASH beside FedCor", (_row("fedcor", "plain"), _FLASH), ("fedavg",), tuple(GRID)),
 }
 """By the name of `--part`."""
 

@@ -8,6 +8,7 @@ from fedscout.experiments.benchmarks.selection.selection_battery import PUBLISHE
 from fedscout.experiments.benchmarks.selection.selection_results import RowDifference, SelectionCell, SelectionReport
 from fedscout.experiments.benchmarks.strategies.strategy_claims import verdict_of
 from fedscout.experiments.reports.markdown_table import markdown_table
+from fedscout.search.confirmation.intervals import PairedDifference
 
 IMPOSSIBLE = "–"
 
@@ -20,7 +21,9 @@ def table_lines(report: SelectionReport) -> list[str]:
         f"of a table is beyond this one, with the corrected 95 % interval. {IMPOSSIBLE} can't be trained; † so many "
         "trials failed, which count at chance.",
     ]
-    for name in report.heterogeneities:
+    if len(report.strategies) == 1:
+        lines += ["", f"With {report.strategies[0]}:", "", *_of_one_strategy(report, report.strategies[0])]
+    for name in report.heterogeneities if len(report.strategies) > 1 else ():
         lines += ["", f"{name.capitalize()}:", "", *_accuracies(report, name)]
         if times := _times(report, name):
             title = f"Simulated seconds to {100 * report.targets[name]:.1f} %, median over the seeds that reach it:"
@@ -44,6 +47,27 @@ def _accuracies(report: SelectionReport, heterogeneity: str) -> list[str]:
     return markdown_table(headings, rows)
 
 
+def _of_one_strategy(report: SelectionReport, strategy: str) -> list[str]:
+    """Return the policies by heterogeneities, in brackets what the last row is beyond each."""
+    compared = {(one.heterogeneity, one.row): one.difference for one in report.differences}
+    rows = []
+    for row in report.rows:
+        cells = []
+        for name in report.heterogeneities:
+            difference = None if row == report.rows[-1] else compared.get((name, row))
+            told = "" if difference is None else f" ({_points(difference)})"
+            cells.append(_percent(report.of(name, row, strategy)) + told)
+        rows.append([row, *cells])
+    return markdown_table(["policy", *report.heterogeneities], rows)
+
+
+def _points(difference: PairedDifference) -> str:
+    text = f"{100 * difference.mean:+.1f}"
+    if difference.low is not None and difference.high is not None:
+        text += f" [{100 * difference.low:+.1f}, {100 * difference.high:+.1f}]"
+    return f"**{text}**" if difference.verdict else text
+
+
 def _percent(cell: SelectionCell) -> str:
     if cell.impossible is not None:
         return IMPOSSIBLE
@@ -57,15 +81,11 @@ def _compared(one: RowDifference, is_last: bool, published: bool) -> list[str]:
     told = f"{known:.1f}" if known is not None else ""
     if is_last:
         return [mean, "", *([told, "", ""] if published else [])]
-    difference = one.difference
-    text = f"{100 * difference.mean:+.1f}"
-    if difference.low is not None and difference.high is not None:
-        text += f" [{100 * difference.low:+.1f}, {100 * difference.high:+.1f}]"
-    text = f"**{text}**" if difference.verdict else text
     if not published:
-        return [mean, text]
+        return [mean, _points(one.difference)]
     beyond = "" if one.published is None else f"{one.published:+.1f}"
-    return [mean, text, told, beyond, "" if one.published is None else verdict_of(difference)]
+    verdict = "" if one.published is None else verdict_of(one.difference)
+    return [mean, _points(one.difference), told, beyond, verdict]
 
 
 def _times(report: SelectionReport, heterogeneity: str) -> list[str]:
