@@ -186,6 +186,69 @@ class ReportedMetrics(_ReportPart):
     distances_from_average: dict[int, float] = Field(default_factory=dict)
 
 
+class LabelNoise(_ReportPart):
+    """How many labels may be wrong; see `fedscout.detectors.outliers.label_noise`.
+
+    Attributes:
+        least: Suspected part of all compared rows, if the cleanest clients' labels are right, in `[0, 1]`.
+        most: If classes do not overlap.
+        clients: Both of each client.
+        sentence: The finding for people.
+    """
+
+    least: float
+    most: float
+    clients: dict[int, tuple[float, float]]
+    sentence: str
+
+    @classmethod
+    def of(cls, least: float, most: float, clients: Mapping[int, tuple[float, float]]) -> LabelNoise:
+        """Return the finding, in words."""
+        worst = max(clients, key=lambda client: (sum(clients[client]), -client))
+        text = f"Label noise: {_percent(least, most)} of the labels may be wrong"
+        if clients[worst][1] > most:
+            text += f", most of all at client {worst}, {_percent(*clients[worst])}"
+        return cls(least=least, most=most, clients=dict(clients), sentence=f"{text}.")
+
+
+class SpeedSkew(_ReportPart):
+    """How unlike clients are in speed; see `fedscout.detectors.statistics.speed_skew`.
+
+    Attributes:
+        slowest: The client that takes longest.
+        slowest_seconds: Its expected seconds of a round.
+        median_seconds: The median client's.
+        ratio: The first over the second; None where the median takes none.
+        sentence: The finding for people.
+    """
+
+    slowest: int
+    slowest_seconds: float
+    median_seconds: float
+    ratio: float | None
+    sentence: str
+
+    @classmethod
+    def of(cls, slowest: int, slowest_seconds: float, median_seconds: float) -> SpeedSkew:
+        """Return the finding, in words."""
+        ratio = slowest_seconds / median_seconds if median_seconds > 0 else None
+        times = "" if ratio is None else f", {ratio:.3g} times as long as the median client"
+        where = f"client {slowest} takes {slowest_seconds:.3g} simulated seconds a round{times}"
+        rest = "; half of the clients take none" if ratio is None else ""
+        return cls(
+            slowest=slowest,
+            slowest_seconds=slowest_seconds,
+            median_seconds=median_seconds,
+            ratio=ratio,
+            sentence=f"Speed: {where}{rest}.",
+        )
+
+
+def _percent(least: float, most: float) -> str:
+    low, high = round(100 * least), round(100 * most)
+    return f"{low} %" if low == high else f"{low} to {high} %"
+
+
 class HeterogeneityReport(_ReportPart):
     """How the data of a federation's clients differ.
 
@@ -202,6 +265,8 @@ class HeterogeneityReport(_ReportPart):
         outliers: Finding on models.
         calibrated: The same three questions answered at a known false-alarm rate; empty in reports of earlier versions.
         metrics: Reported beside.
+        label_noise: How many labels may be wrong; None if labels were not compared.
+        speed_skew: How unlike clients are in speed; None where none takes any time.
         notes: What a reader must know of how it was measured: samples, projections, missing answers.
         timings: Seconds of waiting for `clients`, and of the server's own work by detector; the only part that differs
             from run to run.
@@ -219,6 +284,8 @@ class HeterogeneityReport(_ReportPart):
     outliers: Finding
     calibrated: tuple[CalibratedFinding, ...] = ()
     metrics: ReportedMetrics
+    label_noise: LabelNoise | None = Field(default=None, exclude_if=lambda found: found is None)
+    speed_skew: SpeedSkew | None = Field(default=None, exclude_if=lambda found: found is None)
     notes: tuple[str, ...] = ()
     timings: dict[str, float] = Field(default_factory=dict)
 
@@ -226,6 +293,11 @@ class HeterogeneityReport(_ReportPart):
     def findings(self) -> tuple[Finding, ...]:
         """All findings, in the order in which they are told."""
         return (self.label_skew, self.feature_skew, self.outliers)
+
+    @property
+    def beside(self) -> tuple[str, ...]:
+        """What is told beside the findings, a sentence each."""
+        return tuple(found.sentence for found in (self.label_noise, self.speed_skew) if found is not None)
 
     def calibrated_finding(self, name: DetectorName) -> CalibratedFinding | None:
         """Return the calibrated finding of a detector, or None where the report has none."""

@@ -46,6 +46,7 @@ from fedscout.detectors.skew.label_skew import NAME as LABEL_SKEW
 from fedscout.detectors.statistics import heterogeneity_metrics as metrics
 from fedscout.detectors.statistics.heterogeneity_metrics import paired_clients
 from fedscout.detectors.statistics.privacy import check_library
+from fedscout.detectors.statistics.speed_skew import speed_skew
 from fedscout.engine.arrays import IntArray
 from fedscout.engine.contracts.local_training_config import LocalTraining
 from fedscout.engine.messages.message_contents import client_of
@@ -62,6 +63,7 @@ def detect(
     holds_rows: bool = True,
     grouped: bool = False,
     classifies: bool = True,
+    expected_seconds: Mapping[int, float] | None = None,
 ) -> HeterogeneityReport:
     """Measure how the clients' data differ.
 
@@ -74,6 +76,7 @@ def detect(
         holds_rows: Whether clients hold labelled rows. If not, only their models are compared.
         grouped: Whether they know which of their rows belong together.
         classifies: Whether models tell classes. If not, labels are tenths of a quantity, and outputs are not compared.
+        expected_seconds: Of a round, of clients that take any; None where nothing is known of time.
 
     Raises:
         DataError: If no client answers.
@@ -81,8 +84,11 @@ def detect(
     from threadpoolctl import threadpool_limits
 
     timings: dict[str, float] = {}
+    seconds = expected_seconds or {}
+    speeds = speed_skew({client: seconds.get(client, 0.0) for client in map(client_of, grid.get_node_ids())})
     if not holds_rows:
-        return _detect_by_models(grid, initial_vectors, training, settings, seed)
+        report = _detect_by_models(grid, initial_vectors, training, settings, seed)
+        return report.model_copy(update={"speed_skew": speeds})
     private = settings.epsilon is not None
     if private:
         check_library()
@@ -127,6 +133,8 @@ def detect(
         outliers=models.finding,
         calibrated=(labels.calibrated, features.calibrated, calibrated_outliers),
         metrics=reported,
+        label_noise=features.label_noise if classifies else None,
+        speed_skew=speeds,
         notes=(
             *labels.notes,
             *features.notes,

@@ -16,7 +16,8 @@ from fedscout.detectors.conversation import Conversation
 from fedscout.detectors.detection_config import DetectionConfig
 from fedscout.detectors.outliers.agreement_tests import label_tests
 from fedscout.detectors.outliers.label_agreement import LABEL_AGREEMENT, Agreement, Discriminant, discriminant
-from fedscout.detectors.report import CalibratedFinding, Finding, name_clients
+from fedscout.detectors.outliers.label_noise import label_noise
+from fedscout.detectors.report import CalibratedFinding, Finding, LabelNoise, name_clients
 from fedscout.detectors.skew.calibrated_feature_skew import (
     ENOUGH_RELEASED,
     Shifts,
@@ -80,6 +81,7 @@ class FeatureMeasurement:
         agreement: Tests of whose labels disagree with the others'; none if not measured.
         distances: Mean distances over pairs; None if not measured.
         notes: What a reader of the finding must know.
+        label_noise: How many labels may be wrong; None if not measured.
     """
 
     finding: Finding
@@ -88,6 +90,7 @@ class FeatureMeasurement:
     agreement: tuple[ClientTest, ...] = ()
     distances: FeatureDistances | None = None
     notes: tuple[str, ...] = ()
+    label_noise: LabelNoise | None = None
 
 
 def measure_features(
@@ -159,6 +162,7 @@ def measure_features(
         () if comparison is None else label_tests(own, comparison.total_variance),
         feature_distances((answer["counts"].astype(np.int32) for answer in histograms.arrays.values()), bins),
         (*moments.notes, *refusal_notes("centroid", answers), *dependence),
+        None if comparison is None else label_noise(own),
     )
 
 

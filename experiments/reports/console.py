@@ -205,6 +205,8 @@ def show_report(console: Console, report: HeterogeneityReport) -> None:
         if verdict.beside:
             table.add_row("", Text(verdict.beside, style="dim"))
     console.print(table)
+    for sentence in report.beside:
+        console.print(f"  {sentence}")
     for note in report.notes:
         console.print(f"  {note}")
     if report.withheld:

@@ -31,6 +31,7 @@ from fedscout.detectors.detection.detect import detect
 from fedscout.engine.contracts.trial_strategy import Cohort
 from fedscout.engine.data.federation import Federation
 from fedscout.engine.errors import StrategyError
+from fedscout.engine.grid.expected_durations import expected_seconds
 from fedscout.engine.messages.session import Session
 from fedscout.engine.trials.trial_log import TrialLog
 from fedscout.engine.trials.trial_record import Trial
@@ -394,14 +395,13 @@ def study_facts(config: StudyConfig, federation: Federation) -> StudyFacts:
 def measure(runner: OpensGrids, config: StudyConfig) -> HeterogeneityReport:
     """Ask the detectors."""
     training = config.training.local().without_added_terms()  # which would hide labels that disagree
-    grid = runner.grid(
-        Session(
-            seed=config.seed,
-            training=training,
-            test_fraction=config.training.test_fraction,
-            backend=config.training.backend,
-        )
+    session = Session(
+        seed=config.seed,
+        training=training,
+        test_fraction=config.training.test_fraction,
+        backend=config.training.backend,
     )
+    grid = runner.grid(session)
     facts = grid.facts
     return detect(
         grid,
@@ -412,6 +412,7 @@ def measure(runner: OpensGrids, config: StudyConfig) -> HeterogeneityReport:
         holds_rows=facts.holds_rows,
         grouped=facts.grouped,
         classifies=facts.classifies,
+        expected_seconds=dict(enumerate(expected_seconds(facts, session).tolist())),
     )
 
 

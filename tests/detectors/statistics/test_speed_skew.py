@@ -1,0 +1,29 @@
+"""How unlike clients are in speed."""
+
+from __future__ import annotations
+
+from fedscout.detectors.statistics.speed_skew import speed_skew
+
+
+def test_the_slowest_against_the_median() -> None:
+    found = speed_skew({0: 10.0, 1: 2.0, 2: 4.0, 3: 30.0, 4: 3.0})
+    assert found is not None
+    assert (found.slowest, found.slowest_seconds, found.median_seconds, found.ratio) == (3, 30.0, 4.0, 7.5)
+    assert found.sentence == (
+        "Speed: client 3 takes 30 simulated seconds a round, 7.5 times as long as the median client."
+    )
+
+
+def test_clients_that_take_no_time() -> None:
+    assert speed_skew({}) is None
+    assert speed_skew({0: 0.0, 1: 0.0}) is None
+    found = speed_skew({0: 0.0, 1: 0.0, 2: 5.0})
+    assert found is not None
+    assert found.ratio is None
+    assert found.sentence == "Speed: client 2 takes 5 simulated seconds a round; half of the clients take none."
+
+
+def test_of_equals_the_first() -> None:
+    found = speed_skew({4: 1.0, 2: 1.0})
+    assert found is not None
+    assert (found.slowest, found.ratio) == (2, 1.0)
