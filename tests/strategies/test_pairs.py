@@ -255,7 +255,7 @@ def test_all_faults_of_a_pair_s_parameters_are_reported_at_once() -> None:
         "proximal_mu of krum+fedprox must be greater than or equal to 0, got -1; a search draws it from [0.0001, 1] "
         "(log)",
         "eta is no parameter of krum+fedprox, got 1; its parameters are num_malicious_nodes, proximal_mu, "
-        "client_learning_rate, client_local_epochs, client_batch_size",
+        "client_learning_rate, client_local_epochs, client_batch_size, selection",
         "num_malicious_nodes of krum must be in 0 … 7 with 10 clients a round, got 9",
     )
 

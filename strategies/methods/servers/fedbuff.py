@@ -43,7 +43,7 @@ from fedscout.strategies.aggregation.round_messages import Aggregate, QuickMessa
 from fedscout.strategies.aggregation.server_rule import ClientModel, Vector, flat, shaped
 from fedscout.strategies.methods.averaging import FedAvgSpec
 from fedscout.strategies.ranges import IntegerRange, RealRange, Value
-from fedscout.strategies.specification import Searched, StrategySpec, node_counts
+from fedscout.strategies.specification import Searched, StrategySpec, clients_text, node_counts
 
 JUST_ENOUGH = 1e-9
 """A share of the clients that is not 0, where Flower asks nobody, and adds nobody to the least number of them."""
@@ -158,7 +158,9 @@ class FedBuffSpec(StrategySpec):
 
     @classmethod
     def unavailable(cls, cohort: Cohort) -> str | None:
-        """Return why no parameters could make it work: who is asked is who is free."""
+        """Return why no parameters could make it work: who is asked is who is free, and one client makes no buffer."""
+        if cohort.num_sampled < 2:
+            return f"fedbuff needs at least 2 clients in training at a time, got {clients_text(cohort.num_sampled)}"
         return "fedbuff asks clients that are free, so no selection policy can choose for it" if cohort.chosen else None
 
     def equivalent(self, cohort: Cohort) -> StrategySpec:
