@@ -9,6 +9,8 @@ In order, each configuration once, FedAvg left out as it is trained anyway:
    data judge, as concepts that conflict may be there unseen, and FedAvgM, at the rules' parameters;
 5. the advice of the published table.
 
+Where who trains is searched, they take the policies in turn, in the order in which the search names them.
+
 A quarter of the generation, at least one configuration, is left to exploration: uniformly from the space, but robust
 strategies with the number of suspected clients, and not at all where nobody is suspected. Without a suspect they equal
 the mean, or throw away honest clients: a generation of four drawn from the whole space held two or three of them, on
@@ -19,6 +21,8 @@ the whole space.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from itertools import cycle
 
 from fedscout.engine.seeds import stream
 from fedscout.search.recommenders.recommendation import Alternative, Recommendation, Situation
@@ -26,6 +30,7 @@ from fedscout.search.recommenders.rules import ADAPTIVE, MOMENTUM, OWN_HEAD, RUL
 from fedscout.strategies import (
     BulyanSpec,
     CenteredClippingSpec,
+    ChoiceRange,
     FedMedianSpec,
     FedTrimmedAvgSpec,
     KrumSpec,
@@ -33,6 +38,7 @@ from fedscout.strategies import (
     RfaSpec,
     StrategySpec,
 )
+from fedscout.strategies.specification import SELECTION
 
 EXPLORING = 4
 """One of so many configurations of a generation is drawn."""
@@ -61,7 +67,8 @@ def first_generation(
     """
     num_drawn = max(1, size // EXPLORING) if size > 1 else 0
     taken = {situation.space.digest(spec) for spec in references}
-    founded = _new(_founded(situation, recommendation, priors), size - num_drawn, situation, taken)
+    source = _by_policies_in_turn(_founded(situation, recommendation, priors), situation)
+    founded = _new(source, size - num_drawn, situation, taken)
     return (*founded, *_new(_drawn(situation, seed), size - len(founded), situation, taken))
 
 
@@ -103,6 +110,18 @@ def _founded(
     for spec, because, source in proposals:
         if (nearest := space.nearest(spec)) is not None:
             yield Alternative(nearest, because, source)
+
+
+def _by_policies_in_turn(source: Iterator[Alternative], situation: Situation) -> Iterator[Alternative]:
+    policies = situation.space.client_ranges.get(SELECTION)
+    if not isinstance(policies, ChoiceRange):
+        yield from source
+        return
+    turns, seen = cycle(policies.choices), set()
+    for candidate in source:
+        if (digest := situation.space.digest(candidate.spec)) not in seen:
+            seen.add(digest)
+            yield replace(candidate, spec=candidate.spec.with_values({SELECTION: next(turns)}))
 
 
 def _drawn(situation: Situation, seed: int) -> Iterator[Alternative]:

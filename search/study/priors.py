@@ -19,6 +19,7 @@ from fedscout.search.study.earlier_studies import EarlierStudy
 from fedscout.search.study.study_archive import read_studies
 from fedscout.search.study.warm_start import warm_start
 from fedscout.strategies import SearchSpace, StrategySpec, parse_strategy
+from fedscout.strategies.specification import SELECTION
 
 FILE = Path(__file__).with_name("priors.parquet")
 SOURCE = "docs/choice.md, the table of trials"
@@ -54,7 +55,7 @@ def priors(
     others = [
         study
         for study in (project_studies() if studies is None else studies)
-        if _is_joint(study) == bool(space.client_ranges)
+        if _is_joint(study) == bool(space.client_ranges.keys() - {SELECTION})
         and not study.is_of(facts.config_hash, config, facts.data_digest)
     ]
     training = {**config["training"], "num_rounds": facts.num_rounds}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from itertools import product
 
 import pytest
@@ -11,7 +12,8 @@ from fedscout.search.recommenders.diagnosis import Diagnosis
 from fedscout.search.recommenders.first_generation import ROBUST, first_generation
 from fedscout.search.recommenders.recommendation import Alternative, Situation
 from fedscout.search.recommenders.rules import recommend_by_rules, suspected_in_a_round
-from fedscout.strategies import FedAvgSpec
+from fedscout.strategies import ChoiceRange, FedAvgSpec
+from fedscout.strategies.specification import SELECTION
 from tests.search.recommenders.reports import diagnosis_of
 
 SituationOf = Callable[..., Situation]
@@ -54,6 +56,17 @@ def test_unlike_federations_get_unlike_generations(situation_of: SituationOf) ->
     diagnoses = [diagnosis_of(label_skew="high"), POISONED, diagnosis_of(num_classes=2, outlier="high")]
     first = [[str(each.spec) for each in proposed(situation_of(diagnosis))][:3] for diagnosis in diagnoses]
     assert len({tuple(each) for each in first}) == 3
+
+
+def test_policies_that_are_searched_come_in_turn(situation_of: SituationOf) -> None:
+    situation = situation_of(diagnosis_of(label_skew="high"))
+    chosen = replace(situation.space, client_ranges={SELECTION: ChoiceRange(("random", "oort", "flash"))})
+    found = proposed(replace(situation, space=chosen), size=8)
+    assert [each.spec.selection for each in found[:6]] == ["random", "oort", "flash"] * 2
+    assert all(chosen.contains(each.spec) for each in found)
+    alone = [each.spec.model_copy(update={SELECTION: None}) for each in found[:6]]
+    assert [each.spec for each in proposed(situation, size=8)][0] == alone[0]
+    assert len({situation.space.digest(spec) for spec in alone}) == 6
 
 
 @pytest.mark.parametrize(("size", "num_drawn"), [(1, 0), (2, 1), (4, 1), (5, 1)])
