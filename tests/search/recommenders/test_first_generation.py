@@ -65,7 +65,7 @@ def test_policies_that_are_searched_come_in_turn(situation_of: SituationOf) -> N
     assert [each.spec.selection for each in found[:6]] == ["random", "oort", "flash"] * 2
     assert all(chosen.contains(each.spec) for each in found)
     alone = [each.spec.model_copy(update={SELECTION: None}) for each in found[:6]]
-    assert [each.spec for each in proposed(situation, size=8)][0] == alone[0]
+    assert proposed(situation, size=8)[0].spec == alone[0]
     assert len({situation.space.digest(spec) for spec in alone}) == 6
 
 
