@@ -276,7 +276,10 @@ def selection(
     settings: Settings = None,
     part: Annotated[
         str,
-        typer.Option(help="table, robust, halves, bandits, contexts, grid, or cost: what a policy adds to a round."),
+        typer.Option(
+            help="table, robust, halves, bandits, contexts, grid; regret on a planted problem; or cost, what a policy "
+            "adds to a round."
+        ),
     ] = "table",
     policies: Annotated[
         str | None, typer.Option(help="Kinds such as oort,fedcor; all of the part's if left out.")
@@ -299,6 +302,12 @@ def selection(
 
         costs = policy_costs(_listed("policies", policies), note=tell)
         _show(as_json, [cost.model_dump(mode="json") for cost in costs], cost_lines(costs))
+        return
+    if part == "regret":
+        from fedscout.experiments.benchmarks.selection.planted_regret import regret_lines
+
+        lines = regret_lines(seeds)
+        _show(as_json, lines, lines)
         return
     from fedscout.experiments.benchmarks.selection.selection_battery import part_of
     from fedscout.experiments.benchmarks.selection.selection_measurement import run_selection

@@ -1,0 +1,76 @@
+"""Cumulative regret of the bandits on a planted problem: rewards linear in contexts that are drawn anew each round.
+
+A round has the contexts x_i of 30 clients, standard normal in four dimensions, and expected rewards θᵀx_i, |θ| = 1. A
+bandit chooses six and is told rewards with noise of deviation 0.3. Its regret in a round is the expected reward of the
+best six, less that of its own. The source of FLASH prints a bound of another algorithm for its own, so this is measured
+in place of it: a bandit that learns has regret that grows ever slower, random choice has not.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+
+import numpy as np
+import numpy.typing as npt
+
+from fedscout.engine.contracts.client_selection import DoubleArray
+from fedscout.experiments.reports.markdown_table import markdown_table
+from fedscout.search.confirmation.intervals import half_width
+from fedscout.strategies.selection.contextual_selection import ContextualBandit, highest
+from fedscout.strategies.selection.discounted_regression import DiscountedRegression
+from fedscout.strategies.selection.linear_posterior import LinearPosterior
+from fedscout.strategies.selection.neural_bandit import NeuralBandit
+
+NUM_CLIENTS, NUM_CHOSEN, SIZE, NOISE = 30, 6, 4, 0.3
+ROUNDS = (30, 60, 120)
+ERROR = 0.05
+
+
+class Nobody:
+    """Scores at random."""
+
+    def scores(self, contexts: DoubleArray, generator: np.random.Generator) -> DoubleArray:
+        """Return uniform scores, shape `(clients,)`."""
+        return generator.random(len(contexts))
+
+    def update(self, contexts: DoubleArray, rewards: DoubleArray) -> None:
+        """Learn nothing."""
+        del contexts, rewards
+
+
+BANDITS: Mapping[str, Callable[[], ContextualBandit]] = {
+    "random": Nobody,
+    "linear, as FLASH's": lambda: LinearPosterior(SIZE, NUM_CLIENTS),
+    "restless": lambda: DiscountedRegression(SIZE),
+    "restless that never forgets": lambda: DiscountedRegression(SIZE, discount=1.0),
+    "neural": lambda: NeuralBandit(SIZE),
+}
+
+
+def regrets(bandit: ContextualBandit, seed: int, num_rounds: int = ROUNDS[-1]) -> npt.NDArray[np.float64]:
+    """Return the regret of each round, shape `(num_rounds,)`; the problem is the same for all bandits of a seed."""
+    planted = np.random.default_rng([seed, 0])
+    direction = planted.normal(size=SIZE)
+    direction /= np.linalg.norm(direction)
+    found = np.empty(num_rounds)
+    for number in range(num_rounds):
+        contexts = planted.normal(size=(NUM_CLIENTS, SIZE))
+        means = contexts @ direction
+        generator = np.random.default_rng([seed, 1, number])
+        chosen = highest(bandit.scores(contexts, generator), NUM_CHOSEN, generator)
+        found[number] = np.sort(means)[-NUM_CHOSEN:].sum() - means[chosen].sum()
+        bandit.update(contexts[chosen], means[chosen] + NOISE * planted.normal(size=NUM_CHOSEN))
+    return found
+
+
+def regret_lines(num_seeds: int) -> list[str]:
+    """Return the mean cumulative regret after some rounds, with its 95 % interval over seeds, as a table."""
+    rows = []
+    for name, make in BANDITS.items():
+        total = np.cumsum([regrets(make(), seed) for seed in range(num_seeds)], axis=1)
+        rows.append([name, *(_mean(total[:, rounds - 1].tolist()) for rounds in ROUNDS)])
+    return markdown_table(["bandit", *(f"{rounds} rounds" for rounds in ROUNDS)], rows)
+
+
+def _mean(values: Sequence[float]) -> str:
+    return f"{np.mean(values):.0f} ± {half_width(values, len(values), ERROR):.0f}"
