@@ -277,7 +277,7 @@ def selection(
     part: Annotated[
         str,
         typer.Option(
-            help="table, robust, halves, bandits, contexts, grid; regret on a planted problem; or cost, what a policy "
+            help="table, robust, halves, bandits, contexts, rates, grid; regret on a planted problem; or cost, what a policy "
             "adds to a round."
         ),
     ] = "table",

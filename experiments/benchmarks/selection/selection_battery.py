@@ -9,7 +9,7 @@ come with the program, or on a sample of Fashion-MNIST. As SGD is plain, SCAFFOL
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from fedscout.engine.contracts.trial_strategy import Cohort
@@ -97,11 +97,19 @@ class Row:
         name: In the tables.
         policy: Kind and parameters.
         loss: The clients'.
+        learning_rate: The clients'; None is the battery's.
     """
 
     name: str
     policy: Mapping[str, Any]
     loss: Loss = "plain"
+    learning_rate: float | None = None
+
+    @property
+    def settings(self) -> tuple[str, ...]:
+        """Arguments of its trainings, beside those of the federation."""
+        rate = () if self.learning_rate is None else (f"training.learning_rate={self.learning_rate:g}",)
+        return (*(ROBUST if self.loss == "robust" else ()), *rate)
 
     def spec(self, cohort: Cohort) -> SelectionSpec:
         """Return the policy.
@@ -135,6 +143,10 @@ def _row(kind: str, loss: Loss, **parameters: Any) -> Row:
     told = ", ".join(f"{name}={value}" for name, value in parameters.items())
     name = f"{kind} ({told})" if told else kind
     return Row(name + (", robust loss" if loss == "robust" else ""), {"kind": kind, **parameters}, loss)
+
+
+def _at_rates(row: Row, *rates: float) -> tuple[Row, ...]:
+    return tuple(replace(row, name=f"{row.name}, rate {rate:g}", learning_rate=rate) for rate in rates)
 
 
 _CONTEXTS = ("training", "validation", "duration", "reward")
@@ -178,6 +190,16 @@ PARTS: Mapping[str, Part] = {
                 for left_out in _CONTEXTS
             ),
             _FLASH,
+        ),
+        ("fedavg",),
+    ),
+    "rates": Part(
+        "Each at other client rates",
+        (
+            *_at_rates(_row("random", "plain"), 0.1, 0.2, 0.4, 0.8),
+            *_at_rates(_row("random", "robust"), 0.1, 0.2, 0.4),
+            *_at_rates(_row("oort", "plain"), 0.4, 0.8),
+            *_at_rates(_FLASH, 0.1, 0.4, 0.2),
         ),
         ("fedavg",),
     ),

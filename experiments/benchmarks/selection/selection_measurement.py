@@ -30,7 +30,7 @@ from fedscout.experiments.benchmarks.choice.choice_laboratory import (
     open_laboratory,
     other_seeds,
 )
-from fedscout.experiments.benchmarks.selection.selection_battery import PARTS, PUBLISHED, ROBUST, Part, Row, case_of
+from fedscout.experiments.benchmarks.selection.selection_battery import PARTS, PUBLISHED, Part, Row, case_of
 from fedscout.experiments.benchmarks.selection.selection_results import (
     RowDifference,
     SelectionCell,
@@ -144,7 +144,7 @@ class _Heterogeneity:
 
     def _trials(self, row: Row, kind: str) -> list[Trial] | str:
         """Return the trials of a cell, one a seed, or why there can be none."""
-        config = load_config([*self.ready.arguments, *(ROBUST if row.loss == "robust" else ())])
+        config = load_config([*self.ready.arguments, *row.settings])
         ledger = self.laboratory.ledger(config)
         try:
             settings = self._settings(ledger.facts.trial("confirmation", parse_strategy(kind)), row)
