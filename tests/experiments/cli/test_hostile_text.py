@@ -57,8 +57,8 @@ def test_a_log_is_shown(cli: Cli, tmp_path: Path) -> None:
     (record,) = log.read(json.loads((tmp_path / "out" / "config.json").read_text())["config_hash"])
     (tmp_path / "out" / "trials").rename(tmp_path / "kept")
     log = TrialLog(tmp_path / "out", parameter_columns())
-    lost = {"status": "failed", "fitness": 0.0, "own_fitness": 0.0, "clean_fitness": 0.0}
-    log.append(replace(record, error=f"round 1: {STEERING}\nfedscout: all is well", **lost))
+    error = f"round 1: {STEERING}\nfedscout: all is well"
+    log.append(replace(record, error=error, status="failed", fitness=0.0, own_fitness=0.0, clean_fitness=0.0))
     for options in ((), ("--json",)):
         done = cli("trials", "out", *options)
         assert done.code == 0, done.err
