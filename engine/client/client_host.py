@@ -131,7 +131,7 @@ class ClientHost:
         results = answers.results()
         results.num_withheld = withheld.num_values
         if call.watched is not None:
-            results.received_losses = self._received_losses(call, call.watched, results.clients)
+            results.received_losses = self._received_losses(call, call.watched, durations, results.clients)
         results.evaluation = evaluation
         results.durations = durations
         results.seconds = time.perf_counter() - started
@@ -141,21 +141,26 @@ class ClientHost:
         """Measure losses of the received model as in a train call, and train nobody."""
         started = time.perf_counter()
         assert call.watched is not None
-        results = TrainResults(received_losses=self._received_losses(call, call.watched))
-        results.durations = self._durations(replace(call, clients=()), _train_request(call))
+        durations = self._durations(replace(call, clients=()), _train_request(call))
+        results = TrainResults(received_losses=self._received_losses(call, call.watched, durations))
+        results.durations = durations
         results.seconds = time.perf_counter() - started
         return results
 
-    def _can_measure(self, client: int, call: HostCall) -> bool:
-        """Return whether a client that does not train answers in this round; whoever would train late still does."""
-        misses_round = misses(self._federation.dropout, call.config[SEED_KEY], call.config[ROUND_KEY], client)
-        return not misses_round and self._federation.release.takes_part(len(self._training_rows(client, call)))
+    def _can_measure(self, client: int, call: HostCall, durations: Mapping[int, float]) -> bool:
+        """Return whether a client that does not train answers in this round; whoever would train late still may."""
+        deadline = call.session.deadline_seconds
+        if misses(self._federation.dropout, call.config[SEED_KEY], call.config[ROUND_KEY], client):
+            return False
+        if deadline is not None and durations.get(client, 0.0) > deadline:
+            return False
+        return self._federation.release.takes_part(len(self._training_rows(client, call)))
 
     def _received_losses(
-        self, call: HostCall, watched: Watched, trained: Sequence[int] = ()
+        self, call: HostCall, watched: Watched, durations: Mapping[int, float], trained: Sequence[int] = ()
     ) -> dict[str, dict[int, RowMeans]]:
         """Return the losses of the received model, of those that trained and of those that only measure."""
-        clients = [*trained, *(client for client in watched.measured if self._can_measure(client, call))]
+        clients = [*trained, *(client for client in watched.measured if self._can_measure(client, call, durations))]
         wanted = {"train": watched.observed.training_losses, "validation": watched.observed.validation_losses}
         losses: dict[str, dict[int, RowMeans]] = {part: {} for part, is_wanted in wanted.items() if is_wanted}
         places = [(part, client) for part in losses for client in clients]

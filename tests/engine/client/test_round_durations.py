@@ -124,3 +124,24 @@ def test_what_a_policy_asks_for_is_paid_for() -> None:
     withheld_bytes = 2 * 4 * facts.layout.size - carried["up"]
     assert withheld_bytes > 0
     assert durations[0] == pytest.approx(usual[0] + steps * 0.5 - withheld_bytes / 250.0)
+
+
+def test_who_would_measure_after_the_deadline_tells_nothing() -> None:
+    """A probe takes client 1 longer than the deadline, and client 3 not; both would train late."""
+    slow, quick = replace(DEVICE, bytes_per_second_down=10.0), replace(DEVICE, shift_seconds=20.0)
+    federation = replace(uneven_federation(), devices={1: slow, 3: quick})
+    settings = spec_of(FEDAVG, deadline_seconds=12.0)
+    grid = LocalGrid(federation, QUERIES, settings.session)
+    probes = probe_seconds(grid.facts, settings.session)
+    assert probes[3] < 12.0 < probes[1]
+    for measured_apart in (False, True):
+        grid.watched = Watched(Observed(training_losses=True), (1, 3))
+        arrays = flat_record(grid.initial_vector(3))
+        if measured_apart:
+            grid.measure(arrays)
+        content = RecordDict({"arrays": arrays, "config": ConfigRecord({"server-round": 1})})
+        list(grid.send_and_receive([Message(content, node_of(0), "train")]))
+        durations = grid.take_durations()
+        assert (durations[1], durations[3]) == (probes[1], probes[3])
+        report = grid.take_report(durations, 12.0)
+        assert report.clients.tolist() == [0, 3]
