@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -308,6 +308,7 @@ def run_workflow(
     found = realised(road.federation, config.detection, config.seed)
     dependence = dependence_notes(road.federation, config.seed, config.training.test_fraction)
     check_search(config.search, road.cohort, config.training.local())
+    _check_labels(config, road.cohort, map(parse_selection, config.search.selection or ()))
     selection_of(config, road.cohort)
     metric_of(config.metric_name, road.federation)
     check_clock(config, road.federation, FedAvgSpec())
@@ -360,11 +361,15 @@ def selection_of(config: StudyConfig, cohort: Cohort) -> SelectionSpec | None:
     """
     own = None if config.selection is None else parse_selection(config.selection, cohort)
     named = (config.strategy or {}).get("selection")
-    for spec in (own, None if named is None else parse_selection(named, cohort)):
-        plays = config.federation.dataset in ENVIRONMENTS
-        if spec is not None and plays and spec.build(cohort).observes.losses:
-            raise StrategyError(spec.without_labels)
+    _check_labels(config, cohort, [own, None if named is None else parse_selection(named, cohort)])
     return own
+
+
+def _check_labels(config: StudyConfig, cohort: Cohort, policies: Iterable[SelectionSpec | None]) -> None:
+    """Return unless policies measure losses on labels where clients play, and have none."""
+    for spec in policies if config.federation.dataset in ENVIRONMENTS else ():
+        if spec is not None and spec.build(cohort).observes.losses:
+            raise StrategyError(spec.without_labels)
 
 
 def study_facts(config: StudyConfig, federation: Federation) -> StudyFacts:

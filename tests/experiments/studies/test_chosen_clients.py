@@ -46,6 +46,16 @@ def test_what_can_t_choose_is_refused_before_anything_trains(arguments: list[str
     assert says in refusal(*arguments)
 
 
+def test_a_searched_policy_that_measures_labels_is_refused_where_clients_play(tmp_path: Path) -> None:
+    federation = fedscout.Federation("cartpole", num_clients=6)
+    asked: dict[str, Any] = {"training": {"num_rounds": 2, "fraction_train": 0.5}, "engine": {"grid": "local"}}
+    with pytest.raises(UserError, match=r"selection.kind=flash must have clients with classes as labels"):
+        fedscout.study(
+            federation, detection_first=False, out=tmp_path, search={"selection": ["random", "flash"]}, **asked
+        )
+    assert not [*tmp_path.glob("trials*")]
+
+
 @pytest.mark.parametrize("names", ["[]", "[oort, oort]"])
 def test_a_search_names_policies_once(names: str) -> None:
     with pytest.raises(UserError, match=r"search.selection must name at least one, and each once"):
