@@ -15,6 +15,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from numbers import Integral
 from typing import Any, Protocol
 
 import numpy as np
@@ -50,7 +51,7 @@ class Observed:
 
 @dataclass(frozen=True)
 class ClientTable:
-    """The clients that can be reached in a round, one element each, ascending.
+    """The clients that can be reached in a round, one element each, ascending; arrays that can't be written to.
 
     Attributes:
         clients: Their numbers.
@@ -126,10 +127,19 @@ class Assignment:
         epochs: Local epochs are so many times those of the others, at least 1.
         withheld: Share of the model's tensors, in [0, 1), that the client does not send: they are as it received them.
             Which ones is drawn from (seed, round, client).
+
+    Raises:
+        ValueError: If one of them is out of its range.
     """
 
     epochs: int = 1
     withheld: float = 0.0
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.epochs, Integral) or self.epochs < 1:
+            raise ValueError(f"epochs of an Assignment must be a whole number, at least 1, got {self.epochs!r}")
+        if not 0 <= self.withheld < 1:
+            raise ValueError(f"withheld of an Assignment must be in [0, 1), got {self.withheld!r}")
 
 
 class SelectionPolicy(ABC):

@@ -6,7 +6,8 @@ all that it is shown. One that does not is refused, as its round would be anothe
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from operator import index
 from typing import Any, cast
 
 import numpy as np
@@ -14,8 +15,9 @@ from flwr.app import ArrayRecord, Message
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Strategy
 
-from fedscout.engine.contracts.client_selection import ClientTable, SelectionChoice
+from fedscout.engine.contracts.client_selection import Assignment, ClientTable, SelectionChoice
 from fedscout.engine.errors import TrialError
+from fedscout.engine.fault_text import shown
 from fedscout.engine.grid.chosen_nodes import ChosenNodes, train_all_shown
 from fedscout.engine.grid.expected_durations import expected_seconds
 from fedscout.engine.grid.host_grid import HostGrid
@@ -44,6 +46,7 @@ class ClientChoice:
         self._settings = settings
         self._state = state
         self._grid = grid
+        self._num_chosen = self._num_asked = 0
         if settings.selection is not None:
             self._expected = expected_seconds(grid.facts, grid.session)
             self._refuse_impossible(settings.selection)
@@ -56,10 +59,12 @@ class ClientChoice:
             return self._grid
         table = self._table()
         generator = stream(self._settings.session.seed, "selection", server_round)
-        num_chosen = min(self._settings.num_sampled, len(table.clients))
-        chosen = _checked(policy.choose(server_round, table, num_chosen, generator), table, selection.label)
+        num_asked = min(self._settings.num_sampled, len(table.clients))
+        chosen = _checked(policy.choose(server_round, table, num_asked, generator), table, selection.label)
+        self._num_chosen, self._num_asked = len(chosen), num_asked
+        assigned = _checked_assignments(policy.assign(table, chosen), chosen, selection.label)
         others = set(table.clients.tolist()) - {*chosen} if policy.observes.everybody else ()
-        self._grid.watched = Watched(policy.observes, tuple(sorted(others)), dict(policy.assign(table, chosen)))
+        self._grid.watched = Watched(policy.observes, tuple(sorted(others)), assigned)
         if others and holds_several([*arrays]):
             self._grid.measure(arrays)
         return cast(Grid, ChosenNodes(self._grid, chosen))
@@ -99,10 +104,19 @@ class ClientChoice:
         trained = self._state.trained_rounds
         return None if self._state.policy is None else tuple(trained.get(client, 0) for client in clients)
 
+    def notes(self) -> Iterator[str]:
+        """Yield that the policy goes on to choose more or fewer than are asked for."""
+        if self._num_chosen != self._num_asked:
+            label = "" if self._settings.selection is None else self._settings.selection.label
+            yield f"selection.kind={label} chose {self._num_chosen} clients in the last round, not {self._num_asked}"
+
     def _table(self) -> ClientTable:
         facts = self._grid.facts
         clients = np.array([client_of(node) for node in self._grid.get_node_ids()], np.int64)
-        return ClientTable(clients, facts.client_rows[clients], self._expected[clients])
+        columns = clients, facts.client_rows[clients], self._expected[clients]
+        for column in columns:
+            column.flags.writeable = False  # a policy's choice is checked against what it was shown
+        return ClientTable(*columns)
 
     def _refuse_impossible(self, selection: SelectionChoice) -> None:
         assert self._state.policy is not None
@@ -117,12 +131,31 @@ def _checked(chosen: Any, table: ClientTable, label: str) -> Sequence[int]:
     """Return who was chosen, ascending.
 
     Raises:
-        TrialError: If that is nobody, somebody twice, or somebody who can't be reached.
+        TrialError: If that is nobody, somebody twice, or somebody who can't be reached, or not told by whole numbers.
     """
-    clients = [int(client) for client in chosen]
+    told = [*chosen] if isinstance(chosen, Iterable) else [chosen]
+    try:
+        clients = [index(client) for client in told]
+    except TypeError:
+        raise TrialError(f"selection.kind={label} must choose clients by their numbers, got {shown(told)}") from None
     if not clients or len({*clients}) < len(clients) or not {*clients} <= {*table.clients.tolist()}:
         raise TrialError(
             f"selection.kind={label} must choose different clients of the {len(table.clients)} that can be reached, "
-            f"got {clients}"
+            f"got {shown(clients)}"
         )
     return sorted(clients)
+
+
+def _checked_assignments(assigned: Any, chosen: Sequence[int], label: str) -> Mapping[int, Assignment]:
+    """Return what chosen clients do otherwise.
+
+    Raises:
+        TrialError: If that is anything but an `Assignment` for some of those that were chosen.
+    """
+    fits = isinstance(assigned, Mapping) and all(isinstance(each, Assignment) for each in assigned.values())
+    if not fits or not {*assigned} <= {*chosen}:
+        raise TrialError(
+            f"selection.kind={label} must assign an Assignment to some of the clients {shown(chosen)} that it chose, "
+            f"got {shown(assigned)}"
+        )
+    return dict(assigned)

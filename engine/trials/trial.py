@@ -349,6 +349,7 @@ class _Rounds:
             yield f"it sends {', '.join(unread)}, which no client here reads (docs/custom_strategy.md)"
         if self._state.policy is None and first is not None and first != asked:
             yield f"it trains {first} of {self._grid.facts.num_seen} clients in its first round, not {asked}"
+        yield from self._choice.notes()
         yield from self._scores.notes()
         if len(groups) > 1:
             yield f"it has {len(groups)} models, of the clients {'; '.join(map(clients_text, groups))}"

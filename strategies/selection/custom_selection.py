@@ -18,9 +18,10 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Field
 
-from fedscout.engine.contracts.client_selection import SelectionPolicy
+from fedscout.engine.contracts.client_selection import Observed, SelectionPolicy
 from fedscout.engine.contracts.trial_strategy import Cohort
 from fedscout.engine.errors import StrategyError
+from fedscout.engine.fault_text import shown
 from fedscout.engine.user_code import code_digests
 from fedscout.strategies.arguments import Argument, accepted, converted, name_faults
 from fedscout.strategies.import_path import ImportPath, imported
@@ -88,4 +89,11 @@ class CustomSelectionSpec(SelectionSpec):
             raise StrategyError(
                 f"{self.path} must accept {dict(self.values)}, got {type(error).__name__}: {error}"
             ) from error
+        if not isinstance(policy.observes, Observed):
+            raise StrategyError(f"observes of {self.path} must be an Observed, got {shown(policy.observes)}")
+        if policy.observes.validation_losses and not self.validation_share:
+            raise StrategyError(
+                f"observes of {self.path} must ask for validation_losses in the class, as rows are set aside for them "
+                f"before its constructor runs"
+            )
         return policy

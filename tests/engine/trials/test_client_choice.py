@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, ClassVar
@@ -48,7 +48,7 @@ class Recorder(SelectionPolicy):
 
     told: ClassVar[list[list[RoundReport]]] = []
 
-    def __init__(self, observes: Observed, fixed: Sequence[int] = (), longer: Mapping[int, Assignment] | None = None):
+    def __init__(self, observes: Observed, fixed: Sequence[Any] = (), longer: Mapping[int, Any] | None = None):
         self.observes = observes
         self.fixed = list(fixed)
         self.longer = dict(longer or {})
@@ -84,8 +84,8 @@ class Choosing:
     """A policy as a specification."""
 
     observes: Observed = EVERYTHING
-    fixed: tuple[int, ...] = ()
-    longer: Mapping[int, Assignment] = field(default_factory=dict)
+    fixed: tuple[Any, ...] = ()
+    longer: Mapping[int, Any] = field(default_factory=dict)
     kind: str = "recorder"
     label: str = "recorder"
     validation_share: float = 0.25
@@ -281,8 +281,12 @@ class OnItsOwn(FedAvg):
         (Choice(OnItsOwn), Choosing(), "can't choose for OnItsOwn, which brings its own start"),
         (FEDAVG, Choosing(fixed=(1, 1, 2)), "must choose different clients of the 7 that can be reached, got"),
         (FEDAVG, Choosing(fixed=(1, 77)), "must choose different clients of the 7 that can be reached, got [1, 77]"),
+        (FEDAVG, Choosing(fixed=(0.7, 1.9)), "must choose clients by their numbers, got [0.7, 1.9]"),
+        (FEDAVG, Choosing(fixed=("a",)), "must choose clients by their numbers, got ['a']"),
+        (FEDAVG, Choosing(fixed=(None,)), "must choose clients by their numbers, got [None]"),
+        (FEDAVG, Choosing(fixed=(1,), longer={1: 3}), "to some of the clients [1] that it chose, got {1: 3}"),
     ],
-    ids=["samples by itself", "own start", "twice", "nobody"],
+    ids=["samples by itself", "own start", "twice", "nobody", "parts", "texts", "nothing", "no assignment"],
 )
 def test_what_can_t_be_chosen_fails_the_trial_with_its_reason(
     host: ClientHost, strategy: Choice, selection: Choosing, says: str
@@ -290,6 +294,75 @@ def test_what_can_t_be_chosen_fails_the_trial_with_its_reason(
     trial, _ = run(host, settings_of(strategy, selection))
     assert trial.status == "failed"
     assert says in str(trial.error)
+
+
+@dataclass(frozen=True)
+class Unruly(Choosing):
+    """Policies that do what theirs is not."""
+
+    label: str = "unruly"
+    does: Callable[[SelectionPolicy], None] = lambda policy: None
+    validation_share: float = 0.0
+
+    def build(self, cohort: Cohort) -> SelectionPolicy:
+        policy = Recorder(Observed())
+        self.does(policy)
+        return policy
+
+
+def writes_to_the_table(policy: Any) -> None:
+    def choose(server_round: int, table: ClientTable, *_: Any) -> IntArray:
+        table.clients[:] = 99 + np.arange(len(table.clients))
+        return table.clients[:3]
+
+    policy.choose = choose
+
+
+def assigns_to_all(policy: Any) -> None:
+    policy.assign = lambda table, chosen: dict.fromkeys(table.clients.tolist(), Assignment())
+
+
+def assigns_nothing(policy: Any) -> None:
+    policy.assign = lambda table, chosen: None
+
+
+def chooses_nothing(policy: Any) -> None:
+    policy.choose = lambda *_: None
+
+
+@pytest.mark.parametrize(
+    ("does", "says"),
+    [
+        (writes_to_the_table, "round 1: ValueError: assignment destination is read-only"),
+        (assigns_to_all, "must assign an Assignment to some of the clients"),
+        (assigns_nothing, "must assign an Assignment to some of the clients"),
+        (chooses_nothing, "selection.kind=unruly must choose clients by their numbers, got [None]"),
+    ],
+)
+def test_an_unruly_policy_fails_the_trial_with_its_reason(host: ClientHost, does: Any, says: str) -> None:
+    trial, _ = run(host, settings_of(selection=Unruly(does=does)))
+    assert trial.status == "failed"
+    assert says in str(trial.error)
+
+
+@pytest.mark.parametrize("given", [{"epochs": 0}, {"epochs": 1.5}, {"withheld": -0.1}, {"withheld": 1.0}])
+def test_an_assignment_is_of_whole_epochs_and_a_share(given: dict[str, Any]) -> None:
+    with pytest.raises(ValueError, match="of an Assignment must be"):
+        Assignment(**given)
+    assert Assignment(np.int64(2), 0.0).epochs == 2
+
+
+def test_clients_may_come_from_a_generator(host: ClientHost) -> None:
+    def chooses_lazily(policy: Any) -> None:
+        policy.choose = lambda server_round, table, num_chosen, generator: (c for c in table.clients[:num_chosen])
+
+    trial, _ = run(host, settings_of(selection=Unruly(does=chooses_lazily)))
+    assert (trial.client_rounds, trial.notes) == ((4, 4, 4, 0, 0, 0, 0), ())
+
+
+def test_another_number_of_clients_than_asked_for_is_told(host: ClientHost) -> None:
+    trial, _ = run(host, settings_of(selection=Choosing(fixed=(1, 5))))
+    assert trial.notes == ("selection.kind=recorder chose 2 clients in the last round, not 3",)
 
 
 def test_who_is_corrupted_measures_its_own_rows() -> None:

@@ -38,6 +38,16 @@ class Turns(SelectionPolicy):
         return clients
 
 
+class Late(Turns):
+    """Says what it observes when it is made."""
+
+    observes = Observed()
+
+    def __init__(self, cohort, losses: bool = True):
+        super().__init__(0, cohort)
+        self.observes = Observed(validation_losses=True) if losses else {"training_losses": True}
+
+
 class Half(SelectionPolicy):
     """Leaves the one method abstract."""
 
@@ -118,6 +128,20 @@ def test_faults_are_told_before_training(given: dict, fault: str) -> None:
 def test_what_its_constructor_raises_is_told() -> None:
     with pytest.raises(StrategyError, match=r"must accept \{'first': -1\}, got ValueError: there is no such place"):
         parse_selection(document(first=-1), COHORT)
+
+
+@pytest.mark.parametrize(
+    ("losses", "says"),
+    [
+        (True, "observes of user_policies:Late must ask for validation_losses in the class"),
+        (False, r"observes of user_policies:Late must be an Observed, got \{'training_losses': True\}"),
+    ],
+)
+def test_what_it_observes_is_known_before_it_is_made(losses: bool, says: str) -> None:
+    """Else its validation losses would be of no rows at all."""
+    late = {"kind": "custom", "path": "user_policies:Late", "values": {"losses": losses}}
+    with pytest.raises(StrategyError, match=says):
+        parse_selection(late, COHORT)
 
 
 def test_random_numbers_are_those_of_the_round() -> None:
