@@ -61,7 +61,8 @@ class ClientChoice:
         generator = stream(self._settings.session.seed, "selection", server_round)
         num_asked = min(self._settings.num_sampled, len(table.clients))
         chosen = _checked(policy.choose(server_round, table, num_asked, generator), table, selection.label)
-        self._num_chosen, self._num_asked = len(chosen), num_asked
+        if server_round > 1:  # in the first a policy may ask everybody
+            self._num_chosen, self._num_asked = len(chosen), num_asked
         assigned = _checked_assignments(policy.assign(table, chosen), chosen, selection.label)
         others = set(table.clients.tolist()) - {*chosen} if policy.observes.everybody else ()
         self._grid.watched = Watched(policy.observes, tuple(sorted(others)), assigned)

@@ -5,19 +5,21 @@ from __future__ import annotations
 import pickle
 import threading
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import pytest
 
 from fedscout.engine.client.client_host import ClientHost
+from fedscout.engine.contracts.client_selection import Assignment, Observed
 from fedscout.engine.contracts.client_update import ClientScore
 from fedscout.engine.contracts.local_training_config import LocalTraining
 from fedscout.engine.grid.host_grid import HostGrid
 from fedscout.engine.grid.local_grid import LocalGrid
 from fedscout.engine.grid.watchdog import Note, Results, perform_watched
 from fedscout.engine.messages.exchange import send_query, send_train
-from fedscout.engine.messages.host_calls import EvaluateResults, HostCall, QueryResults, TrainResults
+from fedscout.engine.messages.host_calls import EvaluateResults, HostCall, QueryResults, TrainResults, Watched
 from fedscout.engine.messages.message_contents import flat_record, train_config
 from fedscout.engine.messages.session import Session
 from tests.engine.federations import ABLE, QUERIES, SIZES, uneven_federation
@@ -118,6 +120,39 @@ def test_a_client_may_hang_in_scoring_and_train_all_the_same() -> None:
     scored = [r.evaluation for r in results if isinstance(r, TrainResults) and r.evaluation is not None]
     assert [client for evaluation in scored for client in evaluation.own] == [1]
     assert [set(evaluation.failures) for evaluation in scored] == [set(), {2}]
+
+
+def test_a_client_may_hang_in_measuring_and_train_next_time() -> None:
+    """It tells no losses, and is no failure of the training, for which it was not chosen."""
+    host = ClientHost(uneven_federation(), QUERIES)
+    machine = Machine(hangs={("measure", 3)})
+    watched = Watched(Observed(training_losses=True), (3, 5), {0: Assignment(epochs=2)})
+    vector = host.initial_vector(0)
+    config = train_config(LocalTraining(batch_size=8), 3, 1, "individual")
+    call = HostCall((0, 1), replace(NOTHING, seed=3), dict(config), vector, call_id="a", watched=watched)
+
+    def perform(method: str, part: HostCall) -> Results:
+        stuck = [("measure", client) for client in (part.watched.measured if part.watched else ())]
+        if machine.hangs.intersection(stuck):
+            assert machine.struck.wait(30)
+            machine.struck.clear()
+            raise Ended
+        results: Results = getattr(host, method)(part)
+        return results
+
+    found: list[Results] = []
+    limited = replace(call, session=replace(call.session, round_timeout_seconds=1.0))
+    while not found:
+        with suppress(Ended):
+            found = perform_watched(perform, "train", limited, machine.notebook, machine.struck.set)
+    together = host.train(replace(call, watched=replace(watched, measured=(5,))))
+    told = [one for one in found if isinstance(one, TrainResults)]
+    assert [client for one in told for client in one.clients] == together.clients == [0, 1]
+    assert [steps for one in told for steps in one.num_steps] == together.num_steps
+    losses = {client: means for one in told for client, means in one.received_losses.get("train", {}).items()}
+    assert losses == together.received_losses["train"]
+    assert sorted(losses) == [0, 1, 5]
+    assert not any(one.failures or one.hanging for one in told)
 
 
 def test_a_slow_shard_without_anybody_who_hangs_is_only_repeated() -> None:
