@@ -41,7 +41,7 @@ def cma_faults(space: SearchSpace, population: int) -> list[str]:
     if reason := _unfit(space):
         faults.append(
             f"search.kind=cmaes needs a space of {reason}; name such a strategy in search.strategies, as [fedadam], "
-            "or choose search.kind=tpe, which takes any space"
+            f"{_without(space)}or choose search.kind=tpe, which takes any space"
         )
     if population < SMALLEST_POPULATION:
         faults.append(
@@ -61,6 +61,12 @@ def _unfit(space: SearchSpace) -> str | None:
     if all(found.num_values == 1 for found in ranges.values()):
         return f"at least one free parameter, got none of {kind}"
     return None
+
+
+def _without(space: SearchSpace) -> str:
+    """Return which settings of clients no strategy could be named without."""
+    beside = [name for name, found in space.client_ranges.items() if not isinstance(found, RealRange)]
+    return f"and search for no {' or '.join(beside)}, " if beside else ""
 
 
 class CmaEsSearcher(GenerationalSearcher):

@@ -13,7 +13,7 @@ from fedscout.engine.errors import ConfigurationError
 from fedscout.engine.trials.trial_record import Trial
 from fedscout.search.searcher import Searcher
 from fedscout.search.searchers.cma_search import CmaEsSearcher
-from fedscout.strategies import FedAdamSpec, RealRange, SearchSpace, StrategySpec, space_of
+from fedscout.strategies import ChoiceRange, FedAdamSpec, RealRange, SearchSpace, StrategySpec, space_of
 from tests.search.searcher_conformance import (
     BATCH,
     COHORT,
@@ -156,6 +156,13 @@ def test_the_first_draws_are_around_the_middle() -> None:
 )
 def test_other_spaces_are_refused_with_what_would_help(space: SearchSpace, reason: str) -> None:
     with pytest.raises(ConfigurationError, match=f"search.kind=cmaes needs a space of {reason}.*search.kind=tpe"):
+        CmaEsSearcher(task(space))
+
+
+def test_what_is_searched_beside_any_strategy_is_told_to_be_left_out() -> None:
+    """Another strategy would not help."""
+    space = space_of(COHORT, kinds=("fedadam",), client_ranges={"selection": ChoiceRange(("random", "oort"))})
+    with pytest.raises(ConfigurationError, match=r"got selection of fedadam; .* and search for no selection, or"):
         CmaEsSearcher(task(space))
 
 
