@@ -192,7 +192,7 @@ def study(
         federation: The clients.
         detection_first: Whether the detectors are asked.
         out: Folder of the study; None chooses one below `runs` by the configuration and the data.
-        sections: `training`, `detection`, `search`, `recommender`, `engine`, `seed`.
+        sections: `training`, `selection`, `detection`, `search`, `recommender`, `engine`, `seed`.
 
     Raises:
         UserError: If something that was asked for can't be done.
@@ -221,7 +221,7 @@ def train(
         federation: The clients.
         strategy: Its kind, or kind and parameters: `{"kind": "fedadam", "eta": 0.1}`.
         out: Folder of the log; None chooses one below `runs` by the configuration and the data.
-        sections: `training`, `engine`, `seed`.
+        sections: `training`, `selection`, `engine`, `seed`.
 
     Raises:
         UserError: If something that was asked for can't be done.
