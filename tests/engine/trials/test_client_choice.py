@@ -26,10 +26,12 @@ from fedscout.engine.contracts.client_selection import (
     SelectionPolicy,
 )
 from fedscout.engine.contracts.trial_strategy import Cohort
+from fedscout.engine.data.device import Device
 from fedscout.engine.grid.local_grid import LocalGrid
 from fedscout.engine.grid.ray_grid import RayGrid
 from fedscout.engine.grid.ray_hosts import start_hosts
 from fedscout.engine.model.flat_model import new_model
+from fedscout.engine.seeds import stream
 from fedscout.engine.trials.checkpoint import CheckpointStore
 from fedscout.engine.trials.trial import run_trial
 from fedscout.engine.trials.trial_record import Trial
@@ -258,6 +260,20 @@ def test_an_assignment_trains_longer_and_withholds_tensors(host: ClientHost) -> 
     assert [not one for one in kept] == sent
     values = sum(slot.size for slot, is_kept in zip(layout.slots, kept, strict=True) if is_kept)
     assert gaps.bytes_up == MODEL_BYTES - 4 * values
+
+
+def test_a_report_has_the_clock_of_the_log() -> None:
+    """A round lasts as long as the slowest of those that train and of those that measure, whose names it tells."""
+    federation = replace(uneven_federation(), devices={0: Device(shift_seconds=9.0), 3: Device(mean_seconds=4.0)})
+    trial, reports = run(ClientHost(federation, QUERIES), settings_of(selection=Choosing(fixed=(1, 3))))
+    assert trial.round_seconds == tuple(report.round_seconds for report in reports)
+    session = settings_of().session
+    probe = 9.0 / 3 / session.training.local_epochs
+    for report in reports:
+        seconds = dict(zip(report.clients.tolist(), report.seconds.tolist(), strict=True))
+        late = 4.0 * float(stream(session.seed, "latency", report.server_round, 3).exponential())
+        assert {client: lasts for client, lasts in seconds.items() if lasts} == {0: pytest.approx(probe), 3: late}
+        assert report.round_seconds == max(seconds.values())
 
 
 class Willful(FedAvg):
