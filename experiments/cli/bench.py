@@ -277,8 +277,8 @@ def selection(
     part: Annotated[
         str,
         typer.Option(
-            help="table, robust, halves, bandits, contexts, rates, grid; regret on a planted problem; or cost, what a "
-            "policy adds to a round."
+            help="table, robust, halves, bandits, contexts, speed, rates, grid; regret on a planted problem; or cost, "
+            "what a policy adds to a round."
         ),
     ] = "table",
     policies: Annotated[

@@ -70,6 +70,15 @@ GRID: Mapping[str, str] = {
 }
 """As the source's Figures 2 and 3: share of skewed clients by a of the label noise, in percent."""
 
+SPEED = "skew, devices unlike"
+"""The source draws durations anew each round, so nobody can know who is slow. Here devices are: a step takes each its
+own time, log-normal with σ = 1."""
+
+STACKED: Mapping[str, str] = {
+    **GRID,
+    SPEED: "[{kind: class_skew, clients: 0.3}, {kind: devices, clients: all, seconds_per_step: 1, sigma: 1}]",
+}
+
 
 def case_of(data: str, heterogeneity: str) -> FederationCase:
     """Return a federation of the battery.
@@ -80,8 +89,8 @@ def case_of(data: str, heterogeneity: str) -> FederationCase:
     if data not in DATA:
         raise ConfigurationError(f"--dataset must be of {', '.join(DATA)}, got {data!r}")
     scenario: tuple[str, ...]
-    if heterogeneity in GRID:
-        scenario = ("federation.partition.kind=iid", f"federation.scenario={GRID[heterogeneity]}")
+    if heterogeneity in STACKED:
+        scenario = ("federation.partition.kind=iid", f"federation.scenario={STACKED[heterogeneity]}")
     elif heterogeneity in SCENARIOS:
         scenario = (f"federation.scenario={SCENARIOS[heterogeneity]}",)
     else:
@@ -192,6 +201,15 @@ PARTS: Mapping[str, Part] = {
             _FLASH,
         ),
         ("fedavg",),
+    ),
+    "speed": Part(
+        "Where some devices are slow for good",
+        (
+            *(_row(kind, "plain") for kind in ("random", "oort", "pyramidfl", "feel", "fedcor", "power_of_choice")),
+            _row("flash", "plain"),
+        ),
+        ("fedavg", "scaffold"),
+        (SPEED,),
     ),
     "rates": Part(
         "Each at other client rates",

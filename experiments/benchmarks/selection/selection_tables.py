@@ -77,7 +77,7 @@ def _percent(cell: SelectionCell) -> str:
 def _compared(one: RowDifference, is_last: bool, published: bool) -> list[str]:
     mean = f"{100 * one.mean:.1f}"
     kind = one.row.partition(" ")[0].partition(",")[0]
-    known = PUBLISHED[one.heterogeneity].get(kind)
+    known = PUBLISHED[one.heterogeneity].get(kind) if published else None
     told = f"{known:.1f}" if known is not None else ""
     if is_last:
         return [mean, "", *([told, "", ""] if published else [])]

@@ -91,6 +91,10 @@ def test_differences_are_of_means_over_strategies_and_failures_count_at_chance(
     assert_allclose(oort.difference.mean, 0.8 - (0.7 + cell.accuracies[0]) / 2, atol=0.005)
     assert flash.difference.mean == 0
     lines = "\n".join(table_lines(report))
+    unpublished = report.model_copy(
+        update={"differences": tuple(one.model_copy(update={"published": None}) for one in report.differences)}
+    )
+    assert "published" not in "\n".join(table_lines(unpublished))
     assert "| flash, robust loss |" in lines
     assert "†3" in lines
     assert "| seen |" in lines
