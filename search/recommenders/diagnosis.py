@@ -19,7 +19,7 @@ import statistics
 from collections.abc import Sequence
 from typing import Literal
 
-from pydantic import BaseModel
+from pydantic import BaseModel, Field
 
 from fedscout.detectors.report import CalibratedFinding, Finding, HeterogeneityReport
 
@@ -72,6 +72,7 @@ class Diagnosis(BaseModel, frozen=True, extra="forbid", allow_inf_nan=False):
         clients_of_other_updates: Of the calibrated outliers, those whose models alone stand out, and not their labels.
         outlier_z_score: Largest modified z-score of the models' distances; None if it can't be formed.
         metrics: Further measurements of the whole federation.
+        speed_ratio: By how much the slowest client takes longer than the median one; None where nothing takes time.
     """
 
     num_clients: int
@@ -85,6 +86,7 @@ class Diagnosis(BaseModel, frozen=True, extra="forbid", allow_inf_nan=False):
     clients_of_other_updates: tuple[int, ...] = ()
     outlier_z_score: float | None
     metrics: dict[str, float]
+    speed_ratio: float | None = Field(default=None, exclude_if=lambda ratio: ratio is None)
 
 
 def diagnose(report: HeterogeneityReport, feature_names: Sequence[str] = ()) -> Diagnosis:
@@ -115,6 +117,7 @@ def diagnose(report: HeterogeneityReport, feature_names: Sequence[str] = ()) -> 
         clients_of_other_updates=_by_model_alone(tested),
         outlier_z_score=score,
         metrics={name: value for name, value in values.items() if isinstance(value, int | float)},
+        speed_ratio=None if report.speed_skew is None else report.speed_skew.ratio,
     )
 
 

@@ -72,6 +72,7 @@ from dataclasses import dataclass
 from fedscout.detectors.report import name_clients
 from fedscout.search.recommenders.diagnosis import OUTLIER_Z_SCORE, Diagnosis, Severity
 from fedscout.search.recommenders.recommendation import Alternative, Ground, Recommendation, Situation
+from fedscout.search.recommenders.selection_advice import selection_notes
 from fedscout.strategies import (
     FedAdamSpec,
     FedAvgMSpec,
@@ -177,7 +178,7 @@ def _recommendation(
         spec=spec,
         source="rules",
         grounds=(ground, *passed_over),
-        notes=tuple(spec.notes(situation.cohort)),
+        notes=(*spec.notes(situation.cohort), *selection_notes(situation)),
         diagnosis=situation.diagnosis,
         alternatives=tuple(alternatives(situation, spec)),
     )
