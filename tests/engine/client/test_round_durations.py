@@ -16,6 +16,7 @@ from fedscout.engine.contracts.local_training_config import LocalTraining
 from fedscout.engine.data.client_split import num_training_rows, split_client
 from fedscout.engine.data.device import Device, RoundWork
 from fedscout.engine.data.federation import Federation
+from fedscout.engine.data.release import Release
 from fedscout.engine.grid.expected_durations import expected_seconds, least_seconds, probe_seconds
 from fedscout.engine.grid.local_grid import LocalGrid
 from fedscout.engine.messages.host_calls import Watched
@@ -26,7 +27,7 @@ from fedscout.engine.trials.trial_record import Trial
 from fedscout.engine.trials.trial_settings import TrialSettings
 from fedscout.strategies.methods.clients.scaffold import ScaffoldSpec
 from tests.engine.choices import FEDAVG, spec_of
-from tests.engine.federations import QUERIES, uneven_federation
+from tests.engine.federations import ONE_ROW, QUERIES, uneven_federation
 
 ROUNDS = 3
 DEVICE = Device(seconds_per_step=0.5, bytes_per_second_down=1000.0, bytes_per_second_up=250.0, shift_seconds=2.0)
@@ -145,3 +146,28 @@ def test_who_would_measure_after_the_deadline_tells_nothing() -> None:
         assert (durations[1], durations[3]) == (probes[1], probes[3])
         report = grid.take_report(durations, 12.0)
         assert report.clients.tolist() == [0, 3]
+
+
+def test_validation_rows_make_no_steps() -> None:
+    """With half of the training rows kept for validation, client 0 makes so many steps less, here and there."""
+    federation = replace(uneven_federation(), devices={0: Device(seconds_per_step=1.0)})
+    settings = spec_of(FEDAVG, num_rounds=1)
+    halved = replace(settings, session=replace(settings.session, validation_fraction=0.5))
+    facts = ClientHost(federation, QUERIES).facts()
+    expected = [float(expected_seconds(facts, one.session)[0]) for one in (settings, halved)]
+    assert expected[1] < expected[0]
+    assert [result_of(federation, one).round_seconds for one in (settings, halved)] == [(each,) for each in expected]
+
+
+def test_who_misses_the_round_or_abstains_measures_nothing() -> None:
+    """Clients 1, 2 and 3 are asked: the first is absent, the second holds too few rows, the third tells its loss."""
+    federation = replace(uneven_federation(), dropout={1: 1 - 1e-12}, release=Release(5, "abstain"))
+    settings = spec_of(FEDAVG)
+    grid = LocalGrid(federation, QUERIES, settings.session)
+    grid.watched = Watched(Observed(training_losses=True), (1, ONE_ROW, 3))
+    arrays = flat_record(grid.initial_vector(3))
+    content = RecordDict({"arrays": arrays, "config": ConfigRecord({"server-round": 1})})
+    list(grid.send_and_receive([Message(content, node_of(0), "train")]))
+    report = grid.take_report({}, 0.0)
+    assert (report.clients.tolist(), report.trained.tolist()) == ([0, 3], [True, False])
+    assert report.failures == {}
