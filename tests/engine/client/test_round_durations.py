@@ -11,6 +11,7 @@ from flwr.app import ConfigRecord, Message, RecordDict
 
 from fedscout.engine.client.client_host import ClientHost
 from fedscout.engine.client.local_training import batch_bounds
+from fedscout.engine.client.withheld_tensors import WithheldTensors
 from fedscout.engine.contracts.client_selection import Assignment, Observed
 from fedscout.engine.contracts.local_training_config import LocalTraining
 from fedscout.engine.data.client_split import num_training_rows, split_client
@@ -19,8 +20,9 @@ from fedscout.engine.data.federation import Federation
 from fedscout.engine.data.release import Release
 from fedscout.engine.grid.expected_durations import expected_seconds, least_seconds, probe_seconds
 from fedscout.engine.grid.local_grid import LocalGrid
-from fedscout.engine.messages.host_calls import Watched
+from fedscout.engine.messages.host_calls import HostCall, Watched
 from fedscout.engine.messages.message_contents import flat_record, node_of
+from fedscout.engine.messages.message_keys import ROUND_KEY, SEED_KEY
 from fedscout.engine.seeds import stream
 from fedscout.engine.trials.trial import run_trial
 from fedscout.engine.trials.trial_record import Trial
@@ -171,3 +173,19 @@ def test_who_misses_the_round_or_abstains_measures_nothing() -> None:
     report = grid.take_report({}, 0.0)
     assert (report.clients.tolist(), report.trained.tolist()) == ([0, 3], [True, False])
     assert report.failures == {}
+
+
+def test_which_tensors_are_withheld_is_drawn_for_each_client_and_round() -> None:
+    """Two of four tensors of different lengths: their sum tells them apart."""
+    layout, clients = ClientHost(uneven_federation(), QUERIES).facts().layout, tuple(range(7))
+    watched = Watched(Observed(), (), dict.fromkeys(clients, Assignment(withheld=0.5)))
+
+    def withheld(server_round: int, seed: int) -> list[int]:
+        config = {ROUND_KEY: server_round, SEED_KEY: seed}
+        call = HostCall(clients, spec_of(FEDAVG).session, config, watched=watched)
+        return [WithheldTensors(call, layout).num_values_of(client) for client in clients]
+
+    drawn = withheld(1, 3)
+    assert drawn == withheld(1, 3)
+    assert len({*drawn}) > 1
+    assert drawn not in (withheld(2, 3), withheld(1, 4))

@@ -376,6 +376,14 @@ def test_clients_may_come_from_a_generator(host: ClientHost) -> None:
     assert (trial.client_rounds, trial.notes) == ((4, 4, 4, 0, 0, 0, 0), ())
 
 
+def test_every_round_draws_anew(host: ClientHost) -> None:
+    def draws(policy: Any) -> None:
+        policy.choose = lambda server_round, table, num, generator: generator.choice(table.clients, num, replace=False)
+
+    trial, _ = run(host, settings_of(selection=Unruly(does=draws)))
+    assert np.count_nonzero(trial.client_rounds) > 3
+
+
 def test_another_number_of_clients_than_asked_for_is_told(host: ClientHost) -> None:
     trial, _ = run(host, settings_of(selection=Choosing(fixed=(1, 5))))
     assert trial.notes == ("selection.kind=recorder chose 2 clients in the last round, not 3",)
