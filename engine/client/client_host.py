@@ -351,7 +351,11 @@ class ClientHost:
         generator = stream(seed, "batches", server_round, client)
         assigned = None if call.watched is None else call.watched.assigned.get(client)
         epochs = 1 if assigned is None else assigned.epochs
-        return RowsWork(client, generator, call.states.get(client) or {}, data, epochs=epochs)
+        algorithm = call.session.algorithm
+        validates = algorithm is not None and algorithm.validates
+        validation = self._unabstained(self._part(client, call, "validation", clean=False)) if validates else None
+        state = call.states.get(client) or {}
+        return RowsWork(client, generator, state, data, epochs=epochs, validation=validation)
 
     def _training_rows(self, client: int, call: HostCall) -> Samples:
         """Return the training part of a client's split, or what the message asks for of all its rows."""
@@ -380,7 +384,9 @@ class ClientHost:
 
     def _scored_part(self, client: int, call: HostCall, clean: bool) -> Samples:
         """Return the rows on which a client is scored: none if they are so few that it abstains."""
-        part = self._part(client, call, call.session.evaluate_on, clean)
+        return self._unabstained(self._part(client, call, call.session.evaluate_on, clean))
+
+    def _unabstained(self, part: Samples) -> Samples:
         takes_part = self._federation.release.takes_part(len(part))
         return part if takes_part else part.part(np.empty(0, np.int64))
 

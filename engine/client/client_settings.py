@@ -13,6 +13,7 @@ from fedscout.engine.contracts.client_algorithm import ClientAlgorithm, LocalFac
 from fedscout.engine.contracts.local_training_config import LocalTraining
 from fedscout.engine.contracts.train_request import TrainRequest
 from fedscout.engine.data.client_data import Samples
+from fedscout.engine.seeds import stream
 
 Alike = list[tuple[TrainRequest, Sequence[RowsWork]]]
 
@@ -33,23 +34,38 @@ def by_settings(asked: TrainRequest, works: Sequence[RowsWork], has_labels: bool
     failed: list[Outcome] = []
     for work in works:
         try:
-            groups.setdefault(own_training(asked, work.data, work.epochs, has_labels), []).append(work)
+            training = own_training(asked, work.client, work.data, work.epochs, has_labels)
+            groups.setdefault(training, []).append(work)
         except Exception as error:  # user code may raise anything; a client's failure is an answer
             failed.append((work, error))
     return [(replace(asked, training=training), members) for training, members in groups.items()], failed
 
 
-def own_training(asked: TrainRequest, data: Samples, times: int, has_labels: bool) -> LocalTraining:
+def own_training(asked: TrainRequest, client: int, data: Samples, times: int, has_labels: bool) -> LocalTraining:
     """Return how a client trains on its rows: as it is asked to, unless its algorithm or a selection policy chooses.
 
     Args:
         asked: By the train message.
+        client: Its index.
         data: The client's training rows.
         times: Epochs are so many times the others'.
         has_labels: Whether clients hold labelled rows.
     """
     training, algorithm = asked.training, asked.algorithm
     if algorithm is not None and type(algorithm).settings is not ClientAlgorithm.settings:
-        counts = data.label_counts(asked.num_classes) if has_labels else np.empty(0, np.int64)
-        training = algorithm.settings(LocalFacts(training, len(data), counts))
+        training = algorithm.settings(facts_of(asked, client, data, has_labels))
     return training if times == 1 else training.model_copy(update={"local_epochs": times * training.local_epochs})
+
+
+def facts_of(asked: TrainRequest, client: int, data: Samples, has_labels: bool) -> LocalFacts:
+    """Return what a client knows of itself in a round.
+
+    Args:
+        asked: By the train message.
+        client: Its index.
+        data: Its training rows.
+        has_labels: Whether clients hold labelled rows.
+    """
+    counts = data.label_counts(asked.num_classes) if has_labels else np.empty(0, np.int64)
+    generator = stream(asked.seed, "settings", asked.server_round, client)
+    return LocalFacts(asked.training, len(data), counts, asked.companions, generator)

@@ -9,7 +9,7 @@ normalisation has no variance over one row).
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import NamedTuple
 
@@ -38,9 +38,15 @@ NO_ROWS = "the client has no training rows"
 
 @dataclass(frozen=True)
 class RowsWork(ClientWork):
-    """The part of a client that trains on these rows."""
+    """The part of a client that trains on these rows.
+
+    Attributes:
+        data: Its training rows.
+        validation: Its validation rows, where the algorithm looks at them.
+    """
 
     data: Samples
+    validation: Samples | None = field(default=None, kw_only=True)
 
 
 def batch_bounds(num_rows: int, batch_size: int) -> list[tuple[int, int]]:

@@ -79,7 +79,7 @@ class RoundDurations:
             return times * self._asked.training.local_epochs
         try:
             data = self._rows(client, self._call)
-            training = own_training(self._asked, data, times, has_labels=True)
+            training = own_training(self._asked, client, data, times, has_labels=True)
         except Exception:  # it will fail in training, and say why there
             return 0
         return int(training.num_steps(np.array([len(data)]))[0])

@@ -21,6 +21,7 @@ from fedscout.engine.client.client_settings import by_settings
 from fedscout.engine.client.gathered_updates import Outcome
 from fedscout.engine.client.local_training import RowsWork, train_client
 from fedscout.engine.client.scoring import score_clients
+from fedscout.engine.client.validated_updates import with_validation
 from fedscout.engine.client.vectorised_training import train_block
 from fedscout.engine.contracts.client_update import ClientScore, ClientUpdate
 from fedscout.engine.contracts.train_request import TrainRequest
@@ -63,7 +64,10 @@ class Trainer(ABC):
             yield failed
         for alike, members in groups:
             for block in self._blocks(alike, members):
-                updates = zip(block, self._train_or_blame(alike, block), strict=True)
+                trained = with_validation(
+                    self.scores, alike, block, self._train_or_blame(alike, block), self.has_labels
+                )
+                updates = zip(block, trained, strict=True)
                 yield [(work, _with(losses.get(work.client), update)) for work, update in updates]
 
     def scores(

@@ -95,11 +95,16 @@ class LocalFacts:
         training: What the message asks for.
         num_examples: Its training rows.
         label_counts: Of each class, shape `(classes,)`; empty where clients have a task in place of labelled rows.
+        companions: Vectors that came beside the model, by name.
+        generator: Draws what it decides by chance, from (seed, round, client): whenever these facts are told, it begins
+            anew.
     """
 
     training: LocalTraining
     num_examples: int
     label_counts: npt.NDArray[np.int64]
+    companions: Mapping[str, Tensor]
+    generator: np.random.Generator
 
 
 @dataclass(frozen=True)
@@ -246,6 +251,23 @@ class Finished:
 
 
 @dataclass(frozen=True)
+class Validation:
+    """How what one client sends does on its validation rows.
+
+    Attributes:
+        num_examples: Rows; 0 where they are so few that the client abstains.
+        num_correct: Rows whose class is the largest output.
+        loss_sum: Sum of the rows' losses.
+        sums: What `train` reported of the client.
+    """
+
+    num_examples: int
+    num_correct: float
+    loss_sum: float
+    sums: Mapping[str, float]
+
+
+@dataclass(frozen=True)
 class ClientAlgorithm:
     """FedAvg's client; others override what they do otherwise. Frozen and picklable.
 
@@ -255,6 +277,7 @@ class ClientAlgorithm:
         personal: Whether `scored` or `tuned` reads states, which then travel to every client that is scored.
         tunes: Whether clients train before they are scored: they are scored with what `tuned` returns.
         one_by_one: Whether clients are trained one after the other, as a loss of its own and looking ahead need.
+        validates: Whether clients measure what they send on their validation rows, and report what `validated` says.
     """
 
     reads: ClassVar[tuple[str, ...]] = ()
@@ -262,6 +285,7 @@ class ClientAlgorithm:
     personal: ClassVar[bool] = False
     tunes: ClassVar[bool] = False
     one_by_one: ClassVar[bool] = False
+    validates: ClassVar[bool] = False
 
     @property
     def companions(self) -> Mapping[str, str]:
@@ -281,6 +305,15 @@ class ClientAlgorithm:
         """Train the clients of a run."""
         trained = run.descend(run.received)
         return Finished(trained, trained.vectors)
+
+    def validated(self, facts: LocalFacts, validation: Validation) -> Mapping[str, float]:
+        """Return the sums that a client reports beside those of `train`; the same names of every client.
+
+        Args:
+            facts: As `settings` was told them.
+            validation: How what it sends does on its validation rows.
+        """
+        raise NotImplementedError(f"{type(self).__name__} declares that it validates")
 
     def scored(self, clients: Clients) -> Tensor:
         """Return the models that are scored, shape `(1, size)` or `(clients, size)`."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal, Protocol
+from typing import TYPE_CHECKING, Any, Literal, Protocol, runtime_checkable
 
 from fedscout.engine.contracts.client_algorithm import ClientAlgorithm
 
@@ -55,6 +55,8 @@ class EngineNeeds:
         initial_loss: Whether train replies need `train_loss`, the loss of the received model on the training data.
         durations: Whether train replies need `simulated-seconds`, what the client's round took on the simulated clock;
             the strategy then says in its metrics what the round took.
+        validation_share: Share of the training rows that clients keep for validation, unless the session has some
+            already, in [0, 1).
         sees_evaluation: Whether the strategy configures and aggregates evaluation itself, besides the trial's own.
     """
 
@@ -63,6 +65,7 @@ class EngineNeeds:
     weighted_by: str = "num-examples"
     initial_loss: bool = False
     durations: bool = False
+    validation_share: float = 0.0
     sees_evaluation: bool = False
 
 
@@ -105,4 +108,13 @@ class TrialStrategy(Protocol):
 
     def notes_after(self, cohort: Cohort, num_models: int) -> Sequence[str]:
         """Return what is worth knowing of a trial whose rounds gave so many models, each a sentence."""
+        ...
+
+
+@runtime_checkable
+class TellsNotes(Protocol):
+    """A strategy under way that has something to tell at the end of its trial."""
+
+    def trial_notes(self) -> Sequence[str]:
+        """Return what is worth knowing of the rounds that were, each a sentence."""
         ...

@@ -23,6 +23,7 @@ from flwr.serverapp.strategy import Strategy
 from threadpoolctl import threadpool_limits
 
 from fedscout.engine.arrays import FloatArray
+from fedscout.engine.contracts.trial_strategy import TellsNotes
 from fedscout.engine.data.availability import round_seconds
 from fedscout.engine.errors import EngineError, TrialError
 from fedscout.engine.grid.evaluation import Evaluation
@@ -360,6 +361,8 @@ class _Rounds:
             yield f"the clients {clients_text(sorted(unmoved_most))} got no model in most rounds (skipped_rounds)"
         num_models = len({*range(1, self._state.server_round + 1)} - self._state.skipped.keys())
         yield from self._settings.strategy.notes_after(cohort_of(self._settings, self._grid), num_models)
+        if isinstance(self._state.strategy, TellsNotes):
+            yield from self._state.strategy.trial_notes()
 
 
 def _own_seconds(settings: TrialSettings, metrics: MetricRecord | None, lasted: float) -> float:

@@ -21,8 +21,8 @@ class TrialSettings:
         strategy: What is tried.
         num_rounds: Rounds to train from the start, >= 1.
         num_sampled: Clients that train in a round.
-        selection: Who trains in a round; None leaves that to the strategy. Validation rows that it needs are cut from
-            the training rows, if the session has none.
+        selection: Who trains in a round; None leaves that to the strategy. Validation rows that it needs, or the
+            strategy, are cut from the training rows, if the session has none.
         full_rounds: Rounds of the full training that a shorter one is the beginning of; None is `num_rounds`.
         session: What the trial fixes for all its messages. What the strategy needs and its client algorithm are put
             there here; without a limit of its own, no part of a round may take longer than the whole trial.
@@ -54,12 +54,14 @@ class TrialSettings:
     checkpoint: str = field(init=False)
 
     def __post_init__(self) -> None:
+        needs = self.strategy.needs()
+        share = max(needs.validation_share, _validation_share(self.selection))
         session = replace(
             self.session,
-            needs=self.strategy.needs(),
+            needs=needs,
             algorithm=self.strategy.client_algorithm(),
             round_timeout_seconds=self.session.round_timeout_seconds or self.timeout_seconds,
-            validation_fraction=self.session.validation_fraction or _validation_share(self.selection),
+            validation_fraction=self.session.validation_fraction or share,
         )
         identity: dict[str, Any] = {
             "config": self.config_hash,

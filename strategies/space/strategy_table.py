@@ -15,6 +15,7 @@ from pydantic import Field, TypeAdapter
 
 from fedscout.strategies.methods.averaging import FedAvgMSpec, FedAvgSpec, FedProxSpec
 from fedscout.strategies.methods.clients.feddyn import FedDynSpec
+from fedscout.strategies.methods.clients.fedex import FedExSpec
 from fedscout.strategies.methods.clients.fedlc import FedLCSpec
 from fedscout.strategies.methods.clients.fednova import FedNovaSpec
 from fedscout.strategies.methods.clients.fedrs import FedRSSpec
@@ -93,6 +94,7 @@ CHOSEN_BY_NAME: tuple[type[StrategySpec], ...] = (
     FedBABUSpec,
     PFedMeSpec,
     FedRoDSpec,
+    FedExSpec,
     DPFedAvgSpec,
     CommunitiesSpec,
     FedDFSpec,
