@@ -47,6 +47,7 @@ from fedscout.strategies import (
     ScaffoldSpec,
     StrategySpec,
 )
+from fedscout.strategies.methods.clients.fedex import FedExSpec
 from fedscout.strategies.methods.clients.fedrs import FedRSSpec
 from fedscout.strategies.methods.clients.fedsam import FedSAMSpec
 from fedscout.strategies.methods.clients.symmetric_loss import SymmetricLossSpec
@@ -87,6 +88,7 @@ METHODS: Mapping[str, StrategySpec] = {
     "pfedme": PFedMeSpec(),
     "fedrod": FedRoDSpec(),
     "fedbio": FedBiOSpec(),
+    "fedex": FedExSpec(num_configurations=4),
 }
 MODELS: Mapping[str, ModelFactory] = {"fedbn": normalised, "mfedbn": normalised, "mfedbn, overwritten": normalised}
 """Of methods that need another net than the dense one."""

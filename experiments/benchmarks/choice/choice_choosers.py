@@ -2,7 +2,8 @@
 
 A searcher's pick is the best of its study, FedAvg included, without a confirmation: what is measured is the search. Its
 cost counts the rounds of its trials in full trainings; the training of FedAvg, with which every study is compared, is
-not counted, nor is the detection that rules, warm starts and language models rest on.
+not counted, nor is the detection that rules, warm starts and language models rest on. FedEx costs nothing beside its
+own training, in which it tunes.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ from fedscout.search.study.earlier_studies import EarlierStudy, best_first
 from fedscout.search.study.study import run_study
 from fedscout.search.study.warm_start import WarmStart, warm_start
 from fedscout.search.study_trials import BASELINE
-from fedscout.strategies import SearchSpace
+from fedscout.strategies import SearchSpace, parse_strategy
 
 UNCONFIRMED = ("search.confirmation_seeds=0", "search.tuned_baseline=false")
 UNINFORMED = "search.informed=false"
@@ -122,12 +123,14 @@ class Chooser:
     Attributes:
         is_warm: Whether it learns from the other federations, which must have been searched before.
         asks_model: Whether it asks a language model, or a record of one.
+        in_tables: Whether a table of trials may hold what it picks, so that it can be replayed.
     """
 
     name: str
     choose: Choose
     is_warm: bool = False
     asks_model: bool = False
+    in_tables: bool = True
 
     def unavailable(self, config: StudyConfig, out: Path) -> str | None:
         """Return why it can't choose on a federation; None if it can. `out` is the folder of the measurement."""
@@ -207,7 +210,8 @@ CHOOSERS: Mapping[str, Chooser] = {
         Chooser("FedAvg", lambda _: Pick(BASELINE)),
         Chooser("tuned FedAvg", _tuned_fedavg),
         Chooser("rules", lambda choosing: Pick(recommend_by_rules(choosing.situation()).spec)),
-        Chooser("LLM", _language_model, asks_model=True),
+        Chooser("LLM", _language_model, asks_model=True, in_tables=False),
+        Chooser("FedEx", lambda _: Pick(parse_strategy("fedex")), in_tables=False),
         Chooser("genetic 4", _searching((GENETIC[0], "search.budget=4"))),
         Chooser("genetic 4 informed", _searching((*INFORMED, "search.budget=4"))),
         Chooser("random 8", _searching(("search.kind=random", "search.budget=8"))),

@@ -163,7 +163,7 @@ def run_replay(
     strategies_alone: bool,
     note: Callable[[str], None] = lambda _: None,
 ) -> ReplayReport:
-    """Replay named choosers, or all that ask no language model, on a table.
+    """Replay named choosers, or all whose picks a table may hold, on a table.
 
     Args:
         table: Its file, or `published`.
@@ -178,10 +178,10 @@ def run_replay(
     """
     wanted = {each.half for each in federations_of_half(half)}
     for name in choosers or ():
-        if name not in CHOOSERS or CHOOSERS[name].asks_model:
-            allowed = ", ".join(each for each, chooser in CHOOSERS.items() if not chooser.asks_model)
+        if name not in CHOOSERS or not CHOOSERS[name].in_tables:
+            allowed = ", ".join(each for each, chooser in CHOOSERS.items() if chooser.in_tables)
             raise ConfigurationError(f"--chooser of a replay must be one of {allowed}, got {name!r}")
-    names = choosers or [name for name, chooser in CHOOSERS.items() if not chooser.asks_model]
+    names = choosers or [name for name, chooser in CHOOSERS.items() if chooser.in_tables]
     found = read_table(PUBLISHED if table == "published" else Path(table))
     # warm choosers learn from the development federations, whichever half is told of
     report = replay(found, [CHOOSERS[name] for name in names], (*(() if strategies_alone else SPACE), *settings), note)

@@ -1,0 +1,200 @@
+"""Laws of FedEx."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any, Literal
+
+import numpy as np
+import pytest
+import torch
+
+from fedscout.engine.client.client_host import ClientHost
+from fedscout.engine.contracts.local_training_config import LocalTraining
+from fedscout.engine.contracts.trial_strategy import Cohort
+from fedscout.engine.data.client_split import split_client
+from fedscout.engine.data.release import Release
+from fedscout.engine.errors import StrategyError
+from fedscout.engine.seeds import stream
+from fedscout.strategies import FedAvgSpec
+from fedscout.strategies.methods.clients.fedex import Configuration, FedEx, FedExSpec, Schedule
+from tests.engine.federations import QUERIES, uneven_federation
+from tests.engine.trials.test_resume import assert_same
+from tests.strategies.by_hand import SEED, SIZES, TRAINING, Hand, host_of, result_of, spec_of, weights_of
+
+EVERYBODY = len(SIZES)
+SHARE = 0.25
+THREE = (Configuration(), Configuration(2.0, 1.0, 0.5), Configuration(0.5, 2.0, 1.0))
+STRONG = Configuration(rate=1000.0)
+
+
+class ChosenSpec(FedExSpec):
+    """FedEx with given configurations."""
+
+    kind: Literal["chosen"] = "chosen"  # type: ignore[assignment]
+    chosen: tuple[tuple[float, float, float], ...] = ()
+
+    def configurations(self) -> tuple[Configuration, ...]:
+        return tuple(Configuration(*each) for each in self.chosen)
+
+
+def choice_of(*configurations: Configuration, **values: Any) -> ChosenSpec:
+    return ChosenSpec(chosen=tuple((one.rate, one.epochs, one.batch) for one in configurations), **values)
+
+
+@pytest.fixture
+def rules(monkeypatch: pytest.MonkeyPatch) -> list[FedEx]:
+    """The server's halves of all trials that have ended."""
+    ended: list[FedEx] = []
+    told = FedEx.trial_notes
+    monkeypatch.setattr(FedEx, "trial_notes", lambda self: ended.append(self) or told(self))
+    return ended
+
+
+@pytest.mark.parametrize("backend", ["auto", "loop"])
+@pytest.mark.parametrize("scaling", ["num-examples", "uniform"])
+def test_one_configuration_is_fedavg_on_the_same_rows(backend: Any, scaling: Any) -> None:
+    one = FedExSpec(num_configurations=1, validation_share=SHARE, sample_scaling=scaling)
+    results = [
+        result_of(host_of(), strategy, backend=backend, validation_fraction=fraction)
+        for strategy, fraction in ((one, 0.0), (FedAvgSpec(sample_scaling=scaling), SHARE))
+    ]
+    assert_same(*results)
+
+
+@dataclass
+class ValidatingHand(Hand):
+    """Keeps a share of the training rows for validation."""
+
+    def _rows(self, client: int, part: str = "train") -> tuple[torch.Tensor, torch.Tensor]:
+        own = self.federation.client_data(client).own
+        rows = own.rows[getattr(split_client(own.labels[own.rows], SEED, client, 0.2, SHARE), part)]
+        return torch.from_numpy(own.features[rows]).double(), torch.from_numpy(own.labels[rows])
+
+    def validated(self, vector: Any, client: int) -> tuple[int, int]:
+        """Return a client's validation rows: those that a model gets wrong, and all."""
+        features, labels = self._rows(client, "validation")
+        outputs = self.loaded(vector).eval()(features)
+        return int((outputs.argmax(dim=1) != labels).sum()), len(labels)
+
+
+@pytest.mark.parametrize("backend", ["auto", "loop"])
+def test_rounds_are_the_paper_s_update(backend: Any, rules: list[FedEx]) -> None:
+    """Three rounds in float64: draws, local training, the mean, and θ by the adaptive step with the last baseline."""
+    spec = choice_of(*THREE, schedule="adaptive", baseline_discount=0.0, validation_share=SHARE)
+    host = host_of()
+    result = result_of(host, spec, num_sampled=EVERYBODY, num_rounds=3, backend=backend)
+    federation = uneven_federation(sizes=SIZES)
+    vector: Any = host.initial_vector(SEED).astype(np.float64)
+    theta, squares, baseline, different = np.full(3, 1 / 3), 0.0, None, set()
+    for server_round in (1, 2, 3):
+        wrong, rows, models = np.zeros(3), np.zeros(3), []
+        for client in range(EVERYBODY):
+            drawn = int(stream(SEED, "settings", server_round, client).choice(3, p=theta))
+            different.add(drawn)
+            hand = ValidatingHand(federation, THREE[drawn].of(TRAINING))
+            models.append(hand.descend(vector, client, server_round)[0])
+            found = hand.validated(models[-1], client)
+            wrong[drawn] += found[0]
+            rows[drawn] += found[1]
+        vector = weights_of(ValidatingHand(federation), range(EVERYBODY)) @ np.array(models)
+        loss = wrong.sum() / rows.sum()
+        gradient = (wrong - (loss if baseline is None else baseline) * rows) / (theta * rows.sum())
+        squares, baseline = squares + np.abs(gradient).max() ** 2, loss
+        theta = theta * np.exp(-np.sqrt(2 * np.log(3) / squares) * gradient)
+        theta /= theta.sum()
+    assert different == {0, 1, 2}
+    np.testing.assert_allclose(result.vector, vector, rtol=0, atol=2e-6)
+    np.testing.assert_allclose(rules[0].weights, theta, rtol=0, atol=1e-6)
+    assert np.ptp(theta) > 0.1
+
+
+@pytest.mark.parametrize(
+    ("schedule", "etas"),
+    [
+        ("aggressive", (1 / 0.15, 1 / 0.6)),
+        ("adaptive", (1 / 0.15, 1 / np.sqrt(0.15**2 + 0.6**2))),
+        ("constant", (1.0, 1.0)),
+    ],
+)
+def test_two_steps_by_hand(schedule: Schedule, etas: tuple[float, float]) -> None:
+    """θ = (½, ½). Of 10 rows each, 5 and 2 are wrong: λ = .35, ∇ = (5 − 3.5, 2 − 3.5)/(½ · 20) = (.15, −.15).
+
+    Then from (½, ½) again 13 of 20 rows, all of the first: λ = .35 still, ∇ = (13 − 7)/(½ · 20) = .6, and 0.
+    """
+    rule = FedEx(THREE[:2], schedule, 0.5, fraction_train=1.0)
+    first = np.sqrt(2 * np.log(2))
+    rule.move(np.array([5.0, 2.0]), np.array([10.0, 10.0]))
+    expected = np.exp([-first * etas[0] * 0.15, first * etas[0] * 0.15])
+    np.testing.assert_allclose(rule.weights, expected / expected.sum(), rtol=1e-12)
+    rule.weights = np.array([0.5, 0.5])
+    rule.move(np.array([13.0, 0.0]), np.array([20.0, 0.0]))
+    expected = np.array([np.exp(-first * etas[1] * 0.6), 1.0])
+    np.testing.assert_allclose(rule.weights, expected / expected.sum(), rtol=1e-12)
+
+
+@pytest.mark.parametrize(("discount", "baseline"), [(0.0, 0.2), (0.5, (0.5 * 0.5 + 0.2) / 1.5), (1.0, 0.35)])
+def test_the_baseline_discounts_earlier_rounds(discount: float, baseline: float) -> None:
+    """After rounds of losses .5 and .2, what was drawn in a third of loss λ + .1 has ∇ = .1/θ."""
+    rule = FedEx(THREE[:2], "constant", discount, fraction_train=1.0)
+    for loss in (0.5, 0.2):
+        rule.move(np.array([10 * loss, 10 * loss]), np.array([10.0, 10.0]))
+    rule.weights = np.array([0.5, 0.5])
+    rule.move(np.array([10 * (baseline + 0.1), 0.0]), np.array([10.0, 0.0]))
+    ratio = rule.weights[0] / rule.weights[1]
+    assert np.log(ratio) == pytest.approx(-np.sqrt(2 * np.log(2)) * 0.1 / 0.5)
+
+
+@pytest.mark.parametrize("schedule", ["aggressive", "adaptive"])
+def test_a_far_too_long_step_loses_weight(schedule: Schedule, rules: list[FedEx]) -> None:
+    """A thousand times the rate leaves no unit of a small net alive, and a net without units knows one class."""
+    spec = choice_of(Configuration(), STRONG, Configuration(2.0), schedule=schedule, validation_share=SHARE)
+    result_of(host_of(), spec, num_sampled=EVERYBODY, num_rounds=10)
+    assert rules[0].weights[1] < 0.5 / 3
+
+
+def test_clients_that_diverge_do_not_end_the_trial(rules: list[FedEx]) -> None:
+    """With such a rate FedAvg fails; here the configuration loses, and the notes tell of it."""
+    training = TRAINING.model_copy(update={"momentum": 0.9})
+    spec = choice_of(Configuration(), Configuration(rate=1e7), validation_share=SHARE)
+    result = result_of(host_of(), spec, num_sampled=EVERYBODY, training=training)
+    assert rules[0].num_diverged > 0
+    assert rules[0].weights[1] < 0.5
+    most = f"{rules[0].weights[0]:.2f}"
+    assert (
+        f"of 2 configurations 1 has most weight, {most}: learning rate 0.1, local epochs 2, batches of 8"
+        in result.notes
+    )
+    assert f"{rules[0].num_diverged} trainings of clients diverged, and gave no model" in result.notes
+
+
+def test_without_validation_rows_all_keep_their_weights(rules: list[FedEx]) -> None:
+    """Clients that abstain from scores over few rows abstain here, too."""
+    federation = replace(uneven_federation(sizes=SIZES), release=Release(min_release=5, small_clients="abstain"))
+    result = result_of(ClientHost(federation, QUERIES), FedExSpec(num_configurations=3), num_sampled=EVERYBODY)
+    assert rules[0].weights.tolist() == [1 / 3] * 3
+    assert "no client had validation rows enough, so all configurations kept their weights" in result.notes
+
+
+def test_configurations_surround_the_study_s_setting() -> None:
+    spec, training = FedExSpec(num_configurations=50), LocalTraining(local_epochs=4, batch_size=32, learning_rate=0.2)
+    found = [each.of(training) for each in spec.configurations()]
+    assert found[0] == training
+    assert len(set(found)) == 50
+    for name, low, high in (("learning_rate", 0.05, 0.8), ("local_epochs", 1, 12), ("batch_size", 16, 64)):
+        values = [getattr(each, name) for each in found]
+        assert low <= min(values) < low * 1.3
+        assert high / 1.3 < max(values) <= high
+    narrow = FedExSpec(rate_factor=1, epochs_factor=1, batch_factor=1)
+    assert {each.of(training) for each in narrow.configurations()} == {training}
+
+
+def test_validation_rows_are_cut_unless_the_study_has_some() -> None:
+    assert spec_of(FedExSpec()).session.validation_fraction == 0.1
+    assert spec_of(FedExSpec(), validation_fraction=0.3).session.validation_fraction == 0.3
+    assert spec_of(FedAvgSpec()).session.validation_fraction == 0
+
+
+def test_a_quantity_has_no_share_that_is_wrong() -> None:
+    with pytest.raises(StrategyError, match=r"^fedex needs classes, got a federation that predicts a quantity$"):
+        FedExSpec().build(Cohort(8, 5, 0.1, classifies=False))
