@@ -1,0 +1,34 @@
+"""What the rules say of who trains: nothing where all clients do, and time where some devices are slow."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import pytest
+
+from fedscout.search.recommenders.recommendation import Situation
+from fedscout.search.recommenders.rules import recommend_by_rules
+from fedscout.search.recommenders.selection_advice import SLOW_RATIO, selection_notes
+from tests.search.recommenders.reports import diagnosis_of
+
+
+@pytest.mark.parametrize(
+    ("ratio", "says"),
+    [
+        (None, "no policy beat random choice"),
+        (SLOW_RATIO - 0.1, "no policy beat random choice"),
+        (SLOW_RATIO, "selection.kind=oort or pyramidfl"),
+        (9.0, "the slowest takes 9 times as long"),
+    ],
+)
+def test_time_counts_where_somebody_is_slow(
+    situation_of: Callable[..., Situation], ratio: float | None, says: str
+) -> None:
+    whole = situation_of(diagnosis_of(num_classes=3).model_copy(update={"speed_ratio": ratio}))
+    assert [*selection_notes(whole)] == []
+    cohort = replace(whole.cohort, num_sampled=whole.cohort.num_clients - 1)
+    sampled = replace(whole, space=replace(whole.space, cohort=cohort))
+    (note,) = selection_notes(sampled)
+    assert says in note
+    assert note in recommend_by_rules(sampled).notes
