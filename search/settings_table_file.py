@@ -1,0 +1,164 @@
+"""A table of client settings as a file: a small Parquet, one row a cell, readable by pandas.
+
+Its columns are `heterogeneity`, `quantity`, `learning_rate`, `batch_size` and `local_epochs`, and beside them whatever
+whoever tuned the cells tells of each. Its metadata hold where the table comes from as JSON, with the format's mark. The
+cells are a full grid: a hole would send the clients that belong there to settings tuned for other data, unseen.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, fields
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+from pydantic import ValidationError
+
+from fedscout.engine.contracts.local_training_config import LocalTraining
+from fedscout.engine.contracts.settings_table import SettingsCell, SettingsTable
+from fedscout.engine.errors import ConfigurationError, first_line
+from fedscout.engine.fault_text import details, predicate
+from fedscout.engine.runtime.atomic_file import not_written, write_atomically
+
+FORMAT = "fedscout settings table 1"
+
+MOST_CELLS, MOST_BYTES = 10_000, 2**24
+"""A table travels to every client; a larger file is another one."""
+
+HETEROGENEITY, ENTROPY = BUILT_IN = ("heterogeneity", "entropy")
+"""Metrics of a client by name, in [0, 1]; another one is an import path. What a table is silent of is the first."""
+
+COLUMNS = tuple(field.name for field in fields(SettingsCell))
+
+_KEY = b"fedscout.settings-table"
+_SETTINGS = ("learning_rate", "batch_size", "local_epochs")
+
+
+def write_settings_table(path: Path, table: SettingsTable, provenance: Mapping[str, Any]) -> None:
+    """Write a table so that a reader sees all of it or nothing.
+
+    Args:
+        path: Of the file.
+        table: Its cells are a full grid.
+        provenance: Where it comes from, as JSON can hold it: by convention `dataset`, `model`, `num_classes` and
+            `metric`. Its `cells`, if there, has one mapping a cell, in the table's order, with further columns.
+
+    Raises:
+        ConfigurationError: If the table could not be read again, or the file can't be written.
+    """
+    beside = provenance.get("cells") or [{} for _ in table.cells]
+    rows = [{**asdict(cell), **more} for cell, more in zip(table.cells, beside, strict=True)]
+    if faults := _faults(rows, provenance):
+        raise ConfigurationError(f"a table of client settings {faults[0]}")
+    told = {name: value for name, value in provenance.items() if name != "cells"}
+    document = {"format": FORMAT, "threshold": table.threshold, "provenance": told}
+    metadata = {_KEY: json.dumps(document, sort_keys=True, allow_nan=False)}
+    content = pa.Table.from_pylist(rows).replace_schema_metadata(metadata)
+    try:
+        write_atomically(path, lambda temporary: pq.write_table(content, temporary))
+    except OSError as error:
+        raise ConfigurationError(not_written(path, error)) from error
+
+
+def read_settings_table(path: Path) -> tuple[SettingsTable, dict[str, Any]]:
+    """Return a table and where it comes from, with what the file tells of each cell under `cells`.
+
+    Raises:
+        ConfigurationError: If it is no file, none of this format, or its cells are not a full grid of valid settings.
+    """
+    rows, document = _read(path)
+    if faults := _faults(rows, document["provenance"]):
+        raise ConfigurationError(f"{path} {faults[0]}")
+    cells = tuple(
+        SettingsCell(
+            heterogeneity=float(row["heterogeneity"]),
+            quantity=int(row["quantity"]),
+            learning_rate=float(row["learning_rate"]),
+            batch_size=int(row["batch_size"]),
+            local_epochs=int(row["local_epochs"]),
+        )
+        for row in rows
+    )
+    beside = [{name: value for name, value in row.items() if name not in COLUMNS} for row in rows]
+    return SettingsTable(cells, document["threshold"]), {**document["provenance"], "cells": beside}
+
+
+def _read(path: Path) -> tuple[list[dict[str, Any]], dict[str, Any]]:
+    """Return the rows of a file and the document in its metadata."""
+    try:
+        if not path.is_file():  # a pipe would be waited for
+            raise ConfigurationError(f"{path} must be a table of client settings, and there is no such file")
+        if path.stat().st_size > MOST_BYTES:
+            raise ConfigurationError(f"{path} must be a table of client settings of at most {MOST_BYTES >> 20} MiB")
+        with pq.ParquetFile(path) as file:
+            num_rows, metadata = file.metadata.num_rows, file.schema_arrow.metadata or {}
+            if num_rows > MOST_CELLS:
+                raise ConfigurationError(f"{path} must have at most {MOST_CELLS:,} cells, got {num_rows:,}")
+            rows: list[dict[str, Any]] = file.read().to_pylist()
+    except (pa.ArrowException, OSError, ValueError) as error:
+        raise ConfigurationError(f"{path} must be a Parquet file, and can't be read: {first_line(error)}") from error
+    return rows, _document(path, metadata.get(_KEY))
+
+
+def _document(path: Path, text: bytes | None) -> dict[str, Any]:
+    """Return what a file's metadata say of the table."""
+    try:
+        document = json.loads(text or b"{}")
+        threshold = document.get("threshold")
+        if document.get("format") == FORMAT and isinstance(document["provenance"], dict):
+            return {"threshold": None if threshold is None else float(threshold), "provenance": document["provenance"]}
+    except (ValueError, TypeError, KeyError, AttributeError):
+        pass  # as a file without the mark
+    raise ConfigurationError(f'{path} must be a table of client settings with the mark "{FORMAT}", which it lacks')
+
+
+def _faults(rows: Sequence[Mapping[str, Any]], provenance: Mapping[str, Any]) -> list[str]:
+    """Return what is wrong with the cells of a table, in the order in which it is best told."""
+    if not rows:
+        return ["must have cells, got none"]
+    if missing := [name for name in COLUMNS if name not in rows[0]]:
+        return [f"must have the columns {', '.join(COLUMNS)}, and lacks {', '.join(missing)}"]
+    faults = [f"has a fault in cell {number}: {fault}" for number, row in enumerate(rows, 1) for fault in _of_cell(row)]
+    if provenance.get("metric", HETEROGENEITY) in BUILT_IN:
+        outside = [row["heterogeneity"] for row in rows if not faults and not 0 <= row["heterogeneity"] <= 1]
+        faults += [f"must have heterogeneity in [0, 1], got {value:g}" for value in outside]
+    return faults or _of_grid([(float(row["heterogeneity"]), int(row["quantity"])) for row in rows])
+
+
+def _of_cell(row: Mapping[str, Any]) -> list[str]:
+    """Return what is wrong with one cell."""
+    for name in COLUMNS:
+        value = row[name]
+        if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+            return [f"{name} must be a number, got {value!r}"]
+    if row["quantity"] < 1 or row["quantity"] != int(row["quantity"]):
+        return [f"quantity must be a number of rows, at least 1, got {row['quantity']:g}"]
+    try:
+        LocalTraining(**{name: row[name] for name in _SETTINGS})
+    except ValidationError as error:
+        return [f"{one['loc'][0]}{predicate(one)}" for one in details(error)]
+    return []
+
+
+def _of_grid(places: Sequence[tuple[float, int]]) -> list[str]:
+    """Return what is wrong with where cells lie: one that is there twice, one that is missing."""
+    times = Counter(places)
+    told = [
+        f"must have each cell once, got {_place(place)} {number} times" for place, number in times.items() if number > 1
+    ]
+    heterogeneities, quantities = sorted({h for h, _ in places}), sorted({q for _, q in places})
+    grid = [(heterogeneity, quantity) for heterogeneity in heterogeneities for quantity in quantities]
+    missing = [place for place in grid if place not in times]
+    if missing:
+        size = f"{len(heterogeneities)} x {len(quantities)} grid"
+        told.append(f"must be a full {size}, and lacks {len(missing)} cells, the first at {_place(missing[0])}")
+    return told
+
+
+def _place(place: tuple[float, int]) -> str:
+    return f"heterogeneity {place[0]:g}, quantity {place[1]}"
