@@ -19,6 +19,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from pydantic import ValidationError
 
+from fedscout.engine.contracts.client_table import HETEROGENEITY, METRICS
 from fedscout.engine.contracts.local_training_config import LocalTraining
 from fedscout.engine.contracts.settings_table import SettingsCell, SettingsTable
 from fedscout.engine.errors import ConfigurationError, first_line
@@ -29,9 +30,6 @@ FORMAT = "fedscout settings table 1"
 
 MOST_CELLS, MOST_BYTES = 10_000, 2**24
 """A table travels to every client; a larger file is another one."""
-
-HETEROGENEITY, ENTROPY = BUILT_IN = ("heterogeneity", "entropy")
-"""Metrics of a client by name, in [0, 1]; another one is an import path. What a table is silent of is the first."""
 
 COLUMNS = tuple(field.name for field in fields(SettingsCell))
 
@@ -124,7 +122,7 @@ def _faults(rows: Sequence[Mapping[str, Any]], provenance: Mapping[str, Any]) ->
     if missing := [name for name in COLUMNS if name not in rows[0]]:
         return [f"must have the columns {', '.join(COLUMNS)}, and lacks {', '.join(missing)}"]
     faults = [f"has a fault in cell {number}: {fault}" for number, row in enumerate(rows, 1) for fault in _of_cell(row)]
-    if provenance.get("metric", HETEROGENEITY) in BUILT_IN:
+    if provenance.get("metric", HETEROGENEITY) in METRICS:  # a user's own may have any values
         outside = [row["heterogeneity"] for row in rows if not faults and not 0 <= row["heterogeneity"] <= 1]
         faults += [f"must have heterogeneity in [0, 1], got {value:g}" for value in outside]
     return faults or _of_grid([(float(row["heterogeneity"]), int(row["quantity"])) for row in rows])

@@ -128,6 +128,7 @@ def known_of(
         "training": asked.training,
         "companions": asked.companions,
         "num_examples": torch.tensor(num_examples),
+        "counts_as": torch.tensor(num_examples if asked.table is None else [1] * len(works)),
         "num_classes": asked.num_classes,
     }
 

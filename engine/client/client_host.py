@@ -19,6 +19,7 @@ import torch
 from torch import Tensor
 
 from fedscout.engine.arrays import FloatArray, IntArray
+from fedscout.engine.client.client_settings import with_signals
 from fedscout.engine.client.embedding import Embedding
 from fedscout.engine.client.gathered_updates import GatheredUpdates
 from fedscout.engine.client.local_training import RowsWork, model_outputs
@@ -127,7 +128,7 @@ class ClientHost:
             except Exception as error:  # a client's failure is an answer, not the host's end
                 answers.failed(client, error)
         for block in self._trainer(call, asked).train(asked, works):
-            answers.add(withheld.of(sent.of(block)))
+            answers.add(with_signals(asked, withheld.of(sent.of(block))))
         results = answers.results()
         results.num_withheld = withheld.num_values
         if call.watched is not None:
@@ -454,6 +455,7 @@ def _train_request(call: HostCall) -> TrainRequest:
         initial_loss=bool(config[INITIAL_LOSS_KEY]),
         seed=int(config[SEED_KEY]),
         server_round=int(config[ROUND_KEY]),
+        table=call.session.client_table,
     )
 
 
@@ -466,6 +468,7 @@ def _tuning_request(call: HostCall, algorithm: ClientAlgorithm) -> TrainRequest:
         config=call.config,
         seed=int(call.config[SEED_KEY]),
         server_round=0,
+        table=call.session.client_table,
     )
 
 

@@ -25,8 +25,9 @@ class Optimizer(Protocol):
 class SGD:
     """`torch.optim.SGD` without dampening and Nesterov: b <- m b + g, w <- w - lr b, and b = g in the first step."""
 
-    def __init__(self, learning_rate: float, momentum: float, weight_decay: float) -> None:
+    def __init__(self, learning_rate: float, momentum: float, weight_decay: float, rates: Tensor | None = None) -> None:
         self._learning_rate = learning_rate
+        self._rates = None if rates is None else rates.float()
         self._momentum = momentum
         self._weight_decay = weight_decay
         self._buffer: Tensor | None = None
@@ -41,7 +42,10 @@ class SGD:
             else:
                 self._buffer[: len(weights)].mul_(self._momentum).add_(gradient)
             gradient = self._buffer[: len(weights)]
-        weights.add_(gradient, alpha=-self._learning_rate)
+        if self._rates is None:
+            weights.add_(gradient, alpha=-self._learning_rate)
+        else:  # with the bits of the line above
+            weights.addcmul_(gradient, self._rates[: len(weights)], value=-1)
 
 
 class Adam:
@@ -53,8 +57,9 @@ class Adam:
 
     BETA_1, BETA_2, EPSILON = 0.9, 0.999, 1e-8
 
-    def __init__(self, learning_rate: float, weight_decay: float = 0.0) -> None:
+    def __init__(self, learning_rate: float, weight_decay: float = 0.0, rates: Tensor | None = None) -> None:
         self.learning_rate = learning_rate
+        self._rates = rates
         self._weight_decay = weight_decay
         self._steps = 0
         self._mean: Tensor | None = None
@@ -70,13 +75,22 @@ class Adam:
         mean, square = self._mean[: len(weights)], self._square[: len(weights)]
         mean.lerp_(gradient, 1 - self.BETA_1)
         square.mul_(self.BETA_2).addcmul_(gradient, gradient, value=1 - self.BETA_2)
-        step_size = self.learning_rate / (1 - self.BETA_1**self._steps)
         root = (square.sqrt() / (1 - self.BETA_2**self._steps) ** 0.5).add_(self.EPSILON)
-        weights.addcdiv_(mean, root, value=-step_size)
+        bias = 1 - self.BETA_1**self._steps
+        if self._rates is None:
+            weights.addcdiv_(mean, root, value=-self.learning_rate / bias)
+        else:  # with the bits of the line above
+            weights.addcdiv_(mean * -(self._rates[: len(weights)] / bias).float(), root)
 
 
-def new_optimizer(training: LocalTraining) -> Optimizer:
-    """Return a fresh optimiser for one client and one round."""
+def new_optimizer(training: LocalTraining, rates: Tensor | None = None) -> Optimizer:
+    """Return a fresh optimiser for one round.
+
+    Args:
+        training: Of one client, or of those of a block.
+        rates: In place of its step size that of each client of a block, float64, shape `(clients, 1)`; each has the
+            bits that it has alone.
+    """
     if training.optimizer == "adam":
-        return Adam(training.learning_rate, training.weight_decay)
-    return SGD(training.learning_rate, training.momentum, training.weight_decay)
+        return Adam(training.learning_rate, training.weight_decay, rates)
+    return SGD(training.learning_rate, training.momentum, training.weight_decay, rates)

@@ -42,6 +42,7 @@ class GatheredUpdates:
         self._results = TrainResults()
         self._num_trainable = num_trainable
         self._keeps_state = algorithm is not None or keeps_state
+        self._tells_rows = call.session.client_table is None
         self._weighted_by = call.session.needs.weighted_by
         self._norms_from = received if call.watched is not None and call.watched.observed.update_norms else None
         self._companions_weighted_by = {} if algorithm is None else algorithm.companions
@@ -81,7 +82,11 @@ class GatheredUpdates:
             if not self._merged:
                 self._vectors[self._place[work.client]] = update.vector
             kept = {} if self._merged else update.companions
-            self._updates[work.client] = (len(work.data), replace(update, vector=NOTHING, companions=kept))
+            self._updates[work.client] = (self._rows(work), replace(update, vector=NOTHING, companions=kept))
+
+    def _rows(self, work: RowsWork) -> int:
+        """Return the training rows that a client says it has: one under a table of settings, as rows tell the cell."""
+        return len(work.data) if self._tells_rows else 1
 
     def _norm(self, vector: FloatArray) -> float:
         """Return ‖y − x‖ over the trainable parameters."""
@@ -113,7 +118,7 @@ class GatheredUpdates:
         self._results.diverged += [work.client for (work, _), fits in zip(done, inside, strict=True) if not fits]
 
         def total(scale: ExactScale, rows: FloatArray, weighted_by: str) -> IntArray:
-            weights = np.array([weight_of(weighted_by, len(work.data), update.sums) for work, update in done])
+            weights = np.array([weight_of(weighted_by, self._rows(work), update.sums) for work, update in done])
             return scale.total(rows, weights) if inside.all() else scale.total(rows[inside], weights[inside])
 
         self._total += total(self._scale, vectors, self._weighted_by)
@@ -129,7 +134,7 @@ class GatheredUpdates:
             num_examples, update = self._updates[client]
             results.clients.append(client)
             results.num_examples.append(num_examples)
-            results.num_steps.append(update.num_steps)
+            results.num_steps.append(update.num_steps if self._tells_rows else 1)
             results.losses.append(update.loss)
             if update.initial_loss is not None:
                 results.initial_losses.append(update.initial_loss)

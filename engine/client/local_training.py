@@ -43,10 +43,12 @@ class RowsWork(ClientWork):
     Attributes:
         data: Its training rows.
         validation: Its validation rows, where the algorithm looks at them.
+        training: Settings of its own among clients of a block; None takes those that are asked for.
     """
 
     data: Samples
     validation: Samples | None = field(default=None, kw_only=True)
+    training: LocalTraining | None = field(default=None, kw_only=True)
 
 
 def batch_bounds(num_rows: int, batch_size: int) -> list[tuple[int, int]]:

@@ -22,7 +22,7 @@ from fedscout.engine.client.gathered_updates import Outcome
 from fedscout.engine.client.local_training import RowsWork, train_client
 from fedscout.engine.client.scoring import score_clients
 from fedscout.engine.client.validated_updates import with_validation
-from fedscout.engine.client.vectorised_training import train_block
+from fedscout.engine.client.vectorised_training import aligned_row_step, padded_rows, train_block
 from fedscout.engine.contracts.client_update import ClientScore, ClientUpdate
 from fedscout.engine.contracts.train_request import TrainRequest
 from fedscout.engine.data.client_data import Samples
@@ -59,7 +59,7 @@ class Trainer(ABC):
     def train(self, asked: TrainRequest, works: Sequence[RowsWork]) -> Iterator[list[Outcome]]:
         """Yield each client's update, or the exception that it ended with, some clients at a time."""
         losses = self._initial_losses(asked, works) if asked.initial_loss else {}
-        groups, failed = by_settings(asked, works, self.has_labels)
+        groups, failed = by_settings(asked, works, self.has_labels, self._mixes(asked))
         if failed:
             yield failed
         for alike, members in groups:
@@ -85,6 +85,11 @@ class Trainer(ABC):
         together = vectors.reshape(-1, vectors.shape[-1])
         found = score_clients(self._model, self._stack, together, list(clients.values()), metric)
         return dict(zip(clients, found, strict=True))
+
+    def _mixes(self, asked: TrainRequest) -> bool:
+        """Return whether clients of different rates, batches and epochs are trained together."""
+        del asked
+        return False
 
     def _blocks(self, asked: TrainRequest, works: Sequence[RowsWork]) -> Iterator[Sequence[RowsWork]]:
         """Yield the clients that are trained together: each alone."""
@@ -148,10 +153,29 @@ class BlockTrainer(Trainer):
         super().__init__(model, stack)
         self._dense = stack
 
+    def _mixes(self, asked: TrainRequest) -> bool:
+        """Return whether clients train plainly: an algorithm is told of one setting for all clients of a run."""
+        return asked.algorithm is None
+
     def _blocks(self, asked: TrainRequest, works: Sequence[RowsWork]) -> Iterator[Sequence[RowsWork]]:
-        """Yield blocks of nearly equal numbers, clients with most rows first; those without rows fail alone."""
+        """Yield the clients that are trained together: those whose batches are padded to the same; see `_cut`."""
         yield from ([work] for work in works if not len(work.data))
-        filled = sorted((work for work in works if len(work.data)), key=lambda work: -len(work.data))
+        filled: dict[int, list[RowsWork]] = {}
+        for work in works:
+            if len(work.data):
+                filled.setdefault(self._padded_batch(work), []).append(work)
+        for alike in filled.values():
+            yield from self._cut(asked, alike)
+
+    def _padded_batch(self, work: RowsWork) -> int:
+        """Return the rows of a batch with settings of the client's own, padding included; 0 without."""
+        if work.training is None:
+            return 0
+        return padded_rows(min(work.training.batch_size, len(work.data)), aligned_row_step(self._dense))
+
+    def _cut(self, asked: TrainRequest, works: Sequence[RowsWork]) -> Iterator[Sequence[RowsWork]]:
+        """Yield blocks of nearly equal numbers, clients with most rows first."""
+        filled = sorted(works, key=lambda work: -len(work.data))
         most = min(MOST_CLIENTS, max(FEWEST_CLIENTS, BLOCK_BYTES // (2 * asked.received.nbytes)))
         num_blocks = -(-len(filled) // most)
         stops = [len(filled) * (block + 1) // num_blocks for block in range(num_blocks)]

@@ -9,6 +9,7 @@ so with any number of hosts. Against the loop it differs in the order of float32
 
 from __future__ import annotations
 
+import itertools
 import math
 import warnings
 from collections.abc import Callable, Iterator, Sequence
@@ -96,11 +97,15 @@ def schedule(num_rows: int, batch_size: int, local_epochs: int, row_step: int) -
 
 
 class Run(NamedTuple):
-    """Neighbouring clients `start` to `stop` of a block whose next batches are of one size and begin at one place."""
+    """Neighbouring clients `start` to `stop` of a block whose next batches are of one size, padding included.
+
+    Attributes:
+        first_rows: Where each client's begins in its schedule.
+    """
 
     start: int
     stop: int
-    first_row: int
+    first_rows: Sequence[int]
     num_rows: int
 
 
@@ -153,7 +158,14 @@ class _Batch(NamedTuple):
 
 def _schedules(stack: DenseStack, works: Sequence[RowsWork], training: LocalTraining) -> list[Schedule]:
     row_step = aligned_row_step(stack)
-    return [schedule(len(work.data), training.batch_size, training.local_epochs, row_step) for work in works]
+    plans = [(len(work.data), work.training or training) for work in works]
+    return [schedule(num_rows, own.batch_size, own.local_epochs, row_step) for num_rows, own in plans]
+
+
+def _rates(works: Sequence[RowsWork]) -> Tensor | None:
+    """Return the step size of each client, float64, shape `(clients, 1)`; None where they are equal."""
+    own = [work.training.learning_rate for work in works if work.training is not None]
+    return None if len({*own}) < 2 else torch.tensor(own, dtype=torch.float64)[:, None]
 
 
 def lockstep_order(stack: DenseStack, works: Sequence[RowsWork], training: LocalTraining) -> list[int]:
@@ -189,7 +201,7 @@ class Block:
         self._sources = _sources([work.data for work in self.works])
         self._rows = []
         for work, plan in zip(self.works, self.schedules, strict=True):
-            orders = list(epoch_orders(len(work.data), training.local_epochs, work.generator))
+            orders = list(epoch_orders(len(work.data), (work.training or training).local_epochs, work.generator))
             self._rows.append(work.data.rows[np.concatenate(orders)[plan.places]])
 
     @property
@@ -213,33 +225,31 @@ class Block:
         for first in range(0, len(plan), num_steps):
             last = min(first + num_steps, len(plan))
             begin, end = int(plan.starts[first]), int(plan.starts[last])
-            gathered = self._gather(Run(0, count, begin, end - begin))
+            gathered = self._gather(Run(0, count, [begin] * count, end - begin))
             for step in range(first, last):
                 start, stop = int(plan.starts[step]), int(plan.starts[step + 1])
-                yield count, [(Run(0, count, start, stop - start), gathered.part(start - begin, stop - start))]
+                run = Run(0, count, [start] * count, stop - start)
+                yield count, [(run, gathered.part(start - begin, stop - start))]
 
     def _runs(self, step: int) -> Iterator[Run]:
-        start, current = 0, (-1, -1)
-        for position, plan in enumerate(self.schedules):
-            batch = (-1, -1)
-            if len(plan) > step:
-                batch = int(plan.starts[step]), int(plan.starts[step + 1] - plan.starts[step])
-            if batch != current:
-                if current[1] > 0:
-                    yield Run(start, position, *current)
-                start, current = position, batch
-        if current[1] > 0:
-            yield Run(start, len(self.schedules), *current)
+        start = 0
+        active = itertools.takewhile(lambda plan: len(plan) > step, self.schedules)
+        bounds = [(int(plan.starts[step]), int(plan.starts[step + 1])) for plan in active]
+        for num_rows, group in itertools.groupby(bounds, key=lambda bound: bound[1] - bound[0]):
+            firsts = [first for first, _ in group]
+            yield Run(start, start + len(firsts), firsts, num_rows)
+            start += len(firsts)
 
     def _gather(self, run: Run) -> _Batch:
         """Return copies of the rows of a run."""
-        part = slice(run.first_row, run.first_row + run.num_rows)
+        parts = [slice(first, first + run.num_rows) for first in run.first_rows]
         plans = self.schedules[run.start : run.stop]
         if all(plan is plans[0] for plan in plans):
-            shares = torch.from_numpy(plans[0].shares[part]).expand(len(plans), -1, 1)
+            shares = torch.from_numpy(plans[0].shares[parts[0]]).expand(len(plans), -1, 1)
         else:
-            shares = torch.from_numpy(np.stack([plan.shares[part] for plan in plans]))
-        index = torch.from_numpy(np.stack([rows[part] for rows in self._rows[run.start : run.stop]]))
+            shares = torch.from_numpy(np.stack([plan.shares[part] for plan, part in zip(plans, parts, strict=True)]))
+        own_rows = zip(self._rows[run.start : run.stop], parts, strict=True)
+        index = torch.from_numpy(np.stack([rows[part] for rows, part in own_rows]))
         rows, labels = self._take(run, index)
         targets = self._one_hot.index_select(0, labels.view(-1)).view(*index.shape, -1)
         return _Batch(rows, targets.mul_(shares), shares)
@@ -303,7 +313,8 @@ def descend_block(
     """
     correct = how.correct
     block = Block(stack, works, how.training)
-    parameters = BlockParameters(stack, start, len(works), block.together)
+    rates = _rates(works)
+    parameters = BlockParameters(stack, start, len(works), block.together and rates is None)
     arranged = [parameters.arranged(vectors) for vectors in how.beside]
 
     def correct_all(num_active: int) -> None:
@@ -339,7 +350,8 @@ def _make_steps(
     representations are compared, `teacher` the one that tells pseudo-labels.
     """
     row_loss = None if how.weighed.is_plain else how.weighed
-    optimizers = [new_optimizer(how.training) for _ in parameters.regions(0)]
+    training, rates = block.works[0].training or how.training, _rates(block.works)
+    optimizers = [new_optimizer(training, rates) for _ in parameters.regions(0)]
     losses: list[tuple[int, list[tuple[Run, Tensor]]]] = []
     for step, (num_active, runs) in enumerate(block.steps()):
         found = []

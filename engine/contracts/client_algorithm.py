@@ -160,12 +160,14 @@ class LocalRun(Clients, ABC):
         companions: Vectors that came beside the model, by name.
         num_examples: Training rows of each, shape `(clients,)`.
         num_classes: Of the federation.
+        counts_as: Rows as which each counts in means by rows: `num_examples`, or 1 where clients don't tell them.
     """
 
     training: LocalTraining
     companions: Mapping[str, Tensor]
     num_examples: Tensor
     num_classes: int
+    counts_as: Tensor
 
     def descend(
         self,

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from fedscout.engine.contracts.client_algorithm import ClientAlgorithm, ClientState
+from fedscout.engine.contracts.client_table import ClientTable
 from fedscout.engine.contracts.local_training_config import LocalTraining
 
 if TYPE_CHECKING:
@@ -23,6 +24,7 @@ class TrainRequest:
         received: The global vector, shape `(layout.size,)`.
         training: Epochs, batches, optimiser; of a task, the task says what an epoch is.
         algorithm: What the strategy has its clients do; None is plain local training.
+        table: By which each chooses settings of its own in place of `training`'s.
         config: The message's configuration, for the algorithm.
         companions: Vectors that came beside the model, by name.
         initial_loss: Whether to measure the received model on the training rows first.
@@ -40,6 +42,7 @@ class TrainRequest:
     num_classes: int = 0
     seed: int = 0
     server_round: int = 1
+    table: ClientTable | None = None
 
 
 @dataclass(frozen=True)

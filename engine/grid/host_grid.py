@@ -24,6 +24,7 @@ from flwr.supercore.run import Run
 from fedscout.engine.arrays import FloatArray
 from fedscout.engine.contracts.client_algorithm import ClientState
 from fedscout.engine.contracts.client_selection import RoundReport
+from fedscout.engine.contracts.client_table import FAR_KEY
 from fedscout.engine.contracts.server_work import Arrays, ServerWork
 from fedscout.engine.errors import TrialError
 from fedscout.engine.grid.client_reports import ClientReports
@@ -63,6 +64,8 @@ class HostGrid(Grid, Generic[Handle]):
         unread: What messages held that no client reads, by name.
         first_trained: How many clients the first training was sent to; None before it.
         watched: What a selection policy has to do with this round's training; None without one.
+        told_sums: What clients reported beside models, rows, steps and losses, by name.
+        far_clients: What each said of whether it lies far from every cell of their table, 0 or 1.
     """
 
     def __init__(
@@ -75,6 +78,8 @@ class HostGrid(Grid, Generic[Handle]):
         self.unread: dict[str, None] = {}
         self.first_trained: int | None = None
         self.watched: Watched | None = None
+        self.told_sums: dict[str, None] = {}
+        self.far_clients: dict[int, float] = {}
         self._num_hosts = num_hosts
         self._merge_on_hosts = merge_on_hosts
         self._host_shards = HostShards(facts.client_rows, num_hosts)
@@ -452,6 +457,8 @@ class HostGrid(Grid, Generic[Handle]):
             assert job.vector is not None
             for result in results:
                 keep(self.client_states, result.states)
+                self.told_sums |= dict.fromkeys(result.sums)
+                self.far_clients |= zip(result.clients, result.sums.get(FAR_KEY, ()), strict=False)
             self._count_durations(results)
             self._states_version += self._personal
             self._bytes["up"] += bytes_up(results, self._num_shared)
@@ -469,7 +476,8 @@ class HostGrid(Grid, Generic[Handle]):
         elif job.message_type == MessageType.QUERY:
             contents, failures = query_contents(results)
         else:
-            contents, failures = evaluate_contents(job.messages, job.evaluation or fold_evaluation(results))
+            evaluation = job.evaluation or fold_evaluation(results)
+            contents, failures = evaluate_contents(job.messages, evaluation, self.session.client_table is None)
         replies = reply_messages(job, contents, failures)
         for reply in replies:
             give_id(reply, str(next(self._message_ids)))

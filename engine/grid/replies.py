@@ -232,13 +232,13 @@ class _MetricColumns:
         return {**sums, **{k: float(np.dot(column, weights) / weights.sum()) for k, column in self.means.items()}}
 
 
-def evaluate_contents(asked: Container[int], evaluation: Evaluation) -> Contents:
-    """Return the evaluation replies of the clients that were asked."""
+def evaluate_contents(asked: Container[int], evaluation: Evaluation, tells_rows: bool = True) -> Contents:
+    """Return the evaluation replies of the clients that were asked; who does not tell its rows counts as one."""
     contents = {}
     for index, client in enumerate(evaluation.clients):
         if client in asked:
             metrics: Metrics = {
-                NUM_EXAMPLES_KEY: int(evaluation.num_examples[index]),
+                NUM_EXAMPLES_KEY: int(evaluation.num_examples[index]) if tells_rows else 1,
                 NUM_CLIENTS_KEY: 1,
                 "accuracy": float(evaluation.accuracies[index]),
                 "loss": float(evaluation.losses[index]),

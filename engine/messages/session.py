@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from fedscout.engine.contracts.client_algorithm import ClientAlgorithm
+from fedscout.engine.contracts.client_table import ClientTable
 from fedscout.engine.contracts.local_training_config import LocalTraining
 from fedscout.engine.contracts.trial_strategy import EngineNeeds
 from fedscout.engine.messages.own_value import OwnValue, is_own
@@ -24,6 +25,7 @@ class Session:
         training: Local training, unless a message says otherwise.
         needs: What the strategy needs; decides how replies come unless a message says otherwise.
         algorithm: What the strategy has its clients do.
+        client_table: By which clients choose settings of their own; None has all train alike.
         evaluate_on: The part of each client's rows that evaluation reads.
         metric: What is measured there beside accuracy; None measures nothing more.
         worst_clients: Whether the mean score of the worst tenth of the clients is wanted, too.
@@ -40,6 +42,7 @@ class Session:
     training: LocalTraining = field(default_factory=LocalTraining)
     needs: EngineNeeds = field(default_factory=EngineNeeds)
     algorithm: ClientAlgorithm | None = None
+    client_table: ClientTable | None = None
     evaluate_on: EvaluationPart = "test"
     metric: Metric | None = None
     worst_clients: bool = False

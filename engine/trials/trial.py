@@ -39,6 +39,7 @@ from fedscout.engine.trials.client_choice import ClientChoice
 from fedscout.engine.trials.global_random import UNSEEDED, global_random_kept, seed_global_random, unseeded_generators
 from fedscout.engine.trials.own_start import run_own_start
 from fedscout.engine.trials.plain_state import PlainState
+from fedscout.engine.trials.table_notes import table_notes
 from fedscout.engine.trials.time_limit import time_limit
 from fedscout.engine.trials.trial_clock import TrialClock
 from fedscout.engine.trials.trial_record import Trial
@@ -102,6 +103,7 @@ class _Rounds:
         if store.restore(settings.checkpoint, self._plain) and self._state.server_round > settings.num_rounds:
             self._state, self._plain = self._begin()  # that was the end of a longer trial
         grid.client_states = self._state.client_states
+        grid.far_clients = self._state.far_clients
         self._clock.seconds = self._state.seconds
         self._scores = TrialScores(grid, self._state, self._clock, settings.session)
         self._choice = ClientChoice(settings, self._state, grid)
@@ -179,6 +181,7 @@ class _Rounds:
             clock.lap("evaluate")
         state.finish(server_round, self._grid.take_bytes())
         state.client_states = self._grid.client_states
+        state.far_clients = self._grid.far_clients
         self._tell(server_round)
         if self._store.due(server_round) and server_round < self._settings.num_rounds:
             self._count_time()
@@ -352,6 +355,7 @@ class _Rounds:
             yield f"it trains {first} of {self._grid.facts.num_seen} clients in its first round, not {asked}"
         yield from self._choice.notes()
         yield from self._scores.notes()
+        yield from table_notes(self._settings, self._grid)
         if len(groups) > 1:
             yield f"it has {len(groups)} models, of the clients {'; '.join(map(clients_text, groups))}"
         unmoved_most = [

@@ -70,6 +70,8 @@ class TrialSettings:
             "seed": session.seed,
             "learning_rate": session.training.learning_rate,
         }
+        if session.client_table is not None:
+            identity["client_table"] = session.client_table.digest()
         code = dict(self.strategy.code())
         if self.selection is not None:
             identity["selection"] = {"kind": self.selection.kind, **self.selection.parameters()}

@@ -45,6 +45,7 @@ class TrialState:
         unscored: Round and training loss of a model that the next train messages will have scored.
         policy: Chooses who trains, and keeps what it likes between rounds; None leaves that to the strategy.
         trained_rounds: In how many rounds each client has trained, where a policy chooses.
+        far_clients: What each said of whether it lies far from every cell of a table of settings, 0 or 1.
     """
 
     strategy: Strategy
@@ -64,6 +65,7 @@ class TrialState:
     unscored: tuple[int, float] | None = None
     policy: SelectionPolicy | None = None
     trained_rounds: dict[int, int] = field(default_factory=dict)
+    far_clients: dict[int, float] = field(default_factory=dict)
 
     def take_model(self, record: ArrayRecord, server_round: int) -> None:
         """Take what a strategy returned, as float32 (some of Flower's return float64).

@@ -8,7 +8,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationInfo, field_validator, model_validator
 
@@ -22,6 +22,7 @@ from fedscout.engine.metrics.metric_table import ACCURACY
 from fedscout.engine.metrics.quantity_errors import R2
 from fedscout.experiments.federations.assembly.federation_config import FederationConfig, ModelConfig
 from fedscout.experiments.federations.environments.environment_table import ENVIRONMENTS
+from fedscout.search.client_settings_config import ClientSettingsConfig
 from fedscout.search.recommender_config import NO_PART_OF_THE_IDENTITY, RecommenderConfig
 from fedscout.search.search_config import KNOWLEDGE, SearchConfig
 
@@ -125,6 +126,7 @@ class StudyConfig(BaseModel):
         default=None,
         description="who trains in a round: kind of a policy and its parameters; nothing leaves it to the strategy",
     )
+    client_settings: ClientSettingsConfig = Field(default_factory=ClientSettingsConfig)
     search: SearchConfig = Field(default_factory=SearchConfig)
     recommender: RecommenderConfig = Field(default_factory=RecommenderConfig)
     engine: EngineConfig = Field(default_factory=EngineConfig)
@@ -141,6 +143,22 @@ class StudyConfig(BaseModel):
         if kind is None or not isinstance(training, Mapping):
             return given
         return {**given, "training": {**kind.training, **training}}
+
+    @model_validator(mode="before")
+    @classmethod
+    def _no_rate_to_tune(cls, given: Any) -> Any:
+        """Leave FedAvg's client rate untuned where a table says every client's, unless that is asked for."""
+        table = given.get("client_settings") if isinstance(given, Mapping) else None
+        search = given.get("search", {}) if isinstance(given, Mapping) else None
+        if not isinstance(table, Mapping) or table.get("kind") is None or not isinstance(search, Mapping):
+            return given
+        return {**given, "search": {"tuned_baseline": False, **search}}
+
+    @model_validator(mode="after")
+    def _rates_come_from_one_place(self) -> Self:
+        if self.client_settings.kind is not None and self.search.tuned_baseline:
+            raise ValueError("search.tuned_baseline must be false where client_settings says every client's rate")
+        return self
 
     @field_validator("training")
     @classmethod
@@ -198,10 +216,14 @@ class StudyConfig(BaseModel):
             "federation": without,
             "recommender": places,
             "search": search,
+            "client_settings": True,
         }
         if self.selection is None:
             excluded["selection"] = True
-        return self.model_dump(mode="json", exclude=excluded)
+        identity = self.model_dump(mode="json", exclude=excluded)
+        if self.client_settings.kind is not None:
+            identity["client_settings"] = self.client_settings.identity()
+        return identity
 
     @property
     def metric_name(self) -> str:

@@ -41,6 +41,7 @@ from fedscout.experiments.federations.assembly.build_federation import build_fed
 from fedscout.experiments.federations.description.dependent_rows import dependence_notes
 from fedscout.experiments.federations.description.realised_heterogeneity import realised
 from fedscout.experiments.federations.environments.environment_table import ENVIRONMENTS
+from fedscout.experiments.studies.client_settings import check_alone, check_client_settings, client_table_of
 from fedscout.experiments.studies.open_runner import LazyRunner, open_runner
 from fedscout.experiments.studies.recommending import Recommended, Wanted, asks_model, check_wanted, choose, read_report
 from fedscout.experiments.studies.run_folder import RunFolder, bind, open_run_folder
@@ -273,11 +274,13 @@ def run_training(
         StrategyError: If the strategy is invalid or does not fit the federation.
     """
     config = with_strategy(config)
+    check_alone(config)
     road = Road(config, display, verbose, search_path, federation)
     spec = parse_strategy(config.strategy or {}, road.cohort)
     selection_of(config, road.cohort)
     metric_of(config.metric_name, road.federation)
     check_clock(config, road.federation, spec)
+    check_client_settings(config, road.federation)
     for note in spec.notes(road.cohort):
         logger.warning("%s", note)
     with open_run_folder(out, config, road.digest, reading_suffices=True) as folder, road.place(folder) as runner:
@@ -302,6 +305,7 @@ def run_workflow(
     """
     config = config if detection else config.without_diagnosis()
     check_searchable(config)
+    check_alone(config)
     check_language_model(config, out)
     started = time.perf_counter()
     road = Road(config, display, verbose, search_path, federation)
@@ -312,6 +316,7 @@ def run_workflow(
     selection_of(config, road.cohort)
     metric_of(config.metric_name, road.federation)
     check_clock(config, road.federation, FedAvgSpec())
+    check_client_settings(config, road.federation, detection)
     with open_run_folder(out, config, road.digest, reading_suffices=True) as folder:
         warm = read_warm_start(config, folder, road.digest, detection)
         with road.place(folder, parallel=config.search.generation_size + 1) as runner:
@@ -380,8 +385,11 @@ def study_facts(config: StudyConfig, federation: Federation) -> StudyFacts:
         name=federation.name,
         num_rounds=config.training.num_rounds,
         cohort=cohort,
-        session=config.training.session(
-            config.seed, config.search.validation_fraction, metric, "worst_clients" in config.search.objectives
+        session=replace(
+            config.training.session(
+                config.seed, config.search.validation_fraction, metric, "worst_clients" in config.search.objectives
+            ),
+            client_table=client_table_of(config, federation),
         ),
         view=config.search.view,
         timeout_seconds=config.training.trial_timeout_seconds,

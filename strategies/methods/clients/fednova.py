@@ -97,7 +97,7 @@ class NormalizedDescent(ClientAlgorithm):
         mu, training = self.proximal_mu, run.training
         trained = run.descend(run.received, partial(pull_towards, mu) if mu else None, [run.received] if mu else [])
         lengths = path_lengths(trained.num_steps, training.momentum, training.learning_rate * mu)
-        shares = run.num_examples.double() if self.shares_by == "num-examples" else lengths.new_ones(lengths.shape)
+        shares = run.counts_as.double() if self.shares_by == "num-examples" else lengths.new_ones(lengths.shape)
         effective = trained.num_steps if mu else lengths
         sums = {MODEL_WEIGHT: shares / lengths, EFFECTIVE_STEPS: shares * effective}
         return Finished(trained, trained.vectors, sums=sums)

@@ -1,0 +1,136 @@
+"""Settings of each client's own by a table: the client measures its data, takes the nearest cell, and tells nobody.
+
+FedCust (see `settings_table`): the table goes one way, and of what the client knows of its rows nothing goes back: it
+counts as one row and one step in every reply (`fedscout.engine.client.gathered_updates`), which makes weights uniform.
+One thing it may say: that it lies farther than τ from every cell. With an ε it says so by randomised response (Warner
+1965): the truth with probability e^ε/(1 + e^ε), else the contrary, drawn once, as the mean of several draws would tell.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import importlib
+import json
+import math
+import sys
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from fedscout.engine.contracts.local_training_config import LocalTraining
+from fedscout.engine.contracts.settings_table import SettingsTable, heterogeneity_index
+from fedscout.engine.seeds import stream
+
+HETEROGENEITY, ENTROPY = "heterogeneity", "entropy"
+
+FAR_KEY = "far-from-table"
+"""The sum by which clients say that they lie far from every cell, where a table has a threshold."""
+
+Counts = npt.NDArray[np.int64]
+
+ClientMetric = Callable[[Counts, int], float]
+"""Of a client's rows of each class, shape `(classes,)`, and their number: where it lies on the table's first axis."""
+
+
+def missing_entropy(label_counts: npt.NDArray[Any]) -> float:
+    """Return 1 − H(p)/log C, p the shares of C classes: 0 where all are equal, 1 with one; shape `(classes,)`.
+
+    Raises:
+        ValueError: If there are fewer than two classes, or no row.
+    """
+    num_classes, num_rows = len(label_counts), int(label_counts.sum())
+    if num_classes < 2 or not num_rows:
+        raise ValueError(f"an entropy of labels needs rows and two classes or more, got {num_rows} of {num_classes}")
+    shares = label_counts[label_counts > 0] / num_rows
+    return max(0.0, 1 + float(shares @ np.log(shares)) / math.log(num_classes))
+
+
+METRICS: Mapping[str, ClientMetric] = {
+    HETEROGENEITY: lambda counts, _: heterogeneity_index(counts),
+    ENTROPY: lambda counts, _: missing_entropy(counts),
+}
+
+
+@lru_cache(maxsize=64)
+def metric_named(name: str, folder: str = "") -> ClientMetric:
+    """Return a metric by its name, or by the import path of a user's own function.
+
+    Args:
+        name: One of `METRICS`, or `package.module:function`.
+        folder: Where the module of such a path lies, for processes that look elsewhere; empty where they need not.
+    """
+    if name in METRICS:
+        return METRICS[name]
+    if folder and folder not in sys.path:
+        sys.path.append(folder)
+    module, _, function = name.partition(":")
+    found: ClientMetric = getattr(importlib.import_module(module), function)
+    return found
+
+
+@dataclass(frozen=True)
+class ClientTable:
+    """A table, and what a client does with it. It travels to the clients as it is.
+
+    Attributes:
+        table: Its cells, and its threshold.
+        metric: Where a client lies on the table's first axis: a name of `METRICS` or an import path.
+        folder: Of that path.
+        epsilon: ε of the randomised response; None says the truth.
+    """
+
+    table: SettingsTable
+    metric: str = HETEROGENEITY
+    folder: str = ""
+    epsilon: float | None = None
+
+    def settings(self, given: LocalTraining, label_counts: Counts) -> LocalTraining:
+        """Return how a client trains: what it was asked for, with its cell's rate, batches and epochs.
+
+        Args:
+            given: What it was asked for.
+            label_counts: Of its training rows, shape `(classes,)`.
+        """
+        return self.table.nearest(self._place(label_counts), int(label_counts.sum())).local_training(given)
+
+    def says_far(self, label_counts: Counts, seed: int, client: int) -> bool:
+        """Return whether a client says that it lies farther than the threshold from every cell.
+
+        Args:
+            label_counts: Of its training rows, shape `(classes,)`.
+            seed: The trial's.
+            client: Its index.
+        """
+        threshold = math.inf if self.table.threshold is None else self.table.threshold
+        distances = self.table.distances(self._place(label_counts), int(label_counts.sum()))
+        is_far = bool(distances.min() > threshold)
+        return is_far ^ (stream(seed, "far-from-table", client).random() < self.lying)
+
+    @property
+    def lying(self) -> float:
+        """The probability that a client says the contrary of what is true."""
+        return 0.0 if self.epsilon is None else 1 / (1 + math.exp(self.epsilon))
+
+    def num_far(self, num_saying: float, num_asked: int) -> float:
+        """Return how many clients are far, in the mean over the randomised responses.
+
+        Args:
+            num_saying: So many say that they are.
+            num_asked: Of so many.
+        """
+        return (num_saying - num_asked * self.lying) / (1 - 2 * self.lying)
+
+    def digest(self) -> str:
+        """Return the SHA-256 of all that decides how clients train and what they say, in hexadecimal."""
+        document = {**asdict(self), "folder": ""}
+        return hashlib.sha256(json.dumps(document, sort_keys=True).encode()).hexdigest()
+
+    def _place(self, label_counts: Counts) -> float:
+        place = float(metric_named(self.metric, self.folder)(label_counts, int(label_counts.sum())))
+        if not math.isfinite(place):
+            raise ValueError(f"client_settings.metric {self.metric} must give a number, got {place}")
+        return place

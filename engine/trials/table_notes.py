@@ -1,0 +1,46 @@
+"""Notes of a trial whose clients train by a table: what they tell after all, and how many lie far off."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from fedscout.engine.contracts.client_table import FAR_KEY, ClientTable
+from fedscout.engine.grid.host_grid import HostGrid
+from fedscout.engine.trials.trial_settings import TrialSettings
+
+
+def table_notes(settings: TrialSettings, grid: HostGrid[Any]) -> Iterator[str]:
+    """Yield them.
+
+    Args:
+        settings: Of the trial.
+        grid: On which it ran.
+    """
+    table = settings.session.client_table
+    if table is None:
+        return
+    if told := list(_told(settings, grid)):
+        yield f"something of clients' data goes back, beside models and losses: {'; '.join(told)}"
+    if table.table.threshold is not None and grid.far_clients:
+        yield _far_note(table, sum(grid.far_clients.values()), len(grid.far_clients))
+
+
+def _told(settings: TrialSettings, grid: HostGrid[Any]) -> Iterator[str]:
+    """Yield what a server learns beyond that of how many rows clients hold, or how many steps they make."""
+    if sums := sorted(grid.told_sums.keys() - {FAR_KEY}):
+        yield f"{settings.strategy.label} has them report {', '.join(sums)}"
+    if settings.session.needs.durations:
+        yield f"{settings.strategy.label} needs to know how long each takes"
+    if settings.selection is not None:
+        yield f"the selection policy {settings.selection.label} is told their numbers of rows"
+
+
+def _far_note(table: ClientTable, num_saying: float, num_asked: int) -> str:
+    """Return how many clients say that they lie far off, and what could be done."""
+    said = f"{num_saying:.0f} of {num_asked} clients say that they are farther than {table.table.threshold:g}"
+    noisy = ""
+    if table.epsilon is not None:
+        noisy = f", which means about {max(0.0, table.num_far(num_saying, num_asked)):.1f} at epsilon {table.epsilon:g}"
+    advice = "; fedscout tune-table --refine makes the table finer and wider" if num_saying else ""
+    return f"{said} from every cell of their table{noisy}{advice}"

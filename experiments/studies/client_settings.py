@@ -1,0 +1,112 @@
+"""The table of client settings of a study: whether it is one for this federation, and what is not chosen beside it."""
+
+from __future__ import annotations
+
+import logging
+import math
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from fedscout.engine.contracts.client_table import METRICS, ClientTable
+from fedscout.engine.data.federation import Federation
+from fedscout.engine.errors import ConfigurationError, first_line
+from fedscout.experiments.config.study_config import StudyConfig
+from fedscout.strategies.import_path import imported
+from fedscout.strategies.specification import CLIENT_PARAMETERS
+
+logger = logging.getLogger("fedscout")
+
+
+def client_table_of(config: StudyConfig, federation: Federation) -> ClientTable | None:
+    """Return the table that clients are sent; None where all train alike.
+
+    Raises:
+        ConfigurationError: If it can't be read, is none for this federation, or something else chooses the same.
+    """
+    settings = config.client_settings
+    if settings.kind is None:
+        return None
+    _check_clients(federation)
+    table, provenance = settings.read()
+    classes = provenance.get("num_classes")
+    if classes is not None and classes != federation.num_classes:
+        raise ConfigurationError(
+            f"client_settings.path must be a table for {federation.num_classes} classes, as this federation has, "
+            f"got {settings.path} for {classes}"
+        )
+    folder = "" if settings.metric in METRICS else _folder_of(settings.metric, federation.num_classes)
+    return ClientTable(table, settings.metric, folder, settings.epsilon)
+
+
+def check_client_settings(config: StudyConfig, federation: Federation, detection: bool = False) -> None:
+    """Refuse a table that can't serve, before anything trains, and say what is worth knowing of one that can.
+
+    Args:
+        config: Of the study.
+        federation: Its.
+        detection: Whether detectors ask clients of their data.
+
+    Raises:
+        ConfigurationError: As `client_table_of`.
+    """
+    if client_table_of(config, federation) is None:
+        return
+    path, (_, provenance) = config.client_settings.path, config.client_settings.read()
+    given: Mapping[str, Any] = {"dataset": config.federation.dataset, "model": config.model.kind}
+    others = [f"{name} {provenance[name]}" for name in given if provenance.get(name, given[name]) != given[name]]
+    if others:
+        here = ", ".join(f"{name} {value}" for name, value in given.items())
+        logger.warning("%s was tuned for %s; this study is of %s", path, " and ".join(others), here)
+    if detection:
+        logger.warning(
+            "detectors ask clients for aggregates of their data, so with them something goes back that a table of "
+            "client settings keeps at home; fedscout search and train ask nothing"
+        )
+
+
+def check_alone(config: StudyConfig) -> None:
+    """Refuse whatever else chooses clients' rates, batches or epochs.
+
+    Raises:
+        ConfigurationError: With what it is.
+    """
+    if config.client_settings.kind is None:
+        return
+    documents = [config.strategy or {}, *config.search.customs]
+    told = sorted({name for document in documents for name in CLIENT_PARAMETERS if document.get(name) is not None})
+    told += [f"search.client_ranges.{name}" for name, value in config.search.client_ranges if value is not None]
+    if told:
+        raise ConfigurationError(
+            "client_settings.kind=table must be the only one that chooses clients' rates, batches and epochs, got "
+            + ", ".join(told)
+        )
+
+
+def _check_clients(federation: Federation) -> None:
+    """Refuse clients that a table says nothing of."""
+    if federation.task is not None or federation.targets is not None:
+        what = "clients that play" if federation.task is not None else "a quantity to predict"
+        raise ConfigurationError(f"client_settings.kind=table needs classes, got a federation with {what}")
+    if federation.num_classes < 2:
+        raise ConfigurationError(
+            f"client_settings.kind=table needs two classes or more, got a federation with {federation.num_classes}"
+        )
+
+
+def _folder_of(metric: str, num_classes: int) -> str:
+    """Return where a user's own metric lies, once it has answered for a client with a row of each class."""
+    found = imported(metric)
+    wanted = f"client_settings.metric {metric} must be a function of (class counts, rows) that gives a number"
+    try:
+        answer = float(found(np.ones(num_classes, np.int64), num_classes))
+    except Exception as error:  # user code may raise anything
+        raise ConfigurationError(f"{wanted}, got {type(error).__name__}: {first_line(error)}") from error
+    if not math.isfinite(answer):
+        raise ConfigurationError(f"{wanted}, got {answer}")
+    module = metric.partition(":")[0]
+    file = getattr(sys.modules[module], "__file__", None)
+    return "" if file is None else str(Path(file).resolve().parents[module.count(".")])

@@ -1,0 +1,282 @@
+"""Clients that take their settings from a table: what that is equal to, and that nobody learns of it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from dataclasses import replace
+from typing import Any, Literal
+
+import numpy as np
+import pytest
+from flwr.app import Message
+
+from fedscout.engine.client.client_settings import own_training
+from fedscout.engine.client.local_training import RowsWork
+from fedscout.engine.client.training_backends import BlockTrainer, fastest_trainer
+from fedscout.engine.contracts.client_table import FAR_KEY, ClientTable, missing_entropy
+from fedscout.engine.contracts.client_update import ClientUpdate
+from fedscout.engine.contracts.local_training_config import LocalTraining
+from fedscout.engine.contracts.settings_table import SettingsCell, SettingsTable, heterogeneity_index
+from fedscout.engine.contracts.train_request import TrainRequest
+from fedscout.engine.contracts.trial_strategy import Cohort
+from fedscout.engine.data.client_data import Samples
+from fedscout.engine.grid.local_grid import LocalGrid
+from fedscout.engine.messages.host_calls import HostCall
+from fedscout.engine.messages.message_contents import train_config
+from fedscout.engine.model.flat_model import new_model
+from fedscout.engine.seeds import stream
+from fedscout.engine.trials.trial import run_trial
+from fedscout.engine.trials.trial_record import Trial
+from fedscout.strategies import FedAvgSpec, StrategySpec, parse_selection, parse_strategy
+from tests.engine.federations import dense, learnable_rows
+from tests.engine.trials.test_resume import assert_same
+from tests.strategies.by_hand import SEED, TRAINING, Hand, host_of, models, result_of, spec_of
+
+HOST = host_of()
+NUM_CLIENTS = 8
+UNIFORM = parse_strategy({"kind": "fedavg", "sample_scaling": "uniform"})
+SEVERAL = SettingsTable(
+    tuple(
+        SettingsCell(heterogeneity, quantity, rate, batch, epochs)
+        for (heterogeneity, quantity), (rate, batch, epochs) in zip(
+            [(0.0, 8), (0.0, 16), (0.0, 28), (1.0, 8), (1.0, 16), (1.0, 28)],
+            [(0.3, 4, 1), (0.2, 8, 3), (0.05, 5, 2), (0.4, 16, 1), (0.1, 3, 2), (0.02, 32, 3)],
+            strict=True,
+        )
+    )
+)
+
+
+def one_cell(training: LocalTraining) -> SettingsTable:
+    return SettingsTable((SettingsCell(0.5, 100, training.learning_rate, training.batch_size, training.local_epochs),))
+
+
+def trial_of(table: SettingsTable, strategy: StrategySpec | None = None, merge: bool = True, **changes: Any) -> Trial:
+    spec = spec_of(strategy or FedAvgSpec(), client_table=ClientTable(table), **changes)
+    return run_trial(spec, LocalGrid(HOST, session=spec.session, merge_on_hosts=merge))
+
+
+@pytest.mark.parametrize("optimizer", ["sgd", "adam"])
+@pytest.mark.parametrize("backend", ["auto", "loop"])
+def test_one_cell_is_the_global_setting_with_uniform_weights(
+    backend: Literal["auto", "loop"], optimizer: Literal["sgd", "adam"]
+) -> None:
+    other = LocalTraining(learning_rate=0.9, batch_size=100, local_epochs=7, optimizer=optimizer)
+    asked = TRAINING.model_copy(update={"optimizer": optimizer})
+    found = trial_of(one_cell(asked), backend=backend, training=other)
+    expected = result_of(HOST, UNIFORM, backend=backend, training=asked)
+    assert np.array_equal(found.vector, expected.vector)
+    assert found.round_accuracy == expected.round_accuracy
+    assert found.round_loss == expected.round_loss
+    assert found.client_accuracy == expected.client_accuracy
+    np.testing.assert_allclose(
+        found.round_train_loss, expected.round_train_loss, rtol=1e-12
+    )  # divided by rows, times rows
+
+
+def test_each_client_trains_with_its_nearest_cell_by_hand() -> None:
+    """In float64: the cell by hand, its rate, batches and epochs, and the plain mean."""
+    hand = Hand(HOST._federation)
+    spec = spec_of(FedAvgSpec(), client_table=ClientTable(SEVERAL))
+    vector = HOST.initial_vector(SEED).astype(np.float64)
+    cells = set()
+    for server_round, (clients, found) in enumerate(models(HOST, spec), start=1):
+        trained = []
+        for client in clients:
+            counts = hand.label_counts(client)
+            index = 1 - (np.count_nonzero(counts) - 1) / 2
+            cell = min(
+                SEVERAL.cells, key=lambda c: math.hypot(c.heterogeneity - index, (c.quantity - counts.sum()) / 20)
+            )
+            cells.add(cell)
+            own = replace(hand, training=cell.local_training(TRAINING))
+            trained.append(own.descend(vector, client, server_round)[0])
+        vector = np.mean(trained, axis=0)
+        np.testing.assert_allclose(found, vector, rtol=0, atol=2e-6)
+    assert len(cells) > 2
+
+
+def test_a_table_with_a_cell_a_client_is_hand_set() -> None:
+    """Every client has a cell at its own place, of a setting that is drawn; SCAFFOLD's clients read their own rate."""
+    hand, generator = Hand(HOST._federation), np.random.default_rng(0)
+    settings = {}
+    for client in range(NUM_CLIENTS):
+        counts = hand.label_counts(client)
+        place = heterogeneity_index(counts), int(counts.sum())
+        rate, batch, epochs = generator.uniform(0.01, 0.5), generator.integers(2, 20), generator.integers(1, 4)
+        settings[place] = SettingsCell(*place, float(rate), int(batch), int(epochs))
+    assert len(settings) == NUM_CLIENTS
+    table = SettingsTable(tuple(settings.values()))
+    for client in range(NUM_CLIENTS):
+        counts = hand.label_counts(client)
+        rows = np.repeat(np.arange(3), counts)
+        data = Samples(np.zeros((len(rows), 6), np.float32), rows, np.arange(len(rows)))
+        asked = TrainRequest(None, TRAINING, num_classes=3, table=ClientTable(table))  # type: ignore[arg-type]
+        cell = settings[heterogeneity_index(counts), int(counts.sum())]
+        assert own_training(asked, client, data, 1, has_labels=True) == cell.local_training(TRAINING)
+        assert own_training(asked, client, data, 3, has_labels=True).local_epochs == 3 * cell.local_epochs
+
+
+@pytest.mark.parametrize("kind", ["fedavg", "krum", "scaffold", "fednova", "fedadam"])
+def test_bits_do_not_depend_on_where_replies_are_merged(kind: str) -> None:
+    strategy = parse_strategy({"kind": kind, "client_learning_rate": None})
+    assert_same(trial_of(SEVERAL, strategy), trial_of(SEVERAL, strategy, merge=False))
+
+
+@pytest.mark.parametrize("optimizer", ["sgd", "adam"])
+def test_a_client_has_the_same_bits_among_others_and_alone(optimizer: Literal["sgd", "adam"]) -> None:
+    features, labels = learnable_rows(400)
+    model = new_model(dense, 0)
+    trainer = fastest_trainer(model)
+    assert isinstance(trainer, BlockTrainer)
+    training = LocalTraining(optimizer=optimizer, momentum=0.5, weight_decay=0.01)
+    asked = TrainRequest(model.vector.clone(), training, num_classes=3, table=ClientTable(SEVERAL))
+
+    def works() -> list[RowsWork]:
+        sizes = [5, 7, 8, 16, 17, 18, 30, 31, 33, 9]
+        parts = np.split(np.arange(sum(sizes)), np.cumsum(sizes)[:-1])
+        return [
+            RowsWork(client, stream(0, "batches", 1, client), {}, Samples(features, labels, part))
+            for client, part in enumerate(parts)
+        ]
+
+    def vectors(of: list[RowsWork]) -> dict[int, Any]:
+        outcomes = [outcome for block in trainer.train(asked, of) for outcome in block]
+        assert all(isinstance(update, ClientUpdate) for _, update in outcomes)
+        return {work.client: update for work, update in outcomes}
+
+    together, blocks = vectors(works()), [len(block) for block in trainer.train(asked, works())]
+    assert max(blocks) > 2  # clients of different cells
+    for work in works():
+        (alone,) = vectors([work]).values()
+        assert np.array_equal(alone.vector, together[work.client].vector)
+        assert (alone.num_steps, alone.loss) == (together[work.client].num_steps, together[work.client].loss)
+
+
+class Recorder(LocalGrid):
+    """Keeps every message and every reply."""
+
+    def __init__(self, *arguments: Any, **named: Any) -> None:
+        super().__init__(*arguments, **named)
+        self.sent: list[Message] = []
+        self.replied: list[Message] = []
+
+    def send_and_receive(self, messages: Iterable[Message], *, timeout: float | None = None) -> Iterable[Message]:
+        messages = list(messages)
+        replies = list(super().send_and_receive(messages, timeout=timeout))
+        self.sent += messages
+        self.replied += replies
+        return replies
+
+
+def scalars(message: Message) -> dict[str, Any]:
+    """Return all that a message holds beside arrays, but for losses and scores, which training itself shows."""
+    records = {**message.content.metric_records, **message.content.config_records}
+    return {
+        f"{name}.{key}": value
+        for name, record in records.items()
+        for key, value in record.items()
+        if key not in ("loss", "train_loss", "accuracy", "server-round")
+    }
+
+
+@pytest.mark.parametrize("kind", ["fedavg", "krum", "fedmedian", "qfedavg"])
+def test_no_message_tells_clients_of_different_cells_apart(kind: str) -> None:
+    """Nothing but models, companions, losses and scores differs between any two messages of a kind, or two replies."""
+    spec = spec_of(parse_strategy({"kind": kind}), client_table=ClientTable(SEVERAL), num_sampled=NUM_CLIENTS)
+    session = replace(spec.session, needs=replace(spec.session.needs, replies="individual", sees_evaluation=True))
+    grid = Recorder(HOST, session=session)
+    object.__setattr__(spec, "session", session)
+    assert run_trial(spec, grid).status == "completed"
+    hand = Hand(HOST._federation)
+    assert len({hand.num_rows(client) for client in range(NUM_CLIENTS)}) == NUM_CLIENTS
+    assert len(grid.replied) >= 2 * 5 * NUM_CLIENTS - NUM_CLIENTS
+    for messages in (grid.sent, grid.replied):
+        for message_type in ("train", "evaluate"):
+            of_type = [m for m in messages if m.metadata.message_type == message_type]
+            assert of_type
+            first, *others = [scalars(message) for message in of_type]
+            assert all(other == first for other in others)
+            shapes = [
+                {k: (a.shape, a.dtype) for r in m.content.array_records.values() for k, a in r.items()} for m in of_type
+            ]
+            assert all(shape == shapes[0] for shape in shapes)
+
+
+@pytest.mark.parametrize("kind", ["fedavg", "scaffold", "fedprox"])
+def test_where_hosts_merge_they_tell_no_more(kind: str) -> None:
+    spec = spec_of(parse_strategy({"kind": kind}), client_table=ClientTable(SEVERAL))
+    config = train_config(TRAINING, SEED, 1, "merged", False)
+    results = HOST.train(HostCall(tuple(range(NUM_CLIENTS)), spec.session, dict(config), HOST.initial_vector(SEED)))
+    assert results.clients == [*range(NUM_CLIENTS)]
+    assert {*results.num_examples} == {*results.num_steps} == {1}
+    assert not results.sums
+
+
+def test_who_reports_steps_or_rows_makes_the_run_say_so() -> None:
+    def noted(trial: Trial) -> bool:
+        return any("something of clients' data goes back" in note for note in trial.notes)
+
+    assert not noted(trial_of(SEVERAL))
+    assert noted(trial_of(SEVERAL, parse_strategy({"kind": "fednova"})))
+    policy = parse_selection({"kind": "oort"}, Cohort(NUM_CLIENTS, 5, 0.1, chosen=True))
+    assert noted(trial_of(SEVERAL, selection=policy))
+    assert not noted(result_of(HOST, parse_strategy({"kind": "fednova"})))
+
+
+def test_fednova_under_a_table_counts_clients() -> None:
+    """Whichever way it weighs: rows are not told."""
+    by_rows, by_clients = (
+        trial_of(SEVERAL, parse_strategy({"kind": "fednova", "sample_scaling": by}))
+        for by in ("num-examples", "uniform")
+    )
+    assert np.array_equal(by_rows.vector, by_clients.vector)
+
+
+def test_who_is_far_says_so_and_nothing_else() -> None:
+    hand = Hand(HOST._federation)
+    counts = [hand.label_counts(client) for client in range(NUM_CLIENTS)]
+    distances = [SEVERAL.distances(heterogeneity_index(c), int(c.sum())).min() for c in counts]
+    threshold = float(np.median(distances))
+    table = replace(SEVERAL, threshold=threshold)
+    trial = trial_of(table, num_sampled=NUM_CLIENTS)
+    far = sum(distance > threshold for distance in distances)
+    assert 0 < far < NUM_CLIENTS
+    assert any(f"{far} of {NUM_CLIENTS} clients say" in note for note in trial.notes)
+    assert np.array_equal(trial.vector, trial_of(SEVERAL, num_sampled=NUM_CLIENTS).vector)
+    assert not any("something of clients' data" in note for note in trial.notes)
+
+
+def test_a_randomised_response_is_the_same_each_time_and_right_in_the_mean() -> None:
+    cell = SettingsCell(0.0, 100, 0.1, 8, 1)
+    table = ClientTable(SettingsTable((cell,), threshold=0.5), epsilon=1.0)
+    far, near = (np.array(counts) for counts in ([100, 0, 0], [40, 30, 30]))
+    num_clients = 4000
+    for counts, truth in ((far, 1), (near, 0)):
+        says = [table.says_far(counts, 0, client) for client in range(num_clients)]
+        assert says == [table.says_far(counts, 0, client) for client in range(num_clients)]
+        share = 1 / (1 + math.exp(-1.0)) if truth else 1 / (1 + math.exp(1.0))
+        assert abs(np.mean(says) - share) < 5 * math.sqrt(share * (1 - share) / num_clients)
+        assert abs(table.num_far(sum(says), num_clients) / num_clients - truth) < 0.1
+    assert replace(table, epsilon=None).says_far(far, 0, 0)
+    assert FAR_KEY not in vars(table)
+
+
+def test_metrics_of_labels() -> None:
+    assert missing_entropy(np.array([5, 5, 5, 5])) == pytest.approx(0, abs=1e-12)
+    assert missing_entropy(np.array([7, 0, 0])) == 1
+    assert missing_entropy(np.array([3, 1])) == pytest.approx(1 + 0.75 * math.log2(0.75) + 0.25 * math.log2(0.25))
+    for counts in ([0, 0], [4]):
+        with pytest.raises(ValueError, match="needs rows and two classes"):
+            missing_entropy(np.array(counts))
+
+
+def spread(label_counts: Any, num_rows: int) -> float:
+    """A metric of a user's own."""
+    return float(label_counts.max() / num_rows)
+
+
+def test_a_metric_of_ones_own_says_where_a_client_lies() -> None:
+    table = ClientTable(SEVERAL, metric=f"{__name__}:spread")
+    assert table.settings(TRAINING, np.array([15, 1, 0])) == SEVERAL.nearest(15 / 16, 16).local_training(TRAINING)

@@ -1,0 +1,124 @@
+"""A study whose clients take their settings from a table: what is one study, what is refused, and that it runs."""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fedscout.engine.contracts.settings_table import SettingsCell, SettingsTable
+from fedscout.engine.errors import ConfigurationError, UserError
+from fedscout.experiments.config.config_file import load_config
+from fedscout.experiments.studies.workflow import run_training, run_workflow
+from fedscout.search.settings_table_file import write_settings_table
+
+SMALL = [
+    "engine.grid=local",
+    "federation.dataset=digits",
+    "federation.num_clients=4",
+    "federation.max_rows=200",
+    "federation.partition.alpha=1",
+    "training.num_rounds=2",
+    "search.budget=2",
+    "search.confirmation_seeds=0",
+]
+PROVENANCE = {"dataset": "digits", "model": "auto", "num_classes": 10}
+TABLE = SettingsTable(tuple(SettingsCell(h, q, 0.1 + h / 2, 8, 1 + q // 40) for h in (0.2, 0.8) for q in (20, 80)))
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    path = tmp_path / "table.parquet"
+    write_settings_table(path, TABLE, PROVENANCE)
+    return path
+
+
+def with_table(path: Path, *more: str) -> list[str]:
+    return [*SMALL, "client_settings.kind=table", f"client_settings.path={path}", *more]
+
+
+def test_what_the_table_holds_is_part_of_the_study_and_where_it_lies_is_not(path: Path, tmp_path: Path) -> None:
+    moved, other = tmp_path / "moved.parquet", tmp_path / "other.parquet"
+    moved.write_bytes(path.read_bytes())
+    write_settings_table(other, SettingsTable(tuple(replace(cell, batch_size=9) for cell in TABLE.cells)), PROVENANCE)
+    digest = load_config(with_table(path)).digest()
+    assert load_config(with_table(moved)).digest() == digest
+    others = [
+        load_config(with_table(other)),
+        load_config(with_table(path, "client_settings.threshold=1")),
+        load_config(with_table(path, "client_settings.threshold=1", "client_settings.epsilon=1")),
+        load_config(SMALL),
+    ]
+    assert len({digest, *(config.digest() for config in others)}) == 5
+    assert "client_settings" not in load_config(SMALL).identity()
+
+
+def test_clients_train_by_the_table(path: Path, tmp_path: Path) -> None:
+    """Not as without one, and what else is said of rates, batches and epochs is overridden."""
+    told = ("training.learning_rate=0.9", "training.batch_size=3", "training.local_epochs=5")
+    trials = {
+        name: run_training(load_config(settings), tmp_path / name)[1]
+        for name, settings in {"a": with_table(path), "b": with_table(path, *told), "c": SMALL}.items()
+    }
+    assert {trial.status for trial in trials.values()} == {"completed"}
+    assert trials["a"].round_loss == trials["b"].round_loss != trials["c"].round_loss
+
+
+def test_a_search_has_every_trial_s_clients_train_by_the_table(path: Path, tmp_path: Path) -> None:
+    finished = run_workflow(
+        load_config(with_table(path, "client_settings.threshold=0")), tmp_path / "out", detection=False
+    )
+    assert not load_config(with_table(path)).search.tuned_baseline
+    assert all(any("farther than 0" in note for note in trial.notes) for trial in finished.outcome.trials)
+
+
+@pytest.mark.parametrize(
+    ("more", "said"),
+    [
+        (["client_settings.kind=null"], "must have kind=table where path is given"),
+        (["client_settings.path=null"], "must have a path"),
+        (["client_settings.threshold=-1"], "client_settings.threshold must be greater than or equal to 0, got -1"),
+        (["client_settings.epsilon=0"], "client_settings.epsilon must be greater than 0, got 0"),
+        (["client_settings.metric=spread"], "must be heterogeneity, entropy or package.module:function, got 'spread'"),
+        (["client_settings.metric=entropy"], "client_settings.metric must be heterogeneity, for which"),
+        (["client_settings.path=/no/such.parquet"], "there is no such file"),
+        (["strategy={kind: fedavg, client_learning_rate: 0.1}"], "got client_learning_rate"),
+        (["search.client_ranges.learning_rate={low: 0.1, high: 1}"], "got search.client_ranges.learning_rate"),
+        (["search.tuned_baseline=true"], "search.tuned_baseline must be false"),
+        (["federation.dataset=diabetes"], "needs classes, got a federation with a quantity to predict"),
+        (["federation.dataset=breast_cancer"], "must be a table for 2 classes"),
+    ],
+)
+def test_what_is_refused(path: Path, tmp_path: Path, more: list[str], said: str) -> None:
+    with pytest.raises(UserError) as refused:
+        run_training(load_config(with_table(path, *more)), tmp_path / "out")
+    (fault,) = refused.value.faults
+    assert said in fault
+    assert "\n" not in fault
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_table_of_another_model_or_data_set_is_a_warning(path: Path, tmp_path: Path, caplog: Any) -> None:
+    config = load_config(with_table(path, "model.kind=dense"))
+    with caplog.at_level(logging.WARNING, logger="fedscout"):
+        run_training(config, tmp_path / "out")
+    assert sum("was tuned for model auto" in message for message in caplog.messages) == 1
+
+
+def test_a_metric_of_ones_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "own_metrics_of_clients.py").write_text(
+        "def largest(counts, rows):\n    return counts.max() / rows\n\n\ndef nothing(counts, rows):\n    return None\n"
+    )
+    monkeypatch.syspath_prepend(str(tmp_path))
+    path, wrong = tmp_path / "table.parquet", tmp_path / "wrong.parquet"
+    for name, file in (("largest", path), ("nothing", wrong)):
+        write_settings_table(file, TABLE, {**PROVENANCE, "metric": f"own_metrics_of_clients:{name}"})
+    config = load_config(with_table(path, "client_settings.metric=own_metrics_of_clients:largest"))
+    assert run_training(config, tmp_path / "out")[1].status == "completed"
+    assert [*config.identity()["client_settings"]["code"]] == ["own_metrics_of_clients.py"]
+    config = load_config(with_table(wrong, "client_settings.metric=own_metrics_of_clients:nothing"))
+    with pytest.raises(ConfigurationError, match=r"must be a function of \(class counts, rows\) that gives a number"):
+        run_training(config, tmp_path / "other")
