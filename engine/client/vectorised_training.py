@@ -97,15 +97,10 @@ def schedule(num_rows: int, batch_size: int, local_epochs: int, row_step: int) -
 
 
 class Run(NamedTuple):
-    """Neighbouring clients `start` to `stop` of a block whose next batches are of one size, padding included.
-
-    Attributes:
-        first_rows: Where each client's begins in its schedule.
-    """
+    """Neighbouring clients `start` to `stop` of a block whose next batches have as many rows, padding included."""
 
     start: int
     stop: int
-    first_rows: Sequence[int]
     num_rows: int
 
 
@@ -126,11 +121,9 @@ class _Source(NamedTuple):
     features: Tensor
     labels: Tensor
 
-    def take(self, index: Tensor) -> tuple[Tensor, Tensor]:
-        """Return copies of the features and labels of rows; `index` is `(clients, rows)`."""
-        places = index.view(-1)
-        rows, labels = self.features.index_select(0, places), self.labels.index_select(0, places)
-        return rows.view(*index.shape, -1), labels.view(index.shape)
+    def take(self, places: Tensor) -> tuple[Tensor, Tensor]:
+        """Return copies of the features and labels of rows; `places` is `(rows,)`."""
+        return self.features.index_select(0, places), self.labels.index_select(0, places)
 
 
 def _sources(clients: Sequence[Samples]) -> list[_Source]:
@@ -146,14 +139,16 @@ def _sources(clients: Sequence[Samples]) -> list[_Source]:
 
 
 class _Batch(NamedTuple):
-    """What one step of some clients works on: rows, one-hot labels times shares, and shares."""
+    """What steps of some clients work on: rows, one-hot labels times shares, and shares, one row after the other."""
 
     rows: Tensor
     targets: Tensor
     shares: Tensor
 
-    def part(self, first_row: int, num_rows: int) -> _Batch:
-        return _Batch(*(tensor.narrow(1, first_row, num_rows) for tensor in self))
+    def part(self, first: int, num_clients: int, num_rows: int) -> _Batch:
+        """Return what one step of a run works on, each `(clients, rows, …)`."""
+        count = num_clients * num_rows
+        return _Batch(*(tensor.narrow(0, first, count).view(num_clients, num_rows, -1) for tensor in self))
 
 
 def _schedules(stack: DenseStack, works: Sequence[RowsWork], training: LocalTraining) -> list[Schedule]:
@@ -199,10 +194,13 @@ class Block:
         self.works = works
         self.schedules = _schedules(stack, works, training)
         self._sources = _sources([work.data for work in self.works])
-        self._rows = []
+        rows = []
         for work, plan in zip(self.works, self.schedules, strict=True):
             orders = list(epoch_orders(len(work.data), (work.training or training).local_epochs, work.generator))
-            self._rows.append(work.data.rows[np.concatenate(orders)[plan.places]])
+            rows.append(work.data.rows[np.concatenate(orders)[plan.places]])
+        self._rows = np.concatenate(rows)
+        self._shares = np.concatenate([plan.shares for plan in self.schedules])
+        self._offsets = np.cumsum([0, *(len(each) for each in rows)])
 
     @property
     def together(self) -> bool:
@@ -210,60 +208,57 @@ class Block:
         return len(self.schedules[0]) == len(self.schedules[-1])
 
     def steps(self) -> Iterator[tuple[int, list[tuple[Run, _Batch]]]]:
-        """Yield, for each step, how many clients are active, and their runs with what each works on."""
-        if all(plan is self.schedules[0] for plan in self.schedules):
-            yield from self._equal_steps()
-            return
-        for step in range(len(self.schedules[0])):
-            runs = list(self._runs(step))
-            yield runs[-1].stop, [(run, self._gather(run)) for run in runs]
+        """Yield, for each step, how many clients are active, and their runs with what each works on.
 
-    def _equal_steps(self) -> Iterator[tuple[int, list[tuple[Run, _Batch]]]]:
-        """Yield the steps of clients with equal schedules, whose rows are gathered for several steps at once."""
-        plan, count = self.schedules[0], len(self.works)
-        num_steps = max(1, GATHERED_BYTES // (4 * self._stack.num_inputs * count * int(np.diff(plan.starts).max())))
-        for first in range(0, len(plan), num_steps):
-            last = min(first + num_steps, len(plan))
-            begin, end = int(plan.starts[first]), int(plan.starts[last])
-            gathered = self._gather(Run(0, count, [begin] * count, end - begin))
-            for step in range(first, last):
-                start, stop = int(plan.starts[step]), int(plan.starts[step + 1])
-                run = Run(0, count, [start] * count, stop - start)
-                yield count, [(run, gathered.part(start - begin, stop - start))]
+        Rows are gathered for several steps at once, in the order of steps and in each of clients, so that those of a
+        run lie together.
+        """
+        num_steps, first = len(self.schedules[0]), 0
+        widest = [int(np.diff(plan.starts).max()) for plan in self.schedules]
+        while first < num_steps:
+            active = [plan for plan in self.schedules if len(plan) > first]
+            row_bytes = 4 * self._stack.num_inputs * sum(widest[: len(active)])
+            last = min(first + max(1, GATHERED_BYTES // row_bytes), num_steps)
+            yield from self._steps(active, first, last)
+            first = last
 
-    def _runs(self, step: int) -> Iterator[Run]:
-        start = 0
-        active = itertools.takewhile(lambda plan: len(plan) > step, self.schedules)
-        bounds = [(int(plan.starts[step]), int(plan.starts[step + 1])) for plan in active]
-        for num_rows, group in itertools.groupby(bounds, key=lambda bound: bound[1] - bound[0]):
-            firsts = [first for first, _ in group]
-            yield Run(start, start + len(firsts), firsts, num_rows)
-            start += len(firsts)
+    def _steps(
+        self, active: Sequence[Schedule], first: int, last: int
+    ) -> Iterator[tuple[int, list[tuple[Run, _Batch]]]]:
+        """Yield the steps from `first` to before `last`, of the clients that are active in the first of them."""
+        starts = np.zeros((last - first, len(active)), np.int64)
+        sizes = np.zeros_like(starts)
+        for client, plan in enumerate(active):
+            bounds = plan.starts[first : last + 1]
+            starts[: len(bounds) - 1, client] = bounds[:-1] + self._offsets[client]
+            sizes[: len(bounds) - 1, client] = np.diff(bounds)
+        gathered, place = self._gather(starts.ravel(), sizes.ravel(), len(active)), 0
+        for step in sizes.tolist():
+            runs, client = [], 0
+            for num_rows, group in itertools.groupby(itertools.takewhile(bool, step)):
+                run = Run(client, client + len(list(group)), num_rows)
+                runs.append((run, gathered.part(place, run.stop - run.start, num_rows)))
+                place += (run.stop - run.start) * num_rows
+                client = run.stop
+            yield client, runs
 
-    def _gather(self, run: Run) -> _Batch:
-        """Return copies of the rows of a run."""
-        parts = [slice(first, first + run.num_rows) for first in run.first_rows]
-        plans = self.schedules[run.start : run.stop]
-        if all(plan is plans[0] for plan in plans):
-            shares = torch.from_numpy(plans[0].shares[parts[0]]).expand(len(plans), -1, 1)
-        else:
-            shares = torch.from_numpy(np.stack([plan.shares[part] for plan, part in zip(plans, parts, strict=True)]))
-        own_rows = zip(self._rows[run.start : run.stop], parts, strict=True)
-        index = torch.from_numpy(np.stack([rows[part] for rows, part in own_rows]))
-        rows, labels = self._take(run, index)
-        targets = self._one_hot.index_select(0, labels.view(-1)).view(*index.shape, -1)
-        return _Batch(rows, targets.mul_(shares), shares)
+    def _gather(self, starts: IntArray, sizes: IntArray, num_clients: int) -> _Batch:
+        """Return copies of the rows of some batches, which begin at `starts`, of the clients in turn."""
+        places = np.repeat(starts - (np.cumsum(sizes) - sizes), sizes) + np.arange(sizes.sum())
+        of_clients = np.repeat(np.resize(np.arange(num_clients), len(sizes)), sizes) if len(self._sources) > 1 else None
+        rows, labels = self._take(torch.from_numpy(self._rows[places]), of_clients)
+        shares = torch.from_numpy(self._shares[places])
+        return _Batch(rows, self._one_hot.index_select(0, labels).mul_(shares), shares)
 
-    def _take(self, run: Run, index: Tensor) -> tuple[Tensor, Tensor]:
+    def _take(self, places: Tensor, of_clients: IntArray | None) -> tuple[Tensor, Tensor]:
         """Return copies of features and labels, each client's from its own source."""
-        if len(self._sources) == 1:
-            return self._sources[0].take(index)
-        rows = torch.empty((*index.shape, self._stack.num_inputs))
-        labels = torch.empty(index.shape, dtype=torch.int64)
+        if of_clients is None:
+            return self._sources[0].take(places)
+        rows = torch.empty((len(places), self._stack.num_inputs))
+        labels = torch.empty(len(places), dtype=torch.int64)
         for source in self._sources:
-            here = [position - run.start for position in source.positions if run.start <= position < run.stop]
-            if here:
-                rows[here], labels[here] = source.take(index[here])
+            here = torch.from_numpy(np.flatnonzero(np.isin(of_clients, source.positions)))
+            rows[here], labels[here] = source.take(places[here])
         return rows, labels
 
 
