@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable
 from dataclasses import replace
+from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
@@ -26,6 +27,7 @@ from fedscout.engine.messages.host_calls import HostCall
 from fedscout.engine.messages.message_contents import train_config
 from fedscout.engine.model.flat_model import new_model
 from fedscout.engine.seeds import stream
+from fedscout.engine.trials.checkpoint import CheckpointStore
 from fedscout.engine.trials.trial import run_trial
 from fedscout.engine.trials.trial_record import Trial
 from fedscout.strategies import FedAvgSpec, StrategySpec, parse_selection, parse_strategy
@@ -280,3 +282,18 @@ def spread(label_counts: Any, num_rows: int) -> float:
 def test_a_metric_of_ones_own_says_where_a_client_lies() -> None:
     table = ClientTable(SEVERAL, metric=f"{__name__}:spread")
     assert table.settings(TRAINING, np.array([15, 1, 0])) == SEVERAL.nearest(15 / 16, 16).local_training(TRAINING)
+
+
+def test_who_is_far_is_remembered_by_a_checkpoint(tmp_path: Path) -> None:
+    """A trial that goes on tells of the clients of its first rounds, too."""
+    store = CheckpointStore(tmp_path)
+    first, whole = (
+        spec_of(FedAvgSpec(), client_table=ClientTable(replace(SEVERAL, threshold=0.0)), num_sampled=2, **more)
+        for more in ({"num_rounds": 1, "whole": False, "full_rounds": 5}, {})
+    )
+    run_trial(first, LocalGrid(HOST, session=first.session), store)
+    went_on = run_trial(whole, LocalGrid(HOST, session=whole.session), store)
+    at_once = run_trial(whole, LocalGrid(HOST, session=whole.session))
+    assert_same(went_on, at_once)
+    assert went_on.notes == at_once.notes
+    assert any("clients say that they are farther than 0" in note for note in at_once.notes)
