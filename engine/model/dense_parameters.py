@@ -41,6 +41,7 @@ class BlockParameters:
         self._weights = self.arranged(start)
         self._gradient = torch.zeros_like(self._weights)
         self._parts = list(zip(self._split(self._weights), self._split(self._gradient), strict=True))
+        self._active: tuple[int, Sequence[tuple[Tensor, Tensor]]] = (-1, ())
         self._views: dict[tuple[int, int], list[LayerViews]] = {}
 
     def arranged(self, vectors: Tensor) -> Tensor:
@@ -88,7 +89,10 @@ class BlockParameters:
         """Return weights and gradients of the first clients, as an optimiser sees them."""
         if self._together:
             return [(self._weights, self._gradient)]
-        return [(weights[:num_clients], gradient[:num_clients]) for weights, gradient in self._parts]
+        if num_clients != self._active[0]:  # views take a noticeable part of a small step
+            first = [(weights[:num_clients], gradient[:num_clients]) for weights, gradient in self._parts]
+            self._active = num_clients, first
+        return self._active[1]
 
     def regions_of(self, arranged: Tensor, num_clients: int) -> Sequence[Tensor]:
         """Return of vectors arranged as the weights what lies beside each of `regions(num_clients)`."""
