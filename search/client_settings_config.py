@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import AfterValidator, BaseModel, Field, model_validator
 
-from fedscout.engine.contracts.client_table import HETEROGENEITY, METRICS, ClientTable
+from fedscout.engine.contracts.settings_lookup import HETEROGENEITY, METRICS, SettingsLookup
 from fedscout.engine.contracts.settings_table import SettingsTable
 from fedscout.engine.errors import ConfigurationError
 from fedscout.engine.user_code import code_digests
@@ -72,7 +72,7 @@ class ClientSettingsConfig(BaseModel, frozen=True, extra="forbid", allow_inf_nan
         Raises:
             ConfigurationError: If the file holds no table.
         """
-        table = ClientTable(self.read()[0], self.metric, epsilon=self.epsilon)
+        table = SettingsLookup(self.read()[0], self.metric, epsilon=self.epsilon)
         code = {} if self.metric in METRICS else {"code": dict(code_digests(self.metric))}
         return {"kind": self.kind, "metric": self.metric, "table": table.digest(), **code}
 

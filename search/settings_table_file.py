@@ -19,8 +19,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from pydantic import ValidationError
 
-from fedscout.engine.contracts.client_table import HETEROGENEITY, METRICS
 from fedscout.engine.contracts.local_training_config import LocalTraining
+from fedscout.engine.contracts.settings_lookup import HETEROGENEITY, METRICS
 from fedscout.engine.contracts.settings_table import SettingsCell, SettingsTable
 from fedscout.engine.errors import ConfigurationError, first_line
 from fedscout.engine.fault_text import details, predicate

@@ -14,9 +14,9 @@ import numpy as np
 from fedscout.engine.client.gathered_updates import Outcome
 from fedscout.engine.client.local_training import RowsWork
 from fedscout.engine.contracts.client_algorithm import ClientAlgorithm, LocalFacts
-from fedscout.engine.contracts.client_table import FAR_KEY
 from fedscout.engine.contracts.client_update import ClientUpdate
 from fedscout.engine.contracts.local_training_config import LocalTraining
+from fedscout.engine.contracts.settings_lookup import FAR_KEY
 from fedscout.engine.contracts.train_request import TrainRequest
 from fedscout.engine.data.client_data import Samples
 from fedscout.engine.seeds import stream

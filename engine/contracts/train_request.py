@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from fedscout.engine.contracts.client_algorithm import ClientAlgorithm, ClientState
-from fedscout.engine.contracts.client_table import ClientTable
 from fedscout.engine.contracts.local_training_config import LocalTraining
+from fedscout.engine.contracts.settings_lookup import SettingsLookup
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -42,7 +42,7 @@ class TrainRequest:
     num_classes: int = 0
     seed: int = 0
     server_round: int = 1
-    table: ClientTable | None = None
+    table: SettingsLookup | None = None
 
 
 @dataclass(frozen=True)

@@ -24,8 +24,8 @@ from flwr.supercore.run import Run
 from fedscout.engine.arrays import FloatArray
 from fedscout.engine.contracts.client_algorithm import ClientState
 from fedscout.engine.contracts.client_selection import RoundReport
-from fedscout.engine.contracts.client_table import FAR_KEY
 from fedscout.engine.contracts.server_work import Arrays, ServerWork
+from fedscout.engine.contracts.settings_lookup import FAR_KEY
 from fedscout.engine.errors import TrialError
 from fedscout.engine.grid.client_reports import ClientReports
 from fedscout.engine.grid.client_states import keep, states_of

@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from fedscout.engine.contracts.client_algorithm import ClientAlgorithm
-from fedscout.engine.contracts.client_table import ClientTable
 from fedscout.engine.contracts.local_training_config import LocalTraining
+from fedscout.engine.contracts.settings_lookup import SettingsLookup
 from fedscout.engine.contracts.trial_strategy import EngineNeeds
 from fedscout.engine.messages.own_value import OwnValue, is_own
 from fedscout.engine.metrics.metric import Metric
@@ -42,7 +42,7 @@ class Session:
     training: LocalTraining = field(default_factory=LocalTraining)
     needs: EngineNeeds = field(default_factory=EngineNeeds)
     algorithm: ClientAlgorithm | None = None
-    client_table: ClientTable | None = None
+    client_table: SettingsLookup | None = None
     evaluate_on: EvaluationPart = "test"
     metric: Metric | None = None
     worst_clients: bool = False

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from fedscout.engine.contracts.client_table import FAR_KEY, ClientTable
+from fedscout.engine.contracts.settings_lookup import FAR_KEY, SettingsLookup
 from fedscout.engine.grid.host_grid import HostGrid
 from fedscout.engine.trials.trial_settings import TrialSettings
 
@@ -36,7 +36,7 @@ def _told(settings: TrialSettings, grid: HostGrid[Any]) -> Iterator[str]:
         yield f"the selection policy {settings.selection.label} is told their numbers of rows"
 
 
-def _far_note(table: ClientTable, num_saying: float, num_asked: int) -> str:
+def _far_note(table: SettingsLookup, num_saying: float, num_asked: int) -> str:
     """Return how many clients say that they lie far off, and what could be done."""
     said = f"{num_saying:.0f} of {num_asked} clients say that they are farther than {table.table.threshold:g}"
     noisy = ""

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from fedscout.engine.contracts.client_table import METRICS, ClientTable
+from fedscout.engine.contracts.settings_lookup import METRICS, SettingsLookup
 from fedscout.engine.data.federation import Federation
 from fedscout.engine.errors import ConfigurationError, first_line
 from fedscout.experiments.config.study_config import StudyConfig
@@ -21,7 +21,7 @@ from fedscout.strategies.specification import CLIENT_PARAMETERS
 logger = logging.getLogger("fedscout")
 
 
-def client_table_of(config: StudyConfig, federation: Federation) -> ClientTable | None:
+def client_table_of(config: StudyConfig, federation: Federation) -> SettingsLookup | None:
     """Return the table that clients are sent; None where all train alike.
 
     Raises:
@@ -39,7 +39,7 @@ def client_table_of(config: StudyConfig, federation: Federation) -> ClientTable 
             f"got {settings.path} for {classes}"
         )
     folder = "" if settings.metric in METRICS else _folder_of(settings.metric, federation.num_classes)
-    return ClientTable(table, settings.metric, folder, settings.epsilon)
+    return SettingsLookup(table, settings.metric, folder, settings.epsilon)
 
 
 def check_client_settings(config: StudyConfig, federation: Federation, detection: bool = False) -> None:

@@ -11,8 +11,8 @@ import pytest
 from flwr.app import Array, ArrayRecord, ConfigRecord, Message, RecordDict
 
 from fedscout.engine.client.client_host import ClientHost
-from fedscout.engine.contracts.client_table import ClientTable
 from fedscout.engine.contracts.local_training_config import LocalTraining
+from fedscout.engine.contracts.settings_lookup import SettingsLookup
 from fedscout.engine.contracts.settings_table import SettingsCell, SettingsTable
 from fedscout.engine.contracts.trial_strategy import EngineNeeds
 from fedscout.engine.grid.host_grid import HostGrid
@@ -37,7 +37,7 @@ pytestmark = [pytest.mark.ray, pytest.mark.timeout(120)]
 NO_STORE = CheckpointStore(None)
 TRAINING = LocalTraining(local_epochs=2, batch_size=8, learning_rate=0.1)
 CELLS = [(0.0, 10, 0.3, 4, 1), (0.0, 30, 0.05, 8, 3), (1.0, 10, 0.1, 8, 2), (1.0, 30, 0.2, 16, 1)]
-TABLE = ClientTable(SettingsTable(tuple(SettingsCell(*cell) for cell in CELLS), threshold=0.4), epsilon=1.0)
+TABLE = SettingsLookup(SettingsTable(tuple(SettingsCell(*cell) for cell in CELLS), threshold=0.4), epsilon=1.0)
 TRIALS = {
     "merged": spec_of(FEDAVG),
     "adaptive, sampled": spec_of(FEDADAM, num_sampled=4, num_rounds=4),

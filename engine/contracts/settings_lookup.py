@@ -73,7 +73,7 @@ def metric_named(name: str, folder: str = "") -> ClientMetric:
 
 
 @dataclass(frozen=True)
-class ClientTable:
+class SettingsLookup:
     """A table, and what a client does with it. It travels to the clients as it is.
 
     Attributes:

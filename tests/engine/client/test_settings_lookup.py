@@ -15,9 +15,9 @@ from flwr.app import Message
 from fedscout.engine.client.client_settings import own_training
 from fedscout.engine.client.local_training import RowsWork
 from fedscout.engine.client.training_backends import BlockTrainer, fastest_trainer
-from fedscout.engine.contracts.client_table import FAR_KEY, ClientTable, missing_entropy
 from fedscout.engine.contracts.client_update import ClientUpdate
 from fedscout.engine.contracts.local_training_config import LocalTraining
+from fedscout.engine.contracts.settings_lookup import FAR_KEY, SettingsLookup, missing_entropy
 from fedscout.engine.contracts.settings_table import SettingsCell, SettingsTable, heterogeneity_index
 from fedscout.engine.contracts.train_request import TrainRequest
 from fedscout.engine.contracts.trial_strategy import Cohort
@@ -55,7 +55,7 @@ def one_cell(training: LocalTraining) -> SettingsTable:
 
 
 def trial_of(table: SettingsTable, strategy: StrategySpec | None = None, merge: bool = True, **changes: Any) -> Trial:
-    spec = spec_of(strategy or FedAvgSpec(), client_table=ClientTable(table), **changes)
+    spec = spec_of(strategy or FedAvgSpec(), client_table=SettingsLookup(table), **changes)
     return run_trial(spec, LocalGrid(HOST, session=spec.session, merge_on_hosts=merge))
 
 
@@ -80,7 +80,7 @@ def test_one_cell_is_the_global_setting_with_uniform_weights(
 def test_each_client_trains_with_its_nearest_cell_by_hand() -> None:
     """In float64: the cell by hand, its rate, batches and epochs, and the plain mean."""
     hand = Hand(HOST._federation)
-    spec = spec_of(FedAvgSpec(), client_table=ClientTable(SEVERAL))
+    spec = spec_of(FedAvgSpec(), client_table=SettingsLookup(SEVERAL))
     vector = HOST.initial_vector(SEED).astype(np.float64)
     cells = set()
     for server_round, (clients, found) in enumerate(models(HOST, spec), start=1):
@@ -114,7 +114,7 @@ def test_a_table_with_a_cell_a_client_is_hand_set() -> None:
         counts = hand.label_counts(client)
         rows = np.repeat(np.arange(3), counts)
         data = Samples(np.zeros((len(rows), 6), np.float32), rows, np.arange(len(rows)))
-        asked = TrainRequest(None, TRAINING, num_classes=3, table=ClientTable(table))  # type: ignore[arg-type]
+        asked = TrainRequest(None, TRAINING, num_classes=3, table=SettingsLookup(table))  # type: ignore[arg-type]
         cell = settings[heterogeneity_index(counts), int(counts.sum())]
         assert own_training(asked, client, data, 1, has_labels=True) == cell.local_training(TRAINING)
         assert own_training(asked, client, data, 3, has_labels=True).local_epochs == 3 * cell.local_epochs
@@ -133,7 +133,7 @@ def test_a_client_has_the_same_bits_among_others_and_alone(optimizer: Literal["s
     trainer = fastest_trainer(model)
     assert isinstance(trainer, BlockTrainer)
     training = LocalTraining(optimizer=optimizer, momentum=0.5, weight_decay=0.01)
-    asked = TrainRequest(model.vector.clone(), training, num_classes=3, table=ClientTable(SEVERAL))
+    asked = TrainRequest(model.vector.clone(), training, num_classes=3, table=SettingsLookup(SEVERAL))
 
     def works() -> list[RowsWork]:
         sizes = [5, 7, 8, 16, 17, 18, 30, 31, 33, 9]
@@ -186,7 +186,7 @@ def scalars(message: Message) -> dict[str, Any]:
 @pytest.mark.parametrize("kind", ["fedavg", "krum", "fedmedian", "qfedavg"])
 def test_no_message_tells_clients_of_different_cells_apart(kind: str) -> None:
     """Nothing but models, companions, losses and scores differs between any two messages of a kind, or two replies."""
-    spec = spec_of(parse_strategy({"kind": kind}), client_table=ClientTable(SEVERAL), num_sampled=NUM_CLIENTS)
+    spec = spec_of(parse_strategy({"kind": kind}), client_table=SettingsLookup(SEVERAL), num_sampled=NUM_CLIENTS)
     session = replace(spec.session, needs=replace(spec.session.needs, replies="individual", sees_evaluation=True))
     grid = Recorder(HOST, session=session)
     object.__setattr__(spec, "session", session)
@@ -208,7 +208,7 @@ def test_no_message_tells_clients_of_different_cells_apart(kind: str) -> None:
 
 @pytest.mark.parametrize("kind", ["fedavg", "scaffold", "fedprox"])
 def test_where_hosts_merge_they_tell_no_more(kind: str) -> None:
-    spec = spec_of(parse_strategy({"kind": kind}), client_table=ClientTable(SEVERAL))
+    spec = spec_of(parse_strategy({"kind": kind}), client_table=SettingsLookup(SEVERAL))
     config = train_config(TRAINING, SEED, 1, "merged", False)
     results = HOST.train(HostCall(tuple(range(NUM_CLIENTS)), spec.session, dict(config), HOST.initial_vector(SEED)))
     assert results.clients == [*range(NUM_CLIENTS)]
@@ -252,7 +252,7 @@ def test_who_is_far_says_so_and_nothing_else() -> None:
 
 def test_a_randomised_response_is_the_same_each_time_and_right_in_the_mean() -> None:
     cell = SettingsCell(0.0, 100, 0.1, 8, 1)
-    table = ClientTable(SettingsTable((cell,), threshold=0.5), epsilon=1.0)
+    table = SettingsLookup(SettingsTable((cell,), threshold=0.5), epsilon=1.0)
     far, near = (np.array(counts) for counts in ([100, 0, 0], [40, 30, 30]))
     num_clients = 4000
     for counts, truth in ((far, 1), (near, 0)):
@@ -280,7 +280,7 @@ def spread(label_counts: Any, num_rows: int) -> float:
 
 
 def test_a_metric_of_ones_own_says_where_a_client_lies() -> None:
-    table = ClientTable(SEVERAL, metric=f"{__name__}:spread")
+    table = SettingsLookup(SEVERAL, metric=f"{__name__}:spread")
     assert table.settings(TRAINING, np.array([15, 1, 0])) == SEVERAL.nearest(15 / 16, 16).local_training(TRAINING)
 
 
@@ -288,7 +288,7 @@ def test_who_is_far_is_remembered_by_a_checkpoint(tmp_path: Path) -> None:
     """A trial that goes on tells of the clients of its first rounds, too."""
     store = CheckpointStore(tmp_path)
     first, whole = (
-        spec_of(FedAvgSpec(), client_table=ClientTable(replace(SEVERAL, threshold=0.0)), num_sampled=2, **more)
+        spec_of(FedAvgSpec(), client_table=SettingsLookup(replace(SEVERAL, threshold=0.0)), num_sampled=2, **more)
         for more in ({"num_rounds": 1, "whole": False, "full_rounds": 5}, {})
     )
     run_trial(first, LocalGrid(HOST, session=first.session), store)
