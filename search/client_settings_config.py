@@ -43,7 +43,7 @@ class ClientSettingsConfig(BaseModel, frozen=True, extra="forbid", allow_inf_nan
 
     @model_validator(mode="after")
     def _whole(self) -> Self:
-        given = sorted(self.model_fields_set - {"kind"})
+        given = [name for name, field in type(self).model_fields.items() if getattr(self, name) != field.default]
         if self.kind is None and given:
             raise ValueError(f"must have kind=table where {', '.join(given)} is given")
         if self.kind is not None and self.path is None:

@@ -138,8 +138,8 @@ def test_an_unknown_key_like_no_other_is_answered_with_all_of_its_group() -> Non
     assert fault == f"federation.xyz is not a known key; allowed are {keys}"
     (fault,) = faults("xyz.zzz=1")
     assert fault == (
-        "xyz is not a known key; allowed are federation, model, training, detection, strategy, selection, search, "
-        "recommender, engine, seed"
+        "xyz is not a known key; allowed are federation, model, training, detection, strategy, selection, "
+        "client_settings, search, recommender, engine, seed"
     )
 
 
@@ -325,6 +325,8 @@ NO_PART_OF_THE_IDENTITY = {
     "federation.max_file_bytes",
     "federation.max_file_rows",
 }
+OF_A_TABLE = {name for name in known_keys() if name.startswith("client_settings.")}
+"""Which need a file: see the tests of client settings."""
 
 
 def annotation_of(key: str) -> Any:
@@ -359,7 +361,7 @@ def kind_that_reads(key: str) -> list[str]:
     return [f"federation.partition.kind={kind}"]
 
 
-@pytest.mark.parametrize("key", sorted(set(known_keys()) - NO_PART_OF_THE_IDENTITY - ONE_POSSIBLE_VALUE))
+@pytest.mark.parametrize("key", sorted(set(known_keys()) - NO_PART_OF_THE_IDENTITY - ONE_POSSIBLE_VALUE - OF_A_TABLE))
 def test_the_digest_depends_on_every_key_that_decides_results(key: str) -> None:
     reader = kind_that_reads(key)
     changed = load_config([*reader, f"{key}={other_value(key)}"])

@@ -12,6 +12,7 @@ import pytest
 from fedscout.engine.contracts.settings_table import SettingsCell, SettingsTable
 from fedscout.engine.errors import ConfigurationError, UserError
 from fedscout.experiments.config.config_file import load_config
+from fedscout.experiments.config.study_config import StudyConfig
 from fedscout.experiments.studies.workflow import run_training, run_workflow
 from fedscout.search.settings_table_file import write_settings_table
 
@@ -122,3 +123,8 @@ def test_a_metric_of_ones_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     config = load_config(with_table(wrong, "client_settings.metric=own_metrics_of_clients:nothing"))
     with pytest.raises(ConfigurationError, match=r"must be a function of \(class counts, rows\) that gives a number"):
         run_training(config, tmp_path / "other")
+
+
+def test_it_survives_being_written_and_read(path: Path) -> None:
+    config = load_config(with_table(path, "client_settings.threshold=0.5"))
+    assert StudyConfig.model_validate_json(config.model_dump_json()) == config
