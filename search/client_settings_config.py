@@ -13,7 +13,6 @@ from fedscout.engine.contracts.settings_lookup import HETEROGENEITY, METRICS, Se
 from fedscout.engine.contracts.settings_table import SettingsTable
 from fedscout.engine.errors import ConfigurationError
 from fedscout.engine.user_code import code_digests
-from fedscout.search.settings_table_file import read_settings_table
 
 
 def _metric(name: str) -> str:
@@ -80,5 +79,7 @@ class ClientSettingsConfig(BaseModel, frozen=True, extra="forbid", allow_inf_nan
 @lru_cache(maxsize=16)
 def _read(path: Path, version: tuple[int, int] | None) -> tuple[SettingsTable, Mapping[str, Any]]:
     """Return what a file holds; its version only says that it is another one."""
+    from fedscout.search.settings_table_file import read_settings_table  # pyarrow, which others do without
+
     del version
     return read_settings_table(path)
