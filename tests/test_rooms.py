@@ -59,6 +59,7 @@ ROOMS = (
     "experiments/config",
     "experiments/studies",
     "experiments/studies/sweeps",
+    "experiments/studies/settings_tables",
     "experiments/reports",
     "experiments/reports/exports",
     "experiments/benchmarks/choice",

@@ -30,6 +30,7 @@ from fedscout.experiments.cli import (
     sweep,
     train,
     trials,
+    tune_table,
 )
 from fedscout.experiments.visible import tell
 
@@ -59,6 +60,7 @@ for command in (
     search.search,
     sweep.sweep,
     train.train,
+    tune_table.tune_table,
     strategies.strategies,
     scenarios.scenarios,
     trials.trials,

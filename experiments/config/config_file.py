@@ -77,7 +77,7 @@ def _merged(arguments: Sequence[str], file: Path | None) -> tuple[dict[Any, Any]
             layer = read()
             _refuse_what_no_key_takes(name, layer)
             _refuse_values_for_groups(layer)
-            merged = _over(layer, merged)
+            merged = laid_over(layer, merged)
         except ConfigurationError as error:
             faults += error.faults
         except RecursionError:
@@ -85,10 +85,10 @@ def _merged(arguments: Sequence[str], file: Path | None) -> tuple[dict[Any, Any]
     return merged, faults
 
 
-def _over(layer: Mapping[Any, Any], below: Mapping[Any, Any]) -> dict[Any, Any]:
+def laid_over(layer: Mapping[Any, Any], below: Mapping[Any, Any]) -> dict[Any, Any]:
     """Return a layer laid over another: groups are joined, everything else takes the place of what was there."""
     both = {
-        key: _over(layer[key], below[key])
+        key: laid_over(layer[key], below[key])
         for key in layer.keys() & below.keys()
         if isinstance(layer[key], Mapping) and isinstance(below[key], Mapping)
     }

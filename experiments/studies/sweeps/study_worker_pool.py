@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -114,27 +114,39 @@ class StudyWorker:
 
 
 class StudyWorkerPool:
-    """So many workers of a sweep on a connected Ray, each a `StudyWorker` with these settings."""
+    """So many workers of a sweep on a connected Ray, each a `StudyWorker`, or another class, with these settings."""
 
-    def __init__(self, ray: Any, parallel: int, *settings: Any) -> None:
+    def __init__(self, ray: Any, parallel: int, *settings: Any, worker: type[Any] = StudyWorker) -> None:
         self._ray = ray
         self._parallel = parallel
         self._settings = settings
+        self._worker = worker
         self._idle: list[Any] = []
         self._running: dict[Any, tuple[int, Any]] = {}
 
     def run(
-        self, studies: Sequence[tuple[StudyConfig, Path]], begun: Callable[[int], None], tick: Callable[[], None]
+        self,
+        studies: Sequence[tuple[Any, ...]],
+        begun: Callable[[int], None],
+        tick: Callable[[], None],
+        after: Sequence[Collection[int]] = (),
     ) -> Iterator[tuple[int, StudyEnd]]:
         """Run all studies and yield `(position, end)` as they end.
 
-        `begun` is told the position of each study that begins, or begins again; `tick` is called about twice a second.
+        Args:
+            studies: What the workers' `run` takes of each, such as configuration and folder.
+            begun: Told the position of each study that begins, or begins again.
+            tick: Called about twice a second.
+            after: Positions before each study that must have ended when it begins; nothing lets all begin at once.
         """
         waiting = list(range(len(studies)))
         attempts = [0] * len(studies)
+        unfinished = {*waiting}
         while waiting or self._running:
-            while waiting and len(self._running) < self._parallel:
-                position = waiting.pop(0)
+            ready = [one for one in waiting if not after or unfinished.isdisjoint(after[one])]
+            while ready and len(self._running) < self._parallel:
+                position = ready.pop(0)
+                waiting.remove(position)
                 attempts[position] += 1
                 worker = self._idle.pop() if self._idle else self._hire()
                 self._running[worker.run.remote(*studies[position])] = (position, worker)
@@ -146,6 +158,7 @@ class StudyWorkerPool:
                 if end.status == "lost" and attempts[position] < ATTEMPTS:
                     waiting.append(position)
                 else:
+                    unfinished.discard(position)
                     yield position, end
             tick()
 
@@ -159,7 +172,7 @@ class StudyWorkerPool:
         from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
         node = self._ray.get_runtime_context().get_node_id()
-        actor = self._ray.remote(StudyWorker).options(
+        actor = self._ray.remote(self._worker).options(
             num_cpus=0, scheduling_strategy=NodeAffinitySchedulingStrategy(node_id=node, soft=False)
         )
         return actor.remote(*self._settings)

@@ -91,6 +91,21 @@ def test_a_worker_runs_one_study_after_the_other() -> None:
     assert len(ray.workers) == 2
 
 
+def test_a_study_begins_when_those_before_it_have_ended() -> None:
+    before: list[set[int]] = [set(), {0}, set(), {1, 2}]
+    ended: set[int] = set()
+    begun: list[int] = []
+
+    def begins(position: int) -> None:
+        assert before[position] <= ended
+        begun.append(position)
+
+    pool = StudyWorkerPool(MortalRay([1, 0, 0, 0]), 4)
+    for position, _ in pool.run(studies(4), begins, lambda: None, before):
+        ended.add(position)
+    assert sorted({*begun}) == [0, 1, 2, 3]
+
+
 def test_the_reason_of_a_death_is_told_in_a_line() -> None:
     ((_, end),) = StudyWorkerPool(MortalRay([2]), 1).run(studies(1), lambda _: None, lambda: None)
     assert end.error == "its process died: Its process exited: killed by signal 9"

@@ -1,0 +1,1 @@
+"""A table of client settings, cell by cell on proxy data."""

@@ -1,0 +1,104 @@
+"""The grid of a table of client settings: how heterogeneous, and how many, the rows of each cell's clients are.
+
+FedCust: a heterogeneity index HI = 1 − (c − 1)/(C − 1) takes as many values as there are classes. The grid takes the
+nearest that there is, c = round((1 − HI)(C − 1) + 1), and names the cell by what its clients then have. So two classes
+know the indices 0 and 1 only, and values that come to the same are one row of the table.
+
+A refined grid has a value between any two, and one half a step beyond each end; all of the coarser one are in it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from itertools import pairwise, product
+from math import floor
+
+HETEROGENEITIES = (0.2, 0.4, 0.6, 0.8)
+QUANTITIES = (100, 200, 400, 600, 800, 1000)
+
+
+@dataclass(frozen=True, order=True)
+class Place:
+    """Of one cell.
+
+    Attributes:
+        num_classes: Classes that each of its clients holds.
+        quantity: Training rows that each of its clients holds.
+    """
+
+    num_classes: int
+    quantity: int
+
+    def heterogeneity(self, num_classes: int) -> float:
+        """Return HI where there are so many classes."""
+        return index_of(self.num_classes, num_classes)
+
+
+def index_of(held: int, num_classes: int) -> float:
+    """Return HI of who holds so many of the classes, two or more."""
+    return 1 - (held - 1) / (num_classes - 1)
+
+
+def classes_of(heterogeneity: float, num_classes: int) -> int:
+    """Return how many classes give the HI that is nearest to one in [0, 1]; of two equally near, more classes."""
+    return floor((1 - heterogeneity) * (num_classes - 1) + 1.5)
+
+
+def grid_of(held: Iterable[int], quantities: Iterable[int]) -> tuple[Place, ...]:
+    """Return the full grid: classes from many to few, which is HI from low to high, and quantities from few to many."""
+    return tuple(Place(*place) for place in product(sorted({*held}, reverse=True), sorted({*quantities})))
+
+
+def scaled(quantities: Sequence[int], most: int) -> tuple[int, ...]:
+    """Return quantities in the same proportions of which the largest is `most`, if one is larger; none below 1."""
+    largest = max(quantities)
+    if largest <= most:
+        return tuple(quantities)
+    return tuple(max(1, floor(quantity * most / largest + 0.5)) for quantity in quantities)
+
+
+def warm_started_by(cells: Sequence[Place], known: Sequence[Place] = ()) -> dict[Place, tuple[Place, ...]]:
+    """Return for each cell those whose best settings it tries first: its neighbours in the grid that come before it.
+
+    Neighbours are next to it in its row or column. What is known comes before all others, and these in their order;
+    so nothing depends on which cell happens to be done first.
+
+    Args:
+        cells: To be tuned, in order.
+        known: Tuned before.
+    """
+    order = {place: number for number, place in enumerate([*known, *cells])}
+    held = sorted({place.num_classes for place in order})
+    quantities = sorted({place.quantity for place in order})
+
+    def around(place: Place) -> list[Place]:
+        row, column = held.index(place.num_classes), quantities.index(place.quantity)
+        steps = ((row + 1, column), (row - 1, column), (row, column - 1), (row, column + 1))
+        return [Place(held[r], quantities[c]) for r, c in steps if 0 <= r < len(held) and 0 <= c < len(quantities)]
+
+    return {
+        place: tuple(near for near in around(place) if order.get(near, len(order)) < order[place]) for place in cells
+    }
+
+
+def refined_classes(held: Iterable[int], num_classes: int) -> tuple[int, ...]:
+    """Return the classes held in a refined grid: those, and those of the indices between and beyond, in [0, 1]."""
+    indices = _halved(sorted(index_of(count, num_classes) for count in {*held}), 0.0, 1.0)
+    return tuple(sorted({*held, *(classes_of(index, num_classes) for index in indices)}))
+
+
+def refined_quantities(quantities: Iterable[int]) -> tuple[int, ...]:
+    """Return the quantities of a refined grid: those, and those between and beyond, whole numbers from 1."""
+    values = sorted({*quantities})
+    return tuple(sorted({*values, *(max(1, round(value)) for value in _halved(values, 0.0, 2.0 * values[-1]))}))
+
+
+def _halved(values: Sequence[float], lowest: float, highest: float) -> list[float]:
+    """Return what lies half-way between neighbours, and half a step beyond the ends as far as the bounds allow.
+
+    A single value has the bounds as its neighbours.
+    """
+    first, last = (values[1] - values[0], values[-1] - values[-2]) if len(values) > 1 else (2 * values[0], highest)
+    ends = (max(lowest, values[0] - first), *values, min(highest, values[-1] + last))
+    return [(low + high) / 2 for low, high in pairwise(ends)]

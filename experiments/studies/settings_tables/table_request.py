@@ -1,0 +1,208 @@
+"""What is asked of a table of client settings, and how it becomes one: made anew, or refined.
+
+The defaults of a study are those of choosing a strategy; a table has others, from its source where that leaves room:
+twenty rounds, a Gaussian process, one setting after the other, rates from 1e-5 to 0.8, batches from 4 to 64, epochs
+from 1 to 30. Deviation: at most twenty evaluations a cell, where the source would go on as long as there is gain.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from fedscout.engine.data.federation import Federation
+from fedscout.engine.errors import ConfigurationError
+from fedscout.experiments.config.config_file import config_of, given_settings, laid_over
+from fedscout.experiments.config.study_config import StudyConfig, check_searchable
+from fedscout.experiments.federations.assembly.build_federation import build_federation
+from fedscout.experiments.federations.environments.environment_table import ENVIRONMENTS
+from fedscout.experiments.studies.run_folder import differences
+from fedscout.experiments.studies.settings_tables.cell_tuning import CellTuning
+from fedscout.experiments.studies.settings_tables.proxy_clients import place_faults
+from fedscout.experiments.studies.settings_tables.proxy_data import proxy_data
+from fedscout.experiments.studies.settings_tables.settings_grid import (
+    HETEROGENEITIES,
+    QUANTITIES,
+    Place,
+    classes_of,
+    grid_of,
+    scaled,
+)
+from fedscout.experiments.studies.settings_tables.table_tuning import (
+    TunedTable,
+    TuningDisplay,
+    folder_of,
+    plan_cells,
+    tune_table,
+    write_tuned,
+)
+from fedscout.experiments.studies.versions import versions
+from fedscout.search.settings_table_file import HETEROGENEITY, read_settings_table
+
+PROXY_SHARE = 0.3
+"""Of the data set, which the server holds where nothing else is said."""
+
+DEFAULTS: Mapping[str, Any] = {
+    "training": {"num_rounds": 20},
+    "search": {
+        "kind": "gp",
+        "budget": 20,
+        "generation_size": 1,
+        "strategies": ["fedavg"],
+        "client_ranges": {
+            "learning_rate": {"low": 1e-5, "high": 0.8, "log": True},
+            "batch_size": {"low": 4, "high": 64, "log": True},
+            "local_epochs": {"low": 1, "high": 30},
+        },
+    },
+}
+SEARCHERS = ("gp", "tpe", "random", "genetic")
+
+
+@dataclass(frozen=True)
+class TableRequest:
+    """What is asked.
+
+    Attributes:
+        config: Data, model, training, search and seed.
+        heterogeneities: Of the rows of the grid, in [0, 1].
+        quantities: Of its columns; None takes the source's, made smaller where the proxy rows do not reach.
+        num_clients: Proxy clients of a cell.
+        patience: Evaluations without gain that end a cell.
+    """
+
+    config: StudyConfig
+    heterogeneities: tuple[float, ...] = HETEROGENEITIES
+    quantities: tuple[int, ...] | None = None
+    num_clients: int = 5
+    patience: int = 5
+
+    def __post_init__(self) -> None:
+        faults = [
+            f"--heterogeneity must be in [0, 1], got {value:g}" for value in self.heterogeneities if not 0 <= value <= 1
+        ]
+        faults += [f"--quantity must be at least 1 row, got {value}" for value in self.quantities or () if value < 1]
+        if faults:
+            raise ConfigurationError(faults)
+
+
+def read_config(arguments: Sequence[str], file: Path | None = None, proxy: str | None = None) -> StudyConfig:
+    """Return the configuration of a table: what is given over a table's defaults.
+
+    Args:
+        arguments: As of any command.
+        file: A YAML file under all arguments.
+        proxy: Another data set that the proxy rows are of; None leaves it to the arguments.
+
+    Raises:
+        ConfigurationError: With every fault that was found.
+    """
+    given = laid_over(given_settings(arguments, file), DEFAULTS)
+    own = {} if proxy is None else {"server_dataset": proxy}
+    federation = {**dict(given.get("federation") or {}), **own, "server_labels": True}
+    if federation.get("server_rows") is None and federation.get("server_dataset") is None:
+        federation["server_rows"] = PROXY_SHARE
+    config = config_of({**given, "federation": federation})
+    _check(config)
+    return config
+
+
+def _check(config: StudyConfig) -> None:
+    check_searchable(config)
+    faults = []
+    if config.federation.dataset in ENVIRONMENTS or config.federation.predicts_quantity:
+        faults.append(
+            f"federation.dataset must be of classes for a table of client settings, got {config.federation.dataset}"
+        )
+    if config.search.strategies != ("fedavg",):
+        faults.append("search.strategies must be left out, as FedAvg trains the proxy clients of a table")
+    if config.search.kind not in SEARCHERS:
+        faults.append(f"search.kind must be one of {', '.join(SEARCHERS)} for a table, got {config.search.kind}")
+    if config.search.objectives != ("accuracy",) or config.search.validation_fraction:
+        faults.append("search.objective and search.validation_fraction must be left out: proxy rows score a setting")
+    if faults:
+        raise ConfigurationError(faults)
+
+
+def make_table(
+    request: TableRequest,
+    out: Path,
+    display: TuningDisplay,
+    parallel: int | None = None,
+    verbose: bool = False,
+    search_path: tuple[str, ...] = (),
+) -> TunedTable:
+    """Tune a table, or the rest of it, and write it.
+
+    Raises:
+        UserError: If something that was asked for can't be done; before anything is trained where possible.
+    """
+    federation, tuning = _prepared(request)
+    grid = _grid(request, tuning)
+    if faults := [fault for place in grid for fault in place_faults(place, tuning.proxy)]:
+        raise ConfigurationError(faults[0])
+    told = provenance(request, federation, tuning)
+    _refuse_foreign(out, told)
+    folder = folder_of(out)
+    results = tune_table(tuning, plan_cells(tuning, grid, folder), folder, display, parallel, verbose, search_path)
+    return write_tuned(out, grid, results, told)
+
+
+def _prepared(request: TableRequest) -> tuple[Federation, CellTuning]:
+    """Build the federation, and take its proxy rows."""
+    config = request.config
+    federation = build_federation(config.federation, config.model)
+    proxy = proxy_data(federation, config.seed, config.federation.server_dataset is not None)
+    return federation, CellTuning(config, proxy, federation.model, request.num_clients, request.patience)
+
+
+def _grid(request: TableRequest, tuning: CellTuning) -> tuple[Place, ...]:
+    held = [classes_of(value, tuning.proxy.num_classes) for value in request.heterogeneities]
+    if request.quantities is not None:
+        return grid_of(held, request.quantities)
+    fitting = scaled(QUANTITIES, tuning.proxy.usual_rows(min(held)))
+    return grid_of(held, [max(*held, quantity) for quantity in fitting])
+
+
+def provenance(request: TableRequest, federation: Federation, tuning: CellTuning) -> dict[str, Any]:
+    """Return where a table comes from, as JSON can hold it."""
+    config, proxy = request.config, tuning.proxy
+    of = config.federation
+    return {
+        "dataset": of.dataset,
+        "model": federation.facts["model"],
+        "num_classes": federation.num_classes,
+        "metric": HETEROGENEITY,
+        "strategy": "fedavg",
+        "seed": config.seed,
+        "proxy": {
+            "dataset": of.server_dataset or of.dataset,
+            "server_rows": of.server_rows,
+            "federation_seed": of.seed,
+            "num_rows": len(proxy.labels),
+            "num_scored": proxy.num_scored,
+            "num_left_out": proxy.num_left_out,
+        },
+        "tuned": tuning.identity(),
+        "config": config.model_dump(mode="json", exclude={"engine": True}),
+        "versions": versions(),
+    }
+
+
+def _refuse_foreign(out: Path, told: Mapping[str, Any]) -> None:
+    """Refuse to write over what is no table of the same settings.
+
+    Raises:
+        ConfigurationError: With what differs.
+    """
+    if not out.exists():
+        return
+    _, there = read_settings_table(out)
+    changes = differences(there.get("tuned", {}), told["tuned"])
+    if changes := [change for change in changes if not change.startswith("proxy: ")] or changes[:1]:
+        raise ConfigurationError(
+            f"--out must be a new file or a table of the same settings, got {out}, of which differ: "
+            f"{'; '.join(changes[:4])}"
+        )

@@ -1,0 +1,1 @@
+"""Tests of tables of client settings: grid, proxy rows, cells, the table."""

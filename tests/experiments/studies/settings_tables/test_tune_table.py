@@ -1,0 +1,137 @@
+"""A table from its command to its file: bits, what a kill leaves, what is refused."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pandas as pd
+import pytest
+
+from fedscout.experiments.cli.main import main
+from fedscout.experiments.studies.settings_tables import cell_tuning
+from fedscout.search.settings_table_file import read_settings_table
+
+SMALL = (
+    "federation.dataset=wine",
+    "federation.num_clients=3",
+    "federation.server_rows=0.4",
+    "training.num_rounds=2",
+    "search.budget=3",
+    "search.kind=random",
+)
+GRID = ("--heterogeneity", "0,0.5", "--quantity", "6,12")
+LOCAL = (*SMALL, *GRID, "engine.grid=local")
+
+
+def tune(*arguments: str | Path) -> int:
+    with pytest.raises(SystemExit) as ended:
+        main(["tune-table", *map(str, arguments)])
+    code = ended.value.code
+    assert isinstance(code, int)
+    return code
+
+
+def logs(out: Path) -> dict[str, float]:
+    """Return the fitness of every logged trial by its key."""
+    found = pd.concat([pd.read_parquet(trials) for trials in out.with_suffix(".tuning").glob("cells/*/trials")])
+    assert found["key"].is_unique  # nothing is trained twice
+    return dict(zip(found["key"], found["fitness"], strict=True))
+
+
+@pytest.fixture(autouse=True)
+def _here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+
+
+def test_the_table_holds_the_best_logged_setting_of_each_cell(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    out = tmp_path / "hrt.parquet"
+    assert tune(*LOCAL, "--out", out, "--json") == 0
+    table, told = read_settings_table(out)
+    assert [(cell.heterogeneity, cell.quantity) for cell in table.cells] == [(0, 6), (0, 12), (0.5, 6), (0.5, 12)]
+    assert (told["dataset"], told["num_classes"], told["metric"]) == ("wine", 3, "heterogeneity")
+    assert json.loads(capfd.readouterr().out)["cells"][3]["quantity"] == 12
+    for cell, beside in zip(table.cells, told["cells"], strict=True):
+        name = f"heterogeneity_{cell.heterogeneity:.2f},quantity_{cell.quantity}-*"
+        (folder,) = out.with_suffix(".tuning").glob(f"cells/{name}")
+        trials = pd.read_parquet(folder / "trials")
+        best = trials.loc[trials["fitness"].idxmax()]
+        assert beside["score"] == best["fitness"] == best["round_accuracy"][-1]  # after the last round
+        assert best["param_client_learning_rate"] == cell.learning_rate
+        assert beside["trials"] == len(trials) == 3
+
+
+def test_a_killed_tuner_goes_on_and_ends_with_the_same_table(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    whole, cut = tmp_path / "whole.parquet", tmp_path / "cut.parquet"
+    assert tune(*LOCAL, "--out", whole) == 0
+    ended = cell_tuning._search
+    calls = iter(range(3))
+
+    def killed(*arguments: object) -> object:
+        if next(calls) == 2:
+            raise KeyboardInterrupt
+        return ended(*arguments)  # type: ignore[arg-type]
+
+    with monkeypatch.context() as patch:
+        patch.setattr(cell_tuning, "_search", killed)
+        assert tune(*LOCAL, "--out", cut) == 130
+    assert not cut.exists()
+    before = logs(cut)
+    assert 0 < len(before) < len(logs(whole))
+    assert tune(*LOCAL, "--out", cut) == 0
+    assert cut.read_bytes() == whole.read_bytes()
+    assert logs(cut) == logs(whole)
+
+
+def test_what_is_tuned_is_not_tuned_again_when_the_grid_grows(tmp_path: Path) -> None:
+    out = tmp_path / "hrt.parquet"
+    assert tune(*SMALL, "engine.grid=local", "--heterogeneity", "0", "--quantity", "6", "--out", out) == 0
+    before = logs(out)
+    assert tune(*LOCAL, "--out", out) == 0
+    assert before.items() < logs(out).items()
+    assert len(read_settings_table(out)[0].cells) == 4
+
+
+@pytest.mark.slow
+def test_workers_on_ray_give_the_bits_of_one_process(tmp_path: Path, ray_session: None) -> None:
+    alone, side_by_side = tmp_path / "alone.parquet", tmp_path / "ray.parquet"
+    assert tune(*LOCAL, "--out", alone) == 0
+    assert tune(*SMALL, *GRID, "engine.address=auto", "--parallel", "2", "--out", side_by_side) == 0
+    assert side_by_side.read_bytes() == alone.read_bytes()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (("--quantity", "0"), "--quantity must be at least 1 row, got 0"),
+        (("--heterogeneity", "1.5"), "--heterogeneity must be in [0, 1], got 1.5"),
+        (("--quantity", "ten"), "--quantity must be whole numbers separated by commas, got 'ten'"),
+        (("--quantity", "600"), "needs 600 rows of 3 classes a client, got proxy data with at most"),
+        (("federation.dataset=diabetes",), "federation.dataset must be of classes"),
+        (("federation.dataset=cartpole",), "federation.dataset must be of classes"),
+        (("search.strategies=[fedprox]",), "search.strategies must be left out"),
+        (("search.kind=racing",), "search.kind must be one of gp, tpe, random, genetic"),
+        (("--proxy", "wine"), "must be another data set than federation.dataset=wine"),
+        (("--proxy", "digits"), "must hold rows like those of data set 'wine'"),
+    ],
+)
+def test_a_mistake_is_one_line_and_leaves_nothing(
+    arguments: tuple[str, ...], said: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    assert tune("federation.dataset=wine", "engine.grid=local", *arguments, "--out", tmp_path / "hrt.parquet") == 2
+    told = capfd.readouterr().err.strip()
+    assert said in told
+    assert len(told.splitlines()) == 1
+    assert not [*tmp_path.iterdir()]
+
+
+def test_a_table_of_other_settings_is_not_written_over(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    out = tmp_path / "hrt.parquet"
+    one = ("--heterogeneity", "0", "--quantity", "6", "engine.grid=local")
+    assert tune(*SMALL, *one, "--out", out) == 0
+    written = out.read_bytes()
+    assert tune(*SMALL, *one, "seed=1", "--out", out) == 2
+    assert "of which differ: seed: 0 there, 1 here" in capfd.readouterr().err
+    assert out.read_bytes() == written
