@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Annotated, TypeVar
+from typing import Annotated, Any, TypeVar
 
 import typer
 
@@ -34,8 +34,14 @@ Proxy = Annotated[
         "if left out.",
     ),
 ]
-Clients = Annotated[int, typer.Option("--clients", min=1, max=1000, help="Proxy clients of a cell.")]
-Patience = Annotated[int, typer.Option("--patience", min=1, help="Settings without gain after which a cell ends.")]
+Clients = Annotated[int | None, typer.Option("--clients", min=1, max=1000, help="Proxy clients of a cell; 5.")]
+Patience = Annotated[
+    int | None, typer.Option("--patience", min=1, help="Settings without gain after which a cell ends; 5.")
+]
+Threshold = Annotated[
+    float | None,
+    typer.Option("--threshold", help="Distance from every cell beyond which a client says so; never if left out."),
+]
 Parallel = Annotated[int | None, typer.Option("--parallel", "-p", min=1, help="Cells at once; one a CPU if left out.")]
 Refine = Annotated[
     Path | None,
@@ -50,8 +56,10 @@ def tune_table(
     heterogeneity: Heterogeneity = None,
     quantity: Quantity = None,
     proxy: Proxy = None,
-    clients: Clients = 5,
-    patience: Patience = 5,
+    clients: Clients = None,
+    patience: Patience = None,
+    threshold: Threshold = None,
+    refine: Refine = None,
     parallel: Parallel = None,
     as_json: AsJson = False,
     verbose: Verbose = False,
@@ -60,27 +68,51 @@ def tune_table(
     prepare(verbose)
     from fedscout.experiments.reports.console import out_console, show_json
     from fedscout.experiments.reports.tuning_console import TuningProgress, show_table, table_document
-    from fedscout.experiments.studies.settings_tables.settings_grid import HETEROGENEITIES
-    from fedscout.experiments.studies.settings_tables.table_request import TableRequest, make_table, read_config
+    from fedscout.experiments.studies.settings_tables import table_refinement, table_request
 
-    request = TableRequest(
-        read_config(settings or [], config_file, proxy),
-        HETEROGENEITIES if heterogeneity is None else _numbers("--heterogeneity", heterogeneity, float),
-        None if quantity is None else _numbers("--quantity", quantity, int),
-        clients,
-        patience,
-    )
     progress = TuningProgress()
-    with progress.live():
-        tuned = make_table(request, out, progress.display(), parallel, verbose, user_folders())
+    how = (parallel, verbose, user_folders())
+    asked = {"--heterogeneity": heterogeneity, "--quantity": quantity, "--proxy": proxy}
+    asked |= {"--clients": clients, "--patience": patience}
+    if refine is not None:
+        _refuse_beside_refine(asked)
+        coarse = table_refinement.read_coarse(refine, settings or [], config_file)
+        coarse = table_refinement.with_threshold(coarse, threshold)
+        with progress.live():
+            tuned = table_refinement.refine_table(coarse, out, progress.display(), *how)
+    else:
+        given: dict[str, Any] = {"num_clients": clients, "patience": patience, "threshold": threshold}
+        given["heterogeneities"] = _numbers("--heterogeneity", heterogeneity, float)
+        given["quantities"] = _numbers("--quantity", quantity, int)
+        config = table_request.read_config(settings or [], config_file, proxy)
+        set_ones = {name: value for name, value in given.items() if value is not None}
+        with progress.live():
+            tuned = table_request.make_table(
+                table_request.TableRequest(config, **set_ones), out, progress.display(), *how
+            )
     if as_json:
         show_json(table_document(tuned))
     else:
         show_table(out_console(), tuned)
 
 
-def _numbers(option: str, text: str, kind: Callable[[str], Number]) -> tuple[Number, ...]:
-    """Return numbers that commas separate.
+def _refuse_beside_refine(asked: Mapping[str, object]) -> None:
+    """Refuse options whose values are those of the table that is refined.
+
+    Raises:
+        ConfigurationError: With each of them.
+    """
+    from fedscout.engine.errors import ConfigurationError
+
+    given = {name: value for name, value in asked.items() if value is not None}
+    if given:
+        raise ConfigurationError(
+            [f"{name} must be left out with --refine, got {value}: it is the table's" for name, value in given.items()]
+        )
+
+
+def _numbers(option: str, text: str | None, kind: Callable[[str], Number]) -> tuple[Number, ...] | None:
+    """Return numbers that commas separate; None of no text.
 
     Raises:
         ConfigurationError: If they are none.
@@ -88,7 +120,7 @@ def _numbers(option: str, text: str, kind: Callable[[str], Number]) -> tuple[Num
     from fedscout.engine.errors import ConfigurationError
 
     try:
-        return tuple(kind(part) for part in text.split(","))
+        return None if text is None else tuple(kind(part) for part in text.split(","))
     except ValueError:
         what = "whole numbers" if kind is int else "numbers"
         raise ConfigurationError(f"{option} must be {what} separated by commas, got {text!r}") from None

@@ -95,14 +95,14 @@ def show_table(console: Console, tuned: TunedTable) -> None:
         for cell, beside in zip(tuned.table.cells, tuned.provenance["cells"], strict=True)
     }
     table = plain_table(
-        "heterogeneity", *(f"{quantity} rows" for quantity in quantities), title="rate/batch/epochs: score"
+        "heterogeneity", *(f"{quantity} rows" for quantity in quantities), title="rate/batch/epochs score"
     )
     for heterogeneity in sorted({value for value, _ in cells}):
         row = []
         for quantity in quantities:
             cell = cells[heterogeneity, quantity]
             settings = f"{cell.learning_rate:.2g}/{cell.batch_size}/{cell.local_epochs}"
-            row.append(f"{settings}: {scores[heterogeneity, quantity]:.2f}")
+            row.append(f"{settings} {scores[heterogeneity, quantity]:.2f}")
         table.add_row(f"{heterogeneity:.2f}", *row)
     console.print(table)
     _show_proxy(console, tuned)

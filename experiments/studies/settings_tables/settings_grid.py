@@ -89,9 +89,10 @@ def refined_classes(held: Iterable[int], num_classes: int) -> tuple[int, ...]:
 
 
 def refined_quantities(quantities: Iterable[int]) -> tuple[int, ...]:
-    """Return the quantities of a refined grid: those, and those between and beyond, whole numbers from 1."""
+    """Return the quantities of a refined grid: those, and those between and beyond; none below half the smallest."""
     values = sorted({*quantities})
-    return tuple(sorted({*values, *(max(1, round(value)) for value in _halved(values, 0.0, 2.0 * values[-1]))}))
+    halved = (max(value, values[0] / 2) for value in _halved(values, 0.0, 2.0 * values[-1]))
+    return tuple(sorted({*values, *(floor(value + 0.5) for value in halved)}))
 
 
 def _halved(values: Sequence[float], lowest: float, highest: float) -> list[float]:
@@ -99,6 +100,7 @@ def _halved(values: Sequence[float], lowest: float, highest: float) -> list[floa
 
     A single value has the bounds as its neighbours.
     """
-    first, last = (values[1] - values[0], values[-1] - values[-2]) if len(values) > 1 else (2 * values[0], highest)
-    ends = (max(lowest, values[0] - first), *values, min(highest, values[-1] + last))
-    return [(low + high) / 2 for low, high in pairwise(ends)]
+    steps = [high - low for low, high in pairwise(values)]
+    first, last = (steps[0], steps[-1]) if steps else (values[0] - lowest, highest - values[0])
+    between = [low + step / 2 for low, step in zip(values[:-1], steps, strict=True)]
+    return [max(lowest, values[0] - first / 2), *between, min(highest, values[-1] + last / 2)]

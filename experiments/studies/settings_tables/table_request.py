@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from math import inf
 from pathlib import Path
 from typing import Any
 
@@ -71,6 +72,7 @@ class TableRequest:
         quantities: Of its columns; None takes the source's, made smaller where the proxy rows do not reach.
         num_clients: Proxy clients of a cell.
         patience: Evaluations without gain that end a cell.
+        threshold: τ of the table; None has no client tell how far it is.
     """
 
     config: StudyConfig
@@ -78,12 +80,15 @@ class TableRequest:
     quantities: tuple[int, ...] | None = None
     num_clients: int = 5
     patience: int = 5
+    threshold: float | None = None
 
     def __post_init__(self) -> None:
         faults = [
             f"--heterogeneity must be in [0, 1], got {value:g}" for value in self.heterogeneities if not 0 <= value <= 1
         ]
         faults += [f"--quantity must be at least 1 row, got {value}" for value in self.quantities or () if value < 1]
+        if self.threshold is not None and not 0 <= self.threshold < inf:
+            faults.append(f"--threshold must be a distance, at least 0, got {self.threshold:g}")
         if faults:
             raise ConfigurationError(faults)
 
@@ -110,6 +115,7 @@ def read_config(arguments: Sequence[str], file: Path | None = None, proxy: str |
 
 
 def _check(config: StudyConfig) -> None:
+    """Refuse what a table can't be tuned by."""
     check_searchable(config)
     faults = []
     if config.federation.dataset in ENVIRONMENTS or config.federation.predicts_quantity:
@@ -139,18 +145,18 @@ def make_table(
     Raises:
         UserError: If something that was asked for can't be done; before anything is trained where possible.
     """
-    federation, tuning = _prepared(request)
+    federation, tuning = prepared(request)
     grid = _grid(request, tuning)
     if faults := [fault for place in grid for fault in place_faults(place, tuning.proxy)]:
         raise ConfigurationError(faults[0])
     told = provenance(request, federation, tuning)
-    _refuse_foreign(out, told)
+    refuse_foreign(out, told)
     folder = folder_of(out)
     results = tune_table(tuning, plan_cells(tuning, grid, folder), folder, display, parallel, verbose, search_path)
-    return write_tuned(out, grid, results, told)
+    return write_tuned(out, [results[place] for place in grid], told, request.threshold)
 
 
-def _prepared(request: TableRequest) -> tuple[Federation, CellTuning]:
+def prepared(request: TableRequest) -> tuple[Federation, CellTuning]:
     """Build the federation, and take its proxy rows."""
     config = request.config
     federation = build_federation(config.federation, config.model)
@@ -191,7 +197,7 @@ def provenance(request: TableRequest, federation: Federation, tuning: CellTuning
     }
 
 
-def _refuse_foreign(out: Path, told: Mapping[str, Any]) -> None:
+def refuse_foreign(out: Path, told: Mapping[str, Any]) -> None:
     """Refuse to write over what is no table of the same settings.
 
     Raises:

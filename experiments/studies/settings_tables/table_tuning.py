@@ -12,7 +12,7 @@ import gc
 import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -81,14 +81,12 @@ class TunedTable:
     Attributes:
         path: Its file.
         table: Its cells, in the order of the grid.
-        results: What was found for those that were tuned now or before in its folder, by place.
         provenance: As in the file.
     """
 
     path: Path
     table: SettingsTable
-    results: Mapping[Place, CellResult]
-    provenance: Mapping[str, Any] = field(default_factory=dict)
+    provenance: Mapping[str, Any]
 
 
 def folder_of(table: Path) -> Path:
@@ -152,13 +150,13 @@ def tune_table(
 
 
 def write_tuned(
-    path: Path, places: Sequence[Place], results: Mapping[Place, CellResult], provenance: Mapping[str, Any]
+    path: Path, results: Sequence[CellResult], provenance: Mapping[str, Any], threshold: float | None
 ) -> TunedTable:
-    """Write the table of some cells, each with what is told of it beside, and return it."""
-    table = SettingsTable(tuple(results[place].cell for place in places))
-    told = {**provenance, "cells": [results[place].beside() for place in places]}
+    """Write the table of some cells, a full grid, with what is told of each beside, and return it."""
+    table = SettingsTable(tuple(result.cell for result in results), threshold)
+    told = {**provenance, "cells": [result.beside() for result in results]}
     write_settings_table(path, table, told)
-    return TunedTable(path, table, results, told)
+    return TunedTable(path, table, told)
 
 
 def stored_result(cell: PlannedCell) -> CellResult | None:

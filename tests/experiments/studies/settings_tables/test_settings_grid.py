@@ -66,6 +66,7 @@ def test_a_refined_grid_has_what_lies_between_and_beyond() -> None:
     assert refined_quantities([100]) == (50, 100, 150)
     assert refined_classes([9, 5, 1], 9) == (1, 3, 5, 7, 9)
     assert refined_classes([7, 5], 9) == (4, 5, 6, 7, 8)
+    assert refined_classes([8, 2], 9) == (1, 2, 5, 8, 9)  # no index is below 0 or above 1
     assert refined_classes([2, 1], 2) == (1, 2)
 
 
