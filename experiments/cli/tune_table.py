@@ -34,6 +34,14 @@ Proxy = Annotated[
         "if left out.",
     ),
 ]
+Synthetic = Annotated[
+    int | None,
+    typer.Option(
+        "--synthetic",
+        min=1,
+        help="So many proxy rows, drawn by class from the means and the covariance that clients tell of.",
+    ),
+]
 Clients = Annotated[int | None, typer.Option("--clients", min=1, max=1000, help="Proxy clients of a cell; 5.")]
 Patience = Annotated[
     int | None, typer.Option("--patience", min=1, help="Settings without gain after which a cell ends; 5.")
@@ -56,6 +64,7 @@ def tune_table(
     heterogeneity: Heterogeneity = None,
     quantity: Quantity = None,
     proxy: Proxy = None,
+    synthetic: Synthetic = None,
     clients: Clients = None,
     patience: Patience = None,
     threshold: Threshold = None,
@@ -73,7 +82,7 @@ def tune_table(
     progress = TuningProgress()
     how = (parallel, verbose, user_folders())
     asked = {"--heterogeneity": heterogeneity, "--quantity": quantity, "--proxy": proxy}
-    asked |= {"--clients": clients, "--patience": patience}
+    asked |= {"--synthetic": synthetic, "--clients": clients, "--patience": patience}
     if refine is not None:
         _refuse_beside_refine(asked)
         coarse = table_refinement.read_coarse(refine, settings or [], config_file)
@@ -82,9 +91,10 @@ def tune_table(
             tuned = table_refinement.refine_table(coarse, out, progress.display(), *how)
     else:
         given: dict[str, Any] = {"num_clients": clients, "patience": patience, "threshold": threshold}
+        given["synthetic"] = synthetic
         given["heterogeneities"] = _numbers("--heterogeneity", heterogeneity, float)
         given["quantities"] = _numbers("--quantity", quantity, int)
-        config = table_request.read_config(settings or [], config_file, proxy)
+        config = table_request.read_config(settings or [], config_file, proxy, synthetic is not None)
         set_ones = {name: value for name, value in given.items() if value is not None}
         with progress.live():
             tuned = table_request.make_table(

@@ -115,7 +115,9 @@ def _show_proxy(console: Console, tuned: TunedTable) -> None:
     trials = sum(one["trials"] for one in beside)
     console.print(f"\n{trials} settings of {held} cells, on {proxy['num_rows']} proxy rows, ", end="")
     console.print(f"{proxy['num_scored']} of which score; proxy clients of a cell share {repeated / held:.0f} rows")
-    if proxy["dataset"] == tuned.provenance["dataset"]:
+    if proxy["synthetic"] is not None:
+        console.print("the proxy rows are drawn by what clients told of the means of their classes")
+    elif proxy["dataset"] == tuned.provenance["dataset"]:
         console.print(
             f"train with federation.server_rows={proxy['server_rows']} federation.seed={proxy['federation_seed']}, "
             "so that no client holds a proxy row"

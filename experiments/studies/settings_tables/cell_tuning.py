@@ -25,6 +25,7 @@ from fedscout.engine.trials.trial_log import TrialLog
 from fedscout.engine.trials.trial_record import Trial
 from fedscout.experiments.config.study_config import StudyConfig
 from fedscout.experiments.studies.open_runner import open_runner
+from fedscout.experiments.studies.own_code import federation_code
 from fedscout.experiments.studies.run_folder import RunFolder
 from fedscout.experiments.studies.settings_tables.proxy_clients import (
     ProxyClients,
@@ -75,7 +76,9 @@ class CellTuning:
         whole = self.config.identity()
         search = {name: whole["search"][name] for name in ("kind", "budget", "generation_size", "client_ranges")}
         training = {name: value for name, value in whole["training"].items() if name != "test_fraction"}
-        own = {"num_clients": self.num_clients, "patience": self.patience, "proxy": self.proxy.digest()}
+        own: dict[str, Any] = {"num_clients": self.num_clients, "patience": self.patience, "proxy": self.proxy.digest()}
+        if code := federation_code(self.config):  # of the user's own model
+            own["code"] = code
         return {**own, "model": whole["model"], "training": training, "search": search, "seed": whole["seed"]}
 
     def digest(self, place: Place, first: Sequence[Any]) -> str:

@@ -80,7 +80,8 @@ def read_coarse(path: Path, arguments: Sequence[str] = (), file: Path | None = N
     except TypeError as error:
         raise ConfigurationError(f"--refine must be a table of this version, got {path}: {error}") from error
     config = config_of(laid_over(given_settings(arguments, file), stored))
-    counts = {"num_clients": int(tuned["num_clients"]), "patience": int(tuned["patience"])}
+    counts: dict[str, Any] = {"num_clients": int(tuned["num_clients"]), "patience": int(tuned["patience"])}
+    counts["synthetic"] = told.get("proxy", {}).get("synthetic")
     return CoarseTable(path, results, tuned, TableRequest(config, threshold=table.threshold, **counts))
 
 

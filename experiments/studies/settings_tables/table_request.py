@@ -8,7 +8,7 @@ from 1 to 30. Deviation: at most twenty evaluations a cell, where the source wou
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import inf
 from pathlib import Path
 from typing import Any
@@ -31,6 +31,7 @@ from fedscout.experiments.studies.settings_tables.settings_grid import (
     grid_of,
     scaled,
 )
+from fedscout.experiments.studies.settings_tables.synthetic_rows import synthetic_rows
 from fedscout.experiments.studies.settings_tables.table_tuning import (
     TunedTable,
     TuningDisplay,
@@ -40,7 +41,7 @@ from fedscout.experiments.studies.settings_tables.table_tuning import (
     write_tuned,
 )
 from fedscout.experiments.studies.versions import versions
-from fedscout.search.settings_table_file import HETEROGENEITY, read_settings_table
+from fedscout.search.settings_table_file import read_settings_table
 
 PROXY_SHARE = 0.3
 """Of the data set, which the server holds where nothing else is said."""
@@ -73,6 +74,7 @@ class TableRequest:
         num_clients: Proxy clients of a cell.
         patience: Evaluations without gain that end a cell.
         threshold: τ of the table; None has no client tell how far it is.
+        synthetic: Proxy rows that are drawn by what clients tell of themselves; None takes the server's rows.
     """
 
     config: StudyConfig
@@ -81,6 +83,7 @@ class TableRequest:
     num_clients: int = 5
     patience: int = 5
     threshold: float | None = None
+    synthetic: int | None = None
 
     def __post_init__(self) -> None:
         faults = [
@@ -93,22 +96,28 @@ class TableRequest:
             raise ConfigurationError(faults)
 
 
-def read_config(arguments: Sequence[str], file: Path | None = None, proxy: str | None = None) -> StudyConfig:
+def read_config(
+    arguments: Sequence[str], file: Path | None = None, proxy: str | None = None, synthetic: bool = False
+) -> StudyConfig:
     """Return the configuration of a table: what is given over a table's defaults.
 
     Args:
         arguments: As of any command.
         file: A YAML file under all arguments.
         proxy: Another data set that the proxy rows are of; None leaves it to the arguments.
+        synthetic: Whether they are drawn, so that the server needs none.
 
     Raises:
         ConfigurationError: With every fault that was found.
     """
     given = laid_over(given_settings(arguments, file), DEFAULTS)
     own = {} if proxy is None else {"server_dataset": proxy}
-    federation = {**dict(given.get("federation") or {}), **own, "server_labels": True}
-    if federation.get("server_rows") is None and federation.get("server_dataset") is None:
-        federation["server_rows"] = PROXY_SHARE
+    federation = {**dict(given.get("federation") or {}), **own}
+    has_rows = federation.get("server_rows") is not None or federation.get("server_dataset") is not None
+    if synthetic and has_rows:
+        raise ConfigurationError("--synthetic must be left out where the server has rows of its own for a table")
+    if not synthetic:
+        federation |= {"server_labels": True} | ({} if has_rows else {"server_rows": PROXY_SHARE})
     config = config_of({**given, "federation": federation})
     _check(config)
     return config
@@ -159,7 +168,9 @@ def make_table(
 def prepared(request: TableRequest) -> tuple[Federation, CellTuning]:
     """Build the federation, and take its proxy rows."""
     config = request.config
-    federation = build_federation(config.federation, config.model)
+    federation = build_federation(config.federation, config.model, config.detection.privacy)
+    if request.synthetic is not None:
+        federation = replace(federation, server=synthetic_rows(federation, config, request.synthetic))
     proxy = proxy_data(federation, config.seed, config.federation.server_dataset is not None)
     return federation, CellTuning(config, proxy, federation.model, request.num_clients, request.patience)
 
@@ -178,13 +189,15 @@ def provenance(request: TableRequest, federation: Federation, tuning: CellTuning
     of = config.federation
     return {
         "dataset": of.dataset,
-        "model": federation.facts["model"],
+        "model": config.model.kind,
+        "trained_model": federation.facts["model"],
         "num_classes": federation.num_classes,
-        "metric": HETEROGENEITY,
+        "metric": "heterogeneity",
         "strategy": "fedavg",
         "seed": config.seed,
         "proxy": {
             "dataset": of.server_dataset or of.dataset,
+            "synthetic": request.synthetic,
             "server_rows": of.server_rows,
             "federation_seed": of.seed,
             "num_rows": len(proxy.labels),
