@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, TypeVar
 
@@ -11,6 +12,9 @@ import typer
 from fedscout.experiments.cli.options import AsJson, ConfigFile, Settings, Verbose, prepare, user_folders
 
 Number = TypeVar("Number", int, float)
+
+OPTIONS = {"heterogeneities": "--heterogeneity", "quantities": "--quantity", "num_clients": "--clients"}
+"""Where an option is not named as what it gives."""
 
 OutFile = Annotated[
     Path, typer.Option("--out", "-o", help="File of the table; its logs lie beside it, in NAME.tuning.")
@@ -77,29 +81,27 @@ def tune_table(
     prepare(verbose)
     from fedscout.experiments.reports.console import out_console, show_json
     from fedscout.experiments.reports.tuning_console import TuningProgress, show_table, table_document
-    from fedscout.experiments.studies.settings_tables import table_refinement, table_request
+    from fedscout.experiments.studies.settings_tables.table_refinement import read_coarse, refine_table, with_threshold
+    from fedscout.experiments.studies.settings_tables.table_request import TableRequest, make_table, read_config
 
-    progress = TuningProgress()
-    how = (parallel, verbose, user_folders())
-    asked = {"--heterogeneity": heterogeneity, "--quantity": quantity, "--proxy": proxy}
-    asked |= {"--synthetic": synthetic, "--clients": clients, "--patience": patience}
-    if refine is not None:
-        _refuse_beside_refine(asked)
-        coarse = table_refinement.read_coarse(refine, settings or [], config_file)
-        coarse = table_refinement.with_threshold(coarse, threshold)
-        with progress.live():
-            tuned = table_refinement.refine_table(coarse, out, progress.display(), *how)
+    given = {
+        "heterogeneities": _numbers("--heterogeneity", heterogeneity, float),
+        "quantities": _numbers("--quantity", quantity, int),
+        "synthetic": synthetic,
+        "num_clients": clients,
+        "patience": patience,
+    }
+    if refine is None:
+        config = read_config(settings or [], config_file, proxy, synthetic is not None)
+        asked: dict[str, Any] = {name: value for name, value in given.items() if value is not None}
+        work = partial(make_table, TableRequest(config, threshold=threshold, **asked), out)
     else:
-        given: dict[str, Any] = {"num_clients": clients, "patience": patience, "threshold": threshold}
-        given["synthetic"] = synthetic
-        given["heterogeneities"] = _numbers("--heterogeneity", heterogeneity, float)
-        given["quantities"] = _numbers("--quantity", quantity, int)
-        config = table_request.read_config(settings or [], config_file, proxy, synthetic is not None)
-        set_ones = {name: value for name, value in given.items() if value is not None}
-        with progress.live():
-            tuned = table_request.make_table(
-                table_request.TableRequest(config, **set_ones), out, progress.display(), *how
-            )
+        _refuse_beside_refine({**given, "proxy": proxy})
+        coarse = read_coarse(refine, settings or [], config_file)
+        work = partial(refine_table, with_threshold(coarse, threshold), out)
+    progress = TuningProgress()
+    with progress.live():
+        tuned = work(progress.display(), parallel, verbose, user_folders())
     if as_json:
         show_json(table_document(tuned))
     else:
@@ -110,15 +112,13 @@ def _refuse_beside_refine(asked: Mapping[str, object]) -> None:
     """Refuse options whose values are those of the table that is refined.
 
     Raises:
-        ConfigurationError: With each of them.
+        ConfigurationError: With all of them.
     """
     from fedscout.engine.errors import ConfigurationError
 
-    given = {name: value for name, value in asked.items() if value is not None}
+    given = [OPTIONS.get(name, f"--{name}") for name, value in asked.items() if value is not None]
     if given:
-        raise ConfigurationError(
-            [f"{name} must be left out with --refine, got {value}: it is the table's" for name, value in given.items()]
-        )
+        raise ConfigurationError(f"{', '.join(given)} must be left out with --refine, whose table says it")
 
 
 def _numbers(option: str, text: str | None, kind: Callable[[str], Number]) -> tuple[Number, ...] | None:

@@ -15,6 +15,7 @@ from fedscout.engine.contracts.settings_lookup import METRICS, SettingsLookup
 from fedscout.engine.data.federation import Federation
 from fedscout.engine.errors import ConfigurationError, first_line
 from fedscout.experiments.config.study_config import StudyConfig
+from fedscout.experiments.studies.proxy_overlap import check_proxy_rows
 from fedscout.strategies.import_path import imported
 from fedscout.strategies.specification import CLIENT_PARAMETERS
 
@@ -56,6 +57,7 @@ def check_client_settings(config: StudyConfig, federation: Federation, detection
     if client_table_of(config, federation) is None:
         return
     path, (_, provenance) = config.client_settings.path, config.client_settings.read()
+    check_proxy_rows(provenance, config.federation, str(path))
     given: Mapping[str, Any] = {"dataset": config.federation.dataset, "model": config.model.kind}
     others = [f"{name} {provenance[name]}" for name in given if provenance.get(name, given[name]) != given[name]]
     if others:

@@ -60,6 +60,9 @@ DEFAULTS: Mapping[str, Any] = {
         },
     },
 }
+NOT_TOLD: dict[str, Any] = {"engine": True, "recommender": True, "client_settings": True, "federation": {"folder"}}
+"""What of a configuration says nothing of a table, and may tell of a machine."""
+
 SEARCHERS = ("gp", "tpe", "random", "genetic")
 
 
@@ -137,6 +140,8 @@ def _check(config: StudyConfig) -> None:
         faults.append(f"search.kind must be one of {', '.join(SEARCHERS)} for a table, got {config.search.kind}")
     if config.search.objectives != ("accuracy",) or config.search.validation_fraction:
         faults.append("search.objective and search.validation_fraction must be left out: proxy rows score a setting")
+    if config.client_settings.kind is not None:
+        faults.append("client_settings must be left out, as a table is tuned without one")
     if faults:
         raise ConfigurationError(faults)
 
@@ -205,7 +210,7 @@ def provenance(request: TableRequest, federation: Federation, tuning: CellTuning
             "num_left_out": proxy.num_left_out,
         },
         "tuned": tuning.identity(),
-        "config": config.model_dump(mode="json", exclude={"engine": True}),
+        "config": config.model_dump(mode="json", exclude=NOT_TOLD),
         "versions": versions(),
     }
 

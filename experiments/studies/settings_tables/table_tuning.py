@@ -11,7 +11,7 @@ from __future__ import annotations
 import gc
 import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import closing, contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -170,11 +170,13 @@ def stored_result(cell: PlannedCell) -> CellResult | None:
 @contextmanager
 def _opened(folder: Path) -> Iterator[None]:
     """Hold the folder of a table's logs, made if missing."""
-    try:
-        with folder_made(folder), folder_lock(folder):
-            yield
-    except OSError as error:
-        raise LogError(UNUSABLE.format(path=folder, reason=error.strerror)) from error
+    with ExitStack() as stack:
+        try:
+            stack.enter_context(folder_made(folder))
+            stack.enter_context(folder_lock(folder))
+        except OSError as error:
+            raise LogError(UNUSABLE.format(path=folder, reason=error.strerror)) from error
+        yield
 
 
 def run_cell(

@@ -135,3 +135,22 @@ def test_a_table_of_other_settings_is_not_written_over(tmp_path: Path, capfd: py
     assert tune(*SMALL, *one, "seed=1", "--out", out) == 2
     assert "of which differ: seed: 0 there, 1 here" in capfd.readouterr().err
     assert out.read_bytes() == written
+
+
+def test_no_client_trains_on_what_its_table_was_tuned_on(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    assert tune(*LOCAL, "--out", tmp_path / "hrt.parquet") == 0
+    table = ("client_settings.kind=table", "client_settings.path=hrt.parquet", "search.tuned_baseline=false")
+    wine = (
+        "train",
+        "federation.dataset=wine",
+        "federation.num_clients=3",
+        "training.num_rounds=2",
+        "engine.grid=local",
+    )
+    with pytest.raises(SystemExit) as refused:
+        main([*wine, *table])
+    assert refused.value.code == 2
+    assert "which takes federation.server_rows=0.4" in capfd.readouterr().err
+    with pytest.raises(SystemExit) as trained:
+        main([*wine, *table, "federation.server_rows=0.4"])
+    assert trained.value.code == 0
