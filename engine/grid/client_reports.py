@@ -1,4 +1,4 @@
-"""What hosts tell of a round's clients, put together for a selection policy before replies are merged."""
+"""What a selection policy wants of a round's clients, and what hosts tell of them before replies are merged."""
 
 from __future__ import annotations
 
@@ -7,34 +7,54 @@ from dataclasses import replace
 
 import numpy as np
 
-from fedscout.engine.contracts.client_selection import DoubleArray, Losses, Observed, RoundReport
-from fedscout.engine.messages.host_calls import TrainResults
+from fedscout.engine.contracts.client_selection import DoubleArray, Losses, RoundReport
+from fedscout.engine.messages.host_calls import TrainResults, Watched
 from fedscout.engine.metrics.row_losses import RowMeans
 
 NOTHING = RowMeans.of(0, None)
 
 
 class ClientReports:
-    """Gathers the results of one round's train calls."""
+    """Deals out what a policy wants of a round's train calls, and gathers their results.
+
+    Attributes:
+        watched: What the policy has to do with this round; None without one.
+    """
 
     def __init__(self) -> None:
+        self.watched: Watched | None = None
         self._results: list[TrainResults] = []
 
+    def to_measure(self) -> tuple[int, ...]:
+        """Return who measures without training; whoever asks first has them do it."""
+        if self.watched is None or not self.watched.measured:
+            return ()
+        measured, self.watched = self.watched.measured, replace(self.watched, measured=())
+        return measured
+
+    def wanted_of(self, trained: Iterable[int], measured: tuple[int, ...]) -> Watched | None:
+        """Return what the policy wants of a call's clients; None without one."""
+        if self.watched is None:
+            return None
+        assigned = self.watched.assigned
+        return replace(self.watched, measured=measured, assigned={c: assigned[c] for c in trained if c in assigned})
+
     def add(self, results: Iterable[TrainResults]) -> None:
-        """Take in what hosts answered, without the models."""
+        """Take in what hosts answered, without the models; nothing is kept without a policy."""
+        if self.watched is None:
+            return
         self._results += [replace(one, vectors=None, total=None, companions={}, states={}) for one in results]
 
-    def take(
-        self, server_round: int, observed: Observed, seconds: Mapping[int, float], round_seconds: float
-    ) -> RoundReport:
-        """Return the report of a round and forget it.
+    def take(self, server_round: int, seconds: Mapping[int, float], round_seconds: float) -> RoundReport:
+        """Return what a policy's round told, and forget the round.
 
         Args:
             server_round: From 1.
-            observed: What the policy wants.
             seconds: Simulated, by client; who is not named took none.
             round_seconds: Of the whole round.
         """
+        assert self.watched is not None
+        observed, self.watched = self.watched.observed, None
         results, self._results = self._results, []
         trained = {
             client: (num_examples, num_steps, loss)

@@ -14,7 +14,6 @@ import time
 import uuid
 from abc import abstractmethod
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import replace
 from typing import Any, Generic
 
 from flwr.app import ArrayRecord, Message, MessageType, RecordDict
@@ -23,7 +22,6 @@ from flwr.supercore.run import Run
 
 from fedscout.engine.arrays import FloatArray
 from fedscout.engine.contracts.client_algorithm import ClientState
-from fedscout.engine.contracts.client_selection import RoundReport
 from fedscout.engine.contracts.server_work import Arrays, ServerWork
 from fedscout.engine.contracts.settings_lookup import FAR_KEY
 from fedscout.engine.errors import TrialError
@@ -38,7 +36,7 @@ from fedscout.engine.grid.replies import TrainReplies, evaluate_contents, query_
 from fedscout.engine.grid.traffic import bytes_down, bytes_up
 from fedscout.engine.grid.watchdog import refuse_hanging
 from fedscout.engine.messages.client_half import unread
-from fedscout.engine.messages.host_calls import FederationFacts, HostCall, TrainResults, Watched
+from fedscout.engine.messages.host_calls import FederationFacts, HostCall, TrainResults
 from fedscout.engine.messages.message_contents import flat_vector, node_of, round_in
 from fedscout.engine.messages.message_keys import REPLY_KEY, ROUND_KEY, SEED_KEY
 from fedscout.engine.messages.own_value import OwnValue, is_own
@@ -63,7 +61,7 @@ class HostGrid(Grid, Generic[Handle]):
         client_states: What clients keep, or a `StateReference` to it.
         unread: What messages held that no client reads, by name.
         first_trained: How many clients the first training was sent to; None before it.
-        watched: What a selection policy has to do with this round's training; None without one.
+        reports: What a selection policy wants of this round's training, and what it told.
         told_sums: What clients reported beside models, rows, steps and losses, by name.
         far_clients: What each said of whether it lies far from every cell of their table, 0 or 1.
     """
@@ -77,7 +75,7 @@ class HostGrid(Grid, Generic[Handle]):
         self.client_states: dict[int, Any] = {}
         self.unread: dict[str, None] = {}
         self.first_trained: int | None = None
-        self.watched: Watched | None = None
+        self.reports = ClientReports()
         self.told_sums: dict[str, None] = {}
         self.far_clients: dict[int, float] = {}
         self._num_hosts = num_hosts
@@ -93,7 +91,6 @@ class HostGrid(Grid, Generic[Handle]):
         self._jobs: dict[str, Job[Handle]] = {}
         self._train_failures: dict[str, str] = {}
         self._compute_seconds = 0.0
-        self._reports = ClientReports()
         self._bytes = {"down": 0, "up": 0}
         self._durations: dict[int, float] = {}
         self._num_shared = num_shared(facts.layout, self.session.algorithm)
@@ -242,32 +239,18 @@ class HostGrid(Grid, Generic[Handle]):
         Raises:
             TrialError: If that takes longer than a part of a round may.
         """
-        assert self.watched is not None
         config, handles = base_config(self.session, self.server_round), []
+        to_measure = {*self.reports.to_measure()}
         for model, clients in self.models(arrays):
-            measuring = {*clients} & {*self.watched.measured}
-            self._bytes["down"] += len(measuring) * self._num_shared * BYTES_A_VALUE
-            for host, members in self._host_shards.of(measuring).items():
-                watched = replace(self.watched, measured=members, assigned={})
+            for host, members in self._measuring({*clients} & to_measure).items():
+                watched = self.reports.wanted_of((), members)
                 call = HostCall((), self.session, config, model, call_id=self._call_id(), watched=watched)
                 handles.append(self._start(host, "measure", call))
-        self.watched = replace(self.watched, measured=())
         results = self._gather(handles, None)
         assert results is not None, "no limit was given"
-        self._reports.add(results)
+        self.reports.add(results)
         self._count_durations(results)
         self._count_seconds(results)
-
-    def take_report(self, seconds: Mapping[int, float], round_seconds: float) -> RoundReport:
-        """Return what this round told of its clients, for the policy that `watched` is of, which is then forgotten.
-
-        Args:
-            seconds: Simulated, by client.
-            round_seconds: Of the round.
-        """
-        assert self.watched is not None
-        observed, self.watched = self.watched.observed, None
-        return self._reports.take(self.server_round, observed, seconds, round_seconds)
 
     def evaluate_with_next_training(self, arrays: ArrayRecord) -> None:
         """Have a model scored by every client at the next train message that sends it."""
@@ -383,13 +366,13 @@ class HostGrid(Grid, Generic[Handle]):
 
     def _launch(self, job: Job[Handle], clients: Collection[int]) -> None:
         """Send a job's calls, one a host."""
-        config = job.config
+        config, trains = job.config, job.message_type == MessageType.TRAIN
         job.states_version = self._states_version
-        if job.message_type == MessageType.TRAIN and not self._merge_on_hosts:
+        if trains and not self._merge_on_hosts:
             config = {**config, REPLY_KEY: "individual"}
         shards = self._host_shards.of(clients)
         evaluated = self._host_shards.every if job.scores_received else {}
-        measured = self._measured_by(job)
+        measured = self._measuring(self.reports.to_measure()) if trains else {}
         for host in sorted({*shards, *evaluated, *measured}):
             members = shards.get(host, ())
             call = HostCall(
@@ -402,23 +385,14 @@ class HostGrid(Grid, Generic[Handle]):
                 companions=job.companions,
                 evaluated=evaluated.get(host, ()),
                 call_id=self._call_id(),
-                watched=self._watched_of(job, members, measured.get(host, ())),
+                watched=self.reports.wanted_of(members, measured.get(host, ())) if trains else None,
             )
             job.handles.append(self._start(host, job.message_type, call))
 
-    def _measured_by(self, job: Job[Handle]) -> Shards:
-        """Return who measures without training on this job's calls, by host: on the round's first training alone."""
-        if job.message_type != MessageType.TRAIN or self.watched is None or not self.watched.measured:
-            return {}
-        measuring, self.watched = self.watched.measured, replace(self.watched, measured=())
-        self._bytes["down"] += len(measuring) * self._num_shared * BYTES_A_VALUE
-        return self._host_shards.of(measuring)
-
-    def _watched_of(self, job: Job[Handle], members: Sequence[int], measured: tuple[int, ...]) -> Watched | None:
-        if job.message_type != MessageType.TRAIN or self.watched is None:
-            return None
-        assigned = self.watched.assigned
-        return replace(self.watched, measured=measured, assigned={c: assigned[c] for c in members if c in assigned})
+    def _measuring(self, clients: Collection[int]) -> Shards:
+        """Return by host who measures a model without training, and count that each is sent one."""
+        self._bytes["down"] += len(clients) * self._num_shared * BYTES_A_VALUE
+        return self._host_shards.of(clients)
 
     def _call_id(self) -> str:
         return "" if self.session.round_timeout_seconds is None else uuid.uuid4().hex
@@ -462,8 +436,7 @@ class HostGrid(Grid, Generic[Handle]):
             self._count_durations(results)
             self._states_version += self._personal
             self._bytes["up"] += bytes_up(results, self._num_shared)
-            if self.watched is not None:
-                self._reports.add(results)
+            self.reports.add(results)
             if self.session.hanging_clients == "fail":
                 refuse_hanging(results, self.server_round)
             if job.scores_received:

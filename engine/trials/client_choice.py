@@ -65,7 +65,7 @@ class ClientChoice:
             self._num_chosen, self._num_asked = len(chosen), num_asked
         assigned = _checked_assignments(policy.assign(table, chosen), chosen, selection.label)
         others = set(table.clients.tolist()) - {*chosen} if policy.observes.everybody else ()
-        self._grid.watched = Watched(policy.observes, tuple(sorted(others)), assigned)
+        self._grid.reports.watched = Watched(policy.observes, tuple(sorted(others)), assigned)
         if others and holds_several([*arrays]):
             self._grid.measure(arrays)
         return cast(Grid, ChosenNodes(self._grid, chosen))
@@ -95,7 +95,7 @@ class ClientChoice:
         """
         if self._state.policy is None:
             return
-        report = self._grid.take_report(seconds, round_seconds)
+        report = self._grid.reports.take(self._grid.server_round, seconds, round_seconds)
         for client in report.clients[report.trained].tolist():
             self._state.trained_rounds[client] = self._state.trained_rounds.get(client, 0) + 1
         self._state.policy.observe(report)

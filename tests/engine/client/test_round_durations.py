@@ -116,7 +116,7 @@ def test_what_a_policy_asks_for_is_paid_for() -> None:
     federation = replace(uneven_federation(), devices=dict.fromkeys(range(7), DEVICE))
     host, settings = ClientHost(federation, QUERIES), spec_of(FEDAVG)
     facts, grid = host.facts(), LocalGrid(host, session=settings.session)
-    grid.watched = Watched(Observed(training_losses=True), (1,), {0: Assignment(epochs=2, withheld=0.5)})
+    grid.reports.watched = Watched(Observed(training_losses=True), (1,), {0: Assignment(epochs=2, withheld=0.5)})
     content = RecordDict({"arrays": flat_record(grid.initial_vector(3)), "config": ConfigRecord({"server-round": 1})})
     list(grid.send_and_receive([Message(content, node_of(client), "train") for client in (0, 2)]))
     durations, carried = grid.take_durations(), grid.take_bytes()
@@ -138,7 +138,7 @@ def test_who_would_measure_after_the_deadline_tells_nothing() -> None:
     probes = probe_seconds(grid.facts, settings.session)
     assert probes[3] < 12.0 < probes[1]
     for measured_apart in (False, True):
-        grid.watched = Watched(Observed(training_losses=True), (1, 3))
+        grid.reports.watched = Watched(Observed(training_losses=True), (1, 3))
         arrays = flat_record(grid.initial_vector(3))
         if measured_apart:
             grid.measure(arrays)
@@ -146,7 +146,7 @@ def test_who_would_measure_after_the_deadline_tells_nothing() -> None:
         list(grid.send_and_receive([Message(content, node_of(0), "train")]))
         durations = grid.take_durations()
         assert (durations[1], durations[3]) == (probes[1], probes[3])
-        report = grid.take_report(durations, 12.0)
+        report = grid.reports.take(grid.server_round, durations, 12.0)
         assert report.clients.tolist() == [0, 3]
 
 
@@ -166,11 +166,11 @@ def test_who_misses_the_round_or_abstains_measures_nothing() -> None:
     federation = replace(uneven_federation(), dropout={1: 1 - 1e-12}, release=Release(5, "abstain"))
     settings = spec_of(FEDAVG)
     grid = LocalGrid(federation, QUERIES, settings.session)
-    grid.watched = Watched(Observed(training_losses=True), (1, ONE_ROW, 3))
+    grid.reports.watched = Watched(Observed(training_losses=True), (1, ONE_ROW, 3))
     arrays = flat_record(grid.initial_vector(3))
     content = RecordDict({"arrays": arrays, "config": ConfigRecord({"server-round": 1})})
     list(grid.send_and_receive([Message(content, node_of(0), "train")]))
-    report = grid.take_report({}, 0.0)
+    report = grid.reports.take(grid.server_round, {}, 0.0)
     assert (report.clients.tolist(), report.trained.tolist()) == ([0, 3], [True, False])
     assert report.failures == {}
 
