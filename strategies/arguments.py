@@ -109,6 +109,28 @@ def converted(path: str, constructor: Callable[..., Any], values: Mapping[str, A
     return found
 
 
+def constructed(
+    path: str, constructor: Callable[..., Any], arguments: Mapping[str, Any], told: Mapping[str, Any]
+) -> Any:
+    """Return what a user's constructor makes of its arguments.
+
+    Args:
+        path: Of the class, for the text of faults.
+        constructor: The class.
+        arguments: As it takes them.
+        told: Those of them that the user gave.
+
+    Raises:
+        StrategyError: If it raises anything.
+    """
+    try:
+        return constructor(**arguments)
+    except StrategyError:
+        raise
+    except (Exception, SystemExit) as error:  # a user's constructor may raise anything
+        raise StrategyError(f"{path} must accept {dict(told)}, got {type(error).__name__}: {error}") from error
+
+
 def _annotations(constructor: Callable[..., Any]) -> Mapping[str, Any]:
     """Return what a constructor says of its parameters; nothing of those that it says in names that are not there."""
     own = {name: parameter.annotation for name, parameter in inspect.signature(constructor).parameters.items()}

@@ -31,7 +31,7 @@ from fedscout.engine.contracts.trial_strategy import Cohort, EngineNeeds
 from fedscout.engine.errors import StrategyError
 from fedscout.engine.fault_text import shown
 from fedscout.engine.user_code import code_digests
-from fedscout.strategies.arguments import Argument, accepted, converted, name_faults
+from fedscout.strategies.arguments import Argument, accepted, constructed, converted, name_faults
 from fedscout.strategies.import_path import ImportPath, imported
 from fedscout.strategies.methods.own_specification import class_faults, specified
 from fedscout.strategies.methods.proximal_term import ProximalTerm
@@ -256,15 +256,9 @@ class CustomSpec(StrategySpec):
     def _construct(self, cohort: Cohort) -> Strategy:
         if (own := self._specification()) is not None:
             return own.build(cohort)
-        try:
-            strategy_class = cast("type[Strategy]", self._imported())
-            return strategy_class(**converted(self.path, strategy_class, self._arguments(cohort)))
-        except StrategyError:
-            raise
-        except (Exception, SystemExit) as error:  # a user's constructor may raise anything
-            raise StrategyError(
-                f"{self.path} must accept {dict(self.values)}, got {type(error).__name__}: {error}"
-            ) from error
+        strategy_class = cast("type[Strategy]", self._imported())
+        arguments = converted(self.path, strategy_class, self._arguments(cohort))
+        return cast("Strategy", constructed(self.path, strategy_class, arguments, self.values))
 
     def _identity(self) -> Mapping[str, Any]:
         """Return what decides the model: the declared ranges do not."""

@@ -23,7 +23,7 @@ from fedscout.engine.contracts.trial_strategy import Cohort
 from fedscout.engine.errors import StrategyError
 from fedscout.engine.fault_text import shown
 from fedscout.engine.user_code import code_digests
-from fedscout.strategies.arguments import Argument, accepted, converted, name_faults
+from fedscout.strategies.arguments import Argument, accepted, constructed, converted, name_faults
 from fedscout.strategies.import_path import ImportPath, imported
 from fedscout.strategies.selection.client_context import VALIDATION_SHARE
 from fedscout.strategies.selection.selection_specification import SelectionSpec
@@ -83,12 +83,7 @@ class CustomSelectionSpec(SelectionSpec):
         policy_class: Any = self._imported()
         known = {"cohort": cohort} if "cohort" in accepted(policy_class)[0] else {}
         arguments = {**known, **converted(self.path, policy_class, self.values)}
-        try:
-            policy: SelectionPolicy = policy_class(**arguments)
-        except (Exception, SystemExit) as error:  # a user's constructor may raise anything
-            raise StrategyError(
-                f"{self.path} must accept {dict(self.values)}, got {type(error).__name__}: {error}"
-            ) from error
+        policy: SelectionPolicy = constructed(self.path, policy_class, arguments, self.values)
         if not isinstance(policy.observes, Observed):
             raise StrategyError(f"observes of {self.path} must be an Observed, got {shown(policy.observes)}")
         if policy.observes.validation_losses and not self.validation_share:
