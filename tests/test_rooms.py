@@ -22,6 +22,7 @@ ROOMS = (
     "engine/client",
     "engine/grid",
     "engine/trials",
+    "engine/nodes",
     "detectors",
     "detectors/statistics",
     "detectors/skew",

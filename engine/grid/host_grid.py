@@ -69,7 +69,6 @@ class HostGrid(Grid, Generic[Handle]):
     def __init__(
         self, facts: FederationFacts, num_hosts: int, session: Session | None = None, merge_on_hosts: bool = True
     ) -> None:
-        self.facts = facts
         self.session = session or Session()
         self.server_round = 0
         self.client_states: dict[int, Any] = {}
@@ -78,12 +77,9 @@ class HostGrid(Grid, Generic[Handle]):
         self.reports = ClientReports()
         self.told_sums: dict[str, None] = {}
         self.far_clients: dict[int, float] = {}
-        self._num_hosts = num_hosts
         self._merge_on_hosts = merge_on_hosts
-        self._host_shards = HostShards(facts.client_rows, num_hosts)
+        self._take_facts(facts, num_hosts)
         self._scores = ReceivedScores(self.session.seed)
-        needs = self.session.needs
-        self._replies = TrainReplies(facts, needs.weighted_by, self.session.algorithm, needs.durations)
         self._personal = self.session.algorithm is not None and self.session.algorithm.personal
         self._states_version = 0
         self._polls = IdlePolls()
@@ -95,6 +91,14 @@ class HostGrid(Grid, Generic[Handle]):
         self._durations: dict[int, float] = {}
         self._num_shared = num_shared(facts.layout, self.session.algorithm)
         self._run = Run.create_empty(run_id=1)
+
+    def _take_facts(self, facts: FederationFacts, num_hosts: int) -> None:
+        """Spread the clients of a federation over hosts."""
+        self.facts = facts
+        self._num_hosts = num_hosts
+        self._host_shards = HostShards(facts.client_rows, num_hosts)
+        needs = self.session.needs
+        self._replies = TrainReplies(facts, needs.weighted_by, self.session.algorithm, needs.durations)
 
     # -- how hosts are reached ---------------------------------------------------------------------------------------
 

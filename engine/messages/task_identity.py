@@ -6,6 +6,8 @@ a message its id: Flower's grids, too, write it into the metadata's dictionary.
 
 from __future__ import annotations
 
+from contextlib import suppress
+
 from flwr.app import Message
 from flwr.supercore.task_identity import TaskIdentity
 
@@ -13,7 +15,10 @@ SERVER_NODE_ID = 1
 
 
 def claim_task_identity(run_id: int = 1) -> None:
-    """Make this process the server of run `run_id`; repeated for each trial, as a worker serves many."""
+    """Make this process the server of run `run_id`, unless Flower's own runtime has said which it is."""
+    with suppress(RuntimeError):
+        if TaskIdentity.run_id:
+            return
     TaskIdentity.task_id = run_id
     TaskIdentity.run_id = run_id
     TaskIdentity.node_id = SERVER_NODE_ID

@@ -1,0 +1,227 @@
+"""Flower's grid over clients on machines of their own, reached through any Flower grid, such as a SuperLink's.
+
+Each client is a host of its own (`fedscout.engine.grid.host_grid`), so a trial, a detection or a search runs here as in
+a simulation. What differs: calls travel as values (`node_call`), answers are looked at before they are used
+(`checked_answers`), a client that is away or fails is left out of a round's training and scoring, and what clients keep
+stays with them. Between rounds nodes may come, go and come back (`node_roster`).
+
+Models are summed here, each client's after the other; the bits are those of a simulation of the same clients.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, Protocol
+
+import numpy as np
+from flwr.app import Message, MessageType
+
+from fedscout.engine.arrays import FloatArray
+from fedscout.engine.errors import TrialError
+from fedscout.engine.fault_text import shown
+from fedscout.engine.grid.host_grid import HostGrid
+from fedscout.engine.messages.host_calls import (
+    EvaluateResults,
+    FederationFacts,
+    HostCall,
+    QueryResults,
+    ServeResults,
+    TrainResults,
+)
+from fedscout.engine.messages.session import Session
+from fedscout.engine.nodes.checked_answers import (
+    AnswerError,
+    checked_query,
+    checked_scores,
+    checked_training,
+    without_other_shapes,
+)
+from fedscout.engine.nodes.node_call import ACTION, Method, NodeCall, Wire, unsendable
+from fedscout.engine.nodes.node_exchange import Exchange
+from fedscout.engine.nodes.node_roster import MAX_ROWS, NodeRoster
+from fedscout.engine.trials.plain_state import NotPlainError
+
+logger = logging.getLogger("fedscout")
+
+Results = TrainResults | EvaluateResults | QueryResults | ServeResults
+
+_TYPE_OF = {"train": MessageType.TRAIN, "measure": MessageType.TRAIN, "evaluate": MessageType.EVALUATE}
+
+
+class ServerSide(Protocol):
+    """What the driver's own machine does: a `ClientHost` of no clients."""
+
+    def facts(self) -> FederationFacts:
+        """Return what holds for every client: the model's layout, the classes."""
+        ...
+
+    def initial_vector(self, seed: int) -> FloatArray:
+        """Return the initial model of a seed, shape `(params,)`."""
+        ...
+
+    def serve(self, call: HostCall) -> ServeResults:
+        """Do work on the server's rows."""
+        ...
+
+
+@dataclass(frozen=True)
+class Flight:
+    """A call on its way.
+
+    Attributes:
+        method: Of a host.
+        client: Whose part it is; None of the server's own work.
+        call: As it was made.
+        number: Of its message; None if the client is not connected.
+        sent: When, by this process's clock.
+    """
+
+    method: str
+    client: int | None
+    call: HostCall
+    number: int | None = None
+    sent: float = field(default_factory=time.monotonic)
+
+
+class NodeGrid(HostGrid[Flight]):
+    """A grid over nodes.
+
+    Args:
+        roster: The clients.
+        server: The driver's own side.
+        wire: Writes and reads messages.
+        session: What the trial fixes; its limit of a round's time is that of each call.
+        trial: Under which clients keep what they keep.
+        terms: See `NodeCall`.
+
+    Attributes:
+        away: In how many calls each client gave no answer that could be used, and why the last time.
+    """
+
+    def __init__(
+        self, roster: NodeRoster, server: ServerSide, wire: Wire, session: Session, trial: str = "", terms: str = ""
+    ) -> None:
+        self._roster, self._server, self._wire, self._trial, self._terms = roster, server, wire, trial, terms
+        self._exchange = Exchange(roster.link)
+        self.away: dict[int, tuple[int, str]] = {}
+        facts = self._facts()
+        super().__init__(facts, num_hosts=facts.num_clients, session=session, merge_on_hosts=False)
+
+    def initial_vector(self, seed: int) -> FloatArray:
+        """Return the initial model of a seed, shape `(params,)`."""
+        return self._server.initial_vector(seed)
+
+    def get_node_ids(self) -> list[int]:
+        """Return the clients' numbers in the grid, with those that have joined since; who is away fails when asked."""
+        self._roster.refresh()
+        if len(self._roster.members) != self.facts.num_clients:
+            self._take_facts(self._facts(), len(self._roster.members))
+        return [*super().get_node_ids()]
+
+    def _facts(self) -> FederationFacts:
+        told = [member.introduction for member in self._roster.members]
+        rows = np.array([introduction.num_rows for introduction in told], np.int64)
+        grouped = bool(told) and all(introduction.grouped for introduction in told)
+        return replace(self._server.facts(), num_clients=len(told), client_rows=rows, grouped=grouped)
+
+    def _start(self, host: int, method: str, call: HostCall) -> Flight:
+        del host  # each has one client
+        if method == "serve":
+            return Flight(method, None, call)
+        measured = () if call.watched is None else call.watched.measured
+        (client,) = {*call.clients, *call.evaluated, *measured}
+        node = self._roster.node_of(client)
+        if node is None:
+            return Flight(method, client, call)
+        content = self._packed(method, call)
+        message = Message(content, node, f"{_TYPE_OF.get(method, MessageType.QUERY)}.{ACTION}")
+        return Flight(method, client, call, self._exchange.send(message))
+
+    def _packed(self, method: Any, call: HostCall) -> Any:
+        called: Method = method
+        try:
+            return self._wire.packed(NodeCall(called, call, self._trial, self._terms))
+        except NotPlainError as error:
+            raise TrialError(unsendable(error)) from error
+
+    def _gather(self, handles: Sequence[Flight], timeout: float | None) -> list[Any] | None:
+        sent = [flight.number for flight in handles if flight.number is not None]
+        limit = self.session.round_timeout_seconds
+        left = (
+            None if limit is None else min((flight.sent for flight in handles), default=0.0) + limit - time.monotonic()
+        )
+        waits = [max(0.0, seconds) for seconds in (timeout, left) if seconds is not None]
+        complete = self._exchange.wait(sent, min(waits, default=None))
+        if not complete and (left is None or (timeout is not None and timeout < left)):
+            return None
+        replies = self._exchange.take(sent)
+        results = [self._result(flight, replies.get(flight.number or 0)) for flight in handles]
+        queries = [result for result in results if isinstance(result, QueryResults)]
+        return [*without_other_shapes(queries)] if queries else results
+
+    def _give_up(self, handles: Sequence[Flight]) -> None:
+        self._exchange.take([flight.number for flight in handles if flight.number is not None])
+
+    def _result(self, flight: Flight, reply: Message | None) -> Results:
+        """Return what a call gave; of a client without an answer that can be used, why."""
+        if flight.client is None:
+            return self._server.serve(flight.call)
+        try:
+            return self._checked(flight, self._answer(flight, reply))
+        except ValueError as error:
+            return self._absent(flight, str(error), timed_out=reply is None and flight.number is not None)
+
+    def _answer(self, flight: Flight, reply: Message | None) -> Any:
+        """Return what a client answered.
+
+        Raises:
+            ValueError: If it did not.
+        """
+        if reply is None:
+            limit = self.session.round_timeout_seconds or 0
+            raise AnswerError("is not connected" if flight.number is None else f"did not answer within {limit:g} s")
+        if reply.has_error():
+            raise AnswerError(shown(reply.error.reason or "it gave no reason"))
+        return self._wire.opened(reply.content)
+
+    def _checked(self, flight: Flight, answer: Any) -> Results:
+        client, call = flight.client, flight.call
+        assert client is not None
+        rows = self._roster.members[client].introduction.num_rows or MAX_ROWS
+        if flight.method == "query":
+            return checked_query(answer, client, rows)
+        if flight.method == "evaluate":
+            return self._scored(client, checked_scores(answer, client, rows))
+        results = checked_training(answer, call, client, rows)
+        if results.evaluation is not None:
+            results.evaluation = self._scored(client, results.evaluation)
+        return results
+
+    def _scored(self, client: int, scores: EvaluateResults) -> EvaluateResults:
+        """Return scores; where a client has none, the others' are those of the round."""
+        if scores.failures:
+            self._miss(client, scores.failures[client])
+        return replace(scores, failures={})
+
+    def _absent(self, flight: Flight, reason: str, timed_out: bool) -> Results:
+        client, call = flight.client, flight.call
+        assert client is not None
+        self._miss(client, reason)
+        if flight.method == "query":
+            return QueryResults(failures={client: reason})
+        if flight.method == "evaluate":
+            return EvaluateResults()
+        trained = client in call.clients
+        return TrainResults(
+            failures={client: reason} if trained else {}, hanging=[client] if timed_out and trained else []
+        )
+
+    def _miss(self, client: int, reason: str) -> None:
+        times, before = self.away.get(client, (0, ""))
+        if reason != before:
+            name = self._roster.members[client].introduction.name
+            logger.warning("round %d: client %d (%s): %s", self.server_round, client, shown(name), reason)
+        self.away[client] = (times + 1, reason)

@@ -1,0 +1,163 @@
+"""A Flower grid in this process whose nodes are Flower apps: messages travel as bytes, as through a SuperLink."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+from flwr.app import Context, Error, Message, RecordDict
+from flwr.clientapp import ClientApp
+from flwr.serverapp import Grid
+from flwr.supercore.inflatable.inflatable_object import get_all_nested_objects
+from flwr.supercore.inflatable.inflatable_utils import inflate_object_from_contents
+from flwr.supercore.run import Run
+
+from fedscout.engine.client.client_host import ClientHost
+from fedscout.engine.data.client_data import Partition
+from fedscout.engine.data.client_query import QueryTable
+from fedscout.engine.data.federation import Federation
+from fedscout.engine.messages.session import Session
+from fedscout.engine.nodes.client_node import ClientNode
+from fedscout.engine.nodes.node_call import Greeting, Wire, model_digest
+from fedscout.engine.nodes.node_grid import NodeGrid
+from fedscout.engine.nodes.node_roster import NodeRoster
+from fedscout.engine.nodes.owner_policy import OwnerPolicy
+
+FIRST_NODE = 7_000_000_000_000_000_000
+TRUSTING = OwnerPolicy(small_clients="train")
+
+
+def carried(message: Message) -> Message:
+    """Return a message as it arrives."""
+    message.metadata.__dict__["_message_id"] = message.object_id
+    contents = {object_id: each.deflate() for object_id, each in get_all_nested_objects(message).items()}
+    arrived = inflate_object_from_contents(message.object_id, contents)
+    assert isinstance(arrived, Message)
+    arrived.metadata.__dict__["_message_id"] = message.object_id
+    return arrived
+
+
+def alone(federation: Federation, client: int) -> Federation:
+    """Return a federation in which one client holds the rows that are its, and no other is known."""
+    rows = federation.partition.client(client)
+    targets, groups = federation.targets, federation.groups
+    return replace(
+        federation,
+        features=federation.features[rows],
+        labels=federation.labels[rows],
+        targets=None if targets is None else targets[rows],
+        groups=None if groups is None else groups[rows],
+        partition=Partition.from_lists([*[[]] * client, np.arange(len(rows))]),
+        transforms={key: steps for key, steps in federation.transforms.items() if key == client},
+        server=None,
+    )
+
+
+@dataclass
+class NodeLink(Grid):
+    """Nodes by id, each an app with its context.
+
+    Attributes:
+        apps: By node id; who is missing is not connected.
+        heard: Every message that was carried, in both directions.
+        tamper: Told a node and its reply, what arrives in its place; None loses it.
+    """
+
+    apps: dict[int, tuple[ClientApp, Context]] = field(default_factory=dict)
+    heard: list[Message] = field(default_factory=list)
+    tamper: Callable[[int, Message], Message | None] = lambda _, reply: reply
+    _replies: dict[str, Message] = field(default_factory=dict)
+    _ids: Iterable[int] = field(default_factory=lambda: itertools.count(1))
+
+    def set_run(self, run: Run) -> None: ...
+
+    @property
+    def run(self) -> Run:
+        return Run.create_empty(run_id=1)
+
+    def create_message(
+        self, content: RecordDict, message_type: str, dst_node_id: int, group_id: str, ttl: float | None = None
+    ) -> Message:
+        raise NotImplementedError
+
+    def get_node_ids(self) -> list[int]:
+        return sorted(self.apps, reverse=True)  # in no order that means anything
+
+    def push_messages(self, messages: Iterable[Message]) -> list[str]:
+        ids = []
+        for message in messages:
+            arrived, node = carried(message), message.metadata.dst_node_id
+            ids.append(arrived.metadata.message_id)
+            self.heard.append(arrived)
+            if node not in self.apps:
+                self._replies[ids[-1]] = Message(Error(13, "Node unavailable"), reply_to=arrived)
+                continue
+            app, context = self.apps[node]
+            reply = self.tamper(node, app(arrived, context))
+            if reply is not None:
+                self._replies[ids[-1]] = carried(reply)
+                self.heard.append(self._replies[ids[-1]])
+        return ids
+
+    def pull_messages(self, message_ids: Iterable[str]) -> list[Message]:
+        return [self._replies.pop(message_id) for message_id in message_ids if message_id in self._replies]
+
+    def send_and_receive(self, messages: Iterable[Message], *, timeout: float | None = None) -> list[Message]:
+        return self.pull_messages(self.push_messages(messages))
+
+    def connect(
+        self,
+        node: int,
+        federation: Federation,
+        client: int,
+        queries: QueryTable,
+        wire: Wire,
+        owner: OwnerPolicy = TRUSTING,
+        config: Mapping[str, int | str] | None = None,
+        session: Session | None = None,
+    ) -> None:
+        """Connect a node that holds the rows of one client."""
+
+        def rows(number: int, terms: str, context: Context) -> Federation:
+            del terms, context
+            own = alone(federation, client)
+            moved = Partition.from_lists([*[[]] * number, own.partition.client(client)])
+            return replace(own, partition=moved, transforms=dict.fromkeys([number], own.transforms.get(client, ())))
+
+        node_config = {"partition-id": client} if config is None else dict(config)
+        context = Context(1, node, node_config, RecordDict(), {})
+        self.apps[node] = (ClientNode(rows, queries, owner, wire, session).app(), context)
+
+
+def linked(
+    federation: Federation, queries: QueryTable, algorithms: Iterable[type] = (), owner: OwnerPolicy = TRUSTING
+) -> tuple[NodeLink, NodeRoster, Wire]:
+    """Return a grid with a node for each client of a federation, and the roster that has met them."""
+    link, wire = NodeLink(), Wire([*algorithms])
+    for client in range(federation.num_clients):
+        link.connect(FIRST_NODE - 17 * client, federation, client, queries, wire, owner)
+    server = server_side(federation)
+    roster = NodeRoster(link, wire, model_digest(server.facts()), Greeting(), timeout=5.0)
+    roster.meet(federation.num_clients, patience=5.0)
+    return link, roster, wire
+
+
+def server_side(federation: Federation) -> ClientHost:
+    """Return the driver's own side of a federation: no clients."""
+    empty = replace(
+        federation,
+        features=federation.features[:0],
+        labels=federation.labels[:0],
+        targets=None,
+        groups=None,
+        partition=Partition.from_lists([]),
+        transforms={},
+    )
+    return ClientHost(empty, {})
+
+
+def node_grid(federation: Federation, roster: NodeRoster, wire: Wire, session: Session, trial: str = "") -> NodeGrid:
+    """Return a grid over a roster's nodes."""
+    return NodeGrid(roster, server_side(federation), wire, session, trial)

@@ -1,0 +1,182 @@
+"""Clients on machines of their own give what a simulation of the same rows gives; what fails there costs no trial."""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+from flwr.app import Message
+
+from fedscout.detectors import CLIENT_QUERIES
+from fedscout.detectors.detection.detect import detect
+from fedscout.detectors.detection_config import DetectionConfig
+from fedscout.engine.contracts.local_training_config import LocalTraining
+from fedscout.engine.contracts.trial_strategy import Cohort
+from fedscout.engine.data.federation import Federation
+from fedscout.engine.grid.host_grid import HostGrid
+from fedscout.engine.grid.local_grid import LocalGrid
+from fedscout.engine.messages.session import Session
+from fedscout.engine.nodes.node_call import algorithms_of
+from fedscout.engine.nodes.node_roster import NodeRoster
+from fedscout.engine.nodes.owner_policy import OwnerPolicy
+from fedscout.engine.trials.trial import run_trial
+from fedscout.engine.trials.trial_record import Trial
+from fedscout.engine.trials.trial_settings import TrialSettings
+from fedscout.strategies import parse_strategy
+from tests.engine.federations import QUERIES, normalised, uneven_federation
+from tests.engine.nodes.node_link import FIRST_NODE, TRUSTING, NodeLink, linked, node_grid
+
+SESSION = Session(seed=3, training=LocalTraining(local_epochs=2, batch_size=8), round_timeout_seconds=20.0)
+BROKEN = 1
+"""The client that does what it should not; its node is the second."""
+
+
+def settings_of(kind: str, federation: Federation, session: Session = SESSION, **parameters: Any) -> TrialSettings:
+    """Return three rounds of a strategy with all clients."""
+    num_clients = federation.num_clients
+    spec = parse_strategy({"kind": kind, **parameters}, Cohort(num_clients, num_clients, 0.2))
+    return TrialSettings(spec, num_rounds=3, num_sampled=num_clients, session=session, keep_model=True)
+
+
+def model_of(trial: Trial) -> np.ndarray[Any, Any]:
+    """Return a trial's last model."""
+    assert trial.vector is not None, trial.error
+    return trial.vector
+
+
+@pytest.mark.parametrize(
+    "kind", ["fedavg", "fedadam", "krum", "qfedavg", "scaffold", "fednova", "fedbn", "ditto", "moon", "communities"]
+)
+def test_a_training_has_the_bits_of_a_simulation(kind: str) -> None:
+    federation = uneven_federation(normalised, sizes=(40, 17, 26, 12), min_release=5)
+    _, roster, wire = linked(federation, CLIENT_QUERIES, algorithms_of("fedscout.strategies"))
+    settings = settings_of(kind, federation)
+    simulated = run_trial(settings, LocalGrid(federation, CLIENT_QUERIES, settings.session))
+    real = run_trial(settings, node_grid(federation, roster, wire, settings.session, settings.checkpoint))
+    assert np.array_equal(model_of(simulated), model_of(real))
+    assert (simulated.round_accuracy, simulated.round_loss) == (real.round_accuracy, real.round_loss)
+    assert (simulated.bytes_down, simulated.bytes_up) == (real.bytes_down, real.bytes_up)
+
+
+def test_a_detection_tells_the_same_to_the_last_digit() -> None:
+    federation = uneven_federation(sizes=(60, 45, 52, 48), min_release=5)
+    _, roster, wire = linked(federation, CLIENT_QUERIES)
+
+    def report(grid: HostGrid[Any]) -> dict[str, Any]:
+        found = detect(grid, grid.initial_vectors, SESSION.training, DetectionConfig(), seed=3)
+        return found.without_timings().model_dump(mode="json")
+
+    assert report(LocalGrid(federation, CLIENT_QUERIES, SESSION)) == report(
+        node_grid(federation, roster, wire, SESSION)
+    )
+
+
+@pytest.fixture
+def federation() -> Federation:
+    """Four clients of some rows each."""
+    return uneven_federation(sizes=(40, 17, 26, 12), min_release=5)
+
+
+def train(federation: Federation, link: NodeLink, roster: NodeRoster, wire: Any, session: Session = SESSION) -> Trial:
+    """Train by FedAvg over the nodes that are connected."""
+    settings = replace(settings_of("fedavg", federation, session), num_sampled=len(link.apps))
+    return run_trial(settings, node_grid(federation, roster, wire, settings.session, settings.checkpoint))
+
+
+def test_a_node_that_is_lost_costs_its_part_of_the_rounds_alone(
+    federation: Federation, caplog: pytest.LogCaptureFixture
+) -> None:
+    link, roster, wire = linked(federation, QUERIES)
+    sent = 0
+
+    def lose(node: int, reply: Message) -> Message | None:
+        nonlocal sent
+        sent += 1
+        if sent == len(link.apps):  # the first round is done
+            del link.apps[FIRST_NODE - 17 * BROKEN]
+        return reply
+
+    link.tamper = lose
+    with caplog.at_level(logging.WARNING, "fedscout"):
+        trial = train(federation, link, roster, wire)
+    assert trial.status == "completed", trial.error
+    assert set(trial.dropped_clients) == {f"{server_round}:{BROKEN}" for server_round in (2, 3)}
+    assert sum("is not connected" in record.message for record in caplog.records) == 1, "told once, not every round"
+
+
+def test_a_node_that_comes_back_under_another_id_is_the_same_client(federation: Federation) -> None:
+    link, roster, _ = linked(federation, QUERIES)
+    old = FIRST_NODE - 17 * BROKEN
+    link.apps[4321] = link.apps.pop(old)
+    roster.refresh()
+    assert roster.node_of(BROKEN) == 4321
+    assert len(roster.members) == federation.num_clients
+
+
+def test_a_node_that_joins_late_takes_part_from_the_next_round_on(federation: Federation) -> None:
+    link, roster, wire = linked(federation, QUERIES)
+    late, roster.members[-1:] = roster.members[-1], []
+    app = link.apps.pop(late.node or 0)
+    joined = []
+
+    def join(node: int, reply: Message) -> Message:
+        joined.append(node)
+        if len(joined) == 3:
+            link.apps[late.node or 0] = app
+        return reply
+
+    link.tamper = join
+    trial = train(federation, link, roster, wire)
+    assert trial.status == "completed", trial.error
+    assert len(trial.client or ()) == federation.num_clients
+
+
+FAULTS = {
+    "nan": "not finite",
+    "shape": "parameters and must have",
+    "million": "1000000 rows",
+    "silent": "did not answer within",
+    "refuses": "does not allow training",
+    "garbage": "can't be read",
+}
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_a_client_that_misbehaves_is_left_out_with_one_line(
+    federation: Federation, fault: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    link, roster, wire = linked(federation, QUERIES)
+    node = FIRST_NODE - 17 * BROKEN
+    if fault == "refuses":
+        owner = OwnerPolicy(**{**TRUSTING.model_dump(), "trains": False})
+        link.connect(node, federation, BROKEN, QUERIES, wire, owner)
+
+    def spoil(sender: int, reply: Message) -> Message | None:
+        if sender != node or fault == "refuses":
+            return reply
+        if fault == "silent":
+            return None
+        if fault == "garbage":
+            reply.content.config_records["document"]["document"] = '["object", {}]'
+            return reply
+        told = wire.opened(reply.content)
+        if getattr(told, "vectors", None) is not None:
+            told.vectors = np.full_like(told.vectors, np.nan) if fault == "nan" else told.vectors
+            told.vectors = told.vectors[:, :-1] if fault == "shape" else told.vectors
+            told.num_examples = [1_000_000] if fault == "million" else told.num_examples
+        reply.content = wire.packed(told)
+        return reply
+
+    link.tamper = spoil
+    session = replace(SESSION, round_timeout_seconds=0.2 if fault == "silent" else 20.0)
+    with caplog.at_level(logging.WARNING, "fedscout"):
+        trial = train(federation, link, roster, wire, session)
+    assert trial.status == "completed", trial.error
+    assert set(trial.dropped_clients) == {f"{server_round}:{BROKEN}" for server_round in (1, 2, 3)}
+    assert all(FAULTS[fault] in reason for reason in trial.dropped_clients.values())
+    lines = [record.message for record in caplog.records if f"client {BROKEN}" in record.message]
+    assert len(lines) == 1 or fault == "silent"
+    assert all("\n" not in line for line in lines)
