@@ -11,6 +11,7 @@ import shutil
 import signal
 import subprocess
 import tempfile
+import time
 import uuid
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -76,6 +77,17 @@ class MarkedProcesses:
                 if process.environ().get(MARK) == self._mark:
                     found.append(process)
         return found
+
+    def kill(self) -> None:
+        """Kill all commands and all that they have started, and what these start meanwhile."""
+        while alive := self.alive():
+            for process in alive:
+                with contextlib.suppress(psutil.NoSuchProcess):
+                    process.kill()
+            time.sleep(0.01)
+        for starter in self._started:
+            starter.wait(STOP_SECONDS)
+        self._started.clear()
 
     def end(self) -> None:
         """Ask all commands to end, the latest first, then kill what is left of them and of what they started."""
