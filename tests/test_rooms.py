@@ -61,6 +61,7 @@ ROOMS = (
     "experiments/studies",
     "experiments/studies/sweeps",
     "experiments/studies/settings_tables",
+    "experiments/deployment",
     "experiments/reports",
     "experiments/reports/exports",
     "experiments/benchmarks/choice",

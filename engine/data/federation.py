@@ -142,6 +142,29 @@ class Federation:
         """Return the same federation without features and server rows, for who no longer needs them: most of it."""
         return replace(self, features=np.empty((0, *self.features.shape[1:]), np.float32), server=None)
 
+    def alone(self, client: int, number: int) -> Federation:
+        """Return a federation in which one client of this one holds its rows and nobody else any.
+
+        Args:
+            client: Whose rows.
+            number: Its number there, from which its random streams derive.
+        """
+        rows = self.partition.client(client)
+        return replace(
+            self,
+            features=self.features[rows],
+            labels=self.labels[rows],
+            targets=None if self.targets is None else self.targets[rows],
+            groups=None if self.groups is None else self.groups[rows],
+            partition=Partition.from_lists([*[[]] * number, np.arange(len(rows))]),
+            transforms={number: self.transforms[client]} if client in self.transforms else {},
+            attacks={number: self.attacks[client]} if client in self.attacks else {},
+            dropout={},
+            devices={},
+            unseen=frozenset(),
+            server=None,
+        )
+
     def client_data(self, client: int) -> ClientData:
         """Return the local data of one client, its corruption applied."""
         clean = Samples(self.features, self.labels, self.partition.client(client), self.targets)

@@ -21,6 +21,7 @@ from fedscout.experiments.cli import (
     describe,
     detect,
     export,
+    flower_app,
     keys,
     recommend,
     run,
@@ -65,6 +66,7 @@ for command in (
     scenarios.scenarios,
     trials.trials,
     export.export,
+    flower_app.app,
     keys.keys,
 ):
     app.command()(command)

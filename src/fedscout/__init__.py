@@ -1,23 +1,31 @@
 """Chooses the federated-learning strategy from measured heterogeneity of clients, on Ray.
 
-`Federation`, `study` and `train` are the Python interface (docs/python.md). They are imported when they are first used.
+`Federation`, `study` and `train` are the Python interface (docs/python.md), `client_app` and `RealFederation` that of
+real federations (docs/real_federation.md). They are imported when they are first used.
 """
 
 from __future__ import annotations
 
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from fedscout.experiments.deployment.client_app import client_app
+    from fedscout.experiments.deployment.real_federation import RealFederation
     from fedscout.experiments.studies.interface import Federation, Study, TrainedStrategy, study, train
 
-__all__ = ["Federation", "Study", "TrainedStrategy", "study", "train"]
+__all__ = ["Federation", "RealFederation", "Study", "TrainedStrategy", "client_app", "study", "train"]
+
+_PLACES = {
+    "RealFederation": "fedscout.experiments.deployment.real_federation",
+    "client_app": "fedscout.experiments.deployment.client_app",
+}
+"""Of what is not in `interface`: a client's machine needs neither searches nor Ray."""
 
 
 def __getattr__(name: str) -> Any:
     if name in __all__:
-        from fedscout.experiments.studies import interface
-
-        return getattr(interface, name)
+        return getattr(import_module(_PLACES.get(name, "fedscout.experiments.studies.interface")), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 

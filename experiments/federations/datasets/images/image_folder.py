@@ -13,13 +13,14 @@ from typing import TypeVar
 
 import numpy as np
 
+from fedscout.engine.arrays import FloatArray
 from fedscout.engine.errors import DataError
 from fedscout.engine.fault_text import listed
 from fedscout.experiments.federations.datasets.dataset import Dataset
 from fedscout.experiments.federations.datasets.dataset_request import DatasetRequest
 from fedscout.experiments.federations.datasets.images.image_file import is_grey, read_pixels
 from fedscout.experiments.federations.datasets.images.image_listing import CLASS_FOLDER, Picture, list_pictures
-from fedscout.experiments.federations.datasets.images.pixels import PixelArray, image_dataset
+from fedscout.experiments.federations.datasets.images.pixels import PixelArray, image_dataset, unit_pixels
 
 NUM_NAMES_SHOWN = 4
 
@@ -56,9 +57,7 @@ def pictures_dataset(name: str, pictures: list[Picture], source: str, request: D
         DataError: If a file is no sound picture, or there are fewer than two classes.
     """
     grey = all(_each(pictures, lambda picture: is_grey(picture.path)))
-    pixels: PixelArray = np.stack(
-        _each(pictures, lambda picture: read_pixels(picture.path, request.image_size, grey)), dtype=np.uint8
-    )
+    pixels = _pixels(pictures, request.image_size, grey)
     class_names = _in_order({picture.label for picture in pictures})
     number = {label: index for index, label in enumerate(class_names)}
     clients = [picture.client for picture in pictures if picture.client is not None]
@@ -72,6 +71,25 @@ def pictures_dataset(name: str, pictures: list[Picture], source: str, request: D
         facts={"image_size": request.image_size, "num_channels": pixels.shape[1]},
         client_ids=np.array(clients, dtype=np.str_) if clients else None,
     )
+
+
+def client_pictures(folder: Path, request: DatasetRequest, grey: bool) -> tuple[FloatArray, list[str]]:
+    """Return the pictures of one client as rows, shape `(num_rows, channels, size, size)`, and the class of each.
+
+    Args:
+        folder: As `federation.dataset` names one, but without folders of clients; of one class too.
+        request: Gives the size, and how the label is called.
+        grey: Whether rows are of one channel.
+
+    Raises:
+        DataError: If the folder has no known layout, or a file is no sound picture.
+    """
+    pictures = list_pictures(folder, request.label, None, request.limits)
+    return unit_pixels(_pixels(pictures, request.image_size, grey)), [picture.label for picture in pictures]
+
+
+def _pixels(pictures: list[Picture], size: int, grey: bool) -> PixelArray:
+    return np.stack(_each(pictures, lambda picture: read_pixels(picture.path, size, grey)), dtype=np.uint8)
 
 
 def _each(pictures: list[Picture], read: Callable[[Picture], Value]) -> list[Value]:

@@ -38,7 +38,7 @@ def load_own_data(request: DatasetRequest) -> Dataset:
     if path.is_dir():
         _refuse_choices_of_tables(request)
         return load_image_folder(request.model_copy(update={"dataset": str(path)}))
-    rows = _read(path, request)
+    rows = read_table(path, request)
     return dataset_from_own_table(path.name, rows, request, request.label, source=str(path))
 
 
@@ -74,7 +74,12 @@ def _refuse_choices_of_tables(request: DatasetRequest) -> None:
         raise DataError(faults)
 
 
-def _read(path: Path, request: DatasetRequest) -> pa.Table:
+def read_table(path: Path, request: DatasetRequest) -> pa.Table:
+    """Read a table of one's own, whose name tells its format.
+
+    Raises:
+        DataError: If it can't be read, or is of a format that is not read.
+    """
     name = path.name.lower()
     if name.endswith(PARQUET_SUFFIXES):
         return read_parquet(path, request.drop_columns, request.limits)

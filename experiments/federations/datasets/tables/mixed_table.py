@@ -15,6 +15,7 @@ import numpy.typing as npt
 from fedscout.engine.arrays import IntArray
 from fedscout.engine.errors import DataError
 from fedscout.experiments.federations.datasets.dataset import Dataset, TextArray, distinct_texts, usual_facts
+from fedscout.experiments.federations.datasets.tables.agreed_encoding import encoding_document
 from fedscout.experiments.federations.datasets.tables.column_kinds import (
     CategoryColumn,
     Column,
@@ -88,6 +89,7 @@ def dataset_from_mixed_table(
         groups=groups_of(name, table, roles.group),
         deviations=encoded.deviations,
         targets=None if target is None else target.numbers,
+        encoding=encoding_document(columns, statistics),
         facts={
             **usual_facts(roles.label, _comparable(columns), labels),
             "num_constant_columns": int((encoded.features.max(axis=0) == encoded.features.min(axis=0)).sum()),

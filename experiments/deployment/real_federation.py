@@ -1,0 +1,225 @@
+"""The driver of a real federation: `fedscout.RealFederation`, used in the `ServerApp` of a Flower app.
+
+```python
+@app.main()
+def main(grid: Grid, context: Context) -> None:
+    federation = RealFederation(grid, "federation.json", out="out")
+    federation.wait_for(2)
+    strategy = federation.choose(federation.detect())
+    print(federation.train(strategy).round_accuracy[-1])
+```
+
+Everything goes to the folder `out`: reports, the Parquet log of all trials, checkpoints, the model. A server that was
+killed and is started again goes on there. Clients keep their numbers by their names (`clients.json`).
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+from flwr.serverapp import Grid
+
+from fedscout.detectors import HeterogeneityReport
+from fedscout.engine.client.client_host import ClientHost
+from fedscout.engine.data.client_data import Partition
+from fedscout.engine.errors import ConfigurationError, TrialError
+from fedscout.engine.messages.travelling_values import BYTES_A_VALUE
+from fedscout.engine.nodes.node_call import Greeting, Introduction, model_digest
+from fedscout.engine.nodes.node_roster import Member, NodeRoster
+from fedscout.engine.trials.checkpoint import CheckpointStore
+from fedscout.engine.trials.trial_log import TrialLog
+from fedscout.engine.trials.trial_record import Trial
+from fedscout.experiments.config.study_config import planned_trials
+from fedscout.experiments.deployment.agreement import Agreement
+from fedscout.experiments.deployment.node_runner import NodeRunner
+from fedscout.experiments.deployment.trained_model import write_model, write_rounds
+from fedscout.experiments.deployment.travelling import wire
+from fedscout.experiments.studies.run_folder import RunFolder, open_run_folder
+from fedscout.experiments.studies.workflow import REPORT_FILE, measure, stored_report, study_facts
+from fedscout.search.ledger import Ledger, StudyEvents, StudyFacts
+from fedscout.search.recommenders.diagnosis import diagnose
+from fedscout.search.recommenders.recommendation import Situation
+from fedscout.search.recommenders.rules import recommend_by_rules
+from fedscout.search.study.study import planned_space, run_study
+from fedscout.strategies import StrategySpec, parameter_columns, parse_strategy
+
+logger = logging.getLogger("fedscout")
+
+CLIENTS_FILE = "clients.json"
+GREETING_SECONDS = 120.0
+
+
+class RealFederation:
+    """The clients that a Flower grid reaches, and what can be done with them.
+
+    Args:
+        grid: Flower's, as a `ServerApp` is given it.
+        agreement: The file beside the app that says how rows become numbers, and which model is trained.
+        out: The folder of this federation's study; one that holds an earlier run of it is continued.
+        round_timeout: Seconds after which a round goes on without those clients that did not answer.
+
+    Raises:
+        ConfigurationError: If the agreement can't be read.
+    """
+
+    def __init__(self, grid: Grid, agreement: str | Path, out: str | Path, round_timeout: float = 600.0) -> None:
+        self.agreement = Agreement.read(Path(agreement))
+        self.out = Path(out).absolute()
+        training = self.agreement.config.training.model_copy(update={"round_timeout_seconds": round_timeout})
+        self._config = self.agreement.config.model_copy(update={"training": training})
+        self._wire = wire()
+        self._server = ClientHost(self.agreement.without_clients(), {})
+        greeting = Greeting(asks_rows=self._config.client_settings.kind is None)
+        self._roster = NodeRoster(grid, self._wire, model_digest(self._server.facts()), greeting, GREETING_SECONDS)
+
+    def wait_for(self, at_least: int, patience: float = 600.0) -> int:
+        """Wait for clients, and return how many there are.
+
+        Args:
+            at_least: So many must take part.
+            patience: Seconds to wait for them.
+
+        Raises:
+            DataError: If they do not come.
+        """
+        with self._folder() as folder:
+            known = folder.read_json(CLIENTS_FILE) or {"clients": []}
+            self._roster.members = [Member(None, Introduction(**told)) for told in known["clients"]]
+            self._roster.meet(at_least, patience)
+            self._note_clients(folder)
+        connected = [member for member in self._roster.members if member.node is not None]
+        logger.warning("%d clients are connected", len(connected))
+        return len(connected)
+
+    def detect(self) -> HeterogeneityReport:
+        """Ask the clients how their data differ, unless they have told before.
+
+        Raises:
+            DataError: If none of them answers.
+        """
+        with self._folder() as folder:
+            report = stored_report(folder)
+            if report is None:
+                report = measure(self._runner(folder), self._config)
+                folder.write_json(REPORT_FILE, report.model_dump(mode="json"))
+        return report
+
+    def choose(
+        self,
+        report: HeterogeneityReport,
+        by: Literal["rules", "search"] = "rules",
+        max_rounds: int | None = None,
+        max_bytes: int | None = None,
+    ) -> dict[str, Any]:
+        """Return the strategy for these clients, as `train` takes it.
+
+        Args:
+            report: Of their data.
+            by: `rules` costs no round; `search` trains as the study's configuration says, and confirms.
+            max_rounds: Which all of the search may take, its confirmation included.
+            max_bytes: Which all its messages may carry, down and up, over all clients.
+
+        Raises:
+            ConfigurationError: If the search that is configured takes more.
+            TrialError: If every training of it failed.
+        """
+        with self._folder() as folder:
+            facts = self._facts()
+            if by == "rules":
+                space = planned_space(self._config.search, facts.cohort, facts.session.training)
+                diagnosis = diagnose(report, self.agreement.feature_names)
+                situation = Situation(space, facts.num_rounds, facts.view, diagnosis=diagnosis)
+                return _document(recommend_by_rules(situation).spec)
+            self._refuse_costs(max_rounds, max_bytes)
+            outcome = run_study(self._config.search, self._ledger(folder, facts), report)
+            folder.write_json("search.json", {"trials": [trial.summary() for trial in outcome.whole_trials]})
+        if outcome.best is None:
+            raise TrialError("every training of the search failed; the log says why")
+        return _document(outcome.best.spec)
+
+    def train(self, strategy: Mapping[str, Any], rounds: int | None = None) -> Trial:
+        """Train a strategy, from its checkpoint if there is one, and write the model and its rounds.
+
+        Args:
+            strategy: Its kind and parameters.
+            rounds: In place of the study's.
+
+        Raises:
+            StrategyError: If it does not fit these clients.
+            TrialError: If the training failed.
+        """
+        with self._folder() as folder:
+            facts = self._facts()
+            facts = facts if rounds is None else replace(facts, num_rounds=rounds)
+            ledger = self._ledger(folder, facts)
+            spec = parse_strategy(dict(strategy), facts.cohort)
+            (trial,) = ledger.run([replace(facts.trial("train", spec), keep_model=True)])
+            self._note_clients(folder)
+            if trial.status != "completed":
+                raise TrialError(f"the training failed: {trial.error}")
+            write_rounds(folder.path, trial)
+            if trial.vector is not None:  # it is not in the log; what an earlier run has written stays
+                write_model(folder.path, self.agreement.model(), trial.vector)
+        for note in trial.notes:
+            logger.warning("%s", note)
+        return trial
+
+    @contextmanager
+    def _folder(self) -> Iterator[RunFolder]:
+        with open_run_folder(self.out, self.agreement.config, self.agreement.digest) as folder:
+            yield folder
+
+    def _runner(self, folder: RunFolder) -> NodeRunner:
+        store = CheckpointStore(folder.checkpoints, every_rounds=1)  # a round of real clients is worth more than a file
+        return NodeRunner(self._roster, self._server, self._wire, store)
+
+    def _facts(self) -> StudyFacts:
+        sizes = [member.introduction.num_rows for member in self._roster.members]
+        if not sizes:
+            raise ConfigurationError("wait_for must be called first, to meet the clients")
+        described = replace(
+            self.agreement.without_clients(),
+            partition=Partition(np.empty(0, np.int64), np.concatenate([[0], np.cumsum(sizes)]).astype(np.int64)),
+        )
+        facts = study_facts(self._config, described)
+        cohort = replace(facts.cohort, layers=self._server.facts().layout.layers)
+        return replace(facts, cohort=cohort, data_digest=self.agreement.digest)
+
+    def _ledger(self, folder: RunFolder, facts: StudyFacts) -> Ledger:
+        log = TrialLog(folder.path, parameter_columns(self._config.named_strategies))
+        return Ledger(facts, self._runner(folder), log, StudyEvents())
+
+    def _note_clients(self, folder: RunFolder) -> None:
+        folder.write_json(CLIENTS_FILE, {"clients": [asdict(member.introduction) for member in self._roster.members]})
+
+    def _refuse_costs(self, max_rounds: int | None, max_bytes: int | None) -> None:
+        """Refuse a search that may cost more than it is allowed.
+
+        Raises:
+            ConfigurationError: With what it costs.
+        """
+        config, num_clients = self._config, len(self._roster.members)
+        num_trials, rounds_less = planned_trials(config)
+        num_rounds = num_trials * config.training.num_rounds - rounds_less
+        a_round = 2 * BYTES_A_VALUE * self._server.facts().layout.size * config.training.num_sampled(num_clients)
+        advice = (
+            "search.budget, search.confirmation_seeds and training.num_rounds say how much it does, or rules choose"
+        )
+        if max_rounds is not None and num_rounds > max_rounds:
+            raise ConfigurationError(
+                f"the search takes {num_rounds} rounds, of which {max_rounds} are allowed; {advice}"
+            )
+        if max_bytes is not None and num_rounds * a_round > max_bytes:
+            raise ConfigurationError(
+                f"the search takes {num_rounds * a_round:,} bytes, of which {max_bytes:,} are allowed; {advice}"
+            )
+
+
+def _document(spec: StrategySpec) -> dict[str, Any]:
+    return {"kind": spec.kind, **spec.parameters()}

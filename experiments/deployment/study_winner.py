@@ -1,0 +1,61 @@
+"""What a study says to use, and the agreement that its clients would need."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from pydantic import ValidationError
+
+from fedscout.engine.errors import LogError
+from fedscout.engine.fault_text import details
+from fedscout.engine.runtime.json_file import read_json_object
+from fedscout.experiments.config.config_keys import fault_text
+from fedscout.experiments.config.study_config import StudyConfig
+from fedscout.experiments.studies.run_folder import stored_claim
+
+BESIDE_THE_STRATEGY = "client_settings"
+
+
+def winner_of(folder: Path) -> tuple[StudyConfig, dict[str, Any]]:
+    """Return a finished study's configuration, and what it says to use: kind, parameters and the clients' rate.
+
+    That is its pick where the pick was confirmed to be better, else the reference, such as FedAvg at its tuned rate; of
+    a study that confirmed nothing, the best of its search.
+
+    Raises:
+        LogError: If there is no finished study, or none of its trainings went through.
+    """
+    claim = stored_claim(folder)
+    try:
+        result = read_json_object(folder / "result.json")
+        config = StudyConfig.model_validate((claim or {})["config"])
+    except ValidationError as error:
+        raise LogError(
+            f"{folder} holds a study that this version can't read: {fault_text(details(error)[0])}"
+        ) from error
+    except (OSError, ValueError, KeyError) as error:
+        raise LogError(f"--from must be the folder of a finished study (fedscout run --out), got {folder}") from error
+    chosen = _advised(result.get("confirmation")) or result.get("best")
+    if chosen is None:
+        raise LogError(f"{folder} holds a study of which no training went through, so there is nothing to deploy")
+    return config, _document(chosen, config.training.learning_rate)
+
+
+def _advised(confirmation: Mapping[str, Any] | None) -> Mapping[str, Any] | None:
+    """Return the contestant that the confirmation says to use."""
+    if confirmation is None:
+        return None
+    pick, *others = confirmation["contestants"]
+    found: Mapping[str, Any] = pick
+    if confirmation["verdict"] != "better":
+        found = next(one for one in others if one["role"] == confirmation["reference"])
+    return found
+
+
+def _document(chosen: Mapping[str, Any], usual_rate: float) -> dict[str, Any]:
+    document = {"kind": chosen["strategy"], **chosen["parameters"]}
+    if chosen["learning_rate"] != usual_rate:
+        document["client_learning_rate"] = chosen["learning_rate"]
+    return document

@@ -1,0 +1,73 @@
+"""How the columns of a table become features, as a document that every client can read and follow alone.
+
+It holds the federation's statistics (`federated_statistics.py`) and which column is of numbers and which of categories,
+so that rows of a client that no one else sees become what they would be in the federation's own table.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from fedscout.engine.arrays import FloatArray
+from fedscout.engine.errors import DataError
+from fedscout.engine.fault_text import listed
+from fedscout.experiments.federations.datasets.tables.column_kinds import (
+    CategoryColumn,
+    Column,
+    NumberColumn,
+    typed_columns,
+)
+from fedscout.experiments.federations.datasets.tables.feature_encoding import encode_features
+from fedscout.experiments.federations.datasets.tables.federated_statistics import Moments, TableStatistics, Tally
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+
+def encoding_document(columns: Sequence[Column], statistics: TableStatistics) -> dict[str, Any]:
+    """Return the encoding of a table as JSON-able values.
+
+    Args:
+        columns: The table's, in the order of its features.
+        statistics: Of the federation.
+    """
+    known: dict[str, Moments | Tally] = {**statistics.moments, **statistics.tallies}
+    return {"num_rows": statistics.num_rows, "columns": {column.name: asdict(known[column.name]) for column in columns}}
+
+
+def encoded_rows(name: str, table: pa.Table, encoding: Mapping[str, Any]) -> FloatArray:
+    """Return a client's rows as features, float32, shape `(num_rows, num_features)`.
+
+    Args:
+        name: Of the table, for messages.
+        table: Plain cells; columns that the encoding does not name are not looked at.
+        encoding: As `encoding_document` wrote it.
+
+    Raises:
+        DataError: If a column is missing, or holds something else than was agreed on.
+    """
+    agreed: Mapping[str, Mapping[str, Any]] = encoding["columns"]
+    missing = [column for column in agreed if column not in table.column_names]
+    if missing:
+        raise DataError(f"table {name!r} must have the columns that were agreed on, it lacks {listed(missing)}")
+    moments = {column: Moments(**told) for column, told in agreed.items() if "mean" in told}
+    tallies = {column: Tally(**told) for column, told in agreed.items() if column not in moments}
+    columns = [_column(name, table, column, column in tallies) for column in agreed]
+    return encode_features(columns, TableStatistics(encoding["num_rows"], moments, tallies)).features
+
+
+def _column(name: str, table: pa.Table, column: str, is_category: bool) -> Column:
+    """Return one column as it was agreed on; a client may have no value in it."""
+    cells = table[column]
+    if cells.null_count == len(cells):
+        if is_category:
+            return CategoryColumn(column, np.full(len(cells), -1), ())
+        return NumberColumn(column, np.full(len(cells), np.nan))
+    (found,) = typed_columns(name, table, [column], [column] if is_category else [])
+    if not is_category and not isinstance(found, NumberColumn):
+        raise DataError(f"column {column!r} of table {name!r} must hold numbers, as was agreed on")
+    return found
