@@ -1,7 +1,8 @@
 """What the driver and the clients of a real federation have agreed on: how rows become numbers, the classes, the model.
 
 It is one JSON file beside a Flower app (`app_folder.py`), written from the study that chose, and holds no row: of the
-study's table it has the statistics that its clients told (`min_release`), names of columns, categories and classes.
+study's table it has the statistics that its clients told (`min_release`), names of columns, categories and classes. The
+study's configuration lies beside, for the driver; a client's process, which starts for every message, does not read it.
 """
 
 from __future__ import annotations
@@ -9,45 +10,64 @@ from __future__ import annotations
 import hashlib
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 from pydantic import BaseModel, ConfigDict, ValidationError
 
+from fedscout.engine.contracts.local_training_config import LocalTraining
 from fedscout.engine.data.client_data import Partition
 from fedscout.engine.data.federation import Federation
 from fedscout.engine.errors import ConfigurationError
+from fedscout.engine.messages.session import Session
 from fedscout.engine.model.parameter_layout import ModelFactory
-from fedscout.experiments.config.study_config import StudyConfig
-from fedscout.experiments.federations.assembly.build_federation import embedding_source
 from fedscout.experiments.federations.datasets.dataset import DataKind, Dataset
-from fedscout.experiments.federations.datasets.loaders.dataset_table import load_dataset
+from fedscout.experiments.federations.datasets.dataset_request import DatasetRequest
+from fedscout.experiments.federations.models.embedding_choice import embedding_source
 from fedscout.experiments.federations.models.model_request import ModelRequest
+from fedscout.experiments.federations.models.model_settings import ModelSettings
 from fedscout.experiments.federations.models.model_table import build_model
+
+if TYPE_CHECKING:
+    from fedscout.experiments.config.study_config import StudyConfig
 
 
 class Agreement(BaseModel):
     """What holds for every client.
 
     Attributes:
-        config: The study's.
+        rows: Which data the study had, and of a table which column is the label and which the group.
         kind: What a row is.
         feature_shape: Of a row as the model sees it.
         class_names: In the order of the model's outputs.
         feature_names: Of a table's features.
         vocabulary_size: Of tokens.
         encoding: How a table's columns become features; None where rows are given as features.
+        model: What the clients train.
+        embedding: What detectors compare, see `federation.embedding`.
+        data_seed: Of that network, and of a simulated client's rows.
+        training: Of messages that say nothing of it, as those of other programs.
+        test_fraction: Share of each client's rows kept for tests, likewise.
+        seed: Of split and batches, likewise.
+        study: The whole configuration, as JSON.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    config: StudyConfig
+    rows: DatasetRequest
     kind: DataKind
     feature_shape: tuple[int, ...]
     class_names: tuple[str, ...]
     feature_names: tuple[str, ...] = ()
     vocabulary_size: int = 0
     encoding: dict[str, Any] | None = None
+    model: ModelSettings
+    embedding: str
+    data_seed: int
+    training: LocalTraining
+    test_fraction: float
+    seed: int
+    study: dict[str, Any]
 
     @classmethod
     def of_study(cls, config: StudyConfig, dataset: Dataset | None = None) -> Self:
@@ -61,21 +81,33 @@ class Agreement(BaseModel):
             ConfigurationError: If real clients can't do what it does.
             DataError: If its data can't be read.
         """
+        from fedscout.experiments.federations.datasets.loaders.dataset_table import load_dataset
+        from fedscout.experiments.federations.environments.environment_table import ENVIRONMENTS
+
         federation = config.federation
         if federation.predicts_quantity:
             raise ConfigurationError(
                 "a real federation must predict classes: a quantity is standardised over the rows of all clients, "
                 "which no one sees there"
             )
+        if federation.dataset in ENVIRONMENTS:
+            raise ConfigurationError(f"a real federation must hold rows, got the environment {federation.dataset}")
         dataset = dataset or load_dataset(federation)
         return cls(
-            config=config,
+            rows=DatasetRequest(**{name: getattr(federation, name) for name in DatasetRequest.model_fields}),
             kind=dataset.kind,
             feature_shape=dataset.features.shape[1:],
             class_names=dataset.class_names,
             feature_names=dataset.feature_names,
             vocabulary_size=dataset.vocabulary_size,
             encoding=None if dataset.encoding is None else dict(dataset.encoding),
+            model=ModelSettings(**{name: getattr(config.model, name) for name in ModelSettings.model_fields}),
+            embedding=federation.embedding,
+            data_seed=federation.seed,
+            training=config.training.local(),
+            test_fraction=config.training.test_fraction,
+            seed=config.seed,
+            study=config.model_dump(mode="json"),
         )
 
     @classmethod
@@ -99,36 +131,47 @@ class Agreement(BaseModel):
         """The file's content."""
         return self.model_dump_json(indent=1) + "\n"
 
-    @property
+    @cached_property
     def digest(self) -> str:
         """SHA-256 of it, in hexadecimal."""
         return hashlib.sha256(self.model_dump_json().encode()).hexdigest()
 
     @cached_property
+    def config(self) -> StudyConfig:
+        """The study's configuration."""
+        from fedscout.experiments.config.study_config import StudyConfig
+
+        return StudyConfig.model_validate(self.study)
+
+    @cached_property
     def request(self) -> ModelRequest:
         """What the model is built for."""
-        return ModelRequest(
-            self.feature_shape, len(self.class_names), self.config.model, self.kind, self.vocabulary_size
-        )
+        return ModelRequest(self.feature_shape, len(self.class_names), self.model, self.kind, self.vocabulary_size)
 
-    def model(self) -> ModelFactory:
-        """Return the factory of the model."""
+    @property
+    def factory(self) -> ModelFactory:
+        """The factory of the model."""
         return build_model(self.request)
+
+    @property
+    def session(self) -> Session:
+        """What holds for messages that say nothing of it."""
+        return Session(seed=self.seed, training=self.training, test_fraction=self.test_fraction)
 
     def without_clients(self) -> Federation:
         """Return the federation with no client's rows: what the driver's machine holds."""
-        model, federation = self.model(), self.config.federation
+        factory = self.factory
         return Federation(
-            name=f"{federation.dataset}, real clients",
+            name=f"{self.rows.dataset}, real clients",
             features=np.empty((0, *self.feature_shape), np.float32),
             labels=np.empty(0, np.int64),
             num_classes=len(self.class_names),
             partition=Partition.from_lists([]),
-            model=model,
-            seed=federation.seed,
+            model=factory,
+            seed=self.data_seed,
             feature_names=self.feature_names,
             class_names=self.class_names,
-            embedding=embedding_source(federation.embedding, self.request, model),
-            split=federation.split_kind,
-            facts={"model": str(model), "data_kind": self.kind},
+            embedding=embedding_source(self.embedding, self.request, factory),
+            split=self.rows.split_kind,
+            facts={"model": str(factory), "data_kind": self.kind},
         )

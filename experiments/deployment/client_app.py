@@ -11,18 +11,18 @@ from __future__ import annotations
 import logging
 from pathlib import Path
 
-from flwr.app import Context, Error, Message
+from flwr.app import Context, Error, Message, MessageType
 from flwr.clientapp import ClientApp
 
-from fedscout.detectors import CLIENT_QUERIES
+from fedscout.engine.data.client_query import QueryTable
 from fedscout.engine.data.federation import Federation
-from fedscout.engine.errors import ConfigurationError
+from fedscout.engine.errors import ConfigurationError, DataError
 from fedscout.engine.nodes.client_node import REFUSED, ClientNode
 from fedscout.engine.nodes.node_call import ACTION
 from fedscout.engine.nodes.owner_policy import OwnerPolicy, read_policy
 from fedscout.experiments.deployment.agreement import Agreement
 from fedscout.experiments.deployment.own_rows import RowsOf, client_federation
-from fedscout.experiments.deployment.travelling import wire
+from fedscout.experiments.deployment.travelling import wire_of
 
 logger = logging.getLogger("fedscout")
 
@@ -45,11 +45,11 @@ def client_app(
         ConfigurationError: If agreement or policy can't be read.
     """
     agreed = Agreement.read(Path(agreement))
-    session = agreed.config.training.session(agreed.config.seed)
     given = policy if policy is None or isinstance(policy, OwnerPolicy) else read_policy(Path(policy))
 
     def federation_of(number: int, terms: str, context: Context) -> Federation:
-        del terms  # all that was agreed on is in the file
+        if terms not in ("", agreed.digest):
+            raise DataError("the driver has another agreement than this client")
         return client_federation(agreed, number, context, rows)
 
     def answer(message: Message, context: Context) -> Message:
@@ -59,10 +59,20 @@ def client_app(
         except ConfigurationError as error:
             logger.error("%s", error)
             return Message(Error(REFUSED, "can't read its owner's policy; its own log says why"), reply_to=message)
-        return ClientNode(federation_of, CLIENT_QUERIES, owner, wire(), session).app()(message, context)
+        node = ClientNode(federation_of, _queries(message), owner, wire_of(message), agreed.session)
+        return node.app()(message, context)
 
     app = ClientApp()
     for category in (app.train, app.evaluate, app.query):
         category()(answer)
         category(ACTION)(answer)
     return app
+
+
+def _queries(message: Message) -> QueryTable:
+    """Return the aggregates that are known, where a message asks for one: a process answers one message."""
+    if not message.metadata.message_type.startswith(MessageType.QUERY):
+        return {}
+    from fedscout.detectors import CLIENT_QUERIES
+
+    return CLIENT_QUERIES

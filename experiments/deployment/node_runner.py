@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -28,12 +28,16 @@ class NodeRunner:
         server: The driver's own side.
         wire: Writes and reads messages.
         store: Where checkpoints go.
+        terms: Digest of what was agreed on.
+        tell: Told what happens, a line each.
     """
 
     roster: NodeRoster
     server: ClientHost
     wire: Wire
     store: CheckpointStore
+    terms: str
+    tell: Callable[[str], None]
 
     @property
     def facts(self) -> FederationFacts:
@@ -47,17 +51,18 @@ class NodeRunner:
 
     def grid(self, session: Session) -> NodeGrid:
         """Return a grid for messages outside a trial."""
-        return NodeGrid(self.roster, self.server, self.wire, session)
+        return NodeGrid(self.roster, self.server, self.wire, session, terms=self.terms)
 
     def run(self, batch: Sequence[TrialSettings], progress: Progress | None = None) -> Iterator[tuple[int, Trial]]:
         """Run trials in order."""
         for position, settings in enumerate(batch):
 
-            def on_round(done: int, key: str = settings.key) -> None:
+            def on_round(done: int, of: TrialSettings = settings) -> None:
+                self.tell(f"{of.phase} {of.strategy.label}: round {done} of {of.num_rounds}")
                 if progress is not None:
-                    progress({key: done})
+                    progress({of.key: done})
 
-            grid: Any = NodeGrid(self.roster, self.server, self.wire, settings.session, settings.checkpoint)
+            grid: Any = NodeGrid(self.roster, self.server, self.wire, settings.session, settings.checkpoint, self.terms)
             yield position, run_trial(settings, grid, self.store, on_round)
 
     def forget(self, key: str) -> None:

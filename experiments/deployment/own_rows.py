@@ -24,7 +24,6 @@ from fedscout.engine.data.federation import Federation
 from fedscout.engine.errors import DataError
 from fedscout.engine.fault_text import listed, shown
 from fedscout.experiments.deployment.agreement import Agreement
-from fedscout.experiments.federations.assembly.build_federation import build_federation
 from fedscout.experiments.federations.datasets.images.image_folder import client_pictures
 from fedscout.experiments.federations.datasets.loaders.own_data import read_table
 from fedscout.experiments.federations.datasets.tables.agreed_encoding import encoded_rows
@@ -63,6 +62,8 @@ def client_federation(agreement: Agreement, number: int, context: Context, rows_
             "a client must have rows: data=PATH in --node-config, a function given to client_app, or partition-id=N "
             f"for the rows of a simulated client, got {shown(dict(node))}"
         )
+    from fedscout.experiments.federations.assembly.build_federation import build_federation  # all that a study loads
+
     config = agreement.config
     simulated = build_federation(config.federation, config.model)
     if not 0 <= share < simulated.num_clients:
@@ -90,7 +91,7 @@ def _of_rows(agreement: Agreement, number: int, rows: Any, node: Any) -> Federat
 
 def _table(agreement: Agreement, rows: Any, node: Any) -> tuple[FloatArray, IntArray, IntArray | None]:
     """Return the rows of a table, by the encoding that was agreed on."""
-    request = agreement.config.federation
+    request = agreement.rows
     name = str(rows) if isinstance(rows, str | Path) else "DataFrame"
     if agreement.encoding is None:
         raise DataError(
@@ -129,7 +130,7 @@ def _pictures(agreement: Agreement, folder: Path) -> tuple[FloatArray, IntArray,
     """Return the pictures of a folder."""
     if agreement.kind != "image":
         raise DataError(f"a client's rows must be of the kind {agreement.kind}, got the folder {folder}")
-    features, labels = client_pictures(folder, agreement.config.federation, agreement.feature_shape[0] == 1)
+    features, labels = client_pictures(folder, agreement.rows, agreement.feature_shape[0] == 1)
     if features.shape[1:] != agreement.feature_shape:
         raise DataError(f"pictures must have the shape {agreement.feature_shape} agreed on, got {features.shape[1:]}")
     return features, _numbered(agreement, labels), None

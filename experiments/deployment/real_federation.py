@@ -9,14 +9,14 @@ def main(grid: Grid, context: Context) -> None:
     print(federation.train(strategy).round_accuracy[-1])
 ```
 
-Everything goes to the folder `out`: reports, the Parquet log of all trials, checkpoints, the model. A server that was
-killed and is started again goes on there. Clients keep their numbers by their names (`clients.json`).
+Everything goes to the folder `out`: the report, the Parquet log of the training, that of a search below it, the
+checkpoints, the model. A server that was killed and is started again goes on there. Clients keep their numbers by their
+names (`clients.json`).
 """
 
 from __future__ import annotations
 
-import logging
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -42,6 +42,7 @@ from fedscout.experiments.deployment.trained_model import write_model, write_rou
 from fedscout.experiments.deployment.travelling import wire
 from fedscout.experiments.studies.run_folder import RunFolder, open_run_folder
 from fedscout.experiments.studies.workflow import REPORT_FILE, measure, stored_report, study_facts
+from fedscout.experiments.visible import visible_line
 from fedscout.search.ledger import Ledger, StudyEvents, StudyFacts
 from fedscout.search.recommenders.diagnosis import diagnose
 from fedscout.search.recommenders.recommendation import Situation
@@ -49,10 +50,16 @@ from fedscout.search.recommenders.rules import recommend_by_rules
 from fedscout.search.study.study import planned_space, run_study
 from fedscout.strategies import StrategySpec, parameter_columns, parse_strategy
 
-logger = logging.getLogger("fedscout")
-
 CLIENTS_FILE = "clients.json"
+SEARCH = "search"
+"""The folder of a search's log, below that of the training."""
+
 GREETING_SECONDS = 120.0
+
+
+def print_at_once(line: str) -> None:
+    """Print a line, which Flower carries to whoever follows the run."""
+    print(line, flush=True)
 
 
 class RealFederation:
@@ -63,19 +70,28 @@ class RealFederation:
         agreement: The file beside the app that says how rows become numbers, and which model is trained.
         out: The folder of this federation's study; one that holds an earlier run of it is continued.
         round_timeout: Seconds after which a round goes on without those clients that did not answer.
+        tell: Told what happens, a line each.
 
     Raises:
         ConfigurationError: If the agreement can't be read.
     """
 
-    def __init__(self, grid: Grid, agreement: str | Path, out: str | Path, round_timeout: float = 600.0) -> None:
+    def __init__(
+        self,
+        grid: Grid,
+        agreement: str | Path,
+        out: str | Path,
+        round_timeout: float = 600.0,
+        tell: Callable[[str], None] = print_at_once,
+    ) -> None:
         self.agreement = Agreement.read(Path(agreement))
         self.out = Path(out).absolute()
         training = self.agreement.config.training.model_copy(update={"round_timeout_seconds": round_timeout})
         self._config = self.agreement.config.model_copy(update={"training": training})
+        self._tell = tell
         self._wire = wire()
         self._server = ClientHost(self.agreement.without_clients(), {})
-        greeting = Greeting(asks_rows=self._config.client_settings.kind is None)
+        greeting = Greeting(self._config.client_settings.kind is None, self.agreement.digest)
         self._roster = NodeRoster(grid, self._wire, model_digest(self._server.facts()), greeting, GREETING_SECONDS)
 
     def wait_for(self, at_least: int, patience: float = 600.0) -> int:
@@ -94,7 +110,8 @@ class RealFederation:
             self._roster.meet(at_least, patience)
             self._note_clients(folder)
         connected = [member for member in self._roster.members if member.node is not None]
-        logger.warning("%d clients are connected", len(connected))
+        names = ", ".join(member.introduction.name for member in connected)
+        self._tell(visible_line(f"{len(connected)} clients are connected: {names}"))
         return len(connected)
 
     def detect(self) -> HeterogeneityReport:
@@ -106,6 +123,7 @@ class RealFederation:
         with self._folder() as folder:
             report = stored_report(folder)
             if report is None:
+                self._tell("asking the clients how their data differ")
                 report = measure(self._runner(folder), self._config)
                 folder.write_json(REPORT_FILE, report.model_dump(mode="json"))
         return report
@@ -129,7 +147,7 @@ class RealFederation:
             ConfigurationError: If the search that is configured takes more.
             TrialError: If every training of it failed.
         """
-        with self._folder() as folder:
+        with self._folder(SEARCH) as folder:
             facts = self._facts()
             if by == "rules":
                 space = planned_space(self._config.search, facts.cohort, facts.session.training)
@@ -138,7 +156,6 @@ class RealFederation:
                 return _document(recommend_by_rules(situation).spec)
             self._refuse_costs(max_rounds, max_bytes)
             outcome = run_study(self._config.search, self._ledger(folder, facts), report)
-            folder.write_json("search.json", {"trials": [trial.summary() for trial in outcome.whole_trials]})
         if outcome.best is None:
             raise TrialError("every training of the search failed; the log says why")
         return _document(outcome.best.spec)
@@ -165,19 +182,19 @@ class RealFederation:
                 raise TrialError(f"the training failed: {trial.error}")
             write_rounds(folder.path, trial)
             if trial.vector is not None:  # it is not in the log; what an earlier run has written stays
-                write_model(folder.path, self.agreement.model(), trial.vector)
+                write_model(folder.path, self.agreement.factory, trial.vector)
         for note in trial.notes:
-            logger.warning("%s", note)
+            self._tell(visible_line(f"note: {note}"))
         return trial
 
     @contextmanager
-    def _folder(self) -> Iterator[RunFolder]:
-        with open_run_folder(self.out, self.agreement.config, self.agreement.digest) as folder:
+    def _folder(self, below: str = "") -> Iterator[RunFolder]:
+        with open_run_folder(self.out / below, self.agreement.config, self.agreement.digest) as folder:
             yield folder
 
     def _runner(self, folder: RunFolder) -> NodeRunner:
         store = CheckpointStore(folder.checkpoints, every_rounds=1)  # a round of real clients is worth more than a file
-        return NodeRunner(self._roster, self._server, self._wire, store)
+        return NodeRunner(self._roster, self._server, self._wire, store, self.agreement.digest, self._tell)
 
     def _facts(self) -> StudyFacts:
         sizes = [member.introduction.num_rows for member in self._roster.members]

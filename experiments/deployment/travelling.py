@@ -2,11 +2,22 @@
 
 from __future__ import annotations
 
-from fedscout.engine.nodes.node_call import Wire, algorithms_of
-from fedscout.strategies.space import strategy_table
+from flwr.app import Message
+
+from fedscout.engine.nodes.node_call import DOCUMENT_KEY, Wire, algorithms_of
+
+STRATEGIES = "fedscout.strategies"
 
 
 def wire() -> Wire:
-    """Return what writes and reads it."""
-    assert strategy_table  # importing it has imported every strategy's clients
-    return Wire(algorithms_of("fedscout.strategies"))
+    """Return what writes and reads all of it."""
+    from fedscout.strategies.space import strategy_table  # which imports every strategy's clients
+
+    assert strategy_table
+    return Wire(algorithms_of(STRATEGIES))
+
+
+def wire_of(message: Message) -> Wire:
+    """Return what reads a message: without the strategies where it names none, as their import takes a second."""
+    record = message.content.config_records.get(DOCUMENT_KEY)
+    return Wire() if record is None or STRATEGIES not in str(record[DOCUMENT_KEY]) else wire()

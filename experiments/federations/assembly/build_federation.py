@@ -10,11 +10,10 @@ import numpy as np
 import numpy.typing as npt
 
 from fedscout.engine.data.client_split import SplitKind
-from fedscout.engine.data.federation import EmbeddingSource, Federation
+from fedscout.engine.data.federation import Federation
 from fedscout.engine.data.release import Privacy, Release
 from fedscout.engine.data.server_data import ServerData
 from fedscout.engine.errors import ConfigurationError
-from fedscout.engine.model.parameter_layout import ModelFactory
 from fedscout.engine.seeds import stream
 from fedscout.experiments.federations.assembly.build_players import build_players
 from fedscout.experiments.federations.assembly.federation_config import FederationConfig, ModelConfig
@@ -25,7 +24,7 @@ from fedscout.experiments.federations.datasets.row_sample import sample_rows, wi
 from fedscout.experiments.federations.datasets.server_dataset import load_server_dataset, rows_of_another
 from fedscout.experiments.federations.datasets.server_rows import without_server_rows
 from fedscout.experiments.federations.environments.environment_table import ENVIRONMENTS
-from fedscout.experiments.federations.models.imported_model import is_import_path
+from fedscout.experiments.federations.models.embedding_choice import embedding_source
 from fedscout.experiments.federations.models.model_request import ModelRequest
 from fedscout.experiments.federations.models.model_table import build_model
 from fedscout.experiments.federations.partitions.partition_request import Deal, PartitionRequest
@@ -33,9 +32,6 @@ from fedscout.experiments.federations.partitions.partition_table import PARTITIO
 from fedscout.experiments.federations.scenarios.effect import EffectRequest, ScenarioPlan
 from fedscout.experiments.federations.scenarios.published_scenarios import SCENARIOS
 from fedscout.experiments.federations.scenarios.stack import stack_effects
-
-EMBEDDED_KINDS = ("image", "tokens")
-"""Rows whose single values say little."""
 
 
 def build_federation(
@@ -134,30 +130,6 @@ def _dependence(dataset: Dataset, split: SplitKind) -> dict[str, Any]:
     if dataset.groups is not None:
         facts["num_groups"] = np.count_nonzero(np.bincount(dataset.groups))
     return {**facts, **({} if split == "random" else {"split": split})}
-
-
-def embedding_source(choice: str, request: ModelRequest, model: ModelFactory) -> EmbeddingSource | None:
-    """Return the network whose view of rows detectors compare, or None to compare the features.
-
-    Args:
-        choice: `auto`, `features`, or `package.module:factory` of a network that turns rows into vectors.
-        request: What the task's model was built for.
-        model: The task's model.
-
-    Raises:
-        ConfigurationError: If the user's network can't be used, or there is no such choice.
-    """
-    if choice == "features" or (choice == "auto" and request.data_kind not in EMBEDDED_KINDS):
-        return None
-    if choice == "auto":
-        return EmbeddingSource(model)
-    if not is_import_path(choice):
-        raise ConfigurationError(
-            f"federation.embedding must be auto, features or package.module:factory, got {choice!r}"
-        )
-    from fedscout.experiments.federations.models.own_model import own_extractor
-
-    return EmbeddingSource(own_extractor(choice, request), penultimate=False)
 
 
 def _deal_and_plan(federation: FederationConfig, dataset: Dataset) -> tuple[Deal, ScenarioPlan]:

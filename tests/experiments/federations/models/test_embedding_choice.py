@@ -8,7 +8,7 @@ import pytest
 
 from fedscout.engine.data.federation import EmbeddingSource
 from fedscout.engine.errors import ConfigurationError
-from fedscout.experiments.federations.assembly.build_federation import embedding_source
+from fedscout.experiments.federations.models.embedding_choice import embedding_source
 from fedscout.experiments.federations.models.model_request import ModelRequest
 from fedscout.experiments.federations.models.model_settings import ModelSettings
 from fedscout.experiments.federations.models.model_table import build_model

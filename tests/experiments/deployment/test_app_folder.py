@@ -1,0 +1,119 @@
+"""The app that is written: Python that a person would read, of what a study chose."""
+
+from __future__ import annotations
+
+import io
+import json
+import tomllib
+import zipfile
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fedscout.engine.errors import ConfigurationError, LogError
+from fedscout.experiments.config.config_file import load_config
+from fedscout.experiments.deployment.agreement import Agreement
+from fedscout.experiments.deployment.app_folder import app_name, write_app
+from fedscout.experiments.deployment.study_winner import winner_of
+
+STRATEGY = {"kind": "fedadam", "eta": 0.1, "client_learning_rate": 0.4}
+
+
+@pytest.fixture(scope="module")
+def agreement() -> Agreement:
+    """Of digits."""
+    return Agreement.of_study(load_config(["federation.max_rows=200", "training.num_rounds=7"], None))
+
+
+def source(folder: Path, page: str) -> dict[str, Any]:
+    """Return the names that a page of the app defines, without its functions' having run."""
+    text = (folder / folder.name / f"{page}.py").read_text()
+    names: dict[str, Any] = {"__file__": str(folder / folder.name / f"{page}.py")}
+    exec(compile(text, page, "exec"), names)  # what was just written
+    return names
+
+
+def test_the_winner_stands_in_the_drivers_page(agreement: Agreement, tmp_path: Path) -> None:
+    folder = write_app(tmp_path / "ward", agreement, STRATEGY)
+    names = source(folder, "server_app")
+    assert names["STRATEGY"] == STRATEGY
+    assert {"app", "main"} <= names.keys()
+    assert "app" in source(folder, "client_app")
+    project = tomllib.loads((folder / "pyproject.toml").read_text())
+    config = project["tool"]["flwr"]["app"]["config"]
+    assert config["rounds"] == 7
+    assert Agreement.read(folder / "ward" / "federation.json") == agreement
+    flwr = [line for line in (folder / "README.md").read_text().splitlines() if line.startswith("flwr run")]
+    assert flwr == ["flwr run . local --stream"]
+
+
+@pytest.mark.filterwarnings("ignore:GitWildMatchPattern:DeprecationWarning")
+def test_flower_takes_the_folder_for_an_app(agreement: Agreement, tmp_path: Path) -> None:
+    from flwr.cli.build import build_fab_from_disk
+
+    bundle = build_fab_from_disk(write_app(tmp_path / "ward", agreement, STRATEGY))
+    with zipfile.ZipFile(io.BytesIO(bundle)) as packed:
+        names = set(packed.namelist())
+    assert {f"ward/{name}" for name in ("federation.json", "server_app.py", "client_app.py")} < names
+
+
+def test_a_program_says_what_a_search_may_cost(agreement: Agreement, tmp_path: Path) -> None:
+    names = source(write_app(tmp_path / "ward", agreement, None, "search", max_rounds=200), "server_app")
+    assert (names["MAX_ROUNDS"], names["MAX_BYTES"]) == (200, None)
+    assert 'by="search"' in (tmp_path / "ward" / "ward" / "server_app.py").read_text()
+
+
+@pytest.mark.parametrize(("folder", "name"), [("My App-2", "my_app_2"), ("ward", "ward")])
+def test_an_app_is_called_as_its_folder(folder: str, name: str) -> None:
+    assert app_name(Path(folder)) == name
+
+
+@pytest.mark.parametrize("folder", ["2nd", "___", "a" * 60])
+def test_a_folder_that_can_give_no_name_is_refused(folder: str) -> None:
+    with pytest.raises(ConfigurationError, match="--out must be a folder whose name begins with a letter"):
+        app_name(Path(folder))
+
+
+def test_nothing_is_written_over(agreement: Agreement, tmp_path: Path) -> None:
+    (tmp_path / "mine.txt").write_text("mine")
+    with pytest.raises(ConfigurationError, match="--out must be a new or empty folder"):
+        write_app(tmp_path, agreement, STRATEGY)
+
+
+def study(folder: Path, **result: Any) -> Path:
+    """Write what a finished study leaves, as far as an app reads it."""
+    config = load_config([], None)
+    claim = {"config_hash": config.digest(), "config": config.identity(), "versions": {}}
+    folder.mkdir(exist_ok=True)
+    (folder / "config.json").write_text(json.dumps(claim))
+    (folder / "result.json").write_text(json.dumps(result))
+    return folder
+
+
+def contestant(role: str, strategy: str, rate: float) -> dict[str, Any]:
+    return {"role": role, "strategy": strategy, "parameters": {}, "learning_rate": rate}
+
+
+@pytest.mark.parametrize(
+    ("verdict", "wanted"),
+    [
+        ("better", {"kind": "krum"}),
+        ("no difference", {"kind": "fedavg", "client_learning_rate": 0.4}),
+    ],
+)
+def test_what_is_deployed_is_what_the_study_says_to_use(tmp_path: Path, verdict: str, wanted: dict[str, Any]) -> None:
+    """A pick that was not confirmed gives way to the stronger baseline, at its own rate."""
+    contestants = [contestant("challenger", "krum", 0.2), contestant("fedavg", "fedavg", 0.2)]
+    contestants.append(contestant("tuned-fedavg", "fedavg", 0.4))
+    confirmation = {"verdict": verdict, "reference": "tuned-fedavg", "contestants": contestants}
+    config, strategy = winner_of(study(tmp_path, confirmation=confirmation, best=contestants[0]))
+    assert strategy == wanted
+    assert config.identity() == load_config([], None).identity()
+
+
+def test_a_study_that_found_nothing_is_told_so(tmp_path: Path) -> None:
+    with pytest.raises(LogError, match="no training went through"):
+        winner_of(study(tmp_path, confirmation=None, best=None))
+    with pytest.raises(LogError, match="must be the folder of a finished study"):
+        winner_of(tmp_path / "nowhere")

@@ -1,0 +1,202 @@
+"""The driver of a real federation, over Flower apps in this process: the same calls as on a SuperLink."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+from flwr.app import Context, RecordDict
+from flwr.clientapp import ClientApp
+from safetensors.numpy import load_file
+
+from fedscout import RealFederation, client_app
+from fedscout.detectors import CLIENT_QUERIES
+from fedscout.engine.client.client_host import ClientHost
+from fedscout.engine.contracts.trial_strategy import Cohort
+from fedscout.engine.errors import ConfigurationError, DataError, TrialError
+from fedscout.engine.grid.local_grid import LocalGrid
+from fedscout.engine.messages.task_identity import claim_task_identity
+from fedscout.engine.nodes.owner_policy import OwnerPolicy
+from fedscout.engine.trials.trial import run_trial
+from fedscout.engine.trials.trial_settings import TrialSettings
+from fedscout.experiments.config.config_file import load_config
+from fedscout.experiments.config.study_config import StudyConfig
+from fedscout.experiments.deployment.agreement import Agreement
+from fedscout.experiments.federations.assembly.build_federation import build_federation
+from fedscout.experiments.studies.open_runner import LocalRunner
+from fedscout.experiments.studies.workflow import measure
+from fedscout.strategies import parse_strategy
+from tests.engine.nodes.node_link import NodeLink
+
+TRUSTING = OwnerPolicy(small_clients="train")
+SETTINGS = [
+    *("federation.num_clients=3", "federation.max_rows=400", "training.num_rounds=3", "engine.grid=local"),
+    *("search.kind=random", "search.budget=2", "search.generation_size=2", "search.tuned_baseline=false"),
+    *("search.confirmation_seeds=2", "search.confirmation_top=1"),
+]
+
+
+@pytest.fixture(autouse=True)
+def _identity() -> None:
+    claim_task_identity()
+
+
+@pytest.fixture(scope="module")
+def config() -> StudyConfig:
+    """A small study of digits."""
+    return load_config(SETTINGS, None)
+
+
+@pytest.fixture(scope="module")
+def agreement(config: StudyConfig, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The agreement that it amounts to, as a file."""
+    path = tmp_path_factory.mktemp("agreed") / "federation.json"
+    path.write_text(Agreement.of_study(config).text)
+    return path
+
+
+def linked(app: ClientApp, *configs: dict[str, Any]) -> NodeLink:
+    """Return a grid with a node for each configuration."""
+    link = NodeLink()
+    for number, config in enumerate(configs):
+        link.apps[900 - number] = (app, Context(1, 900 - number, config, RecordDict(), {}))
+    return link
+
+
+@pytest.fixture
+def link(agreement: Path) -> NodeLink:
+    """Nodes with the rows of the study's simulated clients."""
+    return linked(client_app(agreement, policy=TRUSTING), *({"partition-id": client} for client in range(3)))
+
+
+def test_a_winner_is_trained_to_the_bits_of_the_simulation(
+    config: StudyConfig, agreement: Path, link: NodeLink, tmp_path: Path
+) -> None:
+    federation = RealFederation(link, agreement, tmp_path / "out")
+    assert federation.wait_for(3, patience=5) == 3
+    real = federation.train({"kind": "fedadam", "eta": 0.05})
+    simulated = build_federation(config.federation, config.model)
+    spec = parse_strategy({"kind": "fedadam", "eta": 0.05}, Cohort(3, 3, 0.2))
+    settings = TrialSettings(spec, 3, 3, config.training.session(config.seed), keep_model=True)
+    grid = LocalGrid(simulated, CLIENT_QUERIES, settings.session)
+    trial = run_trial(settings, grid)
+    assert trial.vector is not None
+    written = load_file(tmp_path / "out" / "model.safetensors")
+    named = grid.facts.layout.split(trial.vector)
+    assert {name: array.tobytes() for name, array in named.items()} == {n: a.tobytes() for n, a in written.items()}
+    assert real.round_accuracy == trial.round_accuracy
+    rounds = pd.read_parquet(tmp_path / "out" / "rounds.parquet")
+    assert rounds["round_accuracy"].tolist() == list(trial.round_accuracy)
+
+
+def test_the_diagnosis_is_that_of_the_simulation(
+    config: StudyConfig, agreement: Path, link: NodeLink, tmp_path: Path
+) -> None:
+    federation = RealFederation(link, agreement, tmp_path / "out")
+    federation.wait_for(3, patience=5)
+    simulated = LocalRunner(ClientHost(build_federation(config.federation, config.model), CLIENT_QUERIES))
+    assert federation.detect().without_timings() == measure(simulated, config).without_timings()
+
+
+@pytest.mark.parametrize("by", ["rules", "search"])
+def test_the_whole_program_ends_with_a_model_and_begins_nothing_twice(
+    agreement: Path, link: NodeLink, tmp_path: Path, by: Any
+) -> None:
+    def run() -> tuple[dict[str, Any], tuple[float, ...]]:
+        federation = RealFederation(link, agreement, tmp_path / "out")
+        federation.wait_for(3, patience=5)
+        chosen = federation.choose(federation.detect(), by=by)
+        return chosen, federation.train(chosen).round_accuracy
+
+    first = run()
+    sent = len(link.heard)
+    assert run() == first
+    assert len(link.heard) - sent == 2 * 3, "a greeting and its answer, a client"
+    assert (tmp_path / "out" / "model.pt").is_file()
+
+
+def test_clients_keep_their_numbers_though_they_come_back_in_another_order(
+    agreement: Path, link: NodeLink, tmp_path: Path
+) -> None:
+    first = RealFederation(link, agreement, tmp_path / "out")
+    first.wait_for(3, patience=5)
+    link.apps = {node + 1000 * (node % 2): app for node, app in link.apps.items()}
+    last = link.apps.pop(min(link.apps))
+    again = RealFederation(link, agreement, tmp_path / "out")
+    again.wait_for(2, patience=5)
+    link.apps[5] = last
+    trial = again.train({"kind": "fedavg"})
+    assert trial.client == (0, 1, 2)
+    names = [told.introduction.name for told in again._roster.members]
+    assert names == ["0", "1", "2"]
+
+
+def test_a_search_that_costs_more_than_is_allowed_is_refused_with_what_it_costs(
+    agreement: Path, link: NodeLink, tmp_path: Path
+) -> None:
+    federation = RealFederation(link, agreement, tmp_path / "out")
+    federation.wait_for(3, patience=5)
+    report = federation.detect()
+    with pytest.raises(ConfigurationError, match=r"takes 21 rounds, of which 20 are allowed"):
+        federation.choose(report, by="search", max_rounds=20)
+    with pytest.raises(ConfigurationError, match="bytes, of which 1,000 are allowed"):
+        federation.choose(report, by="search", max_bytes=1000)
+
+
+def test_clients_that_do_not_come_are_waited_for_so_long_as_was_said(
+    agreement: Path, link: NodeLink, tmp_path: Path
+) -> None:
+    with pytest.raises(DataError, match=r"at least 4 clients must take part, but within 0.1 s 0 did"):
+        RealFederation(link, agreement, tmp_path / "out").wait_for(4, patience=0.1)
+
+
+def test_owners_that_refuse_training_leave_nothing_to_train(agreement: Path, tmp_path: Path) -> None:
+    app = client_app(agreement, policy=OwnerPolicy(trains=False))
+    federation = RealFederation(linked(app, {"partition-id": 0}, {"partition-id": 1}), agreement, tmp_path / "out")
+    federation.wait_for(2, patience=5)
+    with pytest.raises(TrialError, match="the owner of its data does not allow training"):
+        federation.train({"kind": "fedavg"})
+
+
+def test_a_client_of_another_agreement_is_told_so(config: StudyConfig, agreement: Path, tmp_path: Path) -> None:
+    other = tmp_path / "other.json"
+    other.write_text(Agreement.of_study(config).model_copy(update={"seed": 7}).text)
+    link = linked(client_app(other, policy=TRUSTING), {"partition-id": 0})
+    with pytest.raises(DataError, match="can't use its data as agreed"):
+        RealFederation(link, agreement, tmp_path / "out").wait_for(1, patience=0.1)
+
+
+def rows_of(generator: np.random.Generator, num_rows: int) -> pd.DataFrame:
+    """Return a table of one client: two columns of numbers, one of categories, a class."""
+    frame = pd.DataFrame({"age": generator.normal(50, 10, num_rows), "dose": generator.normal(0, 1, num_rows)})
+    frame["ward"] = generator.choice(["north", "south"], num_rows)
+    frame["outcome"] = np.where(frame["dose"] + (frame["ward"] == "north") > 0.5, "well", "ill")
+    return frame
+
+
+def test_own_tables_train_as_they_would_have_in_one_table(tmp_path: Path) -> None:
+    """What the simulation knows as natural clients are here nodes with a file each."""
+    generator = np.random.default_rng(3)
+    tables = {name: rows_of(generator, 60) for name in ("a", "b", "c")}
+    whole = pd.concat([table.assign(site=name) for name, table in tables.items()])
+    whole.to_csv(tmp_path / "all.csv", index=False)
+    settings = [
+        *(f"federation.dataset={tmp_path / 'all.csv'}", "federation.label=outcome", "federation.client_column=site"),
+        *("training.num_rounds=2", "engine.grid=local"),
+    ]
+    config = load_config(settings, None)
+    path = tmp_path / "federation.json"
+    path.write_text(Agreement.of_study(config).text)
+    simulated = build_federation(config.federation, config.model)
+    for client, (name, table) in enumerate(tables.items()):  # a simulation shuffles what a client holds
+        table.iloc[simulated.partition.client(client) - 60 * client].to_csv(tmp_path / f"{name}.csv", index=False)
+    nodes = ({"data": str(tmp_path / f"{name}.csv"), "name": name} for name in tables)
+    federation = RealFederation(linked(client_app(path), *nodes), path, tmp_path / "out")
+    federation.wait_for(3, patience=5)
+    real = federation.train({"kind": "fedavg"})
+    settings_of = TrialSettings(parse_strategy({"kind": "fedavg"}, Cohort(3, 3, 0.2)), 2, 3, config.training.session(0))
+    trial = run_trial(settings_of, LocalGrid(simulated, CLIENT_QUERIES, settings_of.session))
+    assert (real.round_accuracy, real.round_loss) == (trial.round_accuracy, trial.round_loss)
