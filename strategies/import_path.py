@@ -8,6 +8,7 @@ from __future__ import annotations
 import importlib
 import logging
 import sys
+from collections.abc import Mapping
 from typing import Annotated, Any
 
 from pydantic import AfterValidator
@@ -48,3 +49,22 @@ def imported(path: str) -> Any:
     if unseeded:  # at the first import alone
         logger.warning("%s: %s", path, UNSEEDED)
     return getattr(module, name, None)
+
+
+def imported_class(path: str, bases: Mapping[str, type]) -> type[Any]:
+    """Return the class that stands at a path.
+
+    Args:
+        path: `package.module:Class`.
+        bases: What it may be a subclass of, by the names that users import.
+
+    Raises:
+        StrategyError: If the module can't be imported, no such class stands there, or it lacks methods.
+    """
+    found = imported(path)
+    if not (isinstance(found, type) and issubclass(found, tuple(bases.values()))):
+        what = "nothing of that name" if found is None else repr(found)
+        raise StrategyError(f"{path} must be a subclass of {' or of '.join(bases)}, got {what}")
+    if missing := sorted(getattr(found, "__abstractmethods__", ())):
+        raise StrategyError(f"{path} must define every abstract method, {', '.join(missing)} missing")
+    return found

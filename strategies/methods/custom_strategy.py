@@ -32,7 +32,7 @@ from fedscout.engine.errors import StrategyError
 from fedscout.engine.fault_text import shown
 from fedscout.engine.user_code import code_digests
 from fedscout.strategies.arguments import Argument, accepted, constructed, converted, name_faults
-from fedscout.strategies.import_path import ImportPath, imported
+from fedscout.strategies.import_path import ImportPath, imported_class
 from fedscout.strategies.methods.own_specification import class_faults, specified
 from fedscout.strategies.methods.proximal_term import ProximalTerm
 from fedscout.strategies.ranges import ChoiceRange, IntegerRange, Range, RealRange, Value
@@ -237,16 +237,8 @@ class CustomSpec(StrategySpec):
     def _imported(self) -> type[Strategy | StrategySpec]:
         from flwr.serverapp.strategy import Strategy
 
-        found = imported(self.path)
-        if not (isinstance(found, type) and issubclass(found, Strategy | StrategySpec)):
-            what = "nothing of that name" if found is None else repr(found)
-            raise StrategyError(
-                f"{self.path} must be a subclass of flwr.serverapp.strategy.Strategy or of "
-                f"fedscout.strategies.StrategySpec, got {what}"
-            )
-        if missing := sorted(getattr(found, "__abstractmethods__", ())):
-            raise StrategyError(f"{self.path} must define every abstract method, {', '.join(missing)} missing")
-        return found
+        bases = {"flwr.serverapp.strategy.Strategy": Strategy, "fedscout.strategies.StrategySpec": StrategySpec}
+        return imported_class(self.path, bases)
 
     def _arguments(self, cohort: Cohort) -> dict[str, Any]:
         named, takes_any = accepted(self._imported())

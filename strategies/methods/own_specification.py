@@ -45,8 +45,6 @@ def _sentence(path: str, spec_class: type[StrategySpec], detail: ErrorDetails) -
 
 def class_faults(path: str, spec_class: type[StrategySpec], values: Mapping[str, Any], cohort: Cohort) -> list[str]:
     """Return why no values could make it work in a cohort, or what is wrong with those that are given."""
-    if missing := sorted(getattr(spec_class, "__abstractmethods__", ())):
-        return [f"{path} must define every abstract method, {', '.join(missing)} missing"]
     if reason := spec_class.unavailable(cohort):
         return [reason]
     try:

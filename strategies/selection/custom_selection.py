@@ -24,7 +24,7 @@ from fedscout.engine.errors import StrategyError
 from fedscout.engine.fault_text import shown
 from fedscout.engine.user_code import code_digests
 from fedscout.strategies.arguments import Argument, accepted, constructed, converted, name_faults
-from fedscout.strategies.import_path import ImportPath, imported
+from fedscout.strategies.import_path import ImportPath, imported_class
 from fedscout.strategies.selection.client_context import VALIDATION_SHARE
 from fedscout.strategies.selection.selection_specification import SelectionSpec
 
@@ -68,16 +68,9 @@ class CustomSelectionSpec(SelectionSpec):
         return faults
 
     def _imported(self) -> type[SelectionPolicy]:
-        found = imported(self.path)
-        if not (isinstance(found, type) and issubclass(found, SelectionPolicy)):
-            what = "nothing of that name" if found is None else repr(found)
-            raise StrategyError(
-                f"{self.path} must be a subclass of "
-                f"fedscout.engine.contracts.client_selection.SelectionPolicy, got {what}"
-            )
-        if missing := sorted(getattr(found, "__abstractmethods__", ())):
-            raise StrategyError(f"{self.path} must define every abstract method, {', '.join(missing)} missing")
-        return found
+        return imported_class(
+            self.path, {"fedscout.engine.contracts.client_selection.SelectionPolicy": SelectionPolicy}
+        )
 
     def _construct(self, cohort: Cohort) -> SelectionPolicy:
         policy_class: Any = self._imported()
