@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -23,6 +23,8 @@ MAX_DISCRETE_LENGTH = 200
 LARGEST_WHOLE = 2**53
 MANY_CLASSES = 100
 FEW_ROWS_A_CLASS = 20
+MOST_CLASSES = 100_000
+ROWS_AT_ONCE = 1_000_000  # between two of which signals are heard
 
 
 @dataclass(frozen=True)
@@ -156,11 +158,14 @@ def classes(name: str, table: pa.Table, column: str) -> tuple[IntArray, tuple[st
     """Return labels in `[0, num_classes)` and the names of the classes, in their order (`in_order`).
 
     Raises:
-        DataError: If a cell names no class, there are fewer than two classes, or the column looks like a quantity:
-            fractions, or whole numbers that hardly repeat.
+        DataError: If a cell names no class, there are fewer than two classes or more than `MOST_CLASSES`, or the
+            column looks like a quantity: fractions, or whole numbers that hardly repeat.
     """
+    blocks = (table[column].slice(start, ROWS_AT_ONCE) for start in range(0, len(table), ROWS_AT_ONCE))
+    _refuse_too_many(name, column, len(table), map(_num_distinct, blocks))  # before each of them is looked at
     hint = "; a label is a class: federation.task=regression predicts quantities"
     positions, values = _distinct(name, table, column, hint)
+    _refuse_too_many(name, column, len(table), [len(values)])
     names = in_order(set(values))
     if len(names) < 2 or len(names) > len(positions) // 2:
         raise DataError(
@@ -175,6 +180,21 @@ def classes(name: str, table: pa.Table, column: str) -> tuple[IntArray, tuple[st
         )
     index = {value: number for number, value in enumerate(names)}
     return np.array([index[value] for value in values], dtype=np.int64)[positions], tuple(names)
+
+
+def _num_distinct(cells: pa.ChunkedArray) -> int:
+    import pyarrow.compute as pc
+
+    return int(pc.count_distinct(cells).as_py())
+
+
+def _refuse_too_many(name: str, column: str, num_rows: int, counts: Iterable[int]) -> None:
+    """Refuse a label of which one of these numbers of values is more than there may be classes."""
+    if any(count > MOST_CLASSES for count in counts):
+        raise DataError(
+            f"column {column!r} of data set {name!r} must hold at most {MOST_CLASSES:,} classes, got more in "
+            f"{num_rows:,} rows, as identifiers and quantities have; federation.task=regression predicts a quantity"
+        )
 
 
 def in_order(names: Collection[str]) -> list[str]:

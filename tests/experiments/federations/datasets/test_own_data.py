@@ -6,12 +6,15 @@ from pathlib import Path
 
 import numpy as np
 import pandas as pd
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from fedscout.engine.errors import ConfigurationError, DataError
 from fedscout.experiments.federations.assembly.federation_config import FederationConfig, PartitionConfig
 from fedscout.experiments.federations.datasets.loaders.dataset_table import is_own_data
 from fedscout.experiments.federations.datasets.publication import FOLDER_VARIABLE, START_VARIABLE
+from fedscout.experiments.federations.datasets.tables.column_roles import MOST_CLASSES, ROWS_AT_ONCE
 from tests.experiments.federations.datasets.loading import load_dataset
 
 NUM_ROWS = 24
@@ -164,6 +167,19 @@ def test_whole_numbers_that_hardly_repeat_are_a_quantity(tmp_path: Path) -> None
         load_dataset(str(save(table, tmp_path / "t.csv")), label="price")
     named = table.assign(price=[f"p{row}" for row in table["price"]])
     assert load_dataset(str(save(named, tmp_path / "t.csv")), label="price").num_classes == 200
+
+
+@pytest.mark.parametrize("times", [2, 11])
+def test_a_label_of_more_values_than_classes_can_be_is_refused(tmp_path: Path, times: int) -> None:
+    """Of eleven rows of a class in a run, no block of rows holds too many."""
+    assert ROWS_AT_ONCE < 11 * MOST_CLASSES
+    names = pa.DictionaryArray.from_arrays(
+        np.repeat(np.arange(MOST_CLASSES + 1), times), [f"u{number}" for number in range(MOST_CLASSES + 1)]
+    )
+    path = tmp_path / "t.parquet"
+    pq.write_table(pa.table({"x": pa.nulls(len(names), pa.float64()), "own": names}), path)
+    with pytest.raises(DataError, match=f"at most 100,000 classes, got more in {len(names):,} rows, as identifiers"):
+        load_dataset(str(path), label="own")
 
 
 # Where a path leads.
