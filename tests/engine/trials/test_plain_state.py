@@ -18,7 +18,7 @@ import numpy as np
 import pytest
 import torch
 from flwr.app import Array, ArrayRecord, ConfigRecord, MetricRecord
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fedscout.engine.messages.view_array import ViewArray, view_record
@@ -88,6 +88,7 @@ plain_values = st.recursive(
 )
 
 
+@settings(max_examples=50)
 @given(plain_values)
 def test_plain_values_come_back_as_they_were(value: Any) -> None:
     assert same(again(value), value)

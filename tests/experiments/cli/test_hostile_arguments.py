@@ -6,6 +6,7 @@ import io
 import os
 from collections.abc import Callable
 from contextlib import redirect_stderr, redirect_stdout
+from itertools import cycle
 from pathlib import Path
 from typing import Any
 
@@ -169,9 +170,18 @@ def test_yaml_files(run: Run, tmp_path: Path, content: bytes) -> None:
     check(run("strategies", "study.yaml"))
 
 
+SOME_KEYS = ("seed", "model.hidden", "federation.dataset", "federation.scenario", "search.customs", "strategy.x")
+
+
+@pytest.mark.parametrize(("key", "value"), [*zip(cycle(SOME_KEYS), HOSTILE, strict=False)])
+def test_each_hostile_value_of_some_key(run: Run, key: str, value: str) -> None:
+    check(run("strategies", f"{key}={value}"))
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize("value", HOSTILE)
-def test_each_hostile_value_of_some_keys(run: Run, value: str) -> None:
-    for key in ("seed", "model.hidden", "federation.dataset", "federation.scenario", "search.customs", "strategy.x"):
+def test_each_hostile_value_of_each_key(run: Run, value: str) -> None:
+    for key in SOME_KEYS:
         check(run("strategies", f"{key}={value}"))
 
 
