@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import gc
 import weakref
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from types import MappingProxyType
+from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import pytest
 from flwr.app import Message, RecordDict
 from flwr.serverapp.strategy import FedAvg
@@ -14,6 +17,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fedscout.engine.arrays import FloatArray
+from fedscout.engine.contracts.client_algorithm import ClientAlgorithm, Finished, LocalRun
 from fedscout.engine.grid.replies import TrainReplies
 from fedscout.engine.messages.exact_mean import ExactScale, fraction_bits
 from fedscout.engine.messages.host_calls import FederationFacts, TrainResults
@@ -27,7 +31,7 @@ RECEIVED = np.zeros(5, np.float32)
 SCALE = ExactScale.of(RECEIVED, int(ROWS.sum()))
 
 
-def individual(clients: list[int], vectors: FloatArray, **lists: list[float]) -> TrainResults:
+def individual(clients: list[int], vectors: FloatArray, **lists: Any) -> TrainResults:
     return TrainResults(
         clients=clients,
         num_examples=[int(ROWS[client]) for client in clients],
@@ -116,14 +120,66 @@ def test_flower_s_own_mean_agrees_within_its_rounding(seed: int, num_clients: in
 
 @pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf, 1e10])
 @pytest.mark.parametrize("at_hosts", [True, False])
-def test_one_diverged_client_makes_the_whole_mean_nan(value: float, at_hosts: bool) -> None:
+@pytest.mark.parametrize("client", [0, 3])
+def test_one_diverged_client_makes_the_whole_mean_nan(value: float, at_hosts: bool, client: int) -> None:
     every = vectors()
-    every[3, 2] = value
+    every[client, 2] = value
     hosts = [individual([0, 1], every[:2]), individual([2, 3, 4], every[2:])]
 
     content = merged([summed(results, False) for results in hosts] if at_hosts else hosts)
 
     assert np.isnan(content["arrays"]["flat"].numpy()).all()
+
+
+@dataclass(frozen=True)
+class Sends(ClientAlgorithm):
+    """Its clients send a variate along."""
+
+    companions = MappingProxyType({"variate": "num-clients"})
+
+    def train(self, run: LocalRun) -> Finished:
+        raise NotImplementedError
+
+
+@dataclass(frozen=True)
+class Keeps(ClientAlgorithm):
+    """Its clients keep all parameters but the last."""
+
+    def at_home(self, layout: ParameterLayout) -> npt.NDArray[np.bool_]:
+        return np.arange(layout.size) < layout.size - 1
+
+    def train(self, run: LocalRun) -> Finished:
+        raise NotImplementedError
+
+
+def test_one_companion_that_diverged_makes_the_whole_mean_nan() -> None:
+    along = np.zeros((5, 5), np.float32)
+    along[0, 1] = 1e10
+    results = [individual([0, 1, 2, 3, 4], vectors(), companions={"variate": along})]
+
+    contents, _ = TrainReplies(FACTS, "num-examples", Sends()).train(RECEIVED, True, False, results)
+
+    assert np.isnan(contents[0]["arrays"]["flat"].numpy()).all()
+
+
+def test_what_clients_keep_comes_back_as_it_was_sent_however_small() -> None:
+    """Far below the unit of an exact sum, in which the last parameter is rounded to 0."""
+    received = np.full(5, 1e-30, np.float32)
+    results = [individual([0, 1], np.tile(received, (2, 1)))]
+
+    contents, _ = TrainReplies(FACTS, "num-examples", Keeps()).train(received, True, False, results)
+
+    np.testing.assert_array_equal(contents[0]["arrays"]["flat"].numpy(), [*received[:4], 0])
+
+
+def test_a_weight_of_the_algorithm_s_own_weighs_models_and_not_their_losses() -> None:
+    every = vectors()[:2]
+    content = merged([individual([0, 1], every, sums={"mass": [3, 1]})], "mass")
+
+    expected = (3 * every[0].astype(np.float64) + every[1]) / 4
+    np.testing.assert_allclose(content["arrays"]["flat"].numpy(), expected, rtol=1e-6, atol=1e-9)
+    assert content["metrics"]["mass"] == 4
+    assert content["metrics"]["loss"] == pytest.approx(ROWS[1] / (ROWS[0] + ROWS[1]))
 
 
 def test_failed_clients_leave_the_mean() -> None:

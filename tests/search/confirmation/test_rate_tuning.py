@@ -87,6 +87,13 @@ def test_a_failure_weighs_more_than_any_mean(tmp_path: Path) -> None:
     assert second.scores == (1.0, 1.0, 0.49)
 
 
+def test_a_single_rate_that_works_is_not_trained_again(tmp_path: Path) -> None:
+    """There is nothing to tell it from: further seeds would decide nothing."""
+    found = tuned(tmp_path, lambda rate, seed: None if rate == pytest.approx(0.4) else failed("diverged"))
+    assert found.tuned[0].learning_rate == pytest.approx(0.4)
+    assert [(len(rate.trials), rate.num_failures) for rate in found.tuned] == [(1, 0), (1, 1), (1, 1), (1, 1)]
+
+
 def test_the_study_s_own_rate_is_no_second_reference(tmp_path: Path) -> None:
     """Of equals the study's own rate is taken, and FedAvg is trained once a seed in the confirmation."""
     runner = ScriptedRunner(by_rate(lambda rate, seed: completed(0.5)))
