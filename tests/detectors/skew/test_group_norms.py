@@ -118,3 +118,9 @@ def test_who_knows_nothing_of_groups_is_warned_where_rows_are_alike() -> None:
     assert "Rows seem to belong together" in notes[0]
     assert "federation.group_column" in notes[0]
     assert "Rows seem to belong together" not in notes[1]
+
+
+def test_a_client_that_told_nothing_has_the_largest_effects_and_the_fewest_groups() -> None:
+    known = FeatureGroups({0: np.array([1.0, 3.0]), 1: np.array([2.0, 1.0])}, {0: 4.0, 1: 9.0}, 0.0)
+    np.testing.assert_array_equal(known.of([2, 1], [0, 1]), [[2, 3], [2, 1]])
+    np.testing.assert_array_equal(known.groups_of([2, 1]), [4, 9])
