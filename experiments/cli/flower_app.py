@@ -53,9 +53,8 @@ def app(
         agreement = Agreement.of_study(read_settings(settings, config_file, verbose))
         written = write_app(out, agreement, None, choose.value, max_rounds, max_bytes)
     else:
-        given = [*(settings or []), *([str(config_file)] if config_file else [])]
-        if given or choose is not By.rules or max_rounds or max_bytes:
-            raise ConfigurationError("--from takes all settings from the study; leave out others, --choose and --max-…")
-        config, strategy = winner_of(study)
+        if config_file or choose is not By.rules or max_rounds or max_bytes:
+            raise ConfigurationError("--from takes what is trained from the study; leave out -c, --choose and --max-…")
+        config, strategy = winner_of(study, settings or [])
         written = write_app(out, Agreement.of_study(config), strategy)
     show(f"{written}: an app for `flwr run`; its README.md has the commands")

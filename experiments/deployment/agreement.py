@@ -8,6 +8,7 @@ study's configuration lies beside, for the driver; a client's process, which sta
 from __future__ import annotations
 
 import hashlib
+from dataclasses import asdict
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
@@ -16,6 +17,8 @@ import numpy as np
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from fedscout.engine.contracts.local_training_config import LocalTraining
+from fedscout.engine.contracts.settings_lookup import METRICS, SettingsLookup
+from fedscout.engine.contracts.settings_table import SettingsCell, SettingsTable
 from fedscout.engine.data.client_data import Partition
 from fedscout.engine.data.federation import Federation
 from fedscout.engine.errors import ConfigurationError
@@ -27,6 +30,7 @@ from fedscout.experiments.federations.models.embedding_choice import embedding_s
 from fedscout.experiments.federations.models.model_request import ModelRequest
 from fedscout.experiments.federations.models.model_settings import ModelSettings
 from fedscout.experiments.federations.models.model_table import build_model
+from fedscout.search.client_settings_config import ClientSettingsConfig
 
 if TYPE_CHECKING:
     from fedscout.experiments.config.study_config import StudyConfig
@@ -49,6 +53,8 @@ class Agreement(BaseModel):
         training: Of messages that say nothing of it, as those of other programs.
         test_fraction: Share of each client's rows kept for tests, likewise.
         seed: Of split and batches, likewise.
+        settings: By which clients choose rates, batches and epochs of their own, a `SettingsLookup` as JSON; None where
+            all train alike.
         study: The whole configuration, as JSON.
     """
 
@@ -67,6 +73,7 @@ class Agreement(BaseModel):
     training: LocalTraining
     test_fraction: float
     seed: int
+    settings: dict[str, Any] | None = None
     study: dict[str, Any]
 
     @classmethod
@@ -93,6 +100,7 @@ class Agreement(BaseModel):
         if federation.dataset in ENVIRONMENTS:
             raise ConfigurationError(f"a real federation must hold rows, got the environment {federation.dataset}")
         dataset = dataset or load_dataset(federation)
+        settings = config.client_settings
         return cls(
             rows=DatasetRequest(**{name: getattr(federation, name) for name in DatasetRequest.model_fields}),
             kind=dataset.kind,
@@ -107,7 +115,8 @@ class Agreement(BaseModel):
             training=config.training.local(),
             test_fraction=config.training.test_fraction,
             seed=config.seed,
-            study=config.model_dump(mode="json"),
+            settings=None if settings.kind is None else _lookup_document(settings, dataset.num_classes),
+            study=config.model_copy(update={"client_settings": ClientSettingsConfig()}).model_dump(mode="json"),
         )
 
     @classmethod
@@ -143,6 +152,15 @@ class Agreement(BaseModel):
 
         return StudyConfig.model_validate(self.study)
 
+    @property
+    def lookup(self) -> SettingsLookup | None:
+        """The table of client settings, if there is one."""
+        if self.settings is None:
+            return None
+        table = self.settings["table"]
+        cells = tuple(SettingsCell(**cell) for cell in table["cells"])
+        return SettingsLookup(**{**self.settings, "table": SettingsTable(cells, table["threshold"])})
+
     @cached_property
     def request(self) -> ModelRequest:
         """What the model is built for."""
@@ -175,3 +193,23 @@ class Agreement(BaseModel):
             split=self.rows.split_kind,
             facts={"model": str(factory), "data_kind": self.kind},
         )
+
+
+def _lookup_document(settings: ClientSettingsConfig, num_classes: int) -> dict[str, Any]:
+    """Return a table of client settings as it travels.
+
+    Raises:
+        ConfigurationError: If it is of other classes, or clients could not measure what it is looked up by.
+    """
+    table, provenance = settings.read()
+    if provenance.get("num_classes", num_classes) != num_classes:
+        raise ConfigurationError(
+            f"client_settings.path must be a table for {num_classes} classes, as the study has, "
+            f"got {settings.path} for {provenance['num_classes']}"
+        )
+    if settings.metric not in METRICS:
+        raise ConfigurationError(
+            f"client_settings.metric must be {' or '.join(METRICS)} on real clients, which are sent no code, "
+            f"got {settings.metric}"
+        )
+    return asdict(SettingsLookup(table, settings.metric, epsilon=settings.epsilon))

@@ -91,7 +91,7 @@ class RealFederation:
         self._tell = tell
         self._wire = wire()
         self._server = ClientHost(self.agreement.without_clients(), {})
-        greeting = Greeting(self._config.client_settings.kind is None, self.agreement.digest)
+        greeting = Greeting(asks_rows=self.agreement.settings is None, terms=self.agreement.digest)
         self._roster = NodeRoster(grid, self._wire, model_digest(self._server.facts()), greeting, GREETING_SECONDS)
 
     def wait_for(self, at_least: int, patience: float = 600.0) -> int:
@@ -206,7 +206,8 @@ class RealFederation:
         )
         facts = study_facts(self._config, described)
         cohort = replace(facts.cohort, layers=self._server.facts().layout.layers)
-        return replace(facts, cohort=cohort, data_digest=self.agreement.digest)
+        session = replace(facts.session, client_table=self.agreement.lookup)
+        return replace(facts, cohort=cohort, session=session, data_digest=self.agreement.digest)
 
     def _ledger(self, folder: RunFolder, facts: StudyFacts) -> Ledger:
         log = TrialLog(folder.path, parameter_columns(self._config.named_strategies))

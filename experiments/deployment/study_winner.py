@@ -2,35 +2,39 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from pydantic import ValidationError
 
-from fedscout.engine.errors import LogError
+from fedscout.engine.errors import ConfigurationError, LogError
 from fedscout.engine.fault_text import details
 from fedscout.engine.runtime.json_file import read_json_object
+from fedscout.experiments.config.config_file import load_config
 from fedscout.experiments.config.config_keys import fault_text
 from fedscout.experiments.config.study_config import StudyConfig
 from fedscout.experiments.studies.run_folder import stored_claim
 
-BESIDE_THE_STRATEGY = "client_settings"
 
-
-def winner_of(folder: Path) -> tuple[StudyConfig, dict[str, Any]]:
+def winner_of(folder: Path, settings: Sequence[str] = ()) -> tuple[StudyConfig, dict[str, Any]]:
     """Return a finished study's configuration, and what it says to use: kind, parameters and the clients' rate.
 
     That is its pick where the pick was confirmed to be better, else the reference, such as FedAvg at its tuned rate; of
     a study that confirmed nothing, the best of its search.
 
+    Args:
+        folder: Of the study.
+        settings: `client_settings.…=…`, where it had a table of them: its folder holds the table's digest alone.
+
     Raises:
+        ConfigurationError: If these are not the study's.
         LogError: If there is no finished study, or none of its trainings went through.
     """
     claim = stored_claim(folder)
     try:
         result = read_json_object(folder / "result.json")
-        config = StudyConfig.model_validate((claim or {})["config"])
+        config = _configuration((claim or {})["config"], settings)
     except ValidationError as error:
         raise LogError(
             f"{folder} holds a study that this version can't read: {fault_text(details(error)[0])}"
@@ -41,6 +45,24 @@ def winner_of(folder: Path) -> tuple[StudyConfig, dict[str, Any]]:
     if chosen is None:
         raise LogError(f"{folder} holds a study of which no training went through, so there is nothing to deploy")
     return config, _document(chosen, config.training.learning_rate)
+
+
+def _configuration(identity: Mapping[str, Any], settings: Sequence[str]) -> StudyConfig:
+    """Return a study's configuration, of which its folder holds all but where a table of client settings lies."""
+    told = {key: value for key, value in identity.items() if key != "client_settings"}
+    table = identity.get("client_settings")
+    config = StudyConfig.model_validate(told)
+    if table is None and not settings:
+        return config
+    if not all(setting.startswith("client_settings.") for setting in settings):
+        raise ConfigurationError("--from takes all settings from the study, but for client_settings; leave out others")
+    given = load_config(settings, None).client_settings
+    if table is None or given.kind is None or given.identity() != table:
+        raise ConfigurationError(
+            "client_settings must be the study's, got "
+            + ("some where the study had none" if table is None else f"{' '.join(settings) or 'nothing'}")
+        )
+    return config.model_copy(update={"client_settings": given})
 
 
 def _advised(confirmation: Mapping[str, Any] | None) -> Mapping[str, Any] | None:

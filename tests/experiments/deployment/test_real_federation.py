@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ from safetensors.numpy import load_file
 from fedscout import RealFederation, client_app
 from fedscout.detectors import CLIENT_QUERIES
 from fedscout.engine.client.client_host import ClientHost
+from fedscout.engine.contracts.settings_table import SettingsCell, SettingsTable
 from fedscout.engine.contracts.trial_strategy import Cohort
 from fedscout.engine.errors import ConfigurationError, DataError, TrialError
 from fedscout.engine.grid.local_grid import LocalGrid
@@ -26,8 +28,10 @@ from fedscout.experiments.config.config_file import load_config
 from fedscout.experiments.config.study_config import StudyConfig
 from fedscout.experiments.deployment.agreement import Agreement
 from fedscout.experiments.federations.assembly.build_federation import build_federation
+from fedscout.experiments.studies.client_settings import client_table_of
 from fedscout.experiments.studies.open_runner import LocalRunner
 from fedscout.experiments.studies.workflow import measure
+from fedscout.search.settings_table_file import write_settings_table
 from fedscout.strategies import parse_strategy
 from tests.engine.nodes.node_link import NodeLink
 
@@ -200,3 +204,31 @@ def test_own_tables_train_as_they_would_have_in_one_table(tmp_path: Path) -> Non
     settings_of = TrialSettings(parse_strategy({"kind": "fedavg"}, Cohort(3, 3, 0.2)), 2, 3, config.training.session(0))
     trial = run_trial(settings_of, LocalGrid(simulated, CLIENT_QUERIES, settings_of.session))
     assert (real.round_accuracy, real.round_loss) == (trial.round_accuracy, trial.round_loss)
+
+
+def test_a_table_of_settings_goes_one_way_and_no_message_tells_a_client_s_rows(tmp_path: Path) -> None:
+    """The clients hold 185, 84 and 131 rows, and no answer holds any of these numbers, or those of their parts."""
+    cells = [SettingsCell(0.5, rows, 0.3, 8, epochs) for rows, epochs in ((60, 3), (140, 1))]
+    write_settings_table(tmp_path / "hrt.parquet", SettingsTable(tuple(cells)), {"num_classes": 10})
+    table = ["client_settings.kind=table", f"client_settings.path={tmp_path / 'hrt.parquet'}"]
+    config = load_config([*SETTINGS, *table], None)
+    path = tmp_path / "federation.json"
+    path.write_text(Agreement.of_study(config).text)
+    link = linked(client_app(path, policy=TRUSTING), *({"partition-id": client} for client in range(3)))
+    federation = RealFederation(link, path, tmp_path / "out")
+    federation.wait_for(3, patience=5)
+    real = federation.train({"kind": "fedavg"})
+    simulated = build_federation(config.federation, config.model)
+    sizes = simulated.partition.sizes
+    documents = [str(reply.content["document"]) for reply in link.heard[1::2]]
+    trained = [text for text in documents if "TrainResults" in text]
+    assert len(trained) == 9
+    for text in trained:
+        own = text.partition("EvaluateResults")[0]
+        assert not any(f" {size}," in own for size in [*sizes, *(round(0.8 * size) for size in sizes)])
+    spec = parse_strategy({"kind": "fedavg"}, Cohort(3, 3, 0.2))
+    session = replace(config.training.session(0), client_table=client_table_of(config, simulated))
+    settings = TrialSettings(spec, 3, 3, session)
+    trial = run_trial(settings, LocalGrid(simulated, CLIENT_QUERIES, settings.session))
+    np.testing.assert_allclose(real.round_loss, trial.round_loss, rtol=1e-5)
+    assert real.round_accuracy == trial.round_accuracy
