@@ -33,7 +33,8 @@ from fedscout.experiments.deployment.agreement import Agreement
 Choice = Literal["rules", "search"]
 
 AGREEMENT_FILE = "federation.json"
-LONGEST_NAME = 40
+LONGEST_NAME = 32
+"""Of an app, by Flower's rules; letters, digits and hyphens."""
 
 PROJECT = Template("""\
 [build-system]
@@ -41,7 +42,7 @@ requires = ["hatchling"]
 build-backend = "hatchling.build"
 
 [project]
-name = "$name"
+name = "$title"
 version = "1.0.0"
 description = "$description"
 license = "Apache-2.0"
@@ -189,6 +190,7 @@ def write_app(
     nodes = ["partition-id=0", "partition-id=1"] if simulated else ['data="/path/of/a.csv"', 'data="/path/of/b.csv"']
     values = {
         "name": name,
+        "title": name.replace("_", "-"),
         "summary": summary,
         "description": summary[0].upper() + summary[1:-1],
         "publisher": "fedscout",
