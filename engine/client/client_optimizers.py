@@ -6,7 +6,7 @@ leave out clients at its end, which have finished. A client is stateless, so an 
 
 from __future__ import annotations
 
-from typing import Protocol
+from abc import ABC, abstractmethod
 
 import torch
 from torch import Tensor
@@ -14,15 +14,24 @@ from torch import Tensor
 from fedscout.engine.contracts.local_training_config import LocalTraining
 
 
-class Optimizer(Protocol):
+class Optimizer(ABC):
     """Changes weights in place, step by step."""
 
     def step(self, weights: Tensor, gradient: Tensor) -> None:
         """Make one step; `gradient` may be used as scratch space."""
-        ...
+        self.step_all([weights], [gradient])
+
+    @abstractmethod
+    def step_all(self, weights: list[Tensor], gradients: list[Tensor]) -> None:
+        """Make one step of weights that lie apart, as many in every step; a call for each would cost more than it does.
+
+        Args:
+            weights: Each `(params,)` or `(clients, params)`.
+            gradients: Likewise; may be used as scratch space.
+        """
 
 
-class SGD:
+class SGD(Optimizer):
     """`torch.optim.SGD` without dampening and Nesterov: b <- m b + g, w <- w - lr b, and b = g in the first step."""
 
     def __init__(self, learning_rate: float, momentum: float, weight_decay: float, rates: Tensor | None = None) -> None:
@@ -30,25 +39,30 @@ class SGD:
         self._rates = None if rates is None else rates.float()
         self._momentum = momentum
         self._weight_decay = weight_decay
-        self._buffer: Tensor | None = None
+        self._buffers: list[Tensor] = []
 
-    def step(self, weights: Tensor, gradient: Tensor) -> None:
+    def step_all(self, weights: list[Tensor], gradients: list[Tensor]) -> None:
         """Make one step in place."""
         if self._weight_decay:
-            gradient.add_(weights, alpha=self._weight_decay)
+            torch._foreach_add_(gradients, weights, alpha=self._weight_decay)
         if self._momentum:
-            if self._buffer is None:
-                self._buffer = gradient.clone()
-            else:
-                self._buffer[: len(weights)].mul_(self._momentum).add_(gradient)
-            gradient = self._buffer[: len(weights)]
+            gradients = self._with_momentum(gradients)
         if self._rates is None:
-            weights.add_(gradient, alpha=-self._learning_rate)
+            torch._foreach_add_(weights, gradients, alpha=-self._learning_rate)
         else:  # with the bits of the line above
-            weights.addcmul_(gradient, self._rates[: len(weights)], value=-1)
+            torch._foreach_addcmul_(weights, gradients, _of_first(self._rates, weights), value=-1)
+
+    def _with_momentum(self, gradients: list[Tensor]) -> list[Tensor]:
+        if not self._buffers:
+            self._buffers = [gradient.clone() for gradient in gradients]
+            return self._buffers
+        active = _firsts(self._buffers, gradients)
+        torch._foreach_mul_(active, self._momentum)
+        torch._foreach_add_(active, gradients)
+        return active
 
 
-class Adam:
+class Adam(Optimizer):
     """`torch.optim.Adam` (Kingma & Ba 2015, algorithm 1) with its default betas (0.9, 0.999) and epsilon 1e-8.
 
     Attributes:
@@ -62,25 +76,41 @@ class Adam:
         self._rates = rates
         self._weight_decay = weight_decay
         self._steps = 0
-        self._mean: Tensor | None = None
-        self._square: Tensor | None = None
+        self._means: list[Tensor] = []
+        self._squares: list[Tensor] = []
 
-    def step(self, weights: Tensor, gradient: Tensor) -> None:
+    def step_all(self, weights: list[Tensor], gradients: list[Tensor]) -> None:
         """Make one step in place."""
         if self._weight_decay:
-            gradient.add_(weights, alpha=self._weight_decay)
-        if self._mean is None or self._square is None:
-            self._mean, self._square = torch.zeros_like(weights), torch.zeros_like(weights)
+            torch._foreach_add_(gradients, weights, alpha=self._weight_decay)
+        if not self._means:
+            self._means, self._squares = ([torch.zeros_like(each) for each in weights] for _ in range(2))
         self._steps += 1
-        mean, square = self._mean[: len(weights)], self._square[: len(weights)]
-        mean.lerp_(gradient, 1 - self.BETA_1)
-        square.mul_(self.BETA_2).addcmul_(gradient, gradient, value=1 - self.BETA_2)
-        root = (square.sqrt() / (1 - self.BETA_2**self._steps) ** 0.5).add_(self.EPSILON)
+        means, squares = _firsts(self._means, weights), _firsts(self._squares, weights)
+        torch._foreach_lerp_(means, gradients, 1 - self.BETA_1)
+        torch._foreach_mul_(squares, self.BETA_2)
+        torch._foreach_addcmul_(squares, gradients, gradients, value=1 - self.BETA_2)
+        roots = torch._foreach_sqrt(squares)
+        torch._foreach_div_(roots, (1 - self.BETA_2**self._steps) ** 0.5)
+        torch._foreach_add_(roots, self.EPSILON)
         bias = 1 - self.BETA_1**self._steps
         if self._rates is None:
-            weights.addcdiv_(mean, root, value=-self.learning_rate / bias)
+            torch._foreach_addcdiv_(weights, means, roots, value=-self.learning_rate / bias)
         else:  # with the bits of the line above
-            weights.addcdiv_(mean * -(self._rates[: len(weights)] / bias).float(), root)
+            lengths = -(self._rates / bias).float()
+            torch._foreach_addcdiv_(weights, torch._foreach_mul(means, _of_first(lengths, weights)), roots)
+
+
+def _firsts(kept: list[Tensor], like: list[Tensor]) -> list[Tensor]:
+    """Return of each tensor the rows of the clients that are active, as many as the other has."""
+    if len(kept[0]) == len(like[0]):
+        return kept
+    return [each[: len(other)] for each, other in zip(kept, like, strict=True)]
+
+
+def _of_first(rates: Tensor, weights: list[Tensor]) -> list[Tensor]:
+    """Return the step sizes of the clients that are active, for each of some weights."""
+    return [rates.narrow(0, 0, len(weights[0]))] * len(weights)
 
 
 def new_optimizer(training: LocalTraining, rates: Tensor | None = None) -> Optimizer:

@@ -13,6 +13,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import ClassVar
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -174,9 +175,12 @@ class BlockTrainer(Trainer):
         return padded_rows(min(work.training.batch_size, len(work.data)), aligned_row_step(self._dense))
 
     def _cut(self, asked: TrainRequest, works: Sequence[RowsWork]) -> Iterator[Sequence[RowsWork]]:
-        """Yield blocks of nearly equal numbers, clients with most rows first."""
-        filled = sorted(works, key=lambda work: -len(work.data))
+        """Yield blocks of nearly equal numbers, clients with most rows first; see `of_most_steps`."""
         most = min(MOST_CLIENTS, max(FEWEST_CLIENTS, BLOCK_BYTES // (2 * asked.received.nbytes)))
+        if works[0].training is not None:
+            yield from of_most_steps(works, most)
+            return
+        filled = sorted(works, key=lambda work: -len(work.data))
         num_blocks = -(-len(filled) // most)
         stops = [len(filled) * (block + 1) // num_blocks for block in range(num_blocks)]
         for start, stop in zip([0, *stops], stops, strict=False):
@@ -186,6 +190,31 @@ class BlockTrainer(Trainer):
         if asked.algorithm is None:
             return train_block(self._dense, asked, works)
         return train_block_by(asked.algorithm, self._dense, self._model.layout, asked, works)
+
+
+def of_most_steps(works: Sequence[RowsWork], most: int) -> Iterator[Sequence[RowsWork]]:
+    """Yield blocks of clients with settings of their own, those with most steps first, as many as are often at work.
+
+    Clients that have finished take no room in a cache, so a block holds more of them where few make many steps.
+
+    Args:
+        works: Each with its settings.
+        most: So many clients are in training in the mean over a block's steps.
+    """
+    steps = {work.client: _num_steps(work) for work in works}
+    block: list[RowsWork] = []
+    for work in sorted(works, key=lambda work: (-steps[work.client], -len(work.data))):
+        together = sum(steps[each.client] for each in (*block, work))
+        if block and (together > most * steps[block[0].client] or len(block) == MOST_CLIENTS):
+            yield block
+            block = []
+        block.append(work)
+    yield block
+
+
+def _num_steps(work: RowsWork) -> int:
+    assert work.training is not None
+    return int(work.training.num_steps(np.array([len(work.data)]))[0])
 
 
 def fastest_trainer(model: FlatModel) -> Trainer:

@@ -101,7 +101,8 @@ class Run(NamedTuple):
 
     start: int
     stop: int
-    num_rows: int
+    sizes: IntArray
+    """Rows that count, of each one's batch."""
 
 
 def _accept_read_only_arrays() -> None:
@@ -145,10 +146,11 @@ class _Batch(NamedTuple):
     targets: Tensor
     shares: Tensor
 
-    def part(self, first: int, num_clients: int, num_rows: int) -> _Batch:
-        """Return what one step of a run works on, each `(clients, rows, …)`."""
-        count = num_clients * num_rows
-        return _Batch(*(tensor.narrow(0, first, count).view(num_clients, num_rows, -1) for tensor in self))
+    def parts(self, shapes: Sequence[tuple[int, int]]) -> Iterator[_Batch]:
+        """Yield what each of some runs works on, of (clients, rows) as they lie after one another."""
+        counts = [num_clients * num_rows for num_clients, num_rows in shapes]
+        for shape, *pieces in zip(shapes, *(tensor.split_with_sizes(counts) for tensor in self), strict=True):
+            yield _Batch(*(piece.view(*shape, -1) for piece in pieces))
 
 
 def _schedules(stack: DenseStack, works: Sequence[RowsWork], training: LocalTraining) -> list[Schedule]:
@@ -227,20 +229,18 @@ class Block:
     ) -> Iterator[tuple[int, list[tuple[Run, _Batch]]]]:
         """Yield the steps from `first` to before `last`, of the clients that are active in the first of them."""
         starts = np.zeros((last - first, len(active)), np.int64)
-        sizes = np.zeros_like(starts)
+        padded, counted = np.zeros_like(starts), np.zeros_like(starts)
         for client, plan in enumerate(active):
             bounds = plan.starts[first : last + 1]
             starts[: len(bounds) - 1, client] = bounds[:-1] + self._offsets[client]
-            sizes[: len(bounds) - 1, client] = np.diff(bounds)
-        gathered, place = self._gather(starts.ravel(), sizes.ravel(), len(active)), 0
-        for step in sizes.tolist():
-            runs, client = [], 0
-            for num_rows, group in itertools.groupby(itertools.takewhile(bool, step)):
-                run = Run(client, client + len(list(group)), num_rows)
-                runs.append((run, gathered.part(place, run.stop - run.start, num_rows)))
-                place += (run.stop - run.start) * num_rows
-                client = run.stop
-            yield client, runs
+            padded[: len(bounds) - 1, client] = np.diff(bounds)
+            counted[: len(bounds) - 1, client] = plan.sizes[first:last]
+        gathered = self._gather(starts.ravel(), padded.ravel(), len(active))
+        steps, runs, shapes = _runs(padded, counted)
+        found = zip(steps, runs, gathered.parts(shapes), strict=True)
+        for _, members in itertools.groupby(found, key=lambda each: each[0]):
+            of_step = [(run, batch) for _, run, batch in members]
+            yield of_step[-1][0].stop, of_step
 
     def _gather(self, starts: IntArray, sizes: IntArray, num_clients: int) -> _Batch:
         """Return copies of the rows of some batches, which begin at `starts`, of the clients in turn."""
@@ -260,6 +260,23 @@ class Block:
             here = torch.from_numpy(np.flatnonzero(np.isin(of_clients, source.positions)))
             rows[here], labels[here] = source.take(places[here])
         return rows, labels
+
+
+def _runs(padded: IntArray, counted: IntArray) -> tuple[list[int], list[Run], list[tuple[int, int]]]:
+    """Return the runs of some steps: in which step each is, what it is, and its clients and rows.
+
+    Args:
+        padded: Rows of each batch, padding included, shape `(steps, clients)`; 0 of clients that have finished.
+        counted: Those that count.
+    """
+    steps, clients = np.nonzero(padded)
+    rows = padded[steps, clients]
+    begins = np.flatnonzero((np.diff(steps, prepend=-1) != 0) | (np.diff(rows, prepend=0) != 0))
+    lengths = np.diff(begins, append=len(rows))
+    sizes = np.split(counted[steps, clients], begins[1:])
+    firsts = clients[begins]
+    runs = [Run(*each) for each in zip(firsts.tolist(), (firsts + lengths).tolist(), sizes, strict=True)]
+    return steps[begins].tolist(), runs, list(zip(lengths.tolist(), rows[begins].tolist(), strict=True))
 
 
 @dataclass(frozen=True)
@@ -315,7 +332,7 @@ def descend_block(
     def correct_all(num_active: int) -> None:
         assert correct is not None
         others = [parameters.regions_of(vectors, num_active) for vectors in arranged]
-        for (weights, gradient), *with_them in zip(parameters.regions(num_active), *others, strict=True):
+        for weights, gradient, *with_them in zip(*parameters.regions(num_active), *others, strict=True):
             correct(weights, gradient, *with_them)
 
     def of_others(vectors: Tensor) -> BlockParameters:
@@ -346,26 +363,19 @@ def _make_steps(
     """
     row_loss = None if how.weighed.is_plain else how.weighed
     training, rates = block.works[0].training or how.training, _rates(block.works)
-    optimizers = [new_optimizer(training, rates) for _ in parameters.regions(0)]
-    losses: list[tuple[int, list[tuple[Run, Tensor]]]] = []
-    for step, (num_active, runs) in enumerate(block.steps()):
-        found = []
+    optimizer = new_optimizer(training, rates)
+    sums = np.zeros(len(block.works))
+    for num_active, runs in block.steps():
         for run, batch in runs:
             adjusted = None if how.adjusted is None else how.adjusted.of(slice(run.start, run.stop))
             layers = parameters.layers(run.start, run.stop)
             told = None if teacher is None else says(teacher.layers(run.start, run.stop), batch.rows, adjusted)
             beyond = _beyond(how, run, others)
-            found.append((run, loss_and_gradient(layers, *batch, adjusted, beyond, row_loss, told)))
+            means = loss_and_gradient(layers, *batch, adjusted, beyond, row_loss, told)
+            sums[run.start : run.stop] += means.numpy().astype(np.float64) * run.sizes
         if correct is not None:
             correct(num_active)
-        for optimizer, (weights, gradient) in zip(optimizers, parameters.regions(num_active), strict=True):
-            optimizer.step(weights, gradient)
-        losses.append((step, found))
-    sums = np.zeros(len(block.works))
-    for step, found in losses:
-        for run, means in found:
-            sizes = [int(plan.sizes[step]) for plan in block.schedules[run.start : run.stop]]
-            sums[run.start : run.stop] += means.numpy().astype(np.float64) * sizes
+        optimizer.step_all(*parameters.regions(num_active))
     return sums
 
 

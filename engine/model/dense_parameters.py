@@ -7,7 +7,7 @@ since the last bits of a matrix product depend on alignment.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import torch
 from torch import Tensor
@@ -21,6 +21,10 @@ ALIGNED = 16
 def aligned(size: int, step: int = ALIGNED) -> int:
     """Return `size` rounded up to a multiple of `step`."""
     return -(-size // step) * step
+
+
+Regions = tuple[list[Tensor], list[Tensor]]
+"""Weights, and beside each its gradient."""
 
 
 class BlockParameters:
@@ -41,7 +45,8 @@ class BlockParameters:
         self._weights = self.arranged(start)
         self._gradient = torch.zeros_like(self._weights)
         self._parts = list(zip(self._split(self._weights), self._split(self._gradient), strict=True))
-        self._active: tuple[int, Sequence[tuple[Tensor, Tensor]]] = (-1, ())
+        self._active: tuple[int, Regions] = (-1, ([], []))
+        self._layers = list(self._whole_views())
         self._views: dict[tuple[int, int], list[LayerViews]] = {}
 
     def arranged(self, vectors: Tensor) -> Tensor:
@@ -71,27 +76,22 @@ class BlockParameters:
         """Return views of the clients `start` to `stop`, layer after layer."""
         found = self._views.get((start, stop))
         if found is None:
-            found = self._views[start, stop] = list(self._new_views(start, stop))
+            found = self._views[start, stop] = [layer.part(start, stop - start) for layer in self._layers]
         return found
 
-    def _new_views(self, start: int, stop: int) -> list[LayerViews]:
-        views = []
+    def _whole_views(self) -> Iterator[LayerViews]:
         for number, layer in enumerate(self._stack.layers):
-            shape = (stop - start, layer.num_outputs, layer.num_inputs)
-            weight, weight_gradient = (
-                part[start:stop, : layer.num_weights].view(shape) for part in self._parts[2 * number]
-            )
-            bias, bias_gradient = (part[start:stop, : layer.num_outputs] for part in self._parts[2 * number + 1])
-            views.append(LayerViews(weight, bias.unsqueeze(1), weight_gradient, bias_gradient))
-        return views
+            shape = (self._num_clients, layer.num_outputs, layer.num_inputs)
+            weight, weight_gradient = (part[:, : layer.num_weights].view(shape) for part in self._parts[2 * number])
+            bias, bias_gradient = (part[:, : layer.num_outputs] for part in self._parts[2 * number + 1])
+            yield LayerViews.of(weight, bias, weight_gradient, bias_gradient)
 
-    def regions(self, num_clients: int) -> Sequence[tuple[Tensor, Tensor]]:
+    def regions(self, num_clients: int) -> Regions:
         """Return weights and gradients of the first clients, as an optimiser sees them."""
-        if self._together:
-            return [(self._weights, self._gradient)]
         if num_clients != self._active[0]:  # views take a noticeable part of a small step
-            first = [(weights[:num_clients], gradient[:num_clients]) for weights, gradient in self._parts]
-            self._active = num_clients, first
+            parts = [(self._weights, self._gradient)] if self._together else self._parts
+            first = parts if self._together else [(w[:num_clients], g[:num_clients]) for w, g in parts]
+            self._active = num_clients, ([weights for weights, _ in first], [gradient for _, gradient in first])
         return self._active[1]
 
     def regions_of(self, arranged: Tensor, num_clients: int) -> Sequence[Tensor]:

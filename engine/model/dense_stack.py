@@ -59,15 +59,27 @@ class LayerViews:
 
     Attributes:
         weight: Shape `(clients, outputs, inputs)`.
+        transposed: The same, shape `(clients, inputs, outputs)`; kept, as a view takes a noticeable part of a step.
         bias: Shape `(clients, 1, outputs)`.
         weight_gradient: As `weight`.
         bias_gradient: Shape `(clients, outputs)`.
     """
 
     weight: Tensor
+    transposed: Tensor
     bias: Tensor
     weight_gradient: Tensor
     bias_gradient: Tensor
+
+    @classmethod
+    def of(cls, weight: Tensor, bias: Tensor, weight_gradient: Tensor, bias_gradient: Tensor) -> LayerViews:
+        """Return the views of a layer; bias of shape `(clients, outputs)`."""
+        return cls(weight, weight.mT, bias.unsqueeze(1), weight_gradient, bias_gradient)
+
+    def part(self, first: int, num_clients: int) -> LayerViews:
+        """Return the views of some neighbours."""
+        each = (self.weight, self.transposed, self.bias, self.weight_gradient, self.bias_gradient)
+        return LayerViews(*(view.narrow(0, first, num_clients) for view in each))
 
 
 @dataclass(frozen=True)
@@ -111,9 +123,7 @@ class DenseStack:
         """
         gradient = vectors if gradient is None else gradient
         return [
-            LayerViews(
-                layer.weight(vectors), layer.bias(vectors).unsqueeze(1), layer.weight(gradient), layer.bias(gradient)
-            )
+            LayerViews.of(layer.weight(vectors), layer.bias(vectors), layer.weight(gradient), layer.bias(gradient))
             for layer in self.layers
         ]
 
@@ -133,7 +143,7 @@ class DenseStack:
 def _activations(layers: Sequence[LayerViews], rows: Tensor) -> list[Tensor]:
     outputs = [rows]
     for layer in layers:
-        outputs.append(torch.baddbmm(layer.bias, outputs[-1], layer.weight.transpose(1, 2)))
+        outputs.append(torch.baddbmm(layer.bias, outputs[-1], layer.transposed))
         if layer is not layers[-1]:
             outputs[-1].relu_()
     return outputs
@@ -191,7 +201,7 @@ def loss_and_gradient(
         losses += further
     for layer in reversed(layers):
         below = outputs.pop()
-        torch.bmm(delta.transpose(1, 2), below, out=layer.weight_gradient)
+        torch.bmm(delta.mT, below, out=layer.weight_gradient)
         torch.sum(delta, dim=1, out=layer.bias_gradient)
         if outputs:
             delta = torch.bmm(delta, layer.weight)

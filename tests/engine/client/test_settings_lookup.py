@@ -14,7 +14,7 @@ from flwr.app import Message
 
 from fedscout.engine.client.client_settings import own_training
 from fedscout.engine.client.local_training import RowsWork
-from fedscout.engine.client.training_backends import BlockTrainer, fastest_trainer
+from fedscout.engine.client.training_backends import BlockTrainer, fastest_trainer, of_most_steps
 from fedscout.engine.contracts.client_update import ClientUpdate
 from fedscout.engine.contracts.local_training_config import LocalTraining
 from fedscout.engine.contracts.settings_lookup import FAR_KEY, SettingsLookup, missing_entropy
@@ -154,6 +154,18 @@ def test_a_client_has_the_same_bits_among_others_and_alone(optimizer: Literal["s
         (alone,) = vectors([work]).values()
         assert np.array_equal(alone.vector, together[work.client].vector)
         assert (alone.num_steps, alone.loss) == (together[work.client].num_steps, together[work.client].loss)
+
+
+def test_a_block_is_full_when_its_steps_are() -> None:
+    """Of 4, 4, 2, 2 and 1 steps, two at work at a time: 10 in a block of 4 steps are too many, and so are 5 of 2."""
+    features, labels = learnable_rows(8)
+    data = Samples(features, labels, np.arange(8))
+    works = [
+        RowsWork(client, stream(0, "batches", 1, client), {}, data, training=LocalTraining(local_epochs=epochs))
+        for client, epochs in enumerate((2, 4, 1, 4, 2))
+    ]
+    for most, expected in ((2, [[1, 3], [0, 4], [2]]), (3, [[1, 3, 0, 4], [2]]), (4, [[1, 3, 0, 4, 2]])):
+        assert [[work.client for work in block] for block in of_most_steps(works, most)] == expected
 
 
 class Recorder(LocalGrid):
