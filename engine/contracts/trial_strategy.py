@@ -28,6 +28,7 @@ class Cohort:
         server_labels: Whether it has their labels.
         classifies: Whether the model tells classes, and no quantity.
         chosen: Whether a selection policy says who trains, in the strategy's place.
+        own_settings: Whether clients take rates, batches and epochs from a table, and tell nothing of their data.
     """
 
     num_clients: int
@@ -41,6 +42,7 @@ class Cohort:
     server_labels: bool = False
     classifies: bool = True
     chosen: bool = False
+    own_settings: bool = False
 
 
 @dataclass(frozen=True)

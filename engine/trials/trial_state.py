@@ -108,6 +108,7 @@ def cohort_of(settings: TrialSettings, grid: HostGrid[Any]) -> Cohort:
         server_labels=facts.server_labels,
         classifies=facts.classifies,
         chosen=settings.selection is not None,
+        own_settings=settings.session.client_table is not None,
     )
 
 

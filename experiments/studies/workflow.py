@@ -355,6 +355,7 @@ def cohort_of(config: StudyConfig, num_clients: int) -> Cohort:
         server_labels=config.federation.server_labels,
         classifies=not config.federation.predicts_quantity,
         chosen=config.chooses_clients,
+        own_settings=config.client_settings.kind is not None,
     )
 
 

@@ -90,7 +90,9 @@ class FedExSpec(MeanSpec):
 
     @classmethod
     def unavailable(cls, cohort: Cohort) -> str | None:
-        """Return why rows that are no classes can't tell a share that is wrong."""
+        """Return why it can't be: no share of rows is wrong without classes, and a table lets clients tell none."""
+        if cohort.own_settings:
+            return "fedex must be the only one that chooses clients' rates and epochs, got client_settings.kind=table"
         return without_classes(cohort, "fedex")
 
     def client_algorithm(self) -> ClientAlgorithm:
