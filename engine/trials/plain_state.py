@@ -8,6 +8,8 @@ but those of a fixed table (`engine/trials/plain_forms.py`): whoever plants a fi
 - Any other object must be in the fresh object at the same place, such as the strategy that a wrapper holds. Its state
   by Python's own protocol (`__getstate__`, else its attributes) is stored, and given to the fresh one.
 - What has no state of its own, such as a function without a closure, is taken from the fresh object.
+- With it goes the form of the fresh object: classes and attributes of all that it holds. An object that another version
+  of the program builds with other attributes does not get the state, as it would lack what that version did not know.
 
 Everything else, such as an open file, can't be stored.
 """
@@ -16,10 +18,13 @@ from __future__ import annotations
 
 import copyreg
 import enum
+import hashlib
+import json
 import logging
 from collections import defaultdict, deque
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import fields
 from functools import partial
 from types import BuiltinFunctionType, FunctionType, MethodType, ModuleType
 from typing import Any
@@ -58,6 +63,7 @@ class PlainState:
         self._fresh = fresh
         self._forms = {**FORMS, **{name_of(kind): form_of(kind) for kind in values}}
         self._anchors = _anchors(fresh)
+        self._form = _form_digest(self._anchors, values)
         self.told = False
 
     def encode(self, state: Any) -> tuple[Document, Arrays]:
@@ -70,7 +76,7 @@ class PlainState:
             NotPlainError: If something in it can't be stored.
         """
         encoder = _Encoder(self._anchors, self._forms)
-        return encoder.encode(_state_of(state, ""), ""), encoder.arrays
+        return {"form": self._form, "state": encoder.encode(_state_of(state, ""), "")}, encoder.arrays
 
     def restore(self, document: Document, arrays: Arrays) -> None:
         """Give a state to the fresh object; it stays as it is unless all of the state can be read.
@@ -78,8 +84,10 @@ class PlainState:
         Raises:
             Exception: Of whatever kind, if it is not the state of such an object.
         """
+        if document.get("form") != self._form:
+            raise ValueError("another version of the program wrote it, which kept other things")
         decoder = _Decoder(self._anchors, self._forms, arrays)
-        state = decoder.decode(document, "")
+        state = decoder.decode(document["state"], "")
         if state.keys() != vars(self._fresh).keys():
             raise ValueError(f"it holds {', '.join(state)} where {', '.join(vars(self._fresh))} are needed")
         for update in decoder.updates:
@@ -108,6 +116,14 @@ def _anchors(fresh: Any) -> dict[str, Any]:
 
     visit(fresh, "")
     return anchors
+
+
+def _form_digest(anchors: Mapping[str, Any], values: Sequence[type]) -> str:
+    """Return the SHA-256 of the classes and attributes at each place, and of the fields of what is stored by value."""
+    with_state = [(path, value) for path, value in anchors.items() if not _is_fixed(value)]
+    held = [(path, name_of(type(value)), sorted(getattr(value, "__dict__", ()))) for path, value in with_state]
+    stored = [(name_of(kind), [each.name for each in fields(kind)]) for kind in values]
+    return hashlib.sha256(json.dumps([sorted(held), stored]).encode()).hexdigest()
 
 
 def _items(value: Any, path: str) -> list[tuple[str, Any]]:

@@ -104,7 +104,7 @@ def rounds_done(out: Path, rounds_per_trial: int) -> int:
     done = rounds_per_trial * len(list(out.glob("trials/*.parquet")))
     for path in out.glob("checkpoints/*.checkpoint"):
         with suppress(Exception):  # it vanishes while it is read
-            done += int(read_checkpoint(path)[0]["server_round"])
+            done += int(read_checkpoint(path)[0]["state"]["server_round"])
     return done
 
 

@@ -142,5 +142,6 @@ def test_each_counts_its_own_time(host: ClientHost, tmp_path: Path) -> None:
     store = CheckpointStore(tmp_path)
     first, _ = run(rung(FEDADAM, 3), host, store)
     assert first.seconds["total"] > 0
-    kept, _ = read_checkpoint(tmp_path / f"{whole(FEDADAM).checkpoint}.checkpoint")
+    document, _ = read_checkpoint(tmp_path / f"{whole(FEDADAM).checkpoint}.checkpoint")
+    kept = document["state"]
     assert (kept["server_round"], kept["seconds"]) == (3, {})

@@ -343,20 +343,70 @@ def test_an_open_file_is_named(tmp_path: Path) -> None:
 def test_a_document_names_nothing_but_what_the_table_has(node: Any) -> None:
     """Nor is anything changed by one of which a part can't be read."""
     fresh = Holder({"inner": Inner()})
-    planted = {"held": {"inner": ["object", {"steps": 5, "log": []}], "more": node}}
+    plain = PlainState(fresh)
+    document, _ = plain.encode(fresh)
+    document["state"] = {"held": {"inner": ["object", {"steps": 5, "log": []}], "more": node}}
     with pytest.raises(Exception):  # noqa: B017, PT011 - of whatever kind
-        PlainState(fresh).restore(planted, [])
+        plain.restore(document, [])
     assert fresh.held["inner"].steps == 0
 
 
 @dataclass
 class Later:
-    """A state of another version."""
+    """What a later version makes of a holder."""
 
     held: Any = None
     more: int = field(default=1)
 
 
-def test_a_state_of_other_fields_is_refused() -> None:
-    with pytest.raises(ValueError, match="it holds held where held, more are needed"):
-        through_file(Holder(1), Later())
+@dataclass(frozen=True)
+class LaterScore:
+    """Likewise of a score."""
+
+    name: str
+    values: Any
+    more: int = 1
+
+
+@pytest.mark.parametrize(
+    ("state", "fresh", "values"),
+    [
+        (Holder(1), Later(), (Score,)),
+        (Holder([Holder(1)]), Holder([Later()]), (Score,)),
+        (Holder(1), Holder(), (LaterScore,)),
+    ],
+    ids=["itself", "what it holds", "what is stored by value"],
+)
+def test_the_state_of_another_version_is_refused(state: Any, fresh: Any, values: tuple[type, ...]) -> None:
+    """Where a class has other attributes, wherever its object lies."""
+    document, arrays = PlainState(state, (Score,)).encode(state)
+    with pytest.raises(ValueError, match="another version of the program wrote it"):
+        PlainState(fresh, values).restore(document, arrays)
+
+
+def test_a_state_of_before_there_was_a_form_is_refused() -> None:
+    state = Holder(1)
+    document, arrays = PlainState(state).encode(state)
+    with pytest.raises(ValueError, match="another version of the program wrote it"):
+        PlainState(Holder()).restore(document["state"], arrays)
+
+
+def test_an_attribute_more_makes_another_version() -> None:
+    """The class has the same name, as of a program that was updated."""
+    state, fresh = Holder(Holder(1)), Holder(Holder(1))
+    document, arrays = PlainState(state).encode(state)
+    PlainState(fresh).restore(document, arrays)
+    fresh.held.more = 1
+    with pytest.raises(ValueError, match="another version of the program wrote it"):
+        PlainState(fresh).restore(document, arrays)
+
+
+def test_what_changes_while_it_runs_makes_no_other_version() -> None:
+    """Attributes, items and classes that a state has come to have are the state's, not its form's."""
+    state = Holder(Holder({"a": None}))
+    plain = PlainState(state)
+    state.held.more, state.held.held = [1, 2], {"a": {"b": 2.0}, "c": (3,)}
+    document, arrays = plain.encode(state)
+    fresh = Holder(Holder({"a": None}))
+    PlainState(fresh).restore(document, arrays)
+    assert (fresh.held.more, fresh.held.held) == ([1, 2], {"a": {"b": 2.0}, "c": (3,)})

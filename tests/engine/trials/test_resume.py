@@ -21,7 +21,7 @@ from flwr.serverapp.strategy import DifferentialPrivacyServerSideAdaptiveClippin
 from numpy.lib.format import write_array
 
 from fedscout.engine.client.client_host import ClientHost
-from fedscout.engine.trials.checkpoint import CheckpointStore, read_checkpoint
+from fedscout.engine.trials.checkpoint import CheckpointStore, _write, read_checkpoint
 from fedscout.engine.trials.plain_state import PlainState
 from fedscout.engine.trials.trial import run_trial
 from fedscout.engine.trials.trial_record import Trial
@@ -214,6 +214,30 @@ def test_a_checkpoint_that_can_t_be_read_is_ignored_and_reported(
     assert f"checkpoint {path} can't be read and is ignored" in caplog.text
 
 
+def test_a_checkpoint_of_an_older_version_is_ignored_in_one_line(
+    host: ClientHost, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """One of before a trial kept what clients say of a table, in the format of that time."""
+    spec = spec_of(FEDADAM, num_rounds=3)
+    store = CheckpointStore(tmp_path, every_rounds=1)
+    with pytest.raises(Interruption):
+        run(spec, host, store, stop_in=3)
+    path = store.path(spec.key)
+    assert path is not None
+    document, arrays = read_checkpoint(path)
+    del document["state"]["far_clients"]
+    _write(document["state"], arrays, path)
+
+    with caplog.at_level(logging.WARNING, logger="fedscout"):
+        result, trained = run(spec, host, store)
+
+    assert trained == [1, 2, 3]
+    assert_same(result, run(spec, host)[0])
+    (line,) = (record.getMessage() for record in caplog.records if record.name == "fedscout")
+    said = "ValueError: another version of the program wrote it, which kept other things"
+    assert line == f"checkpoint {path} can't be read and is ignored: {said}"
+
+
 class Planted:
     """A pickle of it runs a command."""
 
@@ -330,7 +354,8 @@ def test_checkpoints_are_due_every_so_many_rounds_and_can_be_discarded(tmp_path:
     save(store, "a", Standing(3))
     save(store, "b", Standing(6))
     assert (restored(store, "a"), restored(store, "b")) == (3, 6)
-    assert read_checkpoint(tmp_path / "new" / "a.checkpoint") == ({"round": 3}, [])
+    document, arrays = read_checkpoint(tmp_path / "new" / "a.checkpoint")
+    assert (document["state"], arrays) == ({"round": 3}, [])
     store.discard("a")
     store.discard("a")
     assert (restored(store, "a"), restored(store, "b")) == (None, 6)
