@@ -2,8 +2,8 @@
 
 Steps are those of one local training on a client's rows, with the settings that its algorithm or a selection policy
 chooses for it; an algorithm that trains several times in a round pays for one. Where clients play, each epoch counts as
-one step. Who fails or abstains takes as long as if it had answered, as its server can't know. Clients that only measure
-the received model pay for that (`Device.probe_seconds`).
+one step. Who fails or abstains takes as long as if it had answered, as its server can't know; who hangs is waited for
+(`fedscout.engine.grid.watchdog`). Clients that only measure the received model pay for that (`Device.probe_seconds`).
 """
 
 from __future__ import annotations

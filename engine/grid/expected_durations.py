@@ -2,7 +2,8 @@
 
 Of a client the driver knows how many rows it holds and what share of them trains; where rows come in groups, of which
 whole ones are drawn, that is near the truth. Where clients play, an epoch counts as one step. Companions that a server
-sends are not known beforehand and left out of the bytes; those that go up are counted.
+sends are not known beforehand and left out of the bytes; those that go up are counted. That a client will hang nobody
+expects.
 """
 
 from __future__ import annotations

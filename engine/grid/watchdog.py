@@ -11,6 +11,9 @@ that hangs again is noted by name and left out from then on:
 A host that is killed for another reason leaves no note, so nobody is blamed for that. The limit counts from when the
 host takes up a call, not while the call waits for those of other trials. Code that holds the interpreter's lock for
 ever is not got out of: the watchdog needs it, too.
+
+On the simulated clock a client that never answers takes until the round's deadline, and without one as long as the
+limit, after which nobody waits for it.
 """
 
 from __future__ import annotations
@@ -129,10 +132,12 @@ def _alone(method: str, call: HostCall) -> Iterator[tuple[str, HostCall]]:
 def _failure(method: str, call: HostCall, limit: float) -> Results:
     (client,) = call.clients
     failures = {client: f"did not finish within {limit:g} s ({method})"}
+    deadline = call.session.deadline_seconds
+    waited = {client: limit if deadline is None else deadline}
     if method == "train":
-        return TrainResults(failures=failures, hanging=[client])
+        return TrainResults(failures=failures, hanging=[client], durations=waited)
     if method == "measure":
-        return TrainResults()
+        return TrainResults(durations=waited)
     return EvaluateResults(failures=failures) if method == "evaluate" else QueryResults(failures=failures)
 
 

@@ -153,7 +153,7 @@ class TrainResults:
         update_norms: How far training moved each model, likewise.
         num_withheld: Values of the models that clients did not send, over all of them.
         durations: Simulated seconds that the round takes each client of the call, also those that miss it or come late;
-            none where no client's rounds take any.
+            none where no client's rounds take any. Of one that hangs, how long it is waited for.
         seconds: Time spent.
     """
 

@@ -49,7 +49,7 @@ def train(
             for name in ("accuracy", "loss")
         }
         rounds: dict[str, list[float | None]] = finite if any(finite["accuracy"]) else {"loss": finite["loss"]}
-        for name in SCORES_WHERE_KNOWN:
+        for name in (*SCORES_WHERE_KNOWN, "seconds"):
             if (scores := getattr(trial, f"round_{name}")) is not None:
                 rounds[name] = list(scores)
         show_json({"trial": trial.summary(), "rounds": rounds, "out": str(folder)})

@@ -15,6 +15,7 @@ from fedscout.engine.client.client_host import ClientHost
 from fedscout.engine.contracts.client_selection import Assignment, Observed
 from fedscout.engine.contracts.client_update import ClientScore
 from fedscout.engine.contracts.local_training_config import LocalTraining
+from fedscout.engine.data.device import Device
 from fedscout.engine.grid.host_grid import HostGrid
 from fedscout.engine.grid.local_grid import LocalGrid
 from fedscout.engine.grid.watchdog import Note, Results, perform_watched
@@ -108,6 +109,32 @@ def test_who_hangs_has_failed_and_the_others_have_not(method: str, hanging: set[
     assert failures == dict.fromkeys(sorted(hanging), f"did not finish within {LIMIT:g} s ({method})")
     assert machine.attempts == len(hanging) + 2
     assert machine.notebook.notes == {}
+
+
+@pytest.mark.parametrize(("deadline", "waited"), [(None, 1.0), (7.0, 7.0)])
+@pytest.mark.parametrize("clock", [False, True])
+def test_who_hangs_is_waited_for_until_the_deadline_or_the_limit(
+    deadline: float | None, waited: float, clock: bool
+) -> None:
+    """A round takes each of the others half a second; without devices nothing takes time."""
+    federation = uneven_federation()
+    if clock:
+        federation = replace(federation, devices=dict.fromkeys(range(len(SIZES)), Device(shift_seconds=0.5)))
+    host, machine = ClientHost(federation, QUERIES), Machine(hangs={("train", 1)})
+    session = Session(seed=3, round_timeout_seconds=1.0, deadline_seconds=deadline)
+    config = dict(train_config(LocalTraining(batch_size=8), 3, 1, "individual"))
+    call = HostCall((0, 1), session, config, host.initial_vector(0), call_id="a")
+
+    def perform(method: str, part: HostCall) -> Results:
+        return machine.perform(method, part) if 1 in part.clients else host.train(part)
+
+    found: list[Results] = []
+    while not found:
+        with suppress(Ended):
+            found = perform_watched(perform, "train", call, machine.notebook, machine.struck.set)
+    grid = LocalGrid(host, session=session)
+    grid._count_durations([one for one in found if isinstance(one, TrainResults)])
+    assert grid.take_durations() == ({0: 0.5, 1: waited} if clock else {})
 
 
 def test_a_client_may_hang_in_scoring_and_train_all_the_same() -> None:

@@ -143,12 +143,21 @@ def test_a_trial_that_fails_is_shown_and_the_study_goes_on(cli: Cli, tmp_path: P
 # train
 
 
+def test_train_tells_what_rounds_take_on_the_simulated_clock(cli: Cli, tmp_path: Path) -> None:
+    clock = "federation.scenario=[{kind: latency, clients: all, shift_seconds: 3, mean_seconds: 0}]"
+    document = parsed(cli("train", *SMALL, clock, "--json", "--out", "out").out)
+    assert document["rounds"]["seconds"] == [3.0, 3.0]
+    (logged,) = pd.read_parquet(tmp_path / "out" / "trials")["round_seconds"]
+    assert list(logged) == document["rounds"]["seconds"]
+
+
 def test_train_logs_one_trial(cli: Cli, tmp_path: Path) -> None:
     done = cli("train", *SMALL, "strategy.kind=fedadam", "strategy.eta=0.1", "--json", "--out", "out")
     assert (done.code, done.err) == (0, "")
     document = parsed(done.out)
     assert (document["trial"]["strategy"], document["trial"]["parameters"]["eta"]) == ("fedadam", 0.1)
     assert len(document["rounds"]["accuracy"]) == len(document["rounds"]["loss"]) == 2
+    assert "seconds" not in document["rounds"]  # there is no clock
     table = pd.read_parquet(tmp_path / "out" / "trials")
     assert list(table["fitness"]) == [document["trial"]["fitness"]]
     shown = cli("train", *SMALL, "strategy.kind=fedadam", "strategy.eta=0.1", "--out", "out")
