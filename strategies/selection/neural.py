@@ -12,15 +12,12 @@ from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field
 
-from fedscout.engine.contracts.client_selection import SelectionPolicy
-from fedscout.engine.contracts.trial_strategy import Cohort
-from fedscout.strategies.selection.client_context import VALIDATION_SHARE, ClientContexts
-from fedscout.strategies.selection.contextual_selection import ContextualSelection
+from fedscout.strategies.selection.contextual_selection import ContextualBandit
+from fedscout.strategies.selection.contextual_specification import ContextualSpec
 from fedscout.strategies.selection.neural_bandit import NeuralBandit
-from fedscout.strategies.selection.selection_specification import SelectionSpec
 
 
-class NeuralSpec(SelectionSpec):
+class NeuralSpec(ContextualSpec):
     """NeuralUCB over the contexts of FLASH."""
 
     paper: ClassVar[str] = "Zhou et al. 2020, arXiv:1911.04462"
@@ -29,16 +26,9 @@ class NeuralSpec(SelectionSpec):
     num_hidden: Annotated[int, Field(ge=2, le=64, multiple_of=2, description="hidden units of the network, even")] = 16
     exploration: Annotated[float, Field(ge=0, description="γ, weight of what the network is unsure of")] = 0.1
     regularisation: Annotated[float, Field(gt=0, description="λ, pull towards the network's start")] = 1.0
-    num_steps: Annotated[int, Field(ge=1, description="steps of gradient descent a round")] = 20
+    num_steps: Annotated[int, Field(ge=1, description="steps of gradient descent a round")] = 5
     step: Annotated[float, Field(gt=0, le=1, description="their length, as a part of the longest that is safe")] = 1.0
     num_remembered: Annotated[int, Field(ge=1, description="contexts and rewards that they go over, the last")] = 1000
 
-    @property
-    def validation_share(self) -> float:
-        """Share of the training rows on which validation losses are measured."""
-        return VALIDATION_SHARE
-
-    def _construct(self, cohort: Cohort) -> SelectionPolicy:
-        contexts = ClientContexts(cohort.num_clients)
-        bandit = NeuralBandit(contexts.num_contexts, **self.model_dump(exclude={"kind"}))
-        return ContextualSelection(contexts, bandit)
+    def _bandit(self, num_contexts: int) -> ContextualBandit:
+        return NeuralBandit(num_contexts, **self.model_dump(exclude={"kind"}))

@@ -12,15 +12,12 @@ from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field
 
-from fedscout.engine.contracts.client_selection import SelectionPolicy
-from fedscout.engine.contracts.trial_strategy import Cohort
-from fedscout.strategies.selection.client_context import VALIDATION_SHARE, ClientContexts
-from fedscout.strategies.selection.contextual_selection import ContextualSelection
+from fedscout.strategies.selection.contextual_selection import ContextualBandit
+from fedscout.strategies.selection.contextual_specification import ContextualSpec
 from fedscout.strategies.selection.discounted_regression import DiscountedRegression
-from fedscout.strategies.selection.selection_specification import SelectionSpec
 
 
-class RestlessSpec(SelectionSpec):
+class RestlessSpec(ContextualSpec):
     """A linear bandit that forgets, over the contexts of FLASH."""
 
     paper: ClassVar[str] = "Russac et al. 2019, arXiv:1909.09146"
@@ -31,14 +28,5 @@ class RestlessSpec(SelectionSpec):
     delta: Annotated[float, Field(gt=0, lt=1, description="δ; the smaller, the wider the bound")] = 0.05
     regularisation: Annotated[float, Field(gt=0, description="λ, evidence for no reward at all")] = 1.0
 
-    @property
-    def validation_share(self) -> float:
-        """Share of the training rows on which validation losses are measured."""
-        return VALIDATION_SHARE
-
-    def _construct(self, cohort: Cohort) -> SelectionPolicy:
-        contexts = ClientContexts(cohort.num_clients)
-        bandit = DiscountedRegression(
-            contexts.num_contexts, self.discount, self.regularisation, self.delta, self.exploration
-        )
-        return ContextualSelection(contexts, bandit)
+    def _bandit(self, num_contexts: int) -> ContextualBandit:
+        return DiscountedRegression(num_contexts, self.discount, self.regularisation, self.delta, self.exploration)
