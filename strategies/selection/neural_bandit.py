@@ -34,7 +34,7 @@ class NeuralBandit:
     Attributes:
         parameters: θ, `((d + 1) m,)`: W by hidden unit, then a. Nothing before the first call.
         start: θ₀.
-        information: Z, `((d + 1) m, (d + 1) m)`.
+        inverse: Z⁻¹, `((d + 1) m, (d + 1) m)`.
         contexts: Those remembered, `(n, d)`.
         rewards: Theirs, `(n,)`.
     """
@@ -45,7 +45,7 @@ class NeuralBandit:
         num_hidden: int = 16,
         exploration: float = 0.1,
         regularisation: float = 1.0,
-        num_steps: int = 20,
+        num_steps: int = 5,
         step: float = 1.0,
         num_remembered: int = 1000,
     ) -> None:
@@ -58,7 +58,7 @@ class NeuralBandit:
         self._num_remembered = num_remembered
         self.parameters = np.zeros(0)
         self.start = np.zeros(0)
-        self.information = regularisation * np.eye(size)
+        self.inverse = np.eye(size) / regularisation
         self.contexts = np.zeros((0, num_contexts))
         self.rewards = np.zeros(0)
 
@@ -68,10 +68,8 @@ class NeuralBandit:
             self.start = self._drawn(generator)
             self.parameters = self.start
         rewards, gradients = outputs_and_gradients(self.parameters, contexts, self._num_hidden)
-        upper = np.linalg.cholesky(self.information).T
-        inverse = np.linalg.inv(upper)
-        variances = np.square(gradients @ inverse).sum(axis=1) / self._num_hidden
-        return np.asarray(rewards + self._exploration * np.sqrt(variances))
+        variances = (gradients @ self.inverse * gradients).sum(axis=1) / self._num_hidden
+        return np.asarray(rewards + self._exploration * np.sqrt(np.maximum(variances, 0)))
 
     def _drawn(self, generator: np.random.Generator) -> DoubleArray:
         """Return θ₀: He's variances, and both halves alike but for the sign of what they say."""
@@ -85,7 +83,8 @@ class NeuralBandit:
         if not len(rewards):
             return
         _, gradients = outputs_and_gradients(self.parameters, contexts, self._num_hidden)
-        self.information = self.information + gradients.T @ gradients / self._num_hidden
+        for first in range(0, len(gradients), gradients.shape[1]):
+            self.inverse = updated(self.inverse, gradients[first : first + gradients.shape[1]] / self._num_hidden**0.5)
         self.contexts = np.concatenate([self.contexts, contexts])[-self._num_remembered :]
         self.rewards = np.concatenate([self.rewards, rewards])[-self._num_remembered :]
         self._descend()
@@ -93,12 +92,17 @@ class NeuralBandit:
     def _descend(self) -> None:
         targets = self.rewards / (np.abs(self.rewards).max() or 1.0)
         pull = self._num_hidden * self._regularisation / len(targets)
-        _, gradients = outputs_and_gradients(self.parameters, self.contexts, self._num_hidden)
-        length = self._step / (np.square(gradients).sum() / len(targets) + pull)
+        length = self._step / (mean_squared_gradient(self.parameters, self.contexts, self._num_hidden) + pull)
         for _ in range(self._num_steps):
             gradient = loss_gradient(self.parameters, self.contexts, targets, self._num_hidden)
             gradient += pull * (self.parameters - self.start)
             self.parameters = self.parameters - length * gradient
+
+
+def updated(inverse: DoubleArray, rows: DoubleArray) -> DoubleArray:
+    """Return (Z + AᵀA)⁻¹ of Z⁻¹ and A, which should have fewer rows than Z: Z⁻¹ − Z⁻¹Aᵀ (I + A Z⁻¹ Aᵀ)⁻¹ A Z⁻¹."""
+    known = rows @ inverse
+    return np.asarray(inverse - known.T @ np.linalg.solve(np.eye(len(rows)) + known @ rows.T, known))
 
 
 def _layers(parameters: DoubleArray, contexts: DoubleArray, num_hidden: int) -> tuple[DoubleArray, DoubleArray]:
@@ -112,14 +116,32 @@ def outputs_and_gradients(
 ) -> tuple[DoubleArray, DoubleArray]:
     """Return f of each context `(clients,)`, and its gradient by θ `(clients, (d + 1) m)`."""
     hidden, outer = _layers(parameters, contexts, num_hidden)
-    of_inner = ((hidden > 0) * outer)[:, :, None] * contexts[:, None, :]
-    gradients = np.concatenate([of_inner.reshape(len(contexts), parameters.size - num_hidden), hidden], axis=1)
-    return np.sqrt(num_hidden) * (hidden @ outer), np.sqrt(num_hidden) * gradients
+    root = num_hidden**0.5
+    gradients = np.empty((len(contexts), parameters.size))
+    of_inner = gradients[:, :-num_hidden].reshape(len(contexts), num_hidden, -1)
+    np.multiply(((hidden > 0) * (root * outer))[:, :, None], contexts[:, None, :], out=of_inner)
+    np.multiply(root, hidden, out=gradients[:, -num_hidden:])
+    return root * (hidden @ outer), gradients
+
+
+def mean_squared_gradient(parameters: DoubleArray, contexts: DoubleArray, num_hidden: int) -> float:
+    """Return the mean over contexts of ‖∇_θ f‖² = m (Σ_j a_j² [h_j > 0] ‖x‖² + ‖h‖²)."""
+    inner, outer = parameters[:-num_hidden].reshape(num_hidden, -1), parameters[-num_hidden:]
+    hidden = inner @ contexts.T
+    active = (hidden > 0).astype(np.float64)
+    lengths = np.einsum("cd,cd->c", contexts, contexts)
+    hidden *= active
+    return float(num_hidden / len(contexts) * (outer**2 @ (active @ lengths) + np.vdot(hidden, hidden)))
 
 
 def loss_gradient(parameters: DoubleArray, contexts: DoubleArray, targets: DoubleArray, num_hidden: int) -> DoubleArray:
     """Return the gradient by θ of the mean of (f − r)² / 2."""
-    hidden, outer = _layers(parameters, contexts, num_hidden)
-    errors = np.sqrt(num_hidden) * (np.sqrt(num_hidden) * (hidden @ outer) - targets) / len(targets)
-    of_inner = ((hidden > 0) * outer * errors[:, None]).T @ contexts
-    return np.concatenate([of_inner.ravel(), errors @ hidden])
+    inner, outer = parameters[:-num_hidden].reshape(num_hidden, -1), parameters[-num_hidden:]
+    hidden = inner @ contexts.T  # `(m, clients)`, whose rows are long
+    active = hidden > 0
+    np.maximum(hidden, 0, out=hidden)
+    errors = num_hidden**0.5 * (outer @ hidden)
+    errors -= targets
+    errors *= num_hidden**0.5 / len(targets)
+    of_inner = outer[:, None] * ((active * errors) @ contexts)
+    return np.concatenate([of_inner.ravel(), hidden @ errors])

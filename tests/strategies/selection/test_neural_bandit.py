@@ -5,7 +5,12 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from fedscout.strategies.selection.neural_bandit import NeuralBandit, loss_gradient, outputs_and_gradients
+from fedscout.strategies.selection.neural_bandit import (
+    NeuralBandit,
+    loss_gradient,
+    mean_squared_gradient,
+    outputs_and_gradients,
+)
 
 HIDDEN, SIZE = 6, 3
 RNG = np.random.default_rng(3)
@@ -65,6 +70,26 @@ def test_the_bound_is_the_one_printed() -> None:
     bounds = [np.sqrt(g @ np.linalg.inv(information) @ g / HIDDEN) for g in gradients]
     expected = outputs + 0.5 * np.array(bounds)
     np.testing.assert_allclose(bandit.scores(CONTEXTS, np.random.default_rng(1)), expected, rtol=1e-9)
+
+
+@pytest.mark.parametrize("num_rows", [1, 9, SIZE + 40])
+def test_the_inverse_is_that_of_all_gradients_so_far(num_rows: int) -> None:
+    """Also of more gradients at once than the network has parameters, and after several rounds."""
+    bandit = NeuralBandit(SIZE, HIDDEN, regularisation=0.5)
+    bandit.scores(CONTEXTS, np.random.default_rng(0))
+    information = 0.5 * np.eye(PARAMETERS.size)
+    for _ in range(4):
+        contexts = RNG.normal(size=(num_rows, SIZE))
+        _, gradients = outputs_and_gradients(bandit.parameters, contexts, HIDDEN)
+        information += gradients.T @ gradients / HIDDEN
+        bandit.update(contexts, RNG.normal(size=num_rows))
+    np.testing.assert_allclose(bandit.inverse @ information, np.eye(PARAMETERS.size), atol=1e-9)
+
+
+def test_the_mean_square_is_that_of_the_gradients() -> None:
+    _, gradients = outputs_and_gradients(PARAMETERS, CONTEXTS, HIDDEN)
+    expected = np.square(gradients).sum(axis=1).mean()
+    assert mean_squared_gradient(PARAMETERS, CONTEXTS, HIDDEN) == pytest.approx(expected, rel=1e-12)
 
 
 def test_it_learns_what_is_not_linear() -> None:
