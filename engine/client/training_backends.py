@@ -8,9 +8,9 @@ times (4 and 20 clients), at 264,000 no faster, as the products are then large e
 Clients with rates, batches and epochs of their own are trained together where their batches are padded to as many rows.
 Beside one setting for all of as many steps and rows (rates of 1e-4 to 0.8 and batches of 4 to 64, drawn evenly in their
 logarithms, 1 to 30 epochs; three draws, processor time, alternating, on 2026-11-22) that takes 100 clients of 250 rows
-1.16 to 1.18 times as long, with the net above. 48 clients of some 30 rows take 1.70 to 1.73 times as long (64-64-32-10):
-three times as many products of a third of the clients, which alone take 1.34 to 1.42 times as long. Their bits are
-those that each client has alone, so none of them can be padded to share another's.
+1.16 to 1.18 times as long, with the net above. 48 clients of some 30 rows take 1.70 to 1.73 times (64-64-32-10): three
+times as many products of a third of the clients, which alone take 1.34 to 1.42 times as long. A client's bits are those
+that it has alone, so its batches can't be padded to share another's product.
 """
 
 from __future__ import annotations
@@ -162,8 +162,8 @@ class BlockTrainer(Trainer):
         self._dense = stack
 
     def _mixes(self, asked: TrainRequest) -> bool:
-        """Return whether clients train plainly: an algorithm is told of one setting for all clients of a run."""
-        return asked.algorithm is None
+        """Return whether clients train plainly, or by an algorithm that says so."""
+        return asked.algorithm is None or asked.algorithm.mixes
 
     def _blocks(self, asked: TrainRequest, works: Sequence[RowsWork]) -> Iterator[Sequence[RowsWork]]:
         """Yield the clients that are trained together: those whose batches are padded to the same; see `_cut`."""

@@ -280,6 +280,8 @@ class ClientAlgorithm:
         tunes: Whether clients train before they are scored: they are scored with what `tuned` returns.
         one_by_one: Whether clients are trained one after the other, as a loss of its own and looking ahead need.
         validates: Whether clients measure what they send on their validation rows, and report what `validated` says.
+        mixes: Whether a run may hold clients of different rates, batches and epochs, as under a table of settings. Then
+            `run.training` tells none of these, and all that `train` does is descend, as the clients' settings say.
     """
 
     reads: ClassVar[tuple[str, ...]] = ()
@@ -288,6 +290,7 @@ class ClientAlgorithm:
     tunes: ClassVar[bool] = False
     one_by_one: ClassVar[bool] = False
     validates: ClassVar[bool] = False
+    mixes: ClassVar[bool] = False
 
     @property
     def companions(self) -> Mapping[str, str]:
@@ -300,7 +303,7 @@ class ClientAlgorithm:
         return None
 
     def settings(self, facts: LocalFacts) -> LocalTraining:
-        """Return how a client trains; clients of equal settings are in one run."""
+        """Return how a client trains; clients of equal settings are in one run, of others if the algorithm `mixes`."""
         return facts.training
 
     def train(self, run: LocalRun) -> Finished:

@@ -28,6 +28,8 @@ class HeldNear(ClientAlgorithm):
         mu: μ.
     """
 
+    mixes: ClassVar[bool] = True
+
     mu: float
 
     def train(self, run: LocalRun) -> Finished:
@@ -42,6 +44,7 @@ class ProximalTerm(ClientAlgorithm):
 
     reads: ClassVar[tuple[str, ...]] = (PROXIMAL_MU_KEY,)
     accompanied: ClassVar[bool] = False
+    mixes: ClassVar[bool] = True
 
     def train(self, run: LocalRun) -> Finished:
         """Descend near the received model."""

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 import pytest
@@ -15,6 +15,7 @@ from flwr.app import Message
 from fedscout.engine.client.client_settings import own_training
 from fedscout.engine.client.local_training import RowsWork
 from fedscout.engine.client.training_backends import BlockTrainer, fastest_trainer, of_most_steps
+from fedscout.engine.contracts.client_algorithm import Finished, LocalRun
 from fedscout.engine.contracts.client_update import ClientUpdate
 from fedscout.engine.contracts.local_training_config import LocalTraining
 from fedscout.engine.contracts.settings_lookup import FAR_KEY, SettingsLookup, missing_entropy
@@ -31,6 +32,7 @@ from fedscout.engine.trials.checkpoint import CheckpointStore
 from fedscout.engine.trials.trial import run_trial
 from fedscout.engine.trials.trial_record import Trial
 from fedscout.strategies import FedAvgSpec, StrategySpec, parse_selection, parse_strategy
+from fedscout.strategies.methods.proximal_term import HeldNear
 from tests.engine.federations import dense, learnable_rows
 from tests.engine.trials.test_resume import assert_same
 from tests.strategies.by_hand import SEED, TRAINING, Hand, host_of, models, result_of, spec_of
@@ -126,14 +128,25 @@ def test_bits_do_not_depend_on_where_replies_are_merged(kind: str) -> None:
     assert_same(trial_of(SEVERAL, strategy), trial_of(SEVERAL, strategy, merge=False))
 
 
+@dataclass(frozen=True)
+class HeldApart(HeldNear):
+    """The same, one setting after the other."""
+
+    mixes: ClassVar[bool] = False
+
+
+@pytest.mark.parametrize("algorithm", [None, HeldNear(0.5)], ids=str)
 @pytest.mark.parametrize("optimizer", ["sgd", "adam"])
-def test_a_client_has_the_same_bits_among_others_and_alone(optimizer: Literal["sgd", "adam"]) -> None:
+def test_a_client_has_the_same_bits_among_others_and_alone(
+    optimizer: Literal["sgd", "adam"], algorithm: HeldNear | None
+) -> None:
+    """And as many others as mix, or none of other settings."""
     features, labels = learnable_rows(400)
     model = new_model(dense, 0)
     trainer = fastest_trainer(model)
     assert isinstance(trainer, BlockTrainer)
     training = LocalTraining(optimizer=optimizer, momentum=0.5, weight_decay=0.01)
-    asked = TrainRequest(model.vector.clone(), training, num_classes=3, table=SettingsLookup(SEVERAL))
+    asked = TrainRequest(model.vector.clone(), training, algorithm, num_classes=3, table=SettingsLookup(SEVERAL))
 
     def works() -> list[RowsWork]:
         sizes = [5, 7, 8, 16, 17, 18, 30, 31, 33, 9]
@@ -143,7 +156,7 @@ def test_a_client_has_the_same_bits_among_others_and_alone(optimizer: Literal["s
             for client, part in enumerate(parts)
         ]
 
-    def vectors(of: list[RowsWork]) -> dict[int, Any]:
+    def vectors(of: list[RowsWork], asked: TrainRequest = asked) -> dict[int, Any]:
         outcomes = [outcome for block in trainer.train(asked, of) for outcome in block]
         assert all(isinstance(update, ClientUpdate) for _, update in outcomes)
         return {work.client: update for work, update in outcomes}
@@ -154,6 +167,30 @@ def test_a_client_has_the_same_bits_among_others_and_alone(optimizer: Literal["s
         (alone,) = vectors([work]).values()
         assert np.array_equal(alone.vector, together[work.client].vector)
         assert (alone.num_steps, alone.loss) == (together[work.client].num_steps, together[work.client].loss)
+    if algorithm is not None:
+        apart = vectors(works(), replace(asked, algorithm=HeldApart(algorithm.mu)))
+        assert all(np.array_equal(apart[client].vector, update.vector) for client, update in together.items())
+        free = vectors(works(), replace(asked, algorithm=None))
+        assert not all(np.array_equal(free[client].vector, update.vector) for client, update in together.items())
+
+
+@dataclass(frozen=True)
+class TwiceAsLong(HeldNear):
+    """Says that it mixes, and chooses epochs."""
+
+    def train(self, run: LocalRun) -> Finished:
+        trained = run.descend(run.received, epochs=2 * run.training.local_epochs)
+        return Finished(trained, trained.vectors)
+
+
+def test_an_algorithm_that_mixes_can_t_choose_epochs() -> None:
+    features, labels = learnable_rows(40)
+    model = new_model(dense, 0)
+    work = RowsWork(0, stream(0, "batches", 1, 0), {}, Samples(features, labels, np.arange(40)))
+    asked = TrainRequest(model.vector.clone(), TRAINING, TwiceAsLong(0.1), table=SettingsLookup(SEVERAL), num_classes=3)
+    (((_, failure),),) = list(fastest_trainer(model).train(asked, [work]))
+    assert isinstance(failure, TypeError)
+    assert "must train as clients' settings say" in str(failure)
 
 
 def test_a_block_is_full_when_its_steps_are() -> None:
