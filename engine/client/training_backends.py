@@ -7,8 +7,8 @@ times (4 and 20 clients), at 264,000 no faster, as the products are then large e
 
 Clients with rates, batches and epochs of their own are trained together where their batches are padded to as many rows.
 Beside one setting for all of as many steps and rows (rates of 1e-4 to 0.8 and batches of 4 to 64, drawn evenly in their
-logarithms, 1 to 30 epochs; three draws, processor time, alternating, on 2026-11-22) that takes 100 clients of 250 rows
-1.16 to 1.18 times as long, with the net above. 48 clients of some 30 rows take 1.70 to 1.73 times (64-64-32-10): three
+logarithms, 1 to 30 epochs; two draws, processor time, alternating, on 2026-11-22) that takes 100 clients of 250 rows
+1.06 to 1.27 times as long, with the net above. 48 clients of some 30 rows take 1.7 to 1.8 times (64-64-32-10): three
 times as many products of a third of the clients, which alone take 1.34 to 1.42 times as long. A client's bits are those
 that it has alone, so its batches can't be padded to share another's product.
 """
@@ -182,12 +182,9 @@ class BlockTrainer(Trainer):
         return padded_rows(min(work.training.batch_size, len(work.data)), aligned_row_step(self._dense))
 
     def _cut(self, asked: TrainRequest, works: Sequence[RowsWork]) -> Iterator[Sequence[RowsWork]]:
-        """Yield blocks of nearly equal numbers, clients with most rows first; see `of_most_steps`."""
+        """Yield blocks of nearly equal numbers, clients with most steps first, then those with most rows."""
+        filled = sorted(works, key=lambda work: (-_num_steps(work), -len(work.data)))
         most = min(MOST_CLIENTS, max(FEWEST_CLIENTS, BLOCK_BYTES // (2 * asked.received.nbytes)))
-        if works[0].training is not None:
-            yield from of_most_steps(works, most)
-            return
-        filled = sorted(works, key=lambda work: -len(work.data))
         num_blocks = -(-len(filled) // most)
         stops = [len(filled) * (block + 1) // num_blocks for block in range(num_blocks)]
         for start, stop in zip([0, *stops], stops, strict=False):
@@ -199,29 +196,9 @@ class BlockTrainer(Trainer):
         return train_block_by(asked.algorithm, self._dense, self._model.layout, asked, works)
 
 
-def of_most_steps(works: Sequence[RowsWork], most: int) -> Iterator[Sequence[RowsWork]]:
-    """Yield blocks of clients with settings of their own, those with most steps first, as many as are often at work.
-
-    Clients that have finished take no room in a cache, so a block holds more of them where few make many steps.
-
-    Args:
-        works: Each with its settings.
-        most: So many clients are in training in the mean over a block's steps.
-    """
-    steps = {work.client: _num_steps(work) for work in works}
-    block: list[RowsWork] = []
-    for work in sorted(works, key=lambda work: (-steps[work.client], -len(work.data))):
-        together = sum(steps[each.client] for each in (*block, work))
-        if block and (together > most * steps[block[0].client] or len(block) == MOST_CLIENTS):
-            yield block
-            block = []
-        block.append(work)
-    yield block
-
-
 def _num_steps(work: RowsWork) -> int:
-    assert work.training is not None
-    return int(work.training.num_steps(np.array([len(work.data)]))[0])
+    """Return the steps of a client with settings of its own; 0 of others, whose rows tell who has most."""
+    return 0 if work.training is None else int(work.training.num_steps(np.array([len(work.data)]))[0])
 
 
 def fastest_trainer(model: FlatModel) -> Trainer:

@@ -11,10 +11,11 @@ from typing import Any, ClassVar, Literal
 import numpy as np
 import pytest
 from flwr.app import Message
+from torch import nn
 
 from fedscout.engine.client.client_settings import own_training
 from fedscout.engine.client.local_training import RowsWork
-from fedscout.engine.client.training_backends import BlockTrainer, fastest_trainer, of_most_steps
+from fedscout.engine.client.training_backends import BlockTrainer, fastest_trainer
 from fedscout.engine.contracts.client_algorithm import Finished, LocalRun
 from fedscout.engine.contracts.client_update import ClientUpdate
 from fedscout.engine.contracts.local_training_config import LocalTraining
@@ -33,7 +34,7 @@ from fedscout.engine.trials.trial import run_trial
 from fedscout.engine.trials.trial_record import Trial
 from fedscout.strategies import FedAvgSpec, StrategySpec, parse_selection, parse_strategy
 from fedscout.strategies.methods.proximal_term import HeldNear
-from tests.engine.federations import dense, learnable_rows
+from tests.engine.federations import NUM_CLASSES, NUM_FEATURES, dense, learnable_rows
 from tests.engine.trials.test_resume import assert_same
 from tests.strategies.by_hand import SEED, TRAINING, Hand, host_of, models, result_of, spec_of
 
@@ -193,16 +194,23 @@ def test_an_algorithm_that_mixes_can_t_choose_epochs() -> None:
     assert "must train as clients' settings say" in str(failure)
 
 
-def test_a_block_is_full_when_its_steps_are() -> None:
-    """Of 4, 4, 2, 2 and 1 steps, two at work at a time: 10 in a block of 4 steps are too many, and so are 5 of 2."""
+def test_clients_of_as_many_steps_share_a_block() -> None:
+    """Twelve clients of a net of which a block holds eight: those with most steps are together, whatever their rows."""
     features, labels = learnable_rows(8)
     data = Samples(features, labels, np.arange(8))
     works = [
-        RowsWork(client, stream(0, "batches", 1, client), {}, data, training=LocalTraining(local_epochs=epochs))
-        for client, epochs in enumerate((2, 4, 1, 4, 2))
+        RowsWork(client, stream(0, "batches", 1, client), {}, data, training=LocalTraining(local_epochs=1 + client % 6))
+        for client in range(12)
     ]
-    for most, expected in ((2, [[1, 3], [0, 4], [2]]), (3, [[1, 3, 0, 4], [2]]), (4, [[1, 3, 0, 4, 2]])):
-        assert [[work.client for work in block] for block in of_most_steps(works, most)] == expected
+    model = new_model(large, 0)
+    asked = TrainRequest(model.vector.clone(), TRAINING)
+    blocks = [[work.client for work in block] for block in fastest_trainer(model)._blocks(asked, works)]
+    assert blocks == [[5, 11, 4, 10, 3, 9], [2, 8, 1, 7, 0, 6]]
+
+
+def large() -> nn.Module:
+    """100,103 parameters: a block of them holds the fewest clients."""
+    return nn.Sequential(nn.Linear(NUM_FEATURES, 10_010), nn.ReLU(), nn.Linear(10_010, NUM_CLASSES))
 
 
 class Recorder(LocalGrid):
