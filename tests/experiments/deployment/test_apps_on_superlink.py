@@ -15,8 +15,9 @@ from fedscout.engine.messages.task_identity import claim_task_identity
 from fedscout.engine.runtime.json_file import read_json_object
 from fedscout.engine.trials.trial_runner import LocalRunner
 from fedscout.engine.trials.trial_settings import TrialSettings
-from fedscout.experiments.cli.main import main
 from fedscout.experiments.config.config_file import load_config
+from fedscout.experiments.deployment.agreement import Agreement
+from fedscout.experiments.deployment.app_folder import write_app
 from fedscout.experiments.federations.assembly.build_federation import build_federation
 from fedscout.experiments.studies.workflow import measure
 from fedscout.strategies import parse_strategy
@@ -31,10 +32,7 @@ POLICY = 'small_clients = "train"\n'
 
 def written_app(folder: Path, *settings: str) -> Path:
     """Write an app that detects, chooses by rules and trains."""
-    with pytest.raises(SystemExit) as ended:
-        main(["app", *STUDY, *settings, "--out", str(folder / "scouted")])
-    assert not ended.value.code
-    return folder / "scouted"
+    return write_app(folder / "scouted", Agreement.of_study(load_config([*STUDY, *settings], None)))
 
 
 def nodes_of(folder: Path, *clients: int) -> list[dict[str, str | int]]:
