@@ -165,7 +165,10 @@ class ClientHost:
         wanted = {"train": watched.observed.training_losses, "validation": watched.observed.validation_losses}
         losses: dict[str, dict[int, RowMeans]] = {part: {} for part, is_wanted in wanted.items() if is_wanted}
         places = [(part, client) for part in losses for client in clients]
-        rows = {place: self._part(client, call, part, clean=False) for place, (part, client) in enumerate(places)}
+        rows = {
+            place: self._unabstained(self._part(client, call, part, clean=False))
+            for place, (part, client) in enumerate(places)
+        }
         trainer, received, seed = self._trainers[call.session.backend], _tensor(call.vector), int(call.config[SEED_KEY])
         for place, score in trainer.scores(received, rows, seed, RowLosses()).items():
             part, client = places[place]

@@ -64,7 +64,10 @@ class HostGrid(Grid, Generic[Handle]):
         reports: What a selection policy wants of this round's training, and what it told.
         told_sums: What clients reported beside models, rows, steps and losses, by name.
         far_clients: What each said of whether it lies far from every cell of their table, 0 or 1.
+        clips_for_clients: Whether what strategies have clients clip is clipped here, ahead of the reply.
     """
+
+    clips_for_clients = True
 
     def __init__(
         self, facts: FederationFacts, num_hosts: int, session: Session | None = None, merge_on_hosts: bool = True
@@ -455,7 +458,7 @@ class HostGrid(Grid, Generic[Handle]):
         else:
             evaluation = job.evaluation or fold_evaluation(results)
             contents, failures = evaluate_contents(job.messages, evaluation, self.session.client_table is None)
-        replies = reply_messages(job, contents, failures)
+        replies = reply_messages(job, contents, failures, self.clips_for_clients)
         for reply in replies:
             give_id(reply, str(next(self._message_ids)))
         return replies

@@ -258,10 +258,19 @@ def query_contents(results: Sequence[QueryResults]) -> Contents:
     return contents, {client: reason for result in results for client, reason in result.failures.items()}
 
 
-def reply_messages(job: Job[Any], contents: Mapping[int, RecordDict], failures: Mapping[int, str]) -> list[Message]:
-    """Return the replies to a job's messages, of clients that answered and of those that failed."""
+def reply_messages(
+    job: Job[Any], contents: Mapping[int, RecordDict], failures: Mapping[int, str], clips: bool = True
+) -> list[Message]:
+    """Return the replies to a job's messages, of clients that answered and of those that failed.
+
+    Args:
+        job: Whose.
+        contents: By client.
+        failures: Likewise.
+        clips: Whether updates that clients are to clip are clipped here.
+    """
     replies = [Message(content, reply_to=job.messages[client]) for client, content in contents.items()]
-    if job.message_type == MessageType.TRAIN and asks_for_clipping(job.config):
+    if clips and job.message_type == MessageType.TRAIN and asks_for_clipping(job.config):
         replies = [clipped(job.messages[client], reply) for client, reply in zip(contents, replies, strict=True)]
     return replies + [
         Message(Error(CLIENT_FAILED, reason), reply_to=job.messages[client])

@@ -3,7 +3,7 @@
 It is a `ClientHost` of one client, so what it computes is what a simulation computes of the same rows. Two kinds of
 messages are answered:
 
-- calls of this program's drivers (`node_call`);
+- calls of this program's drivers (`node_call`), without what only a simulation may hear (`presentable_answers`);
 - `train` and `evaluate` messages of any Flower strategy: arrays by the model's names or as one flat vector, and a
   configuration with the keys of local training, what it leaves out being as `Session` has it.
 
@@ -13,14 +13,18 @@ Reasons that go back hold nothing of the rows; what goes wrong with them is told
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+import secrets
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from importlib.metadata import version
+from typing import Any
 
+import numpy as np
 from flwr.app import Array, ArrayRecord, Context, Error, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
 
 from fedscout.engine.client.client_host import ClientHost
+from fedscout.engine.contracts.settings_lookup import FAR_KEY
 from fedscout.engine.data.client_query import QueryTable
 from fedscout.engine.data.federation import Federation
 from fedscout.engine.data.release import Privacy, Release, WithheldError
@@ -34,6 +38,7 @@ from fedscout.engine.messages.message_keys import (
     ARRAYS_KEY,
     FLAT_KEY,
     FUNCTION_KEY,
+    INITIAL_LOSS_KEY,
     METRICS_KEY,
     NUM_EXAMPLES_KEY,
     RATE_KEY,
@@ -41,12 +46,16 @@ from fedscout.engine.messages.message_keys import (
     ROUND_KEY,
 )
 from fedscout.engine.messages.session import Session
-from fedscout.engine.nodes.kept_states import KeptStates, LostStateError
-from fedscout.engine.nodes.node_call import ACTION, Greeting, Introduction, NodeCall, Wire, model_digest
-from fedscout.engine.nodes.owner_policy import OwnerPolicy, RefusedError
-from fedscout.engine.nodes.privacy_ledger import PrivacyLedger
+from fedscout.engine.nodes.kept_states import KeptStates, LostStateError, drawn_once
+from fedscout.engine.nodes.node_call import ACTION, Greeting, Introduction, NodeCall, Wire, model_digest, one_line
+from fedscout.engine.nodes.owner_policy import NO_SCORING, NO_TRAINING, OwnerPolicy, RefusedError
+from fedscout.engine.nodes.presentable_answers import clip, presentable
+from fedscout.engine.nodes.privacy_ledger import PrivacyLedger, alone_with
 
 logger = logging.getLogger("fedscout")
+
+MAX_CLIENTS = 2**20
+"""Beyond which no client is numbered."""
 
 REFUSED = 1001
 """Error code of what an owner or a client refuses; Flower's own lie below 100."""
@@ -139,45 +148,106 @@ class ClientNode:
     def _done(self, asked: NodeCall, context: Context) -> TrainResults | EvaluateResults | QueryResults:
         """Return what one client's part of the work gives."""
         call = asked.call
-        self._owner.check(asked.method, str(call.config.get(FUNCTION_KEY, "")))
-        if call.evaluated and not self._owner.scores:
-            call = replace(call, evaluated=())
         measured = () if call.watched is None else call.watched.measured
-        (client,) = {*call.clients, *call.evaluated, *measured}
+        clients = {*call.clients, *call.evaluated, *measured}
+        if len(clients) != 1 or not 0 <= min(clients) < MAX_CLIENTS:
+            raise RefusedError(f"must be asked as one client below {MAX_CLIENTS}, got {shown(sorted(clients))}")
+        (client,) = clients
         if asked.method == "query":
+            self._owner.check("query", str(call.config.get(FUNCTION_KEY, "")))
             return self._answer(asked, client, context)
-        host = self._host(client, asked.terms, context)
+        if call.vector is None:
+            raise RefusedError("must be sent a model")
+        call, reason = self._allowed(asked)
         kept = KeptStates(context.state, self._owner.folder)
+        marked = call.states.get(client)
         try:
-            states = {one: kept.find(asked.trial, marked) for one, marked in call.states.items() if marked}
+            states = {client: kept.find(asked.trial, marked)} if marked else {}
         except LostStateError:
-            return TrainResults(
-                failures={client: "lost what it kept for this training, and begins anew"}, states={client: {}}
-            )
+            return _lost(asked.method, call, client)
         call = replace(call, states=states, config={**call.config, REPLY_KEY: "individual"})
-        results: TrainResults | EvaluateResults = getattr(host, asked.method)(call)
+        host = self._host(client, asked.terms, context)
+        results: TrainResults | EvaluateResults = getattr(host, asked.method)(_told_truly(call))
         if isinstance(results, TrainResults):
             server_round = int(call.config[ROUND_KEY])
             results.states = {
-                one: kept.keep(asked.trial, server_round, state) if state else {}
+                one: kept.keep(asked.trial, server_round, state, marked) if state else {}
                 for one, state in results.states.items()
             }
-        return results
+            if reason:
+                results.failures[client] = reason
+            self._say_far(call, results, context)
+            clip(call, host.facts().layout, results)
+        return presentable(results, call)
+
+    def _allowed(self, asked: NodeCall) -> tuple[HostCall, str]:
+        """Return what the owner allows of a call, and why a training was left out of it.
+
+        Raises:
+            RefusedError: If that is nothing.
+        """
+        call, owner, reason = asked.call, self._owner, ""
+        if asked.method != "train":
+            owner.check(asked.method)
+        if call.clients and not owner.trains:
+            if not (call.evaluated and owner.scores):
+                raise RefusedError(NO_TRAINING)
+            call, reason = replace(call, clients=()), NO_TRAINING
+        if not owner.scores:
+            if not call.clients or call.config.get(INITIAL_LOSS_KEY):
+                raise RefusedError(NO_SCORING)
+            watched = call.watched
+            if watched is not None:
+                blind = replace(watched.observed, training_losses=False, validation_losses=False)
+                watched = replace(watched, observed=blind, measured=())
+            call = replace(call, evaluated=(), watched=watched)
+        return call, reason
+
+    def _say_far(self, call: HostCall, results: TrainResults, context: Context) -> None:
+        """Answer by chance whether the client is far from a table, if so agreed: with a draw that only it knows.
+
+        The draw of a simulation follows from the seed. This one is made once for a table, or several would tell.
+        """
+        table = call.session.client_table
+        if table is None or FAR_KEY not in results.sums or (table.epsilon is None and self._owner.epsilon is None):
+            return
+        terms = {"epsilon": table.epsilon, "table": table.digest()}
+
+        def response() -> float:
+            lies = secrets.SystemRandom().random() < table.lying
+            return float(bool(results.sums[FAR_KEY][0]) ^ lies)
+
+        told = drawn_once(context.state, table.digest(), lambda: self._paid_once(FAR_KEY, terms, response))
+        results.sums[FAR_KEY] = [told]
+
+    def _paid_once(self, name: str, terms: Mapping[str, Any], answer: Callable[[], float]) -> float:
+        owner = self._owner
+        if owner.epsilon is None or owner.folder is None:
+            return answer()
+        with alone_with(owner.folder):
+            ledger = PrivacyLedger(owner.folder, owner.epsilon, owner.delta)
+            told = ledger.repeated(name, terms)
+            if told is None:
+                ledger.spend(terms)
+                told = {name: np.array(answer())}
+                ledger.note(name, terms, told)
+        return float(told[name])
 
     def _answer(self, asked: NodeCall, client: int, context: Context) -> QueryResults:
         """Answer a query, within the owner's ε if there is one."""
         owner, call = self._owner, asked.call
         if owner.epsilon is None or owner.folder is None:
-            return self._host(client, asked.terms, context).query(call)
-        ledger, name = PrivacyLedger(owner.folder, owner.epsilon, owner.delta), str(call.config[FUNCTION_KEY])
+            return presentable(self._host(client, asked.terms, context).query(call), call)
+        name = str(call.config[FUNCTION_KEY])
         terms = {key: value for key, value in call.config.items() if key != FUNCTION_KEY}
-        told = ledger.repeated(name, terms)
-        if told is None:
-            host = self._host(client, asked.terms, context, ledger.spend(terms))
-            results = host.query(call)
-            for arrays in results.arrays:
-                ledger.note(name, terms, arrays)
-            return results
+        with alone_with(owner.folder):
+            ledger = PrivacyLedger(owner.folder, owner.epsilon, owner.delta)
+            told = ledger.repeated(name, terms)
+            if told is None:
+                results = self._host(client, asked.terms, context, ledger.spend(terms)).query(call)
+                for arrays in results.arrays:
+                    ledger.note(name, terms, arrays)
+                return presentable(results, call)
         rows = int(self._host(client, asked.terms, context).facts().client_rows[client])
         return QueryResults([client], [rows], [told])
 
@@ -187,11 +257,14 @@ class ClientNode:
         host, call, record = self._plain_call(message, context)
         (client,) = call.clients
         results = host.train(call)
+        clip(call, host.facts().layout, results, named=FLAT_KEY not in record)
+        results = presentable(results, call)
         if results.failures:
             raise RefusedError(results.failures[client])
         assert results.vectors is not None
         arrays = {FLAT_KEY: results.vectors[0], **host.facts().layout.split(results.vectors[0])}
-        metrics = MetricRecord({NUM_EXAMPLES_KEY: results.num_examples[0], "loss": results.losses[0]})
+        sums = {name: values[0] for name, values in results.sums.items()}
+        metrics = MetricRecord({NUM_EXAMPLES_KEY: results.num_examples[0], "loss": results.losses[0], **sums})
         trained = ArrayRecord({name: Array(arrays[name]) for name in record})
         return RecordDict({ARRAYS_KEY: trained, METRICS_KEY: metrics})
 
@@ -200,7 +273,7 @@ class ClientNode:
         self._owner.check("evaluate")
         host, call, _ = self._plain_call(message, context)
         (client,) = call.clients
-        results = host.evaluate(call)
+        results = presentable(host.evaluate(call), call)
         if results.failures:
             raise RefusedError(results.failures[client])
         score = results.own[client]
@@ -218,13 +291,31 @@ class ClientNode:
         try:
             vector = flat_vector(records[0], host.facts().layout)
         except ValueError as error:
-            raise RefusedError(f"can't use the model that it was sent: {error}") from error
+            raise RefusedError(f"can't use the model that it was sent: {one_line(str(error))}") from error
         own = {key: value for record in message.content.config_records.values() for key, value in record.items()}
         told = own.get(ROUND_KEY)
         config = {**base_config(self._session, told if isinstance(told, int) else 1), **own}
         config[RATE_KEY] = one_learning_rate(config, self._session.training.learning_rate)
         config[REPLY_KEY] = "individual"
         return host, HostCall((client,), self._session, config, vector), records[0]
+
+
+def _lost(method: str, call: HostCall, client: int) -> TrainResults | EvaluateResults:
+    """Return the answer of a client that has not what it should have kept: it has nothing from now on."""
+    reason = "lost what it kept for this training, and begins anew"
+    scores = EvaluateResults(failures={client: reason})
+    if method == "evaluate":
+        return scores
+    failures = {client: reason} if client in call.clients else {}
+    return TrainResults(failures=failures, states={client: {}}, evaluation=scores if call.evaluated else None)
+
+
+def _told_truly(call: HostCall) -> HostCall:
+    """Return a call by which a client says whether it is far from a table without a draw from the session's seed."""
+    table = call.session.client_table
+    if table is None or table.epsilon is None:
+        return call
+    return replace(call, session=replace(call.session, client_table=replace(table, epsilon=None)))
 
 
 def _position(context: Context) -> int | None:

@@ -1,30 +1,35 @@
 """What a driver and a client on a machine of its own say to each other, and how it travels: values, never code.
 
 A call holds the work of one client as a host gets it (`fedscout.engine.messages.host_calls`). It travels as one JSON
-document beside its arrays; the document names classes of a fixed table and nothing else
-(`fedscout.engine.trials.plain_state`), so whoever forges a message can tell wrong numbers and have nothing run.
+document beside its arrays (`wire_values`), so whoever forges a message can tell wrong numbers and have nothing run.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterator, Mapping, Sequence
+import math
+from collections import OrderedDict
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from io import BytesIO
 from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
 from flwr.app import Array, ArrayRecord, ConfigRecord, RecordDict
+from flwr.common.constant import SType
+from numpy.lib.format import read_array_header_1_0, read_array_header_2_0, read_magic
+from pydantic import ValidationError
 
-from fedscout.engine.arrays import FloatArray
 from fedscout.engine.contracts.client_algorithm import ClientAlgorithm
 from fedscout.engine.contracts.client_selection import Assignment, Observed
 from fedscout.engine.contracts.client_update import ClientScore
 from fedscout.engine.contracts.local_training_config import LocalTraining
-from fedscout.engine.contracts.settings_lookup import SettingsLookup
+from fedscout.engine.contracts.settings_lookup import METRICS, SettingsLookup
 from fedscout.engine.contracts.settings_table import SettingsCell, SettingsTable
 from fedscout.engine.contracts.trial_strategy import EngineNeeds
+from fedscout.engine.fault_text import shown
 from fedscout.engine.messages.host_calls import (
     EvaluateResults,
     FederationFacts,
@@ -36,12 +41,21 @@ from fedscout.engine.messages.host_calls import (
 from fedscout.engine.messages.session import Session
 from fedscout.engine.metrics.metric_table import OF_CLASSES, OF_QUANTITIES
 from fedscout.engine.metrics.row_losses import RowMeans
-from fedscout.engine.trials.plain_state import NotPlainError, PlainState
+from fedscout.engine.nodes.field_types import dataclasses_in, field_types
+from fedscout.engine.nodes.wire_values import NUMBERS, UnsendableError, ValueReader, ValueWriter
+from fedscout.engine.trials.plain_forms import name_of
 
 ACTION = "fedscout"
 """Of the message type: `train.fedscout` and so on. Messages without it are those of any Flower strategy."""
 
 DOCUMENT_KEY, VALUES_KEY = "document", "values"
+
+LONGEST_DOCUMENT = 2**24
+"""Characters; what is long lies beside it as arrays."""
+
+LONGEST_REASON = 200
+ARRAYS_KEPT = 4
+"""Model and companions."""
 
 Method = Literal["train", "measure", "evaluate", "query"]
 
@@ -115,7 +129,7 @@ VALUES: tuple[type, ...] = (
 
 
 def algorithms_of(package: str) -> tuple[type, ...]:
-    """Return the client algorithms that a package defines, of those that were imported."""
+    """Return the client algorithms that a package defines, of those that were imported, and what they are made of."""
 
     def below(kind: type[ClientAlgorithm]) -> Iterator[type[ClientAlgorithm]]:
         for each in kind.__subclasses__():
@@ -123,14 +137,8 @@ def algorithms_of(package: str) -> tuple[type, ...]:
             yield from below(each)
 
     inside = {kind for kind in below(ClientAlgorithm) if f"{kind.__module__}.".startswith(f"{package}.")}
-    return (ClientAlgorithm, *sorted(inside, key=lambda each: (each.__module__, each.__qualname__)))
-
-
-@dataclass
-class _Held:
-    """Stands around a value that is written or read."""
-
-    value: Any = None
+    parts = {part for kind in inside for hint in field_types(kind).values() for part in dataclasses_in(hint)}
+    return (ClientAlgorithm, *sorted(inside | parts, key=name_of))
 
 
 class Wire:
@@ -141,21 +149,22 @@ class Wire:
     """
 
     def __init__(self, algorithms: Sequence[type] = ()) -> None:
-        self._classes = (*VALUES, *algorithms)
-        self._sent: tuple[FloatArray, Array] | None = None
+        self._classes = {name_of(kind): kind for kind in (*VALUES, *algorithms)}
+        self._names = {kind: name for name, kind in self._classes.items()}
+        self._sent: OrderedDict[int, tuple[npt.NDArray[Any], Array]] = OrderedDict()
 
     def packed(self, value: Any) -> RecordDict:
         """Return a value as the content of a message.
 
         Raises:
-            NotPlainError: If something in it may not travel.
+            UnsendableError: If something in it may not travel.
         """
-        document, arrays = PlainState(_Held(), self._classes).encode(_Held(value))
-        config = ConfigRecord({DOCUMENT_KEY: json.dumps(document)})
+        writer = ValueWriter(self._names)
+        document = json.dumps(writer.document(_checked(value)))
         record = ArrayRecord()
-        for number, array in enumerate(arrays):
+        for number, array in enumerate(writer.arrays):
             record[str(number)] = self._array(array)
-        return RecordDict({DOCUMENT_KEY: config, VALUES_KEY: record})
+        return RecordDict({DOCUMENT_KEY: ConfigRecord({DOCUMENT_KEY: document}), VALUES_KEY: record})
 
     def opened(self, content: RecordDict) -> Any:
         """Return the value that a message holds.
@@ -164,29 +173,58 @@ class Wire:
             ValueError: If it holds none that may travel.
         """
         try:
-            document = json.loads(content.config_records[DOCUMENT_KEY][DOCUMENT_KEY])  # type: ignore[arg-type]
-            record = content.array_records[VALUES_KEY]
-            held = _Held()
-            PlainState(held, self._classes).restore(document, [record[str(n)].numpy() for n in range(len(record))])
+            config, record = content.config_records[DOCUMENT_KEY], content.array_records[VALUES_KEY]
+            text = config[DOCUMENT_KEY]
+            if not isinstance(text, str) or len(text) > LONGEST_DOCUMENT:
+                raise ValueError(f"its document must be a text of at most {LONGEST_DOCUMENT} characters")
+            arrays = [numbers_of(record[str(number)]) for number in range(len(record))]
+            return _checked(ValueReader(self._classes, arrays).value(json.loads(text)))
+        except UnsendableError as error:
+            raise ValueError(str(error)) from error
+        except ValidationError as error:
+            raise ValueError(f"it can't be read, {error.error_count()} of its values are out of range") from error
         except Exception as error:
-            raise ValueError(f"it can't be read ({type(error).__name__}: {error})") from error
-        return held.value
+            raise ValueError(f"it can't be read ({type(error).__name__}: {one_line(str(error))})") from error
 
     def _array(self, array: npt.NDArray[Any]) -> Array:
-        """Return an array as it travels; that of the model, which goes to many, is made once."""
-        if self._sent is not None and self._sent[0] is array:
-            return self._sent[1]
+        """Return an array as it travels; one that goes to many, such as the model, is made once."""
+        known = self._sent.get(id(array))
+        if known is not None and known[0] is array:
+            return known[1]
         made = Array(np.ascontiguousarray(array))
-        if array.ndim == 1 and array.dtype == np.float32:
-            self._sent = (array, made)
+        self._sent[id(array)] = (array, made)
+        if len(self._sent) > ARRAYS_KEPT:
+            self._sent.popitem(last=False)
         return made
 
 
-def unsendable(error: NotPlainError) -> str:
-    """Return why a call can't travel, for people."""
-    return f"what it asks of clients can't be sent to other machines: {error}"
+def numbers_of(array: Array) -> npt.NDArray[Any]:
+    """Return the values of an array that was sent: numbers, as many as are there.
+
+    Raises:
+        ValueError: If it holds something else, or says that it holds more.
+    """
+    if array.stype != SType.NUMPY:
+        raise ValueError(f"an array must be NumPy's, got {shown(array.stype)}")
+    stream = BytesIO(array.data)
+    read_header = read_array_header_1_0 if read_magic(stream) == (1, 0) else read_array_header_2_0
+    shape, in_columns, dtype = read_header(stream)
+    start = stream.tell()
+    if dtype.kind not in NUMBERS or math.prod(shape) * dtype.itemsize != len(array.data) - start:
+        raise ValueError(f"an array must hold the numbers that it says, got {dtype} {shape}")
+    values = np.frombuffer(array.data, dtype, offset=start).copy()
+    return values.reshape(shape, order="F" if in_columns else "C")
 
 
-def is_document(content: Mapping[str, Any]) -> bool:
-    """Whether a message's content was made by a `Wire`."""
-    return DOCUMENT_KEY in content
+def _checked(value: Any) -> Any:
+    """Return what travels, if it names no code: of a table's metrics those that every client knows."""
+    table = value.call.session.client_table if isinstance(value, NodeCall) else None
+    if table is not None and (table.metric not in METRICS or table.folder):
+        raise UnsendableError(f"client_settings.metric must be one of {', '.join(METRICS)}, as no code travels")
+    return value
+
+
+def one_line(text: str) -> str:
+    """Return what another machine says, on one line, its control characters visible; of a long one the beginning."""
+    line = "".join(each if each.isprintable() else repr(each)[1:-1] for each in text[:LONGEST_REASON])
+    return line if len(text) <= LONGEST_REASON else f"{line}…"

@@ -20,7 +20,7 @@ import numpy as np
 from flwr.app import Message, MessageType
 
 from fedscout.engine.arrays import FloatArray
-from fedscout.engine.errors import TrialError
+from fedscout.engine.errors import DataError, TrialError
 from fedscout.engine.fault_text import shown
 from fedscout.engine.grid.host_grid import HostGrid
 from fedscout.engine.messages.host_calls import (
@@ -34,19 +34,26 @@ from fedscout.engine.messages.host_calls import (
 from fedscout.engine.messages.session import Session
 from fedscout.engine.nodes.checked_answers import (
     AnswerError,
+    Asked,
     checked_query,
     checked_scores,
     checked_training,
-    without_other_shapes,
+    like_most,
 )
-from fedscout.engine.nodes.node_call import ACTION, Method, NodeCall, Wire, unsendable
+from fedscout.engine.nodes.node_call import ACTION, Method, NodeCall, Wire, one_line
 from fedscout.engine.nodes.node_exchange import Exchange
-from fedscout.engine.nodes.node_roster import MAX_ROWS, NodeRoster
-from fedscout.engine.trials.plain_state import NotPlainError
+from fedscout.engine.nodes.node_roster import NodeRoster
+from fedscout.engine.nodes.wire_values import UnsendableError
 
 logger = logging.getLogger("fedscout")
 
 Results = TrainResults | EvaluateResults | QueryResults | ServeResults
+
+LATER_SECONDS = 3600.0
+"""After a round's limit in which a message is still delivered; then Flower drops it, and nobody trains for nothing."""
+
+PAUSE_SECONDS = 1.0
+"""Between two looks whether somebody is there."""
 
 _TYPE_OF = {"train": MessageType.TRAIN, "measure": MessageType.TRAIN, "evaluate": MessageType.EVALUATE}
 
@@ -99,7 +106,12 @@ class NodeGrid(HostGrid[Flight]):
 
     Attributes:
         away: In how many calls each client gave no answer that could be used, and why the last time.
+
+    Raises:
+        DataError: If clients would have to tell each other of their rows.
     """
+
+    clips_for_clients = False
 
     def __init__(
         self, roster: NodeRoster, server: ServerSide, wire: Wire, session: Session, trial: str = "", terms: str = ""
@@ -107,6 +119,10 @@ class NodeGrid(HostGrid[Flight]):
         self._roster, self._server, self._wire, self._trial, self._terms = roster, server, wire, trial, terms
         self._exchange = Exchange(roster.link)
         self.away: dict[int, tuple[int, str]] = {}
+        if session.client_table is not None and session.metric is not None:
+            raise DataError(
+                f"a table of client settings must be without the metric {session.metric.name}: it tells rows"
+            )
         facts = self._facts()
         super().__init__(facts, num_hosts=facts.num_clients, session=session, merge_on_hosts=False)
 
@@ -115,17 +131,34 @@ class NodeGrid(HostGrid[Flight]):
         return self._server.initial_vector(seed)
 
     def get_node_ids(self) -> list[int]:
-        """Return the clients' numbers in the grid, with those that have joined since; who is away fails when asked."""
+        """Return the clients' numbers in the grid, with those that have joined since; who is away fails when asked.
+
+        While nobody is connected it waits, as long as a round may take.
+        """
+        limit = self.session.round_timeout_seconds or 0.0
+        end = time.monotonic() + limit
         self._roster.refresh()
-        if len(self._roster.members) != self.facts.num_clients:
-            self._take_facts(self._facts(), len(self._roster.members))
+        if not self._roster.is_here():
+            logger.warning("round %d: nobody is connected, waiting up to %g s", self.server_round, limit)
+        while not self._roster.is_here() and time.monotonic() < end:
+            time.sleep(min(PAUSE_SECONDS, max(0.0, end - time.monotonic())))
+            self._roster.refresh()
+        told = self._facts()
+        if not np.array_equal(told.client_rows, self.facts.client_rows):
+            self._take_facts(told, told.num_clients)
         return [*super().get_node_ids()]
 
     def _facts(self) -> FederationFacts:
         told = [member.introduction for member in self._roster.members]
         rows = np.array([introduction.num_rows for introduction in told], np.int64)
         grouped = bool(told) and all(introduction.grouped for introduction in told)
-        return replace(self._server.facts(), num_clients=len(told), client_rows=rows, grouped=grouped)
+        facts = self._server.facts()
+        if not (facts.classifies and facts.holds_rows):
+            raise DataError(
+                "clients on machines of their own must tell classes: a quantity is standardised over the rows of all "
+                "clients, which nobody sees there, and clients that play have no rows"
+            )
+        return replace(facts, num_clients=len(told), client_rows=rows, grouped=grouped)
 
     def _start(self, host: int, method: str, call: HostCall) -> Flight:
         del host  # each has one client
@@ -137,15 +170,16 @@ class NodeGrid(HostGrid[Flight]):
         if node is None:
             return Flight(method, client, call)
         content = self._packed(method, call)
-        message = Message(content, node, f"{_TYPE_OF.get(method, MessageType.QUERY)}.{ACTION}")
+        kind, ttl = _TYPE_OF.get(method, MessageType.QUERY), self.session.round_timeout_seconds
+        message = Message(content, node, f"{kind}.{ACTION}", ttl=None if ttl is None else ttl + LATER_SECONDS)
         return Flight(method, client, call, self._exchange.send(message))
 
     def _packed(self, method: Any, call: HostCall) -> Any:
         called: Method = method
         try:
             return self._wire.packed(NodeCall(called, call, self._trial, self._terms))
-        except NotPlainError as error:
-            raise TrialError(unsendable(error)) from error
+        except UnsendableError as error:
+            raise TrialError(f"what it asks of clients can't be sent to other machines: {error}") from error
 
     def _gather(self, handles: Sequence[Flight], timeout: float | None) -> list[Any] | None:
         sent = [flight.number for flight in handles if flight.number is not None]
@@ -159,8 +193,20 @@ class NodeGrid(HostGrid[Flight]):
             return None
         replies = self._exchange.take(sent)
         results = [self._result(flight, replies.get(flight.number or 0)) for flight in handles]
-        queries = [result for result in results if isinstance(result, QueryResults)]
-        return [*without_other_shapes(queries)] if queries else results
+        return self._alike(results)
+
+    def _alike(self, results: list[Results]) -> list[Results]:
+        """Return the results of one call, without those that have another form than most."""
+        trained = [result for result in results if isinstance(result, TrainResults)]
+        queried = [result for result in results if isinstance(result, QueryResults)]
+        alike: list[Results] = [*like_most(trained), *like_most(queried)]
+        if not alike:
+            return results
+        for before, after in zip(results, alike, strict=True):
+            if before is not after and isinstance(after, TrainResults | QueryResults):
+                for client, reason in after.failures.items():
+                    self._miss(client, reason)
+        return alike
 
     def _give_up(self, handles: Sequence[Flight]) -> None:
         self._exchange.take([flight.number for flight in handles if flight.number is not None])
@@ -184,20 +230,22 @@ class NodeGrid(HostGrid[Flight]):
             limit = self.session.round_timeout_seconds or 0
             raise AnswerError("is not connected" if flight.number is None else f"did not answer within {limit:g} s")
         if reply.has_error():
-            raise AnswerError(shown(reply.error.reason or "it gave no reason"))
+            raise AnswerError(one_line(reply.error.reason or "it gave no reason"))
         return self._wire.opened(reply.content)
 
     def _checked(self, flight: Flight, answer: Any) -> Results:
-        client, call = flight.client, flight.call
+        client = flight.client
         assert client is not None
-        rows = self._roster.members[client].introduction.num_rows or MAX_ROWS
+        asked = Asked(client, flight.call, self._roster.rows_of(client), self.facts.num_classes)
         if flight.method == "query":
-            return checked_query(answer, client, rows)
+            return checked_query(answer, asked)
         if flight.method == "evaluate":
-            return self._scored(client, checked_scores(answer, client, rows))
-        results = checked_training(answer, call, client, rows)
+            return self._scored(client, checked_scores(answer, asked))
+        results = checked_training(answer, asked)
         if results.evaluation is not None:
             results.evaluation = self._scored(client, results.evaluation)
+        for reason in results.failures.values():
+            self._miss(client, reason)
         return results
 
     def _scored(self, client: int, scores: EvaluateResults) -> EvaluateResults:

@@ -8,19 +8,22 @@ anew could be averaged away. The ε of terms is that of all queries that are ask
 
 from __future__ import annotations
 
+import fcntl
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from fedscout.engine.data.release import Arrays, Privacy, WithheldError
+from fedscout.engine.errors import DataError
 from fedscout.engine.runtime.atomic_file import json_text, write_atomically
 from fedscout.engine.runtime.json_file import read_json_object
 
-LEDGER = "privacy.json"
+LEDGER, LOCK = "privacy.json", "privacy.lock"
 SLACK = 1e-9
 """Of sums of ε in floating point."""
 
@@ -32,6 +35,9 @@ class PrivacyLedger:
         folder: Of the ledger.
         budget: ε of everything.
         delta: δ of each set of answers.
+
+    Raises:
+        DataError: If what was spent can't be told: nothing more is given then.
     """
 
     def __init__(self, folder: Path, budget: float, delta: float) -> None:
@@ -40,6 +46,10 @@ class PrivacyLedger:
             self._entries: dict[str, Any] = read_json_object(self._path)
         except FileNotFoundError:
             self._entries = {}
+        except (OSError, ValueError) as error:
+            raise DataError(f"{self._path} must say what was spent of epsilon, and can't be read: {error}") from error
+        if not all(map(_is_entry, self._entries.values())):
+            raise DataError(f"{self._path} must say what was spent of epsilon, and is damaged")
 
     @property
     def spent(self) -> float:
@@ -59,7 +69,7 @@ class PrivacyLedger:
         """
         epsilon = terms.get("epsilon")
         if not isinstance(epsilon, int | float) or isinstance(epsilon, bool) or not epsilon > 0:
-            raise WithheldError("answers only with noise (detection.epsilon)")
+            raise WithheldError("answers only with noise, of an epsilon that is named")
         if _digest(terms) not in self._entries:
             if self.spent + epsilon > self._budget + SLACK:
                 raise WithheldError(f"has no epsilon of {epsilon:g} left to give")
@@ -74,8 +84,23 @@ class PrivacyLedger:
         self._write()
 
     def _write(self) -> None:
-        self._path.parent.mkdir(parents=True, exist_ok=True)
         write_atomically(self._path, lambda temporary: temporary.write_text(json_text(self._entries)))
+
+
+@contextmanager
+def alone_with(folder: Path) -> Iterator[None]:
+    """Keep other processes from counting in a folder: two that have read the same would both spend."""
+    folder.mkdir(parents=True, exist_ok=True)
+    with (folder / LOCK).open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
+
+
+def _is_entry(entry: Any) -> bool:
+    if not isinstance(entry, dict) or not isinstance(entry.get("answers"), dict):
+        return False
+    epsilon = entry.get("epsilon")
+    return isinstance(epsilon, int | float) and not isinstance(epsilon, bool) and 0 < epsilon < float("inf")
 
 
 def _digest(terms: Mapping[str, Any]) -> str:

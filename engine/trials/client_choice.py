@@ -107,13 +107,17 @@ class ClientChoice:
 
     def notes(self) -> Iterator[str]:
         """Yield that the policy goes on to choose more or fewer than are asked for."""
+        num_later = self._grid.facts.num_clients - self._state.num_choosable
+        if self._state.policy is not None and num_later > 0:
+            yield f"{num_later} clients joined after the first round, from which the policy does not choose"
         if self._num_chosen != self._num_asked:
             label = "" if self._settings.selection is None else self._settings.selection.label
             yield f"selection.kind={label} chose {self._num_chosen} clients in the last round, not {self._num_asked}"
 
     def _table(self) -> ClientTable:
+        reached = (client_of(node) for node in self._grid.get_node_ids())  # who has joined is in the facts then
+        clients = np.array([client for client in reached if client < self._state.num_choosable], np.int64)
         facts = self._grid.facts
-        clients = np.array([client_of(node) for node in self._grid.get_node_ids()], np.int64)
         columns = clients, facts.client_rows[clients], self._expected[clients]
         for column in columns:
             column.flags.writeable = False  # a policy's choice is checked against what it was shown

@@ -46,6 +46,7 @@ class TrialState:
         policy: Chooses who trains, and keeps what it likes between rounds; None leaves that to the strategy.
         trained_rounds: In how many rounds each client has trained, where a policy chooses.
         far_clients: What each said of whether it lies far from every cell of a table of settings, 0 or 1.
+        num_choosable: Clients that the policy was built to choose from; who joins later has a number beyond.
     """
 
     strategy: Strategy
@@ -66,6 +67,7 @@ class TrialState:
     policy: SelectionPolicy | None = None
     trained_rounds: dict[int, int] = field(default_factory=dict)
     far_clients: dict[int, float] = field(default_factory=dict)
+    num_choosable: int = 0
 
     def take_model(self, record: ArrayRecord, server_round: int) -> None:
         """Take what a strategy returned, as float32 (some of Flower's return float64).
@@ -130,4 +132,5 @@ def first_state(settings: TrialSettings, grid: HostGrid[Any]) -> TrialState:
         arrays=dict(arrays),
         train_config=config,
         evaluate_config={SEED_KEY: session.seed},
+        num_choosable=grid.facts.num_clients,
     )

@@ -9,15 +9,18 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 from flwr.app import Context, Error, Message, RecordDict
 from flwr.clientapp import ClientApp
+from flwr.common.constant import SUPERLINK_NODE_ID
 from flwr.serverapp import Grid
 from flwr.supercore.inflatable.inflatable_object import get_all_nested_objects
 from flwr.supercore.inflatable.inflatable_utils import inflate_object_from_contents
 from flwr.supercore.run import Run
 
+from fedscout.engine.arrays import FloatArray
 from fedscout.engine.client.client_host import ClientHost
 from fedscout.engine.data.client_data import Partition
 from fedscout.engine.data.client_query import QueryTable
 from fedscout.engine.data.federation import Federation
+from fedscout.engine.data.server_data import ServerData
 from fedscout.engine.messages.session import Session
 from fedscout.engine.nodes.client_node import ClientNode
 from fedscout.engine.nodes.node_call import Greeting, Wire, model_digest
@@ -92,7 +95,9 @@ class NodeLink(Grid):
             ids.append(arrived.metadata.message_id)
             self.heard.append(arrived)
             if node not in self.apps:
-                self._replies[ids[-1]] = Message(Error(13, "Node unavailable"), reply_to=arrived)
+                refusal = Message(Error(13, "Node unavailable"), reply_to=arrived)
+                refusal.metadata.__dict__["_src_node_id"] = SUPERLINK_NODE_ID
+                self._replies[ids[-1]] = refusal
                 continue
             app, context = self.apps[node]
             reply = self.tamper(node, app(arrived, context))
@@ -144,16 +149,19 @@ def linked(
     return link, roster, wire
 
 
-def server_side(federation: Federation) -> ClientHost:
-    """Return the driver's own side of a federation: no clients."""
+def server_side(
+    federation: Federation, server: ServerData | None = None, targets: FloatArray | None = None
+) -> ClientHost:
+    """Return the driver's own side of a federation: no clients, and the server's rows."""
     empty = replace(
         federation,
         features=federation.features[:0],
         labels=federation.labels[:0],
-        targets=None,
+        targets=targets,
         groups=None,
         partition=Partition.from_lists([]),
         transforms={},
+        server=server,
     )
     return ClientHost(empty, {})
 

@@ -34,10 +34,16 @@ BROKEN = 1
 """The client that does what it should not; its node is the second."""
 
 
+def _cohort(federation: Federation) -> Cohort:
+    held = federation.server
+    num_clients, num_rows = federation.num_clients, 0 if held is None else held.num_rows
+    return Cohort(num_clients, num_clients, 0.2, server_rows=num_rows, server_labels=num_rows > 0)
+
+
 def settings_of(kind: str, federation: Federation, session: Session = SESSION, **parameters: Any) -> TrialSettings:
     """Return three rounds of a strategy with all clients."""
     num_clients = federation.num_clients
-    spec = parse_strategy({"kind": kind, **parameters}, Cohort(num_clients, num_clients, 0.2))
+    spec = parse_strategy({"kind": kind, **parameters}, _cohort(federation))
     return TrialSettings(spec, num_rounds=3, num_sampled=num_clients, session=session, keep_model=True)
 
 
