@@ -14,7 +14,6 @@ import re
 import shutil
 from collections.abc import Callable, Collection
 from pathlib import Path
-from zipfile import BadZipFile
 
 import numpy as np
 from flwr.app import Array, ArrayRecord, MetricRecord, RecordDict
@@ -70,9 +69,9 @@ class KeptStates:
         if path is None or not path.is_file():
             raise LostStateError
         try:
-            with np.load(path, allow_pickle=False) as stored:
+            with path.open("rb") as file, np.load(file, allow_pickle=False) as stored:
                 return {name: stored[name] for name in stored.files}
-        except (OSError, ValueError, EOFError, BadZipFile) as error:
+        except Exception as error:  # whatever a damaged file has NumPy raise
             raise LostStateError from error
 
     def keep(self, trial: str, server_round: int, state: ClientState, marked: ClientState | None = None) -> ClientState:

@@ -20,7 +20,7 @@ import numpy as np
 from flwr.app import Message, MessageType
 
 from fedscout.engine.arrays import FloatArray
-from fedscout.engine.errors import DataError, TrialError
+from fedscout.engine.errors import DataError, EngineError, TrialError
 from fedscout.engine.fault_text import shown
 from fedscout.engine.grid.host_grid import HostGrid
 from fedscout.engine.messages.host_calls import (
@@ -51,6 +51,9 @@ Results = TrainResults | EvaluateResults | QueryResults | ServeResults
 
 LATER_SECONDS = 3600.0
 """After a round's limit in which a message is still delivered; then Flower drops it, and nobody trains for nothing."""
+
+PATIENCE_SECONDS = 600.0
+"""With nobody connected, where a round may take any time."""
 
 PAUSE_SECONDS = 1.0
 """Between two looks whether somebody is there."""
@@ -134,8 +137,11 @@ class NodeGrid(HostGrid[Flight]):
         """Return the clients' numbers in the grid, with those that have joined since; who is away fails when asked.
 
         While nobody is connected it waits, as long as a round may take.
+
+        Raises:
+            EngineError: If nobody comes: the trial can go on from its checkpoint.
         """
-        limit = self.session.round_timeout_seconds or 0.0
+        limit = self.session.round_timeout_seconds or PATIENCE_SECONDS
         end = time.monotonic() + limit
         self._roster.refresh()
         if not self._roster.is_here():
@@ -143,6 +149,8 @@ class NodeGrid(HostGrid[Flight]):
         while not self._roster.is_here() and time.monotonic() < end:
             time.sleep(min(PAUSE_SECONDS, max(0.0, end - time.monotonic())))
             self._roster.refresh()
+        if not self._roster.is_here():
+            raise EngineError(f"no client was connected for {limit:g} s; the same run goes on when some are back")
         told = self._facts()
         if not np.array_equal(told.client_rows, self.facts.client_rows):
             self._take_facts(told, told.num_clients)

@@ -26,7 +26,7 @@ from fedscout.engine.nodes.node_exchange import Exchange
 
 logger = logging.getLogger("fedscout")
 
-MAX_ROWS = 2**30
+MAX_ROWS = 2**27
 """Of a client: the exact sums of models have the less room for what follows the point, the more rows clients claim."""
 
 UNTOLD_ROWS = 1000
