@@ -9,15 +9,13 @@ from __future__ import annotations
 import random
 from collections import Counter, OrderedDict
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, fields, is_dataclass
-from fractions import Fraction
+from dataclasses import dataclass, fields
 from pathlib import Path, PosixPath
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 from flwr.app import Array, ArrayRecord, ConfigRecord, MetricRecord, RecordDict
-from pydantic import BaseModel
 
 from fedscout.engine.messages.view_array import ViewArray
 
@@ -35,24 +33,15 @@ class Form:
     make: Callable[..., Any]
 
 
-def form_of(kind: Any) -> Form:
-    """Return the form of a dataclass, its fields in their order, or of a pydantic model, which checks what is read."""
-    if issubclass(kind, BaseModel):
-        return Form(lambda model: [model.model_dump()], kind.model_validate)
-    names = [each.name for each in fields(kind)] if is_dataclass(kind) else []
+def form_of(kind: type) -> Form:
+    """Return the form of a dataclass: its fields in their order."""
+    names = [each.name for each in fields(kind)]
     return Form(lambda value: [getattr(value, name) for name in names], kind)
 
 
 def name_of(kind: type) -> str:
     """Return the name under which a class stands in the tables."""
     return f"{kind.__module__}.{kind.__qualname__}"
-
-
-def _objects(shape: tuple[int, ...], items: list[Any]) -> npt.NDArray[Any]:
-    """Return an array of objects, such as fractions; one of numbers is stored as it is."""
-    array = np.empty(shape, dtype=object)
-    array.ravel()[:] = items
-    return array
 
 
 def _random(state: tuple[Any, ...]) -> random.Random:
@@ -106,8 +95,6 @@ FORMS: Mapping[str, Form] = {
     name_of(frozenset): Form(list, lambda *items: frozenset(items)),
     name_of(bytes): Form(lambda value: [np.frombuffer(value, np.uint8)], lambda array: array.tobytes()),
     name_of(PosixPath): Form(lambda path: [str(path)], Path),
-    name_of(Fraction): Form(lambda fraction: [fraction.numerator, fraction.denominator], Fraction),
-    name_of(np.ndarray): Form(lambda array: [array.shape, array.ravel().tolist()], _objects),
     name_of(ViewArray): Form(lambda array: [array.view], ViewArray),
     name_of(Array): Form(lambda array: [array.dtype, array.shape, array.stype, array.data], Array),
     name_of(random.Random): Form(lambda generator: [generator.getstate()], _random),
