@@ -238,7 +238,7 @@ def test_a_table_of_settings_goes_one_way_and_no_message_tells_a_client_s_rows(t
 def test_no_row_leaves_a_client_in_the_whole_program(
     config: StudyConfig, agreement: Path, link: NodeLink, tmp_path: Path
 ) -> None:
-    """Of every message that a client sent, all bytes and texts are searched for its rows, in any type that they have."""
+    """All bytes and texts of every message that a client sent are searched for its rows, in any type of number."""
     federation = RealFederation(link, agreement, tmp_path / "out")
     federation.wait_for(3, patience=5)
     federation.train(federation.choose(federation.detect(), by="search"))
