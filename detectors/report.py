@@ -27,6 +27,9 @@ TITLES: Final[Mapping[DetectorName, str]] = {
 CLIENTS_NAMED = 12
 """A sentence names this many clients and counts the rest."""
 
+TENTHS: Final = "A quantity is predicted: labels are its tenths, and models were compared by their parameters alone."
+"""The note of a report on clients that do not tell classes."""
+
 
 class _ReportPart(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
@@ -156,6 +159,25 @@ class ClientFacts(_ReportPart):
     heterogeneity_index: float
 
 
+class ClientFeatures(_ReportPart):
+    """How one client's rows lie in feature space, rows of the same class compared where enough was told of classes.
+
+    It follows from sums that the client has told; `fedscout.detectors.skew.client_features` says how.
+
+    Attributes:
+        client: Its index.
+        shift: Where its rows lie against the median client's, on axes that all clients of the report share. Its length
+            is the root mean square over features in standard deviations within a class.
+        spread: How far its rows scatter about their class's mean, over everyone's; None where one row a class is told.
+        gain: How far apart its class means lie, over everyone's; None where it tells of fewer than two classes.
+    """
+
+    client: int
+    shift: tuple[float, ...]
+    spread: float | None = None
+    gain: float | None = None
+
+
 class ReportedMetrics(_ReportPart):
     """Metrics reported beside the detectors; None where they could not be measured.
 
@@ -265,6 +287,7 @@ class HeterogeneityReport(_ReportPart):
         outliers: Finding on models.
         calibrated: The same three questions answered at a known false-alarm rate; empty in reports of earlier versions.
         metrics: Reported beside.
+        features: How clients' rows lie in feature space; empty where they could not be compared, or tell noisy sums.
         label_noise: How many labels may be wrong; None if labels were not compared.
         speed_skew: How unlike clients are in speed; None where none takes any time.
         notes: What a reader must know of how it was measured: samples, projections, missing answers.
@@ -284,6 +307,7 @@ class HeterogeneityReport(_ReportPart):
     outliers: Finding
     calibrated: tuple[CalibratedFinding, ...] = ()
     metrics: ReportedMetrics
+    features: tuple[ClientFeatures, ...] = Field(default=(), exclude_if=lambda found: not found)
     label_noise: LabelNoise | None = Field(default=None, exclude_if=lambda found: found is None)
     speed_skew: SpeedSkew | None = Field(default=None, exclude_if=lambda found: found is None)
     notes: tuple[str, ...] = ()

@@ -39,7 +39,7 @@ from fedscout.detectors.outliers.calibrated_outliers import MOST_TESTS, decide_o
 from fedscout.detectors.outliers.exchanged_models import model_test, row_parts
 from fedscout.detectors.outliers.outliers import NAME as OUTLIERS
 from fedscout.detectors.outliers.outliers import InitialVectors
-from fedscout.detectors.report import ClientFacts, Finding, HeterogeneityReport, ReportedMetrics
+from fedscout.detectors.report import TENTHS, ClientFacts, Finding, HeterogeneityReport, ReportedMetrics
 from fedscout.detectors.skew.feature_histograms import FeatureDistances
 from fedscout.detectors.skew.feature_skew import NAME as FEATURE_SKEW
 from fedscout.detectors.skew.label_skew import NAME as LABEL_SKEW
@@ -50,8 +50,6 @@ from fedscout.detectors.statistics.speed_skew import speed_skew
 from fedscout.engine.arrays import IntArray
 from fedscout.engine.contracts.local_training_config import LocalTraining
 from fedscout.engine.messages.message_contents import client_of
-
-TENTHS = "A quantity is predicted: labels are its tenths, and models were compared by their parameters alone."
 
 
 def detect(
@@ -133,6 +131,7 @@ def detect(
         outliers=models.finding,
         calibrated=(labels.calibrated, features.calibrated, calibrated_outliers),
         metrics=reported,
+        features=features.clients,
         label_noise=features.label_noise if classifies else None,
         speed_skew=speeds,
         notes=(

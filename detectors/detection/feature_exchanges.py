@@ -17,7 +17,7 @@ from fedscout.detectors.detection_config import DetectionConfig
 from fedscout.detectors.outliers.agreement_tests import label_tests
 from fedscout.detectors.outliers.label_agreement import LABEL_AGREEMENT, Agreement, Discriminant, discriminant
 from fedscout.detectors.outliers.label_noise import label_noise
-from fedscout.detectors.report import CalibratedFinding, Finding, LabelNoise, name_clients
+from fedscout.detectors.report import CalibratedFinding, ClientFeatures, Finding, LabelNoise, name_clients
 from fedscout.detectors.skew.calibrated_feature_skew import (
     ENOUGH_RELEASED,
     Shifts,
@@ -29,6 +29,7 @@ from fedscout.detectors.skew.calibrated_feature_skew import (
     within_covariance,
 )
 from fedscout.detectors.skew.class_sums import CLASS_SUMS, ROW_NORMS, ClassMoments, excess_variance
+from fedscout.detectors.skew.client_features import client_features
 from fedscout.detectors.skew.feature_histograms import FEATURE_HISTOGRAM, Bins, FeatureDistances, feature_distances
 from fedscout.detectors.skew.feature_skew import (
     FEATURE_CENTROID,
@@ -82,6 +83,7 @@ class FeatureMeasurement:
         distances: Mean distances over pairs; None if not measured.
         notes: What a reader of the finding must know.
         label_noise: How many labels may be wrong; None if not measured.
+        clients: How clients' rows lie in feature space; none if not measured.
     """
 
     finding: Finding
@@ -91,6 +93,7 @@ class FeatureMeasurement:
     distances: FeatureDistances | None = None
     notes: tuple[str, ...] = ()
     label_noise: LabelNoise | None = None
+    clients: tuple[ClientFeatures, ...] = ()
 
 
 def measure_features(
@@ -126,13 +129,16 @@ def measure_features(
     spread = within if by_class else pooled.covariance
     compared = classes if by_class else classes_as_one(moments.totals, pooled)
 
-    def decide(groups: FeatureGroups | None = None, excess: float = 0.0) -> CalibratedFinding:
-        shifts: Shifts | str = "clients hold too few rows of most classes to tell of them, and their labels are skewed"
+    def shifts_of(groups: FeatureGroups | None) -> Shifts | str:
         if by_class or labels_alike:
-            shifts = label_adjusted_shifts(compared, spread, groups)
+            return label_adjusted_shifts(compared, spread, groups)
+        return "clients hold too few rows of most classes to tell of them, and their labels are skewed"
+
+    def decide(shifts: Shifts | str, excess: float = 0.0) -> CalibratedFinding:
         return decide_feature_skew_calibrated(shifts, rate, settings.feature_effect, by_class, excess)
 
-    comparison = discriminant(classes, within, pooled.num_rows, strange=decide().flagged_clients)
+    shifts = shifts_of(None)
+    comparison = discriminant(classes, within, pooled.num_rows, strange=decide(shifts).flagged_clients)
     queries = [
         Query(FEATURE_CENTROID, {"mean": pooled.mean, "axes": leading.axes}, clients=answered),
         Query(
@@ -153,16 +159,18 @@ def measure_features(
     groups = FeatureGroups.read(together.arrays) if grouped else None
     dependence = [] if grouped else _copies_notes(NearCopies.pooled(together.arrays.values()))
     excess = excess_variance(answer["norms"].astype(np.float64) for answer in norms.arrays.values())
+    shifts = shifts if groups is None else shifts_of(groups)
     centroids = {client: answer["centroid"].astype(np.float64) for client, answer in answers.arrays.items()}
     own = {client: Agreement.read(answer) for part in agreements for client, answer in part.arrays.items()}
     return FeatureMeasurement(
         decide_feature_skew(centroids, leading.total_variance, settings.feature_threshold, settings.feature_scale),
-        decide(groups, excess if groups is None else groups.excess),
+        decide(shifts, excess if groups is None else groups.excess),
         moments.num_features,
         () if comparison is None else label_tests(own, comparison.total_variance),
         feature_distances((answer["counts"].astype(np.int32) for answer in histograms.arrays.values()), bins),
         (*moments.notes, *refusal_notes("centroid", answers), *dependence),
         None if comparison is None else label_noise(own),
+        () if isinstance(shifts, str) else client_features(shifts, compared, spread),
     )
 
 

@@ -196,6 +196,8 @@ class StudyConfig(BaseModel):
                 without |= {"server_rows", "server_labels"}
         if self.federation.group_column is None:
             without.add("group_column")
+        if self.federation.like is None:
+            without.add("like")
         training = {"metric"} if self.training.metric in (None, ACCURACY) else set()
         training |= {name for name in ADDED_TERMS if not getattr(self.training, name)}
         if self.federation.task is None:

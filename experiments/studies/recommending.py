@@ -17,17 +17,11 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
-from pydantic import ValidationError
-
 from fedscout.detectors import HeterogeneityReport
-from fedscout.engine.errors import ConfigurationError, DataError, UnreachableModelError
-from fedscout.engine.fault_text import details
-from fedscout.engine.runtime.json_file import read_json_object
-from fedscout.experiments.config.config_keys import fault_text
+from fedscout.engine.errors import ConfigurationError, UnreachableModelError
 from fedscout.experiments.config.study_config import StudyConfig, check_searchable
 from fedscout.experiments.studies.study_language_model import check_answerer, language_model
 from fedscout.search.language_model.openai_chat import has_key
-from fedscout.search.plain_text import one_line
 from fedscout.search.recommenders.diagnosis import Diagnosis
 from fedscout.search.recommenders.llm_recommender import recommend_by_llm
 from fedscout.search.recommenders.prompt import LONGEST_DESCRIPTION
@@ -118,23 +112,3 @@ def choose(
     situation = replace(asked, diagnosis=diagnosis())
     found = recommend_by_rules(situation)
     return replace(found, notes=(*notes, *found.notes)), situation
-
-
-def read_report(path: Path) -> HeterogeneityReport:
-    """Read a report: the file of a study or of `fedscout detect --out`, or what `--json` prints.
-
-    Raises:
-        DataError: If it is none.
-    """
-    wanted = f"--report must be a report that `fedscout detect` or `fedscout run` wrote, got {path}"
-    try:
-        document = read_json_object(path)
-        inner = document.get("report")
-        report = HeterogeneityReport.model_validate(document if inner is None else inner)
-    except ValidationError as error:
-        raise DataError(f"{wanted}: {one_line(fault_text(details(error)[0]))}") from error
-    except FileNotFoundError as error:
-        raise DataError(f"{wanted}: there is no such file") from error
-    except (OSError, ValueError) as error:
-        raise DataError(f"{wanted}: {one_line(str(error))}") from error
-    return report

@@ -41,9 +41,10 @@ from fedscout.experiments.federations.assembly.build_federation import build_fed
 from fedscout.experiments.federations.description.dependent_rows import dependence_notes
 from fedscout.experiments.federations.description.realised_heterogeneity import realised
 from fedscout.experiments.federations.environments.environment_table import ENVIRONMENTS
+from fedscout.experiments.federations.look_alikes.report_file import read_report
 from fedscout.experiments.studies.client_settings import check_alone, check_client_settings, client_table_of
 from fedscout.experiments.studies.open_runner import LazyRunner, open_runner
-from fedscout.experiments.studies.recommending import Recommended, Wanted, asks_model, check_wanted, choose, read_report
+from fedscout.experiments.studies.recommending import Recommended, Wanted, asks_model, check_wanted, choose
 from fedscout.experiments.studies.run_folder import RunFolder, bind, open_run_folder
 from fedscout.experiments.studies.simulated_clock import check_clock
 from fedscout.experiments.studies.study_language_model import check_language_model, language_model_of_study

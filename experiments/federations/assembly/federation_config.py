@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
+from pathlib import Path
 from typing import Annotated, Any
 
 from pydantic import AfterValidator, BeforeValidator, Field, ValidationInfo, field_validator
@@ -117,11 +118,16 @@ class FederationConfig(DatasetRequest):
 
     `partition.kind` and `num_clients` are filled in once it is known what they depend on: a federation without a
     published scenario is dealt by Dirichlet to ten clients, or to its natural clients if a client column is given; with
-    one `partition` stays as it is by default, with natural clients `num_clients` stays empty unless given. A
-    configuration that is written out and read again is the same.
+    one, or with `like`, `partition` stays as it is by default, with natural or diagnosed clients `num_clients` stays
+    empty unless given. A configuration that is written out and read again is the same.
     """
 
     dataset: DatasetName = Field(default="digits", description="a name, a path of one's own data, or hf:owner/name")
+    like: Path | None = Field(
+        default=None,
+        description="a report on a diagnosed federation that the clients are to look like, in place of a partition; "
+        "effects of a scenario come on top",
+    )
     scenario: ScenarioChoice = Field(
         default=None, description="a published one, which fixes the partition, or a list of effects on top of it"
     )
@@ -163,20 +169,39 @@ class FederationConfig(DatasetRequest):
         """How many clients take part; None where the data tell how many there are."""
         return None if self.num_clients is None else self.num_clients - self.unseen_clients
 
+    @field_validator("like")
+    @classmethod
+    def _rows_are_dealt(cls, like: Path | None, info: ValidationInfo) -> Path | None:
+        dataset = info.data.get("dataset")
+        if like is not None and dataset in ENVIRONMENTS:
+            raise ValueError(f"must be left out where clients play episodes, got {like} beside dataset={dataset}")
+        return like
+
+    @field_validator("scenario")
+    @classmethod
+    def _no_other_deal(cls, scenario: Any, info: ValidationInfo) -> Any:
+        if info.data.get("like") is None or scenario is None:
+            return scenario
+        moving = [scenario] if isinstance(scenario, str) else [each.kind for each in scenario if each.moves_rows]
+        if moving:
+            raise ValueError(f"must deal no rows where federation.like does, got {', '.join(moving)}")
+        return scenario
+
     @field_validator("partition")
     @classmethod
     def _complete_partition(cls, partition: PartitionConfig, info: ValidationInfo) -> PartitionConfig:
         if "scenario" not in info.data:  # itself at fault, and reported as such
             return partition
-        scenario = info.data["scenario"]
-        if not isinstance(scenario, str):
+        scenario, like = info.data["scenario"], info.data.get("like")
+        if not isinstance(scenario, str) and like is None:
             kind = NATURAL if info.data.get("client_column") and partition == PartitionConfig() else DEFAULT_PARTITION
             partition = partition if partition.kind else partition.model_copy(update={"kind": kind})
             _refuse_settings_not_read(partition)
             return partition
         if partition != PartitionConfig():
             given = ", ".join(f"{key}={value}" for key, value in partition if value != getattr(PartitionConfig(), key))
-            raise ValueError(f"must be left out where a scenario fixes it, got {given} beside scenario={scenario}")
+            where, value = ("a scenario", f"scenario={scenario}") if like is None else ("like", f"like={like}")
+            raise ValueError(f"must be left out where {where} fixes it, got {given} beside {value}")
         return partition
 
     @field_validator("physics")
@@ -221,9 +246,8 @@ class FederationConfig(DatasetRequest):
     @classmethod
     def _complete_num_clients(cls, num_clients: int | None, info: ValidationInfo) -> int | None:
         partition = info.data.get("partition")
-        if num_clients is None and (partition is None or not _fixes_num_clients(partition)):
-            return DEFAULT_NUM_CLIENTS
-        return num_clients
+        fixed = info.data.get("like") is not None or (partition is not None and _fixes_num_clients(partition))
+        return DEFAULT_NUM_CLIENTS if num_clients is None and not fixed else num_clients
 
     @field_validator("unseen_clients")
     @classmethod

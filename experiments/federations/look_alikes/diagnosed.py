@@ -1,0 +1,143 @@
+"""What a report says of each client of a diagnosed federation, completed where clients have told nothing.
+
+Rows of classes that a client does not tell of are put in proportion as detection does it
+(`fedscout.detectors.skew.label_skew`). A client that told nothing at all is known to be there, and no more.
+
+Labels count as wrong where the calibrated decision flags a client because the others' rows contradict its labels; the
+part that is wrong is the lower end of the report's range, what exceeds the cleanest clients
+(`fedscout.detectors.outliers.label_noise`). What overlapping classes bring is left to the proxy data. Rows whose
+features are too small or too noisy for their class are contradicted as well; but wrong labels leave a client's spread
+and draw its class means together (`fedscout.detectors.skew.client_features`), by at least half of what the rate asks.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from fedscout.detectors.report import TENTHS, ClientFacts, ClientFeatures, HeterogeneityReport
+from fedscout.detectors.skew.label_skew import complete_counts
+from fedscout.engine.arrays import IntArray
+from fedscout.engine.errors import DataError
+from fedscout.experiments.federations.look_alikes.report_file import read_report
+
+KEY = "federation.like"
+USUAL_SPREAD = 0.75
+"""Of the median client's: rows that scatter less are small."""
+
+
+@dataclass(frozen=True)
+class Diagnosed:
+    """A diagnosed federation; clients are numbered in the order of their indices in the report.
+
+    Attributes:
+        report: As it was read.
+        counts: Rows of each class, 0 for clients that told nothing, shape `(clients, classes)`.
+        wrong: Part of each client's labels that is wrong, shape `(clients,)`.
+        features: How a client's rows lie, by its number, of clients of which that was told.
+        name: Of the file.
+        digest: SHA-256 of the file.
+    """
+
+    report: HeterogeneityReport
+    counts: IntArray
+    wrong: tuple[float, ...]
+    features: Mapping[int, ClientFeatures]
+    name: str
+    digest: str
+
+    @property
+    def num_clients(self) -> int:
+        """Number of clients, those that told nothing included."""
+        return len(self.counts)
+
+    @property
+    def told(self) -> IntArray:
+        """The numbers of the clients that told anything."""
+        return np.flatnonzero(self.counts.sum(axis=1))
+
+    @property
+    def class_rows(self) -> IntArray:
+        """Rows of each class, all clients together, shape `(classes,)`."""
+        return np.asarray(self.counts.sum(axis=0))
+
+
+def read_diagnosed(path: Path) -> Diagnosed:
+    """Read a report, and complete it.
+
+    Raises:
+        DataError: If it is none, or tells too little of labelled rows.
+    """
+    report = read_report(path, KEY)
+    if fault := _fault(report):
+        raise DataError(f"{KEY} must be a report {fault}, got {path}")
+    facts = report.clients
+    indices = sorted({*(own.client for own in facts), *report.withheld})
+    numbers = {index: number for number, index in enumerate(indices)}
+    own = [numbers[each.client] for each in facts]
+    counts = np.zeros((max(report.num_clients, len(indices)), report.num_classes), np.int64)
+    told = np.array([each.label_counts for each in facts], np.int64)
+    counts[own] = complete_counts(told, np.array([each.num_rows for each in facts]))
+    wrong = np.zeros(len(counts))
+    for index, rate in _wrong(report).items():
+        wrong[numbers[index]] = rate
+    return Diagnosed(
+        report,
+        counts,
+        tuple(wrong.tolist()),
+        {numbers[each.client]: each for each in report.features if each.client in numbers},
+        path.name,
+        hashlib.sha256(path.read_bytes()).hexdigest(),
+    )
+
+
+def _fault(report: HeterogeneityReport) -> str:
+    """Return what the report would have to be, as it follows `a report`; empty if it is."""
+    if report.num_classes == 0:
+        return "on clients that hold labelled rows, not on clients that play episodes"
+    if TENTHS in report.notes:
+        return "on clients that tell classes, not on a quantity that is predicted"
+    if not report.clients:
+        return "in which a client tells of its rows"
+    wrong = [own for own in report.clients if not _adds_up(own, report.num_classes)]
+    if wrong or len({own.client for own in report.clients}) < len(report.clients):
+        which = f"client {wrong[0].client}" if wrong else "some client"
+        return f"that names each client once, with counts of its rows in {report.num_classes} classes, unlike {which}"
+    if not any(sum(own.label_counts) for own in report.clients):
+        return "in which a client tells of a class; none does that holds too few rows of each (federation.min_release)"
+    return ""
+
+
+def _adds_up(own: ClientFacts, num_classes: int) -> bool:
+    told = own.label_counts
+    return len(told) == num_classes and min(told) >= 0 and 0 < own.num_rows >= sum(told)
+
+
+def _wrong(report: HeterogeneityReport) -> dict[int, float]:
+    """Return the part of the labels that is wrong, of the clients whose labels the others' rows contradict."""
+    outliers, noise = report.calibrated_finding("outliers"), report.label_noise
+    if outliers is None or noise is None:
+        return {}
+    contradicted = [index for index, own in outliers.clients.items() if own.flagged and own.source == "labels"]
+    rates = {index: min(max(noise.clients[index][0], 0.0), 1.0) for index in contradicted if index in noise.clients}
+    usual = usual_spread_and_gain(report.features)
+    features = {own.client: own for own in report.features}
+    return {index: rate for index, rate in rates.items() if _may_be_wrong(features.get(index), usual, rate)}
+
+
+def usual_spread_and_gain(features: Sequence[ClientFeatures]) -> tuple[float, float]:
+    """Return the median client's spread and gain; 1 where none is told."""
+    spreads = [own.spread for own in features if own.spread]
+    gains = [own.gain for own in features if own.gain is not None and own.gain > 0]
+    return float(np.median(spreads or [1.0])), float(np.median(gains or [1.0]))
+
+
+def _may_be_wrong(own: ClientFeatures | None, usual: tuple[float, float], rate: float) -> bool:
+    """Return whether a client's rows lie as those with wrong labels do, and not as features that are small or noisy."""
+    if own is None or own.spread is None or own.gain is None:
+        return True
+    return own.spread >= USUAL_SPREAD * usual[0] and own.gain <= (1 - rate / 2) * usual[1]
