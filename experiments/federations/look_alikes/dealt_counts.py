@@ -11,6 +11,7 @@ wrong labels are of the other classes, in everyone's shares of these (`wrong_lab
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -55,11 +56,12 @@ def dealt_counts(
     Raises:
         DataError: If the proxy has too few rows of some class for all clients.
     """
-    asked, scale = diagnosed.class_rows, 1.0
+    wanted_rows, scale = diagnosed.completed(available), 1.0
+    asked = wanted_rows.sum(axis=0)
     while True:
         wanted = asked > 0
         scale *= min(1.0, float((available[wanted] / asked[wanted]).min()))
-        dealt = _dealt(diagnosed, scale, untold_rows, generator)
+        dealt = _dealt(wanted_rows, diagnosed.wrong, scale, untold_rows, generator)
         asked = dealt.rows.sum(axis=0)
         if (asked <= available).all():
             return dealt
@@ -72,11 +74,13 @@ def dealt_counts(
         scale *= SMALLER
 
 
-def _dealt(diagnosed: Diagnosed, scale: float, untold_rows: int, generator: np.random.Generator) -> DealtCounts:
-    everyone = diagnosed.class_rows / diagnosed.class_rows.sum()
-    seen = np.zeros_like(diagnosed.counts)
+def _dealt(
+    wanted: IntArray, wrong: Sequence[float], scale: float, untold_rows: int, generator: np.random.Generator
+) -> DealtCounts:
+    everyone = wanted.sum(axis=0) / wanted.sum()
+    seen = np.zeros_like(wanted)
     confusions = {}
-    for client, (own, rate) in enumerate(zip(diagnosed.counts, diagnosed.wrong, strict=True)):
+    for client, (own, rate) in enumerate(zip(wanted, wrong, strict=True)):
         total = int(own.sum())
         size = max(1, round(scale * total)) if total else untold_rows
         seen[client] = whole_rows(own / total if total else everyone, size, generator)

@@ -1,7 +1,10 @@
-"""What a report says of each client of a diagnosed federation, completed where clients have told nothing.
+"""What a report says of each client of a diagnosed federation, and how it is completed where they tell nothing.
 
-Rows of classes that a client does not tell of are put in proportion as detection does it
-(`fedscout.detectors.skew.label_skew`). A client that told nothing at all is known to be there, and no more.
+How many rows a client holds is known, and so how many it has left out of its counts. They are taken to be of the
+classes of which it tells 0, in the proportion of everyone's rows. Deviation from what detection does
+(`fedscout.detectors.skew.label_skew`): all rows that are left out are at first spread as the proxy's classes are, not
+evenly, or a rare class of which nobody tells would be taken for a frequent one, which the proxy has not enough rows of.
+A client that told nothing at all is known to be there, and no more.
 
 Labels count as wrong where the calibrated decision flags a client because the others' rows contradict its labels; the
 part that is wrong is the lower end of the report's range, what exceeds the cleanest clients
@@ -20,7 +23,7 @@ from pathlib import Path
 import numpy as np
 
 from fedscout.detectors.report import TENTHS, ClientFacts, ClientFeatures, HeterogeneityReport
-from fedscout.detectors.skew.label_skew import complete_counts
+from fedscout.detectors.statistics.privacy import plausible_counts
 from fedscout.engine.arrays import IntArray
 from fedscout.engine.errors import DataError
 from fedscout.experiments.federations.look_alikes.report_file import read_report
@@ -36,7 +39,8 @@ class Diagnosed:
 
     Attributes:
         report: As it was read.
-        counts: Rows of each class, 0 for clients that told nothing, shape `(clients, classes)`.
+        counts: Rows of each class as far as they are told, shape `(clients, classes)`.
+        num_rows: Rows of each client, 0 of clients that told nothing, shape `(clients,)`.
         wrong: Part of each client's labels that is wrong, shape `(clients,)`.
         features: How a client's rows lie, by its number, of clients of which that was told.
         name: Of the file.
@@ -45,6 +49,7 @@ class Diagnosed:
 
     report: HeterogeneityReport
     counts: IntArray
+    num_rows: IntArray
     wrong: tuple[float, ...]
     features: Mapping[int, ClientFeatures]
     name: str
@@ -58,16 +63,28 @@ class Diagnosed:
     @property
     def told(self) -> IntArray:
         """The numbers of the clients that told anything."""
-        return np.flatnonzero(self.counts.sum(axis=1))
+        return np.flatnonzero(self.num_rows)
 
     @property
     def class_rows(self) -> IntArray:
-        """Rows of each class, all clients together, shape `(classes,)`."""
+        """Rows of each class that were told, all clients together, shape `(classes,)`."""
         return np.asarray(self.counts.sum(axis=0))
+
+    def completed(self, proxy_rows: IntArray) -> IntArray:
+        """Return rows of each class that add up to the clients' rows, shape `(clients, classes)`.
+
+        Args:
+            proxy_rows: Rows of each class of the proxy, shape `(classes,)`.
+        """
+        left_out = self.num_rows - self.counts.sum(axis=1)
+        everyone = self.class_rows + left_out.sum() * proxy_rows / proxy_rows.sum()
+        weights = (self.counts == 0) * everyone
+        weights[weights.sum(axis=1) == 0] = everyone
+        return self.counts + plausible_counts(weights, left_out)
 
 
 def read_diagnosed(path: Path) -> Diagnosed:
-    """Read a report, and complete it.
+    """Read a report.
 
     Raises:
         DataError: If it is none, or tells too little of labelled rows.
@@ -79,15 +96,16 @@ def read_diagnosed(path: Path) -> Diagnosed:
     indices = sorted({*(own.client for own in facts), *report.withheld})
     numbers = {index: number for number, index in enumerate(indices)}
     own = [numbers[each.client] for each in facts]
-    counts = np.zeros((max(report.num_clients, len(indices)), report.num_classes), np.int64)
-    told = np.array([each.label_counts for each in facts], np.int64)
-    counts[own] = complete_counts(told, np.array([each.num_rows for each in facts]))
-    wrong = np.zeros(len(counts))
+    num_clients = max(report.num_clients, len(indices))
+    counts, num_rows = np.zeros((num_clients, report.num_classes), np.int64), np.zeros(num_clients, np.int64)
+    counts[own], num_rows[own] = [each.label_counts for each in facts], [each.num_rows for each in facts]
+    wrong = np.zeros(num_clients)
     for index, rate in _wrong(report).items():
         wrong[numbers[index]] = rate
     return Diagnosed(
         report,
         counts,
+        num_rows,
         tuple(wrong.tolist()),
         {numbers[each.client]: each for each in report.features if each.client in numbers},
         path.name,

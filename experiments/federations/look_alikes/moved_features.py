@@ -85,7 +85,7 @@ def moved_features(diagnosed: Diagnosed, proxy: Dataset, generator: np.random.Ge
     moves = {}
     for client, own in told.items():
         shift = _shift(own, num_axes) / usual[0]
-        by_chance = 1 / float(np.sqrt(diagnosed.counts[client].sum()))
+        by_chance = 1 / float(np.sqrt(diagnosed.num_rows[client]))
         scale, noise = _scale_and_noise(own, usual, max(NOTICED, 2 * by_chance))
         length = float(np.linalg.norm(shift))
         if length < max(NOTICED, by_chance):
