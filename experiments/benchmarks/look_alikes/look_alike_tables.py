@@ -14,8 +14,8 @@ def table_lines(report: LookAlikeReport) -> list[str]:
     won = sum(level.is_to_win for level in report.levels.values())
     return [
         f"{len(report.levels)} federations, {report.search} on {report.num_search_seeds} search seeds, picks trained "
-        f"on {report.num_fresh_seeds} fresh seeds of the original. On {won} federations anything beats tuned FedAvg by a "
-        "point or more, beyond noise. In brackets 95 % bootstrap intervals over federations and search seeds.",
+        f"on {report.num_fresh_seeds} fresh seeds of the original. On {won} federations anything beats tuned FedAvg by "
+        "a point or more, beyond noise. In brackets 95 % bootstrap intervals over federations and search seeds.",
         "",
         *_summary(report),
         "",
