@@ -36,4 +36,4 @@ def show_comparison(console: Console, comparison: Comparison) -> None:
 def _number(value: float | None) -> str:
     if value is None:
         return "-"
-    return f"{value:.0f}" if value == round(value) and abs(value) >= 1 else f"{value:.3f}"
+    return f"{value:.0f}" if value == round(value) else f"{value:.3f}"

@@ -16,7 +16,7 @@ and draw its class means together (`fedscout.detectors.skew.client_features`), b
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -29,6 +29,7 @@ from fedscout.engine.errors import DataError
 from fedscout.experiments.federations.look_alikes.report_file import read_report
 
 KEY = "federation.like"
+MOST_CLIENTS, MOST_ROWS = 1_000_000, 2**53
 USUAL_SPREAD = 0.75
 """Of the median client's: rows that scatter less are small."""
 
@@ -90,7 +91,7 @@ def read_diagnosed(path: Path) -> Diagnosed:
         DataError: If it is none, or tells too little of labelled rows.
     """
     report = read_report(path, KEY)
-    if fault := _fault(report):
+    if fault := next(_faults(report), None):
         raise DataError(f"{KEY} must be a report {fault}, got {path}")
     facts = report.clients
     indices = sorted({*(own.client for own in facts), *report.withheld})
@@ -113,26 +114,27 @@ def read_diagnosed(path: Path) -> Diagnosed:
     )
 
 
-def _fault(report: HeterogeneityReport) -> str:
-    """Return what the report would have to be, as it follows `a report`; empty if it is."""
+def _faults(report: HeterogeneityReport) -> Iterator[str]:
+    """Yield what the report would have to be, as it follows `a report`, the first things first."""
     if report.num_classes == 0:
-        return "on clients that hold labelled rows, not on clients that play episodes"
+        yield "on clients that hold labelled rows, not on clients that play episodes"
     if TENTHS in report.notes:
-        return "on clients that tell classes, not on a quantity that is predicted"
+        yield "on clients that tell classes, not on a quantity that is predicted"
     if not report.clients:
-        return "in which a client tells of its rows"
+        yield "in which a client tells of its rows"
+    if report.num_clients > MOST_CLIENTS:
+        yield f"on at most {MOST_CLIENTS} clients, not on {report.num_clients}"
     wrong = [own for own in report.clients if not _adds_up(own, report.num_classes)]
     if wrong or len({own.client for own in report.clients}) < len(report.clients):
         which = f"client {wrong[0].client}" if wrong else "some client"
-        return f"that names each client once, with counts of its rows in {report.num_classes} classes, unlike {which}"
+        yield f"that names each client once, with counts of its rows in {report.num_classes} classes, unlike {which}"
     if not any(sum(own.label_counts) for own in report.clients):
-        return "in which a client tells of a class; none does that holds too few rows of each (federation.min_release)"
-    return ""
+        yield "in which a client tells of a class; none does that holds too few rows of each (federation.min_release)"
 
 
 def _adds_up(own: ClientFacts, num_classes: int) -> bool:
     told = own.label_counts
-    return len(told) == num_classes and min(told) >= 0 and 0 < own.num_rows >= sum(told)
+    return len(told) == num_classes and min(told) >= 0 and 0 < own.num_rows >= sum(told) and own.num_rows < MOST_ROWS
 
 
 def _wrong(report: HeterogeneityReport) -> dict[int, float]:

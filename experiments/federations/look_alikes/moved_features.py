@@ -30,6 +30,8 @@ from fedscout.experiments.federations.datasets.dataset import Dataset
 from fedscout.experiments.federations.look_alikes.diagnosed import Diagnosed, usual_spread_and_gain
 
 NOTICED = 0.1
+LARGEST = 1e3
+"""Shifts, spreads and gains beyond count as this: no float32 overflows by what a file says."""
 
 Values = npt.NDArray[np.float64]
 
@@ -97,7 +99,7 @@ def moved_features(diagnosed: Diagnosed, proxy: Dataset, generator: np.random.Ge
 
 def _shift(own: ClientFeatures, num_axes: int) -> Values:
     """Return the shift on the leading axes, of the length of all of it."""
-    whole = np.array(own.shift, np.float64)
+    whole = np.clip(np.array(own.shift, np.float64), -LARGEST, LARGEST)
     kept = np.zeros(num_axes)
     kept[: min(num_axes, len(whole))] = whole[:num_axes]
     length = float(np.linalg.norm(kept))
@@ -107,7 +109,7 @@ def _shift(own: ClientFeatures, num_axes: int) -> Values:
 def _scale_and_noise(own: ClientFeatures, usual: tuple[float, float], noticed: float) -> tuple[float, float]:
     spread = 1.0 if own.spread is None else own.spread / usual[0]
     gain = spread if own.gain is None else max(own.gain / usual[1], 0.0)
-    spread, gain = (1.0 if abs(each - 1) < noticed else each for each in (spread, gain))
+    spread, gain = (1.0 if abs(each - 1) < noticed else min(each, LARGEST) for each in (spread, gain))
     scale = min(gain, spread)
     return scale, float(np.sqrt(max(spread**2 - scale**2, 0.0)))
 

@@ -29,9 +29,10 @@ def refused(path: Path, *arguments: str) -> str:
         ({"num_classes": 0, "clients": ()}, "clients that play episodes"),
         ({"notes": (TENTHS,)}, "not on a quantity that is predicted"),
         ({"clients": (), "withheld": {0: "holds fewer rows than federation.min_release"}}, "in which a client tells"),
+        ({"num_clients": 10**9}, "on at most 1000000 clients, not on 1000000000"),
         ({"num_classes": 3}, "with counts of its rows in 3 classes, unlike client 0"),
     ],
-    ids=["players", "quantity", "nobody", "counts"],
+    ids=["players", "quantity", "nobody", "too many", "counts"],
 )
 def test_a_report_that_says_nothing_of_labelled_rows(tmp_path: Path, fields: dict[str, Any], part: str) -> None:
     path = written(report_on(*GOOD, **fields), tmp_path)
