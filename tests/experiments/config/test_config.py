@@ -257,6 +257,7 @@ OTHER_VALUES = {
     "federation.max_rows": "100",
     "federation.server_rows": "100",
     "federation.server_dataset": "wine",
+    "federation.like": "report.json",
     "federation.scenario": "iid",
     "federation.partition.kind": "iid",
     "federation.partition.alpha": "0.7",
@@ -371,6 +372,11 @@ def test_the_digest_depends_on_every_key_that_decides_results(key: str) -> None:
 def test_a_study_without_unseen_clients_is_that_from_before_there_was_the_key() -> None:
     assert "unseen_clients" not in StudyConfig().identity()["federation"]
     assert load_config(["federation.unseen_clients=2"]).identity()["federation"]["unseen_clients"] == 2
+
+
+def test_a_study_that_looks_like_none_is_that_from_before_there_was_the_key() -> None:
+    assert "like" not in StudyConfig().identity()["federation"]
+    assert load_config(["federation.like=report.json"]).identity()["federation"]["like"] == "report.json"
 
 
 def test_a_study_without_a_tuned_baseline_is_that_from_before_it_had_seeds() -> None:
