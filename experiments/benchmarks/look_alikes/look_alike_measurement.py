@@ -2,8 +2,9 @@
 
 For each federation of the battery: detection on the original writes the report that a look-alike is built from, once
 of the other half of the same data and once of another data set. The same search with the same budget chooses on the
-original and on both look-alikes; of what did best on a look-alike, the first `NUM_FINALISTS` also meet the original on
-the search's seed, and the best of these is a choice of its own. All that was picked, the oracle of a grid, tuned and
+original and on both look-alikes. Of what did best on a look-alike, the first `NUM_FINALISTS` also meet the original on
+the search's seed, and so does the very first at each of `RATES`, the grid's client rates; the best of each is a choice
+of its own. All that was picked, the oracle of a grid, tuned and
 plain FedAvg, and what the rules say of the same report, are trained on the original on fresh seeds.
 
 Trials are kept in ordinary logs, each trained once, so a measurement that was cut off goes on:
@@ -35,7 +36,7 @@ from fedscout.experiments.benchmarks.choice.choice_laboratory import (
     other_seeds,
     search_seeds,
 )
-from fedscout.experiments.benchmarks.choice.joint_grid import fedavg_rates, joint_grid
+from fedscout.experiments.benchmarks.choice.joint_grid import RATES, fedavg_rates, joint_grid
 from fedscout.experiments.benchmarks.look_alikes.look_alike_battery import LookAlikeCase, look_alike, original
 from fedscout.experiments.benchmarks.look_alikes.look_alike_regret import (
     CarriedChoice,
@@ -54,6 +55,9 @@ NUM_FINALISTS = 3
 GRID_FINALISTS = 10
 GRID_SEEDS = 4
 """The whole grid runs on the first, its best on all."""
+
+NO_SEARCHES = ("FedAvg", "tuned FedAvg", "rules")
+"""Choosers that try nothing, or one thing at several rates."""
 
 ON_ORIGINAL = "on the original"
 ON_SAME = "on the look-alike, same data"
@@ -83,10 +87,8 @@ def plan_of(search: str, num_search_seeds: int, num_fresh_seeds: int) -> Plan:
     Raises:
         ConfigurationError: If there is no such search.
     """
-    able = [
-        name for name, chooser in CHOOSERS.items() if chooser.in_tables and not chooser.is_warm and name[-1].isdigit()
-    ]
-    able += [name for name in ("racing",) if name in CHOOSERS]
+    able = [name for name, chooser in CHOOSERS.items() if chooser.in_tables and not chooser.is_warm]
+    able = [name for name in able if name not in NO_SEARCHES]
     if search not in able:
         raise ConfigurationError(f"--chooser must be one of {', '.join(able)}, got {search!r}")
     return Plan(search, num_search_seeds, num_fresh_seeds)
@@ -193,9 +195,10 @@ def _choices(there: Laboratory, alikes: dict[str, Laboratory], search: str, seed
     ]
     for name, alike in alikes.items():
         pick, finalists, cost = _searched(alike, search, seed)
-        best = finalists[int(np.argmax(there.scores([Pick(spec) for spec in finalists], [seed])[:, 0]))]
+        at_rates = [pick.with_values({"client_learning_rate": rate}) for rate in RATES]
         found.append(_Choice(name, seed, pick, 0.0, cost))
-        found.append(_Choice(f"{name}, {NUM_FINALISTS} finalists", seed, best, float(len(finalists)), cost))
+        for what, specs in ((f"{NUM_FINALISTS} finalists", finalists), (f"at {len(RATES)} rates", at_rates)):
+            found.append(_Choice(f"{name}, {what}", seed, _best(there, specs, [seed]), float(len(specs)), cost))
     return found
 
 

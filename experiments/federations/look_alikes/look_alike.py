@@ -87,7 +87,7 @@ def _feature_notes(diagnosed: Diagnosed, proxy: Dataset) -> Iterator[str]:
     if proxy.kind == "tokens":
         yield "Feature shift is not reproduced: rows are tokens, which can't be moved."
     elif not diagnosed.features:
-        yield "Feature shift is not reproduced: the report holds none, as of older or private ones, or of too few rows."
+        yield "Feature shift is not reproduced: it is not in the report; older ones lack it, or no class is shared."
     else:
         yield "Feature shift is reproduced in size and between clients; which columns are shifted is drawn."
 
@@ -102,3 +102,4 @@ def _notes_of_the_rest(report: HeterogeneityReport) -> Iterator[str]:
         yield "Speed is not reproduced; the effects devices and latency of federation.scenario set it."
     if report.settings.epsilon is not None:
         yield "The diagnosed counts hold noise, and so do the shares that are reproduced."
+    yield "Step sizes are the data's own: try what is found here at a few client rates where it is to train."

@@ -101,6 +101,7 @@ def test_a_second_measurement_trains_nothing_and_finalists_cost_what_they_take(
     assert costs[ON_ORIGINAL] == (4, 0)
     assert costs[ON_SAME] == (0, 4)
     assert costs[f"{ON_SAME}, 3 finalists"][0] in (1, 2, 3)
+    assert costs[f"{ON_SAME}, at 3 rates"] == (3, 4)
     assert report.levels[WINE].best.startswith("fedadam")
     assert report.nearness[WINE].scale[1] == 1, "digits have rows enough"
     lines = "\n".join(table_lines(report))
