@@ -13,6 +13,7 @@ from flwr.serverapp.strategy import (
     DifferentialPrivacyClientSideAdaptiveClipping,
     DifferentialPrivacyClientSideFixedClipping,
     FedAvg,
+    Result,
 )
 
 from fedscout.engine.contracts.settings_lookup import FAR_KEY, SettingsLookup
@@ -97,6 +98,19 @@ def test_a_policy_goes_on_without_whom_it_does_not_know(kind: str, federation: F
 def test_a_strategy_with_needs_of_its_own_has_the_bits_of_a_simulation(kind: str, federation: Federation) -> None:
     held = with_server_rows(federation, labelled=True)
     assert_same_bits(settings_of(kind, held), held)
+
+
+class OwnStart(FedAvg):
+    """A user's strategy that brings its own start."""
+
+    def start(self, *args: Any, **kwargs: Any) -> Result:
+        return super().start(*args, **kwargs)
+
+
+@pytest.mark.parametrize("flower", [OwnStart, FedAvg])
+def test_a_strategy_of_a_user_s_own_has_the_bits_of_a_simulation(flower: type, federation: Federation) -> None:
+    choice = Choice(flower, wants=NAMED)
+    assert_same_bits(TrialSettings(choice, num_rounds=3, num_sampled=5, session=SESSION, keep_model=True), federation)
 
 
 def clipping(wrapper: type, wants: Any) -> TrialSettings:
