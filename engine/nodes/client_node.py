@@ -47,7 +47,18 @@ from fedscout.engine.messages.message_keys import (
 )
 from fedscout.engine.messages.session import Session
 from fedscout.engine.nodes.kept_states import KeptStates, LostStateError, drawn_once
-from fedscout.engine.nodes.node_call import ACTION, Greeting, Introduction, NodeCall, Wire, model_digest, one_line
+from fedscout.engine.nodes.node_call import (
+    ACTION,
+    Greeting,
+    Introduction,
+    NodeAnswers,
+    NodeCall,
+    NodeCalls,
+    Refusal,
+    Wire,
+    model_digest,
+    one_line,
+)
 from fedscout.engine.nodes.owner_policy import NO_SCORING, NO_TRAINING, OwnerPolicy, RefusedError
 from fedscout.engine.nodes.presentable_answers import clip, presentable
 from fedscout.engine.nodes.privacy_ledger import PrivacyLedger, alone_with
@@ -86,6 +97,7 @@ class ClientNode:
         self._federation_of, self._queries = federation_of, queries
         self._owner, self._wire = owner, wire
         self._session = session or Session()
+        self._hosts: dict[tuple[int, str, Privacy | None], ClientHost] = {}  # of one message
 
     def app(self) -> ClientApp:
         """Return the Flower app that a SuperNode runs."""
@@ -102,24 +114,19 @@ class ClientNode:
         def handle(message: Message, context: Context) -> Message:
             try:
                 return Message(answer(message, context), reply_to=message)
-            except (RefusedError, WithheldError) as refusal:
-                reason = str(refusal)
-            except FedscoutError as error:
-                logger.error("%s", error)
-                reason = "can't use its data as agreed; its own log says why"
             except Exception as error:
-                logger.exception("a message could not be answered")
-                reason = f"failed with {type(error).__name__}; its own log says where"
-            logger.warning("not answered: %s", reason)
-            return Message(Error(REFUSED, reason), reply_to=message)
+                return Message(Error(REFUSED, _reason(error)), reply_to=message)
 
         return handle
 
     def _host(self, client: int, terms: str, context: Context, privacy: Privacy | None = None) -> ClientHost:
         """Return what does a client's work, with the owner's word on what leaves it."""
-        federation = self._federation_of(client, terms, context)
-        release = Release(self._owner.min_release, self._owner.small_clients, privacy)
-        return ClientHost(replace(federation, release=release), self._queries)
+        known = client, terms, privacy
+        if known not in self._hosts:
+            federation = self._federation_of(client, terms, context)
+            release = Release(self._owner.min_release, self._owner.small_clients, privacy)
+            self._hosts[known] = ClientHost(replace(federation, release=release), self._queries)
+        return self._hosts[known]
 
     def _called(self, message: Message, context: Context) -> RecordDict:
         """Answer a driver of this program."""
@@ -129,9 +136,9 @@ class ClientNode:
             raise RefusedError(f"can't read the message: {error}") from error
         if isinstance(asked, Greeting):
             return self._wire.packed(self._introduction(asked, context))
-        if not isinstance(asked, NodeCall) or asked.method not in ("train", "measure", "evaluate", "query"):
+        if not isinstance(asked, NodeCalls):
             raise RefusedError(f"can't answer {shown(type(asked).__name__)}")
-        return self._wire.packed(self._done(asked, context))
+        return self._wire.packed(NodeAnswers(tuple(self._tried(call, context) for call in asked.calls)))
 
     def _introduction(self, greeting: Greeting, context: Context) -> Introduction:
         facts = self._host(0, greeting.terms, context).facts()
@@ -145,8 +152,17 @@ class ClientNode:
             version=version("fedscout"),
         )
 
+    def _tried(self, asked: NodeCall, context: Context) -> TrainResults | EvaluateResults | QueryResults | Refusal:
+        """Return what one call gives, or why it was not done."""
+        try:
+            return self._done(asked, context)
+        except Exception as error:
+            return Refusal(_reason(error))
+
     def _done(self, asked: NodeCall, context: Context) -> TrainResults | EvaluateResults | QueryResults:
         """Return what one client's part of the work gives."""
+        if asked.method not in ("train", "measure", "evaluate", "query"):
+            raise RefusedError(f"can't do {shown(asked.method)}")
         call = asked.call
         measured = () if call.watched is None else call.watched.measured
         clients = {*call.clients, *call.evaluated, *measured}
@@ -298,6 +314,20 @@ class ClientNode:
         config[RATE_KEY] = one_learning_rate(config, self._session.training.learning_rate)
         config[REPLY_KEY] = "individual"
         return host, HostCall((client,), self._session, config, vector), records[0]
+
+
+def _reason(error: Exception) -> str:
+    """Return what the driver is told of an error: nothing of the rows; the client's own log has the rest."""
+    if isinstance(error, RefusedError | WithheldError):
+        reason = str(error)
+    elif isinstance(error, FedscoutError):
+        logger.error("%s", error)
+        reason = "can't use its data as agreed; its own log says why"
+    else:
+        logger.error("a message could not be answered", exc_info=error)
+        reason = f"failed with {type(error).__name__}; its own log says where"
+    logger.warning("not answered: %s", reason)
+    return reason
 
 
 def _lost(method: str, call: HostCall, client: int) -> TrainResults | EvaluateResults:

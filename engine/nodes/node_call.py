@@ -78,6 +78,27 @@ class NodeCall:
 
 
 @dataclass(frozen=True)
+class NodeCalls:
+    """All that one client is asked at a time: on its machine a process starts for every message."""
+
+    calls: tuple[NodeCall, ...]
+
+
+@dataclass(frozen=True)
+class Refusal:
+    """Why a client did not do one of its calls; the text holds nothing of its rows."""
+
+    reason: str
+
+
+@dataclass(frozen=True)
+class NodeAnswers:
+    """What a client answers, in the order of its calls."""
+
+    answers: tuple[TrainResults | EvaluateResults | QueryResults | Refusal, ...]
+
+
+@dataclass(frozen=True)
 class Greeting:
     """Asks a client who it is.
 
@@ -119,7 +140,7 @@ def model_digest(facts: FederationFacts) -> str:
 
 
 VALUES: tuple[type, ...] = (
-    *(NodeCall, Greeting, Introduction),
+    *(NodeCall, NodeCalls, NodeAnswers, Refusal, Greeting, Introduction),
     *(HostCall, Session, LocalTraining, EngineNeeds, Watched, Observed, Assignment),
     *(SettingsLookup, SettingsTable, SettingsCell),
     *(TrainResults, EvaluateResults, QueryResults, ClientScore, RowMeans),

@@ -10,9 +10,10 @@ Models are summed here, each client's after the other; the bits are those of a s
 
 from __future__ import annotations
 
+import itertools
 import logging
 import time
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
@@ -40,7 +41,7 @@ from fedscout.engine.nodes.checked_answers import (
     checked_training,
     like_most,
 )
-from fedscout.engine.nodes.node_call import ACTION, Method, NodeCall, Wire, one_line
+from fedscout.engine.nodes.node_call import ACTION, NodeAnswers, NodeCall, NodeCalls, Refusal, Wire, one_line
 from fedscout.engine.nodes.node_exchange import Exchange
 from fedscout.engine.nodes.node_roster import NodeRoster
 from fedscout.engine.nodes.wire_values import UnsendableError
@@ -85,7 +86,7 @@ class Flight:
         method: Of a host.
         client: Whose part it is; None of the server's own work.
         call: As it was made.
-        number: Of its message; None if the client is not connected.
+        number: Its own; None if the client is not connected.
         sent: When, by this process's clock.
     """
 
@@ -121,6 +122,10 @@ class NodeGrid(HostGrid[Flight]):
     ) -> None:
         self._roster, self._server, self._wire, self._trial, self._terms = roster, server, wire, trial, terms
         self._exchange = Exchange(roster.link)
+        self._numbers = itertools.count(1)
+        self._waiting: dict[int, list[tuple[int, NodeCall]]] = {}  # by node, with the flights' numbers
+        self._message_of: dict[int, int] = {}
+        self._arrived: dict[int, Any] = {}
         self.away: dict[int, tuple[int, str]] = {}
         if session.client_table is not None and session.metric is not None:
             raise DataError(
@@ -177,20 +182,36 @@ class NodeGrid(HostGrid[Flight]):
         node = self._roster.node_of(client)
         if node is None:
             return Flight(method, client, call)
-        content = self._packed(method, call)
-        kind, ttl = _TYPE_OF.get(method, MessageType.QUERY), self.session.round_timeout_seconds
-        message = Message(content, node, f"{kind}.{ACTION}", ttl=None if ttl is None else ttl + LATER_SECONDS)
-        return Flight(method, client, call, self._exchange.send(message))
+        called: Any = method
+        flight = Flight(method, client, call, next(self._numbers))
+        assert flight.number is not None
+        self._waiting.setdefault(node, []).append((flight.number, NodeCall(called, call, self._trial, self._terms)))
+        return flight
 
-    def _packed(self, method: Any, call: HostCall) -> Any:
-        called: Method = method
-        try:
-            return self._wire.packed(NodeCall(called, call, self._trial, self._terms))
-        except UnsendableError as error:
-            raise TrialError(f"what it asks of clients can't be sent to other machines: {error}") from error
+    def _send(self) -> None:
+        """Send every node what waits for it, as one message."""
+        waiting, self._waiting = self._waiting, {}
+        ttl = self.session.round_timeout_seconds
+        for node, calls in waiting.items():
+            (kind, *others) = {_TYPE_OF.get(call.method, MessageType.QUERY) for _, call in calls}
+            try:
+                content = self._wire.packed(NodeCalls(tuple(call for _, call in calls)))
+            except UnsendableError as error:
+                raise TrialError(f"what it asks of clients can't be sent to other machines: {error}") from error
+            kind = MessageType.TRAIN if others else kind
+            message = Message(content, node, f"{kind}.{ACTION}", ttl=None if ttl is None else ttl + LATER_SECONDS)
+            self._message_of |= dict.fromkeys((number for number, _ in calls), self._exchange.send(message))
+
+    def _receive(self, messages: Collection[int]) -> None:
+        """Take in the answers of those messages that were answered, and wait for the others no longer."""
+        for message, reply in self._exchange.take(messages).items():
+            numbers = [number for number, one in self._message_of.items() if one == message]
+            self._arrived |= zip(numbers, self._answers(reply, len(numbers)), strict=True)
+        self._message_of = {number: one for number, one in self._message_of.items() if one not in messages}
 
     def _gather(self, handles: Sequence[Flight], timeout: float | None) -> list[Any] | None:
-        sent = [flight.number for flight in handles if flight.number is not None]
+        self._send()
+        sent = {self._message_of[flight.number] for flight in handles if flight.number in self._message_of}
         limit = self.session.round_timeout_seconds
         left = (
             None if limit is None else min((flight.sent for flight in handles), default=0.0) + limit - time.monotonic()
@@ -199,9 +220,8 @@ class NodeGrid(HostGrid[Flight]):
         complete = self._exchange.wait(sent, min(waits, default=None))
         if not complete and (left is None or (timeout is not None and timeout < left)):
             return None
-        replies = self._exchange.take(sent)
-        results = [self._result(flight, replies.get(flight.number or 0)) for flight in handles]
-        return self._alike(results)
+        self._receive(sent)
+        return self._alike([self._result(flight) for flight in handles])
 
     def _alike(self, results: list[Results]) -> list[Results]:
         """Return the results of one call, without those that have another form than most."""
@@ -217,29 +237,35 @@ class NodeGrid(HostGrid[Flight]):
         return alike
 
     def _give_up(self, handles: Sequence[Flight]) -> None:
-        self._exchange.take([flight.number for flight in handles if flight.number is not None])
+        self._receive({self._message_of[flight.number] for flight in handles if flight.number in self._message_of})
+        for flight in handles:
+            self._arrived.pop(flight.number or 0, None)
 
-    def _result(self, flight: Flight, reply: Message | None) -> Results:
+    def _result(self, flight: Flight) -> Results:
         """Return what a call gave; of a client without an answer that can be used, why."""
         if flight.client is None:
             return self._server.serve(flight.call)
+        limit = self.session.round_timeout_seconds or 0
+        late = AnswerError("is not connected" if flight.number is None else f"did not answer within {limit:g} s")
+        answer = self._arrived.pop(flight.number or 0, late)
         try:
-            return self._checked(flight, self._answer(flight, reply))
+            if isinstance(answer, ValueError):
+                raise answer
+            return self._checked(flight, answer)
         except ValueError as error:
-            return self._absent(flight, str(error), timed_out=reply is None and flight.number is not None)
+            return self._absent(flight, str(error), timed_out=error is late and flight.number is not None)
 
-    def _answer(self, flight: Flight, reply: Message | None) -> Any:
-        """Return what a client answered.
-
-        Raises:
-            ValueError: If it did not.
-        """
-        if reply is None:
-            limit = self.session.round_timeout_seconds or 0
-            raise AnswerError("is not connected" if flight.number is None else f"did not answer within {limit:g} s")
+    def _answers(self, reply: Message, num_calls: int) -> Sequence[Any]:
+        """Return what a client answered to each call of a message, or why that can't be used."""
         if reply.has_error():
-            raise AnswerError(one_line(reply.error.reason or "it gave no reason"))
-        return self._wire.opened(reply.content)
+            return [AnswerError(one_line(reply.error.reason or "it gave no reason"))] * num_calls
+        try:
+            told = self._wire.opened(reply.content)
+        except ValueError as error:
+            return [error] * num_calls
+        if not isinstance(told, NodeAnswers) or len(told.answers) != num_calls:
+            return [AnswerError("it answered something else than it was asked")] * num_calls
+        return [AnswerError(one_line(one.reason)) if isinstance(one, Refusal) else one for one in told.answers]
 
     def _checked(self, flight: Flight, answer: Any) -> Results:
         client = flight.client

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 import numpy as np
 from flwr.app import Context, Error, Message, RecordDict
@@ -23,7 +24,7 @@ from fedscout.engine.data.federation import Federation
 from fedscout.engine.data.server_data import ServerData
 from fedscout.engine.messages.session import Session
 from fedscout.engine.nodes.client_node import ClientNode
-from fedscout.engine.nodes.node_call import Greeting, Wire, model_digest
+from fedscout.engine.nodes.node_call import Greeting, NodeAnswers, NodeCalls, Wire, model_digest
 from fedscout.engine.nodes.node_grid import NodeGrid
 from fedscout.engine.nodes.node_roster import NodeRoster
 from fedscout.engine.nodes.owner_policy import OwnerPolicy
@@ -169,3 +170,17 @@ def server_side(
 def node_grid(federation: Federation, roster: NodeRoster, wire: Wire, session: Session, trial: str = "") -> NodeGrid:
     """Return a grid over a roster's nodes."""
     return NodeGrid(roster, server_side(federation), wire, session, trial)
+
+
+def told_in(wire: Wire, message: Message) -> list[Any]:
+    """Return what a message tells: each call, or each answer, of those that travel together."""
+    value = wire.opened(message.content)
+    if isinstance(value, NodeCalls):
+        return [*value.calls]
+    return [*value.answers] if isinstance(value, NodeAnswers) else [value]
+
+
+def retold(wire: Wire, reply: Message, change: Callable[[Any], Any]) -> Message:
+    """Return a reply with other answers."""
+    reply.content = wire.packed(NodeAnswers(tuple(change(told) for told in told_in(wire, reply))))
+    return reply

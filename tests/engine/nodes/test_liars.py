@@ -37,7 +37,7 @@ from fedscout.engine.nodes.node_roster import MAX_ROWS, NodeRoster
 from fedscout.engine.trials.trial import run_trial
 from fedscout.strategies.selection.selection_table import parse_selection
 from tests.engine.federations import QUERIES, uneven_federation
-from tests.engine.nodes.node_link import FIRST_NODE, NodeLink, linked, node_grid, server_side
+from tests.engine.nodes.node_link import FIRST_NODE, NodeLink, linked, node_grid, retold, server_side
 from tests.engine.nodes.test_node_grid import SESSION, settings_of, train
 
 SIZES = (40, 17, 26, 12)
@@ -408,11 +408,12 @@ def test_a_policy_is_not_broken_by_losses_that_are_none(kind: str, federation: F
     link, roster, wire = linked(federation, QUERIES)
 
     def lie(node: int, reply: Message) -> Message:
-        told = wire.opened(reply.content)
-        if node == LIAR and isinstance(told, TrainResults):
-            told.received_losses = {"train": {1: RowMeans(5, *[float("nan")] * 4)}}
-            reply.content = wire.packed(told)
-        return reply
+        def spoilt(told: Any) -> Any:
+            if isinstance(told, TrainResults):
+                told.received_losses = {"train": {1: RowMeans(5, *[float("nan")] * 4)}}
+            return told
+
+        return retold(wire, reply, spoilt) if node == LIAR else reply
 
     link.tamper = lie
     selection = parse_selection(kind, Cohort(4, 2, 0.2, chosen=True))

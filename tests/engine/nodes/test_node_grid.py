@@ -27,7 +27,7 @@ from fedscout.engine.trials.trial_record import Trial
 from fedscout.engine.trials.trial_settings import TrialSettings
 from fedscout.strategies import parse_strategy
 from tests.engine.federations import QUERIES, normalised, uneven_federation
-from tests.engine.nodes.node_link import FIRST_NODE, TRUSTING, NodeLink, linked, node_grid
+from tests.engine.nodes.node_link import FIRST_NODE, TRUSTING, NodeLink, linked, node_grid, retold
 
 SESSION = Session(seed=3, training=LocalTraining(local_epochs=2, batch_size=8), round_timeout_seconds=20.0)
 BROKEN = 1
@@ -69,15 +69,16 @@ def test_a_training_has_the_bits_of_a_simulation(kind: str) -> None:
 
 def test_a_detection_tells_the_same_to_the_last_digit() -> None:
     federation = uneven_federation(sizes=(60, 45, 52, 48), min_release=5)
-    _, roster, wire = linked(federation, CLIENT_QUERIES)
+    link, roster, wire = linked(federation, CLIENT_QUERIES)
 
     def report(grid: HostGrid[Any]) -> dict[str, Any]:
         found = detect(grid, grid.initial_vectors, SESSION.training, DetectionConfig(), seed=3)
         return found.without_timings().model_dump(mode="json")
 
-    assert report(LocalGrid(federation, CLIENT_QUERIES, SESSION)) == report(
-        node_grid(federation, roster, wire, SESSION)
-    )
+    link.heard.clear()
+    real = report(node_grid(federation, roster, wire, SESSION))
+    assert report(LocalGrid(federation, CLIENT_QUERIES, SESSION)) == real
+    assert len(link.heard) == 4 * 2 * federation.num_clients, "four exchanges: a process starts for each message"
 
 
 @pytest.fixture
@@ -168,13 +169,14 @@ def test_a_client_that_misbehaves_is_left_out_with_one_line(
         if fault == "garbage":
             reply.content.config_records["document"]["document"] = '["object", {}]'
             return reply
-        told = wire.opened(reply.content)
+        return retold(wire, reply, spoilt)
+
+    def spoilt(told: Any) -> Any:
         if getattr(told, "vectors", None) is not None:
             told.vectors = np.full_like(told.vectors, np.nan) if fault == "nan" else told.vectors
             told.vectors = told.vectors[:, :-1] if fault == "shape" else told.vectors
             told.num_examples = [1_000_000] if fault == "million" else told.num_examples
-        reply.content = wire.packed(told)
-        return reply
+        return told
 
     link.tamper = spoil
     session = replace(SESSION, round_timeout_seconds=0.2 if fault == "silent" else 20.0)

@@ -23,12 +23,12 @@ from fedscout.engine.errors import ConfigurationError
 from fedscout.engine.grid.jobs import base_config
 from fedscout.engine.messages.host_calls import EvaluateResults, HostCall, QueryResults, TrainResults, Watched
 from fedscout.engine.messages.session import Session
-from fedscout.engine.nodes.node_call import ACTION, Method, NodeCall, Wire
+from fedscout.engine.nodes.node_call import ACTION, Method, NodeCall, NodeCalls, Refusal, Wire
 from fedscout.engine.nodes.owner_policy import OwnerPolicy, read_policy
 from fedscout.engine.nodes.privacy_ledger import LEDGER
 from fedscout.engine.trials.trial import run_trial
 from tests.engine.federations import QUERIES, dense, uneven_federation
-from tests.engine.nodes.node_link import FIRST_NODE, TRUSTING, NodeLink, linked, node_grid
+from tests.engine.nodes.node_link import FIRST_NODE, TRUSTING, NodeLink, linked, node_grid, told_in
 from tests.engine.nodes.test_node_grid import SESSION, settings_of
 
 MARKER = 123456.75
@@ -67,8 +67,11 @@ class Node:
         given = {"clients": (0,), "vector": None if method == "query" else self.vector, **call}
         asked = NodeCall(method, HostCall(session=session, config={**base_config(session, 1), **config}, **given))
         kind = {"train": "train", "measure": "train", "evaluate": "evaluate"}.get(method, "query")
-        (reply,) = self.link.send_and_receive([Message(self.wire.packed(asked), 5, f"{kind}.{ACTION}")])
-        return str(reply.error.reason) if reply.has_error() else self.wire.opened(reply.content)
+        (reply,) = self.link.send_and_receive([Message(self.wire.packed(NodeCalls((asked,))), 5, f"{kind}.{ACTION}")])
+        if reply.has_error():
+            return str(reply.error.reason)
+        (told,) = told_in(self.wire, reply)
+        return told.reason if isinstance(told, Refusal) else told
 
 
 @pytest.fixture
@@ -158,8 +161,7 @@ def test_no_reason_and_no_line_at_the_driver_holds_a_word_of_the_rows(
         for reply in link.send_and_receive([Message(RecordDict(), FIRST_NODE, name)])
     ]
     reasons = [message.error.reason for message in link.heard if message.has_error()]
-    sent = [message.content for message in link.heard if message.has_content()]
-    values = [wire.opened(content) for content in sent if "document" in content]
+    values = [value for message in link.heard if _is_document(message) for value in told_in(wire, message)]
     at_driver = [
         record.getMessage()
         for record in caplog.records
@@ -312,3 +314,7 @@ def test_models_and_scores_are_no_answers_and_cost_nothing(budget: Budget, feder
     assert isinstance(node.ask("train", replace(SESSION, training=LocalTraining())), TrainResults)
     assert isinstance(node.ask("evaluate"), EvaluateResults)
     assert not (budget.folder / LEDGER).exists()
+
+
+def _is_document(message: Message) -> bool:
+    return message.has_content() and "document" in message.content

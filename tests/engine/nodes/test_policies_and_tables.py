@@ -33,7 +33,7 @@ from fedscout.engine.trials.trial_settings import TrialSettings
 from fedscout.strategies.selection.selection_table import SELECTIONS, parse_selection
 from tests.engine.choices import INDIVIDUAL, NAMED, Choice
 from tests.engine.federations import QUERIES, uneven_federation, with_server_rows
-from tests.engine.nodes.node_link import FIRST_NODE, NodeLink, linked, node_grid, server_side
+from tests.engine.nodes.node_link import FIRST_NODE, NodeLink, linked, node_grid, server_side, told_in
 from tests.engine.nodes.test_node_grid import SESSION, model_of, settings_of
 
 SIZES = (40, 17, 26, 31, 22)
@@ -133,7 +133,7 @@ def test_what_clients_clip_leaves_them_clipped(wrapper: type, wants: Any, federa
     assert_same_bits(settings, federation)
     link, roster, wire = linked(federation, QUERIES)
     run_trial(settings, node_grid(federation, roster, wire, settings.session))
-    opened = [wire.opened(message.content) for message in link.heard]
+    opened = [told for message in link.heard for told in told_in(wire, message)]
     own = server_side(federation).initial_vector(3)
     first = [each for each in opened if isinstance(each, TrainResults) and each.clients][:5]
     assert len(first) == 5
@@ -184,7 +184,7 @@ def test_who_is_far_from_a_table_is_drawn_by_the_client_and_once(federation: Fed
     seen = set()
     for _ in range(5):  # all alike once in a million
         link, wire, _ = over_a_table(federation, table)
-        opened = [wire.opened(message.content) for message in link.heard]
+        opened = [told for message in link.heard for told in told_in(wire, message)]
         trained = [each for each in opened if isinstance(each, TrainResults) and each.clients]
         said = {client: {each.sums[FAR_KEY][0] for each in trained if each.clients == [client]} for client in range(5)}
         assert all(len(answers) == 1 for answers in said.values()), "the same in all rounds"
