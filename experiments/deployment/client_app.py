@@ -11,7 +11,7 @@ from __future__ import annotations
 import logging
 from pathlib import Path
 
-from flwr.app import Context, Error, Message, MessageType
+from flwr.app import Context, Error, Message
 from flwr.clientapp import ClientApp
 
 from fedscout.engine.data.client_query import QueryTable
@@ -22,9 +22,11 @@ from fedscout.engine.nodes.node_call import ACTION
 from fedscout.engine.nodes.owner_policy import OwnerPolicy, read_policy
 from fedscout.experiments.deployment.agreement import Agreement
 from fedscout.experiments.deployment.own_rows import RowsOf, client_federation
-from fedscout.experiments.deployment.travelling import wire_of
+from fedscout.experiments.deployment.travelling import document_of, wire_of
 
 logger = logging.getLogger("fedscout")
+
+QUERY = '"query"'
 
 
 def client_app(
@@ -70,8 +72,8 @@ def client_app(
 
 
 def _queries(message: Message) -> QueryTable:
-    """Return the aggregates that are known, where a message asks for one: a process answers one message."""
-    if not message.metadata.message_type.startswith(MessageType.QUERY):
+    """Return the aggregates that are known, where a message may ask for one: a process answers one message."""
+    if QUERY not in document_of(message):
         return {}
     from fedscout.detectors import CLIENT_QUERIES
 

@@ -19,5 +19,10 @@ def wire() -> Wire:
 
 def wire_of(message: Message) -> Wire:
     """Return what reads a message: without the strategies where it names none, as their import takes a second."""
+    return wire() if STRATEGIES in document_of(message) else Wire()
+
+
+def document_of(message: Message) -> str:
+    """Return the text of what a driver of this program asks; nothing of other messages."""
     record = message.content.config_records.get(DOCUMENT_KEY)
-    return Wire() if record is None or STRATEGIES not in str(record[DOCUMENT_KEY]) else wire()
+    return "" if record is None else str(record.get(DOCUMENT_KEY, ""))
