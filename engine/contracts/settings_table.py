@@ -34,7 +34,7 @@ class SettingsCell:
     """One cell: how clients of such data train.
 
     Attributes:
-        heterogeneity: HI, in [0, 1].
+        heterogeneity: HI, in [0, 1], or what another metric gives.
         quantity: Training rows, >= 1.
         learning_rate: Their step size.
         batch_size: Rows a step.
@@ -69,13 +69,21 @@ class SettingsTable:
     cells: tuple[SettingsCell, ...]
     threshold: float | None = None
 
-    def distances(self, heterogeneity: float, quantity: float) -> npt.NDArray[np.float64]:
-        """Return how far a client is from each cell, shape `(cells,)`: Euclidean, each axis over its span."""
+    def distances(self, heterogeneity: float, quantity: float, logarithmic: bool = False) -> npt.NDArray[np.float64]:
+        """Return how far a client is from each cell, shape `(cells,)`: Euclidean, each axis over its span.
+
+        Args:
+            heterogeneity: Of the client.
+            quantity: Likewise.
+            logarithmic: Whether the first axis is the logarithm of what the cells say, which then are positive.
+        """
         own = np.array([heterogeneity, quantity], np.float64)
         places = np.array([[cell.heterogeneity, cell.quantity] for cell in self.cells], np.float64)
+        if logarithmic:
+            own[0], places[:, 0] = np.log(own[0]), np.log(places[:, 0])
         span = np.ptp(places, axis=0)
         return np.asarray(np.linalg.norm((places - own) / np.where(span > 0, span, 1.0), axis=1))
 
-    def nearest(self, heterogeneity: float, quantity: float) -> SettingsCell:
-        """Return the cell of a client; of equally near ones the first."""
-        return self.cells[int(np.argmin(self.distances(heterogeneity, quantity)))]
+    def nearest(self, heterogeneity: float, quantity: float, logarithmic: bool = False) -> SettingsCell:
+        """Return the cell of a client, see `distances`; of equally near ones the first."""
+        return self.cells[int(np.argmin(self.distances(heterogeneity, quantity, logarithmic)))]

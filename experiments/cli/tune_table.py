@@ -20,7 +20,17 @@ OutFile = Annotated[
     Path, typer.Option("--out", "-o", help="File of the table; its logs lie beside it, in NAME.tuning.")
 ]
 Heterogeneity = Annotated[
-    str | None, typer.Option("--heterogeneity", help="Rows of the grid, in [0, 1]; 0.2,0.4,0.6,0.8 if left out.")
+    str | None,
+    typer.Option(
+        "--heterogeneity",
+        help="Rows of the grid, in [0, 1]; 0.2,0.4,0.6,0.8 if left out. Of a class sampling its parameters.",
+    ),
+]
+Metric = Annotated[
+    str | None,
+    typer.Option(
+        "--metric", help="heterogeneity, or the parameter of a class sampling: gaussian, poisson or dirichlet."
+    ),
 ]
 Quantity = Annotated[
     str | None,
@@ -65,6 +75,7 @@ def tune_table(
     out: OutFile,
     settings: Settings = None,
     config_file: ConfigFile = None,
+    metric: Metric = None,
     heterogeneity: Heterogeneity = None,
     quantity: Quantity = None,
     proxy: Proxy = None,
@@ -90,6 +101,7 @@ def tune_table(
         "synthetic": synthetic,
         "num_clients": clients,
         "patience": patience,
+        "metric": metric,
     }
     if refine is None:
         config = read_config(settings or [], config_file, proxy, synthetic is not None)

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 
+from fedscout.engine.contracts.settings_lookup import HETEROGENEITY
 from fedscout.experiments.reports.console import WorkLine, plain_table, show_path
 from fedscout.experiments.reports.sweep_console import NAMED, duration
 from fedscout.experiments.visible import visible
@@ -94,16 +95,15 @@ def show_table(console: Console, tuned: TunedTable) -> None:
         (cell.heterogeneity, cell.quantity): beside["score"]
         for cell, beside in zip(tuned.table.cells, tuned.provenance["cells"], strict=True)
     }
-    table = plain_table(
-        "heterogeneity", *(f"{quantity} rows" for quantity in quantities), title="rate/batch/epochs score"
-    )
+    metric = str(tuned.provenance["metric"])
+    table = plain_table(metric, *(f"{quantity} rows" for quantity in quantities), title="rate/batch/epochs score")
     for heterogeneity in sorted({value for value, _ in cells}):
         row = []
         for quantity in quantities:
             cell = cells[heterogeneity, quantity]
             settings = f"{cell.learning_rate:.2g}/{cell.batch_size}/{cell.local_epochs}"
             row.append(f"{settings} {scores[heterogeneity, quantity]:.2f}")
-        table.add_row(f"{heterogeneity:.2f}", *row)
+        table.add_row(f"{heterogeneity:.2f}" if metric == HETEROGENEITY else f"{heterogeneity:.3g}", *row)
     console.print(table)
     _show_proxy(console, tuned)
     show_path(console, "Table", tuned.path, " (pandas.read_parquet reads it)")

@@ -1,8 +1,9 @@
-"""One cell of a table of client settings: a small study of FedAvg on proxy clients, over the clients' settings.
+"""One cell of a table of client settings: a small study of one strategy on proxy clients, over the clients' settings.
 
 FedCust tunes (rate, batch, epochs) of a cell by a Gaussian process with expected improvement and ends when five
 evaluations bring no gain. Here the cell is a study like any other: its ledger runs trials and logs them, its searcher
 is the configured one. A setting's score is that of the global model after the last round on the balanced proxy rows.
+The strategy is FedAvg unless another is configured, whose own parameters stay as they are.
 
 What neighbours in the grid found best is tried first. Evaluations without gain count once the searcher has had its
 random ones: the source does not say whether these count, and a search that ended among them would be no search.
@@ -18,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from fedscout.engine.contracts.settings_table import SettingsCell
+from fedscout.engine.data.federation import Federation
 from fedscout.engine.errors import ConfigurationError
 from fedscout.engine.model.parameter_layout import ModelFactory
 from fedscout.engine.seeds import integer
@@ -43,8 +45,9 @@ from fedscout.search.searcher import SearchTask
 from fedscout.search.searchers.optuna_searcher import num_random
 from fedscout.search.study.searcher_table import new_searcher
 from fedscout.search.study.study import study_space
-from fedscout.search.study_trials import best_of
-from fedscout.strategies import FedAvgSpec, parameter_columns
+from fedscout.search.study_trials import BASELINE, best_of
+from fedscout.strategies import FedAvgSpec, StrategySpec, parameter_columns, parse_strategy
+from fedscout.strategies.specification import CLIENT_PARAMETERS
 
 RESULT_FILE = "cell.json"
 LARGEST_SEED = 2**31
@@ -74,11 +77,16 @@ class CellTuning:
     def identity(self) -> dict[str, Any]:
         """Return what decides the result of every cell."""
         whole = self.config.identity()
-        search = {name: whole["search"][name] for name in ("kind", "budget", "generation_size", "client_ranges")}
+        searched = ("kind", "budget", "generation_size", "client_ranges")
+        search = {name: whole["search"][name] for name in searched}
+        if self.config.search.kind == "grid":
+            search["grid_points"] = self.config.search.grid_points
         training = {name: value for name, value in whole["training"].items() if name != "test_fraction"}
         own: dict[str, Any] = {"num_clients": self.num_clients, "patience": self.patience, "proxy": self.proxy.digest()}
         if code := federation_code(self.config):  # of the user's own model
             own["code"] = code
+        if self.config.strategy:
+            own["strategy"] = dict(self.config.strategy)
         return {**own, "model": whole["model"], "training": training, "search": search, "seed": whole["seed"]}
 
     def digest(self, place: Place, first: Sequence[Any]) -> str:
@@ -86,7 +94,8 @@ class CellTuning:
 
         In hexadecimal.
         """
-        text = json.dumps([self.identity(), place.num_classes, place.quantity, list(first)], sort_keys=True)
+        sampling = [] if place.sampling is None else [asdict(place.sampling)]
+        text = json.dumps([self.identity(), place.num_classes, place.quantity, list(first), *sampling], sort_keys=True)
         return hashlib.sha256(text.encode()).hexdigest()
 
 
@@ -160,16 +169,44 @@ def tune_cell(
     clients = draw_proxy_clients(place, tuning.proxy, tuning.num_clients, tuning.config.seed)
     name = f"{place.num_classes} classes, {place.quantity} rows, {tuning.num_clients} proxy clients"
     federation = cell_federation(clients, tuning.proxy, tuning.model, name)
-    config = _config_of_cell(tuning, place)
-    facts = study_facts(config, federation)
-    at_end = _ScoreAtEnd("accuracy", facts.num_rounds)
-    facts = replace(facts, config_hash=digest, objectives=(at_end,), data_digest=tuning.proxy.digest())
-    with open_runner(federation, config.engine, RunFolder(folder), parallel=1) as runner:
-        ledger = Ledger(facts, runner, TrialLog(folder, parameter_columns()), StudyEvents(on_record=told))
-        trials = _search(config, ledger, first, tuning.patience, integer(config.seed, digest) % LARGEST_SEED)
+    trials = tune_federation(
+        federation, _config_of_cell(tuning, place), tuning.patience, first, digest, folder, tuning.proxy.digest(), told
+    )
     result = _result(tuning, place, clients, trials)
     RunFolder(folder).write_json(RESULT_FILE, result.document())
     return result
+
+
+def tune_federation(
+    federation: Federation,
+    config: StudyConfig,
+    patience: int,
+    first: Sequence[Setting],
+    digest: str,
+    folder: Path,
+    data_digest: str,
+    told: Callable[[Trial, bool], None] | None = None,
+) -> list[Trial]:
+    """Tune the one setting of a federation's clients, or the rest of it, and return the trials in order.
+
+    Args:
+        federation: Whose clients train, and whose test parts score.
+        config: Of the study.
+        patience: Evaluations without gain that end it.
+        first: Settings that are tried first.
+        digest: Of all that decides the results.
+        folder: Of its log, absolute; for this process alone.
+        data_digest: Of the rows.
+        told: Of each trial, and whether it was in the log.
+    """
+    facts = study_facts(config, federation)
+    at_end = _ScoreAtEnd("accuracy", facts.num_rounds)
+    facts = replace(facts, config_hash=digest, objectives=(at_end,), data_digest=data_digest)
+    seed = integer(config.seed, digest) % LARGEST_SEED
+    with open_runner(federation, config.engine, RunFolder(folder), parallel=1) as runner:
+        ledger = Ledger(facts, runner, TrialLog(folder, parameter_columns()), StudyEvents(on_record=told))
+        strategy = parse_strategy(config.strategy or {"kind": "fedavg"}, facts.cohort)
+        return search_setting(config, ledger, first, patience, seed, strategy)
 
 
 def _config_of_cell(tuning: CellTuning, place: Place) -> StudyConfig:
@@ -184,8 +221,18 @@ def _config_of_cell(tuning: CellTuning, place: Place) -> StudyConfig:
     return tuning.config.model_copy(update=changes)
 
 
-def _search(config: StudyConfig, ledger: Ledger, first: Sequence[Setting], patience: int, seed: int) -> list[Trial]:
-    """Evaluate settings until the budget is spent or the last ones brought no gain."""
+def search_setting(
+    config: StudyConfig,
+    ledger: Ledger,
+    first: Sequence[Setting],
+    patience: int,
+    seed: int,
+    strategy: StrategySpec = BASELINE,
+) -> list[Trial]:
+    """Evaluate settings of a strategy's clients until the budget is spent or the last ones brought no gain.
+
+    The space is that of FedAvg's settings: what is proposed there is tried with the strategy.
+    """
     space = study_space(config.search, ledger.facts)
     specs = [
         FedAvgSpec(client_learning_rate=rate, client_batch_size=batch, client_local_epochs=epochs)
@@ -202,10 +249,16 @@ def _search(config: StudyConfig, ledger: Ledger, first: Sequence[Setting], patie
         if not asked:
             break
         generation = 1 + len(trials) // config.search.generation_size
-        new = ledger.run([ledger.facts.trial("search", spec, generation=generation) for spec in asked])
-        searcher.tell(new)
+        tried = [_with_settings(strategy, spec) for spec in asked]
+        new = ledger.run([ledger.facts.trial("search", spec, generation=generation) for spec in tried])
+        searcher.tell([replace(trial, spec=spec) for trial, spec in zip(new, asked, strict=True)])
         trials += new
     return trials
+
+
+def _with_settings(strategy: StrategySpec, proposed: StrategySpec) -> StrategySpec:
+    """Return a strategy whose clients train as those of another."""
+    return strategy.model_copy(update={name: getattr(proposed, name) for name in CLIENT_PARAMETERS})
 
 
 def _without_gain(trials: Sequence[Trial]) -> int:

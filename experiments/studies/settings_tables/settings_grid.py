@@ -4,7 +4,11 @@ FedCust: a heterogeneity index HI = 1 − (c − 1)/(C − 1) takes as many valu
 nearest that there is, c = round((1 − HI)(C − 1) + 1), and names the cell by what its clients then have. So two classes
 know the indices 0 and 1 only, and values that come to the same are one row of the table.
 
+Of a class sampling (`engine.contracts.class_sampling`) the rows of the grid are parameters, and all clients may hold
+all classes.
+
 A refined grid has a value between any two, and one half a step beyond each end; all of the coarser one are in it.
+Parameters are halved in log space.
 """
 
 from __future__ import annotations
@@ -12,10 +16,21 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise, product
-from math import floor
+from math import exp, floor, inf, log
+from typing import cast
+
+from fedscout.engine.contracts.class_sampling import ClassSampling, Sampling
+from fedscout.engine.contracts.settings_lookup import HETEROGENEITY
 
 HETEROGENEITIES = (0.2, 0.4, 0.6, 0.8)
 QUANTITIES = (100, 200, 400, 600, 800, 1000)
+LEVELS = {
+    HETEROGENEITY: HETEROGENEITIES,
+    "gaussian": (0.5, 1.0, 2.0, 4.0),
+    "poisson": (0.1, 0.5, 2.0, 8.0),
+    "dirichlet": (0.05, 0.2, 1.0, 5.0),
+}
+"""Rows of the grid where nothing else is said, by the metric of a table."""
 
 
 @dataclass(frozen=True, order=True)
@@ -25,14 +40,21 @@ class Place:
     Attributes:
         num_classes: Classes that each of its clients holds.
         quantity: Training rows that each of its clients holds.
+        sampling: From which the classes of its clients come, in place of equal shares of those that they hold.
     """
 
     num_classes: int
     quantity: int
+    sampling: ClassSampling | None = None
 
     def heterogeneity(self, num_classes: int) -> float:
-        """Return HI where there are so many classes."""
-        return index_of(self.num_classes, num_classes)
+        """Return HI where there are so many classes, or the parameter of the sampling."""
+        return index_of(self.num_classes, num_classes) if self.sampling is None else self.sampling.parameter
+
+    @property
+    def level(self) -> tuple[int, ClassSampling | None]:
+        """Its row of the grid."""
+        return self.num_classes, self.sampling
 
 
 def index_of(held: int, num_classes: int) -> float:
@@ -48,6 +70,15 @@ def classes_of(heterogeneity: float, num_classes: int) -> int:
 def grid_of(held: Iterable[int], quantities: Iterable[int]) -> tuple[Place, ...]:
     """Return the full grid: classes from many to few, which is HI from low to high, and quantities from few to many."""
     return tuple(Place(*place) for place in product(sorted({*held}, reverse=True), sorted({*quantities})))
+
+
+def sampled_grid(
+    metric: str, parameters: Iterable[float], quantities: Iterable[int], num_classes: int
+) -> tuple[Place, ...]:
+    """Return the full grid of a class sampling: parameters ascending, and quantities from few to many."""
+    kind = cast(Sampling, metric)
+    samplings = [ClassSampling(kind, parameter) for parameter in sorted({*parameters})]
+    return tuple(Place(num_classes, quantity, one) for one, quantity in product(samplings, sorted({*quantities})))
 
 
 def scaled(quantities: Sequence[int], most: int) -> tuple[int, ...]:
@@ -69,13 +100,14 @@ def warm_started_by(cells: Sequence[Place], known: Sequence[Place] = ()) -> dict
         known: Tuned before.
     """
     order = {place: number for number, place in enumerate([*known, *cells])}
-    held = sorted({place.num_classes for place in order})
+    levels = sorted({place.level for place in order})
     quantities = sorted({place.quantity for place in order})
 
     def around(place: Place) -> list[Place]:
-        row, column = held.index(place.num_classes), quantities.index(place.quantity)
+        row, column = levels.index(place.level), quantities.index(place.quantity)
         steps = ((row + 1, column), (row - 1, column), (row, column - 1), (row, column + 1))
-        return [Place(held[r], quantities[c]) for r, c in steps if 0 <= r < len(held) and 0 <= c < len(quantities)]
+        inside = [(r, c) for r, c in steps if 0 <= r < len(levels) and 0 <= c < len(quantities)]
+        return [Place(levels[r][0], quantities[c], levels[r][1]) for r, c in inside]
 
     return {
         place: tuple(near for near in around(place) if order.get(near, len(order)) < order[place]) for place in cells
@@ -86,6 +118,12 @@ def refined_classes(held: Iterable[int], num_classes: int) -> tuple[int, ...]:
     """Return the classes held in a refined grid: those, and those of the indices between and beyond, in [0, 1]."""
     indices = _halved(sorted(index_of(count, num_classes) for count in {*held}), 0.0, 1.0)
     return tuple(sorted({*held, *(classes_of(index, num_classes) for index in indices)}))
+
+
+def refined_parameters(parameters: Iterable[float]) -> tuple[float, ...]:
+    """Return the parameters of a refined grid: those, and those between and beyond in log space."""
+    values = sorted({*parameters})
+    return tuple(sorted({*values, *map(exp, _halved([log(value) for value in values], -inf, inf))}))
 
 
 def refined_quantities(quantities: Iterable[int]) -> tuple[int, ...]:

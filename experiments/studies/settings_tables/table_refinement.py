@@ -15,6 +15,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from fedscout.engine.contracts.settings_lookup import HETEROGENEITY
 from fedscout.engine.errors import ConfigurationError
 from fedscout.experiments.config.config_file import config_of, given_settings, laid_over
 from fedscout.experiments.studies.run_folder import differences
@@ -27,7 +28,9 @@ from fedscout.experiments.studies.settings_tables.settings_grid import (
     grid_of,
     index_of,
     refined_classes,
+    refined_parameters,
     refined_quantities,
+    sampled_grid,
 )
 from fedscout.experiments.studies.settings_tables.table_request import (
     TableRequest,
@@ -82,6 +85,7 @@ def read_coarse(path: Path, arguments: Sequence[str] = (), file: Path | None = N
     config = config_of(laid_over(given_settings(arguments, file), stored))
     counts: dict[str, Any] = {"num_clients": int(tuned["num_clients"]), "patience": int(tuned["patience"])}
     counts["synthetic"] = told.get("proxy", {}).get("synthetic")
+    counts["metric"] = told.get("metric", HETEROGENEITY)
     return CoarseTable(path, results, tuned, TableRequest(config, threshold=table.threshold, **counts))
 
 
@@ -109,7 +113,7 @@ def refine_table(
     told = {**provenance(coarse.request, federation, tuning), "refined": str(coarse.path)}
     refuse_foreign(out, told)
     num_classes = tuning.proxy.num_classes
-    known = {_place(result, num_classes): result for result in coarse.results}
+    known = {_place(result, num_classes, coarse.request.metric): result for result in coarse.results}
     grid = finer_grid([*known], tuning.proxy)
     new = [place for place in grid if place not in known]
     folder = folder_of(out)
@@ -120,6 +124,8 @@ def refine_table(
 
 def finer_grid(places: Sequence[Place], proxy: ProxyData) -> tuple[Place, ...]:
     """Return the refined grid of another, as far as the proxy rows can fill it; what is left out is told."""
+    if places[0].sampling is not None:
+        return _finer_samplings(places, proxy)
     held, quantities = {place.num_classes for place in places}, {place.quantity for place in places}
     wanted_held, wanted = refined_classes(held, proxy.num_classes), refined_quantities(quantities)
 
@@ -137,10 +143,33 @@ def finer_grid(places: Sequence[Place], proxy: ProxyData) -> tuple[Place, ...]:
     return grid_of(kept_held, kept)
 
 
+def _finer_samplings(places: Sequence[Place], proxy: ProxyData) -> tuple[Place, ...]:
+    """Return the refined grid of a class sampling: columns, then rows, that the proxy rows can fill."""
+    first = places[0].sampling
+    assert first is not None, "of a sampling"
+    quantities, kind, num_classes = {place.quantity for place in places}, first.kind, proxy.num_classes
+    parameters = {place.sampling.parameter for place in places if place.sampling is not None}
+
+    def fits(values: Sequence[float], rows: Sequence[int]) -> bool:
+        return not any(place_faults(place, proxy) for place in sampled_grid(kind, values, rows, num_classes))
+
+    wanted_values, wanted = refined_parameters(parameters), refined_quantities(quantities)
+    kept = [quantity for quantity in wanted if quantity in quantities or fits([*parameters], [quantity])]
+    kept_values = [value for value in wanted_values if value in parameters or fits([value], kept)]
+    left_out = [f"quantity {quantity}" for quantity in wanted if quantity not in kept]
+    left_out += [f"{kind} {value:.3g}" for value in wanted_values if value not in kept_values]
+    if left_out:
+        logger.warning("the proxy rows do not reach for %s, which the finer grid is without", ", ".join(left_out))
+    return sampled_grid(kind, kept_values, kept, num_classes)
+
+
 def with_threshold(coarse: CoarseTable, threshold: float | None) -> CoarseTable:
     """Return the same with another τ, if one is given."""
     return coarse if threshold is None else replace(coarse, request=replace(coarse.request, threshold=threshold))
 
 
-def _place(result: CellResult, num_classes: int) -> Place:
+def _place(result: CellResult, num_classes: int, metric: str) -> Place:
+    if metric != HETEROGENEITY:
+        (place,) = sampled_grid(metric, [result.cell.heterogeneity], [result.cell.quantity], num_classes)
+        return place
     return Place(classes_of(result.cell.heterogeneity, num_classes), result.cell.quantity)

@@ -13,6 +13,9 @@ from math import inf
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
+from fedscout.engine.contracts.settings_lookup import HETEROGENEITY
 from fedscout.engine.data.federation import Federation
 from fedscout.engine.errors import ConfigurationError
 from fedscout.experiments.config.config_file import config_of, given_settings, laid_over
@@ -22,13 +25,14 @@ from fedscout.experiments.federations.environments.environment_table import ENVI
 from fedscout.experiments.studies.run_folder import differences
 from fedscout.experiments.studies.settings_tables.cell_tuning import CellTuning
 from fedscout.experiments.studies.settings_tables.proxy_clients import place_faults
-from fedscout.experiments.studies.settings_tables.proxy_data import proxy_data
+from fedscout.experiments.studies.settings_tables.proxy_data import ProxyData, proxy_data
 from fedscout.experiments.studies.settings_tables.settings_grid import (
-    HETEROGENEITIES,
+    LEVELS,
     QUANTITIES,
     Place,
     classes_of,
     grid_of,
+    sampled_grid,
     scaled,
 )
 from fedscout.experiments.studies.settings_tables.synthetic_rows import synthetic_rows
@@ -42,6 +46,7 @@ from fedscout.experiments.studies.settings_tables.table_tuning import (
 )
 from fedscout.experiments.studies.versions import versions
 from fedscout.search.settings_table_file import read_settings_table
+from fedscout.strategies.specification import CLIENT_PARAMETERS
 
 PROXY_SHARE = 0.3
 """Of the data set, which the server holds where nothing else is said."""
@@ -72,31 +77,47 @@ class TableRequest:
 
     Attributes:
         config: Data, model, training, search and seed.
-        heterogeneities: Of the rows of the grid, in [0, 1].
+        heterogeneities: Of the rows of the grid, in [0, 1], or parameters of the sampling, above 0; None takes those of
+            the metric.
         quantities: Of its columns; None takes the source's, made smaller where the proxy rows do not reach.
         num_clients: Proxy clients of a cell.
         patience: Evaluations without gain that end a cell.
         threshold: τ of the table; None has no client tell how far it is.
         synthetic: Proxy rows that are drawn by what clients tell of themselves; None takes the server's rows.
+        metric: Of the first axis: heterogeneity, or the parameter of a class sampling.
     """
 
     config: StudyConfig
-    heterogeneities: tuple[float, ...] = HETEROGENEITIES
+    heterogeneities: tuple[float, ...] | None = None
     quantities: tuple[int, ...] | None = None
     num_clients: int = 5
     patience: int = 5
     threshold: float | None = None
     synthetic: int | None = None
+    metric: str = HETEROGENEITY
 
     def __post_init__(self) -> None:
-        faults = [
-            f"--heterogeneity must be in [0, 1], got {value:g}" for value in self.heterogeneities if not 0 <= value <= 1
-        ]
+        if self.metric not in LEVELS:
+            raise ConfigurationError(f"--metric must be one of {', '.join(LEVELS)}, got {self.metric!r}")
+        faults = []
+        if self.metric == HETEROGENEITY:
+            outside = [value for value in self.levels if not 0 <= value <= 1]
+            faults += [f"--heterogeneity must be in [0, 1], got {value:g}" for value in outside]
+        else:
+            outside = [value for value in self.levels if not 0 < value < inf]
+            faults += [
+                f"--heterogeneity must be parameters of {self.metric} above 0, got {value:g}" for value in outside
+            ]
         faults += [f"--quantity must be at least 1 row, got {value}" for value in self.quantities or () if value < 1]
         if self.threshold is not None and not 0 <= self.threshold < inf:
             faults.append(f"--threshold must be a distance, at least 0, got {self.threshold:g}")
         if faults:
             raise ConfigurationError(faults)
+
+    @property
+    def levels(self) -> tuple[float, ...]:
+        """The rows of the grid."""
+        return LEVELS[self.metric] if self.heterogeneities is None else self.heterogeneities
 
 
 def read_config(
@@ -128,14 +149,16 @@ def read_config(
 
 def _check(config: StudyConfig) -> None:
     """Refuse what a table can't be tuned by."""
-    check_searchable(config)
+    check_searchable(config.model_copy(update={"strategy": None}))
     faults = []
+    if told := [name for name in CLIENT_PARAMETERS if (config.strategy or {}).get(name) is not None]:
+        faults.append(f"strategy must not say what a table is tuned for, got {', '.join(told)}")
     if config.federation.dataset in ENVIRONMENTS or config.federation.predicts_quantity:
         faults.append(
             f"federation.dataset must be of classes for a table of client settings, got {config.federation.dataset}"
         )
     if config.search.strategies != ("fedavg",):
-        faults.append("search.strategies must be left out, as FedAvg trains the proxy clients of a table")
+        faults.append("search.strategies must be left out; strategy.kind says what trains the proxy clients of a table")
     if config.search.kind not in SEARCHERS:
         faults.append(f"search.kind must be one of {', '.join(SEARCHERS)} for a table, got {config.search.kind}")
     if config.search.objectives != ("accuracy",) or config.search.validation_fraction:
@@ -181,11 +204,23 @@ def prepared(request: TableRequest) -> tuple[Federation, CellTuning]:
 
 
 def _grid(request: TableRequest, tuning: CellTuning) -> tuple[Place, ...]:
-    held = [classes_of(value, tuning.proxy.num_classes) for value in request.heterogeneities]
+    if request.metric != HETEROGENEITY:
+        return _sampled_grid(request, tuning.proxy)
+    held = [classes_of(value, tuning.proxy.num_classes) for value in request.levels]
     if request.quantities is not None:
         return grid_of(held, request.quantities)
     fitting = scaled(QUANTITIES, tuning.proxy.usual_rows(min(held)))
     return grid_of(held, [max(*held, quantity) for quantity in fitting])
+
+
+def _sampled_grid(request: TableRequest, proxy: ProxyData) -> tuple[Place, ...]:
+    """Return the grid of a class sampling; columns that are left out are such that most classes have the rows."""
+    num_classes, quantities = proxy.num_classes, request.quantities
+    if quantities is None:
+        places = sampled_grid(request.metric, request.levels, [1], num_classes)
+        largest = max(place.sampling.shares(num_classes).max() for place in places if place.sampling is not None)
+        quantities = scaled(QUANTITIES, int(np.quantile(proxy.class_rows, 0.25) / largest))
+    return sampled_grid(request.metric, request.levels, quantities, num_classes)
 
 
 def provenance(request: TableRequest, federation: Federation, tuning: CellTuning) -> dict[str, Any]:
@@ -197,8 +232,8 @@ def provenance(request: TableRequest, federation: Federation, tuning: CellTuning
         "model": config.model.kind,
         "trained_model": federation.facts["model"],
         "num_classes": federation.num_classes,
-        "metric": "heterogeneity",
-        "strategy": "fedavg",
+        "metric": request.metric,
+        "strategy": str((config.strategy or {}).get("kind", "fedavg")),
         "seed": config.seed,
         "proxy": {
             "dataset": of.server_dataset or of.dataset,
@@ -224,7 +259,8 @@ def refuse_foreign(out: Path, told: Mapping[str, Any]) -> None:
     if not out.exists():
         return
     _, there = read_settings_table(out)
-    changes = differences(there.get("tuned", {}), told["tuned"])
+    tuned, named = there.get("tuned", {}), {"metric": there.get("metric", HETEROGENEITY)}
+    changes = differences({**tuned, **named}, {**told["tuned"], "metric": told["metric"]})
     if changes := [change for change in changes if not change.startswith("proxy: ")] or changes[:1]:
         raise ConfigurationError(
             f"--out must be a new file or a table of the same settings, got {out}, of which differ: "

@@ -66,7 +66,7 @@ def test_the_table_holds_the_best_logged_setting_of_each_cell(
 def test_a_killed_tuner_goes_on_and_ends_with_the_same_table(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     whole, cut = tmp_path / "whole.parquet", tmp_path / "cut.parquet"
     assert tune(*LOCAL, "--out", whole) == 0
-    ended = cell_tuning._search
+    ended = cell_tuning.search_setting
     calls = iter(range(3))
 
     def killed(*arguments: object) -> object:
@@ -75,7 +75,7 @@ def test_a_killed_tuner_goes_on_and_ends_with_the_same_table(tmp_path: Path, mon
         return ended(*arguments)  # type: ignore[arg-type]
 
     with monkeypatch.context() as patch:
-        patch.setattr(cell_tuning, "_search", killed)
+        patch.setattr(cell_tuning, "search_setting", killed)
         assert tune(*LOCAL, "--out", cut) == 130
     assert not cut.exists()
     before = logs(cut)

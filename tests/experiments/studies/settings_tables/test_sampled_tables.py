@@ -1,0 +1,144 @@
+"""Tables of a class sampling's parameter: cells' clients have it, clients find it, and a command goes the whole way."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fedscout.engine.contracts.class_sampling import ClassSampling, sampling_distances
+from fedscout.engine.contracts.settings_lookup import SAMPLINGS
+from fedscout.experiments.cli.main import main
+from fedscout.experiments.studies.settings_tables.proxy_clients import draw_proxy_clients, place_faults
+from fedscout.experiments.studies.settings_tables.sampled_classes import arrangements, sampled_rows, sampled_shares
+from fedscout.experiments.studies.settings_tables.settings_grid import (
+    LEVELS,
+    refined_parameters,
+    sampled_grid,
+    warm_started_by,
+)
+from fedscout.experiments.studies.settings_tables.table_refinement import finer_grid
+from fedscout.search.settings_table_file import read_settings_table
+from tests.experiments.studies.settings_tables.test_proxy_clients import rows_of
+
+KINDS = ("gaussian", "poisson", "dirichlet")
+SMALL = (
+    "federation.dataset=wine",
+    "federation.num_clients=3",
+    "federation.server_rows=0.4",
+    "training.num_rounds=2",
+    "search.budget=2",
+    "search.kind=random",
+    "engine.grid=local",
+)
+
+
+def run(*arguments: str | Path) -> int:
+    with pytest.raises(SystemExit) as ended:
+        main([*map(str, arguments)])
+    assert isinstance(ended.value.code, int)
+    return ended.value.code
+
+
+@pytest.mark.parametrize("metric", SAMPLINGS)
+def test_clients_of_a_cell_are_nearest_to_its_parameter(metric: str) -> None:
+    kind, distance = SAMPLINGS[metric]
+    proxy = rows_of([400] * 10)
+    places = sampled_grid(kind, LEVELS[kind], [60, 300], 10)
+    samplings = [place.sampling for place in places if place.sampling is not None and place.quantity == 60]
+    shares = np.array([sampling.shares(10) for sampling in samplings])
+    for place in places:
+        clients = draw_proxy_clients(place, proxy, 5, seed=1)
+        own = set()
+        for rows in clients.rows:
+            counts = np.bincount(proxy.labels[rows], minlength=10)
+            assert counts.sum() == place.quantity == len(np.unique(rows))
+            assert samplings[np.argmin(sampling_distances(kind, distance, counts, shares))] == place.sampling
+            own.add(int(np.argmax(counts)))
+        assert len(own) > 1, "clients of one cell differ in which classes they have"
+
+
+@given(
+    st.sampled_from(KINDS),
+    st.floats(0.05, 20),
+    st.integers(1, 60),
+    st.lists(st.integers(0, 40), min_size=2, max_size=8),
+    st.integers(0, 99),
+)
+def test_shares_are_drawn_where_there_are_rows_and_refused_where_not(
+    kind: str, parameter: float, quantity: int, class_rows: list[int], seed: int
+) -> None:
+    sampling = ClassSampling(kind, parameter)  # type: ignore[arg-type]
+    rows = np.array(class_rows)
+    counts = sampled_rows(sampling, quantity, len(rows))
+    assert counts.sum() == quantity
+    assert (np.abs(counts - quantity * sampling.shares(len(rows))) < 1).all()
+    (place,) = sampled_grid(kind, [parameter], [quantity], len(rows))
+    if not arrangements(sampling, counts, rows):
+        (fault,) = place_faults(place, rows_of(class_rows))
+        assert "a smaller --quantity or a larger federation.server_rows would do" in fault
+        return
+    drawn = sampled_shares(sampling, quantity, rows, np.random.default_rng(seed))
+    assert (drawn <= rows).all()
+    assert sorted(drawn.tolist()) == sorted(counts.tolist())
+
+
+def test_neighbours_and_refinement_go_by_the_parameter() -> None:
+    grid = sampled_grid("dirichlet", [4.0, 0.25, 1.0], [20, 40], 9)
+    assert [place.heterogeneity(9) for place in grid[::2]] == [0.25, 1.0, 4.0]
+    assert warm_started_by(grid)[grid[3]] == (grid[1], grid[2])
+    np.testing.assert_allclose(refined_parameters([0.25, 1.0, 4.0]), [0.125, 0.25, 0.5, 1, 2, 4, 8])
+    assert {place.quantity for place in finer_grid(grid, rows_of([100] * 9))} == {10, 20, 30, 40, 50}
+
+
+def test_a_table_is_tuned_refined_and_trained_with(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    grid = ("--metric", "dirichlet", "--heterogeneity", "0.2,2", "--quantity", "6,12")
+    assert run("tune-table", *SMALL, *grid, "--out", "hrt.parquet") == 0
+    table, told = read_settings_table(tmp_path / "hrt.parquet")
+    assert [(cell.heterogeneity, cell.quantity) for cell in table.cells] == [(0.2, 6), (0.2, 12), (2, 6), (2, 12)]
+    assert told["metric"] == "dirichlet"
+    settings = ("client_settings.kind=table", "client_settings.path=hrt.parquet")
+    train = ("train", *SMALL[:4], "engine.grid=local", "search.tuned_baseline=false", *settings)
+    assert run(*train, "client_settings.metric=dirichlet", "--out", "one") == 0
+    assert run(*train, "client_settings.metric=dirichlet_bhattacharyya", "--out", "two") == 0
+    assert run("tune-table", "--refine", "hrt.parquet", "--out", "fine.parquet", "engine.grid=local") == 0
+    finer, _ = read_settings_table(tmp_path / "fine.parquet")
+    assert {*table.cells} < {*finer.cells}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (("--metric", "entropy"), "--metric must be one of heterogeneity, gaussian, poisson, dirichlet, got 'entropy'"),
+        (("--metric", "poisson", "--heterogeneity", "0"), "must be parameters of poisson above 0, got 0"),
+        (("--metric", "gaussian", "--quantity", "600"), "the cell of gaussian 0.5 and quantity 600 needs"),
+        (("strategy.client_local_epochs=2", "strategy.kind=fedavg"), "strategy must not say what a table is tuned for"),
+    ],
+)
+def test_a_mistake_is_one_line(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str], arguments: tuple[str, ...], said: str
+) -> None:
+    assert run("tune-table", *SMALL, *arguments, "--out", tmp_path / "hrt.parquet") == 2
+    told = capfd.readouterr().err.strip()
+    assert said in told
+    assert len(told.splitlines()) == 1
+
+
+def test_a_table_of_another_metric_is_not_written_over(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    out = ("--quantity", "6", "--out", tmp_path / "hrt.parquet")
+    assert run("tune-table", *SMALL, "--heterogeneity", "0.5", *out) == 0
+    assert run("tune-table", *SMALL, "--metric", "poisson", "--heterogeneity", "0.5", *out) == 2
+    assert "metric" in capfd.readouterr().err
+
+
+def test_a_table_is_tuned_with_another_strategy(tmp_path: Path) -> None:
+    out = ("--heterogeneity", "0.5", "--quantity", "6", "--out", tmp_path / "hrt.parquet")
+    assert run("tune-table", *SMALL, "strategy.kind=fedadagrad", *out) == 0
+    _, told = read_settings_table(tmp_path / "hrt.parquet")
+    assert told["strategy"] == "fedadagrad"
+    assert told["tuned"]["strategy"] == {"kind": "fedadagrad"}
+    assert run("tune-table", *SMALL, *out) == 2, "FedAvg's is another table"
