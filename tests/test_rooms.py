@@ -69,6 +69,7 @@ ROOMS = (
     "experiments/benchmarks/look_alikes",
     "experiments/benchmarks/strategies",
     "experiments/benchmarks/selection",
+    "experiments/benchmarks/client_settings",
     "experiments/benchmarks/intervals",
     "experiments/benchmarks/detection",
     "experiments/benchmarks/peers",

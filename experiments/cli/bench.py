@@ -344,6 +344,44 @@ def look_alike(
     _show(as_json, report.model_dump(mode="json"), table_lines(report))
 
 
+@bench.command("client-settings")
+def client_settings(
+    settings: Settings = None,
+    part: Annotated[
+        str,
+        typer.Option(
+            help="table, searches, cells, proxies, metrics, adaptive, families, normalisation; cost, tuning steps by "
+            "clients; steps, how fast searches are; or threshold, who lies far."
+        ),
+    ] = "table",
+    rows: Annotated[str | None, typer.Option(help="Names of a part's rows; all of them if left out.")] = None,
+    strategies: Annotated[str | None, typer.Option(help="Kinds such as fedavg,fednova; likewise.")] = None,
+    dataset: Annotated[str, typer.Option(help="digits, fashion_mnist, wine or text.")] = "digits",
+    seeds: Annotated[int, typer.Option(min=2, help="On which everything is tuned and trained.")] = 5,
+    out: Annotated[
+        Path, typer.Option("--out", "-o", help="Folder of trials and tables; what it holds is not trained again.")
+    ] = Path("runs/bench-client-settings"),
+    as_json: AsJson = False,
+) -> None:
+    """Compare a table of client settings with one setting for all, with other tables and with each client's own."""
+    from fedscout.experiments.cli.options import prepare
+
+    prepare(verbose=False)
+    from fedscout.experiments.benchmarks.client_settings.settings_battery import part_of
+    from fedscout.experiments.benchmarks.client_settings.settings_measurement import run_client_settings
+    from fedscout.experiments.benchmarks.client_settings.settings_tables import table_lines
+    from fedscout.experiments.benchmarks.client_settings.tuning_steps import MEASUREMENTS, workshops
+
+    if part in MEASUREMENTS:
+        with workshops(dataset, seeds, settings or [], out, note=tell) as shops:
+            lines = MEASUREMENTS[part](shops)
+        _show(as_json, lines, lines)
+        return
+    asked = part_of(part, _listed("rows", rows), _listed("strategies", strategies))
+    report = run_client_settings(asked, part, dataset, seeds, settings or [], out, note=tell)
+    _show(as_json, report.model_dump(mode="json"), table_lines(report))
+
+
 def _show(as_json: bool, document: Any, lines: Sequence[str]) -> None:
     """Print a result as JSON or for people."""
     if as_json:

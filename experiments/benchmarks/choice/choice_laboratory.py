@@ -61,6 +61,8 @@ def trial_digest(settings: TrialSettings) -> str:
     }
     if code := settings.strategy.code():
         identity["code"] = dict(code)
+    if settings.session.client_table is not None:
+        identity["client_table"] = settings.session.client_table.digest()
     if settings.selection is not None:
         identity["selection"] = {"kind": settings.selection.kind, **settings.selection.parameters()}
     return _digest(identity)

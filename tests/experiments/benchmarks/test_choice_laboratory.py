@@ -11,6 +11,8 @@ from typing import Any
 import pytest
 
 from fedscout.engine.contracts.local_training_config import LocalTraining
+from fedscout.engine.contracts.settings_lookup import SettingsLookup
+from fedscout.engine.contracts.settings_table import SettingsCell, SettingsTable
 from fedscout.engine.messages.session import Session
 from fedscout.engine.messages.task_identity import claim_task_identity
 from fedscout.engine.trials.trial_log import read_columns
@@ -36,6 +38,9 @@ SETTINGS = TrialSettings(
     num_sampled=NUM_CLIENTS,
     session=Session(seed=3, training=LocalTraining(learning_rate=0.2, batch_size=8)),
 )
+
+
+TABLE = SettingsLookup(SettingsTable((SettingsCell(0.5, 10, 0.1, 8, 1),)))
 
 
 @pytest.fixture(autouse=True)
@@ -139,6 +144,7 @@ def test_a_failed_trial_fails_again_but_its_finished_rounds_count(tmp_path: Path
         {"session": replace(SETTINGS.session, evaluate_on="validation")},
         {"num_sampled": 2},
         {"session": replace(SETTINGS.session, test_fraction=0.3)},
+        {"session": replace(SETTINGS.session, client_table=TABLE)},
         {"strategy": parse_strategy({"kind": "fedprox", "proximal_mu": 0.5})},
     ],
 )
