@@ -23,6 +23,7 @@ from fedscout.engine.data.client_data import Partition
 from fedscout.engine.data.federation import Federation
 from fedscout.engine.errors import ConfigurationError
 from fedscout.engine.messages.session import Session
+from fedscout.engine.metrics.metric_table import ACCURACY
 from fedscout.engine.model.parameter_layout import ModelFactory
 from fedscout.experiments.federations.datasets.dataset import DataKind, Dataset
 from fedscout.experiments.federations.datasets.dataset_request import DatasetRequest
@@ -99,8 +100,13 @@ class Agreement(BaseModel):
             )
         if federation.dataset in ENVIRONMENTS:
             raise ConfigurationError(f"a real federation must hold rows, got the environment {federation.dataset}")
-        dataset = dataset or load_dataset(federation)
         settings = config.client_settings
+        if settings.kind is not None and config.metric_name != ACCURACY:
+            raise ConfigurationError(
+                f"training.metric must be left out beside client_settings on real clients, as its sums tell rows, "
+                f"got {config.metric_name}"
+            )
+        dataset = dataset or load_dataset(federation)
         return cls(
             rows=DatasetRequest(**{name: getattr(federation, name) for name in DatasetRequest.model_fields}),
             kind=dataset.kind,

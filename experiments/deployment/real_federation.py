@@ -24,11 +24,12 @@ from typing import Any, Literal
 
 import numpy as np
 from flwr.serverapp import Grid
+from pydantic import TypeAdapter, ValidationError
 
 from fedscout.detectors import HeterogeneityReport
 from fedscout.engine.client.client_host import ClientHost
 from fedscout.engine.data.client_data import Partition
-from fedscout.engine.errors import ConfigurationError, TrialError
+from fedscout.engine.errors import ConfigurationError, LogError, TrialError
 from fedscout.engine.messages.travelling_values import BYTES_A_VALUE
 from fedscout.engine.nodes.node_call import Greeting, Introduction, model_digest
 from fedscout.engine.nodes.node_roster import Member, NodeRoster
@@ -105,8 +106,7 @@ class RealFederation:
             DataError: If they do not come.
         """
         with self._folder() as folder:
-            known = folder.read_json(CLIENTS_FILE) or {"clients": []}
-            self._roster.members = [Member(None, Introduction(**told)) for told in known["clients"]]
+            self._roster.members = [Member(None, told) for told in _known_clients(folder)]
             self._roster.meet(at_least, patience)
             self._note_clients(folder)
         connected = [member for member in self._roster.members if member.node is not None]
@@ -237,6 +237,19 @@ class RealFederation:
             raise ConfigurationError(
                 f"the search takes {num_rounds * a_round:,} bytes, of which {max_bytes:,} are allowed; {advice}"
             )
+
+
+def _known_clients(folder: RunFolder) -> list[Introduction]:
+    """Return the clients that an earlier run has met, by number.
+
+    Raises:
+        LogError: If their file says something else.
+    """
+    told = (folder.read_json(CLIENTS_FILE) or {}).get("clients", [])
+    try:
+        return TypeAdapter(list[Introduction]).validate_python(told, strict=False)
+    except ValidationError as error:
+        raise LogError(f"{folder.path / CLIENTS_FILE} must hold the clients of an earlier run, and does not") from error
 
 
 def _document(spec: StrategySpec) -> dict[str, Any]:

@@ -49,20 +49,23 @@ def simulated(settings: Sequence[str], report: HeterogeneityReport) -> None:
     assert report.without_timings() == measure(runner, config).without_timings()
 
 
+@pytest.mark.parametrize("num_clients", [2, 3])
 def test_the_whole_program_under_certificates_and_keys_finds_what_a_simulation_finds(
-    tmp_path: Path, real_federation: Start
+    tmp_path: Path, real_federation: Start, num_clients: int
 ) -> None:
-    settings = ["federation.num_clients=2"]
+    settings = [f"federation.num_clients={num_clients}"]
     app, out = written_app(tmp_path, *settings), tmp_path / "out"
-    federation = real_federation(nodes_of(tmp_path, 1, 0), tls=True)
-    finished = federation.run(app, {"min-clients": 2, "rounds": 2, "out": str(out)})
+    federation = real_federation(nodes_of(tmp_path, *reversed(range(num_clients))), tls=True)
+    finished = federation.run(app, {"min-clients": num_clients, "rounds": 2, "out": str(out)})
     assert finished.status == "finished:completed", finished.output
     simulated(settings, HeterogeneityReport.model_validate(read_json_object(out / "report.json")))
 
     chosen = next(line for line in finished.output.splitlines() if line.startswith("chosen: "))
     config = load_config([*STUDY, *settings], None)
-    spec = parse_strategy(eval(chosen.removeprefix("chosen: ")), Cohort(2, 2, 0.2))  # as it was printed
-    trial_settings = TrialSettings(spec, 2, 2, config.training.session(config.seed), keep_model=True)
+    spec = parse_strategy(
+        eval(chosen.removeprefix("chosen: ")), Cohort(num_clients, num_clients, 0.2)
+    )  # as it was printed
+    trial_settings = TrialSettings(spec, 2, num_clients, config.training.session(config.seed), keep_model=True)
     runner = LocalRunner(ClientHost(build_federation(config.federation, config.model), CLIENT_QUERIES))
     ((_, trial),) = runner.run([trial_settings])
     assert trial.vector is not None

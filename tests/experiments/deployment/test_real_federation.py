@@ -19,7 +19,7 @@ from fedscout.detectors import CLIENT_QUERIES
 from fedscout.engine.client.client_host import ClientHost
 from fedscout.engine.contracts.settings_table import SettingsCell, SettingsTable
 from fedscout.engine.contracts.trial_strategy import Cohort
-from fedscout.engine.errors import ConfigurationError, DataError, TrialError
+from fedscout.engine.errors import ConfigurationError, DataError, LogError, TrialError
 from fedscout.engine.grid.local_grid import LocalGrid
 from fedscout.engine.messages.task_identity import claim_task_identity
 from fedscout.engine.nodes.owner_policy import OwnerPolicy
@@ -156,6 +156,15 @@ def test_clients_that_do_not_come_are_waited_for_so_long_as_was_said(
 ) -> None:
     with pytest.raises(DataError, match=r"at least 4 clients must take part, but within 0.1 s 0 did"):
         RealFederation(link, agreement, tmp_path / "out").wait_for(4, patience=0.1)
+
+
+def test_a_file_of_clients_that_says_something_else_is_told_in_a_line(
+    agreement: Path, link: NodeLink, tmp_path: Path
+) -> None:
+    RealFederation(link, agreement, tmp_path / "out").wait_for(3, patience=5)
+    (tmp_path / "out" / "clients.json").write_text('{"clients": [{"name": 7}]}')
+    with pytest.raises(LogError, match=r"clients.json must hold the clients of an earlier run"):
+        RealFederation(link, agreement, tmp_path / "out").wait_for(3, patience=5)
 
 
 def test_owners_that_refuse_training_leave_nothing_to_train(agreement: Path, tmp_path: Path) -> None:
