@@ -282,6 +282,7 @@ class ClientAlgorithm:
         validates: Whether clients measure what they send on their validation rows, and report what `validated` says.
         mixes: Whether a run may hold clients of different rates, batches and epochs, as under a table of settings. Then
             `run.training` tells none of these, and all that `train` does is descend, as the clients' settings say.
+        reports: Names of the sums that `train` reports; those that are not named can't be summed under masks.
     """
 
     reads: ClassVar[tuple[str, ...]] = ()
@@ -291,6 +292,7 @@ class ClientAlgorithm:
     one_by_one: ClassVar[bool] = False
     validates: ClassVar[bool] = False
     mixes: ClassVar[bool] = False
+    reports: ClassVar[tuple[str, ...]] = ()
 
     @property
     def companions(self) -> Mapping[str, str]:

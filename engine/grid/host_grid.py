@@ -448,8 +448,11 @@ class HostGrid(Grid, Generic[Handle]):
                 refuse_hanging(results, self.server_round)
             if job.scores_received:
                 scored = [result.evaluation for result in results if result.evaluation is not None]
-                scores = fold_evaluation(scored, self.facts.unseen, self.session.metric)
-                self._scores.keep(job.vector, job.states_version, scores, job.training)
+                if scored:
+                    scores = fold_evaluation(scored, self.facts.unseen, self.session.metric)
+                    self._scores.keep(job.vector, job.states_version, scores, job.training)
+                else:  # all were lost on the way; whoever asked is told that there are none
+                    self._scores.ask(job.vector)
             contents, failures = self._replies.train(job.vector, job.merged, job.named, results, job.companions)
             for client in sorted(failures):
                 self._train_failures[f"{job.config[ROUND_KEY]}:{client}"] = failures[client]
