@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from fedscout.engine.client.client_host import ClientHost
 from fedscout.engine.messages.host_calls import FederationFacts
@@ -12,11 +11,13 @@ from fedscout.engine.messages.session import Session
 from fedscout.engine.nodes.node_call import Wire
 from fedscout.engine.nodes.node_grid import NodeGrid
 from fedscout.engine.nodes.node_roster import NodeRoster
+from fedscout.engine.nodes.secure_grid import SecureGrid
 from fedscout.engine.trials.checkpoint import CheckpointStore
 from fedscout.engine.trials.trial import run_trial
 from fedscout.engine.trials.trial_record import Trial
 from fedscout.engine.trials.trial_runner import Progress
 from fedscout.engine.trials.trial_settings import TrialSettings
+from fedscout.experiments.deployment.sums_only import beyond_sums_of
 
 
 @dataclass
@@ -30,6 +31,7 @@ class NodeRunner:
         store: Where checkpoints go.
         terms: Digest of what was agreed on.
         tell: Told what happens, a line each.
+        secure: Whether clients send masked sums alone.
     """
 
     roster: NodeRoster
@@ -38,6 +40,7 @@ class NodeRunner:
     store: CheckpointStore
     terms: str
     tell: Callable[[str], None]
+    secure: bool = False
 
     @property
     def facts(self) -> FederationFacts:
@@ -51,7 +54,11 @@ class NodeRunner:
 
     def grid(self, session: Session) -> NodeGrid:
         """Return a grid for messages outside a trial."""
-        return NodeGrid(self.roster, self.server, self.wire, session, terms=self.terms)
+        return self._grid(session)
+
+    def _grid(self, session: Session, trial: str = "") -> NodeGrid:
+        kind = SecureGrid if self.secure else NodeGrid
+        return kind(self.roster, self.server, self.wire, session, trial, self.terms)
 
     def run(self, batch: Sequence[TrialSettings], progress: Progress | None = None) -> Iterator[tuple[int, Trial]]:
         """Run trials in order."""
@@ -62,7 +69,10 @@ class NodeRunner:
                 if progress is not None:
                     progress({of.key: done})
 
-            grid: Any = NodeGrid(self.roster, self.server, self.wire, settings.session, settings.checkpoint, self.terms)
+            if self.secure and (reason := beyond_sums_of(settings)):
+                yield position, Trial.of(settings, status="failed", error=reason)
+                continue
+            grid = self._grid(settings.session, settings.checkpoint)
             yield position, run_trial(settings, grid, self.store, on_round)
 
     def forget(self, key: str) -> None:

@@ -29,16 +29,19 @@ from pydantic import TypeAdapter, ValidationError
 from fedscout.detectors import HeterogeneityReport
 from fedscout.engine.client.client_host import ClientHost
 from fedscout.engine.data.client_data import Partition
-from fedscout.engine.errors import ConfigurationError, LogError, TrialError
+from fedscout.engine.errors import ConfigurationError, LogError, StrategyError, TrialError
 from fedscout.engine.messages.travelling_values import BYTES_A_VALUE
 from fedscout.engine.nodes.node_call import Greeting, Introduction, model_digest
 from fedscout.engine.nodes.node_roster import Member, NodeRoster
+from fedscout.engine.nodes.secure_grid import SecureGrid
 from fedscout.engine.trials.checkpoint import CheckpointStore
 from fedscout.engine.trials.trial_log import TrialLog
 from fedscout.engine.trials.trial_record import Trial
 from fedscout.experiments.config.study_config import planned_trials
 from fedscout.experiments.deployment.agreement import Agreement
+from fedscout.experiments.deployment.federation_totals import FederationTotals, ask_totals
 from fedscout.experiments.deployment.node_runner import NodeRunner
+from fedscout.experiments.deployment.sums_only import DETECTION, beyond_sums_of
 from fedscout.experiments.deployment.trained_model import write_model, write_rounds
 from fedscout.experiments.deployment.travelling import wire
 from fedscout.experiments.studies.run_folder import RunFolder, open_run_folder
@@ -52,6 +55,7 @@ from fedscout.search.study.study import planned_space, run_study
 from fedscout.strategies import StrategySpec, parameter_columns, parse_strategy
 
 CLIENTS_FILE = "clients.json"
+TOTALS_FILE = "totals.json"
 SEARCH = "search"
 """The folder of a search's log, below that of the training."""
 
@@ -72,6 +76,8 @@ class RealFederation:
         out: The folder of this federation's study; one that holds an earlier run of it is continued.
         round_timeout: Seconds after which a round goes on without those clients that did not answer.
         tell: Told what happens, a line each.
+        secure: Whether the clients send masked sums alone, so that nobody reads a single client's answer
+            (docs/privacy.md). What needs more of them is refused.
 
     Raises:
         ConfigurationError: If the agreement can't be read.
@@ -84,15 +90,17 @@ class RealFederation:
         out: str | Path,
         round_timeout: float = 600.0,
         tell: Callable[[str], None] = print_at_once,
+        secure: bool = False,
     ) -> None:
         self.agreement = Agreement.read(Path(agreement))
         self.out = Path(out).absolute()
         training = self.agreement.config.training.model_copy(update={"round_timeout_seconds": round_timeout})
         self._config = self.agreement.config.model_copy(update={"training": training})
-        self._tell = tell
+        self._tell, self._secure = tell, secure
         self._wire = wire()
         self._server = ClientHost(self.agreement.without_clients(), {})
-        greeting = Greeting(asks_rows=self.agreement.settings is None, terms=self.agreement.digest)
+        asks_rows = self.agreement.settings is None and not secure
+        greeting = Greeting(asks_rows=asks_rows, terms=self.agreement.digest)
         self._roster = NodeRoster(grid, self._wire, model_digest(self._server.facts()), greeting, GREETING_SECONDS)
 
     def wait_for(self, at_least: int, patience: float = 600.0) -> int:
@@ -118,8 +126,11 @@ class RealFederation:
         """Ask the clients how their data differ, unless they have told before.
 
         Raises:
+            ConfigurationError: If clients send masked sums alone.
             DataError: If none of them answers.
         """
+        if self._secure:
+            raise ConfigurationError(DETECTION)
         with self._folder() as folder:
             report = stored_report(folder)
             if report is None:
@@ -127,6 +138,22 @@ class RealFederation:
                 report = measure(self._runner(folder), self._config)
                 folder.write_json(REPORT_FILE, report.model_dump(mode="json"))
         return report
+
+    def totals(self) -> FederationTotals:
+        """Ask what the clients hold together, where they send masked sums: rows of classes, moments of features.
+
+        Raises:
+            ConfigurationError: If they don't, as `detect` then tells more.
+            TrialError: If too few of them answer.
+        """
+        if not self._secure:
+            raise ConfigurationError("totals() needs secure=True; without it detect() tells more")
+        with self._folder() as folder:
+            grid = self._runner(folder).grid(self._facts().session)
+            assert isinstance(grid, SecureGrid)
+            found = ask_totals(grid, self.agreement.class_names)
+            folder.write_json(TOTALS_FILE, asdict(found))
+        return found
 
     def choose(
         self,
@@ -176,7 +203,10 @@ class RealFederation:
             facts = facts if rounds is None else replace(facts, num_rounds=rounds)
             ledger = self._ledger(folder, facts)
             spec = parse_strategy(dict(strategy), facts.cohort)
-            (trial,) = ledger.run([replace(facts.trial("train", spec), keep_model=True)])
+            settings = replace(facts.trial("train", spec), keep_model=True)
+            if self._secure and (reason := beyond_sums_of(settings)):
+                raise StrategyError(reason)
+            (trial,) = ledger.run([settings])
             self._note_clients(folder)
             if trial.status != "completed":
                 raise TrialError(f"the training failed: {trial.error}")
@@ -194,7 +224,9 @@ class RealFederation:
 
     def _runner(self, folder: RunFolder) -> NodeRunner:
         store = CheckpointStore(folder.checkpoints, every_rounds=1)  # a round of real clients is worth more than a file
-        return NodeRunner(self._roster, self._server, self._wire, store, self.agreement.digest, self._tell)
+        return NodeRunner(
+            self._roster, self._server, self._wire, store, self.agreement.digest, self._tell, self._secure
+        )
 
     def _facts(self) -> StudyFacts:
         sizes = [member.introduction.num_rows for member in self._roster.members]
