@@ -41,6 +41,7 @@ from fedscout.experiments.config.study_config import planned_trials
 from fedscout.experiments.deployment.agreement import Agreement
 from fedscout.experiments.deployment.federation_totals import FederationTotals, ask_totals
 from fedscout.experiments.deployment.node_runner import NodeRunner
+from fedscout.experiments.deployment.study_winner import advised
 from fedscout.experiments.deployment.sums_only import DETECTION, beyond_sums_of
 from fedscout.experiments.deployment.trained_model import write_model, write_rounds
 from fedscout.experiments.deployment.travelling import wire
@@ -166,7 +167,8 @@ class RealFederation:
 
         Args:
             report: Of their data.
-            by: `rules` costs no round; `search` trains as the study's configuration says, and confirms.
+            by: `rules` costs no round; `search` trains as the study's configuration says, confirms, and takes the
+                stronger baseline where its pick is not upheld.
             max_rounds: Which all of the search may take, its confirmation included.
             max_bytes: Which all its messages may carry, down and up, over all clients.
 
@@ -183,9 +185,14 @@ class RealFederation:
                 return _document(recommend_by_rules(situation).spec)
             self._refuse_costs(max_rounds, max_bytes)
             outcome = run_study(self._config.search, self._ledger(folder, facts), report)
-        if outcome.best is None:
+        confirmation = None if outcome.confirmation is None else outcome.confirmation.model_dump(mode="json")
+        best = None if outcome.best is None else outcome.best.summary()
+        strategy = advised(confirmation, best, self._config.training.learning_rate)
+        if strategy is None:
             raise TrialError("every training of the search failed; the log says why")
-        return _document(outcome.best.spec)
+        if outcome.confirmation is not None:
+            self._tell(visible_line(outcome.confirmation.sentence))
+        return strategy
 
     def train(self, strategy: Mapping[str, Any], rounds: int | None = None) -> Trial:
         """Train a strategy, from its checkpoint if there is one, and write the model and its rounds.

@@ -41,10 +41,24 @@ def winner_of(folder: Path, settings: Sequence[str] = ()) -> tuple[StudyConfig, 
         ) from error
     except (OSError, ValueError, KeyError) as error:
         raise LogError(f"--from must be the folder of a finished study (fedscout run --out), got {folder}") from error
-    chosen = _advised(result.get("confirmation")) or result.get("best")
-    if chosen is None:
+    strategy = advised(result.get("confirmation"), result.get("best"), config.training.learning_rate)
+    if strategy is None:
         raise LogError(f"{folder} holds a study of which no training went through, so there is nothing to deploy")
-    return config, _document(chosen, config.training.learning_rate)
+    return config, strategy
+
+
+def advised(
+    confirmation: Mapping[str, Any] | None, best: Mapping[str, Any] | None, usual_rate: float
+) -> dict[str, Any] | None:
+    """Return what a study says to use: kind, parameters and the clients' rate; None if nothing went through.
+
+    Args:
+        confirmation: Its document, or None.
+        best: Of the search, as a trial's summary.
+        usual_rate: Of the study's clients, which need not be said.
+    """
+    chosen = best if confirmation is None else _upheld(confirmation)
+    return None if chosen is None else _document(chosen, usual_rate)
 
 
 def _configuration(identity: Mapping[str, Any], settings: Sequence[str]) -> StudyConfig:
@@ -65,10 +79,8 @@ def _configuration(identity: Mapping[str, Any], settings: Sequence[str]) -> Stud
     return config.model_copy(update={"client_settings": given})
 
 
-def _advised(confirmation: Mapping[str, Any] | None) -> Mapping[str, Any] | None:
+def _upheld(confirmation: Mapping[str, Any]) -> Mapping[str, Any]:
     """Return the contestant that the confirmation says to use."""
-    if confirmation is None:
-        return None
     pick, *others = confirmation["contestants"]
     found: Mapping[str, Any] = pick
     if confirmation["verdict"] != "better":

@@ -16,6 +16,7 @@ from fedscout.experiments.config.config_file import load_config
 from fedscout.experiments.deployment.agreement import Agreement
 from fedscout.experiments.deployment.app_folder import app_name, write_app
 from fedscout.experiments.deployment.study_winner import winner_of
+from fedscout.strategies import parse_strategy
 
 STRATEGY = {"kind": "fedadam", "eta": 0.1, "client_learning_rate": 0.4}
 
@@ -110,6 +111,12 @@ def test_what_is_deployed_is_what_the_study_says_to_use(tmp_path: Path, verdict:
     config, strategy = winner_of(study(tmp_path, confirmation=confirmation, best=contestants[0]))
     assert strategy == wanted
     assert config.identity() == load_config([], None).identity()
+
+
+def test_a_pair_is_deployed_by_the_name_of_both(tmp_path: Path) -> None:
+    best = {"strategy": "fedadam+fedprox", "parameters": {"eta": 0.1, "proximal_mu": 0.5}, "learning_rate": 0.2}
+    _, strategy = winner_of(study(tmp_path, confirmation=None, best=best))
+    assert parse_strategy(strategy).kind == "fedadam+fedprox"
 
 
 def test_a_study_that_found_nothing_is_told_so(tmp_path: Path) -> None:
