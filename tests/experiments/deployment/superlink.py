@@ -300,6 +300,7 @@ class RealFederation:
             "FLWR_HOME": str(self.folder),
             "FLWR_TELEMETRY_ENABLED": "0",
             "FLWR_DISABLE_UPDATE_CHECK": "1",
+            "FLWR_LOG_LEVEL": "INFO",  # which a command that ran in this process may have silenced
             "PATH": os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", "")]),
             "PYTHONPATH": str(REPOSITORY / "src"),
             "PYTHONUNBUFFERED": "1",

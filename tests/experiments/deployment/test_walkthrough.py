@@ -43,6 +43,7 @@ def test_a_newcomer_gets_from_a_study_to_a_model_of_two_nodes(tmp_path: Path) ->
         "PYTHONPATH": str(REPOSITORY / "src"),
         "FLWR_TELEMETRY_ENABLED": "0",
         "FLWR_DISABLE_UPDATE_CHECK": "1",
+        "FLWR_LOG_LEVEL": "INFO",
     }
     ran, output = [], ""
     with ExitStack() as stack:
