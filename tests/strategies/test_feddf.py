@@ -238,7 +238,7 @@ def test_a_trial_stopped_after_round_3_goes_on_from_the_checkpoint_of_round_2(ho
     path = store.path(spec.key)
     assert path is not None
     document, arrays = read_checkpoint(path)
-    assert document["server_round"] == 2
+    assert document["state"]["server_round"] == 2
     assert sum(array.shape == (host.facts().layout.size,) for array in arrays) == 1  # the model, and no client's
     resumed, trained = run(spec, host, store)
     assert trained == [3, 4, 5]

@@ -205,7 +205,7 @@ def test_a_checkpoint_holds_the_model_and_what_the_rule_keeps(
     path = store.path(spec.key)
     assert path is not None
     document, arrays = read_checkpoint(path)
-    assert document["server_round"] == 2
+    assert document["state"]["server_round"] == 2
     size = host.facts().layout.size
     assert sum(array.shape == (size,) for array in arrays) == 1 + kept
 
