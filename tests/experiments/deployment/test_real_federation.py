@@ -5,13 +5,15 @@ from __future__ import annotations
 import re
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pandas as pd
 import pytest
-from flwr.app import Context, RecordDict
+from flwr.app import Array, ArrayRecord, ConfigRecord, Context, RecordDict
 from flwr.clientapp import ClientApp
+from flwr.serverapp import Grid
+from flwr.serverapp.strategy import FedAdam
 from safetensors.numpy import load_file
 
 from fedscout import RealFederation, client_app
@@ -268,3 +270,27 @@ def test_no_row_leaves_a_client_in_the_whole_program(
         assert ", ".join(map(str, row.tolist())) not in told
     labels = [simulated.labels[simulated.partition.client(client)] for client in range(3)]
     assert not any(each.astype(kind).tobytes() in sent for each in labels for kind in (np.int64, np.int32, np.int8))
+
+
+def test_a_strategy_of_flowers_own_drives_the_same_clients(
+    config: StudyConfig, agreement: Path, link: NodeLink
+) -> None:
+    """As the page has it, with arrays by the model's names: the models are those of a simulation of the strategy."""
+    simulated = build_federation(config.federation, config.model)
+    settings = TrialSettings(
+        parse_strategy({"kind": "fedadam", "eta": 0.05, "client_learning_rate": 0.1}, Cohort(3, 3, 0.2)),
+        *(2, 3, config.training.session(config.seed)),
+        keep_model=True,
+    )
+    rate = settings.session.training.model_copy(update={"learning_rate": 0.1})
+    settings = replace(settings, session=replace(settings.session, training=rate))
+    grid = LocalGrid(simulated, CLIENT_QUERIES, settings.session)
+    layout, first = grid.facts.layout, grid.initial_vector(config.seed)
+    trial = run_trial(settings, grid)
+    assert trial.vector is not None
+    initial = ArrayRecord({name: Array(array) for name, array in layout.split(first).items()})
+    strategy = FedAdam(eta=0.05, beta_1=0.9, beta_2=0.99, tau=1e-3, min_available_nodes=3)
+    result = strategy.start(cast(Grid, link), initial, num_rounds=2, train_config=ConfigRecord({"learning-rate": 0.1}))
+    trained = layout.join({name: array.numpy() for name, array in result.arrays.items()})
+    np.testing.assert_allclose(trained, trial.vector, atol=2e-6)
+    assert "accuracy" in result.evaluate_metrics_clientapp[2]
