@@ -21,7 +21,7 @@ help:
 	@echo 'make demo    the whole program on ten clients of real digits (ARGS= goes to fedscout run)'
 	@echo 'make test    the quick tests, some four minutes on two cores (ARGS= goes to pytest)'
 	@echo 'make lint    ruff (lint and format) and mypy'
-	@echo 'make gate    lint and the tests, the slow ones too, at most fifteen minutes: what CI runs'
+	@echo 'make gate    lint and the tests, the slow ones too, some twenty minutes: what CI runs'
 	@echo 'make stress  the tests that kill processes and start whole clusters: ten minutes more'
 	@echo 'make chaos   kill processes of a study at random (CHAOS_KILLS=50 CHAOS_SEED=1; ARGS=--nodes kills nodes, too)'
 	@echo 'make lock    resolve the dependencies anew and write constraints.txt'

@@ -45,6 +45,7 @@ def test_an_app_runs_on_two_nodes_and_no_process_is_left(app: Path, real_federat
     assert processes_at_home_in(federation.folder) == []
 
 
+@pytest.mark.stress
 def test_nodes_with_registered_keys_meet_a_superlink_with_a_certificate(app: Path, real_federation: Start) -> None:
     federation = real_federation([{"number": 1}, {"number": 2}], tls=True)
     first_id = federation.node_ids[0]
@@ -56,6 +57,7 @@ def test_nodes_with_registered_keys_meet_a_superlink_with_a_certificate(app: Pat
     assert federation.node_ids[0] == first_id
 
 
+@pytest.mark.stress
 def test_a_node_killed_while_it_trains_leaves_the_round_to_the_others(app: Path, real_federation: Start) -> None:
     federation = real_federation([{"number": 1}, {"number": 2, "sleep": 600}])
     run = federation.start(app, {"rounds": 1, "seconds": 20.0})
@@ -68,6 +70,7 @@ def test_a_node_killed_while_it_trains_leaves_the_round_to_the_others(app: Path,
     assert (finished.status, "ROUND 0 [1]" in finished.output) == ("finished:completed", True)
 
 
+@pytest.mark.stress
 def test_a_node_that_joins_late_is_found(app: Path, real_federation: Start) -> None:
     federation = real_federation([{"number": 1}])
     run = federation.start(app, {"rounds": 1})
@@ -79,6 +82,7 @@ def test_a_node_that_joins_late_is_found(app: Path, real_federation: Start) -> N
     assert "ROUND 0 [1, 2]" in run.wait().output
 
 
+@pytest.mark.stress
 def test_a_killed_server_app_fails_its_run_and_the_next_goes_well(app: Path, real_federation: Start) -> None:
     federation = real_federation([{"number": 1}, {"number": 2, "sleep": 10}])
     run = federation.start(app, {"rounds": 1})
@@ -90,6 +94,7 @@ def test_a_killed_server_app_fails_its_run_and_the_next_goes_well(app: Path, rea
     assert "ROUND 0 [1, 2]" in federation.run(app, {"rounds": 1}).output
 
 
+@pytest.mark.stress
 def test_a_superlink_that_keeps_its_state_knows_its_runs_when_it_is_back(app: Path, real_federation: Start) -> None:
     federation = real_federation([{"number": 1}, {"number": 2}], keeps_state=True)
     run = federation.start(app, {"rounds": 1})
