@@ -74,7 +74,7 @@ REFUSED = 1001
 """Error code of what an owner or a client refuses; Flower's own lie below 100."""
 
 FederationOf = Callable[[int, str, Context], Federation]
-"""Told a client's number, what was agreed on and Flower's context, a federation in which that client holds its rows."""
+"""Told a client's number, the digest of what was agreed on and Flower's context, a federation of that client's rows."""
 
 
 class ClientNode:

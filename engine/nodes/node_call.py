@@ -68,7 +68,7 @@ class NodeCall:
         method: Of a client host.
         call: For that client alone; of what clients keep it holds marks (see `kept_states`).
         trial: Tells what a client keeps for one trial from what it keeps for others.
-        terms: What driver and clients have agreed on about the rows, as JSON; empty where the client has it.
+        terms: Digest of what driver and clients have agreed on about the rows; empty says nothing of it.
     """
 
     method: Method

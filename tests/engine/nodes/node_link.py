@@ -7,7 +7,6 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-import numpy as np
 from flwr.app import Context, Error, Message, RecordDict
 from flwr.clientapp import ClientApp
 from flwr.common.constant import SUPERLINK_NODE_ID
@@ -41,22 +40,6 @@ def carried(message: Message) -> Message:
     assert isinstance(arrived, Message)
     arrived.metadata.__dict__["_message_id"] = message.object_id
     return arrived
-
-
-def alone(federation: Federation, client: int) -> Federation:
-    """Return a federation in which one client holds the rows that are its, and no other is known."""
-    rows = federation.partition.client(client)
-    targets, groups = federation.targets, federation.groups
-    return replace(
-        federation,
-        features=federation.features[rows],
-        labels=federation.labels[rows],
-        targets=None if targets is None else targets[rows],
-        groups=None if groups is None else groups[rows],
-        partition=Partition.from_lists([*[[]] * client, np.arange(len(rows))]),
-        transforms={key: steps for key, steps in federation.transforms.items() if key == client},
-        server=None,
-    )
 
 
 @dataclass
@@ -128,9 +111,7 @@ class NodeLink(Grid):
 
         def rows(number: int, terms: str, context: Context) -> Federation:
             del terms, context
-            own = alone(federation, client)
-            moved = Partition.from_lists([*[[]] * number, own.partition.client(client)])
-            return replace(own, partition=moved, transforms=dict.fromkeys([number], own.transforms.get(client, ())))
+            return federation.alone(client, number)
 
         node_config = {"partition-id": client} if config is None else dict(config)
         context = Context(1, node, node_config, RecordDict(), {})
