@@ -73,6 +73,11 @@ class DetectionConfig(BaseModel):
         """One detector's share of the federation's false-alarm rate, divided equally among them (Bonferroni)."""
         return self.false_alarm_rate / NUM_DETECTORS
 
+    @property
+    def num_rounds(self) -> int:
+        """How many rounds of training the comparison of models takes, over all its repetitions."""
+        return self.outlier_rounds * self.outlier_repetitions
+
     @model_validator(mode="after")
     def _flags_are_reachable(self) -> Self:
         if self.outlier_min_flags > self.outlier_repetitions:

@@ -12,8 +12,15 @@ class EngineConfig(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    grid: Literal["ray", "local"] = Field(default="ray", description="Ray actors, or this process alone")
+    grid: Literal["auto", "ray", "local"] = Field(
+        default="auto", description="Ray actors, this process alone, or whichever is sooner by an estimate"
+    )
     num_hosts: int | None = Field(default=None, ge=1, le=10_000, description="host actors; nothing means one a CPU")
     address: str | None = Field(default=None, description="of a running Ray cluster, or auto; nothing starts Ray here")
     checkpoint_every_rounds: int = Field(default=10, ge=1, description="rounds between checkpoints of a trial")
     object_store_bytes: int | None = Field(default=None, ge=80 * 2**20, description="of a Ray that is started here")
+
+    @property
+    def may_stay(self) -> bool:
+        """Whether work may be done in this process if that is sooner."""
+        return self.grid == "auto" and self.num_hosts is None and self.address is None

@@ -80,6 +80,7 @@ def _show_own_messages() -> None:
         handler.setFormatter(_OneLine("fedscout: %(message)s"))
         logger.addHandler(handler)
         logger.propagate = False
+        logger.setLevel(logging.INFO)
 
 
 def user_folders() -> tuple[str, ...]:

@@ -107,6 +107,11 @@ class TrainingConfig(LocalTraining):
             worst_clients=worst_clients,
         )
 
+    @property
+    def has_time_limit(self) -> bool:
+        """Whether a trial or a round is given up after some time."""
+        return self.trial_timeout_seconds is not None or self.round_timeout_seconds is not None
+
     def num_sampled(self, num_clients: int) -> int:
         """Return how many clients train in a round: the nearest whole number, at least one."""
         return min(num_clients, max(1, round(self.fraction_train * num_clients)))

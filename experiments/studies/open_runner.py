@@ -6,7 +6,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, redirect_stdout
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from fedscout.detectors import CLIENT_QUERIES
 from fedscout.engine.data.federation import Federation
@@ -20,7 +20,11 @@ from fedscout.engine.trials.checkpoint import CheckpointStore
 from fedscout.engine.trials.trial_record import Trial
 from fedscout.engine.trials.trial_runner import LocalRunner, Progress, TrialRunner
 from fedscout.engine.trials.trial_settings import TrialSettings
+from fedscout.experiments.studies.grid_choice import ExpectedWork, host_if_sooner
 from fedscout.experiments.studies.run_folder import RunFolder
+
+if TYPE_CHECKING:
+    from fedscout.engine.client.client_host import ClientHost
 
 WARM_TRIALS = 5
 """A generation of four and the baseline."""
@@ -42,6 +46,13 @@ class LazyRunner:
             self._runner = self._start()
             self.start_seconds = time.perf_counter() - began
         return self._runner
+
+    @property
+    def ran_on(self) -> str | None:
+        """Where the clients were, in the words of `engine.grid`; None if nobody needed them."""
+        if self._runner is None:
+            return None
+        return "local" if isinstance(self._runner, LocalRunner) else "ray"
 
     @property
     def facts(self) -> FederationFacts:
@@ -77,11 +88,13 @@ def open_runner(
     parallel: int,
     search_path: tuple[str, ...] = (),
     verbose: bool = False,
+    work: ExpectedWork | None = None,
 ) -> Iterator[LazyRunner]:
     """Return where a federation's trials run; all that it starts, when it is needed, ends with the block.
 
     Once the hosts have the rows, they are let go here; a caller that does the same has them in memory once. Running
     trials keep checkpoints in the study's folder, if there is one; nothing starts if it can only be read.
+    `engine.grid=auto` chooses by `work`, and is Ray without it.
     """
     store = CheckpointStore(None if folder is None else folder.checkpoints, config.checkpoint_every_rounds)
     with ExitStack() as stack:
@@ -91,14 +104,31 @@ def open_runner(
             if folder is not None:
                 folder.check_writable()
             placed, federation = federation, federation.without_rows()
-            if config.grid == "local":
-                from fedscout.engine.client.client_host import ClientHost
-
+            host = stack.enter_context(_host_here(placed, config, work))
+            if host is not None:
                 stack.enter_context(redirect_stdout(sys.stderr))  # which is for results, not for what a strategy prints
-                return LocalRunner(ClientHost(placed, CLIENT_QUERIES), store)
+                return LocalRunner(host, store)
             return stack.enter_context(_on_ray(placed, config, store, parallel, search_path, verbose))
 
         yield LazyRunner(start, store)
+
+
+@contextmanager
+def _host_here(federation: Federation, config: EngineConfig, work: ExpectedWork | None) -> Iterator[ClientHost | None]:
+    """Yield the host of all clients if they are to be in this process; PyTorch has its threads back afterwards."""
+    asks = config.may_stay and work is not None
+    if config.grid != "local" and not asks:
+        yield None
+        return
+    import torch
+
+    from fedscout.engine.client.client_host import ClientHost
+
+    num_threads = torch.get_num_threads()
+    try:
+        yield host_if_sooner(federation, work) if asks and work else ClientHost(federation, CLIENT_QUERIES)
+    finally:
+        torch.set_num_threads(num_threads)
 
 
 @contextmanager

@@ -36,13 +36,14 @@ from fedscout.engine.messages.session import Session
 from fedscout.engine.trials.trial_log import TrialLog
 from fedscout.engine.trials.trial_record import Trial
 from fedscout.engine.trials.trial_runner import OpensGrids
-from fedscout.experiments.config.study_config import StudyConfig, check_searchable
+from fedscout.experiments.config.study_config import StudyConfig, check_searchable, planned_trials
 from fedscout.experiments.federations.assembly.build_federation import build_federation, data_digest
 from fedscout.experiments.federations.description.dependent_rows import dependence_notes
 from fedscout.experiments.federations.description.realised_heterogeneity import realised
 from fedscout.experiments.federations.environments.environment_table import ENVIRONMENTS
 from fedscout.experiments.federations.look_alikes.report_file import read_report
 from fedscout.experiments.studies.client_settings import check_alone, check_client_settings, client_table_of
+from fedscout.experiments.studies.grid_choice import ExpectedWork
 from fedscout.experiments.studies.open_runner import LazyRunner, open_runner
 from fedscout.experiments.studies.recommending import Recommended, Wanted, asks_model, check_wanted, choose
 from fedscout.experiments.studies.run_folder import RunFolder, bind, open_run_folder
@@ -151,17 +152,26 @@ class Road:
         return replace(cohort, layers=new_model(self.federation.model, seed=0).layout.layers)
 
     @contextmanager
-    def place(self, trials: RunFolder | None = None, parallel: int = 1) -> Iterator[LazyRunner]:
+    def place(self, num_rounds: int, trials: RunFolder | None = None, parallel: int = 1) -> Iterator[LazyRunner]:
         """Spread the clients over hosts, which start when they are needed and from then on alone hold the rows.
 
         Args:
+            num_rounds: About how many will be trained, by which `engine.grid=auto` chooses the hosts.
             trials: The folder of the trials that will run; None where none will.
             parallel: Trials at once.
         """
-        config = self.config.engine
-        with open_runner(self.federation, config, trials, parallel, self.search_path, self.verbose) as runner:
+        config, work = self.config, self._expected_work(num_rounds)
+        opened = open_runner(self.federation, config.engine, trials, parallel, self.search_path, self.verbose, work)
+        with opened as runner:
             self.built = self.federation.without_rows()
             yield runner
+
+    def _expected_work(self, num_rounds: int) -> ExpectedWork | None:
+        """Return what is to be asked; None where there are limits of time, which hosts of their own alone can keep."""
+        training = self.config.training
+        if training.has_time_limit:
+            return None
+        return ExpectedWork(training.session(self.config.seed), num_rounds, training.fraction_train)
 
     def detect(self, runner: LazyRunner, folder: RunFolder | None, again: bool = False) -> HeterogeneityReport:
         """Ask the detectors, unless the folder has their report of an earlier run, and keep what they say.
@@ -207,7 +217,7 @@ def run_detection(
     """Ask the detectors, and write their report where a folder is given."""
     road = Road(config, display, verbose, built=federation)
     opened = _NO_FOLDER if out is None else open_run_folder(out, config, road.digest)
-    with opened as folder, road.place() as runner:
+    with opened as folder, road.place(config.detection.num_rounds) as runner:
         return road.federation, road.detect(runner, folder, again=True)
 
 
@@ -247,7 +257,7 @@ def recommend(
         if report is None:
             if folder is not None:
                 bind(folder, config, road.digest)
-            with road.place() as runner:
+            with road.place(config.detection.num_rounds) as runner:
                 report = road.detect(runner, folder)
         return diagnose(report, () if given else road.federation.feature_names)
 
@@ -284,7 +294,8 @@ def run_training(
     check_client_settings(config, road.federation)
     for note in spec.notes(road.cohort):
         logger.warning("%s", note)
-    with open_run_folder(out, config, road.digest, reading_suffices=True) as folder, road.place(folder) as runner:
+    opened = open_run_folder(out, config, road.digest, reading_suffices=True)
+    with opened as folder, road.place(config.training.num_rounds, folder) as runner:
         ledger = road.ledger(runner, folder)
         (trial,) = ledger.run([ledger.facts.trial("train", spec)])
         return road.federation, trial, folder.path
@@ -318,9 +329,11 @@ def run_workflow(
     metric_of(config.metric_name, road.federation)
     check_clock(config, road.federation, FedAvgSpec())
     check_client_settings(config, road.federation, detection)
+    num_trials, rounds_less = planned_trials(config)
+    num_rounds = num_trials * config.training.num_rounds - rounds_less + detection * config.detection.num_rounds
     with open_run_folder(out, config, road.digest, reading_suffices=True) as folder:
         warm = read_warm_start(config, folder, road.digest, detection)
-        with road.place(folder, parallel=config.search.generation_size + 1) as runner:
+        with road.place(num_rounds, folder, parallel=config.search.generation_size + 1) as runner:
             report = road.detect(runner, folder) if detection else None
             ledger = road.ledger(runner, folder)
             start = None
@@ -333,7 +346,8 @@ def run_workflow(
                 outcome = run_study(config.search, ledger, report, start, model)
                 outcome.levelled = rounds
         seconds = {**road.timings, "hosts": runner.start_seconds, "total": time.perf_counter() - started}
-        timings = {"seconds": seconds, "engine": config.engine.model_dump(mode="json")}
+        engine = {**config.engine.model_dump(mode="json"), "ran_on": runner.ran_on}
+        timings = {"seconds": seconds, "engine": engine}
         document = result_document(config, road.federation, (found, dependence), report, outcome, timings)
         if folder.is_writable:
             folder.write_json(RESULT_FILE, document)

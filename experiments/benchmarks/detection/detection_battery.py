@@ -185,7 +185,7 @@ def _cell(plan: BatteryPlan, source: DataSource, scenario: str, clients: int) ->
     truth = CASES[scenario].truth
     for config in [load_config([*_arguments(source, scenario, clients, seed), *plan.settings]) for seed in seeds]:
         road = Road(config, Display())
-        with road.place() as runner:
+        with road.place(config.detection.num_rounds) as runner:
             asked: OpensGrids = AbsentClients(runner, plan.absent, config.seed) if plan.absent else runner
             report = measure(asked, config)
             rival = shared_set_findings(asked, config, report) if plan.shared_set else ()

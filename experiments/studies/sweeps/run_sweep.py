@@ -166,7 +166,7 @@ def _run_all(
     from fedscout.experiments.studies.sweeps import study_worker_pool as workers
 
     with ray_runtime(engine, verbose) as ray:
-        timed = any(_has_time_limit(one.config) for one in pending)
+        timed = any(one.config.training.has_time_limit for one in pending)
         share = workers.share_out(workers.cluster_cpus(ray), len(pending), engine.num_hosts, parallel, timed)
         studies = [(workers.with_share(one.config, share.num_hosts), folder.study(one)) for one in pending]
         settings = (workers.worker_environment(), verbose, search_path)
@@ -174,11 +174,6 @@ def _run_all(
             ends = pool.run(studies, lambda position: display.begun(pending[position]), lambda: display.tick(folder))
             for position, end in ends:
                 yield pending[position], end
-
-
-def _has_time_limit(config: StudyConfig) -> bool:
-    training = config.training.model_dump()
-    return any(value is not None for name, value in training.items() if name.endswith("timeout_seconds"))
 
 
 def _conclude(folder: SweepFolder, sweep: Sweep, studies: Sequence[SweepStudy]) -> SweepOutcome:

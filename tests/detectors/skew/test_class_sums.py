@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import numpy as np
+import pytest
 
+from fedscout.detectors.skew import class_sums as calculated
 from fedscout.detectors.skew.class_sums import ClassMoments, class_sums
 from fedscout.engine.data.client_data import CHUNK_ROWS
 from tests.detectors.federations import inputs, let_out, samples
@@ -79,3 +81,16 @@ def test_a_client_of_wider_rows_has_its_ratio_of_variances_by_hand() -> None:
     np.testing.assert_allclose(moments.widening(1), expected, rtol=1e-5)
     assert (expected > 1.2).all()
     assert (moments.widening(0) == 1).all()
+
+
+def test_sums_of_each_client_are_kept_up_to_a_size(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two clients' sums of three features and two classes are 96 bytes; without them all else is as it was."""
+    clients = [(np.full((10, 3), float(client)), np.repeat([0, 1], 5)) for client in range(2)]
+    found = {}
+    for size in (96, 95):
+        monkeypatch.setattr(calculated, "KEPT_BYTES", size)
+        found[size] = moments_of(clients, num_classes=2)
+    assert found[96].own is not None
+    assert found[95].own is None
+    assert {client: sums.tolist() for client, sums in found[96].own.items()} == {0: [[0] * 3] * 2, 1: [[5] * 3] * 2}
+    np.testing.assert_array_equal(found[96].sums, found[95].sums)

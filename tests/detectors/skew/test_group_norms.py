@@ -38,6 +38,17 @@ def test_the_spread_of_group_sums_by_hand() -> None:
     assert found.num_groups == {0: 2.0}
 
 
+def test_the_design_effect_by_hand() -> None:
+    """Three groups of two rows sum to 2, 1 and 0: their variance about a mean that they share is 5/6 · 3/2 of a row's.
+
+    The correlation is 5/4 - 1 over 2 - 1, and groups of two make it an effect of 1 + 1/4.
+    """
+    rows = np.array([[1.0], [1.0], [2.0], [-1.0], [3.0], [-3.0]])
+    found = FeatureGroups.read({0: told(rows, np.repeat([0, 1, 2], 2))})
+    assert found is not None
+    assert found.effects[0].tolist() == [1.25]
+
+
 @pytest.mark.parametrize(("alike", "effect"), [(0.0, 1.0), (0.5, 3.0), (1.0, 5.0)])
 def test_the_design_effect_is_kish(alike: float, effect: float) -> None:
     """Groups of 5 with correlation ρ: 1 + 4 ρ."""

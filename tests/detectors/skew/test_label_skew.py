@@ -47,6 +47,14 @@ def test_the_sentence_names_the_farthest_client_and_all_that_are_flagged() -> No
     assert none.sentence.endswith("not above the threshold 0.1.")
 
 
+def test_a_client_at_the_threshold_is_not_above_it() -> None:
+    counts = counts_of((0.9, 0.1))
+    value = decide_label_skew(counts, threshold=0.1).value
+    at, below = (decide_label_skew(counts, threshold) for threshold in (value, np.nextafter(value, 0)))
+    assert (at.detected, at.flagged_clients) == (False, ())
+    assert (below.detected, below.flagged_clients) == (True, (0, 1))
+
+
 def test_equal_clients_have_none() -> None:
     finding = decide_label_skew(counts_of((0.4, 0.4, 0.4)), threshold=0.1)
     assert finding.value == pytest.approx(0, abs=1e-15)

@@ -163,7 +163,7 @@ def test_an_unknown_key_like_no_other_is_answered_with_all_of_its_group() -> Non
         ("search.strategies=krum", "search.strategies must be a list", "'krum'"),
         ("search.kind=magic", "search.kind must be 'genetic'", "'magic'"),
         ("search.tuning_factors=[-1]", "search.tuning_factors.0 must be greater than 0", "-1"),
-        ("engine.grid=spark", "engine.grid must be 'ray' or 'local'", "'spark'"),
+        ("engine.grid=spark", "engine.grid must be 'auto', 'ray' or 'local'", "'spark'"),
         ("training.trial_timeout_seconds=.inf", "training.trial_timeout_seconds must be a finite number", "inf"),
         ("detection.outlier_min_flags=9", "detection: outlier_min_flags must not exceed", "9"),
         ("seed=${oc.env:HOME}", "seed must be a valid integer", "'${oc.env:HOME}'"),

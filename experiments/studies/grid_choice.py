@@ -1,0 +1,129 @@
+"""Whether work is done sooner in this process or on Ray: `engine.grid=auto`.
+
+Ray takes seconds to start and some milliseconds a round, and then shares the rounds among processors. A few clients
+train one local epoch here, and what they take is scaled to all clients and rounds; results have the same bits in
+either place, so a wrong estimate costs time alone. Hosts that are configured, and limits of time, which end a client
+that hangs, are Ray's.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from fedscout.detectors import CLIENT_QUERIES
+from fedscout.engine.arrays import IntArray
+from fedscout.engine.data.federation import Federation
+from fedscout.engine.grid.jobs import base_config
+from fedscout.engine.messages.host_calls import HostCall
+from fedscout.engine.messages.session import Session
+
+if TYPE_CHECKING:
+    from fedscout.engine.client.client_host import ClientHost
+
+RAY_START_SECONDS = 5.0
+RAY_ROUND_SECONDS = 0.015
+"""Both on two cores, beside imports that this process needs, too; a round's is of calls, replies and scores."""
+FASTEST_FLOPS_PER_SECOND = 1e11
+"""More than a core reaches in training: what takes long at this speed need not be tried."""
+MOST_BATCHING_GAINS = 20
+"""By which training side by side is quicker than one client after another, at most (docs/benchmarks.md)."""
+
+logger = logging.getLogger("fedscout")
+
+
+@dataclass(frozen=True)
+class ExpectedWork:
+    """What is going to be asked of the clients.
+
+    Attributes:
+        session: Of the training.
+        num_rounds: Of all trials together, and of a detection.
+        fraction_train: Share of the clients that train in a round.
+    """
+
+    session: Session
+    num_rounds: int
+    fraction_train: float = 1.0
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """Seconds of the same work in either place."""
+
+    local: float
+    ray: float
+
+    @classmethod
+    def of(cls, round_seconds: float, num_rounds: int, num_hosts: int) -> Estimate:
+        """Return what so many rounds take, of which one takes one processor `round_seconds`."""
+        shared = num_rounds * (RAY_ROUND_SECONDS + round_seconds / num_hosts)
+        return cls(num_rounds * round_seconds, RAY_START_SECONDS + shared)
+
+    @property
+    def is_local(self) -> bool:
+        """Whether this process is sooner."""
+        return self.local <= self.ray
+
+    def told(self) -> str:
+        """Return the choice in a line."""
+        here, there = f"{max(1.0, self.local):.0f} s in this process", f"{self.ray:.0f} s on Ray"
+        chosen, other, grid = (here, there, "ray") if self.is_local else (there, here, "local")
+        return f"rounds take about {chosen}, against {other}; engine.grid={grid} overrules this"
+
+
+def host_if_sooner(federation: Federation, work: ExpectedWork) -> ClientHost | None:
+    """Return a host for all clients in this process, which says so; None if Ray is sooner.
+
+    Args:
+        federation: With its rows.
+        work: What is going to be asked.
+    """
+    from fedscout.engine.client.client_host import ClientHost  # torch, which a driver of Ray's hosts does without
+
+    host = ClientHost(federation, CLIENT_QUERIES)
+    num_hosts = min(num_processors(), federation.num_clients)
+    estimate = Estimate.of(_round_seconds(host, federation, work, num_hosts), work.num_rounds, num_hosts)
+    logger.info("%s", estimate.told())
+    return host if estimate.is_local else None
+
+
+def num_processors() -> int:
+    """Return how many processors this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def _round_seconds(host: ClientHost, federation: Federation, work: ExpectedWork, num_hosts: int) -> float:
+    """Return what a round takes one processor, as far as must be known to choose.
+
+    First by the fewest operations that there can be, then by the smallest client, which also warms the process up, then
+    by all, who may train side by side. So a round is tried only where the work is short, or Ray may not be sooner.
+    """
+    sizes = federation.partition.sizes if federation.task is None else np.ones(federation.num_clients, dtype=int)
+    if federation.task is None:
+        operations = 6.0 * host.facts().layout.size * int(sizes.sum()) * work.session.training.local_epochs
+        fewest = work.fraction_train * operations / FASTEST_FLOPS_PER_SECOND
+        if not Estimate.of(fewest, work.num_rounds, num_hosts).is_local:
+            return fewest
+    order = [int(client) for client in np.argsort(sizes, kind="stable") if client not in federation.unseen]
+    alone = _seconds(host, work, sizes, order[:1])
+    if not Estimate.of(alone / MOST_BATCHING_GAINS, work.num_rounds, num_hosts).is_local:
+        return alone
+    return _seconds(host, work, sizes, order)
+
+
+def _seconds(host: ClientHost, work: ExpectedWork, sizes: IntArray, clients: list[int]) -> float:
+    """Return a round's seconds by what some clients take for one local epoch and for scoring."""
+    session = work.session
+    one_epoch = replace(session, training=session.training.model_copy(update={"local_epochs": 1}))
+    config = base_config(one_epoch, server_round=1)
+    results = host.train(
+        HostCall(tuple(clients), one_epoch, config, host.initial_vector(session.seed), evaluated=tuple(clients))
+    )
+    scoring = 0.0 if results.evaluation is None else results.evaluation.seconds
+    training = (results.seconds - scoring) * session.training.local_epochs * work.fraction_train
+    return (training + scoring) * float(sizes.sum()) / max(1, int(sizes[clients].sum()))
