@@ -22,5 +22,5 @@ class EngineConfig(BaseModel):
 
     @property
     def may_stay(self) -> bool:
-        """Whether work may be done in this process if that is sooner."""
-        return self.grid == "auto" and self.num_hosts is None and self.address is None
+        """Whether work may be done in this process if that is sooner: nothing is said of Ray."""
+        return self.grid == "auto" and self.num_hosts is self.address is self.object_store_bytes is None

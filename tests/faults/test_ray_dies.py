@@ -27,7 +27,7 @@ def test_one_line_says_so_and_the_study_goes_on(
         tree = psutil.Process(command.process.pid).children(recursive=True)
         return [one for one in tree if one.name().startswith(process)]
 
-    with Command(tmp_path, "run", *STUDY, "--out", "out") as command:
+    with Command(tmp_path, "run", *STUDY, "engine.grid=ray", "--out", "out") as command:
         command.wait_until(lambda: len(trial_files(out)) > 0 and len(victims()) == 1)
         victims()[0].kill()
         code, stdout, stderr = command.end()

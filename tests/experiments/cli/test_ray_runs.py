@@ -120,7 +120,7 @@ def test_control_c_ends_everything_and_the_log_goes_on(tmp_path: Path, expected:
 
 @pytest.mark.parametrize("seconds", [0.5, 2, 4])
 def test_control_c_while_ray_starts_ends_everything(tmp_path: Path, seconds: float) -> None:
-    with Command(tmp_path, "run", *STUDY, "--out", "out") as command:
+    with Command(tmp_path, "run", *STUDY, "engine.grid=ray", "--out", "out") as command:
         command.wait_until((tmp_path / "out" / "config.json").exists)
         time.sleep(seconds)  # Ray takes some to start
         command.wait_until(lambda: True)

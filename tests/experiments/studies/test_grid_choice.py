@@ -107,7 +107,10 @@ def test_epochs_and_sampled_clients_count(wine: Federation, monkeypatch: pytest.
     assert grid_choice._seconds(host, ExpectedWork(five, 1, 0.5), sizes, everyone) == pytest.approx(6)
 
 
-@pytest.mark.parametrize("given", [{"num_hosts": 1}, {"address": "auto"}, {"grid": "ray"}, {"grid": "local"}])
+@pytest.mark.parametrize(
+    "given",
+    [{"num_hosts": 1}, {"address": "auto"}, {"object_store_bytes": 2**30}, {"grid": "ray"}, {"grid": "local"}],
+)
 def test_who_says_where_is_not_asked(given: dict[str, object]) -> None:
     assert EngineConfig().may_stay
     assert not EngineConfig(**given).may_stay  # type: ignore[arg-type]
