@@ -23,4 +23,4 @@ class EngineConfig(BaseModel):
     @property
     def may_stay(self) -> bool:
         """Whether work may be done in this process if that is sooner: nothing is said of Ray."""
-        return self.grid == "auto" and self.num_hosts is self.address is self.object_store_bytes is None
+        return self.grid == "auto" and {self.num_hosts, self.address, self.object_store_bytes} == {None}
