@@ -12,6 +12,7 @@ from typing import Final, Literal
 from pydantic import BaseModel, ConfigDict, Field
 
 from fedscout.detectors.detection_config import DetectionConfig
+from fedscout.engine.notebook_html import paragraph, table
 
 DetectorName = Literal["label_skew", "feature_skew", "outliers"]
 
@@ -326,6 +327,15 @@ class HeterogeneityReport(_ReportPart):
     def calibrated_finding(self, name: DetectorName) -> CalibratedFinding | None:
         """Return the calibrated finding of a detector, or None where the report has none."""
         return next((finding for finding in self.calibrated if finding.name == name), None)
+
+    def _repr_html_(self) -> str:
+        rows = []
+        for published in self.findings:
+            found = self.calibrated_finding(published.name) or published
+            verdict = ("yes" if found.detected else "no") if found.measured else "not measured"
+            clients = ", ".join(map(str, found.flagged_clients))
+            rows.append((TITLES[published.name], verdict, clients, found.sentence))
+        return table(("", "found", "clients", ""), rows) + "".join(map(paragraph, (*self.beside, *self.notes)))
 
     def without_timings(self) -> HeterogeneityReport:
         """Return the report without timings, equal for equal data and seed."""

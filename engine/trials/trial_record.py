@@ -18,6 +18,7 @@ import numpy as np
 import pyarrow as pa
 
 from fedscout.engine.arrays import FloatArray
+from fedscout.engine.notebook_html import curve, table
 from fedscout.engine.trials.trial_settings import TrialSettings
 
 LOG_FORMAT = {"trial log": "2"}
@@ -261,6 +262,16 @@ class Trial:
 
     def _late_mean(self, scores: tuple[float, ...] | None) -> float | None:
         return float(np.mean(scores[-FITNESS_ROUNDS:])) if scores and self.status == "completed" else None
+
+    def _repr_html_(self) -> str:
+        header = ("trial", "phase", "strategy", "parameters", "fitness", "rounds")
+        parameters = ", ".join(
+            f"{name}={value:.4g}" if isinstance(value, float) else f"{name}={value}"
+            for name, value in self.parameters.items()
+        )
+        outcome = f"{self.fitness:.4f}" if self.status == "completed" else f"failed: {self.error}"
+        row = (self.trial, self.phase, self.strategy, parameters, outcome, curve(self.scores() or ()))
+        return table(header, [row])
 
     def summary(self) -> Mapping[str, Any]:
         """Return the trial as a result file shows it; nothing in it depends on the machine's speed."""

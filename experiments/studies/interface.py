@@ -31,6 +31,14 @@ from fedscout.experiments.federations.datasets.tables.own_table import dataset_f
 from fedscout.experiments.federations.datasets.tables.quantity_target import quantity_target
 from fedscout.experiments.federations.datasets.tables.table_file import read_frame
 from fedscout.experiments.federations.description.description import Description, describe_federation
+from fedscout.experiments.federations.description.holdings import holdings_of
+from fedscout.experiments.studies.notebook_views import (
+    federation_view,
+    notebook_progress,
+    scores,
+    study_view,
+    training_view,
+)
 from fedscout.experiments.studies.run_folder import default_folder
 from fedscout.search.confirmation.confirmation import Confirmation
 
@@ -85,6 +93,9 @@ class Federation:
             dataset = _of_frame(data, rows) if isinstance(data, pd.DataFrame) else _of_clients(data, rows)
         self._built = build_federation(config.federation, config.model, dataset=dataset)
 
+    def _repr_html_(self) -> str:
+        return federation_view(repr(self)[1:-1], self.clients)
+
     def __repr__(self) -> str:
         built = self._built
         what = f"predicts {built.target_name}" if built.target_name else f"{built.num_classes} classes"
@@ -99,6 +110,20 @@ class Federation:
     def client_rows(self) -> tuple[int, ...]:
         """Number of rows of each client."""
         return tuple(self._built.partition.sizes.tolist())
+
+    @property
+    def clients(self) -> pd.DataFrame:
+        """A row a client, by its number: its name where it has one, its rows, and how many are of each class."""
+        built = self._built
+        names = [str(name) for name in built.facts.get("client_names", ())]
+        named = [names[client] if client < len(names) else None for client in range(built.num_clients)]
+        clients = pd.DataFrame({"name": named, "rows": self.client_rows})
+        clients.index.name = "client"
+        if built.task is not None:  # clients that play have no rows of classes
+            return clients
+        counts = holdings_of(built, max_columns=1, seed=0).label_counts
+        classes = built.class_names or tuple(map(str, range(counts.shape[1])))
+        return pd.concat([clients, pd.DataFrame(counts, columns=list(classes), index=clients.index)], axis="columns")
 
     def describe(self, **sections: Any) -> Description:
         """Return what the federation is and how its clients differ, as who holds all rows sees it.
@@ -121,7 +146,8 @@ class Federation:
         from fedscout.experiments.studies.workflow import run_detection
 
         config = self._config(**sections)
-        return run_detection(config, federation=self._built_for(config))[1]
+        with notebook_progress() as display:
+            return run_detection(config, display, federation=self._built_for(config))[1]
 
     def _config(self, **sections: Any) -> StudyConfig:
         fixed = [name for name in self._sections if name in sections]
@@ -165,6 +191,28 @@ class Study:
         """The log, one row a trial (docs/log.md)."""
         return _log(self.folder, self.document["config"]["search"]["strategies"] or ())
 
+    @property
+    def curves(self) -> pd.DataFrame:
+        """The score after each round, a column a trial, by its number; NaN beyond the rounds of shorter ones."""
+        columns = {
+            one["trial"]: pd.Series(np.asarray(scores(one), dtype=np.float64)) for one in self.trials.to_dict("records")
+        }
+        curves = pd.DataFrame(columns)
+        curves.index = pd.RangeIndex(1, len(curves) + 1, name="round")
+        return curves
+
+    @property
+    def seeds(self) -> pd.DataFrame:
+        """The confirmation, a row a fresh seed and a column a contestant; empty without one."""
+        if self.confirmation is None:
+            return pd.DataFrame()
+        found = self.confirmation
+        columns = {f"{one.role}: {one.name}": pd.Series(one.scores(found.view)) for one in found.contestants}
+        return pd.DataFrame(columns).set_axis(pd.Index(found.seeds, name="seed"))
+
+    def _repr_html_(self) -> str:
+        return study_view(self.confirmation, self.trials)
+
 
 @dataclass(frozen=True)
 class TrainedStrategy:
@@ -181,6 +229,10 @@ class TrainedStrategy:
     folder: Path
     trial: Mapping[str, Any]
     rounds: pd.DataFrame
+
+    def _repr_html_(self) -> str:
+        measured = next(name for name in ("metric", "accuracy", "loss") if name in self.rounds)
+        return training_view(self.trial, self.rounds[measured].tolist())
 
 
 def study(
@@ -202,13 +254,15 @@ def study(
     config = federation._config(**sections)
     config = config if detection_first else config.without_diagnosis()
     folder = Path(out) if out is not None else federation._folder(config)
-    finished: Finished = run_workflow(
-        config,
-        folder,
-        detection=detection_first,
-        search_path=(os.getcwd(),),
-        federation=federation._built_for(config),
-    )
+    with notebook_progress() as display:
+        finished: Finished = run_workflow(
+            config,
+            folder,
+            display,
+            detection=detection_first,
+            search_path=(os.getcwd(),),
+            federation=federation._built_for(config),
+        )
     return Study(finished.folder, finished.report, finished.outcome.confirmation, finished.document)
 
 
@@ -232,7 +286,9 @@ def train(
     config = federation._config(strategy=kind, **sections)
     folder = Path(out) if out is not None else federation._folder(config)
     search_path = (os.getcwd(),)
-    _, trial, folder = run_training(config, folder, search_path=search_path, federation=federation._built_for(config))
+    built = federation._built_for(config)
+    with notebook_progress() as display:
+        _, trial, folder = run_training(config, folder, display, search_path=search_path, federation=built)
     rounds = {"accuracy": trial.round_accuracy, "loss": trial.round_loss, "train_loss": trial.round_train_loss}
     if all(map(isnan, trial.round_accuracy)):  # nobody is right about a quantity
         del rounds["accuracy"]

@@ -24,8 +24,13 @@ _PLACES = {
 
 
 def __getattr__(name: str) -> Any:
+    if name in _PLACES:
+        return getattr(import_module(_PLACES[name]), name)
     if name in __all__:
-        return getattr(import_module(_PLACES.get(name, "fedscout.experiments.studies.interface")), name)
+        from fedscout.engine.runtime.ray_runtime import prepare_environment
+
+        prepare_environment(verbose=False)  # before the interface imports what reads it
+        return getattr(import_module("fedscout.experiments.studies.interface"), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
