@@ -15,7 +15,7 @@ SUITABLE := import sys, ensurepip; sys.exit(not (3, 11) <= sys.version_info[:2] 
 PYTHON ?= $(shell for python in python3.11 python3 python3.12 python3.13 python /usr/bin/python3; do \
 	if "$$python" -c '$(SUITABLE)' >/dev/null 2>&1; then echo "$$python"; break; fi; done)
 
-.PHONY: help install demo test lint gate stress chaos lock clean
+.PHONY: help install demo test lint gate stress chaos docs lock clean
 
 help:
 	@echo 'make demo    the whole program on ten clients of real digits (ARGS= goes to fedscout run)'
@@ -24,6 +24,7 @@ help:
 	@echo 'make gate    lint and the tests, the slow ones too, some twenty minutes: what CI runs'
 	@echo 'make stress  the tests that kill processes and start whole clusters: ten minutes more'
 	@echo 'make chaos   kill processes of a study at random (CHAOS_KILLS=50 CHAOS_SEED=1; ARGS=--nodes kills nodes, too)'
+	@echo 'make docs    the documentation as a site: site/index.html'
 	@echo 'make lock    resolve the dependencies anew and write constraints.txt'
 	@echo 'make clean   remove .venv and everything that tools have left'
 
@@ -59,6 +60,11 @@ chaos: $(STAMP)
 	@$(VENV)/bin/python -m tests.faults.chaos --kills $(or $(CHAOS_KILLS),50) \
 		$(if $(CHAOS_SEED),--seed $(CHAOS_SEED)) $(ARGS)
 
+# Without the network; a link or an anchor that leads nowhere ends it. The variable silences a notice of the theme's makers.
+docs: $(STAMP)
+	@NO_MKDOCS_2_WARNING=1 $(VENV)/bin/mkdocs build --quiet --strict
+	@echo 'site/index.html'
+
 # A fresh environment holds nothing but what the project brings, so what pip freezes there is the lock. A version's
 # local part ("+cpu") names a build of this machine and is left out.
 lock:
@@ -71,5 +77,5 @@ lock:
 	rm -rf $(LOCK_VENV)
 
 clean:
-	rm -rf $(VENV) $(LOCK_VENV) build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis constraints.new
+	rm -rf $(VENV) $(LOCK_VENV) site build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis constraints.new
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
