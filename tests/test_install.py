@@ -27,6 +27,12 @@ class Installation:
         self.folder = folder
         self.site_packages = folder / "lib" / f"python{sys.version_info[0]}.{sys.version_info[1]}" / "site-packages"
 
+    @property
+    def package_folder(self) -> Path:
+        """Where `fedscout` is imported from."""
+        where = "import fedscout; print(fedscout.__path__[0])"
+        return Path(self.run("python", "-c", where, cwd=self.folder).stdout.strip()).parent
+
     def run(self, *command: str, cwd: Path, **environment: str) -> subprocess.CompletedProcess[str]:
         inherited = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
         return subprocess.run(
@@ -75,6 +81,17 @@ def installation(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPa
     return installed
 
 
+def interpreter(version: str) -> str | None:
+    """Return a Python of that version, from the path or from pyenv, whose shims stand for versions that are not on."""
+    installed = sorted(
+        Path(os.environ.get("PYENV_ROOT", Path.home() / ".pyenv")).glob(f"versions/{version}*/bin/python")
+    )
+    for command in (shutil.which(f"python{version}"), *map(str, installed)):
+        if command and not subprocess.run([command, "-c", ""], capture_output=True, check=False).returncode:
+            return command
+    return None
+
+
 @pytest.fixture
 def user_folder(tmp_path: Path) -> Path:
     """A working directory whose files bear our folders' names and fail when imported, but for a strategy."""
@@ -96,15 +113,32 @@ def test_one_name_is_installed_with_every_module_below_it(installation: Installa
 
     def files(root: Path) -> set[str]:
         found = (Path(folder) / name for folder, _, names in os.walk(root, followlinks=True) for name in names)
-        return {str(file.relative_to(root)) for file in found if file.suffix == ".py" or file.name == "py.typed"}
+        return {str(file.relative_to(root)) for file in found if "__pycache__" not in file.parts}
 
-    assert files(installation.site_packages / "fedscout") == files(REPOSITORY / "src" / "fedscout")
+    installed = files(installation.site_packages / "fedscout")
+    assert installed == files(REPOSITORY / "src" / "fedscout")
+    assert {"py.typed", "search/study/priors.parquet", "experiments/benchmarks/choice/trials.parquet"} <= installed
 
 
 @pytest.mark.parametrize("command", [("fedscout",), ("python", "-m", "fedscout")], ids=["script", "module"])
 def test_help_answers_among_namesakes(installation: Installation, user_folder: Path, command: tuple[str, ...]) -> None:
     done = installation.run(*command, "--help", cwd=user_folder, PYTHONPATH=str(user_folder))
 
+    assert done.returncode == 0, done.stderr
+    assert "Usage" in done.stdout
+
+
+@pytest.mark.parametrize("version", ["3.12", "3.13"])
+def test_help_answers_under_later_versions_of_python(installation: Installation, version: str, tmp_path: Path) -> None:
+    """Help needs nothing that was compiled for this version, so another interpreter may read the same dependencies."""
+    python = interpreter(version)
+    if python is None:
+        pytest.skip(f"there is no Python {version} here")
+    path = os.pathsep.join([str(installation.package_folder), *site.getsitepackages()])
+    command = [python, "-m", "fedscout", "--help"]
+    done = subprocess.run(
+        command, cwd=tmp_path, env={**os.environ, "PYTHONPATH": path}, capture_output=True, text=True, check=False
+    )
     assert done.returncode == 0, done.stderr
     assert "Usage" in done.stdout
 

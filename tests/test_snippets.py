@@ -146,6 +146,13 @@ def test_the_first_snippet_runs(folder: Path) -> None:
     assert getattr(scope["study"], "confirmation").sentence  # noqa: B009
 
 
+@pytest.mark.parametrize("name", ["README.md", "CONTRIBUTING.md", "CHANGELOG.md"])
+def test_links_of_pages_beside_docs_lead_somewhere(name: str) -> None:
+    """Those within docs are followed when the site is built."""
+    links = re.findall(r"\]\(([^)#\s]+)", (REPOSITORY / name).read_text())
+    assert [link for link in links if "://" not in link and not (REPOSITORY / link).exists()] == []
+
+
 def test_make_targets_exist() -> None:
     rules = set(re.findall(r"^(\w+):", (REPOSITORY / "Makefile").read_text(), re.MULTILINE))
     named = {name for one in blocks() for name in re.findall(r"^make (\w+)", one.text, re.MULTILINE)}
