@@ -140,7 +140,7 @@ def _parameter(parameter: click.Parameter) -> tuple[str, ...]:
     if isinstance(parameter, click.Option):
         names = ", ".join(f"`{option}`" for option in [*parameter.opts, *parameter.secondary_opts])
     else:
-        names = f"`{parameter.make_metavar(click.Context(click.Command('')))}`"
+        names = f"<code>{parameter.make_metavar(click.Context(click.Command('')))}</code>"
     return names, getattr(parameter, "help", None) or ""
 
 
@@ -148,7 +148,7 @@ def _table(first_column: str, rows: list[tuple[str, ...]]) -> str:
     if not rows:
         return ""
     lines = [f"| {first_column} | meaning |", "| --- " * len(rows[0]) + "|"]
-    return "\n".join(lines + [f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in row)} |" for row in rows])
+    return "\n".join(lines + [f"| {' | '.join(cell.replace('|', '&#124;') for cell in row)} |" for row in rows])
 
 
 def _documented(name: str, thing: object, module: str, level: str) -> Iterator[str]:
