@@ -9,6 +9,7 @@ from __future__ import annotations
 import ast
 import importlib
 import re
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -58,14 +59,16 @@ def read(name: str, settings: list[str]) -> None:
 
 
 @pytest.fixture
-def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """An empty working directory with the modules that the pages have one write."""
     for block in blocks():
         if found := re.match(r"# (?:file: )?(\w+\.py)$", block.text.partition("\n")[0]):
             (tmp_path / found[1]).write_text(block.text)
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(str(tmp_path))
-    return tmp_path
+    yield tmp_path
+    for name in [file.stem for file in tmp_path.glob("*.py")]:
+        sys.modules.pop(name, None)
 
 
 @pytest.mark.parametrize(("page", "command"), PARSED, ids=[f"{page}: {command[:60]}" for page, command in PARSED])
