@@ -15,7 +15,7 @@ COPY search search
 COPY experiments experiments
 RUN pip install --no-cache-dir $INDEX -c constraints.txt . && rm -rf /build/*
 
-RUN useradd --create-home fedscout
+RUN useradd --create-home fedscout && install -d -o fedscout /work
 USER fedscout
 WORKDIR /work
 ENTRYPOINT ["fedscout"]
