@@ -14,7 +14,9 @@ def detect(
 ) -> None:
     """Measure label skew, feature skew and outlier clients."""
     config = read_settings(settings, config_file, verbose)
-    from fedscout.experiments.reports.console import TrialProgress, out_console, show_federation, show_json, show_report
+    from fedscout.experiments.reports.console import out_console, show_json
+    from fedscout.experiments.reports.details import show_federation, show_report
+    from fedscout.experiments.reports.progress import TrialProgress
 
     progress = TrialProgress()
     with progress.live():

@@ -54,7 +54,9 @@ def recommend(
     if replay is not None:
         recommender = config.recommender.model_copy(update={"replay": replay})
         config = config.model_copy(update={"recommender": recommender})
-    from fedscout.experiments.reports.console import TrialProgress, out_console, show_json, show_path, show_report
+    from fedscout.experiments.reports.console import out_console, show_json, show_path
+    from fedscout.experiments.reports.details import show_report
+    from fedscout.experiments.reports.progress import TrialProgress
     from fedscout.experiments.studies import workflow
     from fedscout.experiments.studies.recommending import Wanted, asks_model
     from fedscout.experiments.studies.run_folder import default_folder

@@ -44,16 +44,9 @@ def study(
     arguments = [*(settings or []), *tuned]
     config = read_settings(arguments, config_file, verbose)
     from fedscout.experiments.config.study_config import planned_trials
-    from fedscout.experiments.reports.console import (
-        TrialProgress,
-        out_console,
-        show_federation,
-        show_json,
-        show_outcome,
-        show_path,
-        show_report,
-        shown_measure,
-    )
+    from fedscout.experiments.reports.console import out_console, show_json, show_path
+    from fedscout.experiments.reports.details import show_federation, show_outcome, show_report, shown_measure
+    from fedscout.experiments.reports.progress import TrialProgress
     from fedscout.experiments.reports.verdict import show_verdict
     from fedscout.experiments.studies.run_folder import default_folder
 

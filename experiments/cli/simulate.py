@@ -28,8 +28,9 @@ def simulate(
 ) -> None:
     """Build a federation of proxy data that looks like a diagnosed one, such as --like report.json."""
     prepare(verbose)
-    from fedscout.experiments.reports.console import TrialProgress, out_console, show_json
+    from fedscout.experiments.reports.console import out_console, show_json
     from fedscout.experiments.reports.look_alike_console import show_look_alike
+    from fedscout.experiments.reports.progress import TrialProgress
 
     progress = TrialProgress()
     with progress.live():

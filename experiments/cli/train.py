@@ -22,15 +22,9 @@ def train(
     """Train one strategy, such as strategy.kind=fedadam strategy.eta=0.1, and log it as a trial."""
     config = read_settings(settings, config_file, verbose)
     from fedscout.engine.trials.trial_record import SCORES_WHERE_KNOWN
-    from fedscout.experiments.reports.console import (
-        TrialProgress,
-        out_console,
-        show_federation,
-        show_json,
-        show_path,
-        show_trials,
-        shown_measure,
-    )
+    from fedscout.experiments.reports.console import out_console, show_json, show_path
+    from fedscout.experiments.reports.details import show_federation, show_trials, shown_measure
+    from fedscout.experiments.reports.progress import TrialProgress
     from fedscout.experiments.studies.run_folder import default_folder
     from fedscout.experiments.studies.study_objective import measures_of_study
 

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 
-from fedscout.experiments.reports.console import WorkLine, plain_table, show_path
+from fedscout.experiments.reports.console import plain_table, show_path
+from fedscout.experiments.reports.progress import WorkLine
 from fedscout.experiments.visible import tell, visible
 from fedscout.search.measure import Measure
 

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any
 from rich.console import Console
 
 from fedscout.engine.contracts.settings_lookup import HETEROGENEITY
-from fedscout.experiments.reports.console import WorkLine, plain_table, show_path
+from fedscout.experiments.reports.console import plain_table, show_path
+from fedscout.experiments.reports.progress import WorkLine
 from fedscout.experiments.reports.sweep_console import NAMED, duration
 from fedscout.experiments.visible import visible
 

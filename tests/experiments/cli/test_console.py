@@ -9,7 +9,9 @@ from pathlib import Path
 import pytest
 
 from fedscout.engine.trials.trial_settings import TrialSettings
-from fedscout.experiments.reports.console import PlainConsole, TrialProgress, show_outcome, show_path
+from fedscout.experiments.reports.console import PlainConsole, show_path
+from fedscout.experiments.reports.details import show_outcome
+from fedscout.experiments.reports.progress import TrialProgress
 from fedscout.search.ledger import StudyEvents
 from fedscout.search.search_config import RacingConfig, SearchConfig
 from fedscout.search.study.study import run_study

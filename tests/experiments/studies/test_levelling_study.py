@@ -14,7 +14,8 @@ from optuna.trial import TrialState
 
 from fedscout.experiments.config.config_file import load_config
 from fedscout.experiments.config.study_config import planned_trials
-from fedscout.experiments.reports.console import PlainConsole, show_outcome
+from fedscout.experiments.reports.console import PlainConsole
+from fedscout.experiments.reports.details import show_outcome
 from fedscout.experiments.reports.exports.logged_study import read_study
 from fedscout.experiments.reports.exports.optuna_export import optuna_trials
 from fedscout.experiments.studies.open_runner import LazyRunner

@@ -1,0 +1,217 @@
+"""All that a study found, for who wants to know: diagnosis, advice, trials, tuning and confirmation, in full."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from rich.console import Console
+from rich.text import Text
+
+from fedscout.experiments.reports.console import plain_table
+from fedscout.experiments.reports.trial_columns import Told, told_columns
+from fedscout.search.measure import ACCURACY, Measure
+
+if TYPE_CHECKING:
+    from fedscout.detectors import HeterogeneityReport
+    from fedscout.detectors.verdict import Verdict
+    from fedscout.engine.data.federation import Federation
+    from fedscout.engine.trials.trial_record import Trial
+    from fedscout.search.confirmation.confirmation import Confirmation
+    from fedscout.search.confirmation.rate_tuning import TunedRate
+    from fedscout.search.recommenders.recommendation import Alternative, Recommendation
+    from fedscout.search.study.study import StudyOutcome
+    from fedscout.search.study.warm_start import WarmStart
+
+
+def show_federation(console: Console, federation: Federation) -> None:
+    """Print what was built."""
+    sizes = federation.partition.sizes
+    console.print(federation.name, style="bold", end=": ")
+    if federation.task is None:
+        predicted = federation.target_name
+        what = f"predicts {predicted}" if predicted else f"{federation.num_classes} classes"
+        console.print(f"{int(sizes.sum())} rows, {what}, ", end="")
+        console.print(f"{int(sizes.min())} to {int(sizes.max())} rows a client")
+    else:
+        console.print(f"every client plays; {federation.num_classes} actions, ", end="")
+        console.print(f"{federation.task.score_name} {federation.task.largest_score:g} at most")
+    if "model" in federation.facts:
+        console.print(f"every client trains the model {federation.facts['model']}")
+    if federation.affected_clients:
+        named = ", ".join(str(client) for client in federation.affected_clients)
+        console.print(f"the scenario affects client{'s' if len(federation.affected_clients) > 1 else ''} {named}")
+    if federation.unseen:
+        named = ", ".join(str(client) for client in sorted(federation.unseen))
+        console.print(f"never trained, and scored as new clients: {named}")
+
+
+def show_report(console: Console, report: HeterogeneityReport) -> None:
+    """Print the diagnosis: one verdict a property, the published rule beside it in small."""
+    from fedscout.detectors.verdict import verdicts
+
+    console.print("\nDiagnosis", style="bold")
+    table = plain_table(show_header=False, padding=(0, 1, 0, 0))
+    for verdict in verdicts(report):
+        table.add_row(_mark(verdict), verdict.sentence)
+        if verdict.beside:
+            table.add_row("", Text(verdict.beside, style="dim"))
+    console.print(table)
+    for sentence in report.beside:
+        console.print(f"  {sentence}")
+    for note in report.notes:
+        console.print(f"  {note}")
+    if report.withheld:
+        console.print(f"  {len(report.withheld)} clients hold too few rows to answer.")
+
+
+def _mark(verdict: Verdict) -> Text:
+    if not verdict.measured:
+        return Text("?")
+    return Text("!", style="red") if verdict.detected else Text("-", style="green")
+
+
+def shown_measure(federation: Federation, measure: Measure) -> Measure:
+    """Return what scores are of: where clients play, what their environment counts."""
+    task = federation.task
+    if task is None:
+        return measure
+    return measure.model_copy(update={"name": f"{task.score_name} / {task.largest_score:g}"})
+
+
+def show_trials(
+    console: Console,
+    trials: Sequence[Trial],
+    baseline: float | None,
+    title: str = "Trials",
+    measure: Measure = ACCURACY,
+    second: Measure | None = None,
+) -> None:
+    """Print trials, one a line; `second` is what the second of two objectives measures."""
+    rungs = any(not trial.whole for trial in trials)
+    against = "" if baseline is None else f"{measure.unit} against FedAvg"
+    numbers = ["trial", "generation", *(["rounds"] if rungs else [])]
+    told = told_columns([Told.of_trial(trial, measure) for trial in trials], *_named(second))
+    headings = [measure.name, against, *told]
+    table = plain_table(*numbers, "strategy", *headings, title=title, numbers=(*numbers, *headings))
+    for index, trial in enumerate(trials):
+        more = [cells[index] for cells in told.values()]
+        generation = str(trial.generation) if trial.generation else "-"
+        rounds = [str(trial.num_rounds)] if rungs else []
+        first = [str(trial.trial), generation, *rounds, str(trial.spec)]
+        if trial.status == "failed":
+            table.add_row(*first, "failed", (trial.error or "")[:60], *more)
+            continue
+        compared = baseline is not None and trial.phase != "baseline" and trial.whole
+        gain = measure.number(trial.fitness - (baseline or 0.0)) if compared else ""
+        table.add_row(*first, f"{trial.fitness:.4f}", gain, *more)
+    console.print()
+    console.print(table)
+
+
+def _named(second: Measure | None) -> tuple[str, ...]:
+    return () if second is None else (second.name,)
+
+
+def show_warm_start(console: Console, found: WarmStart, measure: Measure = ACCURACY) -> None:
+    """Print from which earlier studies a search started."""
+    from fedscout.strategies import parse_strategy
+
+    console.print("\nWarm start", style="bold")
+    for note in found.notes:
+        console.print(f"  {note}")
+    for each in found.studies:
+        told = each.note or f"distance {each.distance:.2f}"
+        console.print(f"  {each.study}: {told}")
+    for proposal in found.proposals:
+        name = str(parse_strategy(proposal.strategy))
+        console.print(f"  try {name}: {measure.told(proposal.gain)} in {proposal.study}")
+
+
+def show_advice(console: Console, advice: Recommendation, first: Sequence[Alternative]) -> None:
+    """Print what the diagnosis says without a trial, and what it made the search try first."""
+    console.print("\nFrom the diagnosis", style="bold")
+    console.print(f"  the rules' answer, which takes no trial: {advice.spec}. {advice.grounds[0].because}")
+    for candidate in first:
+        if candidate.spec != advice.spec:
+            console.print(f"  try {candidate.spec}: {candidate.because}")
+
+
+def show_outcome(
+    console: Console,
+    outcome: StudyOutcome,
+    measure: Measure = ACCURACY,
+    second: Measure | None = None,
+) -> None:
+    """Print the search, its winner and the confirmation."""
+    if outcome.warm_start is not None:
+        show_warm_start(console, outcome.warm_start, measure)
+    if outcome.advice is not None:
+        show_advice(console, outcome.advice, outcome.first_generation)
+    if outcome.levelled is not None:
+        console.print(
+            f"\nFedAvg levels off, or may train no longer, after {outcome.levelled} rounds: all train so many."
+        )
+    show_trials(console, [outcome.baseline, *outcome.trials], outcome.baseline.fitness, measure=measure, second=second)
+    if outcome.at_ceiling:
+        best = "is right on every test row" if measure.is_accuracy else "has the best score there can be"
+        console.print(f"\nFedAvg {best}: nothing can be gained, and the search ended.")
+    if outcome.front:
+        title = "Front: no other configuration is better by one objective and no worse by the other"
+        show_trials(console, outcome.front, outcome.baseline.fitness, title, measure, second)
+    if outcome.tuned:
+        console.print()
+        rates = ", ".join(_tuned_text(rate) for rate in outcome.tuned)
+        cost = sum(len(rate.trials) for rate in outcome.tuned) - 1
+        console.print(f"FedAvg by client learning rate, best first, for {cost} further trainings: {rates}")
+    console.print()
+    if outcome.best is None:
+        console.print("No trial went through.", style="bold")
+    elif outcome.best is outcome.baseline:
+        console.print("FedAvg itself is the best of the search.", style="bold")
+    else:
+        console.print("Best of the search", style="bold", end=": ")
+        console.print(f"{outcome.best.spec}, {outcome.best.fitness:.4f}")
+    if outcome.confirmation is not None:
+        show_confirmation(console, outcome.confirmation, measure, second)
+    elif outcome.best is not None and outcome.best is not outcome.baseline:
+        console.print("It was not confirmed on fresh seeds, as search.confirmation_seeds is 0.")
+
+
+def _tuned_text(rate: TunedRate) -> str:
+    count = len(rate.scores)
+    over = f" over {count} seeds" if count > 1 else ""
+    failed = f", failed on {rate.num_failures} of {count}" if rate.num_failures else ""
+    return f"{rate.learning_rate:g}: {sum(rate.scores) / count:.4f}{over}{failed}"
+
+
+def show_confirmation(
+    console: Console,
+    confirmation: Confirmation,
+    measure: Measure = ACCURACY,
+    second: Measure | None = None,
+) -> None:
+    """Print the fresh seeds' verdict, in both views where they differ."""
+    import numpy as np
+
+    from fedscout.search.confirmation.confirmation import difference_text
+
+    clean = any(one.own != one.clean for one in confirmation.contestants)
+    beside = told_columns([Told.of_contestant(one) for one in confirmation.contestants], *_named(second))
+    numbers = ["client rate", measure.name, *(["on clean data"] if clean else []), *beside]
+    table = plain_table("", "strategy", *numbers, numbers=numbers, title="Confirmation on fresh seeds", padding=(0, 1))
+    for index, one in enumerate(confirmation.contestants):
+        views = [one.own, one.clean] if clean else [one.own]
+        spread = [f"{np.mean(scores):.4f} ± {np.std(scores, ddof=1) if len(scores) > 1 else 0:.4f}" for scores in views]
+        more = [cells[index] for cells in beside.values()]
+        table.add_row(one.role, one.name, f"{one.learning_rate:g}", *spread, *more)
+    console.print()
+    console.print(table)
+    for role, sides in confirmation.versus.items():
+        for view in ("own", "clean") if clean else ("own",):
+            name = f"challenger minus {role}" + (f", {view} data" if clean else "")
+            console.print(f"{name}: {difference_text(sides[view], measure)}")
+    for rival in confirmation.rivals:
+        told = "dropped" if rival.dropped else "still in the running"
+        console.print(f"challenger minus {rival.name} ({told}): {difference_text(rival.behind, measure)}")
+    console.print(confirmation.sentence, style="bold")

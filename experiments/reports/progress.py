@@ -1,0 +1,132 @@
+"""What a person sees on standard error while a command works."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING
+
+from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+
+from fedscout.experiments.reports.console import PlainConsole
+
+if TYPE_CHECKING:
+    from fedscout.engine.trials.trial_record import Trial
+    from fedscout.experiments.studies.workflow import Display, Stage
+
+STAGES: Mapping[Stage, str] = {
+    "data": "reading data",
+    "hosts": "starting hosts",
+    "detection": "measuring heterogeneity",
+    "search": "running trials",
+}
+
+
+class WorkLine:
+    """The line that a command shows while it works. Silent where standard error is no terminal."""
+
+    def __init__(self) -> None:
+        console = PlainConsole(stderr=True)
+        self.shown = console.is_terminal
+        self._progress = Progress(
+            SpinnerColumn(),
+            TextColumn("{task.description}", markup=False),
+            BarColumn(),
+            TextColumn("{task.fields[counts]}", markup=False),
+            TimeElapsedColumn(),
+            console=console,
+            transient=True,
+            disable=not self.shown,
+        )
+        self._task = self._progress.add_task("starting", total=None, counts="")
+        self._started: float | None = None
+
+    def live(self) -> Progress:
+        """Return what shows the line for the time of a block."""
+        return self._progress
+
+    def _seconds_left(self, done: int, to_do: int) -> float | None:
+        """Return how long it may take, by what was done since `_started`; None if nothing was."""
+        if self._started is None or done <= 0:
+            return None
+        return (time.monotonic() - self._started) * to_do / done
+
+
+class TrialProgress(WorkLine):
+    """Tells stage, trials, rounds and time left; `rounds_less` is what shorter trials lack in all.
+
+    Where rounds are left to the study (`auto`), it tells what was done, and what is left once `goes_on` is told of it.
+    """
+
+    def __init__(
+        self, num_trials: int = 0, num_rounds: int = 0, rounds_less: int = 0, open_ended: bool = False
+    ) -> None:
+        super().__init__()
+        self._open_ended = open_ended
+        self._num_trials = num_trials
+        self._num_rounds = num_rounds
+        self._total = num_trials * num_rounds - rounds_less
+        self._shorter = rounds_less > 0
+        self._finished_trials = 0
+        self._finished_rounds = 0
+        self._known_rounds = 0
+        self._rounds: dict[str, int] = {}
+        self._progress.update(self._task, total=None if open_ended else self._total)
+
+    def goes_on(self, num_trials: int, num_rounds: int, rounds_less: int) -> None:
+        """So many trials follow those that are finished; how long rounds take is measured anew on them."""
+        self._open_ended = False
+        self._started = time.monotonic()
+        self._known_rounds = self._finished_rounds
+        self._num_trials = self._finished_trials + num_trials
+        self._num_rounds = num_rounds
+        self._total = self._finished_rounds + num_trials * num_rounds - rounds_less
+        self._progress.update(self._task, total=self._total)
+        self._refresh()
+
+    def stage(self, stage: Stage) -> None:
+        """Name the stage."""
+        self._progress.update(self._task, description=STAGES[stage])
+
+    def record(self, trial: Trial, known: bool) -> None:
+        """A trial finished, or was in the log."""
+        self._rounds.pop(trial.key, None)
+        self._finished_trials += 1
+        rounds = trial.num_rounds if self._shorter else self._num_rounds
+        self._finished_rounds += rounds
+        self._known_rounds += rounds if known else 0
+        self._refresh()
+
+    def rounds(self, rounds: Mapping[str, int]) -> None:
+        """Running trials got on."""
+        if self._started is None:
+            self._started = time.monotonic()
+        self._rounds.update({key: done for key, done in rounds.items() if done < self._num_rounds})
+        self._refresh()
+
+    def _refresh(self) -> None:
+        done = self._finished_rounds + sum(self._rounds.values())
+        if self._open_ended:
+            counts = f"{self._finished_trials} trials, {done} rounds"
+            self._progress.update(self._task, completed=done, counts=counts)
+            return
+        seconds = self._seconds_left(done - self._known_rounds, self._total - done)
+        left = "" if seconds is None else f", about {seconds:.0f} s left"
+        counts = f"{self._finished_trials}/{self._num_trials} trials, {done}/{self._total} rounds{left}"
+        self._progress.update(self._task, completed=done, counts=counts)
+
+    def display(self, planned: Callable[[int], tuple[int, int]] = lambda _: (0, 0)) -> Display:
+        """Return the callbacks for a workflow.
+
+        Args:
+            planned: Trials that follow once FedAvg has levelled off after so many rounds, and what shorter ones lack.
+        """
+        from fedscout.experiments.studies.workflow import Display
+        from fedscout.search.ledger import StudyEvents
+
+        def levelled(num_rounds: int) -> None:
+            num_trials, rounds_less = planned(num_rounds)
+            self.goes_on(num_trials, num_rounds, rounds_less)
+
+        events = StudyEvents(on_record=self.record, on_rounds=self.rounds if self.shown else None)
+        return Display(stage=self.stage, levelled=levelled, trials=events)
