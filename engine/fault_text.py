@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
@@ -12,6 +13,7 @@ from pydantic_core import ErrorDetails
 LONGEST_VALUE = 200
 LONGEST_NAME = 60
 MOST_NAMES = 60
+MOST_MEANT = 2
 
 _CONDITIONS: Mapping[str, str] = {
     "dict_type": "be a group of keys, such as {key: value}",
@@ -22,6 +24,8 @@ _CONDITIONS: Mapping[str, str] = {
     "missing": "be given",
 }
 """Conditions whose own text would speak of Python's types."""
+
+_LITERAL = re.compile(r"'([^']*)'")
 
 _LENGTHS: Mapping[str, str] = {"too_short": "have at least {min_length}", "too_long": "have at most {max_length}"}
 
@@ -42,6 +46,16 @@ def listed(names: Iterable[str], most: int = MOST_NAMES) -> str:
     return ", ".join(cut) + (f" and {len(known) - most} more" if len(known) > most else "")
 
 
+def did_you_mean(given: object, names: Iterable[str]) -> str:
+    """Return `; did you mean cifar10 or cifar100?` of names that look like what was given, or else nothing."""
+    known = list(dict.fromkeys(names))
+    text = given.lower() if isinstance(given, str) else ""
+    begun = [name for name in known if len(text) > 1 and name.lower().startswith(text)]
+    near = difflib.get_close_matches(text, known, n=MOST_MEANT, cutoff=0.65)
+    meant = list(dict.fromkeys([*begun, *near]))[:MOST_MEANT]
+    return f"; did you mean {' or '.join(meant)}?" if meant else ""
+
+
 def details(error: ValidationError) -> Sequence[ErrorDetails]:
     """Return the faults; of a whole whose parts are wrong, those of the parts alone.
 
@@ -59,7 +73,8 @@ def predicate(detail: ErrorDetails) -> str:
         return f" {text}" if text.startswith("must") else f": {text}"
     given = "a group of keys" if isinstance(detail["input"], Mapping) else shown(detail["input"])
     condition = _condition(detail)
-    return f" must {condition}" + ("" if detail["type"] == "missing" else f", got {given}")
+    meant = did_you_mean(detail["input"], _LITERAL.findall(condition)) if detail["type"] == "literal_error" else ""
+    return f" must {condition}" + ("" if detail["type"] == "missing" else f", got {given}{meant}")
 
 
 def _condition(detail: ErrorDetails) -> str:

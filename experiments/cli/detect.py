@@ -16,6 +16,8 @@ def detect(
     config = read_settings(settings, config_file, verbose)
     from fedscout.experiments.reports.console import out_console, show_json
     from fedscout.experiments.reports.details import show_federation, show_report
+    from fedscout.experiments.reports.diagnosis_lines import show_diagnosis
+    from fedscout.experiments.reports.naming import Naming
     from fedscout.experiments.reports.progress import TrialProgress
 
     progress = TrialProgress()
@@ -29,4 +31,8 @@ def detect(
         return
     console = out_console()
     show_federation(console, federation)
-    show_report(console, report)
+    naming = Naming.of(federation)
+    if verbose:
+        show_report(console, report, naming)
+    else:
+        show_diagnosis(console, report, naming)

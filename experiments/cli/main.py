@@ -50,6 +50,7 @@ app = typer.Typer(
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     rich_markup_mode="markdown",
+    suggest_commands=False,  # click does
     help="Chooses a federated-learning aggregation strategy from how the clients' data differ. "
     "`fedscout run` without arguments is the demo.",
     context_settings={"help_option_names": ["-h", "--help"]},

@@ -15,11 +15,16 @@ if TYPE_CHECKING:
     from fedscout.experiments.config.study_config import StudyConfig
 
 
-def _complete_key(incomplete: str) -> list[str]:
-    """Return the configuration's keys that begin so, for the shell."""
+def _complete(incomplete: str) -> list[str]:
+    """Return keys of the configuration, or values of a key, that begin so, for the shell."""
     from fedscout.experiments.config.config_keys import known_keys
 
-    return [f"{key}=" for key in known_keys() if key.startswith(incomplete)]
+    key, equals, begun = incomplete.partition("=")
+    if equals:
+        from fedscout.experiments.config.key_values import named_values
+
+        return [f"{key}={value}" for value in named_values(key) if value.startswith(begun)]
+    return [f"{name}=" for name in (*known_keys(), "strategy.kind", "selection.kind") if name.startswith(incomplete)]
 
 
 Settings = Annotated[
@@ -27,14 +32,16 @@ Settings = Annotated[
     typer.Argument(
         metavar="[KEY=VALUE | FILE.yaml]...",
         help="Configuration, such as federation.dataset=wine; later ones win.",
-        autocompletion=_complete_key,
+        autocompletion=_complete,
         show_default=False,
     ),
 ]
 ConfigFile = Annotated[Path | None, typer.Option("--config", "-c", help="YAML file under all arguments.")]
 Out = Annotated[Path | None, typer.Option("--out", "-o", help="Folder of the study; continued if it holds one.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Only the result, as JSON, on standard output.")]
-Verbose = Annotated[bool, typer.Option("--verbose", "-v", help="Show Ray's and Flower's own messages.")]
+Verbose = Annotated[
+    bool, typer.Option("--verbose", "-v", help="Show all that is known, and Ray's and Flower's own messages.")
+]
 
 
 def read_settings(settings: list[str] | None, file: Path | None, verbose: bool) -> StudyConfig:

@@ -2,12 +2,22 @@
 
 from __future__ import annotations
 
+import shlex
+from collections.abc import Iterator, Sequence
 from functools import partial
-from typing import Annotated
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from fedscout.experiments.cli.options import AsJson, ConfigFile, Out, Settings, Verbose, read_settings, user_folders
+from fedscout.experiments.visible import tell
+
+if TYPE_CHECKING:
+    from fedscout.experiments.reports.study_screen import Cost
+    from fedscout.experiments.studies.workflow import Finished
+
+REPORT_PAGE = "report.html"
 
 TunedBaseline = Annotated[
     bool | None,
@@ -43,34 +53,80 @@ def study(
     tuned = [] if tuned_baseline is None else [f"search.tuned_baseline={str(tuned_baseline).lower()}"]
     arguments = [*(settings or []), *tuned]
     config = read_settings(arguments, config_file, verbose)
+    from fedscout.experiments.cli.command_line import study_command
     from fedscout.experiments.config.study_config import planned_trials
-    from fedscout.experiments.reports.console import out_console, show_json, show_path
-    from fedscout.experiments.reports.details import show_federation, show_outcome, show_report, shown_measure
+    from fedscout.experiments.reports.console import show_json
     from fedscout.experiments.reports.progress import TrialProgress
-    from fedscout.experiments.reports.verdict import show_verdict
     from fedscout.experiments.studies.run_folder import default_folder
 
     num_trials, rounds_less = planned_trials(config)
-    progress = TrialProgress(num_trials, config.training.num_rounds, rounds_less, config.training.level_off)
+    shape = (num_trials, config.training.num_rounds, rounds_less, config.training.level_off)
+    progress = TrialProgress(*shape, plain_lines=not as_json)
     folder = out or default_folder(config if detection else config.without_diagnosis())
-    with progress.live():
-        from fedscout.experiments.studies.workflow import run_workflow
+    try:
+        with progress.live():
+            from fedscout.experiments.studies.workflow import run_workflow
 
-        display = progress.display(partial(planned_trials, config))
-        finished = run_workflow(config, folder, display, detection, verbose, user_folders())
+            display = progress.display(partial(planned_trials, config))
+            finished = run_workflow(config, folder, display, detection, verbose, user_folders())
+    except KeyboardInterrupt:
+        if not as_json:
+            again = study_command("run" if detection else "search", arguments, config_file, out)
+            tell(f"{progress.so_far.kept} in {folder}; to go on: {shlex.join(again)}")
+        raise
     if as_json:
         show_json({**finished.document, "out": str(finished.folder)})
         return
+    _show(
+        finished,
+        progress.so_far.cost(finished.document["timings"]["seconds"]["total"]),
+        folder,
+        arguments,
+        config_file,
+        verbose,
+    )
+
+
+def _show(
+    finished: Finished, cost: Cost, folder: Path, arguments: Sequence[str], config_file: Path | None, verbose: bool
+) -> None:
+    """Print the screen, and below it, if asked, all that it rests on."""
+    from fedscout.experiments.reports.console import out_console
+    from fedscout.experiments.reports.details import federation_line, show_study, shown_measure
+    from fedscout.experiments.reports.naming import Naming
+    from fedscout.experiments.reports.study_screen import StudyScreen
+
     console = out_console()
-    show_verdict(console, finished.outcome, finished.report)
-    console.print()
-    show_federation(console, finished.federation)
-    for note in finished.document["dependence"]:
-        console.print(f"  {note}")
-    if finished.report is not None:
-        show_report(console, finished.report)
     measure = shown_measure(finished.federation, finished.measure)
-    show_outcome(console, finished.outcome, measure, finished.second_measure)
-    console.print()
-    show_path(console, "Log of every trial", finished.folder / "trials", " (pandas.read_parquet reads the folder)")
-    show_path(console, "Result", finished.folder / "result.json")
+    StudyScreen(
+        finished.outcome,
+        finished.report,
+        federation_line(finished.federation),
+        Naming.of(finished.federation),
+        cost,
+        tuple(_next_steps(finished, folder, arguments, config_file, verbose)),
+        measure,
+        finished.second_measure,
+    ).show(console)
+    if verbose:
+        show_study(console, finished)
+
+
+def _next_steps(
+    finished: Finished, folder: Path, arguments: Sequence[str], config_file: Path | None, verbose: bool
+) -> Iterator[tuple[str, str]]:
+    """Yield what can be done with a finished study, label and command."""
+    from fedscout.experiments.cli.command_line import command_line, training_command
+    from fedscout.experiments.deployment.study_winner import advised
+
+    document, outcome = finished.document, finished.outcome
+    rate = document["config"]["training"]["learning_rate"]
+    if strategy := advised(document["confirmation"], document["best"], rate):
+        yield "Train", command_line(training_command(arguments, config_file, strategy, outcome.levelled))
+        tables = [setting for setting in arguments if setting.startswith("client_settings.")]
+        yield "Export", command_line(["fedscout", "app", *tables, "--from", str(folder)])
+    if (folder / REPORT_PAGE).exists():
+        yield "Report", command_line(["fedscout", "report", str(folder), "--open"])
+    yield "Log", command_line(["fedscout", "trials", str(folder)])
+    if not verbose:
+        yield "More", "the same command with --verbose"

@@ -8,8 +8,10 @@ from typing import TYPE_CHECKING
 from rich.console import Console
 from rich.text import Text
 
-from fedscout.experiments.reports.console import plain_table
+from fedscout.experiments.reports.console import plain_table, show_path
+from fedscout.experiments.reports.naming import Naming
 from fedscout.experiments.reports.trial_columns import Told, told_columns
+from fedscout.experiments.reports.verdict import verdict_lines
 from fedscout.search.measure import ACCURACY, Measure
 
 if TYPE_CHECKING:
@@ -17,6 +19,7 @@ if TYPE_CHECKING:
     from fedscout.detectors.verdict import Verdict
     from fedscout.engine.data.federation import Federation
     from fedscout.engine.trials.trial_record import Trial
+    from fedscout.experiments.studies.workflow import Finished
     from fedscout.search.confirmation.confirmation import Confirmation
     from fedscout.search.confirmation.rate_tuning import TunedRate
     from fedscout.search.recommenders.recommendation import Alternative, Recommendation
@@ -24,41 +27,66 @@ if TYPE_CHECKING:
     from fedscout.search.study.warm_start import WarmStart
 
 
+def show_study(console: Console, finished: Finished) -> None:
+    """Print all that a study's screen rests on."""
+    naming = Naming.of(finished.federation)
+    console.print("\nIn full", style="bold")
+    for line in verdict_lines(finished.outcome, finished.report):
+        console.print(f"  {naming.told(line)}")
+    console.print()
+    show_federation(console, finished.federation)
+    for note in finished.document["dependence"]:
+        console.print(f"  {note}")
+    if finished.report is not None:
+        show_report(console, finished.report, naming)
+    measure = shown_measure(finished.federation, finished.measure)
+    show_outcome(console, finished.outcome, measure, finished.second_measure)
+    console.print()
+    show_path(console, "Log of every trial", finished.folder / "trials", " (pandas.read_parquet reads the folder)")
+    show_path(console, "Result", finished.folder / "result.json")
+
+
+def federation_line(federation: Federation) -> str:
+    """Return what was built in a line."""
+    sizes, task = federation.partition.sizes, federation.task
+    if task is not None:
+        score = f"{task.score_name} {task.largest_score:g} at most"
+        return f"{federation.name}: every client plays; {federation.num_classes} actions, {score}"
+    predicted = federation.target_name
+    what = f"predicts {predicted}" if predicted else f"{federation.num_classes} classes"
+    return f"{federation.name}: {sizes.sum()} rows, {what}, {sizes.min()} to {sizes.max()} a client"
+
+
 def show_federation(console: Console, federation: Federation) -> None:
     """Print what was built."""
-    sizes = federation.partition.sizes
-    console.print(federation.name, style="bold", end=": ")
-    if federation.task is None:
-        predicted = federation.target_name
-        what = f"predicts {predicted}" if predicted else f"{federation.num_classes} classes"
-        console.print(f"{int(sizes.sum())} rows, {what}, ", end="")
-        console.print(f"{int(sizes.min())} to {int(sizes.max())} rows a client")
-    else:
-        console.print(f"every client plays; {federation.num_classes} actions, ", end="")
-        console.print(f"{federation.task.score_name} {federation.task.largest_score:g} at most")
+    naming = Naming.of(federation)
+    console.print(federation.name, style="bold", end="")
+    console.print(federation_line(federation).removeprefix(federation.name))
     if "model" in federation.facts:
         console.print(f"every client trains the model {federation.facts['model']}")
     if federation.affected_clients:
         named = ", ".join(str(client) for client in federation.affected_clients)
-        console.print(f"the scenario affects client{'s' if len(federation.affected_clients) > 1 else ''} {named}")
+        plural = "s" if len(federation.affected_clients) > 1 else ""
+        console.print(naming.told(f"the scenario affects client{plural} {named}"))
     if federation.unseen:
         named = ", ".join(str(client) for client in sorted(federation.unseen))
         console.print(f"never trained, and scored as new clients: {named}")
 
 
-def show_report(console: Console, report: HeterogeneityReport) -> None:
+def show_report(console: Console, report: HeterogeneityReport, naming: Naming | None = None) -> None:
     """Print the diagnosis: one verdict a property, the published rule beside it in small."""
     from fedscout.detectors.verdict import verdicts
 
+    told = (naming or Naming()).told
     console.print("\nDiagnosis", style="bold")
     table = plain_table(show_header=False, padding=(0, 1, 0, 0))
     for verdict in verdicts(report):
-        table.add_row(_mark(verdict), verdict.sentence)
+        table.add_row(_mark(verdict), told(verdict.sentence))
         if verdict.beside:
-            table.add_row("", Text(verdict.beside, style="dim"))
+            table.add_row("", Text(told(verdict.beside), style="dim"))
     console.print(table)
     for sentence in report.beside:
-        console.print(f"  {sentence}")
+        console.print(f"  {told(sentence)}")
     for note in report.notes:
         console.print(f"  {note}")
     if report.withheld:

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import TYPE_CHECKING
 
+from rich.console import RenderableType
 from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+from rich.text import Text
 
 from fedscout.experiments.reports.console import PlainConsole
+from fedscout.experiments.reports.so_far import SoFar
+from fedscout.experiments.visible import tell, visible
 
 if TYPE_CHECKING:
     from fedscout.engine.trials.trial_record import Trial
@@ -21,6 +25,23 @@ STAGES: Mapping[Stage, str] = {
     "search": "running trials",
 }
 
+TOLD_PLAINLY: Collection[Stage] = ("detection", "search")
+"""What takes its time and begins once nothing of the user's can be refused any more."""
+
+
+BAR = 14
+"""Characters of the bar, so that the line fits 80."""
+
+
+class _TwoLines(Progress):
+    """A line of progress, and below it what a task says of it in words."""
+
+    def get_renderables(self) -> Iterable[RenderableType]:
+        yield self.make_tasks_table(self.tasks)
+        for task in self.tasks:
+            if below := task.fields["below"]:
+                yield Text(f"  {visible(below)}", overflow="ellipsis", no_wrap=True)
+
 
 class WorkLine:
     """The line that a command shows while it works. Silent where standard error is no terminal."""
@@ -28,17 +49,17 @@ class WorkLine:
     def __init__(self) -> None:
         console = PlainConsole(stderr=True)
         self.shown = console.is_terminal
-        self._progress = Progress(
+        self._progress = _TwoLines(
             SpinnerColumn(),
             TextColumn("{task.description}", markup=False),
-            BarColumn(),
+            BarColumn(BAR),
             TextColumn("{task.fields[counts]}", markup=False),
             TimeElapsedColumn(),
             console=console,
             transient=True,
             disable=not self.shown,
         )
-        self._task = self._progress.add_task("starting", total=None, counts="")
+        self._task = self._progress.add_task("starting", total=None, counts="", below="")
         self._started: float | None = None
 
     def live(self) -> Progress:
@@ -56,12 +77,24 @@ class TrialProgress(WorkLine):
     """Tells stage, trials, rounds and time left; `rounds_less` is what shorter trials lack in all.
 
     Where rounds are left to the study (`auto`), it tells what was done, and what is left once `goes_on` is told of it.
+    With `plain_lines`, where standard error is no terminal, it says in a line each which stage begins and what the best
+    is after a generation.
+
+    Attributes:
+        so_far: What is known of the trials that finished.
     """
 
     def __init__(
-        self, num_trials: int = 0, num_rounds: int = 0, rounds_less: int = 0, open_ended: bool = False
+        self,
+        num_trials: int = 0,
+        num_rounds: int = 0,
+        rounds_less: int = 0,
+        open_ended: bool = False,
+        plain_lines: bool = False,
     ) -> None:
         super().__init__()
+        self.so_far = SoFar()
+        self._plain_lines = plain_lines and not self.shown
         self._open_ended = open_ended
         self._num_trials = num_trials
         self._num_rounds = num_rounds
@@ -87,10 +120,19 @@ class TrialProgress(WorkLine):
     def stage(self, stage: Stage) -> None:
         """Name the stage."""
         self._progress.update(self._task, description=STAGES[stage])
+        if stage in TOLD_PLAINLY:
+            self._say(STAGES[stage])
+
+    def _say(self, line: str) -> None:
+        if self._plain_lines:
+            tell(line)
 
     def record(self, trial: Trial, known: bool) -> None:
         """A trial finished, or was in the log."""
         self._rounds.pop(trial.key, None)
+        before = self.so_far.told
+        if ended := self.so_far.record(trial, known):
+            self._say(f"{ended}: {before}; {self._finished_trials}/{self._num_trials} trials")
         self._finished_trials += 1
         rounds = trial.num_rounds if self._shorter else self._num_rounds
         self._finished_rounds += rounds
@@ -108,12 +150,13 @@ class TrialProgress(WorkLine):
         done = self._finished_rounds + sum(self._rounds.values())
         if self._open_ended:
             counts = f"{self._finished_trials} trials, {done} rounds"
-            self._progress.update(self._task, completed=done, counts=counts)
+            self._progress.update(self._task, completed=done, counts=counts, below=self.so_far.told)
             return
         seconds = self._seconds_left(done - self._known_rounds, self._total - done)
-        left = "" if seconds is None else f", about {seconds:.0f} s left"
-        counts = f"{self._finished_trials}/{self._num_trials} trials, {done}/{self._total} rounds{left}"
-        self._progress.update(self._task, completed=done, counts=counts)
+        left = "" if seconds is None else f"about {duration(seconds)} left"
+        counts = f"{self._finished_trials}/{self._num_trials} trials, {done}/{self._total} rounds"
+        below = ", ".join(part for part in (left, self.so_far.told) if part)
+        self._progress.update(self._task, completed=done, counts=counts, below=below)
 
     def display(self, planned: Callable[[int], tuple[int, int]] = lambda _: (0, 0)) -> Display:
         """Return the callbacks for a workflow.
@@ -130,3 +173,10 @@ class TrialProgress(WorkLine):
 
         events = StudyEvents(on_record=self.record, on_rounds=self.rounds if self.shown else None)
         return Display(stage=self.stage, levelled=levelled, trials=events)
+
+
+def duration(seconds: float) -> str:
+    """Return a time for people: `40 s`, `12 min`, `3.5 h`."""
+    if seconds < 90:
+        return f"{seconds:.0f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"

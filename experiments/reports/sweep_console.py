@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from rich.console import Console
 
 from fedscout.experiments.reports.console import plain_table, show_path
-from fedscout.experiments.reports.progress import WorkLine
+from fedscout.experiments.reports.progress import WorkLine, duration
 from fedscout.experiments.visible import tell, visible
 from fedscout.search.measure import Measure
 
@@ -86,13 +86,6 @@ class SweepProgress(WorkLine):
             description=visible("; ".join(names[:NAMED]) + rest) or ("reading" if done == total else "starting"),
             counts=f"{self._num_ended}/{self._num_studies} studies, {done}/{total} trials{left}",
         )
-
-
-def duration(seconds: float) -> str:
-    """Return a time for people: `40 s`, `12 min`, `3.5 h`."""
-    if seconds < 90:
-        return f"{seconds:.0f} s"
-    return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"
 
 
 def show_points(console: Console, sweep: Sweep, listed: Sequence[Mapping[str, Any]]) -> None:

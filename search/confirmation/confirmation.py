@@ -281,7 +281,7 @@ def confirm(
         versus=versus,
         reference=reference.role,
         verdict=verdict,
-        sentence=sentence + _rivals_told(rivals) + _design_told(design, len(seeds)) + _failures(contestants),
+        sentence=sentence + rivals_told(rivals) + _design_told(design, len(seeds)) + failures_told(contestants),
         rivals=tuple(rivals),
         design=design,
         measure=measure,
@@ -344,7 +344,7 @@ def _sentence(name: str, reference: str, difference: PairedDifference, verdict: 
     }[verdict]
 
 
-def _rivals_told(rivals: Sequence[Rival]) -> str:
+def rivals_told(rivals: Sequence[Rival]) -> str:
     """Return who can't be told from the pick, which then is no best one."""
     level = [rival.name for rival in rivals if not rival.dropped]
     return f" Not told apart from it: {'; '.join(level)}." if level else ""
@@ -363,7 +363,7 @@ def _design_told(design: SequentialDesign, num_seeds: int) -> str:
     return told
 
 
-def _failures(contestants: Sequence[Contestant]) -> str:
+def failures_told(contestants: Sequence[Contestant]) -> str:
     """Return what a reader must know of seeds on which somebody failed."""
     told = [
         f" {one.role if 'fedavg' in one.role else one.name} failed on {len(one.failures)} of {len(one.own)} seeds, "

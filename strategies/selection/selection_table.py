@@ -9,7 +9,7 @@ from pydantic import ValidationError
 
 from fedscout.engine.contracts.trial_strategy import Cohort
 from fedscout.engine.errors import StrategyError
-from fedscout.engine.fault_text import details, predicate, shown
+from fedscout.engine.fault_text import details, did_you_mean, predicate, shown
 from fedscout.strategies.selection.custom_selection import CustomSelectionSpec
 from fedscout.strategies.selection.fedcor import FedCorSpec
 from fedscout.strategies.selection.feel import FeelSpec
@@ -53,7 +53,7 @@ def parse_selection(value: Mapping[str, Any] | str, cohort: Cohort | None = None
     document = {"kind": value} if isinstance(value, str) else dict(value)
     kind = document.get("kind")
     if not isinstance(kind, str) or kind not in SELECTIONS:
-        given = shown(document) if kind is None else shown(kind)
+        given = shown(document) if kind is None else f"{shown(kind)}{did_you_mean(kind, SELECTIONS)}"
         raise StrategyError(f"kind of a selection must be one of {', '.join(SELECTIONS)}, got {given}")
     spec_class = SELECTIONS[kind]
     try:

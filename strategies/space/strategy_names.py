@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import difflib
+from collections.abc import Iterable, Sequence
 
 from fedscout.engine.errors import StrategyError
-from fedscout.engine.fault_text import shown
+from fedscout.engine.fault_text import did_you_mean, shown
 from fedscout.strategies.methods.groups.communities import CommunitiesSpec
 from fedscout.strategies.methods.servers.private_averaging import DPFedAvgSpec
 from fedscout.strategies.space.pairs import JOINT, has_clients, is_server_rule, kind_of, pair_class, pair_fault
@@ -46,7 +47,8 @@ def strategy_class(kind: object) -> type[StrategySpec]:
     if isinstance(kind, str) and JOINT in kind:
         return _pair(kind)
     allowed = f"{', '.join(STRATEGIES)}, and pairs as fedadam{JOINT}fedprox"
-    raise StrategyError(f"kind must be a known strategy, got {shown(kind)}; allowed are {allowed}")
+    meant = did_you_mean(kind, STRATEGIES)
+    raise StrategyError(f"kind must be a known strategy, got {shown(kind)}; allowed are {allowed}{meant}")
 
 
 def _pair(kind: str) -> type[StrategySpec]:
@@ -59,13 +61,22 @@ def _pair(kind: str) -> type[StrategySpec]:
     if len(halves) != 2 or not {*halves} <= STRATEGIES.keys():
         raise StrategyError(
             f"a pair must be one server rule and one strategy's clients, got {shown(kind)}; allowed are server rules "
-            f"{', '.join(SERVER_RULE_KINDS)} and clients {', '.join(CLIENT_KINDS)}"
+            f"{', '.join(SERVER_RULE_KINDS)} and clients {', '.join(CLIENT_KINDS)}{_pair_meant(halves)}"
         )
     server_class, client_class = (STRATEGIES[half] for half in halves)
     if fault := pair_fault(server_class, client_class):
         raise StrategyError(fault)
     assert has_clients(client_class)
     return pair_class(server_class, client_class)
+
+
+def _pair_meant(halves: Sequence[str]) -> str:
+    """Return the pair that is nearest, if there is one with a half in the place of each."""
+    if len(halves) != 2:
+        return ""
+    tables = (SERVER_RULE_KINDS, CLIENT_KINDS)
+    near = [difflib.get_close_matches(half, table, n=1) for half, table in zip(halves, tables, strict=True)]
+    return f"; did you mean {near[0][0]}{JOINT}{near[1][0]}?" if all(near) else ""
 
 
 CommunitiesSpec.named = staticmethod(strategy_class)
@@ -92,7 +103,9 @@ def name_faults(kinds: Iterable[str]) -> list[str]:
         if JOINT in kind:
             faults += _pair_faults(kind)
         elif kind not in (*BUILT_IN_KINDS, *CHOSEN_BY_NAME_KINDS, ALL):
-            faults.append(f"kinds must be known strategies, got {kind!r}; allowed are {NAMES}")
+            faults.append(
+                f"kinds must be known strategies, got {kind!r}; allowed are {NAMES}{did_you_mean(kind, STRATEGIES)}"
+            )
     return faults
 
 

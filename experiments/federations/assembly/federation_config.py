@@ -9,6 +9,7 @@ from typing import Annotated, Any
 from pydantic import AfterValidator, BeforeValidator, Field, ValidationInfo, field_validator
 
 from fedscout.engine.data.release import SmallClients
+from fedscout.engine.fault_text import did_you_mean
 from fedscout.experiments.federations.datasets.dataset_request import DatasetRequest
 from fedscout.experiments.federations.datasets.loaders.dataset_table import DATASETS, is_own_data
 from fedscout.experiments.federations.environments.environment import PhysicsConfig
@@ -32,7 +33,7 @@ DEFAULT_NUM_CLIENTS = 10
 def _one_of(names: Collection[str]) -> AfterValidator:
     def check(name: str) -> str:
         if name not in names:
-            raise ValueError(f"must be one of {', '.join(names)}, got {name!r}")
+            raise ValueError(f"must be one of {', '.join(names)}, got {name!r}{did_you_mean(name, names)}")
         return name
 
     return AfterValidator(check)
@@ -42,7 +43,7 @@ def _data_set(name: str) -> str:
     if name != GIVEN and name not in DATASETS and name not in ENVIRONMENTS and not is_own_data(name):
         raise ValueError(
             f"must be one of {', '.join([*DATASETS, *ENVIRONMENTS])}, or a path of one's own data, or hf:owner/name, "
-            f"got {name!r}"
+            f"got {name!r}{did_you_mean(name, [*DATASETS, *ENVIRONMENTS])}"
         )
     return name
 
@@ -59,7 +60,7 @@ def _scenario(given: Any) -> Any:
     if isinstance(given, str) or not isinstance(given, Mapping | list | tuple | ScenarioEffect):
         raise ValueError(
             f"must be one of {', '.join(SCENARIOS)}, or a list of effects ({', '.join(EFFECTS)}), such as "
-            f"[{EXAMPLE}], got {given!r}"
+            f"[{EXAMPLE}], got {given!r}{did_you_mean(given, SCENARIOS)}"
         )
     return parse_effects(given)
 
@@ -225,7 +226,7 @@ class FederationConfig(DatasetRequest):
         if server_dataset not in DATASETS and not is_own_data(server_dataset):
             raise ValueError(
                 f"must be one of {', '.join(DATASETS)}, or a path of one's own data, or hf:owner/name, "
-                f"got {server_dataset!r}"
+                f"got {server_dataset!r}{did_you_mean(server_dataset, DATASETS)}"
             )
         if server_dataset == info.data.get("dataset"):
             raise ValueError(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from fedscout.engine.errors import DataError
+from fedscout.engine.fault_text import did_you_mean
 from fedscout.experiments.federations.datasets.dataset_request import DatasetRequest
 
 SPLITS = ("train", "test", "all")
@@ -23,7 +24,8 @@ def choose_label(request: DatasetRequest, labels: tuple[str, ...], client: str |
     if request.label not in {None, *labels}:
         allowed = ", ".join(map(repr, labels))
         must = f"one of {allowed}" if len(labels) > 1 else allowed
-        faults.append(f"federation.label of data set {request.name!r} must be {must}, got {request.label!r}")
+        meant = did_you_mean(request.label, labels)
+        faults.append(f"federation.label of data set {request.name!r} must be {must}, got {request.label!r}{meant}")
     if request.client_column not in {None, client}:
         must = (
             f"{client!r} or left out"

@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from fedscout.engine.errors import ConfigurationError
+from fedscout.engine.fault_text import did_you_mean
 from fedscout.engine.model.parameter_layout import ModelFactory
 from fedscout.experiments.federations.models.imported_model import ImportedModel, is_import_path
 from fedscout.experiments.federations.models.model_request import IMAGE_AXES, TOKENS, ModelBuilder, ModelRequest
@@ -223,7 +224,8 @@ def model_fault(kind: str) -> str | None:
     """Return what is wrong with the name of a model, or None."""
     if kind in MODELS or is_import_path(kind):
         return None
-    return f"must be one of {', '.join(MODELS)}, or package.module:factory of one's own, got {kind!r}"
+    meant = did_you_mean(kind, MODELS)
+    return f"must be one of {', '.join(MODELS)}, or package.module:factory of one's own, got {kind!r}{meant}"
 
 
 def build_model(request: ModelRequest) -> ModelFactory:

@@ -14,7 +14,7 @@ from typing import Annotated, Any, TypeAlias
 from pydantic import Field, ValidationError
 from pydantic_core import ErrorDetails, InitErrorDetails, PydanticCustomError
 
-from fedscout.engine.fault_text import details, shown
+from fedscout.engine.fault_text import details, did_you_mean, shown
 from fedscout.engine.truth_values import truths_as_words
 from fedscout.experiments.federations.scenarios.attack_effects import (
     GaussianUpdateEffect,
@@ -111,7 +111,7 @@ def _effect_class(item: Any) -> type[ScenarioEffect]:
         raise _ItemError(f"must be given; allowed are {', '.join(EFFECTS)}", "kind")
     kind = item["kind"]
     if not isinstance(kind, str) or kind not in EFFECTS:
-        raise _ItemError(f"must be one of {', '.join(EFFECTS)}, got {shown(kind)}", "kind")
+        raise _ItemError(f"must be one of {', '.join(EFFECTS)}, got {shown(kind)}{did_you_mean(kind, EFFECTS)}", "kind")
     return EFFECTS[kind]
 
 

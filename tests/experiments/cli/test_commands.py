@@ -11,6 +11,7 @@ import pytest
 
 from fedscout.detectors import HeterogeneityReport
 from fedscout.detectors.verdict import verdicts
+from fedscout.experiments.reports.naming import Naming
 from fedscout.search.confirmation.confirmation import Confirmation
 from tests.experiments.cli.conftest import SMALL, Cli
 
@@ -57,14 +58,16 @@ def test_run_prints_the_result_alone(cli: Cli, tmp_path: Path) -> None:
 
 
 def test_run_shows_diagnosis_trials_winner_and_interval(cli: Cli, tmp_path: Path) -> None:
-    done = cli("run", *SMALL, "--out", "out")
-    assert (done.code, done.err) == (0, "")
+    done = cli("run", *SMALL, "--out", "out", "--verbose")
+    assert done.code == 0
     result = json.loads((tmp_path / "out" / "result.json").read_text())
     text = " ".join(done.out.split())
     confirmation = Confirmation.model_validate(result["confirmation"])
-    assert text.startswith(f"Use {confirmation.advised}. {' '.join(confirmation.sentence.split())} ")
+    assert text.startswith(f"Use {confirmation.advised}. ")
+    assert f" Use {confirmation.advised}. {' '.join(confirmation.sentence.split())} " in text
+    naming = Naming(classes=tuple(result["federation"]["class_names"]))
     for verdict in verdicts(HeterogeneityReport.model_validate(result["report"])):
-        assert " ".join(verdict.sentence.split()) in text
+        assert " ".join(naming.told(verdict.sentence).split()) in text
         assert " ".join(verdict.beside.split()) in text
     for trial in result["trials"]:
         assert f"{trial['strategy']}" in text
@@ -95,7 +98,8 @@ def test_run_without_out_goes_on_with_the_same_folder(cli: Cli, tmp_path: Path) 
 def test_search_does_not_ask_the_detectors(cli: Cli) -> None:
     document = parsed(cli("search", *SMALL, "--json", "--out", "out").out)
     assert document["report"] is None
-    assert "Diagnosis" not in cli("search", *SMALL, "--out", "out").out
+    assert "Diagnosis" not in cli("search", *SMALL, "--out", "out", "--verbose").out
+    assert "Label skew" not in cli("search", *SMALL, "--out", "out").out
 
 
 def test_tuned_baseline_by_option_or_key(cli: Cli) -> None:
@@ -104,7 +108,7 @@ def test_tuned_baseline_by_option_or_key(cli: Cli) -> None:
     assert by_option["out"] == by_key["out"]
     roles = [one["role"] for one in by_option["confirmation"]["contestants"]]
     assert roles == ["challenger", "fedavg", "tuned-fedavg"]
-    assert "FedAvg by client learning rate" in cli("search", *SMALL, "--tuned-baseline").out
+    assert "FedAvg by client learning rate" in cli("search", *SMALL, "--tuned-baseline", "--verbose").out
 
 
 def test_without_a_tuned_baseline_by_option_or_key(cli: Cli) -> None:
@@ -248,10 +252,22 @@ def test_detect_prints_the_report_alone(cli: Cli, tmp_path: Path) -> None:
 
 
 def test_detect_shows_a_sentence_for_each_finding(cli: Cli) -> None:
-    done = cli("detect", *SMALL, "federation.scenario=label_poisoning")
-    assert (done.code, done.err) == (0, "")
+    done = cli("detect", *SMALL, "federation.scenario=label_poisoning", "--verbose")
+    assert done.code == 0
     for start in ("Label skew: ", "Feature skew: ", "Outlier clients: ", "the scenario affects client "):
         assert start in done.out
+
+
+def test_detect_shows_three_lines_and_what_was_found(cli: Cli) -> None:
+    document = parsed(cli("detect", *SMALL, "federation.scenario=label_poisoning", "--json").out)
+    done = cli("detect", *SMALL, "federation.scenario=label_poisoning")
+    assert (done.code, done.err) == (0, "")
+    found = verdicts(HeterogeneityReport.model_validate(document["report"]))
+    assert [line.split()[:1] for line in done.out.splitlines()[3:6]] == [["Label"], ["Feature"], ["Outlier"]]
+    for verdict in found:
+        assert (verdict.sentence.partition(":")[0] + ":" in done.out) == verdict.detected
+    assert any(verdict.detected for verdict in found)
+    assert "Published rule" not in done.out
 
 
 def test_a_diagnosis_that_was_kept_is_the_study_s(cli: Cli, tmp_path: Path) -> None:

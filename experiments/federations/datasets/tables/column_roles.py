@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from fedscout.engine.arrays import IntArray
 from fedscout.engine.errors import DataError
-from fedscout.engine.fault_text import listed, shown
+from fedscout.engine.fault_text import did_you_mean, listed, shown
 from fedscout.experiments.federations.datasets.dataset import TextArray, distinct_texts
 from fedscout.experiments.federations.datasets.tables.column_kinds import MISSING, distinct_cells, numbers_of_texts
 
@@ -81,7 +81,7 @@ def check_roles(name: str, table: pa.Table, roles: ColumnRoles) -> None:
     }
     faults = [
         f"{key} must name {'columns' if key.endswith('s') else 'a column'} of data set {name!r}, got {column!r}; "
-        f"its columns are: {available}"
+        f"its columns are: {available}{did_you_mean(column, table.column_names)}"
         for key, column in [*named.items(), *(("federation.drop_columns", column) for column in roles.dropped)]
         if column is not None and column not in table.column_names
     ]

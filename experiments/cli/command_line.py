@@ -1,0 +1,81 @@
+"""Commands as one would type them, for who is told what to do next."""
+
+from __future__ import annotations
+
+import json
+import shlex
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from pydantic.fields import FieldInfo
+from pydantic_core import to_jsonable_python
+
+from fedscout.experiments.config.config_file import YAML_SUFFIXES
+from fedscout.strategies import parse_strategy
+
+NOT_OF_A_TRAINING = ("search.", "recommender.", "strategy")
+"""How arguments of a study begin that a training of its winner leaves out."""
+
+OF_ITS_MEASURE = ("search.view=", "search.objectives=")
+
+
+def command_line(words: Sequence[str], width: int = 72) -> str:
+    r"""Return words as a shell reads them; what is longer than a line goes on after a `\`."""
+    lines = [""]
+    for word in map(shlex.quote, words):
+        if lines[-1] and len(lines[-1]) + len(word) + 3 > width:
+            lines[-1] += " \\"
+            lines.append(f"  {word}")
+        else:
+            lines[-1] += f" {word}" if lines[-1] else word
+    return "\n".join(lines)
+
+
+def study_command(name: str, settings: Iterable[str], file: Path | None, out: Path | None, *flags: str) -> list[str]:
+    """Return the words of the command with these arguments."""
+    return [
+        "fedscout",
+        name,
+        *([] if file is None else ["-c", str(file)]),
+        *settings,
+        *([] if out is None else ["--out", str(out)]),
+        *flags,
+    ]
+
+
+def training_command(
+    settings: Iterable[str], file: Path | None, strategy: Mapping[str, Any], num_rounds: int | None = None
+) -> list[str]:
+    """Return the words of the command that trains a study's winner.
+
+    Args:
+        settings: The study's arguments.
+        file: Its configuration file, if there was one.
+        strategy: Kind and parameters of the winner.
+        num_rounds: Of a study that found out how many; None leaves it to the arguments.
+    """
+    kept = [setting for setting in settings if _is_of_a_training(setting)]
+    rounds = [] if num_rounds is None else [f"training.num_rounds={num_rounds}"]
+    known = {**strategy, "kind": "custom"} if ":" in strategy["kind"] else strategy
+    fields = type(parse_strategy(known)).model_fields
+    own = [
+        f"strategy.{name}={_yaml(value)}"
+        for name, value in known.items()
+        if name == "kind" or name not in fields or value != _default(fields[name])
+    ]
+    return study_command("train", [*kept, *rounds, *own], file, None)
+
+
+def _default(field: FieldInfo) -> Any:
+    return to_jsonable_python(field.get_default(call_default_factory=True))
+
+
+def _is_of_a_training(setting: str) -> bool:
+    if "=" not in setting and setting.endswith(YAML_SUFFIXES):
+        return True
+    return not setting.startswith(NOT_OF_A_TRAINING) or setting.startswith(OF_ITS_MEASURE)
+
+
+def _yaml(value: Any) -> str:
+    return value if isinstance(value, str) else json.dumps(value)

@@ -1,0 +1,91 @@
+"""A diagnosis in three lines: the property, whether the federation has it, how strong it is, and who has it.
+
+It is the verdict alone: the calibrated answer, or the published rule's where no test was possible. Strength is that of
+the client that stands out most, in the unit of the deciding finding: the part of its rows that would have to change
+class, its shift in standard deviations, how much less its labels say of its rows or how much farther its models lie; a
+full bar is all of the rows, one standard deviation, or 100 %. Of a published rule it is the value against the
+threshold, at which the bar is full.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from rich.text import Text
+
+from fedscout.experiments.reports.paragraph import WIDTH, paragraph
+from fedscout.experiments.visible import visible
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from fedscout.detectors import HeterogeneityReport
+    from fedscout.detectors.verdict import Verdict
+    from fedscout.experiments.reports.naming import Naming
+
+BAR = 10
+"""Characters of a full bar."""
+
+MOST_LINES = 5
+"""Of a sentence."""
+
+
+def diagnosis_lines(report: HeterogeneityReport, naming: Naming, width: int) -> Iterator[Text]:
+    """Yield a line for each verdict of a report."""
+    from fedscout.detectors.report import TITLES
+    from fedscout.detectors.verdict import verdicts
+
+    for verdict in verdicts(report):
+        answer, style = _answer(verdict)
+        line = Text(f"  {TITLES[verdict.name]:<16}")
+        line.append(f"{answer:<4}", style=style)
+        strength, told = strength_of(verdict)
+        line.append(f"{bar(strength):<{BAR}}", style=style)
+        line.append(f" {told:<13} ")
+        clients = verdict.decided_by.flagged_clients
+        who = naming.few_clients(clients, width - line.cell_len) if verdict.detected else ""
+        line.append(visible(who))
+        line.truncate(width, overflow="ellipsis")
+        line.rstrip()
+        yield line
+
+
+def show_diagnosis(console: Console, report: HeterogeneityReport, naming: Naming) -> None:
+    """Print the lines, and a sentence on each property that the federation has."""
+    from fedscout.detectors.verdict import verdicts
+
+    for line in diagnosis_lines(report, naming, min(console.width, WIDTH)):
+        console.print(line, soft_wrap=True)
+    for verdict in verdicts(report):
+        if verdict.detected:
+            for line in paragraph(naming.told(verdict.sentence), min(console.width, WIDTH), MOST_LINES):
+                console.print(line, soft_wrap=True)
+
+
+def _answer(verdict: Verdict) -> tuple[str, str]:
+    if not verdict.measured:
+        return "?", "dim"
+    return ("yes", "red") if verdict.detected else ("no", "green")
+
+
+def strength_of(verdict: Verdict) -> tuple[float, str]:
+    """Return how much of a bar a verdict fills, 0 or more, and its strength in words."""
+    from fedscout.detectors.report import Finding
+
+    found = verdict.decided_by
+    if isinstance(found, Finding):
+        if found.value is None:
+            return 0.0, "not measured"
+        return found.value / found.threshold if found.threshold else 0.0, f"{found.value:.2g} vs {found.threshold:.2g}"
+    if found.effect is None:
+        return 0.0, "not measured"
+    effect = max(found.effect, 0.0)
+    return effect, f"{effect:.2g} std. dev." if found.name == "feature_skew" else f"{100 * effect:.0f} %"
+
+
+def bar(strength: float) -> str:
+    """Return a bar of eighths of characters, full at 1."""
+    eighths = round(8 * BAR * min(max(strength, 0.0), 1.0))
+    part = " ▏▎▍▌▋▊▉"[eighths % 8].strip()
+    return "█" * (eighths // 8) + part

@@ -1,0 +1,148 @@
+"""What a study found, on one screen of 80 × 24: what to use, how sure, what it cost, why, and what to do next.
+
+Every part has its most lines, and what is longer ends in `…`: 5 lines of verdict, 1 of cost, 1 of the federation, 3 of
+diagnosis, 2 of the search, and what to do next. The commands alone are never cut.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from rich.text import Text
+
+from fedscout.experiments.reports.diagnosis_lines import diagnosis_lines
+from fedscout.experiments.reports.naming import Naming
+from fedscout.experiments.reports.paragraph import WIDTH, paragraph
+from fedscout.experiments.reports.verdict import verdict_lines
+from fedscout.experiments.visible import visible
+from fedscout.search.measure import ACCURACY, Measure
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from fedscout.detectors import HeterogeneityReport
+    from fedscout.search.confirmation.confirmation import Confirmation
+    from fedscout.search.study.study import StudyOutcome
+
+
+@dataclass(frozen=True)
+class Cost:
+    """What a study has cost.
+
+    Attributes:
+        num_trainings: All of them, those of fewer rounds included.
+        num_known: Those of them that were in the log before.
+        seconds: Of this run.
+    """
+
+    num_trainings: int
+    num_known: int
+    seconds: float
+
+    def __str__(self) -> str:
+        trainings = f"{self.num_trainings} training{'' if self.num_trainings == 1 else 's'}"
+        seconds = f"{self.seconds:.{0 if self.seconds >= 10 else 1}f} s"
+        if self.num_known == self.num_trainings:
+            return f"Cost: {trainings}, all of them from the log of an earlier run ({seconds})."
+        known = f", {self.num_known} of them from the log of an earlier run" if self.num_known else ""
+        return f"Cost: {trainings}{known}, {seconds}."
+
+
+@dataclass(frozen=True)
+class StudyScreen:
+    """One study, ready to be shown.
+
+    Attributes:
+        outcome: Of search and confirmation.
+        report: The diagnosis, if there was one.
+        federation: The federation in a line.
+        naming: Of its clients and classes.
+        cost: What it took.
+        next_steps: Label and command of what can be done next; a command may have several lines.
+        measure: What the fitness measures.
+        front_of: What the second of two objectives measures, if there is one.
+    """
+
+    outcome: StudyOutcome
+    report: HeterogeneityReport | None
+    federation: str
+    naming: Naming
+    cost: Cost
+    next_steps: Sequence[tuple[str, str]] = ()
+    measure: Measure = ACCURACY
+    front_of: Measure | None = None
+
+    def show(self, console: Console) -> None:
+        """Print it, in lines that fit."""
+        for line in self.lines(min(console.width, WIDTH)):
+            console.print(line, soft_wrap=True)
+
+    def lines(self, width: int = WIDTH) -> Iterator[Text]:
+        """Yield its lines, from the first to the last."""
+        head, *_ = verdict_lines(self.outcome, None)
+        yield from paragraph(head, width, 2, indent="", style="bold")
+        if self.outcome.confirmation is not None:
+            yield from paragraph(_how_sure(self.outcome.confirmation), width, 2)
+            yield from paragraph(_beside(self.outcome.confirmation), width, 2)
+        yield from paragraph(str(self.cost), width, 1)
+        yield Text()
+        yield from paragraph(self.federation, width, 1, indent="", style="bold")
+        if self.report is not None:
+            yield from diagnosis_lines(self.report, self.naming, width)
+        yield from paragraph(self._search(), width, 2)
+        yield Text()
+        for label, command in self.next_steps:
+            for number, line in enumerate(command.split("\n")):
+                yield Text(f"{label if number == 0 else '':<8}", style="bold").append(visible(line), style="not bold")
+
+    def _search(self) -> str:
+        """Return what was tried, and the best of each kind."""
+        outcome, measure = self.outcome, self.measure
+        best: dict[str, float] = {}
+        for trial in outcome.whole_trials:
+            if trial.status != "failed":
+                best[trial.spec.label] = max(trial.fitness, best.get(trial.spec.label, trial.fitness))
+        num_failed = sum(trial.status == "failed" for trial in outcome.trials)
+        told = f"Tried {len(outcome.trials)}"
+        if num_failed:
+            told += f", {num_failed} failed"
+        if outcome.front:
+            second = "" if self.front_of is None else f" by {measure.name} and {self.front_of.name}"
+            told += f", {len(outcome.front)} on the front{second}"
+        if outcome.baseline.status == "failed":
+            return f"{told}; FedAvg failed ({(outcome.baseline.error or '')[:60]})"
+        if outcome.at_ceiling:
+            return f"{told}: FedAvg has the best score there can be, and the search ended"
+        ranked = sorted(best, key=lambda kind: -best[kind])
+        gains = [f"{kind} {measure.number(best[kind] - outcome.baseline.fitness)}" for kind in ranked]
+        return f"{told}; best of each kind in {measure.unit} against FedAvg: {', '.join(gains)}" if gains else told
+
+
+def _how_sure(confirmation: Confirmation) -> str:
+    """Return the difference to the reference with its interval."""
+    from fedscout.search.confirmation.confirmation import reference_name
+
+    reference = next(one for one in confirmation.contestants if one.role == confirmation.reference)
+    difference = confirmation.versus[confirmation.reference][confirmation.view]
+    measure, name = confirmation.measure, confirmation.contestants[0].name
+    count = len(difference.differences)
+    seeds = f"{count} fresh seed{'s' if count > 1 else ''}"
+    gain = measure.told(difference.mean) + (" of accuracy" if measure.is_accuracy else "")
+    if difference.low is None or difference.high is None:
+        return f"{name}: {gain} on {seeds}, and it takes two to tell that from noise."
+    interval = f"95 % interval {measure.number(difference.low)} to {measure.number(difference.high)}, {seeds}"
+    if confirmation.verdict == "better":
+        return f"{gain} against {reference_name(reference)} ({interval})."
+    rival = reference_name(reference)
+    found = f"worse than {rival}" if confirmation.verdict == "worse" else f"not better than {rival} beyond noise"
+    return f"{name} is {found}: {gain} ({interval})."
+
+
+def _beside(confirmation: Confirmation) -> str:
+    """Return what is worth knowing of the verdict, empty if nothing is."""
+    from fedscout.search.confirmation.confirmation import failures_told, rivals_told
+
+    told = [*confirmation.caveats, rivals_told(confirmation.rivals), failures_told(confirmation.contestants)]
+    return " ".join(part.strip() for part in told if part)
