@@ -17,6 +17,9 @@ from fedscout.strategies import parse_strategy
 NOT_OF_A_TRAINING = ("search.", "recommender.", "strategy")
 """How arguments of a study begin that a training of its winner leaves out."""
 
+RANGES = "ranges"
+"""What a user's own strategy has for a search alone."""
+
 OF_ITS_MEASURE = ("search.view=", "search.objectives=")
 
 
@@ -62,13 +65,13 @@ def training_command(
     own = [
         f"strategy.{name}={_yaml(value)}"
         for name, value in known.items()
-        if name == "kind" or name not in fields or value != _default(fields[name])
+        if name == "kind" or (name != RANGES and (name not in fields or value != _default(fields[name])))
     ]
     return study_command("train", [*kept, *rounds, *own], file, None)
 
 
 def _default(field: FieldInfo) -> Any:
-    return to_jsonable_python(field.get_default(call_default_factory=True))
+    return None if field.is_required() else to_jsonable_python(field.get_default(call_default_factory=True))
 
 
 def _is_of_a_training(setting: str) -> bool:

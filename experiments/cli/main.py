@@ -8,6 +8,7 @@ one line each on standard error; 128 + number ended by a signal (130 Ctrl-C, 143
 from __future__ import annotations
 
 import errno
+import os
 import signal
 import sys
 from collections.abc import Sequence
@@ -89,8 +90,11 @@ def _options(
     version: Annotated[
         bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version and exit.")
     ] = False,
+    no_color: Annotated[bool, typer.Option("--no-color", help="As NO_COLOR=1: nothing is coloured.")] = False,
 ) -> None:
     """What may stand before a command."""
+    if no_color:
+        os.environ["NO_COLOR"] = "1"
 
 
 def _exit_code(arguments: Sequence[str] | None, signals: Sequence[int]) -> int:

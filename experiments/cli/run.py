@@ -127,6 +127,5 @@ def _next_steps(
         yield "Export", command_line(["fedscout", "app", *tables, "--from", str(folder)])
     if (folder / REPORT_PAGE).exists():
         yield "Report", command_line(["fedscout", "report", str(folder), "--open"])
-    yield "Log", command_line(["fedscout", "trials", str(folder)])
     if not verbose:
         yield "More", "the same command with --verbose"

@@ -59,8 +59,9 @@ class SoFar:
     def kept(self) -> str:
         """What an interrupted study keeps."""
         count = self.num_trials
-        finished = f"{count} finished trial{'' if count == 1 else 's'}" if count else "no finished trial"
-        return f"{finished} and the checkpoints of running ones are kept"
+        if not count:
+            return "no trial has finished, and what is there of running ones is kept"
+        return f"{count} finished trial{'' if count == 1 else 's'} and the checkpoints of running ones are kept"
 
     def cost(self, seconds: float) -> Cost:
         """Return what it cost, of a study that is finished."""

@@ -1,7 +1,7 @@
 """What a study found, on one screen of 80 × 24: what to use, how sure, what it cost, why, and what to do next.
 
-Every part has its most lines, and what is longer ends in `…`: 5 lines of verdict, 1 of cost, 1 of the federation, 3 of
-diagnosis, 2 of the search, and what to do next. The commands alone are never cut.
+Every part has its most lines, and what is longer ends in `…`: 7 lines of verdict, 1 of cost, 1 of the federation, 3 of
+diagnosis, 1 of the search, and what to do next. The commands alone are never cut.
 """
 
 from __future__ import annotations
@@ -84,14 +84,14 @@ class StudyScreen:
         head, *_ = verdict_lines(self.outcome, None)
         yield from paragraph(head, width, 2, indent="", style="bold")
         if self.outcome.confirmation is not None:
-            yield from paragraph(_how_sure(self.outcome.confirmation), width, 2)
+            yield from paragraph(_how_sure(self.outcome.confirmation), width, 3)
             yield from paragraph(_beside(self.outcome.confirmation), width, 2)
         yield from paragraph(str(self.cost), width, 1)
         yield Text()
         yield from paragraph(self.federation, width, 1, indent="", style="bold")
         if self.report is not None:
             yield from diagnosis_lines(self.report, self.naming, width)
-        yield from paragraph(self._search(), width, 2)
+        yield from paragraph(self._search(), width, 1)
         yield Text()
         for label, command in self.next_steps:
             for number, line in enumerate(command.split("\n")):
@@ -117,7 +117,7 @@ class StudyScreen:
             return f"{told}: FedAvg has the best score there can be, and the search ended"
         ranked = sorted(best, key=lambda kind: -best[kind])
         gains = [f"{kind} {measure.number(best[kind] - outcome.baseline.fitness)}" for kind in ranked]
-        return f"{told}; best of each kind in {measure.unit} against FedAvg: {', '.join(gains)}" if gains else told
+        return f"{told}, in {measure.unit} against FedAvg: {', '.join(gains)}" if gains else told
 
 
 def _how_sure(confirmation: Confirmation) -> str:
@@ -126,7 +126,7 @@ def _how_sure(confirmation: Confirmation) -> str:
 
     reference = next(one for one in confirmation.contestants if one.role == confirmation.reference)
     difference = confirmation.versus[confirmation.reference][confirmation.view]
-    measure, name = confirmation.measure, confirmation.contestants[0].name
+    measure, name = confirmation.measure, confirmation.contestants[0].strategy
     count = len(difference.differences)
     seeds = f"{count} fresh seed{'s' if count > 1 else ''}"
     gain = measure.told(difference.mean) + (" of accuracy" if measure.is_accuracy else "")
