@@ -20,7 +20,7 @@ NOT_OF_A_TRAINING = ("search.", "recommender.", "strategy")
 RANGES = "ranges"
 """What a user's own strategy has for a search alone."""
 
-OF_ITS_MEASURE = ("search.view=", "search.objectives=")
+OF_ITS_MEASURE = ("search.view=", "search.objective=", "search.target=")
 
 
 def command_line(words: Sequence[str], width: int = 72) -> str:

@@ -93,6 +93,7 @@ def _options(
     no_color: Annotated[bool, typer.Option("--no-color", help="As NO_COLOR=1: nothing is coloured.")] = False,
 ) -> None:
     """What may stand before a command."""
+    del version
     if no_color:
         os.environ["NO_COLOR"] = "1"
 

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from fedscout.experiments.config.study_config import StudyConfig
 
 
-def _complete(incomplete: str) -> list[str]:
+def complete(incomplete: str) -> list[str]:
     """Return keys of the configuration, or values of a key, that begin so, for the shell."""
     from fedscout.experiments.config.config_keys import known_keys
 
@@ -32,7 +32,7 @@ Settings = Annotated[
     typer.Argument(
         metavar="[KEY=VALUE | FILE.yaml]...",
         help="Configuration, such as federation.dataset=wine; later ones win.",
-        autocompletion=_complete,
+        autocompletion=complete,
         show_default=False,
     ),
 ]

@@ -11,8 +11,8 @@ from rich.console import Console
 
 from fedscout.engine.contracts.settings_lookup import HETEROGENEITY
 from fedscout.experiments.reports.console import plain_table, show_path
-from fedscout.experiments.reports.progress import WorkLine
-from fedscout.experiments.reports.sweep_console import NAMED, duration
+from fedscout.experiments.reports.progress import WorkLine, duration
+from fedscout.experiments.reports.sweep_console import NAMED
 from fedscout.experiments.visible import visible
 
 if TYPE_CHECKING:

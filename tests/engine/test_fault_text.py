@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import pytest
 from pydantic import BaseModel, Field, ValidationError, field_validator
 
-from fedscout.engine.fault_text import LONGEST_NAME, details, listed, predicate, shown
+from fedscout.engine.fault_text import LONGEST_NAME, details, did_you_mean, listed, predicate, shown
 from fedscout.engine.truth_values import truths_as_words
 
 
@@ -107,3 +107,22 @@ def test_of_many_names_the_first_are_listed_and_long_ones_cut() -> None:
     assert listed(["a", "b"]) == "a, b"
     assert listed(["a", "b", "c"], most=2) == "a, b and 1 more"
     assert listed(["x" * LONGEST_NAME, "y" * (LONGEST_NAME + 1)]) == f"{'x' * LONGEST_NAME}, {'y' * LONGEST_NAME}…"
+
+
+@pytest.mark.parametrize(
+    ("given", "meant"),
+    [
+        ("cifar", "; did you mean cifar10 or cifar100?"),
+        ("CIFAR10", "; did you mean cifar10 or cifar100?"),
+        ("fedprx", "; did you mean fedprox?"),
+        ("fedprox+", "; did you mean fedprox?"),
+        ("genetc", "; did you mean genetic?"),
+        ("magic", ""),
+        ("", ""),
+        ("f", ""),
+        (3, ""),
+        (None, ""),
+    ],
+)
+def test_what_may_have_been_meant(given: object, meant: str) -> None:
+    assert did_you_mean(given, ["cifar10", "cifar100", "fedprox", "fedavg", "genetic"]) == meant

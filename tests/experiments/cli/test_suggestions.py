@@ -1,0 +1,87 @@
+"""What is suggested: names that may have been meant, and values that a shell completes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from fedscout.experiments.cli.options import complete
+from fedscout.experiments.config.config_file import load_config
+from fedscout.experiments.config.config_keys import known_keys
+from fedscout.experiments.config.key_values import named_values
+from fedscout.strategies import STRATEGIES
+from tests.experiments.cli.conftest import Cli
+
+MEANT = {
+    "federation.dataset=cifar": "cifar10 or cifar100",
+    "federation.server_dataset=mnst": "mnist",
+    "federation.partition.kind=dirichlt": "dirichlet",
+    "federation.scenario=label_poisn": "label_poisoning",
+    "federation.scenario=[{kind: label_flp}]": "label_flip",
+    "model.kind=desne": "dense",
+    "training.metric=accurcy": "accuracy",
+    "search.kind=genetc": "genetic",
+    "search.strategies=[fedprx]": "fedprox",
+    "selection.kind=ort": "oort",
+}
+
+
+@pytest.mark.parametrize("setting", MEANT)
+def test_a_value_that_is_nearly_right_is_recognised(cli: Cli, setting: str) -> None:
+    done = cli("search", "engine.grid=local", setting)
+    (line,) = done.err.splitlines()
+    assert (done.code, done.out) == (2, "")
+    assert f"; did you mean {MEANT[setting]}" in line
+
+
+@pytest.mark.parametrize(("kind", "meant"), [("fedprx", "fedprox"), ("fedadm+fedprx", "fedadam+fedprox")])
+def test_a_strategy_that_is_nearly_right_is_recognised(cli: Cli, kind: str, meant: str) -> None:
+    done = cli("train", "engine.grid=local", f"strategy.kind={kind}")
+    assert (done.code, done.out) == (2, "")
+    assert f"; did you mean {meant}" in done.err
+
+
+def test_a_column_that_is_nearly_right_is_recognised(cli: Cli, tmp_path: Path) -> None:
+    (tmp_path / "t.csv").write_text("speed,fault\n" + "".join(f"{row},{row % 2}\n" for row in range(40)))
+    done = cli("train", "engine.grid=local", "federation.dataset=t.csv", "federation.label=faults")
+    assert "; did you mean fault?" in done.err
+
+
+def test_a_command_that_is_nearly_right_is_recognised_once(cli: Cli) -> None:
+    done = cli("detcet")
+    assert done.code == 2
+    assert done.err.count("detect") == 1
+
+
+@pytest.mark.parametrize("key", ["federation.dataset", "federation.partition.kind", "model.kind", "strategy.kind"])
+def test_every_value_that_is_completed_is_one_that_the_key_takes(key: str) -> None:
+    values = named_values(key)
+    assert len(values) > 5
+    if key == "strategy.kind":
+        assert set(values) == set(STRATEGIES)
+        return
+    for value in values:
+        load_config([f"{key}={value}"])
+
+
+@pytest.mark.parametrize(
+    ("begun", "completed"),
+    [
+        ("federation.dataset=cif", ["federation.dataset=cifar10", "federation.dataset=cifar100"]),
+        ("training.level_off=", ["training.level_off=true", "training.level_off=false"]),
+        ("search.kind=gen", ["search.kind=genetic"]),
+        ("federation.scenario=label_p", ["federation.scenario=label_poisoning"]),
+        ("strategy.kind=fedprox", ["strategy.kind=fedprox"]),
+        ("seed=", []),
+        ("no.such.key=", []),
+        ("seed.of=", []),
+    ],
+)
+def test_a_shell_completes_values_after_a_key(begun: str, completed: list[str]) -> None:
+    assert complete(begun) == completed
+
+
+def test_a_shell_completes_keys() -> None:
+    assert set(complete("")) >= {f"{key}=" for key in known_keys()}
+    assert complete("federation.partition.k") == ["federation.partition.kind="]

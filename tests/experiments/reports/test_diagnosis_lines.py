@@ -1,0 +1,62 @@
+"""Three lines of diagnosis: the calibrated answer, a bar of its strength, and who."""
+
+from __future__ import annotations
+
+import pytest
+from rich.text import Text
+
+from fedscout.detectors.report import CalibratedFinding
+from fedscout.experiments.reports.diagnosis_lines import BAR, bar, diagnosis_lines
+from fedscout.experiments.reports.naming import Naming
+from tests.search.recommenders.reports import report_of
+
+
+def length(drawn: str) -> float:
+    """Return how long a bar is, by the eighths that its last character has."""
+    return sum(1.0 if character == "█" else (" ▏▎▍▌▋▊▉".index(character)) / 8 for character in drawn)
+
+
+@pytest.mark.parametrize("strength", [0.0, 0.03, 0.25, 0.5, 0.765, 0.999, 1.0, 1.8, -0.2])
+def test_a_bar_is_as_long_as_what_it_shows(strength: float) -> None:
+    assert length(bar(strength)) == pytest.approx(BAR * min(max(strength, 0.0), 1.0), abs=1 / 16)
+
+
+def shown(calibrated: CalibratedFinding, naming: Naming | None = None) -> list[Text]:
+    report = report_of(divergence=0.5, outliers=(1,), calibrated=(calibrated,))
+    return [*diagnosis_lines(report, naming or Naming(), 80)]
+
+
+def found(detected: bool) -> CalibratedFinding:
+    return CalibratedFinding(
+        name="outliers",
+        rate=0.05,
+        method="test",
+        p_value=0.001 if detected else 0.9,
+        effect=0.25,
+        detected=detected,
+        flagged_clients=(2,) if detected else (),
+        sentence="Outlier clients, calibrated: told.",
+    )
+
+
+def test_the_calibrated_answer_alone_is_told_where_there_is_one() -> None:
+    """The published rule flags client 1; the test no one, or client 2."""
+    label, feature, outlier = (line.plain for line in shown(found(False)))
+    assert label.split()[:3] == ["Label", "skew", "yes"]
+    assert "0.5 vs 0.1" in label
+    assert feature.split()[:3] == ["Feature", "skew", "no"]
+    assert outlier.split()[:3] == ["Outlier", "clients", "no"]
+    assert "client 1" not in outlier
+    *_, outlier = (line.plain for line in shown(found(True), Naming(clients=("a", "b", "c", "d"))))
+    assert outlier.split()[2:] == ["yes", bar(0.25), "25", "%", "client", "c"]
+
+
+def test_what_was_not_measured_is_no_no() -> None:
+    line = next(diagnosis_lines(report_of(divergence=None), Naming(), 80)).plain
+    assert line.split()[2:] == ["?", "not", "measured"]
+
+
+def test_names_that_steer_a_terminal_are_shown_and_cut() -> None:
+    *_, outlier = shown(found(True), Naming(clients=("a", "b", "\x1b[31m" + "c" * 90, "d")))
+    assert "\x1b" not in outlier.plain
+    assert outlier.cell_len == 80

@@ -1,0 +1,125 @@
+"""One screen of 80 × 24 for any study, verdict first."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fedscout.detectors import HeterogeneityReport
+from fedscout.engine.trials.trial_settings import TrialSettings
+from fedscout.experiments.reports.console import PlainConsole
+from fedscout.experiments.reports.naming import Naming
+from fedscout.experiments.reports.paragraph import paragraph
+from fedscout.experiments.reports.study_screen import Cost, StudyScreen
+from fedscout.search.study.study import StudyOutcome
+from tests.experiments.reports.test_verdict import ALIKE, SKEWED, by_kind, found
+from tests.search.studies import Measured, completed, failed
+
+LONG = "federation with a very long name, " * 5
+COMMAND = " \\\n  ".join(["fedscout train " + "x" * 50, *["strategy." + "y" * 50] * 4])
+STEPS = (("Train", COMMAND), ("Export", "fedscout app"), ("Report", "fedscout report"), ("More", "-v"))
+
+
+def screen(outcome: StudyOutcome, report: HeterogeneityReport | None = None, **parts: Any) -> StudyScreen:
+    given: dict[str, Any] = {"federation": LONG, "naming": Naming(), "cost": Cost(9, 0, 12.4), "next_steps": STEPS}
+    return StudyScreen(outcome, report, **{**given, **parts})
+
+
+def lines_of(*parts: Any, **more: Any) -> list[str]:
+    return [line.plain for line in screen(*parts, **more).lines()]
+
+
+def diverging(spec: TrialSettings) -> Measured:
+    return failed("diverged " * 30) if spec.strategy.kind != "fedavg" else completed(0.5)
+
+
+OUTCOMES: dict[str, tuple[Callable[[TrialSettings], Measured], dict[str, Any]]] = {
+    "better": (by_kind(fedmedian=0.75), {}),
+    "fedavg is best": (by_kind(fedmedian=0.25, fedadam=0.25), {}),
+    "no difference": (lambda spec: completed(0.5), {}),
+    "one seed": (by_kind(fedmedian=0.75), {"confirmation_seeds": 1}),
+    "not confirmed": (by_kind(fedmedian=0.75), {"confirmation_seeds": 0}),
+    "tuned": (by_kind(fedmedian=0.75), {"tuned_baseline": True}),
+    "several that are level": (by_kind(fedmedian=0.75, fedadam=0.75), {"confirmation_top": 2}),
+    "failures": (diverging, {}),
+    "nothing went through": (lambda spec: failed("diverged " * 30), {}),
+    "long names": (
+        by_kind(**{"fedadam+fedprox": 0.75}),
+        {"strategies": ("fedadam+fedprox", "fedyogi+fedprox"), "budget": 4},
+    ),
+}
+
+
+@pytest.mark.parametrize("name", OUTCOMES)
+@pytest.mark.parametrize("report", [None, ALIKE, SKEWED], ids=["undiagnosed", "alike", "skewed"])
+def test_a_screen_is_no_larger_than_80_by_24(tmp_path: Path, name: str, report: HeterogeneityReport | None) -> None:
+    measured, settings = OUTCOMES[name]
+    shown = screen(found(tmp_path, measured, report, **settings), report)
+    lines = [*shown.lines()]
+    assert len(lines) <= 24
+    assert max(line.cell_len for line in lines) <= 80
+    file = io.StringIO()
+    shown.show(PlainConsole(file=file, width=80))
+    assert file.getvalue().splitlines() == [line.plain for line in lines]  # as they are, and none broken
+
+
+def test_the_verdict_is_the_confirmation_s(tmp_path: Path) -> None:
+    outcome = found(tmp_path, by_kind(fedmedian=0.75))
+    text = " ".join(" ".join(lines_of(outcome)).split())
+    assert text.startswith(
+        "Use fedmedian. +25.0 points of accuracy against FedAvg (95 % interval +25.0 to +25.0, 3 fresh seeds). "
+    )
+    assert "Cost: 9 trainings, 12 s." in text
+    assert "Tried 2, in points against FedAvg: fedmedian +25.0, fedadam +0.0" in text
+
+
+def test_what_is_not_better_is_not_to_be_used(tmp_path: Path) -> None:
+    text = " ".join(" ".join(lines_of(found(tmp_path, lambda spec: completed(0.5)))).split())
+    assert text.startswith("Use FedAvg. ")
+    assert "is not better than FedAvg beyond noise: +0.0 points" in text
+
+
+def test_one_seed_tells_nothing_from_noise(tmp_path: Path) -> None:
+    text = " ".join(lines_of(found(tmp_path, by_kind(fedmedian=0.75), confirmation_seeds=1)))
+    assert "on 1 fresh seed, and it takes two" in text
+    assert "95 %" not in text
+
+
+def test_the_published_rule_does_not_speak_beside_the_test(tmp_path: Path) -> None:
+    text = "\n".join(lines_of(found(tmp_path, by_kind(fedmedian=0.75), SKEWED), SKEWED))
+    assert "Label skew" in text
+    assert "ublished" not in text
+    assert "chance to be" not in text
+
+
+def test_failures_are_counted(tmp_path: Path) -> None:
+    assert "  Tried 2, 2 failed" in lines_of(found(tmp_path, diverging))
+    nothing = lines_of(found(tmp_path / "all", lambda _: failed("diverged")))
+    assert any("FedAvg failed (diverged" in line for line in nothing)
+
+
+@pytest.mark.parametrize(
+    ("cost", "told"),
+    [
+        (Cost(1, 0, 0.25), "Cost: 1 training, 0.2 s."),
+        (Cost(30, 12, 99.6), "Cost: 30 trainings, 12 of them from the log of an earlier run, 100 s."),
+        (Cost(30, 30, 1.0), "Cost: 30 trainings, all of them from the log of an earlier run (1.0 s)."),
+    ],
+)
+def test_what_it_cost(cost: Cost, told: str) -> None:
+    assert str(cost) == told
+
+
+@pytest.mark.parametrize("text", ["word " * 60, "字" * 200, "w" * 300, "short", "\x1b[2J" * 40])
+@pytest.mark.parametrize("most", [1, 2, 3])
+def test_a_paragraph_ends_where_it_must(text: str, most: int) -> None:
+    lines = paragraph(text, 40, most)
+    assert 1 <= len(lines) <= most
+    assert all(line.cell_len <= 40 and "\x1b" not in line.plain for line in lines)
+    whole = "".join(line.plain for line in paragraph(text, 40, 99)).replace(" ", "")
+    kept = "".join(line.plain for line in lines).replace(" ", "")
+    assert kept == whole or (kept.endswith("…") and whole.startswith(kept[:-1]))
