@@ -18,13 +18,25 @@ if TYPE_CHECKING:
 def complete(incomplete: str) -> list[str]:
     """Return keys of the configuration, or values of a key, that begin so, for the shell."""
     from fedscout.experiments.config.config_keys import known_keys
+    from fedscout.experiments.config.key_values import named_values
 
+    if (key := _key_before()) is not None:
+        return [value for value in named_values(key) if value.startswith(incomplete)]
     key, equals, begun = incomplete.partition("=")
     if equals:
-        from fedscout.experiments.config.key_values import named_values
-
         return [f"{key}={value}" for value in named_values(key) if value.startswith(begun)]
     return [f"{name}=" for name in (*known_keys(), "strategy.kind", "selection.kind") if name.startswith(incomplete)]
+
+
+def _key_before() -> str | None:
+    """Return the key of a value in bash, to which `key=value` is three words, of which it replaces the last alone."""
+    words, place = os.environ.get("COMP_WORDS", "").split(), os.environ.get("COMP_CWORD", "")
+    if not place.isdecimal():
+        return None
+    before, present = words[: int(place)], words[int(place) : int(place) + 1]
+    if present == ["="]:
+        return before[-1] if before else None
+    return before[-2] if before[-1:] == ["="] and len(before) > 1 else None
 
 
 Settings = Annotated[

@@ -85,3 +85,20 @@ def test_a_shell_completes_values_after_a_key(begun: str, completed: list[str]) 
 def test_a_shell_completes_keys() -> None:
     assert set(complete("")) >= {f"{key}=" for key in known_keys()}
     assert complete("federation.partition.k") == ["federation.partition.kind="]
+
+
+@pytest.mark.parametrize(
+    ("words", "place", "begun", "completed"),
+    [
+        ("fedscout run search.kind = gen", 4, "gen", ["genetic"]),
+        ("fedscout run search.kind =", 3, "", list(named_values("search.kind"))),
+        ("fedscout run seed=1 federation.partition.k", 3, "federation.partition.k", ["federation.partition.kind="]),
+        ("fedscout run seed = 1 search.k", 5, "search.k", ["search.kind="]),
+    ],
+)
+def test_in_bash_a_value_is_a_word_of_its_own(
+    monkeypatch: pytest.MonkeyPatch, words: str, place: int, begun: str, completed: list[str]
+) -> None:
+    monkeypatch.setenv("COMP_WORDS", words)
+    monkeypatch.setenv("COMP_CWORD", str(place))
+    assert complete(begun) == completed
