@@ -26,7 +26,7 @@ STAGES: Mapping[Stage, str] = {
 }
 
 TOLD_PLAINLY: Collection[Stage] = ("detection", "search")
-"""What takes its time and begins once nothing of the user's can be refused any more."""
+"""What takes its time. What of the configuration can't be done is refused before."""
 
 
 BAR = 14
