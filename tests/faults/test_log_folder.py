@@ -145,8 +145,8 @@ def test_a_damaged_trial_is_set_aside_and_repeated(
 
     assert done.code == 0
     aside = out / "quarantine" / victim.name
-    assert done.err.startswith(f"fedscout: {victim} can't be used and was moved to {aside} (")
-    assert len(done.err.splitlines()) == 1
+    assert done.warnings.startswith(f"fedscout: {victim} can't be used and was moved to {aside} (")
+    assert len(done.warnings.splitlines()) == 1
     assert os.path.lexists(aside)
     assert {path: path.stat().st_mtime_ns for path in kept} == kept  # nothing else was repeated
     assert Outcome.of(out) == undisturbed
@@ -166,8 +166,10 @@ def test_values_that_no_trial_has_are_set_aside_and_run_again(
 
     done = cli(*RUN)
     assert done.code == 0
-    assert done.err.startswith(f"fedscout: {victim} can't be used and was moved to {out / 'quarantine' / victim.name} ")
-    assert len(done.err.splitlines()) == 1
+    assert done.warnings.startswith(
+        f"fedscout: {victim} can't be used and was moved to {out / 'quarantine' / victim.name} "
+    )
+    assert len(done.warnings.splitlines()) == 1
     assert Outcome.of(out) == undisturbed
 
 
@@ -183,7 +185,7 @@ def test_what_is_no_trial_is_set_aside_and_nothing_repeated(cli: Cli, out: Path,
     done = cli(*RUN)
 
     assert done.code == 0
-    assert len(done.err.splitlines()) == 4
+    assert len(done.warnings.splitlines()) == 4
     names = {"notes.txt", "x.parquet", "copy of 1.parquet", "more"}
     assert {path.name for path in (out / "quarantine").iterdir()} == names
     assert [path.stat().st_mtime_ns for path in files] == kept
@@ -195,7 +197,7 @@ def test_what_a_killed_run_was_writing_is_removed(cli: Cli, out: Path, undisturb
     for name in ("trials/.00009-ab.parquet.4711.tmp", "checkpoints/.ab.checkpoint.4711.tmp", ".result.json.4711.tmp"):
         (out / name).write_bytes(b"half")
     done = cli(*RUN)
-    assert (done.code, done.err) == (0, "")
+    assert (done.code, done.warnings) == (0, "")
     assert Outcome.of(out) == undisturbed
 
 
@@ -212,8 +214,8 @@ def test_a_damaged_checkpoint_is_named_and_its_trial_starts_again(
     damage(checkpoint)
     done = cli(*RUN)
     assert done.code == 0
-    assert done.err.startswith(f"fedscout: checkpoint {checkpoint} can't be read and is ignored: ")
-    assert len(done.err.splitlines()) == 1
+    assert done.warnings.startswith(f"fedscout: checkpoint {checkpoint} can't be read and is ignored: ")
+    assert len(done.warnings.splitlines()) == 1
     assert Outcome.of(out) == undisturbed
 
 
@@ -226,7 +228,7 @@ def test_a_damaged_json_file_is_named_and_made_again(
     damage(out / name)
     done = cli(*RUN)
     assert done.code == 0
-    (line,) = done.err.splitlines()
+    (line,) = done.warnings.splitlines()
     assert line.startswith(f"fedscout: {out / name} can't be read")
     after = json.loads((out / name).read_text())
     assert {**after, "timings": 0} == {**before, "timings": 0}
@@ -239,7 +241,7 @@ def test_a_folder_in_the_place_of_a_json_file_is_told_and_nothing_is_lost(
     (out / "result.json").mkdir()
     done = cli(*RUN)
     assert (done.code, done.out) == (1, "")
-    assert done.err == (
+    assert done.warnings == (
         f"fedscout: {out / 'result.json'} can't be written: Is a directory; "
         "what finished is in the log, and the same command goes on\n"
     )
@@ -253,7 +255,7 @@ def test_without_a_readable_configuration_another_study_is_not_continued(cli: Cl
     before = sorted(path.name for path in out.rglob("*"))
     done = cli(*RUN, "seed=1")
     assert (done.code, done.out) == (2, "")
-    assert "but no readable config.json" in done.err
+    assert "but no readable config.json" in done.warnings
     assert sorted(path.name for path in out.rglob("*")) == before
 
 
@@ -263,7 +265,7 @@ def test_a_file_in_the_place_of_a_folder_is_told_at_once(cli: Cli, out: Path, na
     (out / name).write_text("mine")
     done = cli(*RUN)
     assert (done.code, done.out) == (2, "")
-    assert done.err == f"fedscout: {out / name} must be a folder of the study, or not be there, and is a file\n"
+    assert done.warnings == f"fedscout: {out / name} must be a folder of the study, or not be there, and is a file\n"
 
 
 def test_a_finished_study_with_a_damaged_result_is_told_from_its_log(cli: Cli, out: Path, undisturbed: Outcome) -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from tests.experiments.cli.conftest import Cli
+from tests.experiments.cli.conftest import Cli, without_progress
 from tests.experiments.cli.processes import Command
 from tests.faults.undisturbed import LOCAL, NUM_TRIALS, STUDY, Outcome, trial_files
 
@@ -34,7 +34,7 @@ def test_one_line_says_so_and_the_study_goes_on(
         left = command.left_over()
 
     line = f"fedscout: Ray's {name} on this machine died; the same command goes on where this one stopped\n"
-    assert (code, stdout, stderr) == (1, "", line)
+    assert (code, stdout, without_progress(stderr)) == (1, "", line)
     assert left == []
     assert 0 < len(trial_files(out)) < NUM_TRIALS
     assert cli("run", *STUDY, LOCAL, "--out", out).code == 0

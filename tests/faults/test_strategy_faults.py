@@ -56,7 +56,7 @@ def train(cli: Cli, fault: str, *more: str) -> Any:
 @pytest.mark.parametrize("fault", REASONS)
 def test_the_trial_fails_with_a_reason(cli: Cli, tmp_path: Path, fault: str) -> None:
     done, trial = train(cli, fault)
-    assert (done.code, done.err) == (1, "")
+    assert (done.code, done.warnings) == (1, "")
     assert (trial["status"], trial["fitness"]) == ("failed", 0.0)
     assert trial["error"].startswith(REASONS[fault])
     (file,) = trial_files(tmp_path / "out")
@@ -69,7 +69,7 @@ def test_the_trial_fails_with_a_reason(cli: Cli, tmp_path: Path, fault: str) -> 
 def test_a_model_that_is_only_scored_with_the_next_round_fails_the_trial(cli: Cli, arrays: str) -> None:
     """Without an evaluation of its own, the first use of its model is the next round."""
     done, trial = train(cli, "gives wrong shapes", "strategy.sees_evaluation=false", f"strategy.arrays={arrays}")
-    assert (done.code, done.err) == (1, "")
+    assert (done.code, done.warnings) == (1, "")
     assert trial["status"] == "failed"
     assert "must have" in trial["error"]
 
@@ -84,12 +84,12 @@ def test_a_trial_that_hangs_ends_at_its_limit(cli: Cli, fault: str) -> None:
 def test_what_a_strategy_prints_stays_off_standard_output(cli: Cli) -> None:
     done, trial = train(cli, "prints megabytes")
     assert (done.code, trial["status"]) == (0, "completed")
-    assert PRINTED in done.err  # in one process, which is for looking on
+    assert PRINTED in done.warnings  # in one process, which is for looking on
 
 
 def test_a_constructor_that_raises_fails_the_trial(cli: Cli) -> None:
     done, trial = train(cli, "raises in its constructor")
-    assert (done.code, done.err, trial["status"]) == (1, "", "failed")
+    assert (done.code, done.warnings, trial["status"]) == (1, "", "failed")
     assert trial["error"].startswith("could not start: ")
     assert trial["error"].endswith(", got RuntimeError: my own fault")
 
@@ -100,8 +100,8 @@ def test_a_module_that_can_t_be_imported_is_refused(cli: Cli, tmp_path: Path, st
     strategy = ("strategy.kind=custom", "strategy.path=module_of_the_user:Own")
     done = cli("train", *DATA, *strategy, "--out", "out")
     assert (done.code, done.out) == (2, "")
-    assert done.err.startswith("fedscout: module_of_the_user:Own must be importable from the Python path, got ")
-    assert len(done.err.splitlines()) == 1
+    assert done.warnings.startswith("fedscout: module_of_the_user:Own must be importable from the Python path, got ")
+    assert len(done.warnings.splitlines()) == 1
     assert not (tmp_path / "out").exists()
 
 
@@ -113,7 +113,7 @@ def test_the_study_goes_on_and_its_other_trials_are_the_same(cli: Cli, tmp_path:
         search = ("search.budget=6", "search.generation_size=6", "search.confirmation_seeds=0")
         out = tmp_path / fault.replace(" ", "-")
         done = cli("search", *DATA, *search, f"search.customs=[{custom}]", "search.strategies=[fedavgm]", "--out", out)
-        assert (done.code, done.err) == (0, "")
+        assert (done.code, done.warnings) == (0, "")
         logs[fault] = [pq.ParquetFile(file).read().to_pylist()[0] for file in trial_files(out)]
     kinds = [row["strategy"] for row in logs["none"]]
     assert set(kinds) == {"fedavg", "fedavgm", PATH}

@@ -41,11 +41,11 @@ def test_the_second_run_is_refused_while_the_first_lives(tmp_path: Path, cli: Cl
     for done in refused:
         assert (done.code, done.out) == (2, "")
         expected = f"fedscout: {out} is in use by process {first.process.pid} on {socket.gethostname()}\n"
-        assert done.err == expected
+        assert done.warnings == expected
 
     done = cli(*RUN)
 
-    assert (done.code, done.err) == (0, "")
+    assert (done.code, done.warnings) == (0, "")
     assert Outcome.of(out) == undisturbed
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import re
 import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -27,6 +28,17 @@ SMALL = (
 )
 
 
+_PROGRESS = re.compile(
+    r"fedscout: (measuring heterogeneity|running trials|"
+    r"(generation \d+|tuning FedAvg|confirmation): .*; \d+/\d+ trials)\n"
+)
+
+
+def without_progress(err: str) -> str:
+    """Return what a command says on standard error, but for how far a study is."""
+    return _PROGRESS.sub("", err)
+
+
 @dataclass(frozen=True)
 class Done:
     """What a command left."""
@@ -34,6 +46,11 @@ class Done:
     code: int
     out: str
     err: str
+
+    @property
+    def warnings(self) -> str:
+        """Standard error without the lines of progress."""
+        return without_progress(self.err)
 
 
 Cli = Callable[..., Done]
