@@ -65,6 +65,7 @@ ROOMS = (
     "experiments/deployment",
     "experiments/reports",
     "experiments/reports/exports",
+    "experiments/agents",
     "experiments/benchmarks/choice",
     "experiments/benchmarks/look_alikes",
     "experiments/benchmarks/strategies",

@@ -24,6 +24,7 @@ from fedscout.experiments.cli import (
     export,
     flower_app,
     keys,
+    mcp,
     recommend,
     run,
     scenarios,
@@ -71,6 +72,7 @@ for command in (
     trials.trials,
     export.export,
     flower_app.app,
+    mcp.mcp,
     keys.keys,
 ):
     app.command()(command)

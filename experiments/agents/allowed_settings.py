@@ -1,0 +1,83 @@
+"""What an agent's settings may name: keys and values of the configuration, and files below one folder.
+
+An agent's words may come from anywhere, such as a page that it read. So they are arguments `key=value` and nothing else
+that the command line takes, name no code, no address, and no file outside the folder that the server was started with.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from fedscout.engine.errors import ConfigurationError
+from fedscout.experiments.config.config_file import load_config
+from fedscout.experiments.config.study_config import StudyConfig
+from fedscout.experiments.federations.models.imported_model import is_import_path
+from fedscout.experiments.studies.sweeps.grid_configurations import flattened
+
+SETTING = re.compile(r"[a-z][A-Za-z0-9_.]*=")
+NAMED_ELSEWHERE = "hf:"
+"""A data set of the Hugging Face hub, which is no path."""
+
+
+def allowed_config(settings: Sequence[str], root: Path, own_code: bool = False) -> StudyConfig:
+    """Return the configuration of an agent's settings.
+
+    Args:
+        settings: Each `key=value`.
+        root: The folder below which files may lie.
+        own_code: Whether import paths are followed.
+
+    Raises:
+        ConfigurationError: With every fault.
+    """
+    strange = [setting for setting in settings if not SETTING.match(setting)]
+    if strange:
+        raise ConfigurationError([f"a setting must be key=value, got {setting!r}" for setting in strange])
+    config = load_config(settings)
+    faults = [*_faults(config, root, own_code)]
+    if faults:
+        raise ConfigurationError(faults)
+    return config
+
+
+def folder_below(root: Path, name: str) -> Path:
+    """Return a folder of that name below the root.
+
+    Raises:
+        ConfigurationError: If it lies elsewhere.
+    """
+    folder = (root / name).resolve()
+    if not name or name.startswith("-") or not folder.is_relative_to(root.resolve()) or folder == root.resolve():
+        raise ConfigurationError(f"a folder must lie below the one that the server was started with, got {name!r}")
+    return folder
+
+
+def _faults(config: StudyConfig, root: Path, own_code: bool) -> Iterator[str]:
+    for key, value in _texts(flattened(config.model_dump(mode="json"))):
+        if key in ("engine.address", "recommender.base_url"):
+            yield f"{key} must be left out, as an agent may name no server, got {value!r}"
+        elif value.startswith(NAMED_ELSEWHERE):
+            continue
+        elif "://" in value:
+            yield f"{key} must be no address, as an agent may name none, got {value!r}"
+        elif is_import_path(value):
+            if not own_code:
+                yield f"{key} names code, which an agent may only do with `fedscout mcp --own-code`, got {value!r}"
+        elif _is_path(value) and not (root / value).resolve().is_relative_to(root.resolve()):
+            yield f"{key} must lie below the folder that the server was started with, got {value!r}"
+
+
+def _texts(leaves: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    for key, value in leaves.items():
+        if isinstance(value, str):
+            yield key, value
+        elif isinstance(value, list):
+            for item in value:
+                yield from _texts(flattened(item, f"{key}.") if isinstance(item, Mapping) else {key: item})
+
+
+def _is_path(value: str) -> bool:
+    return "/" in value or "\\" in value or value.startswith(("~", "."))

@@ -1,0 +1,164 @@
+"""The program as tools of the Model Context Protocol, over standard input and output.
+
+Each tool is a command of the command line with `--json`, run as a process of its own: so its answers, limits and errors
+are those of that command, and standard output is the protocol's alone. https://modelcontextprotocol.io
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager
+from importlib.metadata import version
+from math import isfinite
+from pathlib import Path
+from typing import Any
+
+from mcp.server.mcpserver import MCPServer
+from mcp.server.mcpserver.exceptions import ToolError
+
+from fedscout.engine.errors import LogError, UserError
+from fedscout.engine.runtime.json_file import read_json_object
+from fedscout.engine.trials.trial_log import read_columns
+from fedscout.experiments.agents.allowed_settings import allowed_config, folder_below
+from fedscout.experiments.agents.started_studies import StartedStudies
+from fedscout.experiments.studies.run_folder import stored_claim
+
+TRIAL_FACTS = ("trial", "phase", "generation", "strategy", "parameters", "seed", "status", "fitness", "error")
+INSTRUCTIONS = (
+    "fedscout chooses the federated-learning strategy for clients whose data differ. Settings are key=value, as in "
+    "federation.dataset=clients.csv, federation.label=outcome, federation.client_column=hospital, seed=1; `keys` lists "
+    "them all. Begin with `detect`, which takes seconds; `recommend` needs no trial; `start_study` searches and "
+    "confirms, and may take minutes: ask `follow_study` until its state is finished, then `read_result`."
+)
+
+
+def mcp_server(root: Path, own_code: bool = False) -> MCPServer[Any]:
+    """Return the server.
+
+    Args:
+        root: Commands run here, and files that they read or write lie below.
+        own_code: Whether settings may name code by import path.
+    """
+    studies = StartedStudies(root)
+
+    @asynccontextmanager
+    async def ends_with_the_server(_: MCPServer[Any]) -> AsyncIterator[None]:
+        try:
+            yield
+        finally:
+            studies.close()
+
+    server: MCPServer[Any] = MCPServer(
+        "fedscout",
+        instructions=INSTRUCTIONS,
+        version=version("fedscout"),
+        lifespan=ends_with_the_server,
+        log_level="WARNING",
+    )
+    for tool in _tools(studies, own_code):
+        server.add_tool(tool, structured_output=False)
+    return server
+
+
+def _tools(studies: StartedStudies, own_code: bool) -> Iterator[Callable[..., Any]]:
+    root = studies.root
+
+    def checked(settings: list[str]) -> list[str]:
+        allowed_config(settings, root, own_code)
+        return settings
+
+    def describe(settings: list[str]) -> Any:
+        """What the federation is and how its clients differ, as who holds all rows sees it. Nothing is trained."""
+        with _told():
+            return studies.answer("describe", *checked(settings), "--json")
+
+    def detect(settings: list[str]) -> Any:
+        """Label skew, feature skew and outlier clients, each with verdict, flagged clients and false-alarm rate."""
+        with _told():
+            return studies.answer("detect", *checked(settings), "--json")
+
+    def recommend(settings: list[str]) -> Any:
+        """A strategy with its parameters and the grounds for it, by rules from the diagnosis; no trial is run."""
+        with _told():
+            return studies.answer("recommend", *checked(settings), "--json")
+
+    def strategies(settings: list[str]) -> Any:
+        """The strategies that can be chosen for such a federation, as a JSON schema of parameters and ranges."""
+        with _told():
+            return studies.answer("strategies", *checked(settings), "--json")
+
+    def keys() -> Any:
+        """Every key of the configuration, with its default and what it means."""
+        with _told():
+            return studies.answer("keys", "--json")
+
+    def start_study(settings: list[str], folder: str) -> dict[str, Any]:
+        """Detect, search and confirm in the background. The same settings and folder go on where it was stopped.
+
+        Args:
+            settings: Each key=value.
+            folder: For the log and the result, below the server's.
+        """
+        with _told():
+            place = folder_below(root, folder)
+            studies.start("run", checked(settings), place)
+            return studies.state(place)
+
+    def follow_study(folder: str) -> dict[str, Any]:
+        """How a study stands: running, finished, failed or stopped; finished trials, the best so far, last words."""
+        with _told():
+            place = folder_below(root, folder)
+            known = [trial for trial in _trials(place) if trial["status"] == "completed"]
+            searched = [trial for trial in known if trial["phase"] in ("baseline", "search")]
+            best = max(searched, key=lambda trial: float(trial["fitness"]), default=None)
+            return {**studies.state(place), "num_trials": len(known), "best_so_far": best}
+
+    def stop_study(folder: str) -> dict[str, Any]:
+        """End a study that runs here. Its trials are kept, and start_study goes on from them."""
+        with _told():
+            place = folder_below(root, folder)
+            studies.stop(place)
+            return studies.state(place)
+
+    def read_trials(folder: str) -> dict[str, list[dict[str, Any]]]:
+        """The trials of a study so far: phase, strategy, parameters, seed, fitness, and why one failed."""
+        with _told():
+            return {"trials": _trials(folder_below(root, folder))}
+
+    def read_result(folder: str) -> Any:
+        """The verdict of a finished study: what to use, its gain on FedAvg with a 95 % interval, diagnosis, winner."""
+        with _told():
+            return _result(folder_below(root, folder))
+
+    yield from (describe, detect, recommend, strategies, keys)
+    yield from (start_study, follow_study, stop_study, read_trials, read_result)
+
+
+def _trials(folder: Path) -> list[dict[str, Any]]:
+    """Return the trials of the log so far, by number, but for those that can't be read."""
+    rows, _ = read_columns(folder / "trials", TRIAL_FACTS, (stored_claim(folder) or {}).get("config_hash"))
+    return [{name: _json_number(value) for name, value in row.items()} for row in rows]
+
+
+def _json_number(value: Any) -> Any:
+    """Return a value for JSON, which knows no NaN."""
+    return None if isinstance(value, float) and not isfinite(value) else value
+
+
+def _result(folder: Path) -> dict[str, Any]:
+    """Return what decides of `result.json`, without trials and configuration."""
+    try:
+        result = read_json_object(folder / "result.json")
+    except (OSError, ValueError) as error:
+        raise LogError(f"the folder must hold a finished study, got {folder.name}") from error
+    wanted = ("federation", "best", "baseline", "tuned_baseline", "confirmation", "report", "advice", "trainings")
+    return {name: result[name] for name in wanted if name in result}
+
+
+@contextmanager
+def _told() -> Iterator[None]:
+    """Tell the agent what is wrong with its call, and nothing else."""
+    try:
+        yield
+    except UserError as error:
+        raise ToolError("\n".join(error.faults)) from None

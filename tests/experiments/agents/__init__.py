@@ -1,0 +1,1 @@
+"""Tools for agents, tried by the protocol's own client."""

@@ -1,0 +1,146 @@
+"""The server as a process, and the SDK's own client before it."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import time
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+import anyio
+import psutil
+import pytest
+
+from fedscout.experiments.config.config_file import load_config
+from fedscout.experiments.studies.workflow import run_detection, run_workflow
+from tests.experiments.cli.processes import REPOSITORY
+
+mcp = pytest.importorskip("mcp", reason="the extra mcp is not installed")
+
+pytestmark = pytest.mark.slow
+
+SMALL = [
+    "federation.dataset=wine",
+    "federation.num_clients=4",
+    "training.num_rounds=3",
+    "search.budget=2",
+    "search.generation_size=2",
+    "search.confirmation_seeds=2",
+    "search.tuned_baseline=false",
+    "engine.grid=local",
+]
+LONG = [*SMALL[:2], "training.num_rounds=1000000", "engine.grid=local"]
+
+Calls = Callable[..., Awaitable[Any]]
+
+
+class RefusedError(AssertionError):
+    """A tool that answers with an error."""
+
+
+def with_server(root: Path, talk: Callable[[Calls], Awaitable[None]]) -> None:
+    """Start `fedscout mcp` and talk to it; `call(tool, **arguments)` returns what a tool answers."""
+    parameters = mcp.StdioServerParameters(
+        command=sys.executable,
+        args=["-m", "fedscout.experiments.cli.main", "mcp", "--root", str(root)],
+        env={**os.environ, "PYTHONPATH": str(REPOSITORY / "src")},
+        cwd=str(root),
+    )
+
+    async def session() -> None:
+        with anyio.fail_after(120):
+            async with mcp.Client(mcp.stdio_client(parameters)) as client:
+
+                async def call(tool: str, **arguments: Any) -> Any:
+                    answer = await client.call_tool(tool, arguments)
+                    text = "".join(part.text for part in answer.content)
+                    if answer.is_error:
+                        raise RefusedError(text)
+                    return json.loads(text)
+
+                call.tools = (await client.list_tools()).tools  # type: ignore[attr-defined]
+                await talk(call)
+
+    anyio.run(session)
+
+
+def test_a_study_from_the_first_question_to_the_verdict(tmp_path: Path) -> None:
+    """Every answer is that of the command, which is that of the function."""
+    config = load_config(SMALL)
+    expected = run_workflow(config, tmp_path / "expected").document
+    report = run_detection(config)[1].model_dump(mode="json")
+    seen: dict[str, Any] = {}
+
+    async def talk(call: Calls) -> None:
+        seen["tools"] = {tool.name: tool.description for tool in call.tools}  # type: ignore[attr-defined]
+        assert "federation.num_clients" in await call("keys")
+        assert len((await call("describe", settings=SMALL))["clients"]) == 4
+        seen["detect"] = (await call("detect", settings=SMALL))["report"]
+        seen["kinds"] = str(await call("strategies", settings=SMALL))
+        seen["recommend"] = await call("recommend", settings=SMALL)
+        started = await call("start_study", settings=SMALL, folder="runs/one")
+        assert started["state"] in ("running", "finished")
+        while (state := await call("follow_study", folder="runs/one"))["state"] == "running":
+            await anyio.sleep(0.2)
+        seen["state"] = state
+        seen["trials"] = (await call("read_trials", folder="runs/one"))["trials"]
+        seen["result"] = await call("read_result", folder="runs/one")
+
+    with_server(tmp_path, talk)
+    assert {"detect", "start_study", "follow_study", "stop_study", "read_result"} <= seen["tools"].keys()
+    assert all(seen["tools"].values())
+    assert seen["recommend"]["strategy"]["kind"] in seen["kinds"]
+    assert {**seen["detect"], "timings": 0} == {**report, "timings": 0}
+    assert (seen["state"]["state"], seen["state"]["exit_code"]) == ("finished", 0)
+    assert seen["state"]["num_trials"] == len(seen["trials"]) == 3 + 4
+    assert seen["state"]["best_so_far"]["fitness"] == pytest.approx(expected["best"]["fitness"])
+    for name in ("best", "confirmation", "baseline"):
+        assert seen["result"][name] == json.loads(json.dumps(expected[name]))
+
+
+def test_mistakes_are_told_in_the_command_s_words(tmp_path: Path) -> None:
+    async def talk(call: Calls) -> None:
+        for settings, words in (
+            (["federation.dataset=imagenet"], "federation.dataset must be one of"),
+            (["federation.dataset=/etc/passwd"], "must lie below the folder"),
+            (["strategy.kind=custom", "strategy.path=os:abort"], "names code"),
+            (["--help"], "a setting must be key=value"),
+        ):
+            with pytest.raises(RefusedError, match=words) as raised:
+                await call("detect", settings=settings)
+            assert "Traceback" not in str(raised.value)
+        for tool in ("read_result", "start_study"):
+            more = {"settings": SMALL} if tool == "start_study" else {}
+            with pytest.raises(RefusedError, match="must lie below"):
+                await call(tool, folder="../elsewhere", **more)
+        with pytest.raises(RefusedError, match="must hold a finished study"):
+            await call("read_result", folder="nothing")
+
+    with_server(tmp_path, talk)
+
+
+def test_studies_are_stopped_and_end_with_the_server(tmp_path: Path) -> None:
+    def running() -> list[psutil.Process]:
+        marks = {str(tmp_path / name) for name in ("one", "two")}
+        return [each for each in psutil.process_iter(["cmdline"]) if marks & set(each.info["cmdline"] or ())]
+
+    async def talk(call: Calls) -> None:
+        for name in ("one", "two"):
+            assert (await call("start_study", settings=LONG, folder=name))["state"] == "running"
+        assert len(running()) == 2
+        with pytest.raises(RefusedError, match="runs in one already"):
+            await call("start_study", settings=LONG, folder="one")
+        while not (tmp_path / "one" / "config.json").exists():
+            await anyio.sleep(0.1)
+        stopped = await call("stop_study", folder="one")
+        assert stopped["state"] == "stopped"
+        assert any("the same command goes on" in line for line in stopped["last_words"])
+
+    with_server(tmp_path, talk)
+    deadline = time.monotonic() + 30
+    while running() and time.monotonic() < deadline:
+        time.sleep(0.1)
+    assert running() == []
