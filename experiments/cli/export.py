@@ -18,6 +18,7 @@ class Target(StrEnum):
     optuna = "optuna"
     mlflow = "mlflow"
     tensorboard = "tensorboard"
+    wandb = "wandb"
 
 
 To = Annotated[Target, typer.Option("--to", help="The program.")]
@@ -25,8 +26,8 @@ At = Annotated[
     str | None,
     typer.Option(
         "--path",
-        help="A file of Optuna studies (.db for SQLite, else a journal), a tracking URI of MLflow, a folder of "
-        "TensorBoard's; in OUT/exports if left out.",
+        help="A file of Optuna studies (.db for SQLite, else a journal), a tracking URI of MLflow, a folder for "
+        "TensorBoard or wandb; in OUT/exports if left out.",
         show_default=False,
     ),
 ]
@@ -37,7 +38,7 @@ def export(
     to: To = Target.optuna,
     path: At = None,
 ) -> None:
-    """Export a study's trials, finished or not, to Optuna's dashboard, MLflow or TensorBoard."""
+    """Export a study's trials, finished or not, to Optuna's dashboard, MLflow, TensorBoard or Weights & Biases."""
     prepare(verbose=False)
     user_folders()
     from fedscout.experiments.reports.exports.logged_study import read_study
@@ -65,6 +66,12 @@ def export(
             place = path or str(folder / "tensorboard")
             written = export_to_tensorboard(study, Path(place))
             viewer = f"tensorboard --logdir {place}"
+        case Target.wandb:
+            from fedscout.experiments.reports.exports.wandb_export import export_to_wandb
+
+            place = path or str(folder / "wandb")
+            written = export_to_wandb(study, Path(place))
+            viewer = f"wandb sync --sync-all {Path(place) / study.name}"
     show(f"{written} trial{'' if written == 1 else 's'} of {study.name} written to {place}")
     show(f"To see them: {viewer}")
 
