@@ -91,6 +91,7 @@ def _show(
     finished: Finished, cost: Cost, folder: Path, arguments: Sequence[str], config_file: Path | None, verbose: bool
 ) -> None:
     """Print the screen, and below it, if asked, all that it rests on."""
+    from fedscout.experiments.reports.columns_console import show_columns
     from fedscout.experiments.reports.console import out_console
     from fedscout.experiments.reports.details import federation_line, show_study, shown_measure
     from fedscout.experiments.reports.naming import Naming
@@ -108,6 +109,7 @@ def _show(
         measure,
         finished.second_measure,
     ).show(console)
+    show_columns(console, finished.federation.facts, is_brief=not verbose)
     if verbose:
         show_study(console, finished)
 

@@ -199,14 +199,10 @@ class StudyConfig(BaseModel):
             without.add("server_dataset")
             if self.federation.server_rows is None:
                 without |= {"server_rows", "server_labels"}
-        if self.federation.group_column is None:
-            without.add("group_column")
-        if self.federation.like is None:
-            without.add("like")
+        later = ("group_column", "like", "task", "columns")
+        without |= {key for key in later if not getattr(self.federation, key)}
         training = {"metric"} if self.training.metric in (None, ACCURACY) else set()
         training |= {name for name in ADDED_TERMS if not getattr(self.training, name)}
-        if self.federation.task is None:
-            without.add("task")
         places = {*NO_PART_OF_THE_IDENTITY}
         search = set() if self.search.tuned_baseline else {"tuning_seeds"}  # likewise
         if self.search.objectives == ("accuracy",):

@@ -14,6 +14,7 @@ from fedscout.experiments.federations.description.changes import ClientChange
 from fedscout.experiments.federations.description.description import Description
 from fedscout.experiments.federations.description.realised_heterogeneity import Realised, Spread
 from fedscout.experiments.reports.class_strip import NUM_SHADES, Strip, StripRow, class_labels, shades, strip_of
+from fedscout.experiments.reports.columns_console import show_columns
 from fedscout.experiments.reports.console import plain_table
 from fedscout.experiments.reports.trial_columns import bytes_text
 
@@ -48,6 +49,7 @@ def show_description(console: Console, description: Description, by_count: bool 
     console.print(table)
     for note in (*description.realised.notes, *description.dependence):
         console.print(f"  {note}")
+    show_columns(console, description.facts)
     _show_changes(console, description)
     if description.score_name is None:
         _show_strip(console, description, by_count, blocks)

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Final, Literal
+from typing import Annotated, Any, Final, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 
 from fedscout.engine.data.client_split import SplitKind
 from fedscout.engine.errors import DataError
@@ -16,6 +16,13 @@ from fedscout.experiments.federations.datasets.text_settings import TextSettings
 
 LAST_ROWS: Final = "last"
 """The value of `federation.split` that is about the rows of each client, not about a published part."""
+
+ColumnKind = Literal["number", "category", "date", "drop"]
+
+
+def _with_names_as_text(columns: Any) -> Any:
+    return {str(name): kind for name, kind in columns.items()} if isinstance(columns, Mapping) else columns
+
 
 QUANTITIES: Final = ("diabetes",)
 """Data sets of the table whose label is a quantity."""
@@ -39,6 +46,11 @@ class DatasetRequest(BaseModel):
     )
     text_column: str | None = Field(default=None, description="column of texts, in one's own data")
     drop_columns: tuple[str, ...] = Field(default=(), description="columns of a table that are left out")
+    columns: Annotated[Mapping[str, ColumnKind], BeforeValidator(_with_names_as_text)] = Field(
+        default={},
+        description="of one's own table: what a column is where what is found out is wrong, such as "
+        "{zip: category, note: drop}; number, category, date or drop",
+    )
     folder: Path | None = Field(default=None, description="the data files; nothing means the folder FEDSCOUT_DATA")
     image_size: int = Field(
         default=32, ge=1, le=1024, description="width and height to which pictures of a folder are resized"

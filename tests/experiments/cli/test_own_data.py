@@ -75,8 +75,16 @@ MALFORMED: dict[str, tuple[str, str | bytes, str]] = {
     "huge number": ("t.csv", changed(5, "n,1e300,1,w,a"), "got '1e300' in row 5"),
     "decimal commas": ("t.csv", GOOD.replace(",", ";").replace(".5", ",5"), "decimal point, got '0,5' in row 1"),
     "dates": ("t.csv", GOOD.replace(".5,", "-02-2024,"), "got a date such as '0-02-2024' in row 1"),
-    "identifiers": ("t.csv", GOOD, "'note' .* 20 different values in 20 rows, such as 'word0', as identifiers"),
-    "column of nothing": ("t.csv", "site,x,grade\n" + "n,,a\ns,,b\n" * 9, "must hold a value, got none in 18 rows"),
+    "identifiers": (
+        "t.csv",
+        "site,note,grade\n" + "".join(f"{'ns'[row % 2]},word{row},{'ab'[row % 2]}\n" for row in range(20)),
+        "'note' is left out: 20 different names hardly repeat",
+    ),
+    "column of nothing": (
+        "t.csv",
+        "site,x,grade\n" + "n,,a\ns,,b\n" * 9,
+        "a column of features beside the label, but none can be used: 'x' is left out: 0 of 18 cells hold something",
+    ),
     "no features": ("t.csv", "site,grade\n" + "n,a\ns,b\n" * 9, "must have a column of features beside the label"),
     "binary": ("t.csv", bytes(range(256)) * 9, "zero byte|UTF-8"),
     "pickle named csv": ("t.csv", pickle.dumps(Harm()), "a Python pickle, which is never opened"),

@@ -249,6 +249,7 @@ OTHER_VALUES = {
     "federation.group_column": "subject",
     "federation.text_column": "note",
     "federation.drop_columns": "[remark]",
+    "federation.columns": "{zip: category}",
     "federation.image_size": "48",
     "federation.degraded_from": "7",
     "federation.split": "test",

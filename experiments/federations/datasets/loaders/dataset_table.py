@@ -131,10 +131,9 @@ def load_dataset(request: DatasetRequest) -> Dataset:
         for key, value, readers in (
             ("text_column", request.text_column, READS_TEXT_COLUMNS),
             ("drop_columns", list(request.drop_columns), DROPS_COLUMNS),
+            ("columns", dict(request.columns), READS_TEXT_COLUMNS),
         )
-        if value
-        and name not in readers
-        and (not is_own_data(name) or (key == "drop_columns" and is_hugging_face(name)))
+        if value and name not in readers and (not is_own_data(name) or (key != "text_column" and is_hugging_face(name)))
     ]
     if faults:
         raise ConfigurationError(faults)

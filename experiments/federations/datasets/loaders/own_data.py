@@ -65,6 +65,7 @@ def _refuse_choices_of_tables(request: DatasetRequest) -> None:
         for key, value in (
             ("text_column", request.text_column),
             ("drop_columns", request.drop_columns),
+            ("columns", dict(request.columns)),
             ("group_column", request.group_column),
             ("task", request.task),
         )

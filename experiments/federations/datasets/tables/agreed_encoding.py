@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 
@@ -19,10 +19,12 @@ from fedscout.experiments.federations.datasets.tables.column_kinds import (
     CategoryColumn,
     Column,
     NumberColumn,
+    lenient_numbers,
     typed_columns,
 )
 from fedscout.experiments.federations.datasets.tables.feature_encoding import encode_features
 from fedscout.experiments.federations.datasets.tables.federated_statistics import Moments, TableStatistics, Tally
+from fedscout.experiments.federations.datasets.tables.parts_of_time import DateOrder, parts_of_time
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -51,22 +53,29 @@ def encoded_rows(name: str, table: pa.Table, encoding: Mapping[str, Any]) -> Flo
         DataError: If a column is missing, or holds something else than was agreed on.
     """
     agreed: Mapping[str, Mapping[str, Any]] = encoding["columns"]
-    missing = [column for column in agreed if column not in table.column_names]
+    readings: Mapping[str, Mapping[str, str]] = encoding.get("agreed", {})
+    sources = dict.fromkeys(readings.get(column, {}).get("of", column) for column in agreed)
+    missing = [column for column in sources if column not in table.column_names]
     if missing:
         raise DataError(f"table {name!r} must have the columns that were agreed on, it lacks {listed(missing)}")
     moments = {column: Moments(**told) for column, told in agreed.items() if "mean" in told}
     tallies = {column: Tally(**told) for column, told in agreed.items() if column not in moments}
-    columns = [_column(name, table, column, column in tallies) for column in agreed]
+    columns = [_column(name, table, column, column in tallies, readings.get(column, {})) for column in agreed]
     return encode_features(columns, TableStatistics(encoding["num_rows"], moments, tallies)).features
 
 
-def _column(name: str, table: pa.Table, column: str, is_category: bool) -> Column:
+def _column(name: str, table: pa.Table, column: str, is_category: bool, reading: Mapping[str, str]) -> Column:
     """Return one column as it was agreed on; a client may have no value in it."""
+    if "part" in reading:
+        parts = parts_of_time(reading["of"], table[reading["of"]], cast(DateOrder, reading["order"]))
+        return NumberColumn(column, parts[reading["part"]])
     cells = table[column]
     if cells.null_count == len(cells):
         if is_category:
             return CategoryColumn(column, np.full(len(cells), -1), ())
         return NumberColumn(column, np.full(len(cells), np.nan))
+    if reading:
+        return lenient_numbers(column, cells)
     (found,) = typed_columns(name, table, [column], [column] if is_category else [])
     if not is_category and not isinstance(found, NumberColumn):
         raise DataError(f"column {column!r} of table {name!r} must hold numbers, as was agreed on")

@@ -95,7 +95,7 @@ def typed_columns(
     faults: dict[str, str] = {}
     for name in names:
         try:
-            columns.append(_typed(name, table[name], name in categories))
+            columns.append(typed_column(name, table[name], name in categories))
         except ValueError as error:
             faults[name] = f"column {name!r} of data set {dataset!r} {error}"
     if faults:
@@ -138,6 +138,20 @@ def numbers_of_texts(texts: list[str]) -> npt.NDArray[np.float64]:
     return np.concatenate([np.asarray(pd.to_numeric(block, errors="coerce"), np.float64) for block in blocks])
 
 
+def lenient_numbers(name: str, cells: pa.ChunkedArray) -> NumberColumn:
+    """Return a column as numbers because somebody says that it is one: words are missing, decimal commas are read.
+
+    Raises:
+        ValueError: If no cell is a number, or one is too large; the text follows the column's name.
+    """
+    codes, values = distinct_cells(present_cells(cells))
+    points = [value.replace(",", ".") if DECIMAL_COMMA.fullmatch(value) else value for value in values]
+    numbers = np.append(numbers_of_texts(points), np.nan)[codes] if values else np.full(len(cells), np.nan)
+    if np.isnan(numbers).all():
+        raise ValueError("must hold a number, as federation.columns says, but it holds none")
+    return NumberColumn(name, _checked(numbers, cells))
+
+
 def is_text(kind: pa.DataType) -> bool:
     """Whether an Arrow type is one of text."""
     import pyarrow as pa
@@ -157,8 +171,27 @@ def distinct_cells(cells: pa.ChunkedArray) -> tuple[IntArray, list[str]]:
     return codes, [str(value) for value in encoded.dictionary.to_pandas()]
 
 
-def _typed(name: str, cells: pa.ChunkedArray, is_category: bool) -> Column:
-    """Return one column; a ValueError says what must hold and does not."""
+def present_cells(cells: pa.ChunkedArray) -> pa.ChunkedArray:
+    """Return plain cells with null in place of the words that mean a missing one."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    if not is_text(cells.type):
+        return cells
+    return pc.if_else(pc.is_in(pc.utf8_lower(cells), pa.array(MISSING, cells.type)), None, cells)
+
+
+def typed_column(name: str, cells: pa.ChunkedArray, is_category: bool = False) -> Column:
+    """Return one column with its meaning.
+
+    Args:
+        name: What the file calls it.
+        cells: Plain.
+        is_category: Whether it is one of categories although its cells may be numbers.
+
+    Raises:
+        ValueError: With what must hold and does not, as it follows the column's name.
+    """
     import pyarrow as pa
     import pyarrow.compute as pc
 
@@ -166,8 +199,7 @@ def _typed(name: str, cells: pa.ChunkedArray, is_category: bool) -> Column:
         row = pc.index(cells.is_null(), False).as_py()
         date = cells.slice(row, 1).to_pandas().iloc[0]
         raise ValueError(f"must hold numbers or categories, got a date such as {date} in row {row + 1}")
-    if is_text(cells.type):
-        cells = pc.if_else(pc.is_in(pc.utf8_lower(cells), pa.array(MISSING, cells.type)), None, cells)
+    cells = present_cells(cells)
     if cells.null_count == len(cells):
         raise ValueError(f"must hold a value, got none in {len(cells)} rows")
     if is_category:

@@ -7,6 +7,7 @@ Which column is what, and what is refused, is in `column_kinds.py`; the statisti
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -69,43 +70,114 @@ def dataset_from_mixed_table(
         DataError: With all faults found in the columns, the label or the clients.
     """
     check_roles(name, table, roles)
-    target = None
-    if roles.quantity:
-        target = quantity_target(name, roles.label, as_numbers(table[roles.label]))
-    labels, class_names = (target.labels, target.class_names) if target else classes(name, table, roles.label)
+    predicted = predicted_of(name, table, roles)
     client_ids = None if roles.client is None else discrete(name, table, roles.client)
     columns = typed_columns(name, table, roles.features(name, table), roles.categories)
-    statistics, num_silent = _statistics(name, columns, client_ids, min_release)
-    _check_statistics(name, columns, statistics, min_release)
-    encoded = encode_features(columns, statistics)
+    told = told_statistics(name, columns, client_ids, min_release)
+    faults = [
+        f"column {column!r} of data set {name!r} must hold {fault}; federation.drop_columns=[{column}] leaves it out"
+        for column, fault in figure_faults(columns, told.statistics, min_release).items()
+    ]
+    if faults:
+        raise DataError(faults)
+    facts = {"columns_left_out": (*roles.never_features, *roles.dropped), **facts}
+    return dataset_of_columns(name, table, roles, columns, predicted, client_ids, told, source, facts)
+
+
+@dataclass(frozen=True)
+class Predicted:
+    """What a table's label gives: classes, and the quantity if it is one.
+
+    Attributes:
+        labels: In `[0, len(class_names))`, shape `(num_rows,)`.
+        class_names: In order.
+        targets: The quantity, shape `(num_rows,)`, or None.
+    """
+
+    labels: IntArray
+    class_names: tuple[str, ...]
+    targets: npt.NDArray[np.float64] | None = None
+
+
+@dataclass(frozen=True)
+class Told:
+    """What clients tell of columns.
+
+    Attributes:
+        statistics: Of the federation.
+        num_silent: Clients that are too small to tell anything.
+    """
+
+    statistics: TableStatistics
+    num_silent: int
+
+
+def predicted_of(name: str, table: pa.Table, roles: ColumnRoles) -> Predicted:
+    """Return what is predicted.
+
+    Raises:
+        DataError: If the label is neither classes nor a quantity, as is asked for.
+    """
+    if roles.quantity:
+        target = quantity_target(name, roles.label, as_numbers(table[roles.label]))
+        return Predicted(target.labels, target.class_names, target.numbers)
+    return Predicted(*classes(name, table, roles.label))
+
+
+def dataset_of_columns(
+    name: str,
+    table: pa.Table,
+    roles: ColumnRoles,
+    columns: Sequence[Column],
+    predicted: Predicted,
+    client_ids: TextArray | None,
+    told: Told,
+    source: str,
+    facts: Mapping[str, Any],
+) -> Dataset:
+    """Return the data set of columns that can all be used.
+
+    Args:
+        name: The data set's name.
+        table: Plain cells.
+        roles: What its columns are for.
+        columns: Those that become features, at least one.
+        predicted: What its label gives.
+        client_ids: The natural client of each row, or None.
+        told: What clients tell of the columns.
+        source: Citation, or path.
+        facts: Further facts for the record.
+    """
+    encoded = encode_features(columns, told.statistics)
     return Dataset(
         name=name,
         features=encoded.features,
-        labels=labels,
-        class_names=class_names,
+        labels=predicted.labels,
+        class_names=predicted.class_names,
         feature_names=encoded.names,
         source=source,
         client_ids=client_ids,
         groups=groups_of(name, table, roles.group),
         deviations=encoded.deviations,
-        targets=None if target is None else target.numbers,
-        encoding=encoding_document(columns, statistics),
+        targets=predicted.targets,
+        encoding=encoding_document(columns, told.statistics),
         facts={
-            **usual_facts(roles.label, _comparable(columns), labels),
+            **usual_facts(roles.label, _comparable(columns), predicted.labels),
             "num_constant_columns": int((encoded.features.max(axis=0) == encoded.features.min(axis=0)).sum()),
             "num_missing_cells": sum(int(column.missing.sum()) for column in columns),
             "columns_of_categories": tuple(column.name for column in columns if isinstance(column, CategoryColumn)),
-            "columns_left_out": (*roles.never_features, *roles.dropped),
-            "num_clients_silent_on_statistics": num_silent,
+            "num_clients_silent_on_statistics": told.num_silent,
             **facts,
         },
     )
 
 
-def _statistics(
-    name: str, columns: Sequence[Column], client_ids: TextArray | None, min_release: int
-) -> tuple[TableStatistics, int]:
-    """Ask every client; also return how many say nothing."""
+def told_statistics(name: str, columns: Sequence[Column], client_ids: TextArray | None, min_release: int) -> Told:
+    """Ask every client.
+
+    Raises:
+        DataError: If all are too small to tell anything.
+    """
     answers = [client_statistics(columns, rows, min_release) for rows in _rows_of_clients(columns, client_ids)]
     heard = [answer for answer in answers if answer is not None]
     if not heard:
@@ -113,7 +185,7 @@ def _statistics(
             f"data set {name!r} must have a client with at least federation.min_release={min_release} rows, as means "
             f"and categories come from clients, but none of {len(answers)} has"
         )
-    return merge_statistics(heard), len(answers) - len(heard)
+    return Told(merge_statistics(heard), len(answers) - len(heard))
 
 
 def _rows_of_clients(columns: Sequence[Column], client_ids: TextArray | None) -> list[IntArray]:
@@ -124,22 +196,15 @@ def _rows_of_clients(columns: Sequence[Column], client_ids: TextArray | None) ->
     return np.split(order, np.flatnonzero(np.diff(owners[order])) + 1)
 
 
-def _check_statistics(name: str, columns: Sequence[Column], statistics: TableStatistics, min_release: int) -> None:
-    """Refuse columns of which the federation knows too little, and columns that rather name rows."""
-    faults = []
-    for column in columns:
-        fault = (
-            _number_fault(column, statistics, min_release)
-            if isinstance(column, NumberColumn)
-            else _category_fault(column, statistics, min_release)
-        )
-        if fault:
-            faults.append(
-                f"column {column.name!r} of data set {name!r} must hold {fault}; "
-                f"federation.drop_columns=[{column.name}] leaves it out"
-            )
-    if faults:
-        raise DataError(faults)
+def figure_faults(columns: Sequence[Column], statistics: TableStatistics, min_release: int) -> dict[str, str]:
+    """Return by column what must hold, of which the federation knows too little or which rather name rows."""
+    faults = {
+        column.name: _number_fault(column, statistics, min_release)
+        if isinstance(column, NumberColumn)
+        else _category_fault(column, statistics, min_release)
+        for column in columns
+    }
+    return {name: fault for name, fault in faults.items() if fault}
 
 
 def _number_fault(column: NumberColumn, statistics: TableStatistics, min_release: int) -> str:
@@ -149,10 +214,10 @@ def _number_fault(column: NumberColumn, statistics: TableStatistics, min_release
 
 
 def _category_fault(column: CategoryColumn, statistics: TableStatistics, min_release: int) -> str:
-    known, num_other = statistics.tallies[column.name], statistics.num_other(column.name)
+    known = statistics.tallies[column.name]
     num_present = max(1, statistics.num_rows - known.num_missing)
     untold = next((category for category in column.categories if category not in known.counts), "")[:40]
-    if known.num_distinct > LARGEST_SHARE * num_present and num_other > LARGEST_SHARE * num_present:
+    if names_rows(column, statistics):
         return (
             f"categories that repeat, but its clients hold {known.num_distinct} different values in {num_present} "
             f"rows, such as {untold!r}, as identifiers and texts do (federation.text_column reads texts)"
@@ -165,6 +230,13 @@ def _category_fault(column: CategoryColumn, statistics: TableStatistics, min_rel
     if len(known.counts) > MAX_CATEGORIES:
         return f"at most {MAX_CATEGORIES} categories, got {len(known.counts)}"
     return ""
+
+
+def names_rows(column: CategoryColumn, statistics: TableStatistics) -> bool:
+    """Whether categories hardly repeat, as identifiers and texts do."""
+    known, num_other = statistics.tallies[column.name], statistics.num_other(column.name)
+    num_present = max(1, statistics.num_rows - known.num_missing)
+    return known.num_distinct > LARGEST_SHARE * num_present and num_other > LARGEST_SHARE * num_present
 
 
 def _comparable(columns: Sequence[Column]) -> Iterator[npt.NDArray[np.float64]]:

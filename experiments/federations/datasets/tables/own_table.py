@@ -1,21 +1,32 @@
-"""One's own table: which columns are features, and whether it is read as numbers and categories, or as texts.
+"""One's own table: what its columns are, and whether it is read as numbers and categories, or as texts.
 
 A column called `id`, `index`, `row`, `row_id` or `uuid` names rows: it is never a feature, and each name must occur
-once. With `federation.text_column` a row is the text alone, as numbered words; other columns are not looked at.
+once. What other columns are is found out (`own_columns.py`). With `federation.text_column`, or where a text is all that
+there is, a row is the text alone, as numbered words; other columns are not looked at.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from fedscout.engine.errors import DataError
-from fedscout.engine.fault_text import listed, shown
+from fedscout.engine.fault_text import did_you_mean, listed, shown
 from fedscout.experiments.federations.datasets.dataset import Dataset
 from fedscout.experiments.federations.datasets.dataset_request import DatasetRequest
-from fedscout.experiments.federations.datasets.tables.column_kinds import distinct_cells
+from fedscout.experiments.federations.datasets.tables.column_fates import (
+    ColumnFate,
+    all_fates,
+    documents,
+    refuse_table,
+)
+from fedscout.experiments.federations.datasets.tables.column_kinds import (
+    CategoryColumn,
+    distinct_cells,
+)
 from fedscout.experiments.federations.datasets.tables.column_roles import (
     ColumnRoles,
     check_roles,
@@ -23,7 +34,21 @@ from fedscout.experiments.federations.datasets.tables.column_roles import (
     discrete,
     groups_of,
 )
-from fedscout.experiments.federations.datasets.tables.mixed_table import dataset_from_mixed_table
+from fedscout.experiments.federations.datasets.tables.federated_statistics import TableStatistics
+from fedscout.experiments.federations.datasets.tables.mixed_table import (
+    MAX_CATEGORIES,
+    dataset_of_columns,
+    figure_faults,
+    names_rows,
+    predicted_of,
+    told_statistics,
+)
+from fedscout.experiments.federations.datasets.tables.own_columns import (
+    OwnColumn,
+    hardly_repeats,
+    own_columns,
+    suspected,
+)
 from fedscout.experiments.federations.datasets.texts.words import text_dataset, text_rows
 
 if TYPE_CHECKING:
@@ -53,6 +78,7 @@ def dataset_from_own_table(
             f"{listed(table.column_names)}"
         )
     used = {label, request.client_column, request.group_column, request.text_column, *request.drop_columns}
+    used |= request.columns.keys()
     naming = tuple(column for column in table.column_names if column.lower() in ROW_NAMES and column not in used)
     roles = ColumnRoles(
         label,
@@ -63,11 +89,101 @@ def dataset_from_own_table(
         quantity=request.predicts_quantity,
     )
     check_roles(name, table, roles)
+    _check_kinds(name, table, roles, request)
     _check_row_names(name, table, naming)
     if request.text_column is not None:
         _refuse_quantity(request)
         return _texts(name, table, request, roles, source)
-    return dataset_from_mixed_table(name, table, roles, request.min_release, source, facts={})
+    return _mixed(name, table, request, roles, source)
+
+
+def _mixed(name: str, table: pa.Table, request: DatasetRequest, roles: ColumnRoles, source: str) -> Dataset:
+    """Read numbers, categories and dates; if there are none but a text, that."""
+    predicted = predicted_of(name, table, roles)
+    found = own_columns(name, table, [*roles.never_features, *roles.features(name, table)], roles, request)
+    client_ids = None if roles.client is None else discrete(name, table, roles.client)
+    seen = [column for own in found for column in own.columns]
+    if seen:
+        told = told_statistics(name, seen, client_ids, request.min_release)
+        found = _with_figures(name, found, told.statistics, request)
+        seen = [column for own in found for column in own.columns]
+    found = suspected(found, predicted.labels, predicted.class_names)
+    fates = all_fates(table, roles, [own.fate for own in found])
+    if not seen:
+        texts = [fate for fate in fates if fate.kind == "text"]
+        if not texts or roles.quantity:
+            refuse_table(name, fates)
+        return _texts(name, table, request.model_copy(update={"text_column": texts[0].name}), roles, source, fates)
+    unused = [own.fate.name for own in found if not own.columns]
+    left_out = dict.fromkeys([*roles.never_features, *roles.dropped, *unused])
+    facts = {"columns_left_out": tuple(left_out), "columns": documents(fates)}
+    dataset = dataset_of_columns(name, table, roles, seen, predicted, client_ids, told, source, facts)
+    agreed = {column: said for own in found for column, said in (own.agreement or {}).items()}
+    encoding = {**(dataset.encoding or {}), **({"agreed": agreed} if agreed else {})}
+    return replace(dataset, encoding=encoding)
+
+
+def _with_figures(
+    name: str, columns: list[OwnColumn], statistics: TableStatistics, request: DatasetRequest
+) -> list[OwnColumn]:
+    """Leave out the columns of which the federation knows too little; those that the user calls usable are refused.
+
+    Raises:
+        DataError: With all of these.
+    """
+    known = [column for own in columns for column in own.columns]
+    faults = figure_faults(known, statistics, request.min_release)
+    refused = [column for column in faults if column in request.columns]
+    if refused:
+        raise DataError([f"column {column!r} of data set {name!r} must hold {faults[column]}" for column in refused])
+    return [_with_known(own, faults, statistics) for own in columns]
+
+
+def _with_known(own: OwnColumn, faults: Mapping[str, str], statistics: TableStatistics) -> OwnColumn:
+    """Return a column without what the federation knows too little of."""
+    wrong = [column for column in own.columns if column.name in faults]
+    if not wrong:
+        return own
+    column = wrong[0]
+    if isinstance(column, CategoryColumn):
+        tally = statistics.tallies[column.name]
+        if names_rows(column, statistics):
+            return hardly_repeats(own, len(column.categories))
+        if tally.counts:
+            reason = f"{len(tally.counts):,} categories, of which at most {MAX_CATEGORIES} can be told apart"
+            return own.left_out("category", reason, "federation.min_release")
+        return own.left_out("category", "each category is too rare to be told by a client", "federation.min_release")
+    return own.left_out("empty", "no client has enough values to tell of", "federation.min_release")
+
+
+def _check_kinds(name: str, table: pa.Table, roles: ColumnRoles, request: DatasetRequest) -> None:
+    """Check what `federation.columns` names.
+
+    Raises:
+        DataError: With each that is no column, or has a role already.
+    """
+    used = {
+        "federation.label": roles.label,
+        "federation.client_column": roles.client,
+        "federation.group_column": roles.group,
+        "federation.text_column": request.text_column,
+    }
+    faults = [
+        f"federation.columns must name columns of data set {name!r}, got {column!r}; "
+        f"its columns are: {listed(table.column_names)}{did_you_mean(column, table.column_names)}"
+        for column in request.columns
+        if column not in table.column_names
+    ]
+    faults += [
+        f"federation.columns must not name {key}, got {one!r}" for key, one in used.items() if one in request.columns
+    ]
+    faults += [
+        f"federation.columns must not name what federation.drop_columns leaves out, got {column!r}"
+        for column in roles.dropped
+        if column in request.columns
+    ]
+    if faults:
+        raise DataError(faults)
 
 
 def _refuse_quantity(request: DatasetRequest) -> None:
@@ -94,7 +210,14 @@ def _check_row_names(name: str, table: pa.Table, columns: tuple[str, ...]) -> No
         raise DataError(faults)
 
 
-def _texts(name: str, table: pa.Table, request: DatasetRequest, roles: ColumnRoles, source: str) -> Dataset:
+def _texts(
+    name: str,
+    table: pa.Table,
+    request: DatasetRequest,
+    roles: ColumnRoles,
+    source: str,
+    fates: Sequence[ColumnFate] = (),
+) -> Dataset:
     """Read one column as texts; the others beside label and client are not looked at."""
     column = request.text_column
     if column not in table.column_names:
@@ -112,6 +235,10 @@ def _texts(name: str, table: pa.Table, request: DatasetRequest, roles: ColumnRol
     if rows.facts["num_texts_without_words"] == len(labels):
         raise DataError(f"column {column!r} of data set {name!r} must hold texts, but no cell has a word")
     unused = [name for name in table.column_names if name not in {column, roles.label, roles.client, roles.group}]
+    read = ColumnFate(str(column), "text", "the words are what a row is", "federation.text_column")
+    known = {fate.name: fate for fate in fates} | {read.name: read}
+    others = [ColumnFate(name, "", "not looked at") for name in unused]
+    shown_fates = all_fates(table, roles, [*others, *known.values()])
     dataset = text_dataset(
         name,
         rows,
@@ -120,6 +247,6 @@ def _texts(name: str, table: pa.Table, request: DatasetRequest, roles: ColumnRol
         roles.label,
         source,
         client_ids=None if roles.client is None else discrete(name, table, roles.client),
-        facts={"text_column": column, "columns_left_out": tuple(unused)},
+        facts={"text_column": column, "columns_left_out": tuple(unused), "columns": documents(shown_fates)},
     )
     return replace(dataset, groups=groups_of(name, table, roles.group))

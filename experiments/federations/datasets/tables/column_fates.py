@@ -1,0 +1,82 @@
+"""What became of a table's columns, for the record and for people, and the key that overrules it."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any, NoReturn
+
+from fedscout.engine.errors import DataError
+from fedscout.experiments.federations.datasets.tables.column_kinds import NUM_FAULTS_SHOWN
+from fedscout.experiments.federations.datasets.tables.column_roles import ColumnRoles
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+PLAIN_NAME = re.compile(r"\w[\w-]*")
+
+
+@dataclass(frozen=True)
+class ColumnFate:
+    """What became of a column.
+
+    Attributes:
+        name: What the file calls it.
+        kind: number, category, date, text, identifier, constant, empty, label, client, group, or dropped.
+        became: What is done with it.
+        key: What overrules that, as it is written on the command line; nothing where nothing does.
+        suspicion: What it tells of the label that it should not; nothing if it is not suspected.
+    """
+
+    name: str
+    kind: str
+    became: str
+    key: str = ""
+    suspicion: str = ""
+
+
+def column_key(name: str, kind: str) -> str:
+    """Return the argument that says of which kind a column is."""
+    if PLAIN_NAME.fullmatch(name):
+        return f"federation.columns.{name}={kind}"
+    return f"'federation.columns={{{json.dumps(name, ensure_ascii=False)}: {kind}}}'"
+
+
+def documents(fates: Sequence[ColumnFate]) -> tuple[dict[str, Any], ...]:
+    """Return what became of columns as JSON-able values."""
+    return tuple(asdict(fate) for fate in fates)
+
+
+def all_fates(table: pa.Table, roles: ColumnRoles, fates: Sequence[ColumnFate]) -> list[ColumnFate]:
+    """Return what became of every column, in the order of the table.
+
+    Args:
+        table: Plain cells.
+        roles: What its columns are for.
+        fates: Of the columns that have no other role.
+    """
+    known = {fate.name: fate for fate in fates}
+    known |= {column: ColumnFate(column, "dropped", "left out as asked") for column in roles.dropped}
+    what = "a quantity to predict" if roles.quantity else "the classes to predict"
+    known[roles.label] = ColumnFate(roles.label, "label", what, "federation.label")
+    if roles.client is not None:
+        known[roles.client] = ColumnFate(roles.client, "client", "names the clients", "federation.client_column")
+    if roles.group is not None:
+        known[roles.group] = ColumnFate(roles.group, "group", "names the groups", "federation.group_column")
+    return [known[column] for column in table.column_names]
+
+
+def refuse_table(name: str, fates: Sequence[ColumnFate]) -> NoReturn:
+    """Refuse a table of which no column can be used.
+
+    Raises:
+        DataError: With what became of each.
+    """
+    told = [fate for fate in fates if fate.kind not in {"label", "client", "group"}][:NUM_FAULTS_SHOWN]
+    reasons = [f"{fate.name[:60]!r} is {fate.became}" + (f" ({fate.key[:100]})" if fate.key else "") for fate in told]
+    raise DataError(
+        f"data set {name!r} must have a column of features beside the label, "
+        + (f"but none can be used: {'; '.join(reasons)}" if told else "but it has none")
+    )

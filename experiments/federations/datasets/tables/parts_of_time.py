@@ -1,0 +1,138 @@
+"""From a column of dates or times of day to its parts, which are numbers.
+
+A client reads its own rows alone: what must be agreed on beforehand is that the column holds dates, the order in which
+day, month and year are written, and which parts are told. Zones are not converted: 10:30 is 10:30 wherever it was.
+Day-month-year and month-day-year are told apart by the numbers beyond twelve; where there are none, a date with slashes
+begins with the month and one with points or dashes with the day.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final, Literal
+
+import numpy as np
+import numpy.typing as npt
+
+from fedscout.engine.errors import DataError
+from fedscout.experiments.federations.datasets.tables.column_kinds import distinct_cells, is_text, present_cells
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+Numbers = npt.NDArray[np.float64]
+DateOrder = Literal["year-month-day", "day-month-year", "month-day-year", "time of day"]
+
+PARTS: Final = ("year", "month", "day", "weekday", "hour", "minute")
+"""Weekdays are numbered from Monday, 0."""
+
+_CLOCK = r"(?P<hour>\d{1,2}):(?P<minute>\d{2})(?::\d{2}(?:[.,]\d+)?)? ?(?P<half>[AaPp][Mm])?"
+_BEHIND = rf"(?:[ T]+{_CLOCK}(?: ?(?:Z|UTC|GMT|[+-]\d{{2}}:?\d{{2}}))?)?"
+_FIELDS = {"year": r"(?P<year>\d{4}|\d{2})", "month": r"(?P<month>\d{1,2})", "day": r"(?P<day>\d{1,2})"}
+_PATTERNS: Final[dict[DateOrder, str]] = {
+    "year-month-day": rf"^(?P<year>\d{{4}})[-/.]{_FIELDS['month']}[-/.]{_FIELDS['day']}{_BEHIND}$",
+    "day-month-year": rf"^{_FIELDS['day']}[-/.]{_FIELDS['month']}[-/.]{_FIELDS['year']}{_BEHIND}$",
+    "month-day-year": rf"^{_FIELDS['month']}[-/.]{_FIELDS['day']}[-/.]{_FIELDS['year']}{_BEHIND}$",
+    "time of day": f"^{_CLOCK}$",
+}
+_CENTURY_ENDS = 70  # a year of two digits below it is of this century
+
+
+def date_order(cells: pa.ChunkedArray) -> DateOrder | None:
+    """Return how the cells of a column write dates, if each that is not missing does; else None.
+
+    Args:
+        cells: Plain.
+    """
+    texts = _texts(cells)
+    first = next((text for text in texts.slice(0, 1).to_pylist() if text), "") if len(texts) else ""
+    if not first[:1].isdigit():
+        return None
+    orders: list[DateOrder] = ["year-month-day", "day-month-year", "month-day-year", "time of day"]
+    if "/" in first:
+        orders[1], orders[2] = orders[2], orders[1]
+    for order in orders:
+        if not np.isnan(_read(texts.slice(0, 1), order)["hour" if order == "time of day" else "day"]).any():
+            read = _read(texts, order)
+            if not np.isnan(read["hour" if order == "time of day" else "day"]).any():
+                return order
+    return None
+
+
+def parts_of_time(name: str, cells: pa.ChunkedArray, order: DateOrder) -> dict[str, Numbers]:
+    """Return the parts of each cell, NaN where it is missing, each of shape `(num_rows,)`.
+
+    Args:
+        name: Of the column, for the message.
+        cells: Plain.
+        order: How it writes dates.
+
+    Raises:
+        DataError: If a cell is no date of that order.
+    """
+    codes, texts = distinct_cells(_as_text(cells))
+    import pyarrow as pa
+
+    read = _read(pa.array(texts, pa.string()), order)
+    wrong = np.isnan(read["hour" if order == "time of day" else "day"])
+    if wrong.any():
+        row = int(np.argmax(np.append(wrong, False)[codes]))
+        raise DataError(f"column {name!r} must hold dates ({order}), got {texts[codes[row]]!r} in row {row + 1}")
+    return {part: np.append(numbers, np.nan)[codes] for part, numbers in read.items()}
+
+
+def varying(parts: dict[str, Numbers]) -> list[str]:
+    """Return the parts of which a column holds more than one value."""
+    found = []
+    for part, numbers in parts.items():
+        present = numbers[~np.isnan(numbers)]
+        if len(present) and present.min() < present.max():
+            found.append(part)
+    return found
+
+
+def _as_text(cells: pa.ChunkedArray) -> pa.ChunkedArray:
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    return present_cells(cells) if is_text(cells.type) else pc.cast(cells, pa.string())
+
+
+def _texts(cells: pa.ChunkedArray) -> pa.Array:
+    """Return the texts that differ; none of a column that can hold no dates."""
+    import pyarrow as pa
+
+    if not is_text(cells.type) and not pa.types.is_timestamp(cells.type):
+        return pa.array([], pa.string())
+    return pa.array(distinct_cells(_as_text(cells))[1], pa.string())
+
+
+def _read(texts: pa.Array, order: DateOrder) -> dict[str, Numbers]:
+    """Return the parts of each text, all NaN where it is no date of that order."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    found = pc.extract_regex(texts, _PATTERNS[order])
+
+    def number(field: str) -> Numbers:
+        if found.type.get_field_index(field) < 0:
+            return np.full(len(texts), np.nan)
+        digits = pc.struct_field(found, field)
+        cells = pc.cast(pc.if_else(pc.equal(digits, ""), None, digits), pa.float64())
+        return np.asarray(cells.to_numpy(zero_copy_only=False), np.float64)
+
+    hours, minutes = number("hour"), number("minute")
+    half = np.array(pc.fill_null(pc.utf8_lower(pc.struct_field(found, "half")), "").to_pylist(), dtype="U2")
+    hours = np.where(half == "", hours, hours % 12 + 12 * (half == "pm"))
+    is_wrong = (hours > 23) | (minutes > 59) | ~np.asarray(found.is_valid())
+    if order == "time of day":
+        return {"hour": np.where(is_wrong, np.nan, hours), "minute": np.where(is_wrong, np.nan, minutes)}
+    years, months, days = number("year"), number("month"), number("day")
+    years = np.where(years < 100, years + np.where(years < _CENTURY_ENDS, 2000, 1900), years)
+    is_wrong |= ~((months >= 1) & (months <= 12) & (days >= 1) & (days <= 31))
+    year, month, day = (np.where(is_wrong, 1, numbers).astype(np.int64) for numbers in (years, months, days))
+    date = (year - 1970).astype("M8[Y]").astype("M8[M]") + (month - 1)
+    moment = date.astype("M8[D]") + (day - 1)
+    is_wrong |= moment.astype("M8[M]") != date  # a 31st of April
+    weekday = (moment.astype(np.int64) + 3) % 7
+    parts = (year, month, day, weekday, hours, minutes)
+    return {part: np.where(is_wrong, np.nan, numbers) for part, numbers in zip(PARTS, parts, strict=True)}

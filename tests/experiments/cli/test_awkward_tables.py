@@ -1,0 +1,50 @@
+"""Tables that nobody prepared: one line each, from the file to the verdict."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pandas as pd
+import pytest
+
+from tests.experiments.cli.conftest import Cli
+from tests.experiments.federations.datasets.awkward_tables import patients, readings, saved, tweets
+
+QUICK = (
+    "engine.grid=local",
+    "training.num_rounds=2",
+    "search.budget=1",
+    "search.generation_size=1",
+    "search.confirmation_seeds=2",
+)
+
+
+@pytest.mark.parametrize(
+    ("table", "label", "client", "line"),
+    [
+        (tweets(), "airline_sentiment", "airline", "columns: left out tweet_id, airline_sentiment_gold, name"),
+        (patients(), "outcome", "hospital", "suspected: discharge_code tells the label nearly exactly"),
+        (readings(), "state", "machine", "columns: left out reading, unit; suspected: reading tells the label"),
+    ],
+    ids=["tweets", "patients", "readings"],
+)
+def test_one_line_to_the_end(cli: Cli, tmp_path: Path, table: pd.DataFrame, label: str, client: str, line: str) -> None:
+    saved(table, tmp_path / "X.csv")
+    given = (f"federation.{key}={value}" for key, value in (("label", label), ("client_column", client)))
+    done = cli("run", "federation.dataset=X.csv", *given, "--out", "found", *QUICK)
+    assert done.code == 0, done.err
+    assert line in " ".join(done.out.split())
+    result = json.loads((tmp_path / "found" / "result.json").read_text())
+    assert [column["name"] for column in result["federation"]["columns"]] == [*table.columns]
+
+
+def test_describe_lists_every_column(cli: Cli, tmp_path: Path) -> None:
+    saved(patients(), tmp_path / "X.csv")
+    choices = ["federation.dataset=X.csv", "federation.label=outcome", "federation.client_column=hospital"]
+    done = cli("describe", *choices)
+    assert done.code == 0, done.err
+    assert [line for line in done.out.splitlines() if line.startswith("discharge_code  category")]
+    assert "columns.patient_id=number" in done.out
+    told = json.loads(cli("describe", "--json", *choices).out)["facts"]["columns"]
+    assert {column["name"] for column in told} == {*patients().columns}

@@ -1,0 +1,171 @@
+"""What becomes of columns that nobody prepared: kinds, what is left out, what overrules it, what clients do alone."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+import pytest
+
+from fedscout.engine.errors import ConfigurationError, DataError
+from fedscout.experiments.config.config_file import load_config
+from fedscout.experiments.federations.datasets.dataset import Dataset
+from fedscout.experiments.federations.datasets.tables.agreed_encoding import encoded_rows
+from fedscout.experiments.federations.datasets.tables.parts_of_time import date_order, parts_of_time
+from fedscout.experiments.federations.datasets.tables.table_file import plain_cells, read_csv
+from tests.experiments.federations.datasets.awkward_tables import patients, readings, saved, tweets
+from tests.experiments.federations.datasets.loading import load_dataset
+
+
+def told(dataset: Dataset, key: str = "kind") -> dict[str, str]:
+    return {column["name"]: column[key] for column in dataset.facts["columns"]}
+
+
+def load(tmp_path: Path, table: pd.DataFrame, label: str, client: str | None = None, **choices: Any) -> Dataset:
+    return load_dataset(str(saved(table, tmp_path / "t.csv")), label=label, client_column=client, **choices)
+
+
+def test_tweets(tmp_path: Path) -> None:
+    dataset = load(tmp_path, tweets(), "airline_sentiment", "airline")
+    assert told(dataset) == {
+        "tweet_id": "identifier",
+        "airline_sentiment": "label",
+        "negativereason": "category",
+        "airline": "client",
+        "airline_sentiment_gold": "empty",
+        "name": "identifier",
+        "retweet_count": "number",
+        "text": "text",
+        "tweet_coord": "empty",
+        "tweet_created": "date",
+        "user_timezone": "category",
+    }
+    suspected = {name: text for name, text in told(dataset, "suspicion").items() if text}
+    assert suspected == {"negativereason": "tells class negative from the others nearly exactly"}
+    assert told(dataset, "key")["text"] == "federation.text_column=text"
+    assert not any(name.startswith(("tweet_id", "name", "text")) for name in dataset.feature_names)
+
+
+def test_patients(tmp_path: Path) -> None:
+    dataset = load(tmp_path, patients(), "outcome", "hospital")
+    assert told(dataset)["patient_id"] == "identifier"
+    assert told(dataset)["ward"] == "constant"
+    assert told(dataset, "became")["admitted"] == "year, month, day, weekday (read as day-month-year)"
+    assert [name for name, text in told(dataset, "suspicion").items() if text] == ["discharge_code"]
+    assert dataset.facts["columns_left_out"] == ("patient_id", "ward")
+
+
+def test_readings(tmp_path: Path) -> None:
+    """An index that orders the classes is left out and named; so is the hour, which stays."""
+    dataset = load(tmp_path, readings(), "state", "machine")
+    assert told(dataset, "became")["reading"] == "left out: a running number"
+    assert told(dataset, "suspicion")["reading"] == "tells the label nearly exactly"
+    assert dataset.feature_names == ("timestamp hour", "timestamp minute", "vibration", "load")
+
+
+@pytest.mark.parametrize(
+    ("kinds", "names"),
+    [
+        ({"patient_id": "number"}, {"patient_id"}),
+        ({"age": "drop", "admitted": "drop"}, set()),
+        ({"ward": "category"}, {"ward=general"}),
+        ({"lab": "drop", "patient_id": "number"}, {"patient_id"}),
+    ],
+)
+def test_what_is_found_out_is_overruled(tmp_path: Path, kinds: dict[str, str], names: set[str]) -> None:
+    usual = {*load(tmp_path, patients(), "outcome", "hospital").feature_names}
+    dataset = load(tmp_path, patients(), "outcome", "hospital", columns=kinds)
+    gone = {name for name in usual if name.split(" ")[0] in kinds}
+    assert {*dataset.feature_names} == (usual - gone) | names
+
+
+def test_numbers_are_codes_where_the_user_says_so(tmp_path: Path) -> None:
+    table = pd.DataFrame({"zip": [100, 200] * 20, "x": np.arange(40) / 8, "y": ["a", "b", "b", "a"] * 10})
+    dataset = load(tmp_path, table, "y", columns={"zip": "category"})
+    assert dataset.feature_names == ("zip=100", "zip=200", "x")
+
+
+def test_a_word_among_numbers_is_refused_unless_overruled(tmp_path: Path) -> None:
+    table = pd.DataFrame({"x": ["1", "2", "many", *"4567" * 5], "y": [*"abbaabbaabb"] * 2 + ["a"]})
+    with pytest.raises(DataError, match=r"got 'many' in row 3.*federation\.columns\.x=category or .*x=number takes it"):
+        load(tmp_path, table, "y")
+    dataset = load(tmp_path, table, "y", columns={"x": "number"})
+    assert told(dataset, "became")["x"] == "a number; words are taken as missing in 1 of 23 rows"
+    assert dataset.features[2].tolist() == [0, 1]
+
+
+def test_a_running_number_is_used_where_there_is_nothing_else(tmp_path: Path) -> None:
+    table = pd.DataFrame({"age": range(40), "y": ["a", "b"] * 20})
+    assert load(tmp_path, table, "y").feature_names == ("age",)
+    assert load(tmp_path, table.assign(x=table["age"] / 8), "y").feature_names == ("x",)
+
+
+def test_a_text_is_the_row_where_there_is_nothing_else(tmp_path: Path) -> None:
+    dataset = load(tmp_path, tweets()[["tweet_id", "text", "airline_sentiment"]], "airline_sentiment")
+    assert (dataset.kind, dataset.facts["text_column"]) == ("tokens", "text")
+    assert told(dataset) == {"tweet_id": "identifier", "text": "text", "airline_sentiment": "label"}
+
+
+@pytest.mark.parametrize("columns", [{"agee": "number"}, {"outcome": "number"}, {"hospital": "category"}])
+def test_a_kind_of_no_feature_is_one_clear_line(tmp_path: Path, columns: dict[str, str]) -> None:
+    with pytest.raises(DataError, match=r"federation\.columns must (not )?name"):
+        load(tmp_path, patients(), "outcome", "hospital", columns=columns)
+
+
+def test_a_kind_is_a_key_of_the_configuration() -> None:
+    assert load_config(["federation.columns={zip: category, 7: drop}"]).federation.columns == {
+        "zip": "category",
+        "7": "drop",
+    }
+    assert load_config(["federation.columns.zip=date"]).federation.columns == {"zip": "date"}
+    with pytest.raises(ConfigurationError, match=r"federation\.columns\.zip must be 'number', 'category'"):
+        load_config(["federation.columns.zip=word"])
+    usual = load_config(["federation.dataset=t.csv", "federation.label=y"])
+    assert "columns" not in usual.identity()["federation"]
+
+
+def test_clients_alone_encode_as_the_federation_does(tmp_path: Path) -> None:
+    """Dates and overruled columns are read from a client's own rows, whatever the others hold."""
+    table = patients().assign(lab=lambda known: known["lab"].astype(str).where(known.index != 4, "high"))
+    dataset = load(tmp_path, table, "outcome", "hospital", columns={"lab": "number"})
+    assert dataset.encoding is not None
+    for hospital in ("h0", "h1", "h2"):
+        rows = np.flatnonzero(table["hospital"] == hospital)
+        own = read_csv(saved(table.iloc[rows], tmp_path / "own.csv"))
+        np.testing.assert_array_equal(encoded_rows("own.csv", own, dataset.encoding), dataset.features[rows])
+
+
+@pytest.mark.parametrize(
+    ("cells", "order", "first"),
+    [
+        (["2024-02-29", ""], "year-month-day", [2024, 2, 29, 3]),
+        (["2024-02-29T10:05:00Z"], "year-month-day", [2024, 2, 29, 3, 10, 5]),
+        (["2015-02-24 11:35:52 -0800"], "year-month-day", [2015, 2, 24, 1, 11, 35]),
+        (["01.02.2024", "NA"], "day-month-year", [2024, 2, 1, 3]),
+        (["1/2/2024"], "month-day-year", [2024, 1, 2, 1]),
+        (["1/2/2024", "13/2/2024"], "day-month-year", [2024, 2, 1, 3]),
+        (["1-2-24 1:30 pm", "1-13-24 1:30 am"], "month-day-year", [2024, 1, 2, 1, 13, 30]),
+        (["12:05 AM"], "time of day", [0, 5]),
+        (["23:59:59.5"], "time of day", [23, 59]),
+    ],
+)
+def test_dates_are_read_as_they_are_written(cells: list[str], order: str, first: list[int]) -> None:
+    column = pa.chunked_array([plain_cells(pa.array(cells))])
+    assert date_order(column) == order
+    parts = parts_of_time("t", column, order)  # type: ignore[arg-type]
+    assert [float(numbers[0]) for numbers in parts.values() if not np.isnan(numbers[0])] == first
+
+
+@pytest.mark.parametrize("cells", [["2023-02-29"], ["31.04.2024"], ["25:00"], ["2024-01-01", "soon"], ["1.5"], ["99"]])
+def test_what_is_no_date(cells: list[str]) -> None:
+    assert date_order(pa.chunked_array([cells])) is None
+
+
+def test_weekdays_are_those_of_the_calendar() -> None:
+    days = pd.date_range("1899-12-25", periods=60_000, freq="D")
+    parts = parts_of_time("t", pa.chunked_array([pa.array(days.strftime("%Y-%m-%d"), pa.string())]), "year-month-day")
+    np.testing.assert_array_equal(parts["weekday"], days.day_of_week)
+    np.testing.assert_array_equal(parts["day"], days.day)
