@@ -15,6 +15,7 @@ from fedscout.engine.fault_text import details, shown
 from fedscout.engine.truth_values import truths_as_words
 from fedscout.experiments.config.config_keys import fault_text, known_keys
 from fedscout.experiments.config.study_config import StudyConfig
+from fedscout.experiments.federations.datasets.loaders.inferred_task import with_task
 
 YAML_SUFFIXES = (".yaml", ".yml")
 LARGEST_FILE = 1_000_000
@@ -48,7 +49,7 @@ def config_of(settings: Mapping[Any, Any], faults: Sequence[str] = ()) -> StudyC
     """
     found = [*faults]
     try:
-        config = StudyConfig.model_validate(truths_as_words(settings, StudyConfig))
+        config = StudyConfig.model_validate(truths_as_words(with_task(settings), StudyConfig))
     except ValidationError as error:
         found += [fault_text(detail) for detail in details(error)]
     if found:

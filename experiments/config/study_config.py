@@ -199,7 +199,7 @@ class StudyConfig(BaseModel):
             without.add("server_dataset")
             if self.federation.server_rows is None:
                 without |= {"server_rows", "server_labels"}
-        later = ("group_column", "like", "task", "columns")
+        later = ("group_column", "like", "task", "columns", "query")
         without |= {key for key in later if not getattr(self.federation, key)}
         training = {"metric"} if self.training.metric in (None, ACCURACY) else set()
         training |= {name for name in ADDED_TERMS if not getattr(self.training, name)}

@@ -25,9 +25,9 @@ from fedscout.engine.errors import DataError
 from fedscout.engine.fault_text import listed, shown
 from fedscout.experiments.deployment.agreement import Agreement
 from fedscout.experiments.federations.datasets.images.image_folder import client_pictures
-from fedscout.experiments.federations.datasets.loaders.own_data import read_table
 from fedscout.experiments.federations.datasets.tables.agreed_encoding import encoded_rows
 from fedscout.experiments.federations.datasets.tables.column_roles import discrete, groups_of
+from fedscout.experiments.federations.datasets.tables.table_formats import read_table
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -98,7 +98,7 @@ def _table(agreement: Agreement, rows: Any, node: Any) -> tuple[FloatArray, IntA
             f"the study's data set {request.dataset!r} says of no column how it becomes a feature, so a client's rows "
             f"must be arrays of the model's shape {agreement.feature_shape}, got the table {name}"
         )
-    table = read_table(Path(name), request) if name != "DataFrame" else _of_frame(rows)
+    table = read_table(Path(name), request).rows if name != "DataFrame" else _of_frame(rows)
     label = str(node.get("label", request.label))
     if label not in table.column_names:
         raise DataError(f"label must name a column of {name}, got {label!r}; its columns: {listed(table.column_names)}")

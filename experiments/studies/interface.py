@@ -27,6 +27,7 @@ from fedscout.experiments.federations.assembly.build_federation import build_fed
 from fedscout.experiments.federations.assembly.federation_config import GIVEN
 from fedscout.experiments.federations.datasets.dataset import Dataset
 from fedscout.experiments.federations.datasets.dataset_request import DatasetRequest
+from fedscout.experiments.federations.datasets.loaders.inferred_task import is_quantity
 from fedscout.experiments.federations.datasets.tables.own_table import dataset_from_own_table
 from fedscout.experiments.federations.datasets.tables.quantity_target import quantity_target
 from fedscout.experiments.federations.datasets.tables.table_file import read_frame
@@ -43,6 +44,8 @@ from fedscout.experiments.studies.run_folder import default_folder
 from fedscout.search.confirmation.confirmation import Confirmation
 
 if TYPE_CHECKING:
+    import datasets
+
     from fedscout.engine.data.federation import Federation as BuiltFederation
     from fedscout.experiments.config.study_config import StudyConfig
     from fedscout.experiments.studies.workflow import Finished
@@ -59,8 +62,9 @@ class Federation:
     """Clients that hold rows, and the model that they would train.
 
     Args:
-        data: A name (`"digits"`, a path, `"hf:owner/name"`); or a `pandas.DataFrame`, one row a sample, whose column
-            `label` is predicted; or for each client its features and labels, which are taken as they are.
+        data: A name (`"digits"`, a path, `"hf:owner/name"`); or a `pandas.DataFrame` or a `datasets.Dataset`, one row a
+            sample, whose column `label` is predicted; or for each client its features and labels, which are taken as
+            they are.
         model: Of the section `model`: `{"kind": "mlp", "hidden": [64]}`.
         settings: Of the section `federation`: `num_clients=20`, `partition={"kind": "dirichlet", "alpha": 0.1}`,
             `label="outcome"`, `client_column="hospital"`, …
@@ -72,7 +76,7 @@ class Federation:
 
     def __init__(
         self,
-        data: str | os.PathLike[str] | pd.DataFrame | Sequence[ClientArrays] = "digits",
+        data: str | os.PathLike[str] | pd.DataFrame | datasets.Dataset | Sequence[ClientArrays] = "digits",
         *,
         model: Section | None = None,
         **settings: Any,
@@ -84,13 +88,14 @@ class Federation:
             settings["dataset"] = os.fspath(data)
         else:
             settings["dataset"] = GIVEN
-            if not isinstance(data, pd.DataFrame):
+            if _holds_quantity(data, settings.get("label")):
+                settings.setdefault("task", "regression")
+            if not isinstance(data, pd.DataFrame) and not _is_of_datasets(data):
                 settings.setdefault("partition", {"kind": "natural"})
         self._sections = {"federation": settings, "model": dict(model or {})}
         config = self._config()
         if not isinstance(data, str | os.PathLike):
-            rows = config.federation
-            dataset = _of_frame(data, rows) if isinstance(data, pd.DataFrame) else _of_clients(data, rows)
+            dataset = _of_data(data, config.federation)
         self._built = build_federation(config.federation, config.model, dataset=dataset)
 
     def _repr_html_(self) -> str:
@@ -312,6 +317,47 @@ def _log(folder: Path, named_strategies: Collection[str]) -> pd.DataFrame:
     columns = log_schema(parameter_columns(named_strategies)).names
     rows, _ = read_columns(folder / "trials", columns)
     return pd.DataFrame(rows, columns=columns).sort_values("trial", ignore_index=True)
+
+
+def _is_of_datasets(data: Any) -> bool:
+    """Whether data are of Hugging Face's library, which is not imported to find out."""
+    return type(data).__module__.partition(".")[0] == "datasets"
+
+
+def _holds_quantity(data: Any, label: Any) -> bool:
+    """Whether a DataFrame's label is a quantity."""
+    if not isinstance(data, pd.DataFrame) or list(data.columns).count(label) != 1 or not len(data):
+        return False
+    return is_quantity(read_frame(data[[label]])[str(label)], are_all=True)
+
+
+def _of_data(data: Any, request: DatasetRequest) -> Dataset:
+    """Return what was handed over as a data set.
+
+    Raises:
+        DataError: If it is none.
+    """
+    if isinstance(data, pd.DataFrame):
+        return _of_frame(data, request)
+    return _of_datasets(data, request) if _is_of_datasets(data) else _of_clients(data, request)
+
+
+def _of_datasets(data: Any, request: DatasetRequest) -> Dataset:
+    """Return a part of a data set of Hugging Face's library: pictures, or the table that it would be in a file."""
+    import datasets
+
+    from fedscout.experiments.federations.datasets.loaders.hugging_face import (
+        cells_of_rows,
+        dataset_of_rows,
+        has_pictures,
+    )
+
+    if not isinstance(data, datasets.Dataset):
+        raise DataError(f"data must be one part of a data set, a datasets.Dataset, got a {type(data).__name__}")
+    if has_pictures(data):
+        return dataset_of_rows(data, request, "a Dataset")
+    table = cells_of_rows(data, request.drop_columns)
+    return dataset_from_own_table(GIVEN, table, request, request.label, source="a Dataset")
 
 
 def _of_frame(frame: pd.DataFrame, request: DatasetRequest) -> Dataset:

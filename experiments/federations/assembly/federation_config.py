@@ -10,7 +10,7 @@ from pydantic import AfterValidator, BeforeValidator, Field, ValidationInfo, fie
 
 from fedscout.engine.data.release import SmallClients
 from fedscout.engine.fault_text import did_you_mean
-from fedscout.experiments.federations.datasets.dataset_request import DatasetRequest
+from fedscout.experiments.federations.datasets.dataset_request import DatasetRequest, names_files_of_clients
 from fedscout.experiments.federations.datasets.loaders.dataset_table import DATASETS, is_own_data
 from fedscout.experiments.federations.environments.environment import PhysicsConfig
 from fedscout.experiments.federations.environments.environment_table import ENVIRONMENTS
@@ -170,6 +170,11 @@ class FederationConfig(DatasetRequest):
         """How many clients take part; None where the data tell how many there are."""
         return None if self.num_clients is None else self.num_clients - self.unseen_clients
 
+    @property
+    def row_seed(self) -> int:
+        """By which a sample of a table too large is drawn."""
+        return self.seed
+
     @field_validator("like")
     @classmethod
     def _rows_are_dealt(cls, like: Path | None, info: ValidationInfo) -> Path | None:
@@ -195,7 +200,8 @@ class FederationConfig(DatasetRequest):
             return partition
         scenario, like = info.data["scenario"], info.data.get("like")
         if not isinstance(scenario, str) and like is None:
-            kind = NATURAL if info.data.get("client_column") and partition == PartitionConfig() else DEFAULT_PARTITION
+            known = info.data.get("client_column") or names_files_of_clients(info.data.get("dataset", ""))
+            kind = NATURAL if known and partition == PartitionConfig() else DEFAULT_PARTITION
             partition = partition if partition.kind else partition.model_copy(update={"kind": kind})
             _refuse_settings_not_read(partition)
             return partition

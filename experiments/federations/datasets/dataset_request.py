@@ -28,6 +28,11 @@ QUANTITIES: Final = ("diabetes",)
 """Data sets of the table whose label is a quantity."""
 
 
+def names_files_of_clients(dataset: str) -> bool:
+    """Whether a path stands for several files, such as `clients/*.csv`."""
+    return not dataset.startswith("hf:") and "://" not in dataset and ("*" in dataset or "?" in dataset)
+
+
 class DatasetRequest(BaseModel):
     """Which data, and which of their columns and rows: the part of a federation's configuration that loaders read."""
 
@@ -50,6 +55,10 @@ class DatasetRequest(BaseModel):
         default={},
         description="of one's own table: what a column is where what is found out is wrong, such as "
         "{zip: category, note: drop}; number, category, date or drop",
+    )
+    query: str | None = Field(
+        default=None,
+        description="of one's own database: the one SELECT whose rows are the table, such as SELECT * FROM visits",
     )
     folder: Path | None = Field(default=None, description="the data files; nothing means the folder FEDSCOUT_DATA")
     image_size: int = Field(
@@ -93,6 +102,16 @@ class DatasetRequest(BaseModel):
     def split_kind(self) -> SplitKind:
         """How clients take their test rows."""
         return "last" if self.split == LAST_ROWS else "random"
+
+    @property
+    def has_file_a_client(self) -> bool:
+        """Whether `federation.dataset` stands for several files, each of a client of its own."""
+        return names_files_of_clients(self.dataset)
+
+    @property
+    def row_seed(self) -> int:
+        """By which a sample of a table too large is drawn."""
+        return 0
 
     @property
     def limits(self) -> ReadLimits:

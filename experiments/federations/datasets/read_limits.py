@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -12,6 +13,10 @@ MAX_FILE_ROWS = 10_000_000
 MAX_CELL_LENGTH = 131_072
 MAX_LINE_BYTES = 2**26
 MAX_NAME_LENGTH = 1_000
+
+
+class TooLargeError(DataError):
+    """A file that holds more than is read of one."""
 
 
 @dataclass(frozen=True)
@@ -26,14 +31,14 @@ class ReadLimits:
     max_bytes: int = MAX_FILE_BYTES
     max_rows: int = MAX_FILE_ROWS
 
-    def check_bytes(self, path: Path, num_bytes: int) -> None:
+    def check_bytes(self, path: Path | str, num_bytes: int) -> None:
         """Refuse a file of more bytes, or one of which so many have been unpacked already.
 
         Raises:
             DataError: If it is too large; the text names the key that raises the limit.
         """
         if num_bytes > self.max_bytes:
-            raise DataError(
+            raise TooLargeError(
                 f"{path} must hold at most federation.max_file_bytes={self.max_bytes} bytes when unpacked, "
                 "but it holds more"
             )
@@ -45,7 +50,7 @@ class ReadLimits:
             DataError: If it has too many; the text names the key that raises the limit.
         """
         if num_rows > self.max_rows:
-            raise DataError(
+            raise TooLargeError(
                 f"{path} must hold at most federation.max_file_rows={self.max_rows} rows, but it holds more"
             )
 
@@ -64,3 +69,4 @@ class ReadLimits:
 
 
 USUAL_LIMITS = ReadLimits()
+NO_LIMITS = ReadLimits(sys.maxsize, sys.maxsize)

@@ -250,6 +250,7 @@ OTHER_VALUES = {
     "federation.text_column": "note",
     "federation.drop_columns": "[remark]",
     "federation.columns": "{zip: category}",
+    "federation.query": "SELECT * FROM visits",
     "federation.image_size": "48",
     "federation.degraded_from": "7",
     "federation.split": "test",

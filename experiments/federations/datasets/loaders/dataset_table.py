@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
+from contextlib import suppress
+from pathlib import Path
 
 from fedscout.engine.errors import ConfigurationError, DataError
 from fedscout.experiments.federations.datasets.bearings.bearing import (
@@ -39,6 +42,7 @@ from fedscout.experiments.federations.datasets.loaders.wine_quality import (
     load_wine_quality_red,
     load_wine_quality_white,
 )
+from fedscout.experiments.federations.datasets.publication import START_VARIABLE
 
 DATASETS: Mapping[str, DatasetLoader] = {
     "digits": load_digits,
@@ -88,7 +92,14 @@ READS_TEXT_COLUMNS = ("commercial_vehicles",)
 
 def is_own_data(name: str) -> bool:
     """Whether a user's `federation.dataset` is a path or an address rather than a name of the table."""
-    return name.startswith("hf:") or any(sign in name for sign in "./\\")
+    return name.startswith("hf:") or any(sign in name for sign in "./\\") or (name not in DATASETS and _is_folder(name))
+
+
+def _is_folder(name: str) -> bool:
+    """Whether a word is a folder where the command was given."""
+    with suppress(OSError, ValueError):
+        return (Path(os.environ.get(START_VARIABLE, "")) / name).is_dir()
+    return False
 
 
 def load_dataset(request: DatasetRequest) -> Dataset:
@@ -132,6 +143,7 @@ def load_dataset(request: DatasetRequest) -> Dataset:
             ("text_column", request.text_column, READS_TEXT_COLUMNS),
             ("drop_columns", list(request.drop_columns), DROPS_COLUMNS),
             ("columns", dict(request.columns), READS_TEXT_COLUMNS),
+            ("query", request.query, ("databases",)),
         )
         if value and name not in readers and (not is_own_data(name) or (key != "text_column" and is_hugging_face(name)))
     ]

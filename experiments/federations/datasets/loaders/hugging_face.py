@@ -11,7 +11,7 @@ standardised.
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -25,11 +25,12 @@ from fedscout.experiments.federations.datasets.dataset_request import DatasetReq
 from fedscout.experiments.federations.datasets.images.pixels import PixelArray, image_dataset
 from fedscout.experiments.federations.datasets.tables.column_roles import ColumnRoles, in_order
 from fedscout.experiments.federations.datasets.tables.complete_table import dataset_from_table
-from fedscout.experiments.federations.datasets.tables.table_file import plain_cells
+from fedscout.experiments.federations.datasets.tables.table_file import plain_cells, read_rows, with_empty
 from fedscout.experiments.federations.datasets.texts.words import text_dataset, text_rows
 
 if TYPE_CHECKING:
     import datasets
+    import pyarrow as pa
 
 PREFIX = "hf:"
 LABEL_NAMES = ("label", "labels", "target", "class", "fine_label")
@@ -67,9 +68,22 @@ def load_hugging_face(request: DatasetRequest) -> Dataset:
     Raises:
         DataError: If the address is wrong or out of reach, or the columns do not make a data set.
     """
-    rows = _fetch(request)
-    roles = _roles(request, rows)
     source = f"Hugging Face hub, https://huggingface.co/datasets/{_address(request)[0]}"
+    return dataset_of_rows(_fetch(request), request, source)
+
+
+def dataset_of_rows(rows: datasets.Dataset, request: DatasetRequest, source: str) -> Dataset:
+    """Return rows of the library as a data set.
+
+    Args:
+        rows: One part.
+        request: Says which columns are what.
+        source: Citation.
+
+    Raises:
+        DataError: If the columns do not make a data set.
+    """
+    roles = _roles(request, rows)
     labels, class_names = _labels(request, rows, roles.label)
     clients = None if roles.client is None else _names(request, rows, roles.client)
     if roles.images is not None:
@@ -259,6 +273,37 @@ def _texts(request: DatasetRequest, rows: datasets.Dataset, column: str) -> list
                 f"got {'nothing' if value is None else repr(value)[:50]} in row {number}"
             )
     return list(values)
+
+
+def has_pictures(rows: datasets.Dataset) -> bool:
+    """Whether a column holds pictures."""
+    import datasets
+
+    return any(isinstance(kind, datasets.Image) for kind in rows.features.values())
+
+
+def cells_of_rows(rows: datasets.Dataset, dropped: Collection[str]) -> pa.Table:
+    """Return rows without pictures as a table, classes by their names.
+
+    Args:
+        rows: One part.
+        dropped: Columns that may hold anything; they come back empty.
+
+    Raises:
+        DataError: If a column holds something else than plain cells.
+    """
+    import datasets
+    import pyarrow as pa
+
+    empty = [name for name in rows.column_names if name in dropped]
+    table = rows.remove_columns(empty).with_format("arrow")[:]
+    for index, name in enumerate(table.column_names):
+        kind = rows.features[name]
+        if isinstance(kind, datasets.ClassLabel):
+            numbers = table[name].to_pylist()
+            names = [None if number is None or number < 0 else kind.int2str(number) for number in numbers]
+            table = table.set_column(index, name, pa.array(names, pa.string()))
+    return with_empty(read_rows(table, "the Dataset"), empty)
 
 
 def _table(request: DatasetRequest, rows: datasets.Dataset, roles: Roles, source: str) -> Dataset:

@@ -60,7 +60,8 @@ def all_fates(table: pa.Table, roles: ColumnRoles, fates: Sequence[ColumnFate]) 
     known = {fate.name: fate for fate in fates}
     known |= {column: ColumnFate(column, "dropped", "left out as asked") for column in roles.dropped}
     what = "a quantity to predict" if roles.quantity else "the classes to predict"
-    known[roles.label] = ColumnFate(roles.label, "label", what, "federation.label")
+    key = "federation.task=classification" if roles.quantity else "federation.label"
+    known[roles.label] = ColumnFate(roles.label, "label", what, key)
     if roles.client is not None:
         known[roles.client] = ColumnFate(roles.client, "client", "names the clients", "federation.client_column")
     if roles.group is not None:

@@ -122,7 +122,7 @@ def as_numbers(cells: pa.ChunkedArray) -> npt.NDArray[np.float64]:
 
     try:  # much faster, but all or nothing
         return np.asarray(pc.cast(cells, pa.float64(), safe=False).to_numpy(), dtype=np.float64)
-    except pa.ArrowInvalid:
+    except (pa.ArrowInvalid, pa.ArrowNotImplementedError):
         codes, values = distinct_cells(cells)
         lower = [value.lower() for value in values]
         are_truths = all(word in BOOLEANS for word in lower)

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import csv
 import io
-import sys
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator
 from pathlib import Path
@@ -24,10 +23,12 @@ from fedscout.engine.fault_text import listed, shown
 from fedscout.experiments.federations.datasets.read_limits import (
     MAX_CELL_LENGTH,
     MAX_NAME_LENGTH,
+    NO_LIMITS,
     USUAL_LIMITS,
     ReadLimits,
 )
 from fedscout.experiments.federations.datasets.tables.column_kinds import is_text
+from fedscout.experiments.federations.datasets.tables.kept_rows import KeptRows
 from fedscout.experiments.federations.datasets.tables.text_file import DELIMITERS, ENCODING, opened, sniff_delimiter
 
 if TYPE_CHECKING:
@@ -52,6 +53,7 @@ def read_csv(
     columns: tuple[str, ...] | None = None,
     nameless_index: bool = False,
     limits: ReadLimits = USUAL_LIMITS,
+    kept: KeptRows | None = None,
 ) -> pa.Table:
     """Read a text file whose first line names the columns, or one without such a line.
 
@@ -61,6 +63,7 @@ def read_csv(
         columns: The columns of a file that does not name them; None where the first line does.
         nameless_index: Whether the first column may lack a name; it is then called `index`.
         limits: How much is read.
+        kept: Takes the rows in place of the table, which comes back empty.
 
     Returns:
         Texts without spaces at their ends.
@@ -85,21 +88,24 @@ def read_csv(
     if faults:
         raise DataError(faults)
     try:
-        blocks = _collected(path, _arrow_blocks(path, delimiter, names, num_lines, limits), limits, OPEN_QUOTE)
+        blocks = collected(path, _arrow_blocks(path, delimiter, names, num_lines, limits), limits, OPEN_QUOTE, kept)
     except _UnlikeArrowError:
-        blocks = _collected(path, _row_blocks(path, delimiter, names, num_lines, limits), limits, OPEN_QUOTE)
+        blocks = collected(path, _row_blocks(path, delimiter, names, num_lines, limits), limits, OPEN_QUOTE, kept)
     if not blocks:
         raise DataError(f"{path} must hold rows below its header, but it has none")
     return pa.Table.from_batches(blocks)
 
 
-def read_parquet(path: Path, dropped: Collection[str] = (), limits: ReadLimits = USUAL_LIMITS) -> pa.Table:
+def read_parquet(
+    path: Path, dropped: Collection[str] = (), limits: ReadLimits = USUAL_LIMITS, kept: KeptRows | None = None
+) -> pa.Table:
     """Read a Parquet file whose columns are numbers, texts, truth values or moments in time.
 
     Args:
         path: An existing file.
         dropped: Columns that may be of any type, as nobody looks at them; they come back empty.
         limits: How much is read; bytes are counted as the cells take them in memory.
+        kept: Takes the rows in place of the table, which comes back empty.
 
     Returns:
         Numbers as they are, truth values as the texts `true` and `false`, all else as text. The index that pandas
@@ -119,19 +125,19 @@ def read_parquet(path: Path, dropped: Collection[str] = (), limits: ReadLimits =
             limits.check_rows(path, file.metadata.num_rows)
             row_bytes = sum(_cell_bytes(field) for field in schema if field.name not in dropped)
             limits.check_bytes(path, file.metadata.num_rows * row_bytes)
-            faults = [*_name_faults(path, schema.names), *_type_faults(path, schema, dropped)]
+            faults = [*name_faults(path, schema.names), *type_faults(path, schema, dropped)]
             if file.metadata.num_rows == 0:
                 faults.append(f"{path} must hold rows, but it has none")
             if faults:
                 raise DataError(faults)
             names = [name for name in schema.names if name not in dropped and name != SAVED_INDEX]
-            blocks = _collected(path, _parquet_blocks(path, file, names, limits), limits)
+            blocks = collected(path, _parquet_blocks(path, file, names, limits), limits, kept=kept)
     except (pa.ArrowException, OSError) as error:
         if isinstance(error, MemoryError):
             raise
         reason = (str(error).strip() or type(error).__name__).splitlines()[0]
         raise DataError(f"{path} can't be read as Parquet: {reason}") from None
-    return _with_empty(pa.Table.from_batches(blocks), [name for name in schema.names if name in dropped])
+    return with_empty(pa.Table.from_batches(blocks), [name for name in schema.names if name in dropped])
 
 
 def read_frame(frame: pd.DataFrame, dropped: Collection[str] = ()) -> pa.Table:
@@ -153,14 +159,29 @@ def read_frame(frame: pd.DataFrame, dropped: Collection[str] = ()) -> pa.Table:
         raise DataError(
             f"{FRAME} must have one type a column, a name each, all different: {first_line(error)}"
         ) from None
-    faults = [*_name_faults(FRAME, given.schema.names), *_type_faults(FRAME, given.schema, ())]
+    return with_empty(read_rows(given, FRAME), empty)
+
+
+def read_rows(given: pa.Table, what: str) -> pa.Table:
+    """Take Arrow's columns for what they would be as a Parquet file.
+
+    Args:
+        given: Of numbers, texts, truth values or moments in time.
+        what: How messages call it.
+
+    Raises:
+        DataError: If it has columns of other types, repeated names, too long a text, or no rows.
+    """
+    import pyarrow as pa
+
+    faults = [*name_faults(what, given.schema.names), *type_faults(what, given.schema, ())]
     if faults or not len(given):
-        raise DataError(faults or f"{FRAME} must hold rows, but it has none")
-    blocks = _collected(FRAME, given.to_batches(), ReadLimits(max_bytes=sys.maxsize, max_rows=sys.maxsize))
-    return _with_empty(pa.Table.from_batches(blocks), empty)
+        raise DataError(faults or f"{what} must hold rows, but it has none")
+    return pa.Table.from_batches(collected(what, given.to_batches(), NO_LIMITS))
 
 
-def _with_empty(table: pa.Table, names: Collection[str]) -> pa.Table:
+def with_empty(table: pa.Table, names: Collection[str]) -> pa.Table:
+    """Return a table with further columns that hold nothing."""
     import pyarrow as pa
 
     for name in names:
@@ -200,10 +221,25 @@ def plain_cells(cells: pa.ChunkedArray | pa.Array) -> pa.ChunkedArray | pa.Array
     return pc.if_else(pc.equal(text, ""), None, text)
 
 
-def _collected(
-    path: Path | str, blocks: Iterable[pa.RecordBatch], limits: ReadLimits, hint: str = ""
+def collected(
+    path: Path | str,
+    blocks: Iterable[pa.RecordBatch],
+    limits: ReadLimits,
+    hint: str = "",
+    kept: KeptRows | None = None,
 ) -> list[pa.RecordBatch]:
-    """Return blocks of plain cells, checked as they come."""
+    """Return blocks of plain cells, checked as they come.
+
+    Args:
+        path: Of the table, for messages.
+        blocks: As the file holds them.
+        limits: How many rows are read.
+        hint: Follows the message about a long cell.
+        kept: Takes each block; an empty one alone comes back then.
+
+    Raises:
+        DataError: If there are too many rows, or a cell is too long.
+    """
     import pyarrow as pa
     import pyarrow.compute as pc
 
@@ -217,6 +253,9 @@ def _collected(
         if any((pc.max(pc.utf8_length(column)).as_py() or 0) > MAX_CELL_LENGTH for column in texts):
             raise DataError(_long_cell_fault(path, hint))
         plain.append(pa.record_batch(columns, block.schema.names))
+        if kept is not None:
+            kept.add(plain[-1])
+            plain = [plain[-1].slice(0, 0)]
     return plain
 
 
@@ -307,11 +346,12 @@ def _header_faults(path: Path, header: list[str], delimiter: str) -> list[str]:
     nameless = [number for number, name in enumerate(header, start=1) if not name][:1]
     return [
         *(f"every column of {path} must have a name, but column {number} has none" for number in nameless),
-        *_name_faults(path, header),
+        *name_faults(path, header),
     ]
 
 
-def _name_faults(path: Path | str, names: list[str]) -> Iterator[str]:
+def name_faults(path: Path | str, names: list[str]) -> Iterator[str]:
+    """Yield what is wrong with the names of columns."""
     for number, name in enumerate(names, start=1):
         if len(name) > MAX_NAME_LENGTH:
             raise DataError(
@@ -326,7 +366,7 @@ def _name_faults(path: Path | str, names: list[str]) -> Iterator[str]:
 def _parquet_blocks(path: Path, file: pq.ParquetFile, names: list[str], limits: ReadLimits) -> Iterator[pa.RecordBatch]:
     num_bytes = 0
     for block in file.iter_batches(max(1, NUM_CELLS_AT_ONCE // max(1, len(names))), columns=names):
-        num_bytes += sum(_num_bytes(column) for column in block.columns)
+        num_bytes += sum(bytes_of_cells(column) for column in block.columns)
         limits.check_bytes(path, num_bytes)
         yield block
 
@@ -339,7 +379,7 @@ def _cell_bytes(field: pa.Field) -> int:
         return 0
 
 
-def _num_bytes(column: pa.Array) -> int:
+def bytes_of_cells(column: pa.Array) -> int:
     """Return how much a column's cells take once each is on its own."""
     import pyarrow as pa
     import pyarrow.compute as pc
@@ -350,7 +390,8 @@ def _num_bytes(column: pa.Array) -> int:
     return int(pc.sum(pc.cast(lengths, pa.int64())).as_py() or 0) + int(column.indices.nbytes)
 
 
-def _type_faults(path: Path | str, schema: pa.Schema, dropped: Collection[str]) -> Iterator[str]:
+def type_faults(path: Path | str, schema: pa.Schema, dropped: Collection[str]) -> Iterator[str]:
+    """Yield the columns that hold something else than plain cells."""
     import pyarrow as pa
 
     types = pa.types

@@ -199,6 +199,18 @@ def test_what_is_a_path(name: str) -> None:
     assert is_own_data(name)
 
 
+def test_a_folder_without_a_slash_is_a_path_unless_a_data_set_is_called_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert not is_own_data("pics")
+    (tmp_path / "pics").mkdir()
+    (tmp_path / "digits").mkdir()
+    assert is_own_data("pics")
+    assert not is_own_data("digits")
+    assert FederationConfig(dataset="pics").dataset == "pics"
+
+
 @pytest.mark.parametrize("name", ["digits", "unsw_nb15", "nonsense"])
 def test_what_is_a_name(name: str) -> None:
     assert not is_own_data(name)
@@ -230,7 +242,7 @@ def test_a_process_started_elsewhere_looks_where_its_command_was_given(
     assert load_dataset("t.csv", label="grade").num_rows == NUM_ROWS
 
 
-@pytest.mark.parametrize("name", ["t.pkl", "t.npy", "t.npz", "t.joblib", "t.pt"])
+@pytest.mark.parametrize("name", ["t.pkl", "t.npy", "t.joblib", "t.pt"])
 def test_formats_that_can_carry_code_are_not_opened(tmp_path: Path, name: str) -> None:
     path = tmp_path / name
     path.write_bytes(b"\x80\x05boom")
@@ -239,7 +251,7 @@ def test_formats_that_can_carry_code_are_not_opened(tmp_path: Path, name: str) -
 
 
 def test_other_formats_are_refused(tmp_path: Path) -> None:
-    path = tmp_path / "t.xlsx"
+    path = tmp_path / "t.ods"
     path.write_bytes(b"PK")
     with pytest.raises(DataError, match=r"must end in \.parquet, \.csv"):
         load_dataset(str(path), label="grade")

@@ -1,0 +1,82 @@
+"""Whether the label of one's own table is a quantity, by its first rows, where `federation.task` does not say.
+
+It is where all of its cells are numbers, of which more than twenty differ (or more than half, in a small table), and
+some are fractions. Whole numbers are a quantity where a table is small enough to be seen as a whole, and holds too many
+different ones to be classes (`column_roles.py`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from pydantic import ValidationError
+
+from fedscout.engine.errors import UserError
+from fedscout.experiments.federations.datasets.dataset_request import DatasetRequest
+from fedscout.experiments.federations.datasets.loaders.dataset_table import DATASETS, is_own_data
+from fedscout.experiments.federations.datasets.loaders.hugging_face import is_hugging_face
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+ROWS_LOOKED_AT = 10_000
+FEWEST_DIFFERENT = 20
+
+
+def with_task(settings: Mapping[Any, Any]) -> Mapping[Any, Any]:
+    """Return settings of a study in which `federation.task` is regression if the label of one's own table asks for it.
+
+    Args:
+        settings: By section, before they are validated; what is wrong in them, or can't be read, is left to others.
+    """
+    federation = settings.get("federation")
+    if not isinstance(federation, Mapping) or "task" in federation or federation.get("text_column") is not None:
+        return settings
+    name = federation.get("dataset")
+    if not isinstance(name, str) or name in DATASETS or is_hugging_face(name) or not is_own_data(name):
+        return settings
+    known = {key: value for key, value in federation.items() if key in DatasetRequest.model_fields}
+    with suppress(ValidationError, UserError, OSError):
+        if _predicts_quantity(DatasetRequest.model_validate(known)):
+            return {**settings, "federation": {**federation, "task": "regression"}}
+    return settings
+
+
+def is_quantity(cells: pa.ChunkedArray, are_all: bool) -> bool:
+    """Whether the cells of a label are those of a quantity.
+
+    Args:
+        cells: Plain.
+        are_all: Whether these are all rows, and not the first alone.
+    """
+    from fedscout.experiments.federations.datasets.tables.column_kinds import as_numbers
+    from fedscout.experiments.federations.datasets.tables.column_roles import FEW_ROWS_A_CLASS, MANY_CLASSES
+
+    numbers = as_numbers(cells)
+    if not len(numbers) or not np.isfinite(numbers).all():
+        return False
+    num_different = len(np.unique(numbers))
+    if (numbers == np.rint(numbers)).all():
+        return are_all and num_different > max(MANY_CLASSES, len(numbers) // FEW_ROWS_A_CLASS)
+    return num_different > min(FEWEST_DIFFERENT, len(numbers) // 2)
+
+
+def _predicts_quantity(request: DatasetRequest) -> bool:
+    from fedscout.experiments.federations.datasets.loaders.own_place import own_place
+    from fedscout.experiments.federations.datasets.tables.array_file import LABEL
+    from fedscout.experiments.federations.datasets.tables.table_formats import is_array_file, table_head
+
+    place = own_place(request)
+    if isinstance(place, list):
+        place = place[0]
+    if isinstance(place, Path) and place.is_dir():
+        return False
+    label = request.label or (LABEL if is_array_file(place) else None)
+    if label is None:
+        return False
+    head = table_head(place, request, ROWS_LOOKED_AT)
+    return label in head.column_names and is_quantity(head[label], are_all=len(head) < ROWS_LOOKED_AT)

@@ -1,0 +1,97 @@
+"""Tables of formats that give row after row of Python's values: each cell becomes text, as in a CSV file."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from datetime import date, datetime, time
+from decimal import Decimal
+from typing import TYPE_CHECKING, Any
+
+from fedscout.engine.errors import DataError
+from fedscout.engine.fault_text import shown
+from fedscout.experiments.federations.datasets.read_limits import MAX_CELL_LENGTH, ReadLimits
+from fedscout.experiments.federations.datasets.tables.kept_rows import KeptRows
+from fedscout.experiments.federations.datasets.tables.table_file import collected, name_faults
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+NUM_CELLS_AT_ONCE = 200_000
+
+
+def table_of_rows(
+    source: str, names: Sequence[str], rows: Iterable[Sequence[Any]], limits: ReadLimits, kept: KeptRows | None
+) -> pa.Table:
+    """Return rows as a table of texts.
+
+    Args:
+        source: Where they are from, for messages.
+        names: Of the columns.
+        rows: Each with a value a column: None, text, a number, a truth value, or a moment in time.
+        limits: How much is read; bytes are those of the texts.
+        kept: Takes the rows in place of the table, which comes back empty.
+
+    Raises:
+        DataError: If a column has no name or the name of another, a cell holds anything else, or there is too much, or
+            nothing.
+    """
+    import pyarrow as pa
+
+    nameless = [f"every column of {source} must have a name, but one has none"] if not all(names) else []
+    if faults := [*nameless, *name_faults(source, [*names])]:
+        raise DataError(faults)
+    blocks = collected(source, _blocks(source, names, rows, limits), limits, kept=kept)
+    if not blocks:
+        raise DataError(f"{source} must hold rows, but it has none")
+    return pa.Table.from_batches(blocks)
+
+
+def _blocks(
+    source: str, names: Sequence[str], rows: Iterable[Sequence[Any]], limits: ReadLimits
+) -> Iterator[pa.RecordBatch]:
+    import pyarrow as pa
+
+    waiting: list[list[str | None]] = []
+    num_bytes = 0
+
+    def block() -> pa.RecordBatch:
+        return pa.record_batch([pa.array(cells, pa.string()) for cells in zip(*waiting, strict=True)], [*names])
+
+    for number, row in enumerate(rows, start=1):
+        texts = [_text(source, name, number, value) for name, value in zip(names, row, strict=True)]
+        num_bytes += sum(len(text) for text in texts if text)
+        limits.check_bytes(source, num_bytes)
+        waiting.append(texts)
+        if len(waiting) * len(names) >= NUM_CELLS_AT_ONCE:
+            yield block()
+            waiting.clear()
+    if waiting:
+        yield block()
+
+
+def _text(source: str, name: str, row: int, value: Any) -> str | None:
+    match value:
+        case None:
+            return None
+        case bool():
+            return str(value).lower()
+        case datetime():
+            return value.isoformat(sep=" ")
+        case str():
+            text = value
+        case int() | float() | Decimal() | date() | time():
+            text = str(value)
+        case _:
+            raise DataError(
+                f"column {name!r} of {source} must hold a number, text, truth value or date a cell, got "
+                f"{shown(value)} in row {row}; federation.drop_columns=[{name}] leaves it out"
+            )
+    if len(text) > MAX_CELL_LENGTH:
+        raise DataError(f"every cell of {source} must have at most {MAX_CELL_LENGTH} characters, but one has more")
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        raise DataError(
+            f"column {name!r} of {source} must hold Unicode text, got half a character in row {row}"
+        ) from None
+    return text
