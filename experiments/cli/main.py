@@ -23,6 +23,7 @@ from fedscout.experiments.cli import (
     detect,
     export,
     flower_app,
+    init,
     keys,
     mcp,
     recommend,
@@ -59,6 +60,7 @@ app = typer.Typer(
 )
 for command in (
     run.run,
+    init.init,
     detect.detect,
     describe.describe,
     simulate.simulate,
