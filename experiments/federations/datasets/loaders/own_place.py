@@ -53,11 +53,25 @@ def own_place(request: DatasetRequest) -> Path | str | list[Path]:
         if name.startswith(start):
             return _existing(request, name.removeprefix(start))
     if ADDRESS.match(name):
+        _refuse_password(name)
         scheme = name.partition(":")[0]
         return _fetched(name, STORES[scheme], request.limits) if scheme in STORES else name
     if request.has_file_a_client:
         return _files(request)
     return _existing(request, name)
+
+
+def _refuse_password(address: str) -> None:
+    """Refuse an address of a file that holds a password; that of a database is looked at where it is read.
+
+    Raises:
+        ConfigurationError: If it does.
+    """
+    parts = urlsplit(address)
+    if parts.scheme in STORES and parts.password is not None:
+        raise ConfigurationError(
+            f"federation.dataset must hold no password, as it is logged, got one for {parts.scheme}://{parts.hostname}"
+        )
 
 
 def _places(request: DatasetRequest, name: str) -> list[Path]:

@@ -29,6 +29,8 @@ DUCKDB_SUFFIXES = (".duckdb", ".ddb")
 PASSWORD_VARIABLE = "FEDSCOUT_DATABASE_PASSWORD"  # noqa: S105 the name of a variable
 ROWS_AT_ONCE = 10_000
 READS = re.compile(r"(select|with)\b", re.IGNORECASE)
+WRITES = re.compile(r";|\binto\b", re.IGNORECASE)  # another statement; rows into a table or a file
+SECRETS = ("pass", "pwd", "token", "secret")
 
 
 def read_database(
@@ -71,8 +73,10 @@ def _one_select(query: str) -> str:
         ConfigurationError: If it is none that only reads, or there may be several.
     """
     text = query.strip().removesuffix(";").rstrip()
-    if not READS.match(text) or ";" in text:
-        raise ConfigurationError(f"federation.query must be one SELECT, without another semicolon, got {shown(query)}")
+    if not READS.match(text) or WRITES.search(text):
+        raise ConfigurationError(
+            f"federation.query must be one SELECT, without INTO or a semicolon, got {shown(query)}"
+        )
     return text
 
 
@@ -161,9 +165,9 @@ def _address(place: Path | str) -> URL:
         raise ConfigurationError(
             "federation.dataset must be an address such as postgresql://user@host/name where it names a database"
         ) from None
-    if url.password is not None:
+    if url.password is not None or any(word in key.lower() for key in url.query for word in SECRETS):
         raise ConfigurationError(
             f"federation.dataset must hold no password, as it is logged: {PASSWORD_VARIABLE} may hold it, "
-            f"got {url.render_as_string()}"
+            f"got {url.set(query={}).render_as_string()}"
         )
     return url.set(password=os.environ[PASSWORD_VARIABLE]) if PASSWORD_VARIABLE in os.environ else url

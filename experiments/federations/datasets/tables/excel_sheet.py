@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import zipfile
 from collections.abc import Collection, Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from fedscout.engine.errors import ConfigurationError, DataError, first_line
 from fedscout.experiments.federations.datasets.read_limits import USUAL_LIMITS, ReadLimits
-from fedscout.experiments.federations.datasets.tables.kept_rows import KeptRows
+from fedscout.experiments.federations.datasets.tables.kept_rows import EnoughRowsError, KeptRows
 from fedscout.experiments.federations.datasets.tables.text_rows import table_of_rows
 
 if TYPE_CHECKING:
@@ -42,19 +43,15 @@ def read_excel(
     limits.check_file(path)
     try:
         _check_unpacked(path, limits)
-        book = openpyxl.load_workbook(path, read_only=True, data_only=True)
-        rows: Iterator[Any] = book.worksheets[0].iter_rows(values_only=True)
-        names = _names(next(rows, ()))
-        cells = ((None if name in dropped else _plain(cell) for name, cell in _paired(names, row)) for row in rows)
-        filled = (row for row in map(list, cells) if any(cell is not None for cell in row))
-        return table_of_rows(str(path), names, filled, limits, kept)
-    except DataError:
-        raise
-    except (MemoryError, RecursionError, KeyboardInterrupt):
+        with closing(openpyxl.load_workbook(path, read_only=True, data_only=True)) as book:
+            rows: Iterator[Any] = book.worksheets[0].iter_rows(values_only=True)
+            names = _names(next(rows, ()))
+            cells = ((None if name in dropped else _plain(cell) for name, cell in _paired(names, row)) for row in rows)
+            filled = (row for row in map(list, cells) if any(cell is not None for cell in row))
+            return table_of_rows(str(path), names, filled, limits, kept)
+    except (DataError, EnoughRowsError, MemoryError):
         raise
     except Exception as error:  # openpyxl lets through whatever a broken part makes of it
-        if type(error).__module__.startswith("fedscout"):
-            raise
         raise DataError(f"{path} can't be read as an Excel workbook: {first_line(error)}") from None
 
 

@@ -103,6 +103,16 @@ def test_a_running_number_is_used_where_there_is_nothing_else(tmp_path: Path) ->
     assert load(tmp_path, table.assign(x=table["age"] / 8), "y").feature_names == ("x",)
 
 
+def test_a_copy_of_a_quantity_is_suspected(tmp_path: Path) -> None:
+    draw = np.random.default_rng(0)
+    euros = np.round(draw.gamma(2, 50, 2000), 2)
+    table = pd.DataFrame(
+        {"euros": euros, "dollars": np.round(euros * 1.1, 2), "size": euros + draw.normal(0, 40, 2000)}
+    )
+    dataset = load(tmp_path, table, "euros", task="regression")
+    assert [name for name, text in told(dataset, "suspicion").items() if text] == ["dollars"]
+
+
 def test_a_text_is_the_row_where_there_is_nothing_else(tmp_path: Path) -> None:
     dataset = load(tmp_path, tweets()[["tweet_id", "text", "airline_sentiment"]], "airline_sentiment")
     assert (dataset.kind, dataset.facts["text_column"]) == ("tokens", "text")

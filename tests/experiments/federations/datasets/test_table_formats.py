@@ -7,6 +7,7 @@ import http.server
 import io
 import json
 import sqlite3
+import sys
 import threading
 import zipfile
 from collections.abc import Iterator
@@ -154,6 +155,7 @@ def test_a_query_chooses_the_rows(tmp_path: Path) -> None:
         "WITH gone AS (SELECT 1) DELETE FROM visits",
         "INSERT INTO visits SELECT * FROM visits",
         "ATTACH 'x.db' AS y",
+        "SELECT * INTO copy FROM visits",
         "SELECT * FROM nowhere",
         "SELECT * FROM read_csv('secret.csv')",
     ],
@@ -171,6 +173,10 @@ def test_an_address_of_a_database_holds_no_password(monkeypatch: pytest.MonkeyPa
     with pytest.raises(ConfigurationError, match=r"must hold no password.*user:\*\*\*@host") as caught:
         load_dataset("postgresql://user:secret@host/name", query="SELECT 1", label="y")
     assert "secret" not in str(caught.value)
+    for place in ("mysql://host/name?password=secret", "https://user:secret@host/t.csv"):
+        with pytest.raises(ConfigurationError, match="must hold no password") as caught:
+            load_dataset(place, query="SELECT 1" if place.startswith("mysql") else None, label="y")
+        assert "secret" not in str(caught.value)
 
 
 def test_a_driver_that_is_missing_is_one_clear_line() -> None:
@@ -299,6 +305,16 @@ def test_a_table_on_the_web(tmp_path: Path, server: str) -> None:
 def test_a_package_that_is_missing_is_one_clear_line(address: str, package: str) -> None:
     with pytest.raises(ConfigurationError, match=f"{address} needs {package}, .* pip install {package}"):
         load_dataset(address, **ROLES)
+
+
+@pytest.mark.parametrize(("name", "library"), [("t.xlsx", "openpyxl"), ("t.duckdb", "duckdb")])
+def test_a_library_that_is_missing_is_one_clear_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, library: str
+) -> None:
+    path = save(patients(), tmp_path / name)
+    monkeypatch.setitem(sys.modules, library, None)
+    with pytest.raises(ConfigurationError, match=rf"needs {library}, .* pip install 'fedscout\[tables\]'"):
+        load_dataset(str(path), **ROLES)
 
 
 # JSON lines.
