@@ -156,6 +156,13 @@ def test_a_path_that_leads_nowhere_is_one_clear_line(cli: Cli) -> None:
     assert "or the path of an existing file or folder, got 'none.csv'" in refused(cli, "federation.dataset=none.csv")
 
 
+def test_a_misspelt_name_is_answered_by_what_is_like_it(cli: Cli, tmp_path: Path) -> None:
+    (tmp_path / "Tweets.csv").write_text(GOOD)
+    assert "; did you mean Tweets.csv?" in refused(cli, "federation.dataset=Twets.csv", "federation.label=grade")
+    line = refused(cli, "federation.dataset=Tweets.csv", "federation.label=grad")
+    assert "its columns are: site, x, y, note, grade; did you mean grade?" in line
+
+
 def test_a_sound_table_is_studied(cli: Cli, tmp_path: Path) -> None:
     (tmp_path / "t.csv").write_text(GOOD)
     choices = ["federation.label=grade", "federation.client_column=site", "federation.drop_columns=[note]"]

@@ -10,6 +10,7 @@ import os
 import re
 import tempfile
 from contextlib import suppress
+from difflib import get_close_matches
 from functools import cache
 from glob import glob
 from pathlib import Path, PurePosixPath
@@ -89,8 +90,16 @@ def _existing(request: DatasetRequest, name: str) -> Path:
                 return place
     raise DataError(
         f"federation.dataset must be the name of a data set, or the path of an existing file or folder, "
-        f"got {name!r}; looked for {' and '.join(map(str, places))}"
+        f"got {name!r}; looked for {' and '.join(map(str, places))}{_meant(places[0])}"
     )
+
+
+def _meant(place: Path) -> str:
+    """Return which file beside it a misspelt name may have meant, as it ends a sentence; nothing if none is like it."""
+    with suppress(OSError):
+        if near := get_close_matches(place.name, os.listdir(place.parent), n=1):
+            return f"; did you mean {place.with_name(near[0])}?"
+    return ""
 
 
 def _files(request: DatasetRequest) -> list[Path]:
