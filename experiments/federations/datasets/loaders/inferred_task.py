@@ -1,4 +1,4 @@
-"""Whether the label of one's own table is a quantity, by its first rows, where `federation.task` does not say.
+"""Whether the label of one's own file is a quantity, by its first rows, where `federation.task` does not say.
 
 It is where all of its cells are numbers, of which more than twenty differ (or more than half, in a small table), and
 some are fractions. Whole numbers are a quantity where a table is small enough to be seen as a whole, and holds too many
@@ -38,6 +38,8 @@ def with_task(settings: Mapping[Any, Any]) -> Mapping[Any, Any]:
         return settings
     name = federation.get("dataset")
     if not isinstance(name, str) or name in DATASETS or is_hugging_face(name) or not is_own_data(name):
+        return settings
+    if "://" in name:  # nothing is fetched, and no database asked, before it is known that something is to be done
         return settings
     known = {key: value for key, value in federation.items() if key in DatasetRequest.model_fields}
     with suppress(ValidationError, UserError, OSError):

@@ -11,6 +11,7 @@ import pytest
 import fedscout
 from fedscout.experiments.config.config_file import load_config
 from fedscout.experiments.federations.assembly.build_federation import build_federation
+from fedscout.experiments.federations.datasets.loaders import own_place
 from tests.experiments.federations.datasets.awkward_tables import readings, saved
 
 ROWS = np.arange(300)
@@ -48,6 +49,11 @@ def test_the_label_tells_the_task(tmp_path: Path, label: str, found: str | None)
 
 def test_the_key_overrules(tmp_path: Path) -> None:
     assert task(tmp_path, TABLE, "load", "federation.task=classification") == "classification"
+
+
+def test_nothing_is_fetched_to_read_a_configuration(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(own_place, "_fetched", lambda *told: pytest.fail("fetched"))
+    assert load_config(["federation.dataset=https://host/t.csv", "federation.label=y"]).federation.task is None
 
 
 def test_whole_numbers_of_a_table_that_is_not_seen_whole_may_be_classes(tmp_path: Path) -> None:
