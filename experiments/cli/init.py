@@ -59,8 +59,7 @@ def _answer(asks: bool, question: str, suggested: str, allowed: Collection[str] 
         given = str(typer.prompt(question, default=suggested, err=True)).strip()
         if not allowed or given in allowed:
             return given
-        from fedscout.engine.fault_text import listed
-        from fedscout.experiments.federations.datasets.tables.column_roles import meant
+        from fedscout.engine.fault_text import did_you_mean, listed
 
-        tell(f"it must be one of {listed(allowed)}, got {given!r}{meant(given, allowed)}")
+        tell(f"it must be one of {listed(allowed)}, got {given!r}{did_you_mean(given, allowed)}")
     return suggested
