@@ -13,6 +13,7 @@ OUT/result.json     what the study found; written last
 from __future__ import annotations
 
 import logging
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -91,7 +92,10 @@ class RunFolder:
 
 def default_folder(config: StudyConfig) -> Path:
     """Return the folder of a study that was given none: the same for the same configuration."""
-    return Path("runs") / f"{config.federation.dataset}-{config.digest()[:8]}"
+    name = config.federation.dataset
+    if "://" in name or config.federation.has_file_a_client:  # no path of one file
+        name = re.sub(r"[^\w.-]+", "-", name)
+    return Path("runs") / f"{name}-{config.digest()[:8]}"
 
 
 @contextmanager

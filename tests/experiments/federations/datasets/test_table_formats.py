@@ -6,6 +6,7 @@ import gzip
 import http.server
 import io
 import json
+import re
 import sqlite3
 import sys
 import threading
@@ -27,6 +28,7 @@ from fedscout.experiments.config.config_file import load_config
 from fedscout.experiments.federations.assembly.build_federation import build_federation
 from fedscout.experiments.federations.assembly.federation_config import FederationConfig
 from fedscout.experiments.federations.datasets.read_limits import ReadLimits
+from fedscout.experiments.studies.run_folder import default_folder
 from tests.experiments.federations.datasets.awkward_tables import patients
 from tests.experiments.federations.datasets.loading import load_dataset
 
@@ -213,6 +215,13 @@ def test_a_file_a_client(tmp_path: Path) -> None:
         load_dataset(f"{tmp_path}/*.csv", label="outcome")
     with pytest.raises(DataError, match="must match a file a client"):
         load_dataset(f"{tmp_path}/*.tsv", label="outcome")
+
+
+@pytest.mark.parametrize("dataset", ["https://host/a/t.csv", "clients/*.csv"])
+def test_a_study_of_no_single_path_has_a_folder_of_one_name(dataset: str) -> None:
+    folder = default_folder(load_config([f"federation.dataset={dataset}", "federation.label=y"]))
+    assert folder.parent == Path("runs")
+    assert re.fullmatch(r"[\w.-]+", folder.name)
 
 
 # Arrays.
