@@ -179,6 +179,24 @@ class ClientFeatures(_ReportPart):
     gain: float | None = None
 
 
+class FeatureDensity(_ReportPart):
+    """How each client's values of one feature are spread: that of largest variance.
+
+    It is out of the histograms that clients have told for the mean distances: of groups of `min_release` rows at least.
+
+    Attributes:
+        feature: Its position among the features.
+        start: Lower edge of the first bin.
+        width: Of each bin.
+        counts: Rows in each bin, by client.
+    """
+
+    feature: int
+    start: float
+    width: float
+    counts: dict[int, tuple[int, ...]]
+
+
 class ReportedMetrics(_ReportPart):
     """Metrics reported beside the detectors; None where they could not be measured.
 
@@ -289,6 +307,8 @@ class HeterogeneityReport(_ReportPart):
         calibrated: The same three questions answered at a known false-alarm rate; empty in reports of earlier versions.
         metrics: Reported beside.
         features: How clients' rows lie in feature space; empty where they could not be compared, or tell noisy sums.
+        centroids: Clients' means on the two principal axes of the published feature skew; empty if not measured.
+        density: How values of the feature of largest variance are spread; None where that was not measured.
         label_noise: How many labels may be wrong; None if labels were not compared.
         speed_skew: How unlike clients are in speed; None where none takes any time.
         notes: What a reader must know of how it was measured: samples, projections, missing answers.
@@ -309,6 +329,8 @@ class HeterogeneityReport(_ReportPart):
     calibrated: tuple[CalibratedFinding, ...] = ()
     metrics: ReportedMetrics
     features: tuple[ClientFeatures, ...] = Field(default=(), exclude_if=lambda found: not found)
+    centroids: dict[int, tuple[float, ...]] = Field(default_factory=dict, exclude_if=lambda found: not found)
+    density: FeatureDensity | None = Field(default=None, exclude_if=lambda found: found is None)
     label_noise: LabelNoise | None = Field(default=None, exclude_if=lambda found: found is None)
     speed_skew: SpeedSkew | None = Field(default=None, exclude_if=lambda found: found is None)
     notes: tuple[str, ...] = ()

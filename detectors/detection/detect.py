@@ -132,6 +132,8 @@ def detect(
         calibrated=(labels.calibrated, features.calibrated, calibrated_outliers),
         metrics=reported,
         features=features.clients,
+        centroids=features.centroids,
+        density=features.density,
         label_noise=features.label_noise if classifies else None,
         speed_skew=speeds,
         notes=(

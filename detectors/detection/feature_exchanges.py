@@ -8,7 +8,7 @@ per-class sums describe.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 
@@ -17,7 +17,14 @@ from fedscout.detectors.detection_config import DetectionConfig
 from fedscout.detectors.outliers.agreement_tests import label_tests
 from fedscout.detectors.outliers.label_agreement import LABEL_AGREEMENT, Agreement, Discriminant, discriminant
 from fedscout.detectors.outliers.label_noise import label_noise
-from fedscout.detectors.report import CalibratedFinding, ClientFeatures, Finding, LabelNoise, name_clients
+from fedscout.detectors.report import (
+    CalibratedFinding,
+    ClientFeatures,
+    FeatureDensity,
+    Finding,
+    LabelNoise,
+    name_clients,
+)
 from fedscout.detectors.skew.calibrated_feature_skew import (
     ENOUGH_RELEASED,
     Shifts,
@@ -84,6 +91,8 @@ class FeatureMeasurement:
         notes: What a reader of the finding must know.
         label_noise: How many labels may be wrong; None if not measured.
         clients: How clients' rows lie in feature space; none if not measured.
+        centroids: Their means on the two principal axes, likewise.
+        density: How values of the feature of largest variance are spread; None if not measured.
     """
 
     finding: Finding
@@ -94,6 +103,8 @@ class FeatureMeasurement:
     notes: tuple[str, ...] = ()
     label_noise: LabelNoise | None = None
     clients: tuple[ClientFeatures, ...] = ()
+    centroids: Mapping[int, tuple[float, ...]] = field(default_factory=dict)
+    density: FeatureDensity | None = None
 
 
 def measure_features(
@@ -171,7 +182,20 @@ def measure_features(
         (*moments.notes, *refusal_notes("centroid", answers), *dependence),
         None if comparison is None else label_noise(own),
         () if isinstance(shifts, str) else client_features(shifts, compared, spread),
+        {client: tuple(centroid.tolist()) for client, centroid in centroids.items()},
+        _density(histograms, bins),
     )
+
+
+def _density(histograms: QueryAnswers, bins: Bins) -> FeatureDensity | None:
+    """Return each client's counts of the feature of largest variance, whose bins are the widest."""
+    feature = int(bins.width.argmax())
+    counts = {client: answer["counts"][feature].astype(np.int64) for client, answer in histograms.arrays.items()}
+    if not counts or bins.width[feature] <= 0:
+        return None
+    start, width = float(bins.start[feature]), float(bins.width[feature])
+    told = {client: tuple(own.tolist()) for client, own in counts.items()}
+    return FeatureDensity(feature=feature, start=start, width=width, counts=told)
 
 
 def _copies_notes(copies: NearCopies) -> list[str]:
