@@ -65,6 +65,8 @@ ROOMS = (
     "experiments/deployment",
     "experiments/reports",
     "experiments/reports/exports",
+    "experiments/reports/page/pictures",
+    "experiments/reports/page",
     "experiments/agents",
     "experiments/benchmarks/choice",
     "experiments/benchmarks/look_alikes",

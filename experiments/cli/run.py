@@ -56,6 +56,7 @@ def study(
     from fedscout.experiments.cli.command_line import study_command
     from fedscout.experiments.config.study_config import planned_trials
     from fedscout.experiments.reports.console import show_json
+    from fedscout.experiments.reports.page.write_report import report_of_finished
     from fedscout.experiments.reports.progress import TrialProgress
     from fedscout.experiments.studies.run_folder import default_folder
 
@@ -74,6 +75,7 @@ def study(
             again = study_command("run" if detection else "search", arguments, config_file, out)
             tell(f"{progress.so_far.kept} in {folder}; to go on: {shlex.join(again)}")
         raise
+    report_of_finished(finished.folder)
     if as_json:
         show_json({**finished.document, "out": str(finished.folder)})
         return

@@ -39,17 +39,21 @@ def sweep(
     if dry_run:
         _list(planned, folder, as_json)
         return
-    from fedscout.experiments.reports.console import out_console, show_json
+    from fedscout.experiments.reports.console import out_console, show_json, show_path
+    from fedscout.experiments.reports.page.write_report import report_of_finished
     from fedscout.experiments.reports.sweep_console import SweepProgress, show_not_completed, show_sweep
     from fedscout.experiments.studies.sweeps.run_sweep import run_sweep, summary_document
 
     progress = SweepProgress(len(planned.configurations))
     with progress.live():
         outcome = run_sweep(planned, folder, progress.display(), parallel, verbose, user_folders())
+    report_path = report_of_finished(outcome.folder)
     if as_json:
         show_json({**summary_document(outcome), "out": str(outcome.folder)})
     else:
         show_sweep(out_console(), outcome)
+        if report_path is not None:
+            show_path(out_console(), "Report", report_path, " (open it in a browser)")
     show_not_completed(outcome)
     if outcome.with_status("lost"):
         raise typer.Exit(LOST)

@@ -8,6 +8,7 @@ OUT/trials/         the Parquet log
 OUT/checkpoints/    of trials that are running
 OUT/quarantine/     files of the log that could not be read
 OUT/result.json     what the study found; written last
+OUT/report.html     the page of it, made from the others
 """
 
 from __future__ import annotations

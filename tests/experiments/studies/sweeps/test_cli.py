@@ -37,7 +37,7 @@ def test_a_failed_study_is_named_and_the_others_count(cli: Cli, tmp_path: Path) 
     assert f"{fitness['fedavg']:.4f}" in done.out
     assert f"{fitness['search best']:.4f}" in done.out
     assert f"Table: {tmp_path / 'out' / 'table.parquet'}" in done.out
-    assert done.out.splitlines()[-1].startswith(f"Plot: {tmp_path / 'out' / 'plot.png'}")
+    assert done.out.splitlines()[-2].startswith(f"Plot: {tmp_path / 'out' / 'plot.png'}")
 
 
 def test_without_any_completed_study_the_command_fails(cli: Cli) -> None:

@@ -1,0 +1,1 @@
+"""Pictures of the page, each a function from values to an Altair chart."""

@@ -1,0 +1,224 @@
+"""The page of a sweep: where the search's choice beats FedAvg and by how much, which strategy it is, and every study.
+
+Cells are means over seeds with the intervals of `fedscout.experiments.studies.sweeps.sweep_summary`, read from the
+sweep's table.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+from fedscout.engine.errors import LogError
+from fedscout.experiments.reports.page.page_parts import Page, Picture, Section, Table
+from fedscout.experiments.reports.page.pictures.sweep_maps import gain_map, winner_map
+from fedscout.experiments.studies.sweeps.grid_configurations import value_text
+from fedscout.experiments.studies.sweeps.sweep_folder import BINDING, read_json
+from fedscout.experiments.studies.sweeps.sweep_plot import layout_of
+from fedscout.experiments.studies.sweeps.sweep_summary import SEEDS, Group, compared_choosers, groups_of
+from fedscout.experiments.studies.sweeps.sweep_table import FEDAVG, Row
+from fedscout.search.measure import MEASURES, UNLIKE, Measure
+
+MOST_PANELS = 6
+KEEP = "fedavg"
+
+Cell = dict[str, Any]
+
+
+def sweep_page(folder: Path) -> Page:
+    """Return the page of a sweep's folder.
+
+    Raises:
+        LogError: If the folder holds no table of a sweep that can be read.
+    """
+    binding, rows = read_json(folder / BINDING), _rows(folder / "table.parquet")
+    axes = [axis for axis in (binding or {}).get("axes", ()) if rows and axis in rows[0]]
+    groups = groups_of(rows, axes)
+    measure = _measure(rows)
+    cells = _cells(groups, rows, measure)
+    failed = list({row["study"]: row for row in rows if row["status"] != "completed"}.values())
+    sections = (
+        _maps(cells, groups, measure),
+        _list(cells, groups, measure),
+        Section("studies", "Studies", table=_studies(rows, axes), missing=tuple(_reason(row) for row in failed[:20])),
+    )
+    headline, lead = _verdict(cells, measure)
+    num_studies = len({row["study"] for row in rows})
+    figures = (("combinations of values", str(len(groups))), ("studies", str(num_studies)))
+    return Page(
+        f"sweep over {', '.join(_short(axis, axes) for axis in axes)}",
+        headline,
+        lead,
+        figures,
+        sections,
+        foot=folder.name,
+    )
+
+
+def _short(axis: str, axes: Sequence[str]) -> str:
+    """Return the end of an axis's key, or all of it where another's ends so, too."""
+    end = axis.rpartition(".")[2]
+    return end if [one.rpartition(".")[2] for one in axes].count(end) == 1 else axis
+
+
+def _rows(path: Path) -> list[Row]:
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    try:
+        with pq.ParquetFile(path) as file:
+            rows: list[Row] = file.read().to_pylist()
+    except (OSError, pa.ArrowException) as error:
+        raise LogError(f"the folder must hold a sweep's table, got {path} that can't be read") from error
+    if not rows:
+        raise LogError(f"the folder must hold a sweep's table, got {path} without a row")
+    return rows
+
+
+def _measure(rows: Sequence[Row]) -> Measure:
+    names = {row["measure"] for row in rows} - {None}
+    return next((held for held in MEASURES.values() if {held.name} == names), UNLIKE)
+
+
+def _cells(groups: Sequence[Group], rows: Sequence[Row], measure: Measure) -> list[Cell]:
+    """Return a row a group that has a difference, with the place of each group, what it gained, and what to use."""
+    choice = compared_choosers(rows)[-1] if compared_choosers(rows) else FEDAVG
+    found = []
+    for place, group in enumerate(groups):
+        gain = group.difference
+        if gain is None:
+            continue
+        own = [row for row in rows if group.values.items() <= row.items() and row["chooser"] == choice]
+        strategy = Counter(row["strategy"] for row in own).most_common(1)[0][0]
+        factor = measure.per_unit
+        better = group.told_apart and gain.mean > 0
+        found.append(
+            {
+                "place": place,
+                "gain": factor * gain.mean,
+                "low": None if gain.low is None else factor * gain.low,
+                "high": None if gain.high is None else factor * gain.high,
+                "certain": group.told_apart,
+                "strategy": strategy,
+                "advised": strategy if better else KEEP,
+                "studies": group.num_completed,
+                "text": measure.number(gain.mean),
+            }
+        )
+    return found
+
+
+def _verdict(cells: Sequence[Cell], measure: Measure) -> tuple[str, tuple[str, ...]]:
+    if not cells:
+        return "No study has a choice that can be compared with FedAvg.", ()
+    better = [cell for cell in cells if cell["certain"] and cell["gain"] > 0]
+    worse = [cell for cell in cells if cell["certain"] and cell["gain"] < 0]
+    open_ = [cell for cell in cells if not cell["certain"]]
+    headline = f"Another strategy beats FedAvg in {len(better)} of {len(cells)} settings."
+    lead = []
+    if better:
+        kinds = Counter(cell["strategy"] for cell in better).most_common(3)
+        lead.append("There, what wins is " + ", ".join(f"{kind} ({count})" for kind, count in kinds) + ".")
+        largest = max(better, key=lambda cell: float(cell["gain"]))
+        lead.append(f"The largest gain is {largest['text']} {measure.unit}, by {largest['strategy']}.")
+    if open_:
+        lead.append(f"In {len(open_)} no difference is shown: the interval holds zero, or there is none.")
+    if worse:
+        lead.append(f"In {len(worse)} the search's choice is worse.")
+    return headline, tuple(lead)
+
+
+def _maps(cells: Sequence[Cell], groups: Sequence[Group], measure: Measure) -> Section:
+    title = "Which strategy wins where"
+    if not cells:
+        return Section("maps", title, missing=("There is nothing to compare.",))
+    values = {axis: _ordered([group.values[axis] for group in groups]) for axis in groups[0].values}
+    layout = layout_of(values)
+    panels = list(product(*(values[axis] for axis in layout.panels)))
+    pictures = []
+    for number, panel in enumerate(panels[:MOST_PANELS]):
+        fixed = dict(zip(layout.panels, panel, strict=True))
+        inside = _placed(cells, groups, fixed, values, (layout.x, layout.colour))
+        if not inside:
+            continue
+        where = "".join(f" At {_short(axis, list(values))} = {value_text(value)}." for axis, value in fixed.items())
+        names = list(values)
+        axes = (_short(layout.x or "", names), _short(layout.colour or "", names))
+        ending = f"-{number + 1}" if len(panels) > 1 else ""
+        gain = (
+            f"Gain on FedAvg at its own client rate, in {measure.unit}; outlined where the interval holds zero.{where}"
+        )
+        pictures.append(Picture(f"gain-map{ending}", gain, gain_map(inside, axes, measure.unit)))
+        winner = f"What to use: FedAvg, unless another strategy is shown to be better.{where}"
+        pictures.append(Picture(f"winner-map{ending}", winner, winner_map(inside, axes)))
+    missing = (
+        (f"The first {MOST_PANELS} of {len(panels)} panels; the table has all.",) if len(panels) > MOST_PANELS else ()
+    )
+    return Section("maps", title, pictures=tuple(pictures), missing=missing)
+
+
+def _placed(
+    cells: Sequence[Cell],
+    groups: Sequence[Group],
+    fixed: Mapping[str, Any],
+    values: Mapping[str, Sequence[Any]],
+    axes: tuple[str | None, str | None],
+) -> list[Cell]:
+    """Return the cells of a panel with `x` and `y`, in the order of the axes' values."""
+    along, down = axes
+    rows = []
+    for cell in cells:
+        held = groups[cell["place"]].values
+        if not fixed.items() <= held.items():
+            continue
+        own = [
+            (0, "") if axis is None else (values[axis].index(held[axis]), value_text(held[axis]))
+            for axis in (along, down)
+        ]
+        rows.append({**cell, "x": own[0][1], "y": own[1][1], "order": (own[1][0], own[0][0])})
+    rows.sort(key=lambda row: row["order"])
+    return [{name: value for name, value in row.items() if name != "order"} for row in rows]
+
+
+def _ordered(values: Sequence[Any]) -> list[Any]:
+    different = list(dict.fromkeys(values))
+    numbers = all(isinstance(value, int | float) and not isinstance(value, bool) for value in different)
+    return sorted(different) if numbers else different
+
+
+def _list(cells: Sequence[Cell], groups: Sequence[Group], measure: Measure) -> Section:
+    axes = list(groups[0].values) if groups else []
+    rows = []
+    for cell in cells:
+        group = groups[cell["place"]]
+        ends = "" if cell["low"] is None else f"{cell['low']:+.1f} to {cell['high']:+.1f}"
+        fedavg = group.accuracy.get(FEDAVG)
+        held = [value_text(group.values[axis]) for axis in axes]
+        mean = "" if fedavg is None else f"{fedavg.mean:.4f}"
+        rows.append((*held, mean, cell["text"], ends, cell["strategy"], cell["advised"]))
+    named = [_short(axis, axes) for axis in axes]
+    headings = (*named, f"{measure.name} of FedAvg", f"gain, {measure.unit}", "95 % interval", "chosen", "use")
+    return Section("settings", "All settings", table=Table(headings, rows, ("chosen", "use")))
+
+
+def _studies(rows: Sequence[Row], axes: Sequence[str]) -> Table:
+    per_study = {row["study"]: row for row in rows}
+    seeds = [axis for axis in axes if axis in SEEDS]
+    found = [
+        (
+            name,
+            *(value_text(row[axis]) for axis in seeds),
+            row["status"],
+            "" if row["num_trials"] is None else str(row["num_trials"]),
+            "" if row["seconds"] is None else f"{row['seconds']:.0f} s",
+        )
+        for name, row in per_study.items()
+    ]
+    return Table(("study", *seeds, "status", "trials", "time"), found[:200], ("status",))
+
+
+def _reason(row: Row) -> str:
+    return f"{row['study']} {row['status']}: {row['error']}"

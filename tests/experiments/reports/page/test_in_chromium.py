@@ -1,0 +1,79 @@
+"""A report in a real browser: it draws, asks the network for nothing, and tells what is pointed at."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pytest
+
+from fedscout.experiments.reports.page.write_report import write_report
+from tests.experiments.reports.page.chromium import DESKTOP, PHONE, chromium, opened, reason_against
+from tests.experiments.reports.page.written_study import write_study
+
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(bool(reason_against()), reason=reason_against() or "a browser is there"),
+]
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Any]:
+    with chromium() as started:
+        yield started
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    out = write_study(tmp_path_factory.mktemp("study") / "out", name="</script><b>by hand</b>")
+    write_report(out)
+    return out
+
+
+@pytest.mark.parametrize(("width", "scheme"), [(DESKTOP, "light"), (PHONE, "dark"), (PHONE, "light")])
+def test_every_picture_is_drawn_without_a_fault_or_a_request(
+    browser: Any, folder: Path, width: int, scheme: str
+) -> None:
+    with opened(browser, folder / "report.html", width, scheme) as (page, faults):
+        assert page.evaluate("document.documentElement.scrollWidth") <= width
+        drawn = page.evaluate(
+            "[...document.querySelectorAll('.picture')].map(p => p.querySelectorAll('svg path').length)"
+        )
+        assert len(drawn) >= 7
+        assert min(drawn) > 0
+        assert faults == []
+        assert page.inner_text(".of") == "</script><b>by hand</b>"
+
+
+def test_dark_and_light_differ_and_change_while_the_page_is_open(browser: Any, folder: Path) -> None:
+    with opened(browser, folder / "report.html") as (page, faults):
+        grounds = [page.evaluate("getComputedStyle(document.body).backgroundColor")]
+        page.emulate_media(color_scheme="dark")
+        page.wait_for_selector("html[data-drawn=dark]")
+        grounds.append(page.evaluate("getComputedStyle(document.body).backgroundColor"))
+        assert grounds == ["rgb(255, 255, 255)", "rgb(20, 23, 27)"]
+        assert faults == []
+
+
+def test_pointing_at_a_client_tells_its_numbers(browser: Any, folder: Path) -> None:
+    log = pd.read_parquet(folder / "trials")
+    confirmed = log[(log["phase"] == "confirmation") & (log["strategy"] == "fedadam")]
+    after = sum(scores[0] for scores in confirmed["client_accuracy"]) / len(confirmed)
+    with opened(browser, folder / "report.html") as (page, _):
+        page.hover("#picture-client-scores .mark-symbol.layer_2_marks path[aria-label*='client: 0']")
+        page.wait_for_selector("#vg-tooltip-element.visible")
+        told = page.inner_text("#vg-tooltip-element")
+        assert f"{after:.5g}" in told
+        assert "0 of 3 seeds" in told
+
+
+def test_tables_say_what_the_log_says(browser: Any, folder: Path) -> None:
+    log = pd.read_parquet(folder / "trials")
+    with opened(browser, folder / "report.html") as (page, _):
+        rows = page.locator("#cost tbody tr").all_inner_texts()
+    parts = {row.split("\t")[0]: row.split("\t")[1:3] for row in rows}
+    counts = log.groupby("phase")["num_rounds"].agg(["size", "sum"])
+    assert parts["search"] == [str(number) for number in counts.loc["search"]]
+    assert parts["confirmation"] == [str(number) for number in counts.loc["confirmation"]]

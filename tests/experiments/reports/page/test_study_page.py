@@ -1,0 +1,133 @@
+"""The page of a study: its numbers are the log's, whatever is missing is said, and it stays small and quick."""
+
+from __future__ import annotations
+
+import errno
+import json
+import re
+import time
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pytest
+
+from fedscout.engine.errors import EngineError, LogError
+from fedscout.experiments.reports.page.pictures.learning_curves import thinned
+from fedscout.experiments.reports.page.study_page import study_page
+from fedscout.experiments.reports.page.write_report import report_of_finished, write_report
+from tests.experiments.reports.page.written_study import write_study
+
+SPECIFICATIONS = re.compile(r'<script type="application/json" id="specifications">(.*?)</script>', re.DOTALL)
+
+
+def specifications(path: Path) -> dict[str, Any]:
+    found = SPECIFICATIONS.search(path.read_text())
+    assert found is not None
+    return json.loads(found[1])
+
+
+def values_of(chart: dict[str, Any]) -> list[dict[str, Any]]:
+    layers = chart.get("layer", [chart])
+    held = [one.get("data", chart.get("data", {})) for one in layers]
+    named = chart.get("datasets", {})
+    return [row for data in held for row in data.get("values", named.get(data.get("name", ""), []))]
+
+
+def test_curves_on_the_page_are_those_of_the_log(tmp_path: Path) -> None:
+    folder = write_study(tmp_path / "out")
+    log = pd.read_parquet(folder / "trials").set_index("trial")
+    drawn = {row["trial"]: row for row in values_of(specifications(write_report(folder))["learning-curves"])}
+    assert set(drawn) == set(log.index[log["phase"] != "confirmation"])
+    for number, row in drawn.items():
+        assert row["round"] == list(range(1, 11))
+        assert row["score"] == pytest.approx(log.loc[number, "round_accuracy"], abs=1e-5)
+
+
+def test_the_verdict_names_pick_interval_cost_and_loser(tmp_path: Path) -> None:
+    folder = write_study(tmp_path / "out")
+    result = json.loads((folder / "result.json").read_text())["confirmation"]
+    page = study_page(folder)
+    assert page.headline == f"Use {result['contestants'][0]['name']}."
+    text = " ".join(page.lead)
+    low, high = (result["versus"]["fedavg"]["own"][end] for end in ("low", "high"))
+    assert f"{100 * low:+.1f} to {100 * high:+.1f} points" in text
+    assert "by 11.0 points of accuracy on 3 seeds" in text  # 0.80, 0.81, 0.82 against 0.70
+    assert "Client 3 loses by it: -10.0 points in the mean, worse on 3 of 3 seeds." in text
+    assert ("6.5 s of training, 195 kB sent and received", "13 trainings") in page.figures  # 13 × 10 × 1.5 kB
+
+
+def test_clients_before_and_after_are_means_over_paired_seeds(tmp_path: Path) -> None:
+    chart = specifications(write_report(write_study(tmp_path / "out")))["client-scores"]
+    drawn = {row["client"]: (row["before"], row["after"], row["worse"]) for row in values_of(chart)}
+    assert drawn["0"] == (pytest.approx(0.7), pytest.approx(0.81), "0 of 3 seeds")
+    assert drawn["3"] == (pytest.approx(0.6), pytest.approx(0.5), "3 of 3 seeds")
+
+
+def test_an_unfinished_study_without_detection_says_what_is_missing(tmp_path: Path) -> None:
+    folder = write_study(tmp_path / "out", finished=False, diagnosed=False)
+    page = study_page(folder)
+    missing = {section.name: " ".join(section.missing) for section in page.sections}
+    assert page.headline.startswith("Not finished: fedadam(")
+    assert "once the study is finished" in missing["federation"]
+    assert "detectors were not asked" in missing["diagnosis"]
+    assert "Nothing was confirmed" in missing["confirmation"]
+    assert write_report(folder).is_file()
+
+
+def test_no_word_of_others_becomes_code(tmp_path: Path) -> None:
+    evil = "</script><script>alert(1)</script><img src=x onerror=alert(2)>\u202e"
+    folder = write_study(tmp_path / "out", class_names=(evil, "dog"), name=evil)
+    text = write_report(folder).read_text()
+    assert "<script>alert" not in text
+    assert "<img src=x" not in text
+    assert "\u202e" not in text
+    classes = {row["class"] for row in values_of(specifications(folder / "report.html")["class-map"])}
+    assert classes == {evil.replace("\u202e", "\\u202e"), "dog"}
+
+
+def test_a_folder_without_a_study_is_told_in_a_line(tmp_path: Path) -> None:
+    with pytest.raises(LogError, match=r"without a readable config\.json"):
+        write_report(tmp_path)
+
+
+def test_a_full_disk_loses_the_report_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    folder = write_study(tmp_path / "out")
+    before = {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, "no room")
+
+    monkeypatch.setattr("fedscout.experiments.reports.page.write_page.write_atomically", full)
+    with pytest.raises(EngineError, match="No space left"):
+        write_report(folder)
+    with caplog.at_level("WARNING", logger="fedscout"):
+        assert report_of_finished(folder) is None
+    assert len(caplog.messages) == 1
+    assert "fedscout report" in caplog.messages[0]
+    assert {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()} == before
+
+
+def test_thinned_curves_keep_both_ends_and_no_value_of_their_own() -> None:
+    scores = [number / 7 for number in range(500)]
+    rounds, kept = thinned(scores, 40)
+    assert len(rounds) == 40
+    assert (rounds[0], rounds[-1]) == (1, 500)
+    assert kept == [scores[number - 1] for number in rounds]
+    assert thinned(scores[:3], 40) == ([1, 2, 3], scores[:3])
+
+
+def test_a_hundred_trials_take_three_seconds(tmp_path: Path) -> None:
+    folder = write_study(tmp_path / "out", num_trials=100, num_rounds=100)
+    write_report(write_study(tmp_path / "small"))  # libraries are loaded, Vega's code is in the cache
+    started = time.process_time()
+    write_report(folder)
+    assert time.process_time() - started < 3
+
+
+@pytest.mark.slow
+def test_five_hundred_trials_take_five_megabytes(tmp_path: Path) -> None:
+    folder = write_study(tmp_path / "out", num_trials=500, num_rounds=200)
+    assert write_report(folder).stat().st_size < 5_000_000

@@ -1,0 +1,130 @@
+"""A study's folder written by hand through the program's own log: no training, every number known."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from fedscout.detectors.detection_config import DetectionConfig
+from fedscout.detectors.report import ClientFacts, Finding, HeterogeneityReport, ReportedMetrics
+from fedscout.engine.runtime.atomic_file import json_text
+from fedscout.engine.trials.trial_log import TrialLog
+from fedscout.engine.trials.trial_record import Trial
+from fedscout.experiments.config.config_file import config_of
+from fedscout.search.confirmation.confirmation import confirm, contestant
+from fedscout.strategies import parameter_columns, parse_strategy
+
+CLIENTS = 4
+SEEDS = (11, 12, 13)
+
+
+def write_study(
+    folder: Path,
+    num_trials: int = 6,
+    num_rounds: int = 10,
+    finished: bool = True,
+    diagnosed: bool = True,
+    class_names: tuple[str, ...] = ("cat", "dog"),
+    name: str = "by hand",
+) -> Path:
+    """Write FedAvg, a search of FedAdam, and a confirmation in which FedAdam wins everywhere but at client 3."""
+    config = config_of({"training": {"num_rounds": num_rounds}})
+    claim = {"config": config.identity(), "config_hash": config.digest(), "versions": {"fedscout": "0.1.0"}}
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "config.json").write_text(json_text(claim))
+    log = TrialLog(folder, parameter_columns(()))
+    shared = {"study": name, "config_hash": config.digest(), "config": json.dumps(config.identity())}
+    curves = np.random.default_rng(0).uniform(0.4, 0.9, (num_trials + 1, num_rounds))
+    curves[0] = 0.3
+    trials = [_trial("fedavg", curve=curves[0], phase="baseline", trial=0, **shared)]
+    for number in range(1, num_trials + 1):
+        kind = {"kind": "fedadam", "eta": 0.001 * number}
+        trials.append(_trial(kind, curve=curves[number], phase="search", trial=number, generation=1, **shared))
+    best = max(trials[1:], key=lambda trial: trial.fitness)
+    confirmed = {"challenger": [], "fedavg": []}
+    for place, seed in enumerate(SEEDS):
+        for role, spec in (("challenger", best.spec), ("fedavg", trials[0].spec)):
+            level = 0.8 + 0.01 * place if role == "challenger" else 0.7
+            clients = (level, level, level, 0.5 if role == "challenger" else 0.6)
+            trial = _trial(
+                spec, np.full(num_rounds, level), clients, phase="confirmation", seed=seed, trial=len(trials), **shared
+            )
+            trials.append(trial)
+            confirmed[role].append(trial)
+    for trial in trials if finished else trials[: num_trials + 1]:
+        log.append(trial)
+    report = _report(class_names) if diagnosed else None
+    if report is not None:
+        (folder / "report.json").write_text(json_text(report.model_dump(mode="json")))
+    if finished:
+        contestants = [contestant(role, own) for role, own in confirmed.items()]
+        result = {
+            "config_hash": config.digest(),
+            "federation": {"name": name, "class_names": list(class_names), "client_rows": [40, 30, 20, 10]},
+            "confirmation": confirm(SEEDS, contestants, "own").model_dump(mode="json"),
+            "timings": {"seconds": {"total": 3.0}},
+        }
+        (folder / "result.json").write_text(json_text(result))
+    return folder
+
+
+def _trial(spec: Any, curve: Any, clients: tuple[float, ...] = (0.7,) * CLIENTS, **held: Any) -> Trial:
+    spec = parse_strategy(spec) if isinstance(spec, str | dict) else spec
+    scores = tuple(float(score) for score in curve)
+    fitness = float(np.mean(scores[-5:]))
+    return Trial(
+        spec,
+        key=f"{held['trial']:064x}",
+        strategy=spec.label,
+        parameters=spec.parameters(),
+        learning_rate=0.2,
+        fitness=fitness,
+        own_fitness=fitness,
+        clean_fitness=fitness,
+        round_accuracy=scores,
+        round_clean_accuracy=scores,
+        round_loss=scores,
+        round_clean_loss=scores,
+        round_train_loss=scores,
+        client=tuple(range(CLIENTS)),
+        client_num_examples=(8, 6, 4, 2),
+        client_accuracy=clients,
+        client_clean_accuracy=clients,
+        bytes_down=1000.0,
+        bytes_up=500.0,
+        seconds={"total": 0.5},
+        versions={"fedscout": "0.1.0"},
+        **held,
+    )
+
+
+def _report(class_names: tuple[str, ...]) -> HeterogeneityReport:
+    counts = [(40, 0), (0, 30), (10, 10), (5, 5)]
+    facts = [
+        ClientFacts(client=number, num_rows=sum(own), label_counts=own, heterogeneity_index=0.5)
+        for number, own in enumerate(counts)
+    ]
+    skew = Finding(
+        name="label_skew",
+        value=0.4,
+        threshold=0.1,
+        detected=True,
+        flagged_clients=(0,),
+        client_values={0: 0.4, 1: 0.3, 2: 0.05, 3: 0.05},
+        sentence="Label skew: yes.",
+    )
+    return HeterogeneityReport(
+        seed=0,
+        settings=DetectionConfig(),
+        num_clients=CLIENTS,
+        num_classes=2,
+        num_features=3,
+        clients=tuple(facts),
+        label_skew=skew,
+        feature_skew=Finding.unmeasured("feature_skew", 0.0, "no client gave its feature sums"),
+        outliers=Finding.unmeasured("outliers", 4.0, "no models were trained"),
+        metrics=ReportedMetrics(),
+    )
