@@ -100,8 +100,9 @@ def num_processors() -> int:
 def _round_seconds(host: ClientHost, federation: Federation, work: ExpectedWork, num_hosts: int) -> float:
     """Return what a round takes one processor, as far as must be known to choose.
 
-    First by the fewest operations that there can be, then by the smallest client, which also warms the process up, then
-    by all, who may train side by side. So a round is tried only where the work is short, or Ray may not be sooner.
+    First by the fewest operations that there can be, then by the smallest client, twice, as the first work of a process
+    is slow, then by all, who may train side by side. So a round is tried only where the work is short, or Ray may not
+    be sooner.
     """
     sizes = federation.partition.sizes if federation.task is None else np.ones(federation.num_clients, dtype=int)
     if federation.task is None:
@@ -110,10 +111,10 @@ def _round_seconds(host: ClientHost, federation: Federation, work: ExpectedWork,
         if not Estimate.of(fewest, work.num_rounds, num_hosts).is_local:
             return fewest
     order = [int(client) for client in np.argsort(sizes, kind="stable") if client not in federation.unseen]
-    alone = _seconds(host, work, sizes, order[:1])
+    alone = min(_seconds(host, work, sizes, order[:1]) for _ in range(2))
     if not Estimate.of(alone / MOST_BATCHING_GAINS, work.num_rounds, num_hosts).is_local:
         return alone
-    return _seconds(host, work, sizes, order)
+    return _seconds(host, work, sizes, sorted(order))
 
 
 def _seconds(host: ClientHost, work: ExpectedWork, sizes: IntArray, clients: list[int]) -> float:

@@ -14,6 +14,7 @@ import torch
 from fedscout.engine.client.client_host import ClientHost
 from fedscout.engine.data.federation import Federation
 from fedscout.engine.engine_config import EngineConfig
+from fedscout.engine.messages.host_calls import HostCall
 from fedscout.engine.messages.session import Session
 from fedscout.experiments.config.config_file import load_config
 from fedscout.experiments.federations.assembly.build_federation import build_federation
@@ -71,12 +72,12 @@ def test_what_is_long_by_its_operations_alone_is_not_tried(
 
 
 def test_a_slow_client_is_tried_alone(wine: Federation, monkeypatch: pytest.MonkeyPatch) -> None:
-    calls = []
+    calls: list[HostCall] = []
 
-    def slow(host: ClientHost, call: object) -> object:
+    def slow(host: ClientHost, call: HostCall) -> object:
         calls.append(call)
         started = time.perf_counter()
-        results = train(host, call)  # type: ignore[arg-type]
+        results = train(host, call)
         results.seconds = time.perf_counter() - started + 30.0
         return results
 
@@ -84,8 +85,25 @@ def test_a_slow_client_is_tried_alone(wine: Federation, monkeypatch: pytest.Monk
     monkeypatch.setattr(grid_choice, "num_processors", lambda: 2)
     monkeypatch.setattr(ClientHost, "train", slow)
     assert host_if_sooner(wine, ExpectedWork(Session(), num_rounds=100)) is None
-    (call,) = calls
-    assert call.clients == (int(np.argmin(wine.partition.sizes)),)
+    smallest = (int(np.argmin(wine.partition.sizes)),)
+    assert [call.clients for call in calls] == [smallest, smallest]
+
+
+def test_the_first_work_of_a_process_does_not_count(wine: Federation, monkeypatch: pytest.MonkeyPatch) -> None:
+    calls: list[HostCall] = []
+
+    def cold(host: ClientHost, call: HostCall) -> object:
+        results = train(host, call)
+        results.seconds = 0.001 if calls else 30.0
+        results.evaluation.seconds = 0.0  # type: ignore[union-attr]
+        calls.append(call)
+        return results
+
+    train = ClientHost.train
+    monkeypatch.setattr(grid_choice, "num_processors", lambda: 2)
+    monkeypatch.setattr(ClientHost, "train", cold)
+    assert host_if_sooner(wine, ExpectedWork(Session(), num_rounds=1000)) is not None
+    assert calls[-1].clients == (0, 1, 2)
 
 
 def test_epochs_and_sampled_clients_count(wine: Federation, monkeypatch: pytest.MonkeyPatch) -> None:
