@@ -345,3 +345,9 @@ def test_help_names_every_command(cli: Cli) -> None:
         done = cli(command, "--help")
         assert (done.code, done.err) == (0, "")
         assert "--json" in done.out
+
+
+@pytest.mark.parametrize("command", ["run", "report", "trials", "export"])
+def test_help_tells_what_arguments_are(cli: Cli, command: str) -> None:
+    words = " ".join(cli(command, "--help").out.replace("│", " ").split())
+    assert ("later ones win" if command == "run" else "Folder of a") in words
