@@ -13,8 +13,10 @@ from typing import Any
 import pytest
 
 from fedscout.engine.errors import ConfigurationError, LogError
+from fedscout.experiments.reports.exports.logged_study import trial_name
 from fedscout.experiments.reports.exports.mlflow_export import METRICS_A_BATCH, PARAMETERS_A_BATCH, export_to_mlflow
 from tests.experiments.reports.exports.conftest import NUM_ROUNDS, MakeStudy
+from tests.experiments.reports.exports.local_server import answered, local_server
 
 PAGE = 4
 
@@ -168,6 +170,7 @@ def test_without_mlflow_the_extra_is_named(make_study: MakeStudy) -> None:
         export_to_mlflow(make_study("search.budget=1"), "http://mlflow")
 
 
+@pytest.mark.filterwarnings("default")  # MLflow's own, of libraries newer than it knows
 def test_mlflow_itself_takes_it(make_study: MakeStudy, tmp_path: Path) -> None:
     mlflow = pytest.importorskip("mlflow")
     study = make_study("search.budget=4")
@@ -176,3 +179,26 @@ def test_mlflow_itself_takes_it(make_study: MakeStudy, tmp_path: Path) -> None:
     assert export_to_mlflow(study, uri) == 0
     client = mlflow.MlflowClient(tracking_uri=uri)
     assert len(client.search_runs([client.get_experiment_by_name(study.name).experiment_id])) == len(study.records)
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("default")
+def test_mlflow_s_own_server_has_every_trial(make_study: MakeStudy, tmp_path: Path) -> None:
+    mlflow = pytest.importorskip("mlflow", reason="the extra mlflow is not installed")
+    pytest.importorskip("mlflow.server", reason="mlflow-skinny has no server")
+    study = make_study("search.strategies=[fedadam,fedprox]", "search.budget=3", "search.confirmation_seeds=2")
+    store = ["--backend-store-uri", f"sqlite:///{tmp_path / 'mlflow.db'}", "--workers", "1"]
+    with local_server(lambda port: ["mlflow", "server", *store, "--host", "127.0.0.1", "--port", port]) as address:
+        assert answered(f"{address}/health") == b"OK"
+        assert export_to_mlflow(study, address) == len(study.records)
+        assert export_to_mlflow(study, address) == 0
+        client = mlflow.MlflowClient(tracking_uri=address)
+        runs = client.search_runs([client.get_experiment_by_name(study.name).experiment_id])
+        by_name = {run.info.run_name: run for run in runs}
+        for record in study.records:
+            run = by_name[trial_name(record)]
+            assert run.data.params["strategy"] == record.strategy
+            assert run.info.status == ("FAILED" if record.status == "failed" else "FINISHED")
+            curve = client.get_metric_history(run.info.run_id, "accuracy")
+            assert [point.value for point in curve] == list(record.round_accuracy)
+    assert len(runs) == len(study.records)
