@@ -46,6 +46,11 @@ def _brief(columns: Sequence[Mapping[str, str]]) -> Iterator[str]:
     left_out = [column["name"] for column in columns if column["became"].startswith("left out:")]
     suspected = [column for column in columns if column["suspicion"]]
     parts = [f"left out {escape(listed(left_out, MOST_NAMED))}"] if left_out else []
+    parts += [
+        f"{escape(column['name'])} is a text, which {escape(column['key'])} has models read"
+        for column in columns
+        if column["kind"] == "text" and column["became"].startswith("left out:")
+    ][:1]
     parts += [f"suspected: {escape(column['name'])} {escape(column['suspicion'])}" for column in suspected[:MOST_NAMED]]
     if parts:
         yield f"columns: {'; '.join(parts)} (fedscout describe lists them)"

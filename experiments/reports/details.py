@@ -54,7 +54,7 @@ def federation_line(federation: Federation) -> str:
         return f"{federation.name}: every client plays; {federation.num_classes} actions, {score}"
     predicted = federation.target_name
     what = f"predicts {predicted}" if predicted else f"{federation.num_classes} classes"
-    return f"{federation.name}: {sizes.sum()} rows, {what}, {sizes.min()} to {sizes.max()} a client"
+    return f"{federation.name}: {sizes.sum()} rows, {what}, {sizes.min()} to {sizes.max()} each"
 
 
 def show_federation(console: Console, federation: Federation) -> None:

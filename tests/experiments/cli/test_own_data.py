@@ -168,4 +168,4 @@ def test_a_sound_table_is_studied(cli: Cli, tmp_path: Path) -> None:
     choices = ["federation.label=grade", "federation.client_column=site", "federation.drop_columns=[note]"]
     done = cli("detect", "engine.grid=local", "federation.dataset=t.csv", *choices)
     assert done.code == 0, done.err
-    assert "t.csv, natural, 2 clients: 20 rows, 2 classes, 10 to 10 a client" in done.out
+    assert "t.csv, natural, 2 clients: 20 rows, 2 classes, 10 to 10 each" in done.out

@@ -114,6 +114,18 @@ def test_what_it_cost(cost: Cost, told: str) -> None:
     assert str(cost) == told
 
 
+@pytest.mark.parametrize(
+    ("text", "kept"),
+    [
+        ("Tried 3: fedadam +1.8, fedmedian +0.9, fedavgm +0.4", "  Tried 3: fedadam +1.8, fedmedian +0.9, …"),
+        ("the most frequent class alone gives almost it", "  the most frequent class alone gives …"),
+        ("Tried 3: fedadam +1.8", "  Tried 3: fedadam +1.8"),
+    ],
+)
+def test_what_is_cut_ends_behind_a_comma_or_a_word(text: str, kept: str) -> None:
+    assert [line.plain for line in paragraph(text, 44, 1)] == [kept]
+
+
 @pytest.mark.parametrize("text", ["word " * 60, "字" * 200, "w" * 300, "short", "\x1b[2J" * 40])
 @pytest.mark.parametrize("most", [1, 2, 3])
 def test_a_paragraph_ends_where_it_must(text: str, most: int) -> None:

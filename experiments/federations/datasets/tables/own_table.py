@@ -2,7 +2,7 @@
 
 A column called `id`, `index`, `row`, `row_id` or `uuid` names rows: it is never a feature, and each name must occur
 once. What other columns are is found out (`own_columns.py`). With `federation.text_column`, or where a text is all that
-there is, a row is the text alone, as numbered words; other columns are not looked at.
+there is but for dates, a row is the text alone, as numbered words; other columns are not looked at.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from fedscout.experiments.federations.datasets.dataset_request import DatasetReq
 from fedscout.experiments.federations.datasets.tables.column_fates import (
     ColumnFate,
     all_fates,
+    column_key,
     documents,
     refuse_table,
 )
@@ -98,7 +99,7 @@ def dataset_from_own_table(
 
 
 def _mixed(name: str, table: pa.Table, request: DatasetRequest, roles: ColumnRoles, source: str) -> Dataset:
-    """Read numbers, categories and dates; if there are none but a text, that."""
+    """Read numbers, categories and dates; if there are none, but for dates, and a text, that."""
     predicted = predicted_of(name, table, roles)
     found = own_columns(name, table, [*roles.never_features, *roles.features(name, table)], roles, request)
     client_ids = None if roles.client is None else discrete(name, table, roles.client)
@@ -109,11 +110,11 @@ def _mixed(name: str, table: pa.Table, request: DatasetRequest, roles: ColumnRol
         seen = [column for own in found for column in own.columns]
     found = suspected(found, predicted.labels, predicted.class_names)
     fates = all_fates(table, roles, [own.fate for own in found])
-    if not seen:
-        texts = [fate for fate in fates if fate.kind == "text"]
-        if not texts or roles.quantity:
-            refuse_table(name, fates)
+    texts = [fate for fate in fates if fate.kind == "text"]
+    if texts and not roles.quantity and _are_dates_unasked([own.fate for own in found if own.columns], request):
         return _texts(name, table, request.model_copy(update={"text_column": texts[0].name}), roles, source, fates)
+    if not seen:
+        refuse_table(name, fates)
     unused = [own.fate.name for own in found if not own.columns]
     left_out = dict.fromkeys([*roles.never_features, *roles.dropped, *unused])
     facts = {"columns_left_out": tuple(left_out), "columns": documents(fates)}
@@ -121,6 +122,11 @@ def _mixed(name: str, table: pa.Table, request: DatasetRequest, roles: ColumnRol
     agreed = {column: said for own in found for column, said in (own.agreement or {}).items()}
     encoding = {**(dataset.encoding or {}), **({"agreed": agreed} if agreed else {})}
     return replace(dataset, encoding=encoding)
+
+
+def _are_dates_unasked(fates: Sequence[ColumnFate], request: DatasetRequest) -> bool:
+    """Whether all columns are dates that nobody asked for, beside which a text is what a row is about."""
+    return all(fate.kind == "date" and fate.name not in request.columns for fate in fates)
 
 
 def _with_figures(
@@ -236,7 +242,9 @@ def _texts(
         raise DataError(f"column {column!r} of data set {name!r} must hold texts, but no cell has a word")
     unused = [name for name in table.column_names if name not in {column, roles.label, roles.client, roles.group}]
     read = ColumnFate(str(column), "text", "the words are what a row is", "federation.text_column")
-    known = {fate.name: fate for fate in fates} | {read.name: read}
+    left_out = f"left out: {column} is what a row is"
+    dates = [replace(fate, became=left_out, key=column_key(fate.name, "date")) for fate in fates if fate.kind == "date"]
+    known = {fate.name: fate for fate in (*fates, *dates, read)}
     others = [ColumnFate(name, "", "not looked at") for name in unused]
     shown_fates = all_fates(table, roles, [*others, *known.values()])
     dataset = text_dataset(

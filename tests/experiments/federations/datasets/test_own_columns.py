@@ -119,6 +119,17 @@ def test_a_text_is_the_row_where_there_is_nothing_else(tmp_path: Path) -> None:
     assert told(dataset) == {"tweet_id": "identifier", "text": "text", "airline_sentiment": "label"}
 
 
+def test_beside_dates_alone_a_text_is_the_row_unless_they_are_asked_for(tmp_path: Path) -> None:
+    table = tweets()[["tweet_id", "tweet_created", "text", "airline_sentiment"]]
+    dataset = load(tmp_path, table, "airline_sentiment")
+    assert (dataset.kind, dataset.facts["text_column"]) == ("tokens", "text")
+    assert told(dataset, "became")["tweet_created"] == "left out: text is what a row is"
+    assert told(dataset, "key")["tweet_created"] == "federation.columns.tweet_created=date"
+    asked = load(tmp_path, table, "airline_sentiment", columns={"tweet_created": "date"})
+    assert asked.kind == "table"
+    assert told(asked)["text"] == "text"
+
+
 @pytest.mark.parametrize("columns", [{"agee": "number"}, {"outcome": "number"}, {"hospital": "category"}])
 def test_a_kind_of_no_feature_is_one_clear_line(tmp_path: Path, columns: dict[str, str]) -> None:
     with pytest.raises(DataError, match=r"federation\.columns must (not )?name"):
