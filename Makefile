@@ -5,9 +5,10 @@ SHELL := /bin/bash
 
 VENV := .venv
 STAMP := $(VENV)/installed
-# Files are dealt to two processes: what a file's tests share is made once, and Ray starts once in each process. Bytecode
-# is kept even where the environment forbids it: rewriting the assertions of all tests takes ten seconds a process.
-PYTEST := PYTHONDONTWRITEBYTECODE= $(VENV)/bin/python -m pytest -n 2 --dist loadfile --durations=10
+# Files are dealt to two processes, as what a file's tests share is made once, and Ray starts once in each process; in
+# their order, as those of few and long tests would otherwise come last. Bytecode is kept even where the environment
+# forbids it: rewriting the assertions of all tests takes ten seconds a process.
+PYTEST := PYTHONDONTWRITEBYTECODE= $(VENV)/bin/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder --durations=10
 LOCK_VENV := .venv-lock
 SUITABLE := import sys, ensurepip; sys.exit(not (3, 11) <= sys.version_info[:2] < (3, 14))
 
@@ -15,7 +16,7 @@ SUITABLE := import sys, ensurepip; sys.exit(not (3, 11) <= sys.version_info[:2] 
 PYTHON ?= $(shell for python in python3.11 python3 python3.12 python3.13 python /usr/bin/python3; do \
 	if "$$python" -c '$(SUITABLE)' >/dev/null 2>&1; then echo "$$python"; break; fi; done)
 
-.PHONY: help install demo test lint gate stress chaos docs lock clean
+.PHONY: help install demo test lint gate stress chaos docs gallery lock clean
 
 help:
 	@echo 'make demo    the whole program on ten clients of real digits (ARGS= goes to fedscout run)'
@@ -25,6 +26,7 @@ help:
 	@echo 'make stress  the tests that kill processes and start whole clusters: ten minutes more'
 	@echo 'make chaos   kill processes of a study at random (CHAOS_KILLS=50 CHAOS_SEED=1; ARGS=--nodes kills nodes, too)'
 	@echo 'make docs    the documentation as a site: site/index.html'
+	@echo 'make gallery the six studies of docs/gallery.md, some ninety seconds; make docs links their reports'
 	@echo 'make lock    resolve the dependencies anew and write constraints.txt'
 	@echo 'make clean   remove .venv and everything that tools have left'
 
@@ -60,6 +62,11 @@ chaos: $(STAMP)
 	@$(VENV)/bin/python -m tests.faults.chaos --kills $(or $(CHAOS_KILLS),50) \
 		$(if $(CHAOS_SEED),--seed $(CHAOS_SEED)) $(ARGS)
 
+# The commands are those of the page, in which some go on over a second and a third line.
+gallery: $(STAMP)
+	@sed -e ':line' -e '/\\$$/{N; s/\\\n *//; b line' -e '}' docs/gallery.md | grep '^fedscout run .*--out gallery/' \
+		| while read -r command; do PATH="$(CURDIR)/$(VENV)/bin:$$PATH" bash -c "$$command" || exit 1; done
+
 # Without the network; a link or an anchor that leads nowhere ends it. The variable silences a notice of the theme's makers.
 docs: $(STAMP)
 	@NO_MKDOCS_2_WARNING=1 $(VENV)/bin/mkdocs build --quiet --strict
@@ -77,5 +84,5 @@ lock:
 	rm -rf $(LOCK_VENV)
 
 clean:
-	rm -rf $(VENV) $(LOCK_VENV) site build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis constraints.new
+	rm -rf $(VENV) $(LOCK_VENV) site gallery build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis constraints.new
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

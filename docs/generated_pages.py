@@ -21,6 +21,7 @@ from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.structure.files import File, Files
 
 REPOSITORY = Path(__file__).resolve().parent.parent
+GALLERY = REPOSITORY / "gallery"
 BESIDE_DOCS = {"changelog.md": "CHANGELOG.md", "contributing.md": "CONTRIBUTING.md", "cluster.yaml": "cluster.yaml"}
 PYTHON = {
     "The interface": [f"fedscout.{name}" for name in ("Federation", "study", "train", "Study", "TrainedStrategy")],
@@ -60,13 +61,25 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
             for notebook in (REPOSITORY / "docs" / "notebooks").glob("*.ipynb")
         },
     }
-    for path, text in pages.items():
+    reports = {f"reports/{name}.html": report.read_text() for name, report in _gallery_reports().items()}
+    for path, text in {**pages, **reports}.items():
         files.append(File.generated(config, path, content=text))
     return files
 
 
+def _gallery_reports() -> dict[str, Path]:
+    """Return the reports of the gallery's studies that were run on this machine, by the study's name."""
+    return {report.parent.name: report for report in sorted(GALLERY.glob("*/report.html"))}
+
+
 def on_page_markdown(markdown: str, **_: object) -> str:
-    """Lead links that are right in the repository to what stands for it on the site: files beside docs, notebooks."""
+    """Lead links that are right in the repository to what stands for it on the site: files beside docs, notebooks.
+
+    Below a command of the gallery that `make gallery` has run is a link to its report.
+    """
+    for name in _gallery_reports():
+        link = f"[The report of this run](reports/{name}.html)"
+        markdown = re.sub(rf"(--out gallery/{name}\n```\n)", rf"\1\n{link}\n", markdown)
     pages = re.sub(r"\]\((notebooks/\w+)\.ipynb\)", r"](\1.md)", markdown)
     return pages.replace("](../cluster.yaml)", "](cluster.yaml)")
 

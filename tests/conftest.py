@@ -16,6 +16,7 @@ os.environ.update(
 )
 
 import gc
+import logging
 import warnings
 from collections import Counter
 from collections.abc import Generator, Iterator
@@ -60,6 +61,17 @@ def ray_session() -> Iterator[None]:
             ray.shutdown()
             forget_token()
             gc.collect()
+
+
+@pytest.fixture(autouse=True)
+def _loggers_kept() -> Iterator[None]:
+    """Put back what a command that runs in the tests' process does to its loggers."""
+    loggers = [logging.getLogger(name) for name in ("fedscout", "flwr")]
+    kept = [(logger.handlers[:], logger.propagate, logger.level) for logger in loggers]
+    yield
+    for logger, (handlers, propagate, level) in zip(loggers, kept, strict=True):
+        logger.handlers[:], logger.propagate = handlers, propagate
+        logger.setLevel(level)
 
 
 @pytest.fixture(scope="session")

@@ -129,7 +129,7 @@ def _next_steps(
         yield "Train", command_line(training_command(arguments, config_file, strategy, outcome.levelled))
         tables = [setting for setting in arguments if setting.startswith("client_settings.")]
         yield "Export", command_line(["fedscout", "app", *tables, "--from", str(folder)])
-    if (folder / REPORT_PAGE).exists():
+    if (folder / REPORT_PAGE).is_file():
         yield "Report", command_line(["fedscout", "report", str(folder), "--open"])
     if not verbose:
         yield "More", "the same command with --verbose"

@@ -52,15 +52,16 @@ def diagnosis_lines(report: HeterogeneityReport, naming: Naming, width: int) -> 
 
 
 def show_diagnosis(console: Console, report: HeterogeneityReport, naming: Naming) -> None:
-    """Print the lines, and a sentence on each property that the federation has."""
+    """Print the lines, and a sentence on each property that the federation has and on what was found beside."""
     from fedscout.detectors.verdict import verdicts
 
-    for line in diagnosis_lines(report, naming, min(console.width, WIDTH)):
+    width = min(console.width, WIDTH)
+    found = [verdict.sentence for verdict in verdicts(report) if verdict.detected]
+    told = [
+        line for sentence in (*found, *report.beside) for line in paragraph(naming.told(sentence), width, MOST_LINES)
+    ]
+    for line in (*diagnosis_lines(report, naming, width), *told):
         console.print(line, soft_wrap=True)
-    for verdict in verdicts(report):
-        if verdict.detected:
-            for line in paragraph(naming.told(verdict.sentence), min(console.width, WIDTH), MOST_LINES):
-                console.print(line, soft_wrap=True)
 
 
 def _answer(verdict: Verdict) -> tuple[str, str]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import os
 import re
 import sys
@@ -62,8 +61,6 @@ def cli(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFi
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", list(sys.path))
     environment = dict(os.environ)
-    loggers = [logging.getLogger(name) for name in ("fedscout", "flwr")]
-    kept = [(logger.handlers[:], logger.propagate) for logger in loggers]
 
     def run(*arguments: str | Path) -> Done:
         capfd.readouterr()
@@ -75,7 +72,5 @@ def cli(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFi
         return Done(code, out, err)
 
     yield run
-    for logger, (handlers, propagate) in zip(loggers, kept, strict=True):
-        logger.handlers[:], logger.propagate = handlers, propagate
     os.environ.clear()
     os.environ.update(environment)

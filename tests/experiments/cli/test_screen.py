@@ -110,9 +110,10 @@ def test_the_command_to_export_writes_the_app(cli: Cli, tmp_path: Path) -> None:
 
 
 def test_a_report_is_offered_where_there_is_one(cli: Cli, tmp_path: Path) -> None:
-    assert "\nReport " not in cli("search", *SMALL, "--out", "out").out
-    (tmp_path / "out" / "report.html").touch()
     assert command_of(cli("search", *SMALL, "--out", "out").out, "Report") == ["report", "out", "--open"]
+    (tmp_path / "out" / "report.html").unlink()
+    (tmp_path / "out" / "report.html").mkdir()  # in whose place no file can be written
+    assert "\nReport " not in cli("search", *SMALL, "--out", "out").out
 
 
 def test_clients_are_called_by_their_names(cli: Cli, tmp_path: Path) -> None:
