@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from fedscout.engine.data.federation import Federation
 
-_NUMBERED = re.compile(r"\b(clients?|class(?:es)?) (\d+\b(?:(?:, | and )\d+\b)*)(?! more)")
+_NUMBERED = re.compile(r"\b([Cc]lients?|class(?:es)?) (\d+\b(?:(?:, | and )\d+\b)*)(?! more)")
 
 
 @dataclass(frozen=True)
@@ -30,18 +30,22 @@ class Naming:
         """Return the names that its builder knows."""
         return cls(tuple(map(str, federation.facts.get("client_names", ()))), federation.class_names)
 
+    def client(self, number: int) -> str:
+        """Return what a client is called."""
+        return _name(self.clients, number)
+
     def told(self, sentence: str) -> str:
         """Return a sentence with names in place of the numbers of clients and classes."""
 
         def named(found: re.Match[str]) -> str:
-            names = self.clients if found[1].startswith("client") else self.classes
+            names = self.clients if found[1].lower().startswith("client") else self.classes
             return f"{found[1]} " + re.sub(r"\d+", lambda number: _name(names, int(number[0])), found[2])
 
         return _NUMBERED.sub(named, sentence)
 
     def few_clients(self, clients: Sequence[int], width: int) -> str:
         """Return clients in a line of this width: `clients 3, 5, 8 and 12 others`, the first one in any case."""
-        names = [_name(self.clients, client) for client in clients]
+        names = [self.client(client) for client in clients]
         plural = "s" if len(names) > 1 else ""
         for shown in range(len(names), 0, -1):
             others = len(names) - shown

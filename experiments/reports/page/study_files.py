@@ -19,6 +19,7 @@ from fedscout.detectors import HeterogeneityReport
 from fedscout.engine.errors import LogError
 from fedscout.engine.runtime.json_file import read_json_object
 from fedscout.engine.trials.trial_log import read_columns
+from fedscout.experiments.reports.naming import Naming
 from fedscout.experiments.studies.run_folder import stored_claim
 from fedscout.search.confirmation.confirmation import Confirmation
 from fedscout.search.measure import ACCURACY, MEASURES, UNLIKE, Measure
@@ -120,6 +121,11 @@ class StudyFiles:
         names = [str(name) for name in self.federation.get("class_names", ())]
         count = 0 if self.report is None else self.report.num_classes
         return names if len(names) >= count else [str(number) for number in range(count)]
+
+    @property
+    def naming(self) -> Naming:
+        """What its clients and classes are called; by their numbers while the study is not finished."""
+        return Naming(tuple(map(str, self.federation.get("client_names", ()))), tuple(self.class_names))
 
     def scores(self, trial: Mapping[str, Any], of: str = "round") -> list[float]:
         """Return a trial's scores in the deciding view, of each round or, `of="client"`, of each client."""

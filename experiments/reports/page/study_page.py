@@ -6,6 +6,7 @@ Every section stands, whatever the folder holds; one that has nothing says what 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from itertools import chain
 from pathlib import Path
 
@@ -14,6 +15,7 @@ import pandas as pd
 from fedscout.detectors import HeterogeneityReport
 from fedscout.detectors.report import CalibratedFinding, DetectorName, Finding
 from fedscout.detectors.verdict import verdicts
+from fedscout.experiments.reports.naming import Naming
 from fedscout.experiments.reports.page.page_parts import Page, Picture, Section, Table
 from fedscout.experiments.reports.page.pictures.client_scores import client_scores
 from fedscout.experiments.reports.page.pictures.confirmed_difference import confirmed_difference
@@ -83,7 +85,16 @@ def page_of(study: StudyFiles) -> Page:
         _cost(study),
         _reproduction(study),
     )
-    return Page(study.name, headline, lead, figures, sections, foot=str(study.claim["config_hash"]))
+    named = tuple(_named(section, study.naming) for section in sections)
+    lead = tuple(map(study.naming.told, lead))
+    return Page(study.name, headline, lead, figures, named, foot=str(study.claim["config_hash"]))
+
+
+def _named(section: Section, naming: Naming) -> Section:
+    """Return a section whose words call clients and classes by their names."""
+    pictures = tuple(replace(picture, caption=naming.told(picture.caption)) for picture in section.pictures)
+    sentences, missing = (tuple(map(naming.told, words)) for words in (section.sentences, section.missing))
+    return replace(section, sentences=sentences, pictures=pictures, missing=missing)
 
 
 def _federation(study: StudyFiles) -> Section:
@@ -129,16 +140,18 @@ def _diagnosis(study: StudyFiles) -> Section:
         finding = next(one for one in report.findings if one.name == found.name)
         title, meaning = FOUND[found.name]
         answer = ("yes" if found.detected else "no") if found.measured else "not measured"
-        flagged = ", ".join(map(str, found.decided_by.flagged_clients[:12])) or "none"
+        flagged = ", ".join(map(study.naming.client, found.decided_by.flagged_clients[:12])) or "none"
         rows.append((title, answer, flagged, _strength(found.decided_by), meaning))
-        picture = _evidence_picture(report, finding, found.decided_by, found.sentence)
+        picture = _evidence_picture(report, study.naming, finding, found.decided_by, found.sentence)
         if picture is None:
             missing.append(found.sentence)
         else:
             pictures.append(picture)
         if found.name == "feature_skew":
-            pictures += _centroids(report, found.decided_by) + _density(report, found.decided_by)
-            pictures += _places(report, found.decided_by)
+            pictures += _centroids(report, study.naming, found.decided_by) + _density(
+                report, study.naming, found.decided_by
+            )
+            pictures += _places(report, study.naming, found.decided_by)
     table = Table(
         ("property", "found", "clients", "strength", "what it means"), rows, ("found", "clients", "what it means")
     )
@@ -152,7 +165,7 @@ def _strength(found: Finding | CalibratedFinding) -> str:
 
 
 def _evidence_picture(
-    report: HeterogeneityReport, finding: Finding, decided: Finding | CalibratedFinding, sentence: str
+    report: HeterogeneityReport, naming: Naming, finding: Finding, decided: Finding | CalibratedFinding, sentence: str
 ) -> Picture | None:
     values = report.metrics.model_distances if finding.name == "outliers" else finding.client_values
     if not values:
@@ -164,7 +177,7 @@ def _evidence_picture(
         own = tested.get(client)
         why = "" if own is None else f"{own.source}, effect {own.effect:.3g}, p = {own.p_value:.2g}"
         flagged = _flag(client, decided)
-        rows.append({"client": str(client), "value": value, "flagged": flagged, "why": why})
+        rows.append({"client": naming.client(client), "value": value, "flagged": flagged, "why": why})
     threshold = None if finding.name == "outliers" or not finding.measured else finding.threshold
     line = "" if threshold is None else " Dashed: the published rule's threshold."
     by = " Colour: the test's decision, which compares more than this value." if tested else ""
@@ -173,11 +186,11 @@ def _evidence_picture(
     return Picture(name, f"{sentence}{line}{by}", evidence(pd.DataFrame(rows), title, threshold))
 
 
-def _centroids(report: HeterogeneityReport, decided: Finding | CalibratedFinding) -> list[Picture]:
+def _centroids(report: HeterogeneityReport, naming: Naming, decided: Finding | CalibratedFinding) -> list[Picture]:
     sizes = {facts.client: facts.num_rows for facts in report.clients}
     rows = [
         {
-            "client": str(client),
+            "client": naming.client(client),
             "x": place[0],
             "y": place[1],
             "rows": sizes.get(client, 0),
@@ -195,14 +208,18 @@ def _centroids(report: HeterogeneityReport, decided: Finding | CalibratedFinding
     return [Picture("feature-centroids", caption, chart)]
 
 
-def _density(report: HeterogeneityReport, decided: Finding | CalibratedFinding) -> list[Picture]:
+def _density(report: HeterogeneityReport, naming: Naming, decided: Finding | CalibratedFinding) -> list[Picture]:
     held = report.density
     if held is None:
         return []
     filled = [place for counts in held.counts.values() for place, count in enumerate(counts) if count]
     shown = range(min(filled, default=0) - 1, max(filled, default=0) + 2)
     rows = [
-        {"client": str(client), "value": held.start + (place + 0.5) * held.width, "share": count / max(sum(counts), 1)}
+        {
+            "client": naming.client(client),
+            "value": held.start + (place + 0.5) * held.width,
+            "share": count / max(sum(counts), 1),
+        }
         | {"flagged": _flag(client, decided)}
         for client, counts in list(held.counts.items())[:MOST_CLIENTS]
         for place, count in enumerate(counts)
@@ -218,12 +235,12 @@ def _flag(client: int, decided: Finding | CalibratedFinding) -> str:
     return FLAGGED if client in decided.flagged_clients else NOT_FLAGGED
 
 
-def _places(report: HeterogeneityReport, decided: Finding | CalibratedFinding) -> list[Picture]:
+def _places(report: HeterogeneityReport, naming: Naming, decided: Finding | CalibratedFinding) -> list[Picture]:
     """Return where clients' rows lie, rows of the same class compared; nothing where no two axes tell clients apart."""
     sizes = {facts.client: facts.num_rows for facts in report.clients}
     rows = [
         {
-            "client": str(one.client),
+            "client": naming.client(one.client),
             "x": one.shift[0],
             "y": one.shift[1],
             "rows": sizes.get(one.client, 0),
@@ -286,7 +303,8 @@ def _clients(study: StudyFiles) -> Section:
         f"seed{'s' if table['seeds'].max() > 1 else ''}: grey with {names[0]}, blue with {names[1]}, "
         "red where it is less."
     )
-    picture = Picture("client-scores", caption, client_scores(table, names, name))
+    called = table.assign(client=[study.naming.client(int(client)) for client in table["client"]])
+    picture = Picture("client-scores", caption, client_scores(called, names, name))
     return Section("clients", "Who gains, who loses", (losers_sentence(study),), (picture,))
 
 

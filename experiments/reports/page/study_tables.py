@@ -126,7 +126,12 @@ def label_table(study: StudyFiles) -> pd.DataFrame:
         return pd.DataFrame(columns=["client", "class", "rows", "share"])
     names = study.class_names
     rows = [
-        {"client": str(facts.client), "class": names[place], "rows": count, "share": count / max(facts.num_rows, 1)}
+        {
+            "client": study.naming.client(facts.client),
+            "class": names[place],
+            "rows": count,
+            "share": count / max(facts.num_rows, 1),
+        }
         for facts in study.report.clients
         for place, count in enumerate(facts.label_counts)
     ]
@@ -139,7 +144,10 @@ def size_table(study: StudyFiles) -> pd.DataFrame:
     sizes = dict(enumerate(study.federation.get("client_rows", ())))
     if not sizes and study.report is not None:
         sizes = {facts.client: facts.num_rows for facts in study.report.clients}
-    rows = [{"client": str(c), "rows": int(size), "affected": c in affected} for c, size in sizes.items()]
+    rows = [
+        {"client": study.naming.client(client), "rows": int(size), "affected": client in affected}
+        for client, size in sizes.items()
+    ]
     return pd.DataFrame(rows, columns=["client", "rows", "affected"])
 
 

@@ -64,6 +64,22 @@ def test_clients_before_and_after_are_means_over_paired_seeds(tmp_path: Path) ->
     assert drawn["3"] == (pytest.approx(0.6), pytest.approx(0.5), "3 of 3 seeds")
 
 
+def test_clients_and_classes_are_called_by_their_names(tmp_path: Path) -> None:
+    folder = write_study(tmp_path / "out", class_names=("cat", "dog"))
+    names = ["North", "South", "East", "<West>"]
+    result = json.loads((folder / "result.json").read_text())
+    result["federation"]["client_names"] = names
+    (folder / "result.json").write_text(json.dumps(result))
+    charts = specifications(write_report(folder))
+    for name in ("class-map", "client-rows", "label-divergences", "client-scores"):
+        assert {row["client"] for row in values_of(charts[name]) if "client" in row} == {*names}, name
+    page = study_page(folder)
+    assert "Client <West> loses by it" in " ".join(page.lead)
+    assert page.sections[1].table is not None
+    assert tuple(page.sections[1].table.rows[0][:3]) == ("Label skew", "yes", "North")
+    assert "<West>" not in re.sub(r"<script.*?</script>", "", (folder / "report.html").read_text(), flags=re.DOTALL)
+
+
 def test_an_unfinished_study_without_detection_says_what_is_missing(tmp_path: Path) -> None:
     folder = write_study(tmp_path / "out", finished=False, diagnosed=False)
     page = study_page(folder)
