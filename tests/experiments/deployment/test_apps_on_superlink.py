@@ -49,7 +49,7 @@ def simulated(settings: Sequence[str], report: HeterogeneityReport) -> None:
     assert report.without_timings() == measure(runner, config).without_timings()
 
 
-@pytest.mark.parametrize("num_clients", [2, 3])
+@pytest.mark.parametrize("num_clients", [2, pytest.param(3, marks=pytest.mark.stress)])
 def test_the_whole_program_under_certificates_and_keys_finds_what_a_simulation_finds(
     tmp_path: Path, real_federation: Start, num_clients: int
 ) -> None:
