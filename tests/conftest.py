@@ -64,14 +64,18 @@ def ray_session() -> Iterator[None]:
 
 
 @pytest.fixture(autouse=True)
-def _loggers_kept() -> Iterator[None]:
-    """Put back what a command that runs in the tests' process does to its loggers."""
-    loggers = [logging.getLogger(name) for name in ("fedscout", "flwr")]
-    kept = [(logger.handlers[:], logger.propagate, logger.level) for logger in loggers]
+def _own_logger_as_new() -> Iterator[None]:
+    """Undo what a command in the tests' process has done to the program's logger, be it in a fixture of a module."""
+    _renew_own_logger()
     yield
-    for logger, (handlers, propagate, level) in zip(loggers, kept, strict=True):
-        logger.handlers[:], logger.propagate = handlers, propagate
-        logger.setLevel(level)
+    _renew_own_logger()
+
+
+def _renew_own_logger() -> None:
+    logger = logging.getLogger("fedscout")
+    logger.handlers.clear()
+    logger.propagate = True
+    logger.setLevel(logging.NOTSET)
 
 
 @pytest.fixture(scope="session")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import re
 import sys
@@ -61,6 +62,8 @@ def cli(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFi
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", list(sys.path))
     environment = dict(os.environ)
+    flower = logging.getLogger("flwr")
+    kept = flower.handlers[:], flower.propagate
 
     def run(*arguments: str | Path) -> Done:
         capfd.readouterr()
@@ -72,5 +75,6 @@ def cli(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFi
         return Done(code, out, err)
 
     yield run
+    flower.handlers[:], flower.propagate = kept
     os.environ.clear()
     os.environ.update(environment)
