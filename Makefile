@@ -26,7 +26,7 @@ help:
 	@echo 'make stress  the tests that kill processes and start whole clusters: ten minutes more'
 	@echo 'make chaos   kill processes of a study at random (CHAOS_KILLS=50 CHAOS_SEED=1; ARGS=--nodes kills nodes, too)'
 	@echo 'make docs    the documentation as a site: site/index.html'
-	@echo 'make gallery the six studies of docs/gallery.md, some ninety seconds; make docs links their reports'
+	@echo 'make gallery the six studies of docs/gallery.md, about a minute; make docs links their reports'
 	@echo 'make lock    resolve the dependencies anew and write constraints.txt'
 	@echo 'make clean   remove .venv and everything that tools have left'
 
