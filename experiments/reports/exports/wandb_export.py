@@ -39,8 +39,11 @@ def export_to_wandb(study: LoggedStudy, path: Path) -> int:
         folder.mkdir(parents=True)
     except OSError as error:
         raise LogError(not_written(path, error)) from error
-    for record in study.records:
-        _write(wandb, record, study.name, folder)
+    try:
+        for record in study.records:
+            _write(wandb, record, study.name, folder)
+    finally:
+        wandb.teardown()  # ends the process that writes the files, once it has
     return len(study.records)
 
 
