@@ -49,10 +49,11 @@ def folder_below(root: Path, name: str) -> Path:
     Raises:
         ConfigurationError: If it lies elsewhere.
     """
-    folder = (root / name).resolve()
-    if not name or name.startswith("-") or not folder.is_relative_to(root.resolve()) or folder == root.resolve():
-        raise ConfigurationError(f"a folder must lie below the one that the server was started with, got {name!r}")
-    return folder
+    if name.isprintable() and not name.startswith("-") and _lies_below(root, name):
+        folder = (root / name).resolve()
+        if folder != root.resolve():
+            return folder
+    raise ConfigurationError(f"a folder must lie below the one that the server was started with, got {name!r}")
 
 
 def _faults(config: StudyConfig, root: Path, own_code: bool) -> Iterator[str]:
@@ -66,7 +67,7 @@ def _faults(config: StudyConfig, root: Path, own_code: bool) -> Iterator[str]:
         elif is_import_path(value):
             if not own_code:
                 yield f"{key} names code, which an agent may only do with `fedscout mcp --own-code`, got {value!r}"
-        elif _is_path(value) and not (root / value).resolve().is_relative_to(root.resolve()):
+        elif not _lies_below(root, value):
             yield f"{key} must lie below the folder that the server was started with, got {value!r}"
 
 
@@ -79,5 +80,9 @@ def _texts(leaves: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
                 yield from _texts(flattened(item, f"{key}.") if isinstance(item, Mapping) else {key: item})
 
 
-def _is_path(value: str) -> bool:
-    return "/" in value or "\\" in value or value.startswith(("~", "."))
+def _lies_below(root: Path, value: str) -> bool:
+    """Whether a value is no path out of the folder; every word may be one, as a link has any name."""
+    try:
+        return (root / value).resolve().is_relative_to(root.resolve())
+    except (RuntimeError, ValueError):  # links in a circle; a character that no path has
+        return False

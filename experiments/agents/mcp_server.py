@@ -162,3 +162,5 @@ def _told() -> Iterator[None]:
         yield
     except UserError as error:
         raise ToolError("\n".join(error.faults)) from None
+    except OSError as error:
+        raise ToolError(f"{error.filename} can't be used as a path: {error.strerror}") from None

@@ -17,7 +17,7 @@ from typing import Any
 from fedscout.engine.errors import UserError
 from fedscout.experiments.visible import visible_line
 
-COMMAND = (sys.executable, "-m", "fedscout.experiments.cli.main")
+COMMAND = (sys.executable, "-m", "fedscout.experiments.cli.watched_command")
 END_SECONDS = 20.0
 """A study that is told to end closes its log and its processes first."""
 LAST_LINES = 5
@@ -25,7 +25,7 @@ LAST_LINES = 5
 
 @dataclass
 class StartedStudies:
-    """The commands that one server runs, each in the server's folder.
+    """The commands that one server runs, each in the server's folder, and none longer than the server.
 
     Attributes:
         root: Working directory of all commands.
@@ -35,6 +35,8 @@ class StartedStudies:
     root: Path
     running: dict[Path, subprocess.Popen[bytes]] = field(default_factory=dict)
     _lock: threading.Lock = field(default_factory=threading.Lock)
+    _held: tuple[int, int] = field(default_factory=os.pipe)
+    """Standard input of all commands, and the end that is this process's alone."""
 
     def answer(self, *arguments: str) -> Any:
         """Run a command to its end, and return its document.
@@ -44,7 +46,7 @@ class StartedStudies:
         """
         command = [*COMMAND, *arguments]
         done = subprocess.run(  # noqa: S603
-            command, cwd=self.root, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False
+            command, cwd=self.root, stdin=self._held[0], capture_output=True, text=True, check=False
         )
         if done.returncode != 0:
             lines = [line.removeprefix("fedscout: ") for line in done.stderr.splitlines() if line.strip()]
@@ -66,7 +68,7 @@ class StartedStudies:
                 self.running[folder] = subprocess.Popen(  # noqa: S603
                     [*COMMAND, command, *settings, "--out", str(folder), "--json"],
                     cwd=self.root,
-                    stdin=subprocess.DEVNULL,
+                    stdin=self._held[0],
                     stdout=subprocess.DEVNULL,
                     stderr=words,
                     start_new_session=True,  # a Ctrl-C in the server's terminal is the server's
@@ -92,18 +94,26 @@ class StartedStudies:
         if process is None or process.poll() is not None:
             return
         process.terminate()
-        try:
-            process.wait(END_SECONDS)
-        except subprocess.TimeoutExpired:
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(process.pid, signal.SIGKILL)
-            process.wait()
+        _wait_for(process)
 
     def close(self) -> None:
-        """End all that was started."""
-        for folder in self.running:
-            self.stop(folder)
+        """End all that runs, all at once, as a client may kill a server that takes its time."""
+        os.close(self._held[1])
+        for process in self.running.values():
+            _wait_for(process)
+        os.close(self._held[0])
+
+
+def _wait_for(process: subprocess.Popen[bytes]) -> None:
+    """Wait for a study that was told to end, and kill one that does not."""
+    try:
+        process.wait(END_SECONDS)
+    except subprocess.TimeoutExpired:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
 
 
 def _words_of(folder: Path) -> Path:
-    return folder.with_name(f"{folder.name}.log")
+    """Return the file of what a study prints, of a name that no file of another program has."""
+    return folder.with_name(f"{folder.name}.fedscout.log")

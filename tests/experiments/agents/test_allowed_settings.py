@@ -50,6 +50,17 @@ def test_a_link_that_leads_elsewhere_is_refused(tmp_path: Path) -> None:
     assert "must lie below" in fault
 
 
+def test_a_link_of_a_bare_name_is_refused_too(tmp_path: Path) -> None:
+    root = tmp_path / "root"
+    root.mkdir()
+    (tmp_path / "clients.csv").touch()
+    os.symlink(tmp_path / "clients.csv", root / "mine.csv")
+    os.symlink(root / "circle.csv", root / "circle.csv")
+    for name in ("mine.csv", "circle.csv"):
+        (fault,) = faults(root, f"federation.dataset={name}")
+        assert fault.startswith("federation.dataset must lie below")
+
+
 @pytest.mark.parametrize("words", ["--out=/tmp/x", "-c", "study.yaml", "--config", "", "=1", " seed=1", "SEED=1"])
 def test_options_and_files_of_settings_are_refused(tmp_path: Path, words: str) -> None:
     assert faults(tmp_path, words) == (f"a setting must be key=value, got {words!r}",)
@@ -81,7 +92,7 @@ def test_an_address_of_data_is_refused(tmp_path: Path) -> None:
     assert "must be no address" in fault
 
 
-@pytest.mark.parametrize("name", ["", ".", "..", "../out", "/tmp/out", "a/../..", "--json"])
+@pytest.mark.parametrize("name", ["", ".", "..", "../out", "/tmp/out", "a/../..", "--json", "a\0b", "a\nb"])
 def test_folders_elsewhere_are_refused(tmp_path: Path, name: str) -> None:
     with pytest.raises(ConfigurationError, match="a folder must lie below"):
         folder_below(tmp_path, name)

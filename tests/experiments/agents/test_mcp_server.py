@@ -118,29 +118,64 @@ def test_mistakes_are_told_in_the_command_s_words(tmp_path: Path) -> None:
                 await call(tool, folder="../elsewhere", **more)
         with pytest.raises(RefusedError, match="must hold a finished study"):
             await call("read_result", folder="nothing")
+        for tool in ("start_study", "follow_study", "stop_study"):
+            more = {"settings": SMALL} if tool == "start_study" else {}
+            with pytest.raises(RefusedError, match="can't be used as a path: File name too long"):
+                await call(tool, folder="x" * 300, **more)
 
     with_server(tmp_path, talk)
+
+
+FOLDERS = ("one", "two", "three")
+
+
+def running(root: Path) -> list[psutil.Process]:
+    marks = {str(root / name) for name in FOLDERS}
+    return [each for each in psutil.process_iter(["cmdline"]) if marks & set(each.info["cmdline"] or ())]
+
+
+def all_end(root: Path) -> bool:
+    deadline = time.monotonic() + 30
+    while running(root) and time.monotonic() < deadline:
+        time.sleep(0.1)
+    left = running(root)
+    for process in left:
+        process.kill()
+    return not left
+
+
+async def start_three(call: Calls, root: Path) -> None:
+    """Start studies, and wait until each of them is at work."""
+    for name in FOLDERS:
+        assert (await call("start_study", settings=LONG, folder=name))["state"] == "running"
+    assert len(running(root)) == len(FOLDERS)
+    while not all((root / name / "config.json").exists() for name in FOLDERS):
+        await anyio.sleep(0.1)
 
 
 def test_studies_are_stopped_and_end_with_the_server(tmp_path: Path) -> None:
-    def running() -> list[psutil.Process]:
-        marks = {str(tmp_path / name) for name in ("one", "two")}
-        return [each for each in psutil.process_iter(["cmdline"]) if marks & set(each.info["cmdline"] or ())]
+    """The client waits two seconds for the server, and then ends it."""
+    (tmp_path / "one.log").write_text("of another program")
 
     async def talk(call: Calls) -> None:
-        for name in ("one", "two"):
-            assert (await call("start_study", settings=LONG, folder=name))["state"] == "running"
-        assert len(running()) == 2
+        await start_three(call, tmp_path)
         with pytest.raises(RefusedError, match="runs in one already"):
             await call("start_study", settings=LONG, folder="one")
-        while not (tmp_path / "one" / "config.json").exists():
-            await anyio.sleep(0.1)
         stopped = await call("stop_study", folder="one")
         assert stopped["state"] == "stopped"
         assert any("the same command goes on" in line for line in stopped["last_words"])
+        assert (await call("start_study", settings=LONG, folder="one"))["state"] == "running"
 
     with_server(tmp_path, talk)
-    deadline = time.monotonic() + 30
-    while running() and time.monotonic() < deadline:
-        time.sleep(0.1)
-    assert running() == []
+    assert all_end(tmp_path)
+    assert (tmp_path / "one.log").read_text() == "of another program"
+
+
+def test_studies_end_with_a_server_that_is_killed(tmp_path: Path) -> None:
+    async def talk(call: Calls) -> None:
+        await start_three(call, tmp_path)
+        (server,) = (each for each in psutil.Process().children() if "mcp" in each.cmdline())
+        server.kill()
+
+    with_server(tmp_path, talk)
+    assert all_end(tmp_path)
