@@ -24,6 +24,7 @@ from fedscout.experiments.federations.scenarios.attack_effects import (
 )
 from fedscout.experiments.federations.scenarios.availability_effects import DropoutEffect, LatencyEffect
 from fedscout.experiments.federations.scenarios.class_skew import ClassSkewEffect
+from fedscout.experiments.federations.scenarios.compression_effects import JpegEffect
 from fedscout.experiments.federations.scenarios.concept_shift import ConceptShiftEffect
 from fedscout.experiments.federations.scenarios.device_effects import DevicesEffect
 from fedscout.experiments.federations.scenarios.effect import ScenarioEffect
@@ -41,6 +42,7 @@ _MEMBERS: tuple[type[ScenarioEffect], ...] = (
     CorruptedEffect,
     FeatureDropEffect,
     FeatureScaleEffect,
+    JpegEffect,
     ConceptShiftEffect,
     ClassSkewEffect,
     SignFlipEffect,

@@ -53,7 +53,7 @@ def test_beside_effects_the_partition_is_as_without() -> None:
 @pytest.mark.parametrize("kind", EFFECTS)
 def test_every_kind_survives_being_written_and_read(kind: str) -> None:
     required = {"std": 0.5, "share": 0.5, "mean_seconds": 2, "probability": 0.1, "rate": 0.1, "factor": 2}
-    required["seconds_per_step"] = 1
+    required |= {"seconds_per_step": 1, "quality": 50}
     own = {name: value for name, value in required.items() if name in EFFECTS[kind].model_fields}
     for clients in ("all", [0, 3], 1.0, None):
         text = json.dumps({"kind": kind, "clients": clients, **own})

@@ -32,6 +32,7 @@ WHOLE: dict[str, dict[str, Any]] = {
     "corrupted": {},
     "feature_drop": {"share": 0.5},
     "feature_scale": {"factor": 3.0},
+    "jpeg": {"quality": 50},
     "concept_shift": {},
     "class_skew": {"share": 0.35},
     "sign_flip": {},
@@ -62,7 +63,7 @@ def request(
         partition=Partition.from_lists(np.split(np.arange(total), np.cumsum(sizes)[:-1])),
         labels=np.arange(total, dtype=np.int64) % num_classes,
         num_classes=num_classes,
-        feature_shape=(6,),
+        feature_shape=(3, 8, 8) if data_kind == "image" else (6,),
         seed=seed,
         data_kind=data_kind,
         feature_unit=feature_unit,
@@ -70,6 +71,8 @@ def request(
 
 
 def plan(*effects: dict[str, Any], **federation: Any) -> ScenarioPlan:
+    if any(effect["kind"] == "jpeg" for effect in effects):
+        federation = {"data_kind": "image", **federation}
     return stack_effects(parse_effects(list(effects)), request(**federation))
 
 
@@ -308,6 +311,12 @@ def test_what_changes_measurements_on_tokens_is_refused(kind: str) -> None:
         plan(effect(kind), data_kind="tokens")
     for measured in ("table", "image", "embedding"):
         assert plan(effect(kind), data_kind=measured).affected_clients == (2,)
+
+
+@pytest.mark.parametrize("kind", ["table", "tokens", "embedding"])
+def test_only_pictures_can_be_compressed(kind: DataKind) -> None:
+    with pytest.raises(ConfigurationError, match=rf"^federation\.scenario\.0\.kind must be jpeg for pictures .* {kind}"):
+        plan(effect("jpeg"), data_kind=kind)
 
 
 @pytest.mark.parametrize("scenario", ["feature_skew", "corrupted_client"])
