@@ -165,6 +165,29 @@ def scenarios(settings: Settings = None, config_file: ConfigFile = None, as_json
 
 
 @bench.command()
+def compression(
+    settings: Settings = None,
+    quality: Annotated[list[int] | None, typer.Option(min=1, max=100, help="Of JPEG; may be repeated.")] = None,
+    seeds: Annotated[int, typer.Option(min=1, help="Federations of each quality.")] = 3,
+    config_file: ConfigFile = None,
+    as_json: AsJson = False,
+) -> None:
+    """Ask what feature skew says of one client whose pictures were compressed, by the quality of JPEG."""
+    from fedscout.experiments.cli.options import prepare
+
+    prepare(verbose=False)
+    from fedscout.experiments.benchmarks.detection.compression_skew import (
+        compression_config,
+        measure_compression,
+        table_lines,
+    )
+
+    qualities = quality or [90, 75, 50, 25, 10, 5, 1]
+    result = measure_compression(compression_config(settings or [], config_file), qualities, seeds, note=tell)
+    _show(as_json, result.model_dump(mode="json"), table_lines(result))
+
+
+@bench.command()
 def choice(
     settings: Settings = None,
     federation: Annotated[

@@ -6,9 +6,10 @@ Protocol, service and state are categories; `-` in `service` is a category of it
 
 `nf_unsw_nb15`: the same flows as NetFlow records, M. Sarhan, S. Layeghy, N. Moustafa and M. Portmann, "NetFlow datasets
 for machine learning-based network intrusion detection systems", Big Data Technologies and Applications (BDTA 2020),
-Springer, 2021: 1,623,118 flows with twelve columns beside the labels. Addresses and ports are never features: attacks
-came from a few machines, so they would tell the label. Protocols (layer 4 and layer 7) are categories. Later versions
-of the file have more columns; those are features, too, apart from times and identifiers.
+Springer, 2021: 1,623,118 flows with twelve columns, which their table 1 lists, beside the two labels. Its usual label
+is `Attack`, of ten classes; `federation.label=Label` has two. Addresses and ports are never features: attacks came from
+a few machines, so they would tell the label. Protocols (layer 4 and layer 7) are categories. Later versions of the file
+have more columns; those are features, too, apart from times and identifiers.
 
 Files are CSV, packed with gzip or in a zip. Of the two labels (0 normal or benign, 1 attack; the attack's kind) the one
 that is not predicted would tell the other, so neither is a feature. Any column may name natural clients.
@@ -33,8 +34,9 @@ class FlowFiles:
     Attributes:
         publication: Who published them.
         file: The file below the data folder, without its ending.
-        labels: The label of two classes, then the one of ten.
-        class_names: Of the first label.
+        labels: The usual label, then the other.
+        binary: Which of them has two classes.
+        class_names: Of that one.
         categories: Columns of categories.
         never_features: Columns that are no features, beside the labels; not every version of a file has them all.
         required: Columns that the published version has, beside the labels and the categories.
@@ -43,6 +45,7 @@ class FlowFiles:
     publication: Publication
     file: str
     labels: tuple[str, str]
+    binary: str
     class_names: tuple[str, str]
     categories: tuple[str, ...]
     never_features: tuple[str, ...]
@@ -53,6 +56,7 @@ UNSW_NB15 = FlowFiles(
     Publication("Moustafa and Slay, UNSW-NB15, MilCIS 2015", "https://research.unsw.edu.au/projects/unsw-nb15-dataset"),
     file="unsw_nb15/UNSW_NB15_training-set",
     labels=("label", "attack_cat"),
+    binary="label",
     class_names=("normal", "attack"),
     categories=("proto", "service", "state"),
     never_features=("id",),
@@ -64,7 +68,8 @@ NF_UNSW_NB15 = FlowFiles(
         "https://staff.itee.uq.edu.au/marius/NIDS_datasets/",
     ),
     file="nf_unsw_nb15/NF-UNSW-NB15",
-    labels=("Label", "Attack"),
+    labels=("Attack", "Label"),
+    binary="Label",
     class_names=("benign", "attack"),
     categories=("PROTOCOL", "L7_PROTO"),
     never_features=(*ENDPOINTS, "FLOW_START_MILLISECONDS", "FLOW_END_MILLISECONDS", "DNS_QUERY_ID", "Label", "Attack"),
@@ -78,7 +83,7 @@ def load_unsw_nb15(request: DatasetRequest) -> Dataset:
 
 
 def load_nf_unsw_nb15(request: DatasetRequest) -> Dataset:
-    """Load the flows; the usual label is `Label`, and `Attack` is the other."""
+    """Load the flows; the usual label is `Attack`, and `Label`, normal or attack, is the other."""
     return _load(NF_UNSW_NB15, request)
 
 
@@ -98,4 +103,4 @@ def _load(flows: FlowFiles, request: DatasetRequest) -> Dataset:
     )
     source = str(flows.publication)
     dataset = dataset_from_mixed_table(request.name, rows, roles, request.min_release, source, facts={})
-    return replace(dataset, class_names=flows.class_names) if label == flows.labels[0] else dataset
+    return replace(dataset, class_names=flows.class_names) if label == flows.binary else dataset

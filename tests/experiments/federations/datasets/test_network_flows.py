@@ -79,14 +79,16 @@ def test_unsw_malformed(tmp_path: Path, content: str, reason: str) -> None:
         load_dataset("unsw_nb15", folder=write_unsw(tmp_path, content))
 
 
-def test_addresses_and_ports_are_never_features(tmp_path: Path) -> None:
-    for label, names in {"Label": ("benign", "attack"), "Attack": ("Benign", "Fuzzers")}.items():
-        dataset = load_dataset("nf_unsw_nb15", label=label, folder=write_flows(tmp_path, FLOWS))
-        assert dataset.class_names == names
-        assert dataset.feature_names == (
-            *("PROTOCOL=17", "PROTOCOL=6", "L7_PROTO=5.126", "L7_PROTO=7.0"),
-            *("IN_BYTES", "OUT_BYTES", "IN_PKTS", "OUT_PKTS", "TCP_FLAGS", "FLOW_DURATION_MILLISECONDS"),
-        )
+@pytest.mark.parametrize(
+    ("label", "names"), [(None, ("Benign", "Fuzzers")), ("Attack", ("Benign", "Fuzzers")), ("Label", ("benign", "attack"))]
+)
+def test_addresses_and_ports_are_never_features(tmp_path: Path, label: str | None, names: tuple[str, ...]) -> None:
+    dataset = load_dataset("nf_unsw_nb15", label=label, folder=write_flows(tmp_path, FLOWS))
+    assert dataset.class_names == names
+    assert dataset.feature_names == (
+        *("PROTOCOL=17", "PROTOCOL=6", "L7_PROTO=5.126", "L7_PROTO=7.0"),
+        *("IN_BYTES", "OUT_BYTES", "IN_PKTS", "OUT_PKTS", "TCP_FLAGS", "FLOW_DURATION_MILLISECONDS"),
+    )
 
 
 def test_an_address_may_be_the_natural_client(tmp_path: Path) -> None:
