@@ -7,7 +7,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import TypeVar
 
@@ -44,7 +44,13 @@ def load_image_folder(request: DatasetRequest) -> Dataset:
     return pictures_dataset(folder.name or request.name, pictures, f"own pictures in {folder}", request)
 
 
-def pictures_dataset(name: str, pictures: list[Picture], source: str, request: DatasetRequest) -> Dataset:
+def pictures_dataset(
+    name: str,
+    pictures: list[Picture],
+    source: str,
+    request: DatasetRequest,
+    classes: Sequence[str] | None = None,
+) -> Dataset:
     """Read pictures into a data set.
 
     Args:
@@ -52,13 +58,14 @@ def pictures_dataset(name: str, pictures: list[Picture], source: str, request: D
         pictures: At least one; either each has a natural client, or none has.
         source: Citation.
         request: Gives the size, and how the label is called.
+        classes: All that there may be, in order; None for those that occur.
 
     Raises:
         DataError: If a file is no sound picture, or there are fewer than two classes.
     """
     grey = all(_each(pictures, lambda picture: is_grey(picture.path)))
     pixels = _pixels(pictures, request.image_size, grey)
-    class_names = _in_order({picture.label for picture in pictures})
+    class_names = classes or _in_order({picture.label for picture in pictures})
     number = {label: index for index, label in enumerate(class_names)}
     clients = [picture.client for picture in pictures if picture.client is not None]
     return image_dataset(

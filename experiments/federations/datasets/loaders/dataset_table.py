@@ -35,6 +35,7 @@ from fedscout.experiments.federations.datasets.loaders.mnist import load_emnist,
 from fedscout.experiments.federations.datasets.loaders.network_flows import load_nf_unsw_nb15, load_unsw_nb15
 from fedscout.experiments.federations.datasets.loaders.own_data import load_own_data
 from fedscout.experiments.federations.datasets.loaders.retinal import load_retinal
+from fedscout.experiments.federations.datasets.loaders.retinal_grades import load_retinal_grades
 from fedscout.experiments.federations.datasets.loaders.sentiment140 import load_sentiment140
 from fedscout.experiments.federations.datasets.loaders.shakespeare import load_shakespeare
 from fedscout.experiments.federations.datasets.loaders.wine_quality import (
@@ -59,6 +60,7 @@ DATASETS: Mapping[str, DatasetLoader] = {
     "bearing_raw_1": load_bearing_raw_1,
     "bearing_raw_3": load_bearing_raw_3,
     "retinal": load_retinal,
+    "retinal_grades": load_retinal_grades,
     "unsw_nb15": load_unsw_nb15,
     "nf_unsw_nb15": load_nf_unsw_nb15,
     "heart": load_heart,
