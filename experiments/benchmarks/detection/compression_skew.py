@@ -1,8 +1,9 @@
 """What feature skew says of one client whose pictures went through JPEG, by quality.
 
-Everything else is alike: rows are dealt IID, and the same federation is measured once as it is and once at each quality.
-Both rules are asked, and of the calibrated one how far the compressed client is shifted, beside whoever else is shifted
-most. With `federation.embedding=features` pixels are compared, with `auto` the last hidden layer of the untrained model.
+Everything else is alike: rows are dealt IID, and the same federation is measured once as it is and once at each
+quality. Both rules are asked, and of the calibrated one how far the compressed client is shifted, beside whoever else
+is shifted most. With `federation.embedding=features` pixels are compared, with `auto` the last hidden layer of the
+untrained model.
 """
 
 from __future__ import annotations
@@ -75,14 +76,14 @@ def compression_config(arguments: Sequence[str], file: Path | None) -> StudyConf
         ConfigurationError: With every fault; if a scenario is given, which the measurement sets itself.
     """
     given = given_settings(arguments, file)
+    if given.get("federation", {}).get("scenario") is not None:
+        raise ConfigurationError("federation.scenario must be left out: the measurement compresses a client itself")
     missing = [default for default in DEFAULTS if default.partition("=")[0] not in flattened(given)]
     config = load_config([*arguments, *missing], file)
-    if config.federation.scenario is not None:
-        raise ConfigurationError("federation.scenario must be left out: the measurement compresses a client itself")
-    if config.federation.num_clients <= COMPRESSED:
+    num_clients = config.federation.num_clients
+    if num_clients is not None and num_clients <= COMPRESSED:
         raise ConfigurationError(
-            f"federation.num_clients must be above {COMPRESSED}, which is the client that is compressed, "
-            f"got {config.federation.num_clients}"
+            f"federation.num_clients must be above {COMPRESSED}, the client that is compressed, got {num_clients}"
         )
     return config
 

@@ -2,8 +2,8 @@
 
 ITU-T Recommendation T.81 | ISO/IEC 10918-1, "Digital compression and coding of continuous-tone still images", 1992: the
 cosine transform of each block of 8 × 8 pixels is divided by a table and rounded. `quality` scales the example tables of
-its Annex K as the Independent JPEG Group's library does, by 50 / quality below 50 and by 2 - quality / 50 from there on:
-at 100 nothing but rounding is lost, at 1 of most blocks the mean alone is left. Written and read by Pillow; colour
+its Annex K as the Independent JPEG Group's library does, by 50 / quality below 50 and by 2 - quality / 50 from there
+on: at 100 nothing but rounding is lost, at 1 of most blocks the mean alone is left. Written and read by Pillow; colour
 is stored at half the resolution, as is usual (4:2:0).
 
 Pixels are rounded to 8 bits and cut to `[0, 1]` beforehand, which alters what another effect has moved outside of it.

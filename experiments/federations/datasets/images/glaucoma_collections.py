@@ -8,13 +8,15 @@ A collection is a folder, read in the layout in which it is published:
   `metadata - standardized.csv` column `names` holds a collection's name and a number, `types` 0 for healthy, 1 for
   glaucoma and -1 for suspected; the picture is `full-fundus/NAME.png`, in the archive in a second such folder.
 - ORIGA-light (Z. Zhang et al., EMBC 2010): `OrigaList.csv` with `Filename` and `Glaucoma`, pictures in `Images`.
-- G1020 (M. N. Bajwa et al., IJCNN 2020): `G1020.csv` with `imageID` and `binaryLabels`, pictures in `Images`. Both as at
-  https://www.kaggle.com/datasets/arnavjain1/glaucoma-datasets.
+- G1020 (M. N. Bajwa et al., IJCNN 2020): `G1020.csv` with `imageID` and `binaryLabels`, pictures in `Images`. Both as
+  at https://www.kaggle.com/datasets/arnavjain1/glaucoma-datasets.
 - REFUGE (J. I. Orlando et al., Medical Image Analysis 59, 2020, https://refuge.grand-challenge.org): the training part,
-  `Training400`, with the folders `Glaucoma` and `Non-Glaucoma`. Labels of the other parts are Excel sheets, and not read.
-- RIM-ONE DL (F. J. Fumero Batista et al., Image Analysis & Stereology 39(3), 2020, https://github.com/miag-ull/rim-one-dl):
-  `partitioned_by_hospital`, whose `training_set` and `test_set` are of different hospitals, with the folders `glaucoma` and
-  `normal`. `partitioned_randomly` holds the same pictures again and is passed over.
+  `Training400`, with the folders `Glaucoma` and `Non-Glaucoma`. Labels of the other parts are Excel sheets, and not
+  read.
+- RIM-ONE DL (F. J. Fumero Batista et al., Image Analysis & Stereology 39(3), 2020,
+  https://github.com/miag-ull/rim-one-dl): `partitioned_by_hospital`, whose `training_set` and `test_set` are of
+  different hospitals, with the folders `glaucoma` and `normal`. `partitioned_randomly` holds the same pictures again
+  and is passed over.
 - Any other folder of class folders, or with a `labels.csv` (`image_listing.py`), whose classes are called as here.
 """
 
@@ -104,7 +106,7 @@ def _hospital(folder: Path, root: Path) -> str:
 def _one_hospital(folder: Path, limits: ReadLimits) -> list[Picture]:
     pictures = list_pictures(folder, limits=limits)
     if pictures[0].client is not None:
-        raise DataError(f"{folder} must hold class folders, a labels.csv or a published collection, got folders of them")
+        raise DataError(f"{folder} must hold class folders, a labels.csv or a published layout, got folders of them")
     return pictures
 
 
@@ -112,8 +114,8 @@ def _named(picture: Picture, hospital: str) -> Picture:
     meaning = MEANINGS.get(picture.label.lower())
     if meaning is None:
         raise DataError(
-            f"the label of {picture.path} must be {GLAUCOMA} (1), {HEALTHY} (normal, non-glaucoma, 0) or {SUSPECT} (-1), "
-            f"got {picture.label!r}"
+            f"the label of {picture.path} must be {GLAUCOMA} (1), {HEALTHY} (normal, non-glaucoma, 0) or {SUSPECT} "
+            f"(-1), got {picture.label!r}"
         )
     return replace(picture, label=meaning, client=hospital)
 
@@ -143,5 +145,7 @@ def _collection(path: Path, name: str) -> str:
     while words and words[-1].lower() in PARTS:
         words.pop()
     if not words or not number.isdecimal():
-        raise DataError(f"the names of {path} must be a collection's and a number, such as REFUGE1-TRAIN-7, got {name!r}")
+        raise DataError(
+            f"the names of {path} must be a collection's and a number, such as REFUGE1-TRAIN-7, got {name!r}"
+        )
     return "-".join(words)

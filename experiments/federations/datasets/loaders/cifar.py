@@ -1,9 +1,10 @@
 """CIFAR-10 and CIFAR-100: 50,000 and 10,000 colour images of 32 × 32 pixels, ten classes or a hundred in twenty groups.
 
 A. Krizhevsky, "Learning multiple layers of features from tiny images", technical report, University of Toronto, 2009.
-The images are at hand in three forms. Pickled and binary batches, which the data's page describes, hold the red pixels
-of an image row by row, then the green and the blue ones. An `.npz` archive holds `x`, unsigned bytes of shape
-`(rows, 32, 32, 3)`, and the labels. The hundred classes and the groups are numbered in alphabetical order.
+The images are at hand in three forms. Pickled and binary batches hold the red pixels of an image row by row, then the
+green and the blue ones, as "Dataset layout" of https://www.cs.toronto.edu/~kriz/cifar.html describes them. An `.npz`
+archive holds `x`, unsigned bytes of shape `(rows, 32, 32, 3)`, and the labels. The hundred classes and the groups are
+numbered in alphabetical order.
 
 A pickle is a program that can call anything. Here it can name four things of numpy, each replaced by a stand-in that
 only keeps what it is given, and a call that makes bytes of text; numpy itself never sees the content. Any other name,

@@ -8,8 +8,8 @@ alone. So what is read is one CSV file with a header: a column of states (`label
 of readings under any names, which are read as those of one's own data are.
 
 When a row was taken is never a feature: neither the columns called as `TIMES` are, nor any in which every cell is a
-date or a time of day. Rows taken one after the other would be told apart by it, and a partition by the column of largest
-variance (`fds_vop`) would sort by seconds since 1970.
+date or a time of day. Rows taken one after the other would be told apart by it, and a partition by the column of
+largest variance (`fds_vop`) would sort by seconds since 1970.
 """
 
 from __future__ import annotations

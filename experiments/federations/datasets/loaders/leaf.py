@@ -1,8 +1,10 @@
 """LEAF's FEMNIST and Shakespeare, as its scripts write them.
 
-S. Caldas et al., "LEAF: a benchmark for federated settings", arXiv:1812.01097, 2018. A file is an object with `users`
-(names), `num_samples` (one number a user) and `user_data` (by name: an object with the lists `x` and `y`). A data set
-is a folder of such files for training and one for testing, as LEAF's scripts write them, or files not divided yet.
+S. Caldas et al., "LEAF: a benchmark for federated settings", arXiv:1812.01097, 2018. The format is that of its scripts,
+`data/femnist/preprocess/data_to_json.py` and `data/shakespeare/preprocess/` of https://github.com/TalwalkarLab/leaf: a
+file is an object with `users` (names), `num_samples` (one number a user) and `user_data` (by name: an object with the
+lists `x` and `y`). A data set is a folder of such files for training and one for testing, as LEAF's scripts write them,
+or files not divided yet.
 
 `leaf_femnist`: digits and letters by writer, 28 × 28 pixels, 62 classes: digits, capital letters, small letters. Pixels
 are numbers in `[0, 1]` already, paper is 1 and ink 0, and are kept so.

@@ -6,10 +6,10 @@ Protocol, service and state are categories; `-` in `service` is a category of it
 
 `nf_unsw_nb15`: the same flows as NetFlow records, M. Sarhan, S. Layeghy, N. Moustafa and M. Portmann, "NetFlow datasets
 for machine learning-based network intrusion detection systems", Big Data Technologies and Applications (BDTA 2020),
-Springer, 2021: 1,623,118 flows with twelve columns, which their table 1 lists, beside the two labels. Its usual label
-is `Attack`, of ten classes; `federation.label=Label` has two. Addresses and ports are never features: attacks came from
-a few machines, so they would tell the label. Protocols (layer 4 and layer 7) are categories. Later versions of the file
-have more columns; those are features, too, apart from times and identifiers.
+Springer, 2021, arXiv:2011.09144: 1,623,118 flows, with the twelve columns that the paper lists beside the two labels.
+Its usual label is `Attack`, of ten classes; `federation.label=Label` has two. Addresses and ports are never features:
+attacks came from a few machines, so they would tell the label. Protocols (layer 4 and layer 7) are categories. Later
+versions of the file have more columns; those are features, too, apart from times and identifiers.
 
 Files are CSV, packed with gzip or in a zip. Of the two labels (0 normal or benign, 1 attack; the attack's kind) the one
 that is not predicted would tell the other, so neither is a feature. Any column may name natural clients.

@@ -40,7 +40,7 @@ def load_retinal_grades(request: DatasetRequest) -> Dataset:
     pictures = list_pictures(folder, request.label, request.client_column, request.limits)
     if pictures[0].client is None:
         raise DataError(
-            f"data set 'retinal_grades' must have one folder per hospital, {wanted}, but {folder} holds class folders or a "
-            f"labels.csv without federation.client_column"
+            f"data set 'retinal_grades' must have one folder per hospital, {wanted}, but {folder} holds class folders "
+            f"or a labels.csv without federation.client_column"
         )
     return pictures_dataset("retinal_grades", pictures, str(RETINAL_GRADES), request)

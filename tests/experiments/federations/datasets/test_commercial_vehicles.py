@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -62,7 +63,7 @@ def test_rows_sorted_by_the_column_of_largest_variance_are_sorted_by_g_force(tmp
         :, READINGS.index("gFz")
     ]
     blocks = [force[federation.partition.client(client)] for client in range(4)]
-    assert all(lower.max() <= upper.min() for lower, upper in zip(blocks[:-1], blocks[1:], strict=True))
+    assert all(lower.max() <= upper.min() for lower, upper in pairwise(blocks))
 
 
 @pytest.mark.parametrize(

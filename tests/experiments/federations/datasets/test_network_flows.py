@@ -80,7 +80,8 @@ def test_unsw_malformed(tmp_path: Path, content: str, reason: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("label", "names"), [(None, ("Benign", "Fuzzers")), ("Attack", ("Benign", "Fuzzers")), ("Label", ("benign", "attack"))]
+    ("label", "names"),
+    [(None, ("Benign", "Fuzzers")), ("Attack", ("Benign", "Fuzzers")), ("Label", ("benign", "attack"))],
 )
 def test_addresses_and_ports_are_never_features(tmp_path: Path, label: str | None, names: tuple[str, ...]) -> None:
     dataset = load_dataset("nf_unsw_nb15", label=label, folder=write_flows(tmp_path, FLOWS))

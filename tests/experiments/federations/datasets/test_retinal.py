@@ -17,14 +17,14 @@ from fedscout.experiments.federations.datasets.loaders.retinal import RETINAL
 from tests.experiments.federations.datasets.loading import load_dataset
 
 # The header of SMDG-19's `metadata - standardized.csv`, as published.
-SMDG_COLUMNS = (
+SMDG_HEADER = (
     "names,types,type_expanded,isColor,original_name,patient_id,fundus,fundus_od_seg,fundus_oc_seg,bv_seg,artery_seg,"
     "vein_seg,oct,oct_oc_seg,oct_od_seg,sex,gender,age,eye,sbp,dbp,hr,iop,vcdr,Unnamed: 24,notchI_present,"
     "notchS_present,notchN_present,notchT_present,expert1_grade,expert2_grade,expert3_grade,expert4_grade,"
     "expert5_grade,cdr_avg,cdr_expert1,cdr_expert2,cdr_expert3,cdr_expert4,refractive_dioptre_1,refractive_dioptre_2,"
     "refractive_astigmatism,phakic_or_pseudophakic,iop_perkins,iop_pneumatic,pachymetry,axial_length,"
     "visual_field_mean_defect"
-).split(",")
+)
 SMDG = {  # by name: types
     "OIA-ODIR-TRAIN-1": 0,
     "OIA-ODIR-TEST-OFFLINE-57": -1,
@@ -57,7 +57,7 @@ def write_smdg(folder: Path, types: Mapping[str, object] = SMDG, pictures: str =
         rows.append({"names": name, "types": kind, "isColor": 1, "fundus": f"/full-fundus/{name}.png"})
         picture(folder / pictures / f"{name}.png", number)
         picture(folder / "optic-disc/optic-disc" / f"{name}.png")  # not to be read
-    write_table(folder / "metadata - standardized.csv", SMDG_COLUMNS, rows)
+    write_table(folder / "metadata - standardized.csv", SMDG_HEADER.split(","), rows)
     return folder
 
 
@@ -67,7 +67,8 @@ def load(tmp_path: Path, **choices: object) -> Dataset:
 
 def diagnoses(dataset: Dataset) -> list[tuple[str, str]]:
     assert dataset.client_ids is not None
-    return [(str(who), dataset.class_names[label]) for who, label in zip(dataset.client_ids, dataset.labels, strict=True)]
+    names = [dataset.class_names[label] for label in dataset.labels]
+    return list(zip(dataset.client_ids.tolist(), names, strict=True))
 
 
 @pytest.mark.parametrize("pictures", ["full-fundus/full-fundus", "full-fundus"])
@@ -104,8 +105,8 @@ def test_origa_and_g1020(tmp_path: Path) -> None:
         ["imageID", "binaryLabels"],
         [{"imageID": "image_0.jpg", "binaryLabels": 1}, {"imageID": "image_1.jpg", "binaryLabels": 0}],
     )
-    for name in ("ORIGA/Images/001.jpg", "ORIGA/Images/002.jpg", "G1020/Images/image_0.jpg", "G1020/Images/image_1.jpg"):
-        picture(tmp_path / "retinal" / name)
+    for name in ("ORIGA/Images/001", "ORIGA/Images/002", "G1020/Images/image_0", "G1020/Images/image_1"):
+        picture(tmp_path / f"retinal/{name}.jpg")
     (tmp_path / "retinal/G1020/Images/image_0.json").write_text("{}")  # outlines, beside each picture
     assert diagnoses(load(tmp_path)) == [
         ("G1020", "glaucoma"),
@@ -182,7 +183,7 @@ def test_what_the_folder_must_hold(tmp_path: Path) -> None:
     with pytest.raises(DataError, match=r"needs \$FEDSCOUT_DATA/retinal/<collection>/.* RIM-ONE DL, .* https://"):
         load(tmp_path)
     picture(tmp_path / "retinal/clinics/one/healthy/a.png")
-    with pytest.raises(DataError, match="clinics must hold class folders, a labels.csv or a published collection"):
+    with pytest.raises(DataError, match=r"clinics must hold class folders, a labels\.csv or a published layout"):
         load(tmp_path)
 
 

@@ -315,7 +315,7 @@ def test_what_changes_measurements_on_tokens_is_refused(kind: str) -> None:
 
 @pytest.mark.parametrize("kind", ["table", "tokens", "embedding"])
 def test_only_pictures_can_be_compressed(kind: DataKind) -> None:
-    with pytest.raises(ConfigurationError, match=rf"^federation\.scenario\.0\.kind must be jpeg for pictures .* {kind}"):
+    with pytest.raises(ConfigurationError, match=rf"^federation\.scenario\.0\.kind must be jpeg .* are {kind}"):
         plan(effect("jpeg"), data_kind=kind)
 
 
