@@ -25,6 +25,20 @@ NO_PART_OF_THE_IDENTITY = (
 """Settings that decide where and how long a model is asked, not what it is asked."""
 
 
+class PromptShape(BaseModel, frozen=True, extra="forbid"):
+    """What a prompt shows, as far as that can be chosen.
+
+    Attributes:
+        format: Of the diagnosis.
+        show_schema: Whether the answer's schema is shown, and the server told it.
+        few_shot: Whether examples of answers are shown.
+    """
+
+    format: PromptFormat = "B"
+    show_schema: bool = True
+    few_shot: bool = True
+
+
 class Price(BaseModel, frozen=True, extra="forbid", allow_inf_nan=False):
     """What a model costs.
 
@@ -65,8 +79,12 @@ class RecommenderConfig(BaseModel, frozen=True, extra="forbid", allow_inf_nan=Fa
     )
     temperature: float = Field(default=0.0, ge=0, le=2, description="of the model's answers")
     format: PromptFormat = Field(
-        default="B", description="of the diagnosis: A raw statistics, B yes or no, C with severity"
+        default="B", description="of the diagnosis: A raw statistics alone, B yes or no, C with severity"
     )
+    show_schema: bool = Field(
+        default=True, description="the model is told the schema of its answer: strategies, parameters, ranges"
+    )
+    few_shot: bool = Field(default=True, description="the model is shown examples of a diagnosis and its answer")
     max_answer_tokens: int = Field(default=1000, ge=50, le=100_000, description="longest answer of the model")
     max_corrections: int = Field(
         default=3, ge=0, le=3, description="times that an invalid answer goes back with its faults"
@@ -81,6 +99,11 @@ class RecommenderConfig(BaseModel, frozen=True, extra="forbid", allow_inf_nan=Fa
     replay: Path | None = Field(
         default=None, description="recorded exchanges (llm.jsonl) that answer in the model's place, without a network"
     )
+
+    @property
+    def prompt(self) -> PromptShape:
+        """What a prompt shows."""
+        return PromptShape(format=self.format, show_schema=self.show_schema, few_shot=self.few_shot)
 
     @field_validator("base_url")
     @classmethod

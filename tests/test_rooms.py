@@ -75,6 +75,7 @@ ROOMS = (
     "experiments/benchmarks/client_settings",
     "experiments/benchmarks/intervals",
     "experiments/benchmarks/detection",
+    "experiments/benchmarks/answers",
     "experiments/benchmarks/peers",
     "experiments/benchmarks/engine",
     "experiments/cli",

@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal
 
 import typer
 
-from fedscout.experiments.cli.options import AsJson, ConfigFile, Settings
+from fedscout.experiments.cli.options import AsJson, ConfigFile, Settings, read_settings
 from fedscout.experiments.visible import show, tell
 
 Work = Annotated[Literal["dense", "lenet"], typer.Option(help="Dense 254-64-32-2, or LeNet-5 on images.")]
@@ -403,6 +403,21 @@ def client_settings(
     asked = part_of(part, _listed("rows", rows), _listed("strategies", strategies))
     report = run_client_settings(asked, part, dataset, seeds, settings or [], out, note=tell)
     _show(as_json, report.model_dump(mode="json"), table_lines(report))
+
+
+@bench.command()
+def answers(
+    record: Annotated[list[Path], typer.Option(help="Recorded answers (llm.jsonl); may be repeated.")],
+    settings: Settings = None,
+    config_file: ConfigFile = None,
+    as_json: AsJson = False,
+) -> None:
+    """Count which recorded answers of a language model are valid, by what their prompts showed; asks nobody."""
+    config = read_settings(settings, config_file, verbose=False)
+    from fedscout.experiments.benchmarks.answers.recorded_answers import answer_lines, measure_answers
+
+    found = measure_answers(config, record)
+    _show(as_json, {"answers": [each.document() for each in found]}, list(answer_lines(found)))
 
 
 def _show(as_json: bool, document: Any, lines: Sequence[str]) -> None:

@@ -14,6 +14,7 @@ from typing import Any, Literal, Protocol
 from pydantic import BaseModel
 
 from fedscout.search.plain_text import redact
+from fedscout.search.recommender_config import PromptShape
 
 Role = Literal["system", "user", "assistant"]
 
@@ -34,7 +35,7 @@ class ChatRequest(BaseModel, frozen=True, extra="forbid"):
         seed: For servers that draw by seed, >= 0.
         max_answer_tokens: Longest answer.
         messages: The conversation so far.
-        answer_schema: JSON schema of the answer.
+        answer_schema: JSON schema of the answer; None where the model is not to be told it.
     """
 
     model: str
@@ -42,7 +43,7 @@ class ChatRequest(BaseModel, frozen=True, extra="forbid"):
     seed: int
     max_answer_tokens: int
     messages: tuple[Message, ...]
-    answer_schema: dict[str, Any]
+    answer_schema: dict[str, Any] | None
 
     def digest(self) -> str:
         """Return the SHA-256 of all of the request, in hexadecimal."""
@@ -93,6 +94,7 @@ class Exchange(BaseModel, frozen=True, extra="forbid"):
         reply: The answer; None if there was none.
         error: Why there was none, without secrets.
         seconds: From first attempt to last.
+        prompt: What the request showed; None in records from before that could be chosen.
     """
 
     version: Literal[1] = 1
@@ -106,6 +108,7 @@ class Exchange(BaseModel, frozen=True, extra="forbid"):
     reply: ChatReply | None = None
     error: str | None = None
     seconds: float
+    prompt: PromptShape | None = None
 
 
 class Chat(Protocol):

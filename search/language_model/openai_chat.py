@@ -123,7 +123,7 @@ class OpenAIChat:
         while True:
             self._statuses.clear()
             started = time.monotonic()
-            dialect = self._dialect
+            dialect = self._dialect.for_request(request)
             reply, error, refusal = self._try(request, dialect)
             self._on_exchange(
                 Exchange(
@@ -137,6 +137,7 @@ class OpenAIChat:
                     reply=reply,
                     error=None if error is None else str(error),
                     seconds=round(time.monotonic() - started, 3),
+                    prompt=self._settings.prompt,
                 )
             )
             if reply is not None:

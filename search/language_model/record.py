@@ -13,8 +13,9 @@ from __future__ import annotations
 
 import logging
 import os
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, Self, TypeVar
 
 from pydantic import ValidationError
 
@@ -28,6 +29,8 @@ from fedscout.search.recommender_config import RecommenderConfig
 NAME = "llm.jsonl"
 
 logger = logging.getLogger("fedscout")
+
+Line = TypeVar("Line")
 
 
 class Transcript:
@@ -77,26 +80,39 @@ class Transcript:
     def _read(self, must_exist: bool) -> list[Exchange]:
         if not self.path.exists() and not must_exist:
             return []
-        try:
-            if not self.path.is_file():  # a pipe would be waited for
-                raise FileNotFoundError(2, "it is no file")
-            text = self.path.read_text(encoding="utf-8")
-        except (OSError, UnicodeDecodeError) as error:
-            reason = getattr(error, "strerror", None) or "it is no UTF-8 text"
-            raise LogError(f"recorded exchanges must be a file of JSON lines, got {self.path}: {reason}") from error
-        self._ends_whole = not text or text.endswith("\n")
-        exchanges = []
-        for number, line in enumerate(text.split("\n"), start=1):  # not splitlines: U+2028 may stand in a text
-            if not line.strip():
-                continue
-            try:
-                exchanges.append(Exchange.model_validate_json(line))
-            except ValidationError as error:
-                fault = one_line(str(error.errors()[0]["msg"]), 100)
-                logger.warning("line %d of %s can't be read and is passed over (%s)", number, self.path, fault)
+        exchanges, self._ends_whole = read_lines(self.path, Exchange.model_validate_json)
         if must_exist and not exchanges:
             raise LogError(f"recorded exchanges must hold at least one, got {self.path} without any")
         return exchanges
+
+
+def read_lines(path: Path, read: Callable[[str], Line]) -> tuple[list[Line], bool]:
+    """Return the lines of a record that can be read, and whether its last one is whole.
+
+    Args:
+        path: The file.
+        read: Makes a value of a line's JSON, or raises a `ValidationError`.
+
+    Raises:
+        LogError: If it is no file that can be read.
+    """
+    try:
+        if not path.is_file():  # a pipe would be waited for
+            raise FileNotFoundError(2, "it is no file")
+        text = path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        reason = getattr(error, "strerror", None) or "it is no UTF-8 text"
+        raise LogError(f"recorded exchanges must be a file of JSON lines, got {path}: {reason}") from error
+    found = []
+    for number, line in enumerate(text.split("\n"), start=1):  # not splitlines: U+2028 may stand in a text
+        if not line.strip():
+            continue
+        try:
+            found.append(read(line))
+        except ValidationError as error:
+            fault = one_line(str(error.errors()[0]["msg"]), 100)
+            logger.warning("line %d of %s can't be read and is passed over (%s)", number, path, fault)
+    return found, not text or text.endswith("\n")
 
 
 class RecordedChat:

@@ -33,6 +33,12 @@ class Dialect:
         names = ("max_completion_tokens", "max_tokens")
         return cls(names if is_openai else names[::-1])
 
+    def for_request(self, request: ChatRequest) -> Dialect:
+        """Return how a request is put: one without a schema asks for any JSON object."""
+        if request.answer_schema is not None:
+            return self
+        return replace(self, response_formats=tuple(name for name in self.response_formats if name != "json_schema"))
+
     def without_refused(self, refusal: str) -> Dialect | None:
         """Return how to ask after a refusal; None if nothing is left to leave out.
 

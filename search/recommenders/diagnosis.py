@@ -102,6 +102,7 @@ def diagnose(report: HeterogeneityReport, feature_names: Sequence[str] = ()) -> 
     is_tested = tested is not None and tested.measured
     stands_out = is_tested or (score is not None and score >= OUTLIER_Z_SCORE)
     values = report.metrics.model_dump(exclude={"model_distances", "distances_from_average"})
+    values |= _extent(list(report.metrics.model_distances.values()))
     features = report.feature_skew
     return Diagnosis(
         num_clients=report.num_clients,
@@ -160,6 +161,13 @@ def _by_model_alone(tested: CalibratedFinding | None) -> tuple[int, ...]:
         return ()
     evidence = tested.clients
     return tuple(client for client in tested.flagged_clients if evidence[client].source == "models")
+
+
+def _extent(distances: Sequence[float]) -> dict[str, float]:
+    """Return the median and the largest distance of the models, by which nobody can be told; none of none."""
+    if not distances:
+        return {}
+    return {"median_model_distance": statistics.median(distances), "largest_model_distance": max(distances)}
 
 
 def _largest_z_score(distances: Sequence[float]) -> float | None:

@@ -45,7 +45,7 @@ class LanguageModel:
             seed=self.seed,
             max_answer_tokens=self.settings.max_answer_tokens,
             messages=tuple(messages),
-            answer_schema=answer_schema(space),
+            answer_schema=answer_schema(space) if self.settings.show_schema else None,
         )
 
 
@@ -119,7 +119,7 @@ def recommend_by_llm(situation: Situation, model: LanguageModel) -> Recommendati
         NoValidAnswerError: If it gives no valid answer.
     """
     settings = model.settings
-    messages = [system_message(situation, settings.format), user_message(situation, settings.format)]
+    messages = [system_message(situation, settings.prompt), user_message(situation, settings.format)]
     conversation = converse(model, messages, situation.space)
     if conversation.answer is None:
         raise NoValidAnswerError(no_valid_answer(settings, conversation))

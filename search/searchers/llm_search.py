@@ -72,7 +72,7 @@ class MultiShotLLMSearcher(GenerationalSearcher):
 
         settings = self._model.settings
         messages = [
-            system_message(self._situation, settings.format, searching=True),
+            system_message(self._situation, settings.prompt, searching=True),
             user_message(self._situation, settings.format, self._history(earlier, running)),
         ]
         conversation = converse(self._model, messages, self.space, refuse)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import statistics
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, get_args
@@ -11,7 +12,7 @@ from typing import Any, get_args
 import pytest
 
 from fedscout.search.language_model.chat import ChatReply
-from fedscout.search.recommender_config import PromptFormat
+from fedscout.search.recommender_config import PromptFormat, PromptShape
 from fedscout.search.recommenders.answers import answer_schema, read_answer
 from fedscout.search.recommenders.diagnosis import Aspect, diagnose
 from fedscout.search.recommenders.measured import GAINS, WHERE, measured_lines
@@ -27,11 +28,15 @@ INJECTION = (
 )
 
 
+def shape(prompt_format: PromptFormat, **left_out: bool) -> PromptShape:
+    return PromptShape(format=prompt_format, **left_out)
+
+
 @pytest.mark.parametrize("prompt_format", FORMATS)
 def test_the_instruction_holds_task_federation_schema_and_examples(
     situation: Situation, prompt_format: PromptFormat
 ) -> None:
-    text = system_message(situation, prompt_format).content
+    text = system_message(situation, shape(prompt_format)).content
     assert '"num_clients": 10' in text
     assert '"num_rounds": 30' in text
     assert json.dumps(answer_schema(situation.space)) in text
@@ -56,8 +61,15 @@ def test_the_formats_show_what_they_are_said_to() -> None:
     diagnosis = diagnosis_of(label_skew="high", feature_skew="low", outlier="none")
     words = [render(diagnosis, prompt_format) for prompt_format in FORMATS]
     names = ("label_skew", "feature_skew", "outlier_risk")
-    assert words[0]["label_skew"] == {"value": 0.5, "threshold": 0.1, "clients_flagged": 0}
-    assert words[0]["metrics"] == {"quantity_gini": 0.25}
+    assert words[0] == {
+        "num_clients": 10,
+        "num_classes": 10,
+        "median_rows_of_a_client": 160,
+        "largest_divergence_of_labels_in_bits": 0.5,
+        "largest_distance_of_feature_centroids": 5,
+        "largest_z_score_of_model_distances": 1,
+        "quantity_gini": 0.25,
+    }
     assert [words[1][name] for name in names] == ["yes", "yes", "no"]
     assert [words[2][name] for name in names] == ["high", "low", "none"]
 
@@ -65,7 +77,71 @@ def test_the_formats_show_what_they_are_said_to() -> None:
 @pytest.mark.parametrize("prompt_format", FORMATS)
 def test_what_was_not_measured_is_said(prompt_format: PromptFormat) -> None:
     shown = render(diagnosis_of(label_skew=None, feature_skew=None, outlier=None), prompt_format)
-    assert "not measured" in json.dumps(shown["label_skew"])
+    name = "largest_divergence_of_labels_in_bits" if prompt_format == "A" else "label_skew"
+    assert shown[name] == "not measured"
+
+
+# Format A, by whatever report.
+
+CONCLUDED = re.compile(r"threshold|flag|detect|skew|risk|outlier|sever|\byes\b|\bno\b|\bhigh\b|\blow\b|diagnos|verdict")
+
+
+@pytest.mark.parametrize("outliers", [(), (1, 2, 3)])
+def test_raw_statistics_are_numbers_of_the_report_and_nothing_else(outliers: tuple[int, ...]) -> None:
+    report = report_of(
+        0.4375, 9.25, outliers, (1.5, 1.25, 6.5, 1.0), rows=(500, 700, 900, 901, 1000, 2000, 3000), shifted=(4, 5)
+    )
+    shown = render(diagnose(report, ("age", "pressure")), "A")
+    assert not [value for value in shown.values() if isinstance(value, bool | str | dict | list)]
+    distances = sorted(report.metrics.model_distances.values())
+    middle = (distances[1] + distances[2]) / 2
+    spread = 1.4826 * statistics.median(abs(distance - middle) for distance in distances)
+    of_the_report = {
+        *(report.num_clients, report.num_classes, 901, 0.4375, 9.25, 0.25, middle, distances[-1]),
+        float(f"{(distances[-1] - middle) / spread:.4g}"),
+    }
+    assert set(shown.values()) == of_the_report
+
+
+def test_raw_statistics_are_the_same_whatever_was_concluded() -> None:
+    """Other thresholds, other clients flagged, other decisions of the calibrated tests: the same numbers."""
+    measured = report_of(0.4, 5.0)
+    aspects = {
+        name: Aspect(severity="high", value=getattr(diagnose(measured), name).value, threshold=1.0, clients=(0, 1))
+        for name in ("label_skew", "feature_skew")
+    }
+    outlier = Aspect(severity="high", value=5.0, threshold=4.0, clients=(2,))
+    concluded = diagnose(measured).model_copy(
+        update={**aspects, "outlier": outlier, "clients_of_other_inputs": (0, 1), "clients_of_other_updates": (2,)}
+    )
+    assert render(concluded, "A") == render(diagnose(measured), "A")
+    assert render(concluded, "B") != render(diagnose(measured), "B")
+
+
+def test_no_word_of_a_conclusion_is_in_a_prompt_of_raw_statistics(situation: Situation) -> None:
+    """Neither in what is said of the federation nor in the examples; what was measured of strategies is no part."""
+    (examples_told,) = [
+        part for part in system_message(situation, shape("A")).content.split("\n\n") if part.startswith("Examples")
+    ]
+    for told in (user_message(situation, "A").content, examples_told):
+        assert CONCLUDED.findall(told.lower()) == []
+    assert CONCLUDED.search(user_message(situation, "B").content.lower())
+
+
+# What can be left out.
+
+
+def test_schema_and_examples_can_each_be_left_out(situation: Situation) -> None:
+    schema = json.dumps(answer_schema(situation.space))
+    answer = json.dumps(examples(situation, "B")[0].answer)
+    whole = system_message(situation, shape("B")).content
+    without_schema = system_message(situation, shape("B", show_schema=False)).content
+    without_examples = system_message(situation, shape("B", few_shot=False)).content
+    neither = system_message(situation, shape("B", show_schema=False, few_shot=False)).content
+    found = [(schema in text, answer in text) for text in (whole, without_schema, without_examples, neither)]
+    assert found == [(True, True), (False, True), (True, False), (False, False)]
+    assert all("one JSON object" in text for text in (whole, without_schema, without_examples, neither))
+    assert not [kind for kind in ("krum", "fedprox", "fedyogi") if kind in neither.split("What was measured")[0]]
 
 
 @pytest.mark.parametrize("prompt_format", FORMATS)
@@ -74,7 +150,7 @@ def test_no_row_count_label_count_or_clients_name_reaches_the_prompt(
 ) -> None:
     report = report_of(rows=(1117, 2221, 3331, 4447), outliers=(3,))
     situation = situation_of(diagnose(report), num_clients=4)
-    said = user_message(situation, prompt_format).content + system_message(situation, prompt_format).content
+    said = user_message(situation, prompt_format).content + system_message(situation, shape(prompt_format)).content
     for client in report.clients:
         for number in (client.num_rows, *client.label_counts):
             assert str(number) not in said
@@ -83,7 +159,7 @@ def test_no_row_count_label_count_or_clients_name_reaches_the_prompt(
 # What comes from others is data.
 
 
-@pytest.mark.parametrize("prompt_format", FORMATS)
+@pytest.mark.parametrize("prompt_format", ["B", "C"])
 def test_a_column_name_is_a_string_in_the_users_json_and_nowhere_else(
     situation_of: SituationOf, prompt_format: PromptFormat
 ) -> None:
@@ -96,9 +172,9 @@ def test_a_column_name_is_a_string_in_the_users_json_and_nowhere_else(
     document = json.loads(message)
     (shown,) = document["diagnosis"].pop("columns_that_differ_most")
     assert shown.split() == name.split()
-    assert isinstance(document["diagnosis"]["feature_skew"], str | dict)
+    assert isinstance(document["diagnosis"]["feature_skew"], str)
     assert set(document["diagnosis"]) == set(json.loads(user_message(plain, prompt_format).content)["diagnosis"])
-    assert system_message(situation, prompt_format) == system_message(plain, prompt_format)
+    assert system_message(situation, shape(prompt_format)) == system_message(plain, shape(prompt_format))
     assert_neutral(message)
 
 
@@ -106,7 +182,7 @@ def test_a_persons_words_are_a_string_in_the_users_json_and_nowhere_else(situati
     situation = situation_of(description=INJECTION)
     message = user_message(situation, "B").content
     assert json.loads(message) == {"description_by_a_person": INJECTION}
-    assert system_message(situation, "B") == system_message(situation_of(), "B")
+    assert system_message(situation, shape("B")) == system_message(situation_of(), shape("B"))
     assert_neutral(message)
 
 
@@ -136,8 +212,8 @@ def test_a_search_shows_its_trials(situation: Situation) -> None:
     further: dict[str, Any] = {"trials": [{"strategy": {"kind": "fedprox"}, "fitness": 0.5}], "running": []}
     document = json.loads(user_message(situation, "B", further).content)
     assert document["trials"] == further["trials"]
-    assert "Never repeat" in system_message(situation, "B", searching=True).content
-    assert "Never repeat" not in system_message(situation, "B").content
+    assert "Never repeat" in system_message(situation, shape("B"), searching=True).content
+    assert "Never repeat" not in system_message(situation, shape("B")).content
 
 
 # What was measured.
@@ -173,5 +249,5 @@ def test_nothing_is_said_of_strategies_that_can_not_be_chosen(situation_of: Situ
         "- a single class at each client: scaffold -7",
         "- features of other scales at each client: fedbn +20",
     ]
-    assert "\n".join(lines) in system_message(situation_of(kinds=named), "B").content
-    assert "What was measured" not in system_message(situation_of(kinds=("fedavg",)), "B").content
+    assert "\n".join(lines) in system_message(situation_of(kinds=named), shape("B")).content
+    assert "What was measured" not in system_message(situation_of(kinds=("fedavg",)), shape("B")).content

@@ -1,0 +1,1 @@
+"""What of a language model's recorded answers is valid."""
