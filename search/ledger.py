@@ -20,6 +20,7 @@ from fedscout.engine.trials.trial_log import TrialLog
 from fedscout.engine.trials.trial_record import Trial
 from fedscout.engine.trials.trial_runner import Progress, TrialSource
 from fedscout.engine.trials.trial_settings import TrialSettings
+from fedscout.search.dealing import Dealing
 from fedscout.search.measure import ACCURACY, Measure
 from fedscout.search.objective import Objective
 from fedscout.search.search_config import View
@@ -49,6 +50,7 @@ class StudyFacts:
         objectives: What makes the fitness of a trial, and beside it what else a front is of; none takes its mean score.
         second_measure: What the second objective measures, if there is one.
         selection: Who trains where a strategy does not say; None leaves that to the strategy.
+        dealing: How rows came to the clients; None where nobody knows.
     """
 
     name: str
@@ -67,6 +69,7 @@ class StudyFacts:
     objectives: tuple[Objective, ...] = ()
     second_measure: Measure | None = None
     selection: SelectionSpec | None = None
+    dealing: Dealing | None = None
 
     def trial(
         self,

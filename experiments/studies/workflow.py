@@ -58,6 +58,7 @@ from fedscout.experiments.studies.study_objective import (
 from fedscout.experiments.studies.study_result import result_document
 from fedscout.experiments.studies.versions import versions
 from fedscout.experiments.studies.warm_start_record import read_warm_start
+from fedscout.search.dealing import Dealing
 from fedscout.search.ledger import Ledger, StudyEvents, StudyFacts
 from fedscout.search.measure import Measure
 from fedscout.search.recommenders.diagnosis import Diagnosis, diagnose
@@ -250,6 +251,7 @@ def recommend(
         config.search.view,
         description=wanted.text,
         measure=measures_of_study(config)[0],
+        dealing=None if given else dealing_of(config),
     )
 
     def diagnosis() -> Diagnosis:
@@ -418,6 +420,20 @@ def study_facts(config: StudyConfig, federation: Federation) -> StudyFacts:
         objectives=objectives_of(config, federation),
         second_measure=measures[1] if len(measures) > 1 else None,
         selection=selection_of(config, cohort),
+        dealing=dealing_of(config),
+    )
+
+
+def dealing_of(config: StudyConfig) -> Dealing | None:
+    """Return how rows come to the clients, where the configuration says it."""
+    known = config.federation.known_partition
+    if known is None or known.kind is None:
+        return None
+    return Dealing(
+        config.federation.dataset,
+        known.kind,
+        known.alpha if known.kind == "dirichlet" else None,
+        known.class_share if known.kind == "classes_per_client" else None,
     )
 
 

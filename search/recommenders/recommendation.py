@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from fedscout.engine.contracts.trial_strategy import Cohort
+from fedscout.search.dealing import Dealing
 from fedscout.search.measure import ACCURACY, Measure
 from fedscout.search.recommenders.diagnosis import Diagnosis
 from fedscout.search.search_config import View
@@ -29,6 +30,7 @@ class Situation:
         diagnosis: How the clients' data differ; None if that was not measured.
         description: The same in a person's words; None if nobody gave any.
         measure: What is to be as large as possible.
+        dealing: How rows came to the clients; None if nobody knows.
     """
 
     space: SearchSpace
@@ -37,6 +39,7 @@ class Situation:
     diagnosis: Diagnosis | None = None
     description: str | None = None
     measure: Measure = ACCURACY
+    dealing: Dealing | None = None
 
     @property
     def cohort(self) -> Cohort:

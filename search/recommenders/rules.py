@@ -49,10 +49,7 @@ docs/recommend.md and docs/choice.md show. Parameters are moved into the ranges 
 rule whose strategy the cohort or the user's choice of strategies forbids is passed over and says so; if none is left,
 the first strategy of the space is taken at its default parameters.
 
-Beside a recommendation, others' advice by the strength of label skew is named. FedPilot's table goes by how labels are
-dealt: IID or mild skew, FedAvg; moderate, compare FedAvg with FedProx; severe (Dirichlet 0.1) and the natural
-federations FEMNIST and Shakespeare, FedProx, mu from 0.01. A diagnosis has three degrees instead, so what is found but
-not strong counts as moderate.
+Beside a recommendation a published table's advice is named (`published_advice.py`).
 
 References:
     McMahan et al.: Communication-efficient learning of deep networks from decentralized data. AISTATS 2017.
@@ -66,12 +63,13 @@ References:
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from fedscout.detectors.report import name_clients
-from fedscout.search.recommenders.diagnosis import OUTLIER_Z_SCORE, Diagnosis, Severity
-from fedscout.search.recommenders.recommendation import Alternative, Ground, Recommendation, Situation
+from fedscout.search.recommenders.diagnosis import OUTLIER_Z_SCORE, Diagnosis
+from fedscout.search.recommenders.published_advice import alternatives
+from fedscout.search.recommenders.recommendation import Ground, Recommendation, Situation
 from fedscout.search.recommenders.selection_advice import selection_notes
 from fedscout.strategies import (
     FedAdamSpec,
@@ -79,7 +77,6 @@ from fedscout.strategies import (
     FedAvgSpec,
     FedBNSpec,
     FedMedianSpec,
-    FedProxSpec,
     FedTrimmedAvgSpec,
     FedYogiSpec,
     RfaSpec,
@@ -104,16 +101,6 @@ MOMENTUM = FedAvgMSpec(server_learning_rate=1.0, server_momentum=0.7)
 ADAPTIVE = FedAdamSpec(eta=0.1, tau=1e-3, beta_1=0.9, beta_2=0.99)
 STEADY = FedYogiSpec(eta=0.1, tau=1e-3, beta_1=0.9, beta_2=0.99)
 OWN_HEAD = FedRepSpec()
-
-ADVICE_SOURCE = "FedPilot's table of advice; FedProx: Li et al. 2020, arXiv:1812.06127"
-
-ADVICE: Mapping[Severity, tuple[StrategySpec, ...]] = {
-    "none": (FedAvgSpec(),),
-    "low": (FedAvgSpec(), FedProxSpec(proximal_mu=0.01)),
-    "high": (FedProxSpec(proximal_mu=0.01),),
-}
-
-_WORDS: Mapping[Severity, str] = {"none": "no or mild", "low": "moderate", "high": "severe"}
 
 
 @dataclass(frozen=True)
@@ -182,17 +169,6 @@ def _recommendation(
         diagnosis=situation.diagnosis,
         alternatives=tuple(alternatives(situation, spec)),
     )
-
-
-def alternatives(situation: Situation, recommended: StrategySpec) -> Iterator[Alternative]:
-    """Yield the table's advice, as far as it can be chosen and is not what is recommended already."""
-    severity = situation.diagnosis.label_skew.severity if situation.diagnosis is not None else None
-    if severity is None:
-        return
-    for advised in ADVICE[severity]:
-        spec = situation.space.nearest(advised)
-        if spec is not None and situation.space.digest(spec) != situation.space.digest(recommended):
-            yield Alternative(spec, f"The table's advice for {_WORDS[severity]} label skew.", ADVICE_SOURCE)
 
 
 # What the rules look at.

@@ -24,6 +24,7 @@ from fedscout.experiments.federations.scenarios.published_scenarios import SCENA
 
 DEFAULT_PARTITION = "dirichlet"
 NATURAL = "natural"
+IID = "iid"
 GIVEN = "given"
 """The name of data that are handed over in Python."""
 
@@ -169,6 +170,15 @@ class FederationConfig(DatasetRequest):
     def num_seen(self) -> int | None:
         """How many clients take part; None where the data tell how many there are."""
         return None if self.num_clients is None else self.num_clients - self.unseen_clients
+
+    @property
+    def known_partition(self) -> PartitionConfig | None:
+        """How rows are dealt, where that is all that decides who holds which; None where other things do."""
+        if self.scenario == IID:
+            return PartitionConfig(kind=IID)
+        effects = self.scenario if isinstance(self.scenario, tuple) else ()
+        dealt_by_this = self.partition.kind is not None and self.dataset not in ENVIRONMENTS
+        return self.partition if dealt_by_this and not any(effect.moves_rows for effect in effects) else None
 
     @property
     def row_seed(self) -> int:

@@ -23,11 +23,13 @@ from fedscout.experiments.studies.recommending import Wanted
 from fedscout.experiments.studies.workflow import (
     Display,
     Finished,
+    dealing_of,
     recommend,
     run_detection,
     run_training,
     run_workflow,
 )
+from fedscout.search.dealing import Dealing
 from fedscout.search.ledger import StudyEvents
 
 SMALL = [
@@ -74,6 +76,27 @@ def copy_of(folder: Path, target: Path, without: int = 0) -> Path:
     for file in [folder / "config.json", folder / "report.json", *files[: len(files) - without]]:
         (target / file.relative_to(folder)).write_bytes(file.read_bytes())
     return target
+
+
+@pytest.mark.parametrize(
+    ("arguments", "known"),
+    [
+        ([], Dealing("wine", "dirichlet", alpha=0.1)),
+        (["federation.partition.alpha=0.5"], Dealing("wine", "dirichlet", alpha=0.5)),
+        (["federation.partition.kind=iid"], Dealing("wine", "iid")),
+        (["federation.scenario=iid"], Dealing("wine", "iid")),
+        (["federation.scenario=label_skew"], None),
+        (["federation.scenario=[{kind: class_skew, clients: [0]}]"], None),
+        (["federation.scenario=[{kind: label_flip, rate: 0.5, clients: [0]}]"], Dealing("wine", "dirichlet", alpha=0.1)),
+        (
+            ["federation.partition.kind=classes_per_client", "federation.partition.class_share=0.9"],
+            Dealing("wine", "classes_per_client", class_share=0.9),
+        ),
+        (["federation.dataset=cartpole"], None),
+    ],
+)
+def test_how_rows_are_dealt_is_known_where_nothing_else_moves_them(arguments: list[str], known: Dealing | None) -> None:
+    assert dealing_of(small(*arguments)) == known
 
 
 # What is written.

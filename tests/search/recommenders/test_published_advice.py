@@ -1,0 +1,81 @@
+"""The published table of advice: by how rows were dealt where that is known, else by what was measured."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from fedscout.search.dealing import Dealing
+from fedscout.search.recommenders.diagnosis import Severity
+from fedscout.search.recommenders.published_advice import advice_for
+from fedscout.search.recommenders.recommendation import Situation
+from fedscout.search.recommenders.rules import recommend_by_rules
+from fedscout.strategies import BUILT_IN_KINDS, FedProxSpec
+from tests.search.recommenders.reports import diagnosis_of
+
+SituationOf = Callable[..., Situation]
+PROX = FedProxSpec(proximal_mu=0.01)
+AVERAGE, BOTH, PROXIMAL = ["fedavg", "communities"], ["fedavg", "communities", "fedprox"], ["fedprox"]
+
+DEALT: dict[str, tuple[Dealing, list[str]]] = {
+    "IID": (Dealing("digits", "iid"), AVERAGE),
+    "20, as documented": (Dealing("digits", "dirichlet", alpha=1.0), BOTH),
+    "50, as documented": (Dealing("digits", "dirichlet", alpha=0.5), BOTH),
+    "90, as documented": (Dealing("digits", "dirichlet", alpha=0.1), PROXIMAL),
+    "90, as in the code": (Dealing("digits", "classes_per_client", class_share=0.9), AVERAGE),
+    "50, as in the code": (Dealing("digits", "classes_per_client", class_share=0.5), BOTH),
+    "20, as in the code": (Dealing("digits", "classes_per_client", class_share=0.2), PROXIMAL),
+    "FEMNIST": (Dealing("leaf_femnist", "natural"), PROXIMAL),
+    "Shakespeare": (Dealing("leaf_shakespeare", "natural"), PROXIMAL),
+    "FEMNIST at random": (Dealing("leaf_femnist", "iid"), AVERAGE),
+}
+
+
+def kinds(dealing: Dealing | None, severity: Severity | None) -> list[str]:
+    advice = advice_for(dealing, severity)
+    return [] if advice is None else [spec.kind for spec in advice.specs]
+
+
+@pytest.mark.parametrize("severity", [None, "none", "low", "high"])
+@pytest.mark.parametrize("name", DEALT)
+def test_what_is_known_decides_whatever_was_measured(name: str, severity: Severity | None) -> None:
+    dealing, expected = DEALT[name]
+    assert kinds(dealing, severity) == expected
+
+
+@pytest.mark.parametrize(
+    "dealing", [None, Dealing("hospitals.csv", "natural"), Dealing("digits", "quantity_skew"), Dealing("digits", "lds")]
+)
+def test_what_the_table_does_not_name_is_left_to_the_measurement(dealing: Dealing | None) -> None:
+    severities: tuple[Severity | None, ...] = (None, "none", "low", "high")
+    assert [kinds(dealing, severity) for severity in severities] == [[], AVERAGE, BOTH, PROXIMAL]
+
+
+def test_mu_begins_at_a_hundredth() -> None:
+    for dealing, expected in DEALT.values():
+        advice = advice_for(dealing, None)
+        assert advice is not None
+        assert (PROX in advice.specs) == ("fedprox" in expected)
+
+
+def test_a_recommendation_names_the_advice_and_says_what_it_goes_by(situation_of: SituationOf) -> None:
+    """Labels look alike, as where clients hold few rows; the roles of Shakespeare are not."""
+    measured: dict[str, Any] = {"diagnosis": diagnosis_of(label_skew="none", num_classes=65)}
+    (by_measurement,) = recommend_by_rules(situation_of(**measured)).alternatives
+    (by_data_set,) = recommend_by_rules(
+        situation_of(**measured, dealing=Dealing("leaf_shakespeare", "natural"))
+    ).alternatives
+    assert by_measurement.spec.kind == "fedavg"
+    assert by_measurement.because == "The table's advice for no or mild label skew, as it was measured."
+    assert by_data_set.spec == PROX
+    assert by_data_set.because == "The table's advice for the natural clients of leaf_shakespeare."
+
+
+def test_communities_stand_beside_fedavg_where_they_can_be_chosen(situation_of: SituationOf) -> None:
+    dealing = Dealing("digits", "iid")
+    named = situation_of(diagnosis_of(), kinds=(*BUILT_IN_KINDS, "communities"), dealing=dealing)
+    assert [each.spec.kind for each in recommend_by_rules(named).alternatives] == AVERAGE
+    usual = situation_of(diagnosis_of(), dealing=dealing)
+    assert [each.spec.kind for each in recommend_by_rules(usual).alternatives] == ["fedavg"]
