@@ -13,6 +13,10 @@ from pydantic import BaseModel, Field, field_validator, model_validator
 from fedscout.search.plain_text import one_line, redact
 
 PromptFormat = Literal["A", "B", "C"]
+SourceChoice = Literal["auto", "rules", "llm"]
+
+LONGEST_DESCRIPTION = 4000
+"""Characters of a person's words."""
 
 NO_PART_OF_THE_IDENTITY = (
     "base_url",
@@ -68,7 +72,16 @@ OPENAI_PRICES: Mapping[str, Price] = {
 
 
 class RecommenderConfig(BaseModel, frozen=True, extra="forbid", allow_inf_nan=False):
-    """How a language model is asked for a strategy."""
+    """Who is asked for a strategy, and how a language model is."""
+
+    source: SourceChoice = Field(
+        default="auto", description="who recommends: auto is a language model if there is a key for one, else the rules"
+    )
+    text: str | None = Field(
+        default=None,
+        max_length=LONGEST_DESCRIPTION,
+        description="how the clients' data differ, in a person's words, which a language model reads",
+    )
 
     model: str = Field(default="gpt-4.1", min_length=1, max_length=200, description="the language model")
     base_url: str | None = Field(
@@ -104,6 +117,13 @@ class RecommenderConfig(BaseModel, frozen=True, extra="forbid", allow_inf_nan=Fa
     def prompt(self) -> PromptShape:
         """What a prompt shows."""
         return PromptShape(format=self.format, show_schema=self.show_schema, few_shot=self.few_shot)
+
+    @field_validator("text")
+    @classmethod
+    def _says_something(cls, text: str | None) -> str | None:
+        if text is not None and not text.strip():
+            raise ValueError("must say how the clients' data differ, got nothing")
+        return None if text is None else redact(text)  # it is written into log and result
 
     @field_validator("base_url")
     @classmethod

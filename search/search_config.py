@@ -28,6 +28,10 @@ KNOWLEDGE = "2026-11-23"
 then is another study."""
 
 
+ONE_SHOT = "one_shot"
+"""The kind that searches nothing and trains what is recommended without a trial."""
+
+
 class RacingConfig(BaseModel, frozen=True, extra="forbid"):
     """What a race may cost, and how fast it drops configurations."""
 
@@ -69,9 +73,9 @@ def _one_or_two_objectives(given: Any) -> Any:
 class SearchConfig(BaseModel, frozen=True, extra="forbid"):
     """How a strategy is searched for and its winner confirmed."""
 
-    kind: Literal["genetic", "tpe", "gp", "cmaes", "random", "grid", "racing", "multishot_llm", "llm_genetic"] = Field(
-        default="genetic", description="the searcher"
-    )
+    kind: Literal[
+        "genetic", "tpe", "gp", "cmaes", "random", "grid", "racing", "multishot_llm", "llm_genetic", "one_shot"
+    ] = Field(default="genetic", description="the searcher; one_shot searches nothing, and trains what is recommended")
     budget: int = Field(default=8, ge=1, le=10_000, description="trials, FedAvg as trial 0 not counted")
     generation_size: int = Field(default=4, ge=1, le=1000, description="trials evaluated at once")
     mutation_rate: float = Field(default=1.0, ge=0, le=1, description="share of children that are mutants")
@@ -154,6 +158,20 @@ class SearchConfig(BaseModel, frozen=True, extra="forbid"):
                 f"which the front is found, as the others rank by one number, got {self.kind}"
             )
         return self
+
+    @model_validator(mode="after")
+    def _one_answer(self) -> Self:
+        if self.kind == ONE_SHOT and self.warm_start:
+            raise ValueError(
+                f"warm_start must be left out where kind={ONE_SHOT}, which trains the recommendation alone, "
+                f"got {list(self.warm_start)}"
+            )
+        return self
+
+    @property
+    def trials_at_once(self) -> int:
+        """How many proposals are trained side by side at most."""
+        return 1 if self.kind == ONE_SHOT else self.generation_size
 
     @property
     def objectives(self) -> tuple[ObjectiveName, ...]:

@@ -151,7 +151,17 @@ def _result(folder: Path) -> dict[str, Any]:
         result = read_json_object(folder / "result.json")
     except (OSError, ValueError) as error:
         raise LogError(f"the folder must hold a finished study, got {folder.name}") from error
-    wanted = ("federation", "best", "baseline", "tuned_baseline", "confirmation", "report", "advice", "trainings")
+    wanted = (
+        "federation",
+        "best",
+        "baseline",
+        "tuned_baseline",
+        "confirmation",
+        "report",
+        "advice",
+        "recommendation",
+        "trainings",
+    )
     return {name: result[name] for name in wanted if name in result}
 
 

@@ -31,7 +31,10 @@ Report = Annotated[
     Path | None, typer.Option("--report", help="A report of `fedscout detect --out`, in place of measuring.")
 ]
 Who = Annotated[
-    Source, typer.Option("--source", help="auto asks a language model if there is a key for one, else the rules.")
+    Source | None,
+    typer.Option(
+        "--source", help="auto, the default, asks a language model if there is a key for one, else the rules."
+    ),
 ]
 Replay = Annotated[
     Path | None, typer.Option("--replay", help="Recorded exchanges (llm.jsonl) that answer without a network.")
@@ -43,7 +46,7 @@ def recommend(
     config_file: ConfigFile = None,
     text: Text = None,
     report: Report = None,
-    source: Who = Source.auto,
+    source: Who = None,
     replay: Replay = None,
     out: Out = None,
     as_json: AsJson = False,
@@ -62,10 +65,11 @@ def recommend(
     from fedscout.experiments.studies.run_folder import default_folder
 
     user_folders()
-    folder = default_folder(config) if out is None and asks_model(config, source.value) else out
+    given = config.recommender
+    wanted = Wanted(given.source if source is None else source.value, given.text if text is None else text, report)
+    folder = default_folder(config) if out is None and asks_model(config, wanted.source) else out
     progress = TrialProgress()
     with progress.live():
-        wanted = Wanted(source.value, text, report)
         found = workflow.recommend(config, wanted, folder, progress.display(), verbose)
     if as_json:
         show_json({**found.document(config), "out": None if folder is None else str(folder)})

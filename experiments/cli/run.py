@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shlex
+import sys
 from collections.abc import Iterator, Sequence
 from functools import partial
 from pathlib import Path
@@ -28,16 +29,43 @@ TunedBaseline = Annotated[
 ]
 
 
+OneShot = Annotated[
+    bool,
+    typer.Option(
+        "--one-shot",
+        help="Search nothing: train and confirm what a language model recommends, or without a key for one the rules.",
+    ),
+]
+Text = Annotated[
+    str | None,
+    typer.Option("--text", help="Of --one-shot: how the clients' data differ, in your words, for a language model."),
+]
+
+
 def run(
     settings: Settings = None,
     config_file: ConfigFile = None,
     out: Out = None,
     as_json: AsJson = False,
     tuned_baseline: TunedBaseline = None,
+    one_shot: OneShot = False,
+    text: Text = None,
     verbose: Verbose = False,
 ) -> None:
     """Detect heterogeneity, search for the strategy, confirm the winner. Without arguments: the demo."""
-    study(settings, config_file, out, as_json, tuned_baseline, verbose, detection=True)
+    asked = [*(settings or []), *_one_shot_settings(one_shot, text)]
+    study(asked, config_file, out, as_json, tuned_baseline, verbose, detection=True)
+
+
+def _one_shot_settings(one_shot: bool, text: str | None) -> list[str]:
+    """Return what the two options are short for, so that a study is told in full by its settings."""
+    import yaml
+
+    found = ["search.kind=one_shot"] if one_shot else []
+    if text is not None:
+        quoted = yaml.safe_dump(text, default_style='"', width=sys.maxsize).strip()
+        found.append(f"recommender.text={quoted}")
+    return found
 
 
 def study(

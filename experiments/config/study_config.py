@@ -204,7 +204,10 @@ class StudyConfig(BaseModel):
         training = {"metric"} if self.training.metric in (None, ACCURACY) else set()
         training |= {name for name in ADDED_TERMS if not getattr(self.training, name)}
         places = {*NO_PART_OF_THE_IDENTITY}
-        places |= {key for key in ("show_schema", "few_shot") if getattr(self.recommender, key)}
+        asked = ("source", "text", "show_schema", "few_shot")
+        places |= {
+            key for key in asked if getattr(self.recommender, key) == RecommenderConfig.model_fields[key].default
+        }
         search = set() if self.search.tuned_baseline else {"tuning_seeds"}  # likewise
         if self.search.objectives == ("accuracy",):
             search |= {"objective", "target"}

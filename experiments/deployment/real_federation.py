@@ -246,7 +246,7 @@ class RealFederation:
         facts = study_facts(self._config, described)
         cohort = replace(facts.cohort, layers=self._server.facts().layout.layers)
         session = replace(facts.session, client_table=self.agreement.lookup)
-        return replace(facts, cohort=cohort, session=session, data_digest=self.agreement.digest)
+        return replace(facts, cohort=cohort, session=session, data_digest=self.agreement.digest, dealing=None)
 
     def _ledger(self, folder: RunFolder, facts: StudyFacts) -> Ledger:
         log = TrialLog(folder.path, parameter_columns(self._config.named_strategies))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from rich.console import Console
@@ -41,6 +41,7 @@ def show_study(console: Console, finished: Finished) -> None:
         show_report(console, finished.report, naming)
     measure = shown_measure(finished.federation, finished.measure)
     show_outcome(console, finished.outcome, measure, finished.second_measure)
+    show_seconds(console, finished.document["timings"]["seconds"])
     console.print()
     show_path(console, "Log of every trial", finished.folder / "trials", " (pandas.read_parquet reads the folder)")
     show_path(console, "Result", finished.folder / "result.json")
@@ -156,6 +157,12 @@ def show_warm_start(console: Console, found: WarmStart, measure: Measure = ACCUR
         console.print(f"  try {name}: {measure.told(proposal.gain)} in {proposal.study}")
 
 
+def show_seconds(console: Console, seconds: Mapping[str, float]) -> None:
+    """Print how long each stage of this run took; one that was read back is not among them."""
+    told = ", ".join(f"{stage} {spent:.1f}" for stage, spent in seconds.items())
+    console.print(f"\nSeconds of this run: {told}.")
+
+
 def show_advice(console: Console, advice: Recommendation, first: Sequence[Alternative]) -> None:
     """Print what the diagnosis says without a trial, and what it made the search try first."""
     console.print("\nFrom the diagnosis", style="bold")
@@ -163,6 +170,18 @@ def show_advice(console: Console, advice: Recommendation, first: Sequence[Altern
     for candidate in first:
         if candidate.spec != advice.spec:
             console.print(f"  try {candidate.spec}: {candidate.because}")
+
+
+def show_one_shot(console: Console, found: Recommendation) -> None:
+    """Print what was trained in place of a search, who recommended it, and why."""
+    console.print("\nOne shot", style="bold")
+    console.print(f"  {found.answered_by}")
+    console.print(f"  {found.spec}")
+    for ground in found.grounds:
+        console.print(f"  {ground.rule}: {ground.because} [{ground.source}]")
+    for note in found.notes:
+        if note != found.instead_of_model:
+            console.print(f"  {note}")
 
 
 def show_outcome(
@@ -174,7 +193,10 @@ def show_outcome(
     """Print the search, its winner and the confirmation."""
     if outcome.warm_start is not None:
         show_warm_start(console, outcome.warm_start, measure)
-    if outcome.advice is not None:
+    asked = outcome.recommendation
+    if asked is not None:
+        show_one_shot(console, asked)
+    if outcome.advice is not None and (asked is None or asked.source == "llm"):
         show_advice(console, outcome.advice, outcome.first_generation)
     if outcome.levelled is not None:
         console.print(

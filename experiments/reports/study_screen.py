@@ -1,7 +1,8 @@
 """What a study found, on one screen of 80 × 24: what to use, how sure, what it cost, why, and what to do next.
 
 Every part has its most lines, and what is longer ends in `…`: 7 lines of verdict, 1 of cost, 1 of the federation, 3 of
-diagnosis, 1 of the search, and what to do next. The commands alone are never cut.
+diagnosis, 1 of the search, and what to do next. The commands alone are never cut. Where nothing was searched, 3 lines
+say who recommended what was trained, and why.
 """
 
 from __future__ import annotations
@@ -91,6 +92,9 @@ class StudyScreen:
         yield from paragraph(self.federation, width, 1, indent="", style="bold")
         if self.report is not None:
             yield from diagnosis_lines(self.report, self.naming, width)
+        if self.outcome.recommendation is not None:
+            yield from paragraph(self.outcome.recommendation.answered_by, width, 2)
+            yield from paragraph(self.outcome.recommendation.grounds[0].because, width, 1)
         yield from paragraph(self._search(), width, 1)
         yield Text()
         for label, command in self.next_steps:
@@ -115,6 +119,8 @@ class StudyScreen:
             return f"{told}; FedAvg failed ({(outcome.baseline.error or '')[:60]})"
         if outcome.at_ceiling:
             return f"{told}: FedAvg has the best score there can be, and the search ended"
+        if outcome.recommendation is not None and not outcome.trials:
+            return "FedAvg is what was recommended, and nothing else was trained"
         ranked = sorted(best, key=lambda kind: -best[kind])
         gains = [f"{kind} {measure.number(best[kind] - outcome.baseline.fitness)}" for kind in ranked]
         return f"{told}, in {measure.unit} against FedAvg: {', '.join(gains)}" if gains else told

@@ -26,6 +26,9 @@ def verdict_lines(outcome: StudyOutcome, report: HeterogeneityReport | None) -> 
     if outcome.best is None:
         yield "No trial went through: nothing can be advised."
         return
+    if outcome.recommendation is not None and not outcome.trials:
+        yield "Use fedavg, as recommended: it is the reference itself, so there is nothing to confirm."
+        return
     named = str(outcome.best.spec) if confirmation is None else confirmation.advised
     if confirmation is None:
         yield f"Best of the search: {named}; not confirmed on fresh seeds."

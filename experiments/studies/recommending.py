@@ -15,20 +15,18 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from fedscout.detectors import HeterogeneityReport
 from fedscout.engine.errors import ConfigurationError, UnreachableModelError
 from fedscout.experiments.config.study_config import StudyConfig, check_searchable
 from fedscout.experiments.studies.study_language_model import check_answerer, language_model
 from fedscout.search.language_model.openai_chat import has_key
+from fedscout.search.recommender_config import LONGEST_DESCRIPTION, SourceChoice
 from fedscout.search.recommenders.diagnosis import Diagnosis
 from fedscout.search.recommenders.llm_recommender import recommend_by_llm
-from fedscout.search.recommenders.prompt import LONGEST_DESCRIPTION
 from fedscout.search.recommenders.recommendation import Recommendation, Situation
 from fedscout.search.recommenders.rules import recommend_by_rules
-
-SourceChoice = Literal["auto", "rules", "llm"]
 
 
 @dataclass(frozen=True)
@@ -93,7 +91,7 @@ def choose(
 
     Exchanges with a language model are kept in the folder, if there is one.
     """
-    notes = []
+    instead = None
     if asks_model(config, wanted.source):
         enough = wanted.text is not None and wanted.report is None
         situation = asked if enough else replace(asked, diagnosis=diagnosis())
@@ -103,12 +101,13 @@ def choose(
         except UnreachableModelError as error:
             if wanted.source == "llm":
                 raise
-            notes.append(f"The rules answer in the language model's place: {error}.")
+            instead = f"The rules answer in the language model's place: {error}."
     elif wanted.source == "auto":
         variable = config.recommender.api_key_variable
-        notes.append(f"The rules answer, as {variable} holds no key of a language model.")
+        instead = f"The rules answer, as {variable} holds no key of a language model."
+    notes = [] if instead is None else [instead]
     if wanted.text is not None:
         notes.append("The description was not used: the rules rest on the diagnosis alone.")
     situation = replace(asked, diagnosis=diagnosis())
     found = recommend_by_rules(situation)
-    return replace(found, notes=(*notes, *found.notes)), situation
+    return replace(found, notes=(*notes, *found.notes), instead_of_model=instead), situation

@@ -3,6 +3,7 @@
 OUT/config.json     configuration and its hash; written first
 OUT/report.json     the heterogeneity report
 OUT/llm.jsonl       what a language model was asked and answered
+OUT/one_shot.json   what a one-shot study was recommended, and by whom
 OUT/recommendation.json  of `fedscout recommend`
 OUT/trials/         the Parquet log
 OUT/checkpoints/    of trials that are running

@@ -71,10 +71,19 @@ def result_document(
 
 
 def _advised(outcome: StudyOutcome) -> dict[str, Any]:
-    """Return what the diagnosis said, if there was one: the rules' answer, and what it made the search try first."""
+    """Return what the diagnosis said, if there was one: the rules' answer, and what it made the search try first.
+
+    Of a one-shot study also the answer that was trained, and who gave it.
+    """
+    asked = outcome.recommendation
+    one_shot = {} if asked is None else {"recommendation": asked.document()}
     advice = outcome.advice
     if advice is None:
-        return {}
+        return one_shot
     (deciding, *_) = advice.grounds
     answer = {"strategy": {"kind": advice.spec.kind, **advice.spec.parameters()}, **vars(deciding)}
-    return {"advice": answer, "first_generation": [candidate.document() for candidate in outcome.first_generation]}
+    return {
+        **one_shot,
+        "advice": answer,
+        "first_generation": [candidate.document() for candidate in outcome.first_generation],
+    }

@@ -9,6 +9,7 @@
 | train | yes | yes | | as configured | once | |
 | search | yes | yes | | generation by generation | yes | yes |
 | run | yes | yes | yes | generation by generation | yes | yes |
+| run --one-shot | yes | yes | unless words suffice | once | yes | yes |
 
 `fedscout describe` builds alone, and loads none of what comes after.
 """
@@ -44,6 +45,8 @@ from fedscout.experiments.federations.environments.environment_table import ENVI
 from fedscout.experiments.federations.look_alikes.report_file import read_report
 from fedscout.experiments.studies.client_settings import check_alone, check_client_settings, client_table_of
 from fedscout.experiments.studies.grid_choice import ExpectedWork
+from fedscout.experiments.studies.one_shot import NAME as ONE_SHOT_FILE
+from fedscout.experiments.studies.one_shot import check_one_shot, one_shot_answer
 from fedscout.experiments.studies.open_runner import LazyRunner, open_runner
 from fedscout.experiments.studies.recommending import Recommended, Wanted, asks_model, check_wanted, choose
 from fedscout.experiments.studies.run_folder import RunFolder, bind, open_run_folder
@@ -62,7 +65,8 @@ from fedscout.search.dealing import Dealing
 from fedscout.search.ledger import Ledger, StudyEvents, StudyFacts
 from fedscout.search.measure import Measure
 from fedscout.search.recommenders.diagnosis import Diagnosis, diagnose
-from fedscout.search.recommenders.recommendation import Situation
+from fedscout.search.recommenders.recommendation import Recommendation, Situation
+from fedscout.search.search_config import ONE_SHOT
 from fedscout.search.study.levelling import level_off
 from fedscout.search.study.study import StudyOutcome, check_search, planned_space, run_study, study_space
 from fedscout.strategies import SelectionSpec, named_classes, parameter_columns, parse_selection, parse_strategy
@@ -193,6 +197,33 @@ class Road:
                 folder.write_json(REPORT_FILE, report.model_dump(mode="json"))
         return report
 
+    def one_shot(
+        self, runner: LazyRunner, folder: RunFolder, facts: StudyFacts
+    ) -> tuple[Recommendation, HeterogeneityReport | None]:
+        """Return what is recommended without a trial, and the report that it rests on, if it does on one."""
+        asked = Situation(
+            study_space(self.config.search, facts),
+            facts.num_rounds,
+            facts.view,
+            description=self.config.recommender.text,
+            measure=facts.measure,
+            dealing=facts.dealing,
+        )
+
+        def diagnosis() -> Diagnosis:
+            return diagnose(self.detect(runner, folder), self.federation.feature_names)
+
+        with self.timed("recommendation"):
+            found = one_shot_answer(self.config, folder, asked, diagnosis)
+        return found, None if found.diagnosis is None else self.detect(runner, folder)
+
+    def level_off(self, ledger: Ledger) -> int:
+        """Return after how many rounds FedAvg has levelled off, which is as long as all train from then on."""
+        with self.timed("training"):
+            rounds = level_off(ledger)
+        self.display.levelled(rounds)
+        return rounds
+
     def ledger(self, runner: LazyRunner, folder: RunFolder) -> Ledger:
         """Return what runs trials and logs them."""
         self.display.stage("search")
@@ -202,10 +233,11 @@ class Road:
 
     @contextmanager
     def timed(self, step: str) -> Iterator[None]:
-        """Note how long a step takes."""
-        started = time.perf_counter()
+        """Note how long a step takes, without the steps within it."""
+        started, before = time.perf_counter(), sum(self.timings.values())
         yield
-        self.timings[step] = time.perf_counter() - started
+        within = sum(self.timings.values()) - before
+        self.timings[step] = self.timings.get(step, 0.0) + time.perf_counter() - started - within
 
 
 def run_detection(
@@ -321,6 +353,8 @@ def run_workflow(
     check_searchable(config)
     check_alone(config)
     check_language_model(config, out)
+    check_one_shot(config, detection, has_answer=(out / ONE_SHOT_FILE).is_file())
+    by_words = config.search.kind == ONE_SHOT and config.recommender.text is not None
     started = time.perf_counter()
     road = Road(config, display, verbose, search_path, federation)
     found = realised(road.federation, config.detection, config.seed)
@@ -335,17 +369,18 @@ def run_workflow(
     num_rounds = num_trials * config.training.num_rounds - rounds_less + detection * config.detection.num_rounds
     with open_run_folder(out, config, road.digest, reading_suffices=True) as folder:
         warm = read_warm_start(config, folder, road.digest, detection)
-        with road.place(num_rounds, folder, parallel=config.search.generation_size + 1) as runner:
-            report = road.detect(runner, folder) if detection else None
+        with road.place(num_rounds, folder, parallel=config.search.trials_at_once + 1) as runner:
+            report = road.detect(runner, folder) if detection and not by_words else None
             ledger = road.ledger(runner, folder)
             start = None
             if warm is not None and report is not None:
                 start = warm(report, study_space(config.search, ledger.facts))
-            with language_model_of_study(config, folder.path) as model, road.timed("search and confirmation"):
-                rounds = level_off(ledger) if config.training.level_off else None
-                if rounds is not None:
-                    display.levelled(rounds)
-                outcome = run_study(config.search, ledger, report, start, model)
+            with language_model_of_study(config, folder.path) as model:
+                rounds = road.level_off(ledger) if config.training.level_off else None
+                recommendation = None
+                if config.search.kind == ONE_SHOT:
+                    recommendation, report = road.one_shot(runner, folder, ledger.facts)
+                outcome = run_study(config.search, ledger, report, start, model, recommendation, road.timed)
                 outcome.levelled = rounds
         seconds = {**road.timings, "hosts": runner.start_seconds, "total": time.perf_counter() - started}
         engine = {**config.engine.model_dump(mode="json"), "ran_on": runner.ran_on}

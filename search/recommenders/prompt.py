@@ -38,7 +38,6 @@ from fedscout.search.recommenders.measured import measured_lines
 from fedscout.search.recommenders.recommendation import Situation
 from fedscout.search.recommenders.rules import recommend_by_rules
 
-LONGEST_DESCRIPTION = 4000
 LONGEST_NAME = 80
 DIGITS = 4
 NOT_MEASURED = "not measured"

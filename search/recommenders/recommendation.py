@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
@@ -134,6 +135,8 @@ class Recommendation:
         notes: What else is worth knowing.
         diagnosis: What it rests on; None if nothing was measured.
         model_use: Of a language model; None if none was asked.
+        instead_of_model: Why the rules answer and no language model, in a sentence; None where a model does, or where
+            the rules were asked.
     """
 
     spec: StrategySpec
@@ -143,12 +146,25 @@ class Recommendation:
     notes: tuple[str, ...] = ()
     diagnosis: Diagnosis | None = None
     model_use: ModelUse | None = None
+    instead_of_model: str | None = None
+
+    @property
+    def answered_by(self) -> str:
+        """Who gave it, for people, and where the rules did, why no language model."""
+        if self.model_use is not None:
+            return f"The language model {self.model_use.model} answers."
+        return self.instead_of_model or "The rules answer, as they were asked."
+
+    def with_alternatives(self, found: Iterable[Alternative]) -> Recommendation:
+        """Return it beside others' advice."""
+        return replace(self, alternatives=tuple(found))
 
     def document(self) -> dict[str, Any]:
         """Return the recommendation as JSON-able values."""
         use = self.model_use
         return {
             "source": self.source,
+            "instead_of_model": self.instead_of_model,
             "strategy": {"kind": self.spec.kind, **self.spec.parameters()},
             "name": str(self.spec),
             "grounds": [vars(ground) for ground in self.grounds],

@@ -38,7 +38,7 @@ from itertools import islice
 
 from fedscout.engine.seeds import stream
 from fedscout.engine.trials.trial_record import Trial
-from fedscout.search.search_config import RacingConfig, SearchConfig
+from fedscout.search.search_config import ONE_SHOT, RacingConfig, SearchConfig
 from fedscout.search.searcher import Proposal, Searcher, SearchTask, ranking
 from fedscout.search.searchers.generational import RANDOM_DRAWS
 from fedscout.strategies import StrategySpec
@@ -102,7 +102,7 @@ def most_trials(config: SearchConfig, num_rounds: int) -> tuple[int, int]:
         num_rounds: Rounds of a full training.
     """
     if config.kind != "racing":
-        return config.budget, 0
+        return (1 if config.kind == ONE_SHOT else config.budget), 0
     rungs = [rung for bracket in race(config.racing, num_rounds) for rung in bracket]
     return sum(rung.size for rung in rungs), sum(rung.size * (num_rounds - rung.num_rounds) for rung in rungs)
 

@@ -8,13 +8,14 @@ from fedscout.detectors.report import HeterogeneityReport
 from fedscout.engine.errors import ConfigurationError
 from fedscout.search.recommenders.diagnosis import diagnose
 from fedscout.search.recommenders.llm_recommender import LanguageModel
-from fedscout.search.search_config import SearchConfig
+from fedscout.search.search_config import ONE_SHOT, SearchConfig
 from fedscout.search.searcher import Searcher, SearchTask
 from fedscout.search.searchers.cma_search import CmaEsSearcher, cma_faults
 from fedscout.search.searchers.genetic_search import GeneticSearcher
 from fedscout.search.searchers.gp_search import GPSearcher
 from fedscout.search.searchers.grid_search import GridSearcher, grid_parts
 from fedscout.search.searchers.llm_search import LLMGeneticSearcher, MultiShotLLMSearcher
+from fedscout.search.searchers.one_shot import OneShotSearcher
 from fedscout.search.searchers.racing_search import RacingSearcher
 from fedscout.search.searchers.random_search import RandomSearcher
 from fedscout.search.searchers.tpe_search import TPESearcher
@@ -59,7 +60,17 @@ def new_searcher(
         model: A language model, for searchers that ask one.
     """
     kind = task.settings.kind
+    if kind == ONE_SHOT:
+        return _one_shot(task)
     if kind in SEARCHERS:
         return SEARCHERS[kind](task)
     assert model is not None, "the study must open the language model"
     return ASKS_A_LANGUAGE_MODEL[kind](task, model, None if report is None else diagnose(report))
+
+
+def _one_shot(task: SearchTask) -> Searcher:
+    if not task.first:
+        raise ConfigurationError(
+            f"search.kind={ONE_SHOT} must be given a recommendation, for which `fedscout run` asks, and was given none"
+        )
+    return OneShotSearcher(task)

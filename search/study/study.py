@@ -12,6 +12,8 @@ A study is resumed by running it again over the same log: what finished is read,
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 
 from fedscout.detectors.report import HeterogeneityReport
@@ -44,6 +46,12 @@ from fedscout.strategies import (
 )
 from fedscout.strategies.specification import SELECTION
 
+Timed = Callable[[str], AbstractContextManager[None]]
+
+
+def _untimed(_: str) -> AbstractContextManager[None]:
+    return nullcontext()
+
 
 @dataclass
 class StudyOutcome:
@@ -62,6 +70,7 @@ class StudyOutcome:
         front: Of two objectives the full trainings that no other beats, FedAvg included; else empty.
         levelled: Rounds after which FedAvg had levelled off, or the most, where that decided; None where it did not.
         at_ceiling: Whether the search ended early, as FedAvg has the best score there can be.
+        recommendation: What a one-shot study trained, and who recommended it; None where a search chose.
     """
 
     baseline: Trial
@@ -76,6 +85,7 @@ class StudyOutcome:
     front: list[Trial] = field(default_factory=list)
     levelled: int | None = None
     at_ceiling: bool = False
+    recommendation: Recommendation | None = None
 
     @property
     def whole_trials(self) -> list[Trial]:
@@ -137,6 +147,8 @@ def run_study(
     report: HeterogeneityReport | None = None,
     warm_start: WarmStart | None = None,
     model: LanguageModel | None = None,
+    recommendation: Recommendation | None = None,
+    timed: Timed = _untimed,
 ) -> StudyOutcome:
     """Search, and confirm what was found.
 
@@ -146,22 +158,29 @@ def run_study(
         report: How the clients' data differ, for searchers that use it.
         warm_start: What earlier studies propose to try first.
         model: A language model, for searchers that ask one.
+        recommendation: What is trained where nothing is searched.
+        timed: Opens a context around each stage: training, tuning, confirmation.
 
     Raises:
         StrategyError: If the space can't be built.
+        ConfigurationError: If nothing is to be searched and nothing is recommended.
     """
     facts = ledger.facts
     space = study_space(config, facts)
-    given = warm_start.specs() if warm_start else []
+    given = [recommendation.spec] if recommendation is not None else warm_start.specs() if warm_start else []
     advice, informed = (None, ()) if report is None else advised(config, space, facts, report, bool(given))
     first = [*given, *(candidate.spec for candidate in informed)]
     task = SearchTask(space, facts.session.seed, config, facts.num_rounds, first, (BASELINE,), facts.measure)
-    outcome = _search(config, ledger, new_searcher(task, report, model))
+    with timed("training"):
+        outcome = _search(config, ledger, new_searcher(task, report, model))
+    outcome.recommendation = recommendation
     outcome.warm_start, outcome.advice, outcome.first_generation = warm_start, advice, informed
     if config.has_tuned_reference and not _is_best_possible(outcome.baseline, facts):
-        outcome.tuned = tune(config, ledger, outcome.baseline)
+        with timed("tuning"):
+            outcome.tuned = tune(config, ledger, outcome.baseline)
     if config.confirmation_seeds:
-        outcome.confirmation = confirm_winner(config, ledger, outcome.front or outcome.whole_trials, outcome.tuned)
+        with timed("confirmation"):
+            outcome.confirmation = confirm_winner(config, ledger, outcome.front or outcome.whole_trials, outcome.tuned)
     return outcome
 
 

@@ -329,3 +329,44 @@ def test_a_study_by_a_model_is_told_from_its_record_without_a_key(
             found[name] for name in ("trials", "best", "confirmation")
         ]
     assert len(serving.asked) == num_asked
+
+
+def test_one_shot_is_one_command_from_words_to_a_verdict(cli: Cli, server: Server) -> None:
+    serving = server([GOOD])
+    words = 'one site\'s "labels" are: random\n# 😀 {x: [1'
+    command = ("run", *SMALL, at(serving), *FAST, "--one-shot", "--text", words, "--out", "out")
+    done = cli(*command)
+    assert done.code == 0, done.err
+    assert serving.asked[0].user == {"description_by_a_person": words}
+    assert "  The language model gpt-4.1 answers.\n  as clients drift\n" in done.out
+    assert "Tried 1, in points against FedAvg: fedprox" in done.out
+    document = json.loads(cli(*command, "--json").out)
+    assert document["recommendation"]["source"] == "llm"
+    assert document["config"]["search"]["kind"] == "one_shot"
+    assert len(serving.asked) == 1
+    assert "Seconds of this run: data" in cli(*command, "--verbose").out
+
+
+def test_one_shot_by_rules_says_that_they_are_the_rules(cli: Cli) -> None:
+    done = cli("run", *SMALL, "--one-shot", "--out", "out")
+    assert done.code == 0, done.err
+    assert "  The rules answer, as OPENAI_API_KEY holds no key of a language model.\n" in done.out
+    assert max(len(line) for line in done.out.splitlines()) <= 80
+    assert len(done.out.splitlines()) <= 24
+
+
+def test_words_without_one_shot_are_refused(cli: Cli, tmp_path: Path) -> None:
+    done = cli("run", *SMALL, "--text", "skewed", "--out", "out")
+    assert (done.code, done.out) == (2, "")
+    assert "recommender.text must be left out of a search, which goes by its trials: --one-shot reads it" in done.err
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_words_and_source_of_a_recommendation_may_be_keys(cli: Cli, server: Server, report: Path) -> None:
+    serving = server([GOOD])
+    words = ("recommend", at(serving), *FAST, "recommender.text=skewed", "--json")
+    assert json.loads(cli(*words).out)["source"] == "llm"
+    assert serving.asked[0].user == {"description_by_a_person": "skewed"}
+    found = cli("recommend", "--report", report, at(serving), *FAST, "recommender.source=rules", "--json")
+    assert json.loads(found.out)["source"] == "rules"
+    assert len(serving.asked) == 1

@@ -319,6 +319,8 @@ OTHER_VALUES = {
     "recommender.model": "gpt-4.1-mini",
     "recommender.temperature": "0.5",
     "recommender.max_corrections": "1",
+    "recommender.source": "rules",
+    "recommender.text": "skewed",
     "recommender.show_schema": "false",
     "recommender.few_shot": "false",
 }

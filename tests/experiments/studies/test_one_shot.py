@@ -1,0 +1,251 @@
+"""From detection or words through one answer to a confirmed trial; and whoever answered, it is asked for once."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pytest
+
+from fedscout.engine.errors import ConfigurationError, NoValidAnswerError, RecommenderError
+from fedscout.experiments.config.config_file import load_config
+from fedscout.experiments.config.study_config import StudyConfig
+from fedscout.experiments.reports.verdict import verdict_lines
+from fedscout.experiments.studies.workflow import SILENT, Finished, Road, run_workflow
+from tests.search.recommenders.loopback import KEY, ModelServer, Script, chooses, fails, says
+
+SMALL = [
+    "engine.grid=local",
+    "federation.dataset=wine",
+    "federation.num_clients=4",
+    "training.num_rounds=2",
+    "search.kind=one_shot",
+    "search.confirmation_seeds=2",
+    "search.tuning_factors=[2]",
+    "search.tuning_seeds=1",
+    "detection.outlier_repetitions=2",
+    "detection.outlier_min_flags=2",
+    "recommender.connection_retries=0",
+    "recommender.timeout_seconds=10",
+]
+GOOD = chooses("fedprox", proximal_mu=0.1, reason="as clients drift")
+OTHER = chooses("fedmedian")
+Server = Callable[[Script], ModelServer]
+
+
+@pytest.fixture(autouse=True)
+def _no_key(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("OPENAI_API_KEY", "OPENAI_BASE_URL"):
+        monkeypatch.delenv(name, raising=False)
+
+
+@pytest.fixture
+def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[Server]:
+    monkeypatch.setenv("OPENAI_API_KEY", KEY)
+    monkeypatch.setenv("NO_PROXY", "127.0.0.1")
+    with ExitStack() as stack:
+        yield lambda script: stack.enter_context(ModelServer(script))
+
+
+def small(*arguments: str, at: ModelServer | None = None) -> StudyConfig:
+    return load_config([*SMALL, *arguments, *([] if at is None else [f"recommender.base_url={at.url}"])])
+
+
+def lasting(found: Finished) -> dict[str, Any]:
+    return {name: value for name, value in found.document.items() if name != "timings"}
+
+
+def killed_after_the_answer(folder: Path, target: Path) -> Path:
+    """Return a folder as a run leaves it that is killed before a trial has finished; the model's record is lost."""
+    target.mkdir()
+    for name in ("config.json", "report.json", "one_shot.json"):
+        if (folder / name).exists():
+            shutil.copy(folder / name, target / name)
+    return target
+
+
+# By the rules.
+
+
+@pytest.fixture(scope="module")
+def by_rules(tmp_path_factory: pytest.TempPathFactory) -> Finished:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.delenv("OPENAI_API_KEY", raising=False)
+        return run_workflow(small(), tmp_path_factory.mktemp("rules"))
+
+
+def test_one_trial_is_trained_beside_fedavg_and_confirmed(by_rules: Finished) -> None:
+    log = pd.read_parquet(by_rules.folder / "trials").sort_values("trial")
+    assert list(log["phase"])[:2] == ["baseline", "search"]
+    assert set(log["phase"][2:]) == {"tuned-baseline", "confirmation"}
+    assert set(log["searcher"]) == {"one_shot"}
+    answer = by_rules.document["recommendation"]
+    assert by_rules.document["trials"][1]["strategy"] == answer["strategy"]["kind"]
+    confirmation = by_rules.outcome.confirmation
+    assert confirmation is not None
+    assert confirmation.contestants[0].name == answer["name"]
+    assert len(confirmation.seeds) == 2
+
+
+def test_who_answered_is_told_and_why_no_one_else(by_rules: Finished) -> None:
+    answer = by_rules.document["recommendation"]
+    assert (answer["source"], answer["language_model"]) == ("rules", None)
+    assert answer["instead_of_model"] == "The rules answer, as OPENAI_API_KEY holds no key of a language model."
+    assert by_rules.outcome.recommendation is not None
+    assert by_rules.outcome.recommendation.answered_by == answer["instead_of_model"]
+
+
+def test_every_stage_is_timed(by_rules: Finished) -> None:
+    seconds = by_rules.document["timings"]["seconds"]
+    stages = ("data", "detection", "recommendation", "training", "tuning", "confirmation")
+    assert set(seconds) == {*stages, "hosts", "total"}
+    assert all(seconds[stage] >= 0 for stage in stages)
+    assert sum(seconds[stage] for stage in stages) <= seconds["total"]
+
+
+def test_a_step_within_another_is_counted_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The recommendation takes 10 seconds, 3 of which are the detection that it asks for; and later 2 more."""
+    clock = iter([0.0, 1.0, 4.0, 10.0, 20.0, 22.0])
+    monkeypatch.setattr(time, "perf_counter", lambda: next(clock))
+    road = Road(small(), SILENT)
+    with road.timed("recommendation"), road.timed("detection"):
+        pass
+    with road.timed("recommendation"):
+        pass
+    assert road.timings == {"detection": 3.0, "recommendation": 7.0 + 2.0}
+
+
+def test_a_killed_study_reads_the_rules_answer_back_though_a_model_could_be_asked_now(
+    by_rules: Finished, server: Server, tmp_path: Path
+) -> None:
+    at = server([OTHER])
+    again = run_workflow(small(at=at), killed_after_the_answer(by_rules.folder, tmp_path / "killed"))
+    assert lasting(again) == lasting(by_rules)
+    assert at.asked == []
+    assert again.document["timings"]["seconds"].keys() == by_rules.document["timings"]["seconds"].keys() - {"detection"}
+
+
+@pytest.mark.parametrize("text", ["{", "{}"])
+def test_an_answer_that_can_not_be_read_is_asked_for_again(by_rules: Finished, tmp_path: Path, text: str) -> None:
+    folder = killed_after_the_answer(by_rules.folder, tmp_path / "killed")
+    (folder / "one_shot.json").write_text(text)
+    assert lasting(run_workflow(small(), folder)) == lasting(by_rules)
+
+
+def test_a_kept_answer_names_nothing_outside_of_the_space(by_rules: Finished, tmp_path: Path) -> None:
+    folder = killed_after_the_answer(by_rules.folder, tmp_path / "killed")
+    stored = json.loads((folder / "one_shot.json").read_text())
+    stored["answer"] = {"kind": "custom", "path": "os:system"}
+    (folder / "one_shot.json").write_text(json.dumps(stored))
+    assert lasting(run_workflow(small(), folder)) == lasting(by_rules)
+
+
+# By a language model.
+
+
+def test_a_models_answer_is_trained_and_a_killed_study_does_not_ask_again(
+    server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    at = server([says("hm"), GOOD, OTHER])
+    found = run_workflow(small(at=at), tmp_path / "whole")
+    assert found.document["trials"][1]["parameters"]["proximal_mu"] == 0.1
+    answer = found.document["recommendation"]
+    assert (answer["source"], answer["instead_of_model"]) == ("llm", None)
+    assert answer["grounds"][0]["because"] == "as clients drift"
+    assert answer["language_model"]["num_answers"] == 2
+    assert "diagnosis" in at.asked[0].user
+    assert KEY not in (found.folder / "one_shot.json").read_text()
+    folder = killed_after_the_answer(found.folder, tmp_path / "killed")
+    monkeypatch.delenv("OPENAI_API_KEY")
+    again = run_workflow(small(at=at), folder)
+    assert lasting(again) == lasting(found)
+    assert again.outcome.recommendation == found.outcome.recommendation
+    assert len(at.asked) == 2
+
+
+def test_where_a_model_can_not_be_reached_the_rules_answer_and_still_do_when_it_can(
+    server: Server, by_rules: Finished, tmp_path: Path
+) -> None:
+    down, up = server([fails(503, "overloaded")]), server([GOOD])
+    found = run_workflow(small(at=down), tmp_path / "whole")
+    answer = found.document["recommendation"]
+    assert answer["source"] == "rules"
+    assert answer["instead_of_model"].startswith("The rules answer in the language model's place: ")
+    assert "503" in answer["instead_of_model"]
+    assert found.document["trials"] == by_rules.document["trials"]
+    folder = killed_after_the_answer(found.folder, tmp_path / "killed")
+    assert lasting(run_workflow(small(at=up), folder)) == lasting(found)
+    assert up.asked == []
+
+
+def test_a_model_that_must_answer_and_does_not_ends_the_study(server: Server, tmp_path: Path) -> None:
+    down, stubborn = server([fails(503, "overloaded")]), server([says("no idea")])
+    with pytest.raises(RecommenderError, match="503"):
+        run_workflow(small("recommender.source=llm", at=down), tmp_path / "down")
+    with pytest.raises(NoValidAnswerError, match="gave 4 answers of which none is"):
+        run_workflow(small(at=stubborn), tmp_path / "stubborn")
+    assert not list((tmp_path / "stubborn").rglob("*.parquet"))
+
+
+# By a person's words.
+
+WORDS = 'recommender.text="one site labels at random"'
+
+
+def test_words_take_the_place_of_the_diagnosis(server: Server, tmp_path: Path) -> None:
+    at = server([GOOD, OTHER])
+    found = run_workflow(small(WORDS, at=at), tmp_path / "whole")
+    assert at.asked[0].user == {"description_by_a_person": "one site labels at random"}
+    assert (found.report, found.document["report"]) == (None, None)
+    assert "detection" not in found.document["timings"]["seconds"]
+    assert not (found.folder / "report.json").exists()
+    folder = killed_after_the_answer(found.folder, tmp_path / "killed")
+    assert lasting(run_workflow(small(WORDS, at=at), folder)) == lasting(found)
+    assert len(at.asked) == 1
+
+
+def test_rules_can_not_read_words_and_say_so(by_rules: Finished, tmp_path: Path) -> None:
+    found = run_workflow(small(WORDS), tmp_path / "whole")
+    answer = found.document["recommendation"]
+    assert answer["source"] == "rules"
+    assert "The description was not used: the rules rest on the diagnosis alone." in answer["notes"]
+    assert found.document["trials"] == by_rules.document["trials"]
+    assert found.document["timings"]["seconds"]["detection"] > 0
+
+
+# What is left.
+
+
+def test_where_fedavg_is_recommended_nothing_else_is_trained_and_that_is_said(server: Server, tmp_path: Path) -> None:
+    found = run_workflow(small(at=server([chooses("fedavg")])), tmp_path / "whole")
+    assert [trial["phase"] for trial in found.document["trials"]] == ["baseline"]
+    assert found.outcome.confirmation is None
+    assert found.outcome.best is found.outcome.baseline
+    (line,) = verdict_lines(found.outcome, None)
+    assert line == "Use fedavg, as recommended: it is the reference itself, so there is nothing to confirm."
+
+
+def test_mistakes_are_found_before_anything_is_written(tmp_path: Path) -> None:
+    without_words = "must be run by `fedscout run`, as its answer rests on the diagnosis or on words"
+    cases: list[tuple[list[str], bool, str]] = [
+        ([], False, without_words),
+        (["search.kind=genetic", WORDS], True, "recommender.text must be left out of a search"),
+        (["recommender.source=llm"], True, "OPENAI_API_KEY must hold the key"),
+    ]
+    for arguments, detection, expected in cases:
+        with pytest.raises((ConfigurationError, RecommenderError), match=expected):
+            run_workflow(small(*arguments), tmp_path / "out", detection=detection)
+    with pytest.raises(ConfigurationError, match=r"recommender\.text must say how the clients' data differ"):
+        small("recommender.text=' '")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_key_in_a_persons_words_is_kept_nowhere() -> None:
+    config = small("recommender.text='my key is sk-proj-0123456789abcdefABCDEF, labels are skewed'")
+    assert config.recommender.text == "my key is [redacted], labels are skewed"
