@@ -267,7 +267,7 @@ def _search(study: StudyFiles) -> Section:
         return Section("search", "Search", missing=("No training has finished yet.",), sentences=study.faults)
     tried = trials[trials["phase"] == "search"]
     best = fittest(trials)
-    sentences = [
+    sentences = _one_shot(study) or [
         f"{len(tried)} configurations were tried beside FedAvg; the best on the search's seed is {best['name']}."
     ]
     if len(failed):
@@ -289,6 +289,16 @@ def _search(study: StudyFiles) -> Section:
     else:
         missing = ("The space has too few trials to be drawn.",)
     return Section("search", "Search", (*sentences, *study.faults), tuple(pictures), missing=missing)
+
+
+def _one_shot(study: StudyFiles) -> list[str]:
+    """Return who recommended what was trained, and why; nothing where a search chose."""
+    answer = (study.result or {}).get("recommendation")
+    if answer is None:
+        return []
+    model, (ground, *_) = answer["language_model"], answer["grounds"]
+    told = "The rules answer, as they were asked." if model is None else f"The language model {model['model']} answers."
+    return [f"Nothing was searched. {answer['instead_of_model'] or told}", f"{answer['name']}: {ground['because']}"]
 
 
 def _clients(study: StudyFiles) -> Section:

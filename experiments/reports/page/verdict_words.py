@@ -99,7 +99,8 @@ def _unconfirmed(study: StudyFiles) -> tuple[str, tuple[str, ...]]:
     if study.result is None:
         headline = f"Not finished: {name} is best so far."
         return headline, (f"It has {fitness} on the search's seed; the same command goes on.",)
-    flattered = "the largest of several on one seed, which flatters it"
+    several = len(searched) > 1
+    flattered = "the largest of several on one seed, which flatters it" if several else "on the search's one seed"
     return f"Best of the search: {name}.", (f"It has {fitness}, {flattered}; it was not tried on fresh seeds.",)
 
 

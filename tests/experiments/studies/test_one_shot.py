@@ -16,8 +16,10 @@ import pytest
 from fedscout.engine.errors import ConfigurationError, NoValidAnswerError, RecommenderError
 from fedscout.experiments.config.config_file import load_config
 from fedscout.experiments.config.study_config import StudyConfig
+from fedscout.experiments.reports.page.write_report import write_report
 from fedscout.experiments.reports.verdict import verdict_lines
-from fedscout.experiments.studies.workflow import SILENT, Finished, Road, run_workflow
+from fedscout.experiments.studies.workflow import SILENT, Display, Finished, Road, run_workflow
+from fedscout.search.ledger import StudyEvents
 from tests.search.recommenders.loopback import KEY, ModelServer, Script, chooses, fails, says
 
 SMALL = [
@@ -167,6 +169,26 @@ def test_a_models_answer_is_trained_and_a_killed_study_does_not_ask_again(
     assert lasting(again) == lasting(found)
     assert again.outcome.recommendation == found.outcome.recommendation
     assert len(at.asked) == 2
+    page = write_report(again.folder).read_text()
+    assert "Nothing was searched. The language model gpt-4.1 answers." in page
+    assert "as clients drift" in page
+
+
+def test_a_study_that_is_interrupted_in_its_first_round_has_its_answer(
+    server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    at = server([GOOD, OTHER])
+
+    def interrupt(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        run_workflow(small(at=at), tmp_path / "out", Display(trials=StudyEvents(on_rounds=interrupt)))
+    assert not list((tmp_path / "out").rglob("*.parquet"))
+    monkeypatch.delenv("OPENAI_API_KEY")
+    found = run_workflow(small(at=at), tmp_path / "out")
+    assert found.document["trials"][1]["strategy"] == "fedprox"
+    assert len(at.asked) == 1
 
 
 def test_where_a_model_can_not_be_reached_the_rules_answer_and_still_do_when_it_can(
