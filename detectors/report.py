@@ -207,7 +207,8 @@ class ReportedMetrics(_ReportPart):
         entropy_spread: Largest minus smallest label entropy in bits: a rejected measure, for comparison.
         entropy_spread_normalised: The same over log2 of the number of classes.
         label_hellinger: Mean Hellinger distance of label distributions over pairs of clients.
-        feature_hellinger: The same of feature histograms, averaged over features.
+        label_wasserstein: Mean 1-Wasserstein distance of the same, class numbers taken as places on a line: in classes.
+        feature_hellinger: Mean Hellinger distance of feature histograms over pairs, averaged over features.
         feature_wasserstein: Mean 1-Wasserstein distance, averaged over features, in standard deviations.
         output_divergence: Mean Jensen-Shannon divergence of clients' mean outputs of one model, in bits.
         model_distances: D_k of the outlier detector, a client's mean over repetitions.
@@ -220,6 +221,7 @@ class ReportedMetrics(_ReportPart):
     entropy_spread: float | None = None
     entropy_spread_normalised: float | None = None
     label_hellinger: float | None = None
+    label_wasserstein: float | None = None
     feature_hellinger: float | None = None
     feature_wasserstein: float | None = None
     output_divergence: float | None = None

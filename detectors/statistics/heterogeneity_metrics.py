@@ -184,12 +184,18 @@ def count_metrics(counts: npt.ArrayLike, paired: npt.ArrayLike) -> dict[str, Any
     if len(table) == 0:
         return {}
     sizes = table.sum(axis=1)
-    return {
+    found = {
         "quantity_ratio": quantity_ratio(sizes),
         "quantity_variation": coefficient_of_variation(sizes),
         "quantity_gini": gini(sizes),
-        "label_hellinger": float(mean_pairwise_hellinger(distribution(pairs))) if len(pairs) > 1 else None,
+        "label_hellinger": None,
+        "label_wasserstein": None,
     }
+    if len(pairs) > 1:
+        shares = distribution(pairs)
+        found["label_hellinger"] = float(mean_pairwise_hellinger(shares))
+        found["label_wasserstein"] = float(mean_pairwise_wasserstein(shares, bin_width=1.0))
+    return found
 
 
 def distances_to(points: npt.ArrayLike, centre: npt.ArrayLike) -> Values:

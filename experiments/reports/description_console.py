@@ -95,7 +95,11 @@ def _lines(description: Description) -> Iterable[tuple[str, str]]:
     if found.label_divergence is not None:
         yield "  over clients", _spread(found.label_divergence)
     if found.label_hellinger is not None:
-        yield "label distance", f"Hellinger {found.label_hellinger:.4f}, mean over pairs"
+        yield (
+            "label distance",
+            f"Hellinger {found.label_hellinger:.4f}, 1-Wasserstein {found.label_wasserstein:.4f} class numbers, mean "
+            "over pairs",
+        )
     if found.heterogeneity_index is not None:
         yield "heterogeneity index", f"{_spread(found.heterogeneity_index)} (0: all classes, 1: one)"
     yield from _feature_lines(found)

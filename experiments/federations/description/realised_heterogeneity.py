@@ -79,6 +79,7 @@ class Realised(_Value):
         quantity_variation: Coefficient of variation of the numbers of rows.
         quantity_gini: Gini coefficient of the numbers of rows.
         label_hellinger: Mean Hellinger distance of label distributions over pairs, in `[0, 1]`.
+        label_wasserstein: Mean 1-Wasserstein distance of the same, class numbers taken as places on a line: in classes.
         label_skew: Largest Jensen-Shannon divergence between a client's labels and everyone's, in bits.
         label_skew_client: Whose that is.
         label_divergence: The divergence over clients.
@@ -105,6 +106,7 @@ class Realised(_Value):
     quantity_variation: float | None = None
     quantity_gini: float | None = None
     label_hellinger: float | None = None
+    label_wasserstein: float | None = None
     label_skew: float | None = None
     label_skew_client: int | None = None
     label_divergence: Spread | None = None

@@ -139,13 +139,14 @@ def test_pairs_are_of_all_clients_or_of_as_many_as_the_limit_says() -> None:
 
 
 def test_label_distances_are_over_the_clients_that_were_drawn() -> None:
-    """Two of nine: the Hellinger distance of that one pair."""
+    """Two of nine: the Hellinger and Wasserstein distances of that one pair."""
     generator = np.random.default_rng(0)
     tables = generator.integers(5, 40, size=(9, 4))
     clients = [(generator.normal(size=(own.sum(), 3)), np.repeat(np.arange(4), own)) for own in tables]
     report = report_of(federation(clients, num_classes=4), seed=1, max_pairwise_clients=2)
     first, second = (tables[client] / tables[client].sum() for client in paired_clients(range(9), 2, 1))
     assert report.metrics.label_hellinger == pytest.approx(np.sqrt(1 - np.sqrt(first * second).sum()))
+    assert report.metrics.label_wasserstein == pytest.approx(np.abs(np.cumsum(first - second)).sum())
     assert report.metrics.entropy_spread_normalised == pytest.approx(report.metrics.entropy_spread / 2)  # log2(4)
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -175,10 +177,28 @@ def test_heterogeneity_index(present: int, classes: int, index: float) -> None:
     assert metrics.heterogeneity_index(present, classes) == pytest.approx(index)
 
 
+@REPEATABLE
+@given(st.lists(st.lists(st.integers(0, 50), min_size=4, max_size=4).filter(any), min_size=2, max_size=6))
+def test_label_wasserstein_is_the_mean_of_scipys_over_pairs_on_class_numbers(tables: list[list[int]]) -> None:
+    from scipy.stats import wasserstein_distance
+
+    classes = np.arange(4)
+    pairs = [wasserstein_distance(classes, classes, p, q) for p, q in itertools.combinations(tables, 2)]
+    assert metrics.count_metrics(tables, tables)["label_wasserstein"] == pytest.approx(np.mean(pairs), abs=1e-12)
+
+
+def test_label_wasserstein_counts_how_many_classes_apart_while_hellinger_does_not() -> None:
+    near, far = ([[7, 0, 0, 0], other] for other in ([0, 9, 0, 0], [0, 0, 0, 9]))
+    found = [metrics.count_metrics(counts, counts) for counts in (near, far)]
+    assert [one["label_wasserstein"] for one in found] == [1, 3]
+    assert found[0]["label_hellinger"] == found[1]["label_hellinger"] == pytest.approx(1)
+
+
 def test_what_counts_tell_has_the_names_of_the_report() -> None:
     counts = np.array([[10, 0], [0, 30], [5, 5]])
     found = metrics.count_metrics(counts, counts[:2])
     assert set(found) < set(ReportedMetrics.model_fields)
     assert (found["quantity_ratio"], found["label_hellinger"]) == (3, pytest.approx(1))  # 30 : 10; disjoint labels
-    assert metrics.count_metrics(counts, counts[:1])["label_hellinger"] is None
+    alone = metrics.count_metrics(counts, counts[:1])
+    assert (alone["label_hellinger"], alone["label_wasserstein"]) == (None, None)
     assert metrics.count_metrics(counts[:0], counts[:0]) == {}

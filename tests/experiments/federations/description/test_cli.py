@@ -48,7 +48,7 @@ def test_figures_are_those_of_detect(cli: Cli) -> None:
     report = json.loads(cli("detect", *WINE, *quick, "seed=5", "engine.grid=local", "--json").out)["report"]
     assert found["label_skew"] == report["label_skew"]["value"]
     shared = set(found) & set(report["metrics"])
-    assert len(shared) == 6
+    assert len(shared) == 7
     assert {key: found[key] for key in shared} == pytest.approx({key: report["metrics"][key] for key in shared})
 
 

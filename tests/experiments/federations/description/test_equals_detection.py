@@ -24,6 +24,7 @@ SHARED = (
     "quantity_variation",
     "quantity_gini",
     "label_hellinger",
+    "label_wasserstein",
     "feature_hellinger",
     "feature_wasserstein",
 )
