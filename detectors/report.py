@@ -210,6 +210,8 @@ class ReportedMetrics(_ReportPart):
         label_wasserstein: Mean 1-Wasserstein distance of the same, class numbers taken as places on a line: in classes.
         feature_hellinger: Mean Hellinger distance of feature histograms over pairs, averaged over features.
         feature_wasserstein: Mean 1-Wasserstein distance, averaged over features, in standard deviations.
+        feature_divergence: Largest mean Jensen-Shannon divergence of a client's raw feature histograms from everyone's,
+            in bits: a rejected measure, for comparison.
         output_divergence: Mean Jensen-Shannon divergence of clients' mean outputs of one model, in bits.
         model_distances: D_k of the outlier detector, a client's mean over repetitions.
         distances_from_average: Distance from the aggregated model, likewise: a rejected measure, for comparison.
@@ -224,6 +226,7 @@ class ReportedMetrics(_ReportPart):
     label_wasserstein: float | None = None
     feature_hellinger: float | None = None
     feature_wasserstein: float | None = None
+    feature_divergence: float | None = None
     output_divergence: float | None = None
     model_distances: dict[int, float] = Field(default_factory=dict)
     distances_from_average: dict[int, float] = Field(default_factory=dict)

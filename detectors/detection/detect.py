@@ -40,7 +40,6 @@ from fedscout.detectors.outliers.exchanged_models import model_test, row_parts
 from fedscout.detectors.outliers.outliers import NAME as OUTLIERS
 from fedscout.detectors.outliers.outliers import InitialVectors
 from fedscout.detectors.report import TENTHS, ClientFacts, Finding, HeterogeneityReport, ReportedMetrics
-from fedscout.detectors.skew.feature_histograms import FeatureDistances
 from fedscout.detectors.skew.feature_skew import NAME as FEATURE_SKEW
 from fedscout.detectors.skew.label_skew import NAME as LABEL_SKEW
 from fedscout.detectors.statistics import heterogeneity_metrics as metrics
@@ -117,7 +116,7 @@ def detect(
             tested = model_test(models.comparisons, models.parts, settings.detector_rate / MOST_TESTS)
             calibrated_outliers = decide_outliers_calibrated(features.agreement, tested, explained, settings)
         with timed(timings, "metrics"):
-            reported = _metrics(labels.counts, paired, features.distances, models)
+            reported = _metrics(labels.counts, paired, features, models)
     return HeterogeneityReport(
         seed=seed,
         settings=settings,
@@ -209,15 +208,17 @@ def _sampling_notes(num_clients: int, settings: DetectionConfig) -> list[str]:
 
 
 def _metrics(
-    counts: Mapping[int, IntArray], paired: Sequence[int], distances: FeatureDistances | None, models: ModelMeasurement
+    counts: Mapping[int, IntArray], paired: Sequence[int], features: FeatureMeasurement, models: ModelMeasurement
 ) -> ReportedMetrics:
     matrix = np.stack(list(counts.values()))
     shares = metrics.distribution(matrix)
+    distances = features.distances
     return ReportedMetrics(
         **metrics.count_metrics(matrix, np.stack([counts[client] for client in paired])),
         entropy_spread=metrics.entropy_spread(shares),
         entropy_spread_normalised=metrics.entropy_spread(shares, normalised=True),
         feature_hellinger=distances.hellinger if distances else None,
         feature_wasserstein=distances.wasserstein if distances else None,
+        feature_divergence=features.divergence,
         **models.metrics(),
     )

@@ -37,6 +37,7 @@ from fedscout.detectors.skew.calibrated_feature_skew import (
 )
 from fedscout.detectors.skew.class_sums import CLASS_SUMS, ROW_NORMS, ClassMoments, excess_variance
 from fedscout.detectors.skew.client_features import client_features
+from fedscout.detectors.skew.feature_divergence import feature_divergence
 from fedscout.detectors.skew.feature_histograms import FEATURE_HISTOGRAM, Bins, FeatureDistances, feature_distances
 from fedscout.detectors.skew.feature_skew import (
     FEATURE_CENTROID,
@@ -88,6 +89,7 @@ class FeatureMeasurement:
         num_features: None if nobody answered.
         agreement: Tests of whose labels disagree with the others'; none if not measured.
         distances: Mean distances over pairs; None if not measured.
+        divergence: Of raw histograms, the rejected measure; None if not measured.
         notes: What a reader of the finding must know.
         label_noise: How many labels may be wrong; None if not measured.
         clients: How clients' rows lie in feature space; none if not measured.
@@ -100,6 +102,7 @@ class FeatureMeasurement:
     num_features: int | None
     agreement: tuple[ClientTest, ...] = ()
     distances: FeatureDistances | None = None
+    divergence: float | None = None
     notes: tuple[str, ...] = ()
     label_noise: LabelNoise | None = None
     clients: tuple[ClientFeatures, ...] = ()
@@ -172,13 +175,15 @@ def measure_features(
     excess = excess_variance(answer["norms"].astype(np.float64) for answer in norms.arrays.values())
     shifts = shifts if groups is None else shifts_of(groups)
     centroids = {client: answer["centroid"].astype(np.float64) for client, answer in answers.arrays.items()}
+    counts = [answer["counts"].astype(np.int32) for answer in histograms.arrays.values()]
     own = {client: Agreement.read(answer) for part in agreements for client, answer in part.arrays.items()}
     return FeatureMeasurement(
         decide_feature_skew(centroids, leading.total_variance, settings.feature_threshold, settings.feature_scale),
         decide(shifts, excess if groups is None else groups.excess),
         moments.num_features,
         () if comparison is None else label_tests(own, comparison.total_variance),
-        feature_distances((answer["counts"].astype(np.int32) for answer in histograms.arrays.values()), bins),
+        feature_distances(counts, bins),
+        feature_divergence(counts, bins),
         (*moments.notes, *refusal_notes("centroid", answers), *dependence),
         None if comparison is None else label_noise(own),
         () if isinstance(shifts, str) else client_features(shifts, compared, spread),

@@ -164,6 +164,29 @@ def scenarios(settings: Settings = None, config_file: ConfigFile = None, as_json
     _show(as_json, result.model_dump(mode="json"), table_lines(result))
 
 
+@bench.command("noise-columns")
+def noise_columns(
+    columns: Annotated[
+        str, typer.Option(help="Numbers of columns to add, ascending; 0 is measured always.")
+    ] = "50,200",
+    seeds: Annotated[int, typer.Option(min=1, help="Deals of each scenario.")] = 5,
+    skewed: Annotated[
+        int | None, typer.Option(min=1, help="To so many of the data's columns the skew is kept; all if left out.")
+    ] = None,
+    settings: Settings = None,
+    as_json: AsJson = False,
+) -> None:
+    """Compare divergence of raw histograms with centroids, as columns of pure noise are added."""
+    from fedscout.experiments.cli.options import prepare
+
+    prepare(verbose=False)
+    from fedscout.experiments.benchmarks.detection.noise_columns import compare_under_noise, table_lines
+
+    numbers = [0, *_ascending(columns, "--columns")]
+    result = compare_under_noise(settings or [], numbers, seeds, skewed, note=tell)
+    _show(as_json, result.model_dump(mode="json"), table_lines(result))
+
+
 @bench.command()
 def compression(
     settings: Settings = None,
