@@ -75,6 +75,7 @@ def detection_cost(
     ] = None,
     samples: Annotated[int, typer.Option(min=5, help="Rows a client.")] = 250,
     repeats: Annotated[int, typer.Option(min=1, help="Turns of rounds and detections, after one to warm up.")] = 5,
+    modules: Annotated[bool, typer.Option("--modules", help="Each module on its own, and the whole.")] = False,
     hosts: Hosts = 2,
     local: Local = False,
     as_json: AsJson = False,
@@ -89,6 +90,12 @@ def detection_cost(
 
     config = EngineConfig(grid="local" if local else "ray", num_hosts=hosts)
     federations = (work_federation(work, number, samples) for number in clients or (4, 10, 30, 100))
+    if modules:
+        from fedscout.experiments.benchmarks.engine.detection_modules import module_costs, table_lines
+
+        found = [module_costs(federation, TRAINING, config, repeats) for federation in federations]
+        _show(as_json, {"costs": [cost.model_dump() for cost in found]}, table_lines(found))
+        return
     costs = [measurement.detection_cost(federation, TRAINING, config, repeats) for federation in federations]
     _show(as_json, {"costs": [cost.model_dump() for cost in costs]}, [str(cost) for cost in costs])
 

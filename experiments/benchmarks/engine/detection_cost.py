@@ -66,18 +66,18 @@ def detection_cost(
     with open_runner(federation, engine, None, parallel=1) as lazy:
         runner = lazy.started()
         for _ in range(1 + repeats):
-            rounds.append(_round_seconds(runner, training))
+            rounds.append(round_seconds(runner, training))
             detections.append(_detection_seconds(runner, training))
         num_hosts = runner.num_hosts
-    round_seconds = min(rounds[1:])
+    shortest = min(rounds[1:])
     seconds, parts = min(detections[1:], key=lambda detection: detection[0])
     return DetectionCost(
         federation=federation.name,
         clients=federation.num_clients,
         hosts=num_hosts,
         seconds=seconds,
-        round_seconds=round_seconds,
-        round_equivalents=seconds / round_seconds,
+        round_seconds=shortest,
+        round_equivalents=seconds / shortest,
         parts=parts,
     )
 
@@ -89,7 +89,8 @@ def _detection_seconds(runner: TrialRunner, training: LocalTraining) -> tuple[fl
     return time.perf_counter() - began, report.timings
 
 
-def _round_seconds(runner: TrialRunner, training: LocalTraining) -> float:
+def round_seconds(runner: TrialRunner, training: LocalTraining) -> float:
+    """Return the wall time of a round of FedAvg of all clients, the mean of a block after one that is not counted."""
     ends: list[float] = []
     clients = runner.facts.num_clients
     run_rounds(

@@ -32,7 +32,7 @@ def test_the_shortest_turn_counts_and_the_first_one_does_not(
 ) -> None:
     rounds = iter([0.01, 0.3, 0.2, 0.4])
     detections = iter([(0.02, {}), (3.0, {"clients": 3.0}), (5.0, {"clients": 5.0}), (4.0, {"clients": 4.0})])
-    monkeypatch.setattr(measurement, "_round_seconds", lambda *_: next(rounds))
+    monkeypatch.setattr(measurement, "round_seconds", lambda *_: next(rounds))
     monkeypatch.setattr(measurement, "_detection_seconds", lambda *_: next(detections))
     cost = detection_cost(federation, TRAINING, LOCAL, repeats=3)
     assert (cost.seconds, cost.round_seconds) == (3.0, 0.2)
@@ -52,5 +52,5 @@ def test_a_round_is_one_of_a_block(federation: Federation, monkeypatch: pytest.M
     with open_runner(federation, LOCAL, None, parallel=1) as lazy:
         runner = lazy.started()
         monkeypatch.setattr(measurement, "time", Clock)
-        assert measurement._round_seconds(runner, TRAINING) == 1
+        assert measurement.round_seconds(runner, TRAINING) == 1
     assert next(ticks) == BLOCK_ROUNDS + 1

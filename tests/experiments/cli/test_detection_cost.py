@@ -32,3 +32,12 @@ def test_fewer_clients_than_can_be_compared_are_refused(cli: Cli) -> None:
     done = cli("bench", "detection-cost", "--local", "--clients", "2")
     assert done.code == 2
     assert "x>=3" in done.err
+
+
+def test_modules_are_told_one_a_line_beside_the_whole(cli: Cli) -> None:
+    done = cli(*TINY, "--modules", "--json")
+    assert (done.code, done.err) == (0, "")
+    (cost,) = json.loads(done.out)["costs"]
+    assert len(cost["seconds"]) == 5
+    assert all(seconds > 0 for seconds in cost["seconds"].values())
+    assert cost["seconds"]["label skew"] < cost["seconds"]["whole detection, merged exchanges"]

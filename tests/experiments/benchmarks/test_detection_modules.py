@@ -1,0 +1,74 @@
+"""Each module of detection is timed on its own, asks what it asks in a detection, and the shortest turn counts."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+
+from fedscout.engine.data.federation import Federation
+from fedscout.engine.engine_config import EngineConfig
+from fedscout.experiments.benchmarks.engine import detection_modules as measurement
+from fedscout.experiments.benchmarks.engine.detection_modules import (
+    FEATURES,
+    LABELS,
+    OUTLIERS,
+    PUBLISHED_OUTLIERS,
+    WHOLE,
+    ModuleCosts,
+    module_costs,
+    table_lines,
+)
+from fedscout.experiments.benchmarks.engine.engine_work import TRAINING, work_federation
+from fedscout.experiments.studies.open_runner import open_runner
+
+LOCAL = EngineConfig(grid="local")
+SIZES = (20, 20, 20)
+
+
+@pytest.fixture(scope="module")
+def federation() -> Federation:
+    return work_federation("dense", num_clients=3, num_samples=20)
+
+
+def test_modules_are_what_a_detection_is_made_of(federation: Federation) -> None:
+    with open_runner(federation, LOCAL, None, parallel=1) as lazy:
+        found: Mapping[str, Any] = {
+            name: module() for name, module in measurement._modules(lazy.started(), TRAINING, SIZES).items()
+        }
+    report = found[WHOLE]
+    assert found[LABELS].finding == report.label_skew
+    assert found[FEATURES].finding == report.feature_skew
+    assert found[FEATURES].calibrated == report.calibrated[1]
+    assert found[PUBLISHED_OUTLIERS].finding == report.outliers
+    assert found[PUBLISHED_OUTLIERS].parts == ()
+    assert found[OUTLIERS] is not None  # three parts of five rows, so that there is a test
+
+
+def test_the_shortest_turn_counts_and_the_first_one_does_not(
+    federation: Federation, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rounds = iter([0.1, 4.0, 2.0])
+    seconds = iter([0.01, 0.02, 5.0, 7.0, 6.0, 3.0])
+    monkeypatch.setattr(measurement, "round_seconds", lambda *_: next(rounds))
+    monkeypatch.setattr(measurement, "_modules", lambda *_: {LABELS: int, WHOLE: int})
+    monkeypatch.setattr(measurement, "_seconds", lambda _: next(seconds))
+    cost = module_costs(federation, TRAINING, LOCAL, repeats=2)
+    assert (cost.clients, cost.hosts, cost.round_seconds) == (3, 1, 2.0)
+    assert cost.seconds == {LABELS: 5.0, WHOLE: 3.0}
+
+
+def test_the_table_has_rounds_of_ours_and_of_the_source() -> None:
+    """By hand: 0.5 s of 0.25 s rounds; 54.5 s of 1.16 s rounds are 46.98."""
+    cost = ModuleCosts(
+        federation="dense",
+        clients=4,
+        hosts=2,
+        round_seconds=0.25,
+        seconds={PUBLISHED_OUTLIERS: 0.5, WHOLE: 1.0},
+    )
+    assert table_lines([cost])[2:] == [
+        f"| dense | 2 | {PUBLISHED_OUTLIERS} | 500.0 | 2.0 | 47.0 | 250.00 |",
+        f"| dense | 2 | {WHOLE} | 1000.0 | 4.0 |  | 250.00 |",
+    ]
