@@ -14,6 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from fedscout.engine.client.layer_draws import LayerDraws
 from fedscout.engine.client.local_training import NO_ROWS, RowsWork, chunks, descend
 from fedscout.engine.client.mean_loss import mean_loss
 from fedscout.engine.client.representation import Representation
@@ -89,16 +90,19 @@ class BlockRun(LocalRun):
     Attributes:
         stack: The model.
         works: The clients' parts of the round.
+        draws: What their layers draw.
     """
 
     stack: DenseStack
     works: Sequence[RowsWork]
+    draws: LayerDraws
 
     @classmethod
     def of(cls, stack: DenseStack, layout: ParameterLayout, asked: TrainRequest, works: Sequence[RowsWork]) -> Self:
         """Return the run of clients that are in lockstep order."""
         sizes = [len(work.data) for work in works]
-        return cls(**known_of(asked, layout, works, sizes), stack=stack, works=works)
+        known = known_of(asked, layout, works, sizes)
+        return cls(**known, stack=stack, works=works, draws=LayerDraws(stack, asked, works))
 
     def _descend(self, start: Tensor, steps: Steps) -> Descent:
         """Make all local steps of all clients."""
@@ -106,7 +110,7 @@ class BlockRun(LocalRun):
             raise TypeError("an algorithm with a loss of its own, or one that looks ahead, must declare one_by_one")
         if self.works[0].training is not None and steps.training != self.training:
             raise TypeError("an algorithm that mixes must train as clients' settings say, of all parameters")
-        made = descend_block(self.stack, start, self.works, steps, self.received)
+        made = descend_block(self.stack, start, self.works, steps, self.received, self.draws)
         return Descent(made.vectors, torch.tensor(made.num_steps), torch.tensor(made.losses, dtype=torch.float64))
 
     def label_counts(self) -> Tensor:

@@ -7,6 +7,7 @@ leave out clients at its end, which have finished. A client is stateless, so an 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Mapping
 
 import torch
 from torch import Tensor
@@ -101,6 +102,79 @@ class Adam(Optimizer):
             torch._foreach_addcdiv_(weights, torch._foreach_mul(means, _of_first(lengths, weights)), roots)
 
 
+class RMSprop(Optimizer):
+    """`torch.optim.RMSprop` with its default α = 0.99 and ε = 1e-8: v <- α v + (1 − α) g², w <- w − lr g / (√v + ε).
+
+    T. Tieleman, G. Hinton. Lecture 6.5: RMSProp. Coursera, Neural networks for machine learning, 2012.
+    """
+
+    ALPHA, EPSILON = 0.99, 1e-8
+
+    def __init__(self, learning_rate: float, weight_decay: float = 0.0, rates: Tensor | None = None) -> None:
+        self._learning_rate = learning_rate
+        self._rates = None if rates is None else rates.float()
+        self._weight_decay = weight_decay
+        self._squares: list[Tensor] = []
+
+    def step_all(self, weights: list[Tensor], gradients: list[Tensor]) -> None:
+        """Make one step in place."""
+        if self._weight_decay:
+            torch._foreach_add_(gradients, weights, alpha=self._weight_decay)
+        if not self._squares:
+            self._squares = [torch.zeros_like(each) for each in weights]
+        squares = _firsts(self._squares, weights)
+        torch._foreach_mul_(squares, self.ALPHA)
+        torch._foreach_addcmul_(squares, gradients, gradients, value=1 - self.ALPHA)
+        roots = torch._foreach_sqrt(squares)
+        torch._foreach_add_(roots, self.EPSILON)
+        if self._rates is None:
+            torch._foreach_addcdiv_(weights, gradients, roots, value=-self._learning_rate)
+        else:  # with the bits of the line above
+            lengths = _of_first(-self._rates, weights)
+            torch._foreach_addcdiv_(weights, torch._foreach_mul(gradients, lengths), roots)
+
+
+class Adadelta(Optimizer):
+    """`torch.optim.Adadelta` with its default ρ = 0.9 and ε = 1e-6.
+
+    M. D. Zeiler. ADADELTA: an adaptive learning rate method. arXiv:1212.5701, 2012, algorithm 1:
+    v <- ρ v + (1 − ρ) g², Δ = g √(u + ε) / √(v + ε), u <- ρ u + (1 − ρ) Δ², w <- w − lr Δ, where lr is 1 in the paper.
+    """
+
+    RHO, EPSILON = 0.9, 1e-6
+
+    def __init__(self, learning_rate: float, weight_decay: float = 0.0, rates: Tensor | None = None) -> None:
+        self._learning_rate = learning_rate
+        self._rates = None if rates is None else rates.float()
+        self._weight_decay = weight_decay
+        self._squares: list[Tensor] = []
+        self._moves: list[Tensor] = []
+
+    def step_all(self, weights: list[Tensor], gradients: list[Tensor]) -> None:
+        """Make one step in place."""
+        if self._weight_decay:
+            torch._foreach_add_(gradients, weights, alpha=self._weight_decay)
+        if not self._squares:
+            self._squares, self._moves = ([torch.zeros_like(each) for each in weights] for _ in range(2))
+        squares, moves = _firsts(self._squares, weights), _firsts(self._moves, weights)
+        torch._foreach_mul_(squares, self.RHO)
+        torch._foreach_addcmul_(squares, gradients, gradients, value=1 - self.RHO)
+        deltas = self._roots(moves)
+        torch._foreach_div_(deltas, self._roots(squares))
+        torch._foreach_mul_(deltas, gradients)
+        torch._foreach_mul_(moves, self.RHO)
+        torch._foreach_addcmul_(moves, deltas, deltas, value=1 - self.RHO)
+        if self._rates is None:
+            torch._foreach_add_(weights, deltas, alpha=-self._learning_rate)
+        else:  # with the bits of the line above
+            torch._foreach_addcmul_(weights, deltas, _of_first(self._rates, weights), value=-1)
+
+    def _roots(self, means: list[Tensor]) -> list[Tensor]:
+        roots = torch._foreach_add(means, self.EPSILON)
+        torch._foreach_sqrt_(roots)
+        return list(roots)
+
+
 def _firsts(kept: list[Tensor], like: list[Tensor]) -> list[Tensor]:
     """Return of each tensor the rows of the clients that are active, as many as the other has."""
     if len(kept[0]) == len(like[0]):
@@ -113,6 +187,13 @@ def _of_first(rates: Tensor, weights: list[Tensor]) -> list[Tensor]:
     return [rates.narrow(0, 0, len(weights[0]))] * len(weights)
 
 
+ADAPTIVE: Mapping[str, type[Adam] | type[RMSprop] | type[Adadelta]] = {
+    "adam": Adam,
+    "rmsprop": RMSprop,
+    "adadelta": Adadelta,
+}
+
+
 def new_optimizer(training: LocalTraining, rates: Tensor | None = None) -> Optimizer:
     """Return a fresh optimiser for one round.
 
@@ -121,6 +202,6 @@ def new_optimizer(training: LocalTraining, rates: Tensor | None = None) -> Optim
         rates: In place of its step size that of each client of a block, float64, shape `(clients, 1)`; each has the
             bits that it has alone.
     """
-    if training.optimizer == "adam":
-        return Adam(training.learning_rate, training.weight_decay, rates)
+    if training.optimizer != "sgd":
+        return ADAPTIVE[training.optimizer](training.learning_rate, training.weight_decay, rates)
     return SGD(training.learning_rate, training.momentum, training.weight_decay, rates)

@@ -12,8 +12,9 @@ import torch
 from torch import Tensor
 
 from fedscout.engine.client.algorithm_runs import correct_alone, known_of, updates_by
+from fedscout.engine.client.layer_draws import seed_layers
 from fedscout.engine.client.local_training import RowsWork
-from fedscout.engine.client.training_backends import Trainer, seed_layers
+from fedscout.engine.client.training_backends import Trainer
 from fedscout.engine.contracts.client_algorithm import ClientAlgorithm, Descent, LocalRun, Steps
 from fedscout.engine.contracts.client_task import ClientTask
 from fedscout.engine.contracts.client_update import ClientScore, ClientUpdate

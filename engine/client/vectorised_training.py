@@ -24,6 +24,7 @@ from torch import Tensor
 
 from fedscout.engine.arrays import FloatArray, IntArray
 from fedscout.engine.client.client_optimizers import new_optimizer
+from fedscout.engine.client.layer_draws import LayerDraws
 from fedscout.engine.client.local_training import NO_ROWS, RowsWork, batch_bounds, epoch_orders
 from fedscout.engine.contracts.client_algorithm import Steps
 from fedscout.engine.contracts.client_update import ClientUpdate
@@ -51,9 +52,15 @@ def padded_rows(num_rows: int, row_step: int) -> int:
 
 
 def aligned_row_step(stack: DenseStack) -> int:
-    """Return the smallest number of rows whose activations fill multiples of 64 bytes in every layer."""
+    """Return the smallest number of rows whose activations fill multiples of 64 bytes in every layer.
+
+    Of 128 where a layer's activation has other bits in what torch's vector loop leaves over, less than two registers.
+    """
     widths = [stack.num_inputs, *(layer.num_outputs for layer in stack.layers)]
-    return ALIGNED // math.gcd(ALIGNED, *widths)
+    looped = [
+        layer.num_outputs for layer in stack.layers if layer.activation is not None and not layer.activation.exact
+    ]
+    return max(ALIGNED // math.gcd(ALIGNED, *widths), 2 * ALIGNED // math.gcd(2 * ALIGNED, *looped))
 
 
 @dataclass(frozen=True)
@@ -305,14 +312,15 @@ def train_block(stack: DenseStack, asked: TrainRequest, works: Sequence[RowsWork
     """
     order = lockstep_order(stack, works, asked.training)
     ordered = [works[position] for position in order]
-    made = descend_block(stack, asked.received, ordered, Steps(asked.training), asked.received)
+    draws = LayerDraws(stack, asked, ordered)
+    made = descend_block(stack, asked.received, ordered, Steps(asked.training), asked.received, draws)
     rows = zip(made.vectors.numpy(), made.num_steps, made.losses, strict=True)
     updates = [ClientUpdate(vector, num_steps, loss, {}) for vector, num_steps, loss in rows]
     return [updates[position] for position in np.argsort(order)]
 
 
 def descend_block(
-    stack: DenseStack, start: Tensor, works: Sequence[RowsWork], how: Steps, received: Tensor
+    stack: DenseStack, start: Tensor, works: Sequence[RowsWork], how: Steps, received: Tensor, draws: LayerDraws
 ) -> BlockDescent:
     """Make all local steps of some clients in lockstep.
 
@@ -322,6 +330,7 @@ def descend_block(
         works: Those with most steps first, see `lockstep_order`.
         how: Without a loss of its own and without looking ahead.
         received: The model that tells pseudo-labels, shape `(size,)`.
+        draws: What layers draw.
     """
     correct = how.correct
     block = Block(stack, works, how.training)
@@ -340,7 +349,7 @@ def descend_block(
 
     others = [] if how.compared is None else [of_others(vectors) for vectors in how.compared.others]
     teacher = of_others(received) if how.weighed.pseudo_label else None
-    sums = _make_steps(block, parameters, how, None if correct is None else correct_all, others, teacher)
+    sums = _make_steps(block, parameters, how, draws, None if correct is None else correct_all, others, teacher)
     return BlockDescent(
         vectors=parameters.vectors(),
         num_steps=[len(plan) for plan in block.schedules],
@@ -352,6 +361,7 @@ def _make_steps(
     block: Block,
     parameters: BlockParameters,
     how: Steps,
+    draws: LayerDraws,
     correct: Callable[[int], None] | None = None,
     others: Sequence[BlockParameters] = (),
     teacher: BlockParameters | None = None,
@@ -371,7 +381,8 @@ def _make_steps(
             layers = parameters.layers(run.start, run.stop)
             told = None if teacher is None else says(teacher.layers(run.start, run.stop), batch.rows, adjusted)
             beyond = _beyond(how, run, others)
-            means = loss_and_gradient(layers, *batch, adjusted, beyond, row_loss, told)
+            masks = draws.masks(run.start, run.sizes, batch.rows.shape[1])
+            means = loss_and_gradient(layers, *batch, adjusted, beyond, row_loss, told, masks)
             sums[run.start : run.stop] += means.numpy().astype(np.float64) * run.sizes
         if correct is not None:
             correct(num_active)

@@ -26,10 +26,10 @@ class LocalTraining(BaseModel):
     local_epochs: int = Field(default=1, ge=1, le=1000, description="passes over the client's training data")
     batch_size: int = Field(default=32, ge=1, le=1_000_000, description="rows a step; larger than the data means all")
     learning_rate: float = Field(default=0.2, gt=0, le=100, description="the client's step size")
-    optimizer: Literal["sgd", "adam"] = Field(
+    optimizer: Literal["sgd", "adam", "rmsprop", "adadelta"] = Field(
         default="sgd", description="fresh in every round, as clients are stateless"
     )
-    momentum: float = Field(default=0.0, ge=0, lt=1, description="of SGD; ignored by Adam")
+    momentum: float = Field(default=0.0, ge=0, lt=1, description="of SGD; ignored by the others")
     weight_decay: float = Field(default=0.0, ge=0, le=10, description="added to the gradient as weight_decay * weights")
     pseudo_label_weight: float = Field(
         default=0.0,

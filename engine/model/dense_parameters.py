@@ -84,7 +84,7 @@ class BlockParameters:
             shape = (self._num_clients, layer.num_outputs, layer.num_inputs)
             weight, weight_gradient = (part[:, : layer.num_weights].view(shape) for part in self._parts[2 * number])
             bias, bias_gradient = (part[:, : layer.num_outputs] for part in self._parts[2 * number + 1])
-            yield LayerViews.of(weight, bias, weight_gradient, bias_gradient)
+            yield LayerViews.of(weight, bias, weight_gradient, bias_gradient, layer.activation)
 
     def regions(self, num_clients: int) -> Regions:
         """Return weights and gradients of the first clients, as an optimiser sees them."""

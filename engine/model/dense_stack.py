@@ -1,8 +1,8 @@
 """Dense nets of many clients at once: forward and backward passes by batched matrix products.
 
-A stack is `[Flatten] Linear (ReLU Linear)*`. The gradient of the mean cross-entropy is written out by hand: with
-p = softmax(z) of the last layer and r rows in a client's batch, dz = (p - onehot(y)) / r, dW = dzᵀ h, db = Σ dz, and
-dh = dz W where the ReLU below let something through.
+A stack is `[Flatten] Linear (activation [Dropout] Linear)*`. The gradient of the mean cross-entropy is written out by
+hand: with p = softmax(z) of the last layer and r rows in a client's batch, dz = (p - onehot(y)) / r, dW = dzᵀ h,
+db = Σ dz, dh = dz W, and of the layer below dz = dh m f′, where m is dropout's mask and f the activation.
 
 Every product is one independent matrix product a client, of a size that depends on that client alone. So a client's
 numbers do not depend on which others are in its block, nor on how many.
@@ -16,6 +16,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
+from fedscout.engine.model.activations import Activation, activation_of
 from fedscout.engine.model.adjusted_outputs import Adjusted
 from fedscout.engine.model.parameter_layout import ParameterLayout
 from fedscout.engine.model.row_loss import RowLoss
@@ -23,11 +24,12 @@ from fedscout.engine.model.row_loss import RowLoss
 
 @dataclass(frozen=True)
 class DenseLayer:
-    """Where one linear layer's weights and bias are in the flat vector."""
+    """Where one linear layer's weights and bias are in the flat vector, and what follows it; nothing the last one."""
 
     start: int
     num_inputs: int
     num_outputs: int
+    activation: Activation | None = None
 
     @property
     def num_weights(self) -> int:
@@ -63,6 +65,7 @@ class LayerViews:
         bias: Shape `(clients, 1, outputs)`.
         weight_gradient: As `weight`.
         bias_gradient: Shape `(clients, outputs)`.
+        activation: What follows.
     """
 
     weight: Tensor
@@ -70,23 +73,38 @@ class LayerViews:
     bias: Tensor
     weight_gradient: Tensor
     bias_gradient: Tensor
+    activation: Activation | None
 
     @classmethod
-    def of(cls, weight: Tensor, bias: Tensor, weight_gradient: Tensor, bias_gradient: Tensor) -> LayerViews:
+    def of(
+        cls,
+        weight: Tensor,
+        bias: Tensor,
+        weight_gradient: Tensor,
+        bias_gradient: Tensor,
+        activation: Activation | None,
+    ) -> LayerViews:
         """Return the views of a layer; bias of shape `(clients, outputs)`."""
-        return cls(weight, weight.mT, bias.unsqueeze(1), weight_gradient, bias_gradient)
+        return cls(weight, weight.mT, bias.unsqueeze(1), weight_gradient, bias_gradient, activation)
 
     def part(self, first: int, num_clients: int) -> LayerViews:
         """Return the views of some neighbours."""
         each = (self.weight, self.transposed, self.bias, self.weight_gradient, self.bias_gradient)
-        return LayerViews(*(view.narrow(0, first, num_clients) for view in each))
+        weight, transposed, bias, weight_gradient, bias_gradient = (view.narrow(0, first, num_clients) for view in each)
+        return LayerViews(weight, transposed, bias, weight_gradient, bias_gradient, self.activation)
 
 
 @dataclass(frozen=True)
 class DenseStack:
-    """The layers, first to last."""
+    """The layers, first to last.
+
+    Attributes:
+        layers: At least one.
+        dropout: Share of each hidden layer's outputs that is left out in training.
+    """
 
     layers: tuple[DenseLayer, ...]
+    dropout: float = 0.0
 
     @classmethod
     def of(cls, module: nn.Module, layout: ParameterLayout) -> DenseStack | None:
@@ -96,18 +114,23 @@ class DenseStack:
         parts = list(module)
         if parts and isinstance(parts[0], nn.Flatten) and (parts[0].start_dim, parts[0].end_dim) == (1, -1):
             parts = parts[1:]
-        linear, between = parts[::2], parts[1::2]
-        if not linear or len(linear) != len(between) + 1:
+        shares = [part.p for part in parts if type(part) is nn.Dropout]
+        step = 3 if shares else 2
+        linear, between, dropouts = parts[::step], parts[1::step], parts[2::3] if shares else []
+        if not linear or len(linear) != len(between) + 1 or len(shares) != len(dropouts):
             return None
-        if not all(type(part) is nn.ReLU for part in between):
+        if len({*shares}) > 1 or not all(type(part) is nn.Dropout and part.p < 1 for part in dropouts):
+            return None
+        activations = [activation_of(part) for part in between]
+        if None in activations:
             return None
         layers, start = [], 0
-        for part in linear:
+        for part, activation in zip(linear, [*activations, None], strict=True):
             if type(part) is not nn.Linear or part.bias is None:
                 return None
-            layers.append(DenseLayer(start, part.in_features, part.out_features))
+            layers.append(DenseLayer(start, part.in_features, part.out_features, activation))
             start = layers[-1].stop
-        return cls(tuple(layers)) if start == layout.size else None
+        return cls(tuple(layers), max(shares, default=0.0)) if start == layout.size else None
 
     @property
     def num_inputs(self) -> int:
@@ -123,7 +146,13 @@ class DenseStack:
         """
         gradient = vectors if gradient is None else gradient
         return [
-            LayerViews.of(layer.weight(vectors), layer.bias(vectors), layer.weight(gradient), layer.bias(gradient))
+            LayerViews.of(
+                layer.weight(vectors),
+                layer.bias(vectors),
+                layer.weight(gradient),
+                layer.bias(gradient),
+                layer.activation,
+            )
             for layer in self.layers
         ]
 
@@ -135,28 +164,32 @@ class DenseStack:
             rows: Shape `(clients, rows, inputs)`.
 
         Returns:
-            The rows, the hidden layers' outputs and the logits, each `(clients, rows, width)`.
+            The rows, the hidden layers' outputs and the logits, each `(clients, rows, width)`; nothing is left out.
         """
-        return _activations(self.views(vectors), rows)
+        return _run(self.views(vectors), rows)[0]
 
 
-def _activations(layers: Sequence[LayerViews], rows: Tensor) -> list[Tensor]:
-    outputs = [rows]
-    for layer in layers:
-        outputs.append(torch.baddbmm(layer.bias, outputs[-1], layer.transposed))
-        if layer is not layers[-1]:
-            outputs[-1].relu_()
-    return outputs
+def _run(layers: Sequence[LayerViews], rows: Tensor, masks: Sequence[Tensor] = ()) -> tuple[list[Tensor], list[Tensor]]:
+    """Return what goes into each layer and the logits, and for each hidden layer what its derivative looks at."""
+    outputs, kept = [rows], []
+    for number, layer in enumerate(layers):
+        sums = torch.baddbmm(layer.bias, outputs[-1], layer.transposed)
+        if layer.activation is not None:
+            kept.append(sums)
+            sums = layer.activation.apply(sums)
+            sums = sums * masks[number] if masks else sums
+        outputs.append(sums)
+    return outputs, kept
 
 
 def representation(layers: Sequence[LayerViews], rows: Tensor) -> Tensor:
     """Return what goes into the last layer, shape `(clients, rows, width)`."""
-    return _activations(layers, rows)[-2]
+    return _run(layers, rows)[0][-2]
 
 
 def says(layers: Sequence[LayerViews], rows: Tensor, adjusted: Adjusted | None = None) -> Tensor:
     """Return the probabilities that come of the, adjusted, logits, shape `(clients, rows, classes)`."""
-    logits = _activations(layers, rows)[-1]
+    logits = _run(layers, rows)[0][-1]
     return torch.softmax(logits if adjusted is None else adjusted(logits), dim=2)
 
 
@@ -169,6 +202,7 @@ def loss_and_gradient(
     beyond: Callable[[Tensor, Tensor], Tensor] | None = None,
     row_loss: RowLoss | None = None,
     told: Tensor | None = None,
+    masks: Sequence[Tensor] = (),
 ) -> Tensor:
     """Write the gradient of each client's mean cross-entropy and return the losses.
 
@@ -181,11 +215,12 @@ def loss_and_gradient(
         beyond: A further loss of each row, shape `(clients, rows)`, told what goes into the last layer and the rows.
         row_loss: In place of the cross-entropy of each row.
         told: Its pseudo-labels, shape `(clients, rows, classes)`.
+        masks: Factors of each hidden layer's outputs, each `(clients, rows, width)`; none where there is no dropout.
 
     Returns:
         Mean loss of each client, shape `(clients,)`.
     """
-    outputs = _activations(layers, rows)
+    outputs, kept = _run(layers, rows, masks)
     logits = outputs.pop()
     logs = torch.log_softmax(logits if adjusted is None else adjusted(logits), dim=2)
     if row_loss is None:
@@ -199,8 +234,8 @@ def loss_and_gradient(
     if beyond is not None:
         further, pull = _loss_beyond(beyond, outputs[-1], rows, shares)
         losses += further
-    for layer in reversed(layers):
-        below = outputs.pop()
+    for number in reversed(range(len(layers))):
+        layer, below = layers[number], outputs.pop()
         torch.bmm(delta.mT, below, out=layer.weight_gradient)
         torch.sum(delta, dim=1, out=layer.bias_gradient)
         if outputs:
@@ -208,7 +243,11 @@ def loss_and_gradient(
             if pull is not None:
                 delta += pull
                 pull = None
-            torch.ops.aten.threshold_backward.grad_input(delta, below, 0, grad_input=delta)
+            if masks:
+                delta *= masks[number - 1]
+            activation = layers[number - 1].activation
+            assert activation is not None
+            delta = activation.pull(delta, kept.pop())
     return losses
 
 

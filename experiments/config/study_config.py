@@ -225,6 +225,8 @@ class StudyConfig(BaseModel):
             "search": search,
             "client_settings": True,
         }
+        if self.model.activation is None:
+            excluded["model"] = {"activation"}
         if self.selection is None:
             excluded["selection"] = True
         identity = self.model_dump(mode="json", exclude=excluded)

@@ -77,7 +77,10 @@ def test_buffers_have_no_control_variates() -> None:
 
 @pytest.mark.parametrize(
     ("training", "given"),
-    [({"momentum": 0.9}, "momentum 0.9"), ({"optimizer": "adam"}, "optimizer adam")],
+    [
+        ({"momentum": 0.9}, "momentum 0.9"),
+        *[({"optimizer": name}, f"optimizer {name}") for name in ("adam", "rmsprop", "adadelta")],
+    ],
 )
 def test_clients_with_another_optimiser_are_refused(training: dict[str, Any], given: str) -> None:
     optimiser = LocalTraining(**training)

@@ -11,6 +11,7 @@ GROUP_CHANNELS = 16
 
 
 NormName = Literal["none", "batch", "group"]
+ActivationName = Literal["relu", "leaky_relu", "elu", "gelu", "silu", "tanh", "sigmoid"]
 
 
 class ModelSettings(BaseModel):
@@ -25,9 +26,16 @@ class ModelSettings(BaseModel):
     norm: NormName | None = Field(
         default=None, description="batch or none of dense, group or batch of resnet18; nothing means the model's"
     )
+    activation: ActivationName | None = Field(
+        default=None, description="between layers, of dense nets and convolutions; nothing means relu"
+    )
     embedding_size: int | None = Field(
         default=None, ge=1, le=4096, description="length of a token's vector, of text models; nothing means the model's"
     )
     dropout: float | None = Field(
-        default=None, ge=0, lt=1, description="share of a text's features left out in training; nothing means textcnn's"
+        default=None,
+        ge=0,
+        lt=1,
+        description="share left out in training of a dense net's hidden outputs, or a text's features; nothing means "
+        "none, or textcnn's",
     )

@@ -30,9 +30,23 @@ def _network(name: str, path: str, **arguments: Any) -> ImportedModel:
 def _dense_net(request: ModelRequest, hidden: tuple[int, ...], batch_norm: bool = False) -> ImportedModel:
     """Return a net with these hidden widths, between the features and the classes of the request."""
     widths = (request.num_features, *hidden, request.num_classes)
-    name = f"{'dense' if hidden else 'linear'} {'-'.join(map(str, widths))}{' with batch norm' if batch_norm else ''}"
+    chosen = _activation(request)
+    if request.settings.dropout:
+        chosen["dropout"] = request.settings.dropout
+    kind, normalised = "dense" if hidden else "linear", {"batch norm": ""} if batch_norm else {}
+    name = f"{kind} {'-'.join(map(str, widths))}{_with({**normalised, **chosen})}"
     flatten = len(request.feature_shape) > 1
-    return _network(name, "dense:dense_net", widths=widths, flatten=flatten, batch_norm=batch_norm)
+    return _network(name, "dense:dense_net", widths=widths, flatten=flatten, batch_norm=batch_norm, **chosen)
+
+
+def _activation(request: ModelRequest) -> dict[str, Any]:
+    """Return the activation as an argument; none where it is the usual one, so that such a model is named as ever."""
+    return {} if request.settings.activation in (None, "relu") else {"activation": request.settings.activation}
+
+
+def _with(chosen: Mapping[str, Any]) -> str:
+    """Return what a name says of such choices, such as ` with batch norm, dropout 0.5`."""
+    return " with " + ", ".join(f"{key} {value}".rstrip() for key, value in chosen.items()) if chosen else ""
 
 
 def linear(request: ModelRequest) -> ImportedModel:
@@ -43,13 +57,13 @@ def linear(request: ModelRequest) -> ImportedModel:
 
 def dense(request: ModelRequest) -> ImportedModel:
     """A dense net; a row of more than one axis, such as an image, is flattened first."""
-    request.check("dense", reads=("hidden", "norm"))
+    request.check("dense", reads=("hidden", "norm", "activation", "dropout"))
     return _dense_net(request, request.hidden(64, 32), request.norm("dense", "none", "batch") == "batch")
 
 
 def dense_large(request: ModelRequest) -> ImportedModel:
     """The net 1024-512-256-128-64 with batch normalisation."""
-    request.check("dense_large")
+    request.check("dense_large", reads=("activation", "dropout"))
     return _dense_net(request, (1024, 512, 256, 128, 64), batch_norm=True)
 
 
@@ -59,7 +73,7 @@ def dqn(request: ModelRequest) -> ImportedModel:
     V. Mnih et al. Human-level control through deep reinforcement learning. Nature 518, 2015. There convolutions read
     the screen; here two hidden layers of 64 read the state itself. `num_classes` is the number of actions.
     """
-    request.check("dqn", reads=("hidden",))
+    request.check("dqn", reads=("hidden", "activation"))
     return _dense_net(request, request.hidden(64, 64))
 
 
@@ -80,10 +94,13 @@ def lenet(request: ModelRequest) -> ImportedModel:
     Y. LeCun, L. Bottou, Y. Bengio, P. Haffner. Gradient-based learning applied to document recognition. Proceedings of
     the IEEE 86(11), 1998. As usual today with ReLU and maximum pooling, and without the original's partial connections.
     """
-    request.check("lenet")
+    request.check("lenet", reads=("activation",))
     reason = ", as its second pooling has nothing left of fewer"
     shape = request.image_shape("lenet", LENET_SMALLEST_SIDE, reason)
-    return _network("lenet", "convolutions:lenet", image_shape=shape, num_classes=request.num_classes)
+    chosen = _activation(request)
+    return _network(
+        f"lenet{_with(chosen)}", "convolutions:lenet", image_shape=shape, num_classes=request.num_classes, **chosen
+    )
 
 
 def cnn2(request: ModelRequest) -> ImportedModel:
@@ -109,16 +126,18 @@ def cnn4(request: ModelRequest) -> ImportedModel:
 def _pooled_convolutions(
     request: ModelRequest, kind: str, blocks: tuple[tuple[int, ...], ...], kernel: int
 ) -> ImportedModel:
-    request.check(kind, reads=("hidden",))
+    request.check(kind, reads=("hidden", "activation"))
     shape = request.image_shape(kind, 2 ** len(blocks), ", as its last pooling has nothing left of fewer")
+    chosen = _activation(request)
     return _network(
-        kind,
+        f"{kind}{_with(chosen)}",
         "convolutions:pooled_convolutions",
         image_shape=shape,
         blocks=blocks,
         kernel=kernel,
         hidden=request.one_hidden(kind, 512),
         num_classes=request.num_classes,
+        **chosen,
     )
 
 

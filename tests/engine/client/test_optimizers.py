@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from fedscout.engine.client.client_optimizers import SGD, Adam, new_optimizer
+from fedscout.engine.client.client_optimizers import SGD, Adadelta, Adam, RMSprop, new_optimizer
 from fedscout.engine.contracts.local_training_config import LocalTraining
 
 NUM_STEPS, NUM_PARAMETERS, NUM_CLIENTS = 12, 53, 7
@@ -16,6 +16,10 @@ SETTINGS = [
     {"optimizer": "sgd", "momentum": 0.5, "weight_decay": 0.01},
     {"optimizer": "adam"},
     {"optimizer": "adam", "weight_decay": 0.05},
+    {"optimizer": "rmsprop"},
+    {"optimizer": "rmsprop", "weight_decay": 0.05},
+    {"optimizer": "adadelta"},
+    {"optimizer": "adadelta", "weight_decay": 0.05},
 ]
 
 
@@ -32,8 +36,9 @@ def reference(training: LocalTraining, weights: torch.Tensor, steps: torch.Tenso
     parameter = torch.nn.Parameter(weights.clone())
     decay = training.weight_decay
     optimizer: torch.optim.Optimizer
-    if training.optimizer == "adam":
-        optimizer = torch.optim.Adam([parameter], lr=training.learning_rate, weight_decay=decay)
+    adaptive = {"adam": torch.optim.Adam, "rmsprop": torch.optim.RMSprop, "adadelta": torch.optim.Adadelta}
+    if training.optimizer in adaptive:
+        optimizer = adaptive[training.optimizer]([parameter], lr=training.learning_rate, weight_decay=decay)
     else:
         optimizer = torch.optim.SGD(
             [parameter], lr=training.learning_rate, momentum=training.momentum, weight_decay=decay
@@ -79,6 +84,44 @@ def test_the_first_step_of_adam_is_the_learning_rate_in_the_gradient_s_direction
     Adam(0.01, 0.0).step(weights, gradient.clone())
 
     torch.testing.assert_close(weights, -0.01 * gradient / (gradient.abs() + 1e-8))
+
+
+def test_the_first_step_of_rmsprop_by_hand() -> None:
+    """v = 0.01 g², so Δ = −lr·g / (|g| / 10 + ε): ten times the learning rate, in the gradient's direction."""
+    weights, gradient = torch.zeros(3), torch.tensor([2.0, -0.5, 1e-3])
+
+    RMSprop(0.01).step(weights, gradient.clone())
+
+    torch.testing.assert_close(weights, -0.01 * gradient / (0.1 * gradient.abs() + 1e-8))
+
+
+def test_two_steps_of_adadelta_by_hand() -> None:
+    """Gradient 1, ρ = 0.9: Δ₁ = √(ε / (0.1 + ε)), u = 0.1 Δ₁², v = 0.19, Δ₂ = √((u + ε) / (0.19 + ε))."""
+    weights, optimizer = torch.zeros(1, dtype=torch.float64), Adadelta(0.5)
+    first = (1e-6 / (0.1 + 1e-6)) ** 0.5
+    second = ((0.1 * first**2 + 1e-6) / (0.19 + 1e-6)) ** 0.5
+
+    for _ in range(2):
+        optimizer.step(weights, torch.ones(1, dtype=torch.float64))
+
+    assert weights.item() == pytest.approx(-0.5 * (first + second), rel=1e-12)
+
+
+@pytest.mark.parametrize("name", ["sgd", "adam", "rmsprop", "adadelta"])
+def test_rates_of_their_own_have_the_bits_of_each_rate_alone(name: str) -> None:
+    """Of as many parameters as fill vector registers, as a block's layers are laid out."""
+    rates, num_parameters = [0.003, 0.1, 0.77], 64
+    block, steps = start(3, num_parameters), gradients(3, num_parameters)
+    alone = [block[k].clone() for k in range(3)]
+    optimizer = new_optimizer(LocalTraining(optimizer=name), torch.tensor(rates, dtype=torch.float64)[:, None])
+    others = [new_optimizer(LocalTraining(optimizer=name, learning_rate=rate)) for rate in rates]
+
+    for gradient in steps:
+        optimizer.step(block, gradient.clone())
+        for weights, other, own in zip(alone, others, gradient, strict=True):
+            other.step(weights, own.clone())
+
+    assert torch.equal(block, torch.stack(alone))
 
 
 def test_momentum_by_hand() -> None:

@@ -123,7 +123,7 @@ def test_many_at_once_equal_the_loop_under_any_strategy(strategy: StrategySpec) 
 
 
 @pytest.mark.parametrize("model", [normalised, dropping])
-def test_layers_that_only_the_loop_knows(model: ModelFactory) -> None:
+def test_layers_that_draw_or_keep_statistics(model: ModelFactory) -> None:
     """Pseudo-labels are asked in evaluation mode: that draws nothing and moves no statistic."""
     host = host_of(model)
     first = [

@@ -21,6 +21,7 @@ from flwr.serverapp.strategy import DifferentialPrivacyServerSideAdaptiveClippin
 from numpy.lib.format import write_array
 
 from fedscout.engine.client.client_host import ClientHost
+from fedscout.engine.contracts.local_training_config import LocalTraining
 from fedscout.engine.trials.checkpoint import CheckpointStore, _write, read_checkpoint
 from fedscout.engine.trials.plain_state import PlainState
 from fedscout.engine.trials.trial import run_trial
@@ -37,6 +38,7 @@ from tests.engine.choices import (
     rounds_of,
     spec_of,
 )
+from tests.engine.federations import QUERIES, dropping, uneven_federation
 from tests.engine.grid.test_local_grid import WatchedGrid
 
 NUM_ROUNDS = 4
@@ -136,6 +138,22 @@ def assert_all_same(first: Trial, second: Trial) -> None:
     assert_same(first, second)
     for name in ("round_global_accuracy", "round_new_client_accuracy", "bytes_down", "bytes_up"):
         assert getattr(first, name) == getattr(second, name)
+
+
+@pytest.mark.parametrize("optimizer", ["rmsprop", "adadelta"])
+def test_dropout_and_optimisers_go_on_where_they_were(tmp_path: Path, optimizer: str) -> None:
+    host = ClientHost(uneven_federation(dropping), QUERIES)
+    training = LocalTraining(local_epochs=2, batch_size=8, learning_rate=0.01, optimizer=optimizer)
+    spec = spec_of(FEDAVG, num_rounds=NUM_ROUNDS, training=training)
+    expected, _ = run(spec, host)
+    store = CheckpointStore(tmp_path / "checkpoints", every_rounds=1)
+
+    with pytest.raises(Interruption):
+        run(spec, host, store, stop_in=3)
+    resumed, trained = run(spec, host, store)
+
+    assert trained == [3, 4]
+    assert_same(resumed, expected)
 
 
 @pytest.mark.parametrize("stopped_in", range(1, NUM_ROUNDS + 1))

@@ -152,7 +152,7 @@ def test_an_unknown_key_like_no_other_is_answered_with_all_of_its_group() -> Non
         ("seed=", "seed must be a valid integer", "None"),
         ("training.learning_rate=0", "training.learning_rate must be greater than 0", "0"),
         ("training.learning_rate=.nan", "training.learning_rate must be", "nan"),
-        ("training.optimizer=rmsprop", "training.optimizer must be 'sgd' or 'adam'", "'rmsprop'"),
+        ("training.optimizer=lion", "training.optimizer must be 'sgd', 'adam', 'rmsprop' or 'adadelta'", "'lion'"),
         ("federation.dataset=imagenet", "federation.dataset must be one of digits, breast_cancer, wine", "'imagenet'"),
         ("federation=wine", "federation must be a group of keys", "'wine'"),
         ("federation=", "federation must be a group of keys", "None"),
@@ -243,6 +243,7 @@ def test_fault_in_a_file_does_not_hide_that_of_an_argument(tmp_path: Path) -> No
 # Identity.
 
 OTHER_VALUES = {
+    "model.activation": "tanh",
     "federation.dataset": "wine",
     "federation.label": "quality",
     "federation.client_column": "site",
@@ -392,6 +393,11 @@ def test_a_study_without_a_tuned_baseline_is_that_from_before_it_had_seeds() -> 
 def test_a_study_of_given_rounds_is_that_from_before_they_could_be_left_to_fedavg() -> None:
     assert "level_off" not in StudyConfig().identity()["training"]
     assert load_config(["training.level_off=true"]).identity()["training"]["level_off"] is True
+
+
+def test_an_activation_is_part_of_the_identity_where_one_is_chosen() -> None:
+    assert "activation" not in StudyConfig().identity()["model"]
+    assert load_config(["model.activation=tanh"]).identity()["model"]["activation"] == "tanh"
 
 
 def test_automatic_rounds_are_at_most_200_until_fedavg_levels_off() -> None:

@@ -11,6 +11,7 @@ import pytest
 from pydantic import ValidationError
 
 from fedscout.engine.errors import ConfigurationError, DataError
+from fedscout.engine.model.activations import ACTIVATIONS
 from fedscout.experiments.federations.models.model_request import ModelRequest
 from fedscout.experiments.federations.models.model_settings import ModelSettings
 from fedscout.experiments.federations.models.model_table import MODELS, build_model
@@ -78,19 +79,19 @@ def test_rows_that_a_model_cannot_read_are_refused(kind: str, data_kind: str) ->
         build_model(asked)
 
 
-GIVEN = {"hidden": (3,), "norm": "batch", "embedding_size": 2, "dropout": 0.1}
+GIVEN = {"hidden": (3,), "norm": "batch", "activation": "tanh", "embedding_size": 2, "dropout": 0.1}
 READ = {
     "linear": (),
-    "dense": ("hidden", "norm"),
-    "dense_large": (),
-    "lenet": (),
-    "cnn2": ("hidden",),
-    "cnn4": ("hidden",),
+    "dense": ("hidden", "norm", "activation", "dropout"),
+    "dense_large": ("activation", "dropout"),
+    "lenet": ("activation",),
+    "cnn2": ("hidden", "activation"),
+    "cnn4": ("hidden", "activation"),
     "resnet18": ("hidden", "norm"),
     "textcnn": ("hidden", "embedding_size", "dropout"),
     "char_lstm": ("hidden", "embedding_size"),
     "embedding_classifier": ("hidden",),
-    "dqn": ("hidden",),
+    "dqn": ("hidden", "activation"),
 }
 
 
@@ -188,6 +189,8 @@ def test_factory_travels_and_follows_the_seed(name: str) -> None:
         ("linear", "linear 5-2"),
         ("dense", "dense 5-8-4-2"),
         ("dense with batch norm", "dense 5-8-4-2 with batch norm"),
+        ("dense with tanh and dropout", "dense 5-8-4-2 with batch norm, activation tanh, dropout 0.2"),
+        ("cnn2 with gelu", "cnn2 with activation gelu"),
         ("dense_large", "dense 5-1024-512-256-128-64-2 with batch norm"),
         ("lenet", "lenet"),
         ("cnn4", "cnn4"),
@@ -199,6 +202,31 @@ def test_factory_travels_and_follows_the_seed(name: str) -> None:
 )
 def test_factory_tells_its_name(name: str, told: str) -> None:
     assert str(build_model(SMALL[name])) == told
+
+
+@pytest.mark.parametrize("kind", ["dense", "dense_large", "lenet", "cnn2", "cnn4", "dqn"])
+def test_what_is_spelt_out_as_it_is_by_default_is_the_same_model(kind: str) -> None:
+    """The names and arguments by which earlier versions knew it."""
+    plain = with_settings(SMALL[kind], kind=kind)
+    spelt = {"activation": "relu", **({"dropout": 0} if kind.startswith("dense") else {})}
+    assert build_model(with_settings(plain, kind=kind, **spelt)) == build_model(plain)
+
+
+def test_activation_and_dropout_stand_behind_every_hidden_layer() -> None:
+    asked = with_settings(SMALL["dense_large"], kind="dense_large", activation="elu", dropout=0.3)
+    found = [type(layer).__name__ for layer in build_model(asked)()]
+    assert found == ["Linear", "BatchNorm1d", "ELU", "Dropout"] * 5 + ["Linear"]
+
+
+@pytest.mark.parametrize("name", ACTIVATIONS)
+def test_every_activation_can_be_asked_for(name: str) -> None:
+    layers = [*build_model(with_settings(SMALL["cnn4"], kind="cnn4", activation=name))()]
+    assert sum(type(layer) is ACTIVATIONS[name].layer for layer in layers) == 5
+
+
+def test_an_unknown_activation_is_refused_with_those_that_there_are() -> None:
+    with pytest.raises(ValidationError, match="'relu', 'leaky_relu', 'elu', 'gelu', 'silu', 'tanh' or 'sigmoid'"):
+        ModelSettings(activation="swish")
 
 
 def test_dense_net_is_not_linear_and_linear_one_is() -> None:
