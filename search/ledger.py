@@ -23,6 +23,7 @@ from fedscout.engine.trials.trial_settings import TrialSettings
 from fedscout.search.dealing import Dealing
 from fedscout.search.measure import ACCURACY, Measure
 from fedscout.search.objective import Objective
+from fedscout.search.repetitions import median_of, told_by_trial, trainings_of
 from fedscout.search.search_config import View
 from fedscout.strategies import SelectionSpec, StrategySpec, parse_selection
 
@@ -51,6 +52,7 @@ class StudyFacts:
         second_measure: What the second objective measures, if there is one.
         selection: Who trains where a strategy does not say; None leaves that to the strategy.
         dealing: How rows came to the clients; None where nobody knows.
+        repetitions: Trainings of a trial, an odd number; see `fedscout.search.repetitions`.
     """
 
     name: str
@@ -70,6 +72,7 @@ class StudyFacts:
     second_measure: Measure | None = None
     selection: SelectionSpec | None = None
     dealing: Dealing | None = None
+    repetitions: int = 1
 
     def trial(
         self,
@@ -168,11 +171,17 @@ class Ledger:
         for trial in trials.values():
             self._tell(trial, known=True)
         missing = [position for position in range(len(batch)) if position not in trials]
-        results = self._runner.run([batch[position] for position in missing], self._events.on_rounds)
+        parts = {position: self._trainings(batch[position]) for position in missing}
+        planned = [(position, place) for position in missing for place in range(len(parts[position]))]
+        ended: dict[int, dict[int, Trial]] = {position: {} for position in missing}
+        results = self._runner.run([parts[position][place] for position, place in planned], self._progress(batch))
         try:
             for index, result in results:
-                position = missing[index]
-                trial = self._of_this_study(first + position, result)
+                position, place = planned[index]
+                ended[position][place] = self._of_this_study(first + position, result)
+                if len(ended[position]) < len(parts[position]):
+                    continue
+                trial = median_of(batch[position], [part for _, part in sorted(ended.pop(position).items())])
                 self._log.append(trial)
                 self._forget(batch[position])
                 trials[position] = trial
@@ -181,6 +190,16 @@ class Ledger:
             if isinstance(results, Generator):
                 results.close()  # ends the trials that still run, if one could not be logged
         return [trials[position] for position in range(len(batch))]
+
+    def _trainings(self, settings: TrialSettings) -> list[TrialSettings]:
+        return trainings_of(settings, self.facts.repetitions)
+
+    def _progress(self, batch: Sequence[TrialSettings]) -> Progress | None:
+        on_rounds, repetitions = self._events.on_rounds, self.facts.repetitions
+        if on_rounds is None or repetitions == 1:
+            return on_rounds
+        trial_of = {part.key: settings.key for settings in batch for part in self._trainings(settings)}
+        return told_by_trial(on_rounds, trial_of, repetitions)
 
     def release(self) -> None:
         """Remove the ends of short trials that nothing will go on from."""
@@ -208,11 +227,12 @@ class Ledger:
         )
 
     def _forget(self, settings: TrialSettings) -> None:
-        if settings.whole:
-            self._kept.pop(settings.checkpoint, None)
-            self._runner.forget(settings.checkpoint)
-        else:
-            self._kept[settings.checkpoint] = None
+        for training in self._trainings(settings):
+            if settings.whole:
+                self._kept.pop(training.checkpoint, None)
+                self._runner.forget(training.checkpoint)
+            else:
+                self._kept[training.checkpoint] = None
 
     def _tell(self, trial: Trial, known: bool) -> None:
         for note in trial.notes:

@@ -48,6 +48,7 @@ LATER_COLUMNS = (
     "selection",
     "client_rounds",
     "round_seconds",
+    "repetition_fitness",
 )
 """What logs of earlier versions lack, in the order of the columns; a trial without it has none."""
 
@@ -82,6 +83,7 @@ _SUMMARY = (
 _SUMMARY_WHERE_KNOWN = (
     "selection",
     "objectives",
+    "repetition_fitness",
     "metric",
     "global_accuracy",
     "new_client_accuracy",
@@ -135,6 +137,7 @@ class Trial:
             None where there are none.
         objectives: Of a search for a front the fitness by each objective, the first of which is `fitness`; else None.
         round_seconds: What each round took on the simulated clock; None without one.
+        repetition_fitness: Of a trial that is several trainings the fitness of each; None of one training.
         client: Who was scored in the last round.
         client_metric: The metric on the rows of each of them, NaN where they have none; None without a metric.
         selection: The policy by which clients were chosen; None where the strategy drew them.
@@ -196,6 +199,7 @@ class Trial:
     selection: str | None = None
     client_rounds: tuple[int, ...] | None = None
     round_seconds: tuple[float, ...] | None = None
+    repetition_fitness: tuple[float, ...] | None = None
     seconds: Mapping[str, float] = field(default_factory=dict)
     finished_at: datetime = _NEVER
     versions: Mapping[str, str] = field(default_factory=dict)

@@ -42,6 +42,9 @@ class TrainingConfig(LocalTraining):
         description="rounds a trial; auto: until FedAvg levels off, at most 200",
         json_schema_extra={"or": "auto"},
     )
+    repetitions: int = Field(
+        default=1, ge=1, le=99, description="trainings of a trial, an odd number, whose median it counts as"
+    )
     level_off: bool = Field(
         default=False, description="of run, search and sweep: fewer rounds than num_rounds if FedAvg levels off before"
     )
@@ -78,6 +81,13 @@ class TrainingConfig(LocalTraining):
                 raise ValueError("level_off must be left out where num_rounds is auto, got " + repr(given["level_off"]))
             return {**given, "num_rounds": MOST_AUTO_ROUNDS, "level_off": True}
         return given
+
+    @field_validator("repetitions")
+    @classmethod
+    def _median_is_of_one_training(cls, repetitions: int) -> int:
+        if repetitions % 2 == 0:
+            raise ValueError(f"must be odd, so that the median is that of one training, got {repetitions}")
+        return repetitions
 
     def local(self) -> LocalTraining:
         """Return the clients' part."""
@@ -217,6 +227,8 @@ class StudyConfig(BaseModel):
             search.add("selection")
         if not self.training.level_off:
             training.add("level_off")
+        if self.training.repetitions == 1:
+            training.add("repetitions")
         excluded: dict[str, Any] = {
             "engine": True,
             "training": training,

@@ -165,7 +165,7 @@ class Road:
             trials: The folder of the trials that will run; None where none will.
             parallel: Trials at once.
         """
-        config, work = self.config, self._expected_work(num_rounds)
+        config, work = self.config, self._expected_work(num_rounds * self.config.training.repetitions)
         opened = open_runner(self.federation, config.engine, trials, parallel, self.search_path, self.verbose, work)
         with opened as runner:
             self.built = self.federation.without_rows()
@@ -456,6 +456,7 @@ def study_facts(config: StudyConfig, federation: Federation) -> StudyFacts:
         second_measure=measures[1] if len(measures) > 1 else None,
         selection=selection_of(config, cohort),
         dealing=dealing_of(config),
+        repetitions=config.training.repetitions,
     )
 
 
