@@ -27,6 +27,7 @@ import numpy as np
 import numpy.typing as npt
 
 from fedscout.engine.errors import ConfigurationError
+from fedscout.engine.trials.global_random import unseeded_generators
 from fedscout.experiments.federations.environments.environment import Environment, PhysicsConfig
 from fedscout.experiments.federations.environments.replay_memory import Transitions
 
@@ -74,7 +75,8 @@ class Physics:
         """Return carts of these physics, to be reset."""
         from gymnasium.envs.classic_control.cartpole import CartPoleVectorEnv
 
-        carts = CartPoleVectorEnv(num_episodes, max_episode_steps=MAX_STEPS)
+        with unseeded_generators():  # its space of actions makes one, of which nothing is drawn here
+            carts = CartPoleVectorEnv(num_episodes, max_episode_steps=MAX_STEPS)
         carts.gravity = self.gravity
         carts.length = self.pole_length / 2
         carts.polemass_length = carts.masspole * carts.length
