@@ -243,6 +243,11 @@ class Trial:
         """Whether it is a full training, whose fitness can be compared with those of others."""
         return self.asked_rounds is None
 
+    @property
+    def num_trainings(self) -> int:
+        """How often the configuration was trained."""
+        return len(self.repetition_fitness or (self.fitness,))
+
     def scores(self, kind: Literal["", "clean_", "global_", "new_client_"] = "") -> tuple[float, ...] | None:
         """Return the score of each round: its metric if it has one, else accuracy; None where that is not measured."""
         measure = "accuracy" if self.metric is None else "metric"

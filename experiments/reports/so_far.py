@@ -24,6 +24,7 @@ class SoFar:
     def __init__(self) -> None:
         self.num_trials = 0
         self.step = ""
+        self._num_trainings = 0
         self._num_known = 0
         self._best: Trial | None = None
         self._fedavg: Trial | None = None
@@ -36,7 +37,8 @@ class SoFar:
             step = STEPS[trial.phase].format(generation=trial.generation)
         self.step = step
         self.num_trials += 1
-        self._num_known += known
+        self._num_trainings += trial.num_trainings
+        self._num_known += trial.num_trainings if known else 0
         self._lost |= {place.partition(":")[2] for place in trial.dropped_clients}
         if trial.status != "failed" and trial.whole and trial.phase in ("baseline", "search"):
             if trial.phase == "baseline":
@@ -65,4 +67,4 @@ class SoFar:
 
     def cost(self, seconds: float) -> Cost:
         """Return what it cost, of a study that is finished."""
-        return Cost(self.num_trials, self._num_known, seconds)
+        return Cost(self._num_trainings, self._num_known, seconds)

@@ -64,6 +64,7 @@ def test_a_trial_is_the_median_of_its_trainings_and_tells_of_each(tmp_path: Path
     trial = only_trial(tmp_path, by_seed([completed(0.9, 0.2), completed(0.3, 0.8), completed(0.5, 0.6)]))
     assert (trial.fitness, trial.own_fitness, trial.clean_fitness) == (0.5, 0.5, pytest.approx(0.6))
     assert trial.repetition_fitness == (0.9, 0.3, 0.5)
+    assert trial.num_trainings == 3
     assert (trial.seed, trial.key, trial.whole, trial.status) == (SEED, PLAN.key, True, "completed")
     (logged,) = open_log(tmp_path).read()
     assert (logged.fitness, logged.repetition_fitness) == (0.5, (0.9, 0.3, 0.5))

@@ -216,13 +216,14 @@ def _by_client(study: StudyFiles, trials: pd.DataFrame) -> pd.DataFrame:
 def cost_table(study: StudyFiles) -> pd.DataFrame:
     """Return `part`, `trainings`, `rounds`, `megabytes` and `seconds` of each part of the study, in its order."""
     trials = study.trials
+    repetitions = study.config.get("training", {}).get("repetitions", 1)
     sent = (trials["bytes_down"].astype(float) + trials["bytes_up"].astype(float)) * trials["num_rounds"] / 1e6
     grouped = trials.assign(megabytes=sent).groupby("phase", sort=False)
     table = pd.DataFrame(
         {
-            "trainings": grouped.size(),
-            "rounds": grouped["num_rounds"].sum(),
-            "megabytes": grouped["megabytes"].sum(),
+            "trainings": grouped.size() * repetitions,
+            "rounds": grouped["num_rounds"].sum() * repetitions,
+            "megabytes": grouped["megabytes"].sum() * repetitions,
             "seconds": grouped["seconds"].sum(),
         }
     ).reindex([phase for phase in PARTS if phase in set(trials["phase"])])
