@@ -32,12 +32,17 @@ METHODS = (
 def listening() -> dict[tuple[str, int], str]:
     """Return where this process and those that it has started accept connections, and which process it is."""
     own = psutil.Process()
-    return {
-        (connection.laddr.ip, connection.laddr.port): process.name()
-        for process in (own, *own.children(recursive=True))
-        for connection in process.net_connections("inet")
-        if connection.status == psutil.CONN_LISTEN
-    }
+    return {where: name for process in (own, *own.children(recursive=True)) for where, name in places_of(process)}
+
+
+def places_of(process: psutil.Process) -> list[tuple[tuple[str, int], str]]:
+    """Return where a process accepts connections, and its name; one that has ended meanwhile listens to nothing."""
+    try:
+        name = process.name()
+        connections = process.net_connections("inet")
+    except psutil.NoSuchProcess:
+        return []
+    return [((each.laddr.ip, each.laddr.port), name) for each in connections if each.status == psutil.CONN_LISTEN]
 
 
 def is_loopback(address: str) -> bool:
@@ -61,8 +66,16 @@ def answers(port: int, token: str | None = None) -> dict[str, grpc.StatusCode]:
 
 def token_of_ray() -> str:
     """Return what its processes know, as their own user may."""
-    (raylet,) = [child for child in psutil.Process().children() if child.name() == "raylet"]
+    (raylet,) = [child for child in psutil.Process().children() if is_raylet(child)]
     return raylet.environ()[TOKEN]
+
+
+def is_raylet(process: psutil.Process) -> bool:
+    """Return whether a process is one; what has ended meanwhile is nothing."""
+    try:
+        return process.name() == "raylet"
+    except psutil.NoSuchProcess:
+        return False
 
 
 @pytest.fixture(scope="module")
@@ -102,7 +115,7 @@ def test_the_token_stands_on_no_command_line_and_not_in_this_process(tmp_path: P
     assert TOKEN not in os.environ
     token = token_of_ray()
     assert len(token) == 64
-    for process in psutil.process_iter(["cmdline"]):
+    for process in psutil.process_iter(["cmdline"]):  # passes over what ends meanwhile
         assert token not in " ".join(process.info["cmdline"] or [])
 
 
