@@ -66,7 +66,10 @@ def _indispensable(raylet_socket: str) -> dict[int, str]:
         credentials = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, CREDENTIALS.size)
     raylet, _, _ = CREDENTIALS.unpack(credentials)
     found = {raylet: "raylet"}
-    found |= {child.pid: "server" for child in psutil.Process().children() if child.name() == SERVER}
+    for child in psutil.Process().children():
+        with suppress(psutil.NoSuchProcess):
+            if child.name() == SERVER:
+                found[child.pid] = "server"
     with suppress(psutil.Error):
         for child in psutil.Process(raylet).children():
             with suppress(psutil.Error):

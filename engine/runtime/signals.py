@@ -160,7 +160,10 @@ def children_ended_by(end: Callable[[], object]) -> Iterator[None]:
     try:
         yield
     finally:
-        started = [one for child in set(own.children()) - before for one in (child, *child.children(recursive=True))]
+        started = []
+        for child in set(own.children()) - before:
+            with suppress(psutil.NoSuchProcess):
+                started += [child, *child.children(recursive=True)]
         try:
             end()
         finally:
