@@ -6,7 +6,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from rich.console import Console
-from rich.markup import escape
 
 from fedscout.engine.fault_text import listed
 from fedscout.experiments.reports.console import plain_table
@@ -34,9 +33,7 @@ def show_columns(console: Console, facts: Mapping[str, Any], is_brief: bool = Fa
     table = plain_table("column", "kind", "what became of it", "overruled by federation.…")
     for column in columns[:MOST_COLUMNS]:
         became = column["became"] + (f"; {column['suspicion']}: a copy of it?" if column["suspicion"] else "")
-        table.add_row(
-            escape(column["name"]), column["kind"], escape(became), escape(column["key"].replace("federation.", ""))
-        )
+        table.add_row(column["name"], column["kind"], became, column["key"].replace("federation.", ""))
     console.print(table)
     if len(columns) > MOST_COLUMNS:
         console.print(f"and {len(columns) - MOST_COLUMNS} more columns (--json lists all)")
@@ -45,12 +42,12 @@ def show_columns(console: Console, facts: Mapping[str, Any], is_brief: bool = Fa
 def _brief(columns: Sequence[Mapping[str, str]]) -> Iterator[str]:
     left_out = [column["name"] for column in columns if column["became"].startswith("left out:")]
     suspected = [column for column in columns if column["suspicion"]]
-    parts = [f"left out {escape(listed(left_out, MOST_NAMED))}"] if left_out else []
+    parts = [f"left out {listed(left_out, MOST_NAMED)}"] if left_out else []
     parts += [
-        f"{escape(column['name'])} is a text, which {escape(column['key'])} has models read"
+        f"{column['name']} is a text, which {column['key']} has models read"
         for column in columns
         if column["kind"] == "text" and column["became"].startswith("left out:")
     ][:1]
-    parts += [f"suspected: {escape(column['name'])} {escape(column['suspicion'])}" for column in suspected[:MOST_NAMED]]
+    parts += [f"suspected: {column['name']} {column['suspicion']}" for column in suspected[:MOST_NAMED]]
     if parts:
         yield f"columns: {'; '.join(parts)} (fedscout describe lists them)"

@@ -48,3 +48,12 @@ def test_describe_lists_every_column(cli: Cli, tmp_path: Path) -> None:
     assert "columns.patient_id=number" in done.out
     told = json.loads(cli("describe", "--json", *choices).out)["facts"]["columns"]
     assert {column["name"] for column in told} == {*patients().columns}
+
+
+def test_brackets_in_a_column_s_name_are_shown_as_they_are(cli: Cli, tmp_path: Path) -> None:
+    saved(patients().rename(columns={"patient_id": "[red]id", "ward": "[ward]"}), tmp_path / "X.csv")
+    choices = ["federation.dataset=X.csv", "federation.label=outcome", "federation.client_column=hospital"]
+    listed = cli("describe", *choices)
+    assert [line for line in listed.out.splitlines() if line.startswith("[red]id  ")]
+    assert """'columns={"[red]id": number}'""" in listed.out
+    assert "left out [red]id, [ward]" in " ".join(cli("run", *choices, "--out", "found", *QUICK).out.split())
