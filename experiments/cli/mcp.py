@@ -21,13 +21,11 @@ def mcp(
     """Serve describe, detect, recommend and studies to an agent, by the Model Context Protocol on standard input."""
     prepare(verbose=False)
     from fedscout.engine.errors import ConfigurationError
+    from fedscout.experiments.extras import extra_module
 
     if not root.is_dir():
         raise ConfigurationError(f"--root must be a folder, got {root}")
-    try:
-        from fedscout.experiments.agents.mcp_server import mcp_server
-    except ModuleNotFoundError as error:
-        if error.name is None or error.name.partition(".")[0] != "mcp":
-            raise
-        raise ConfigurationError("fedscout mcp needs the package mcp: pip install 'fedscout[mcp]'") from error
+    extra_module("mcp", "mcp", "fedscout mcp needs the package mcp")
+    from fedscout.experiments.agents.mcp_server import mcp_server
+
     mcp_server(root.resolve(), own_code).run("stdio")

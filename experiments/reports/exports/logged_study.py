@@ -5,19 +5,18 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
-from importlib import import_module
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 from pydantic import ValidationError
 
-from fedscout.engine.errors import ConfigurationError, LogError
+from fedscout.engine.errors import LogError
 from fedscout.engine.fault_text import details
 from fedscout.engine.trials.trial_log import read_columns
 from fedscout.engine.trials.trial_record import SCORES_WHERE_KNOWN, Trial, log_schema
 from fedscout.experiments.config.config_keys import fault_text
 from fedscout.experiments.config.study_config import StudyConfig
+from fedscout.experiments.extras import extra_module
 from fedscout.experiments.studies.run_folder import stored_claim
 from fedscout.strategies import parameter_columns
 
@@ -96,14 +95,10 @@ def curves_of(record: Trial) -> Iterator[tuple[str, int, float]]:
                 yield name, number, value
 
 
-def extra_module(module: str, package: str) -> Any:
-    """Import a module of a package that only an export needs, and that the extra of the package's name installs.
+def export_module(module: str, target: str) -> Any:
+    """Import a module of the program that is exported to, which the extra of its name installs.
 
     Raises:
-        ConfigurationError: If the package is not installed; says how to install it.
+        ConfigurationError: If it is not installed; says how to install it.
     """
-    if find_spec(package) is None:
-        raise ConfigurationError(
-            f"--to {package} needs the package {package}, which is not installed: pip install 'fedscout[{package}]'"
-        )
-    return import_module(module)
+    return extra_module(module, target, f"--to {target} needs the package {target}")

@@ -15,7 +15,7 @@ from fedscout.engine.trials.trial_record import Trial
 from fedscout.experiments.reports.exports.logged_study import (
     LoggedStudy,
     curves_of,
-    extra_module,
+    export_module,
     settings_of,
     trial_name,
 )
@@ -36,9 +36,9 @@ def export_to_mlflow(study: LoggedStudy, tracking_uri: str) -> int:
         ConfigurationError: If MLflow is not installed.
         LogError: If MLflow refuses.
     """
-    mlflow = extra_module("mlflow", "mlflow")
-    entities = extra_module("mlflow.entities", "mlflow")
-    exceptions = extra_module("mlflow.exceptions", "mlflow")
+    mlflow = export_module("mlflow", "mlflow")
+    entities = export_module("mlflow.entities", "mlflow")
+    exceptions = export_module("mlflow.exceptions", "mlflow")
     try:
         if tracking_uri.startswith(SQLITE):
             Path(tracking_uri.removeprefix(SQLITE)).parent.mkdir(parents=True, exist_ok=True)

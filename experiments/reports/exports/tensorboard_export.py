@@ -16,7 +16,7 @@ from fedscout.engine.trials.trial_record import Trial
 from fedscout.experiments.reports.exports.logged_study import (
     LoggedStudy,
     curves_of,
-    extra_module,
+    export_module,
     settings_of,
     trial_name,
 )
@@ -29,8 +29,8 @@ def export_to_tensorboard(study: LoggedStudy, path: Path) -> int:
         ConfigurationError: If TensorBoard is not installed.
         LogError: If the folder can't be written.
     """
-    extra_module("tensorboard", "tensorboard")
-    writer_class = extra_module("torch.utils.tensorboard", "torch").SummaryWriter
+    export_module("tensorboard", "tensorboard")
+    writer_class = export_module("torch.utils.tensorboard", "tensorboard").SummaryWriter
     try:
         for record in study.records:
             folder = path / study.name / trial_name(record)

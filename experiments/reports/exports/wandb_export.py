@@ -15,7 +15,7 @@ from fedscout.engine.trials.trial_record import Trial
 from fedscout.experiments.reports.exports.logged_study import (
     LoggedStudy,
     curves_of,
-    extra_module,
+    export_module,
     settings_of,
     trial_name,
 )
@@ -32,7 +32,7 @@ def export_to_wandb(study: LoggedStudy, path: Path) -> int:
         ConfigurationError: If wandb is not installed.
         LogError: If the folder can't be written.
     """
-    wandb = extra_module("wandb", "wandb")
+    wandb = export_module("wandb", "wandb")
     folder = path / study.name
     try:
         shutil.rmtree(folder, ignore_errors=True)

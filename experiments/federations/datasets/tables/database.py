@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from fedscout.engine.errors import ConfigurationError, DataError, first_line
 from fedscout.engine.fault_text import listed, shown
+from fedscout.experiments.extras import extra_module
 from fedscout.experiments.federations.datasets.read_limits import USUAL_LIMITS, ReadLimits
 from fedscout.experiments.federations.datasets.tables.kept_rows import KeptRows
 from fedscout.experiments.federations.datasets.tables.text_rows import table_of_rows
@@ -97,12 +98,7 @@ SQLITE_TABLES = "SELECT name FROM sqlite_master WHERE type = 'table' AND name NO
 
 @contextmanager
 def _duckdb(path: Path | str) -> Iterator[Any]:
-    try:
-        import duckdb
-    except ImportError:
-        raise ConfigurationError(
-            f"reading {path} needs duckdb, which is not installed: pip install 'fedscout[tables]'"
-        ) from None
+    duckdb = extra_module("duckdb", "tables", f"reading {path} needs duckdb")
     try:
         settings: dict[str, Any] = {"enable_external_access": "false", "autoinstall_known_extensions": "false"}
         with duckdb.connect(str(path), read_only=True, config=settings) as connection:

@@ -8,7 +8,8 @@ from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from fedscout.engine.errors import ConfigurationError, DataError, first_line
+from fedscout.engine.errors import DataError, first_line
+from fedscout.experiments.extras import extra_module
 from fedscout.experiments.federations.datasets.read_limits import USUAL_LIMITS, ReadLimits
 from fedscout.experiments.federations.datasets.tables.kept_rows import EnoughRowsError, KeptRows
 from fedscout.experiments.federations.datasets.tables.text_rows import table_of_rows
@@ -34,12 +35,7 @@ def read_excel(
         ConfigurationError: If openpyxl is not installed.
         DataError: If the file is no workbook, too large, or its first sheet is no table.
     """
-    try:
-        import openpyxl
-    except ImportError:
-        raise ConfigurationError(
-            f"reading {path} needs openpyxl, which is not installed: pip install 'fedscout[tables]'"
-        ) from None
+    openpyxl = extra_module("openpyxl", "tables", f"reading {path} needs openpyxl")
     limits.check_file(path)
     try:
         _check_unpacked(path, limits)
