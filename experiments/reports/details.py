@@ -11,7 +11,7 @@ from rich.text import Text
 from fedscout.experiments.reports.console import plain_table, show_path
 from fedscout.experiments.reports.naming import Naming
 from fedscout.experiments.reports.trial_columns import Told, told_columns
-from fedscout.experiments.reports.verdict import verdict_lines
+from fedscout.experiments.reports.verdict import show_verdict
 from fedscout.search.measure import ACCURACY, Measure
 
 if TYPE_CHECKING:
@@ -31,8 +31,7 @@ def show_study(console: Console, finished: Finished) -> None:
     """Print all that a study's screen rests on."""
     naming = Naming.of(finished.federation)
     console.print("\nIn full", style="bold")
-    for line in verdict_lines(finished.outcome, finished.report):
-        console.print(f"  {naming.told(line)}")
+    show_verdict(console, finished.outcome, finished.report, naming)
     console.print()
     show_federation(console, finished.federation)
     for note in finished.document["dependence"]:
