@@ -18,8 +18,6 @@ if TYPE_CHECKING:
     from fedscout.experiments.reports.study_screen import Cost
     from fedscout.experiments.studies.workflow import Finished
 
-REPORT_PAGE = "report.html"
-
 TunedBaseline = Annotated[
     bool | None,
     typer.Option(
@@ -103,7 +101,7 @@ def study(
             again = study_command("run" if detection else "search", arguments, config_file, out)
             tell(f"{progress.so_far.kept} in {folder}; to go on: {shlex.join(again)}")
         raise
-    report_of_finished(finished.folder)
+    report = report_of_finished(finished.folder)
     if as_json:
         show_json({**finished.document, "out": str(finished.folder)})
         return
@@ -111,6 +109,7 @@ def study(
         finished,
         progress.so_far.cost(finished.document["timings"]["seconds"]["total"]),
         folder,
+        report,
         arguments,
         config_file,
         verbose,
@@ -118,7 +117,13 @@ def study(
 
 
 def _show(
-    finished: Finished, cost: Cost, folder: Path, arguments: Sequence[str], config_file: Path | None, verbose: bool
+    finished: Finished,
+    cost: Cost,
+    folder: Path,
+    report: Path | None,
+    arguments: Sequence[str],
+    config_file: Path | None,
+    verbose: bool,
 ) -> None:
     """Print the screen, and below it, if asked, all that it rests on."""
     from fedscout.experiments.reports.columns_console import show_columns
@@ -135,7 +140,7 @@ def _show(
         federation_line(finished.federation),
         Naming.of(finished.federation),
         cost,
-        tuple(_next_steps(finished, folder, arguments, config_file, verbose)),
+        tuple(_next_steps(finished, folder, report, arguments, config_file, verbose)),
         measure,
         finished.second_measure,
     ).show(console)
@@ -145,7 +150,12 @@ def _show(
 
 
 def _next_steps(
-    finished: Finished, folder: Path, arguments: Sequence[str], config_file: Path | None, verbose: bool
+    finished: Finished,
+    folder: Path,
+    report: Path | None,
+    arguments: Sequence[str],
+    config_file: Path | None,
+    verbose: bool,
 ) -> Iterator[tuple[str, str]]:
     """Yield what can be done with a finished study, label and command."""
     from fedscout.experiments.cli.command_line import command_line, training_command
@@ -157,7 +167,7 @@ def _next_steps(
         yield "Train", command_line(training_command(arguments, config_file, strategy, outcome.levelled))
         tables = [setting for setting in arguments if setting.startswith("client_settings.")]
         yield "Export", command_line(["fedscout", "app", *tables, "--from", str(folder)])
-    if (folder / REPORT_PAGE).is_file():
+    if report is not None:
         yield "Report", command_line(["fedscout", "report", str(folder), "--open"])
     if not verbose:
         yield "More", "the same command with --verbose"
