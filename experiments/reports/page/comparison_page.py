@@ -12,7 +12,7 @@ from fedscout.experiments.reports.page.page_parts import Page, Picture, Section,
 from fedscout.experiments.reports.page.pictures.confirmed_difference import confirmed_difference
 from fedscout.experiments.reports.page.pictures.learning_curves import learning_curves
 from fedscout.experiments.reports.page.study_files import StudyFiles, read_study_files
-from fedscout.experiments.reports.page.study_tables import searched
+from fedscout.experiments.reports.page.study_tables import gain_rows, searched
 from fedscout.experiments.reports.page.verdict_words import verdict
 
 MOST = 8
@@ -67,14 +67,9 @@ def _gains(studies: dict[str, StudyFiles]) -> Section:
         if confirmation is None:
             continue
         found, unit = confirmation.versus[confirmation.reference][confirmation.view], confirmation.measure.unit
-        factor = confirmation.measure.per_unit
-        ends = {end: getattr(found, end) for end in ("mean", "low", "high", "here_low", "here_high")}
-        scaled = {end: None if value is None else factor * value for end, value in ends.items()}
-        means.append({"against": name, **scaled})
-        seeds += [
-            {"against": name, "seed": str(seed), "difference": factor * difference}
-            for seed, difference in zip(confirmation.seeds, found.differences, strict=False)
-        ]
+        mean, each = gain_rows(name, confirmation, found)
+        means.append(mean)
+        seeds += each
     if not means:
         return Section("gains", "Gains", missing=("None of the studies was confirmed on fresh seeds.",))
     caption = (

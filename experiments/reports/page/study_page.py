@@ -12,20 +12,11 @@ from pathlib import Path
 
 import pandas as pd
 
-from fedscout.detectors import HeterogeneityReport
-from fedscout.detectors.report import CalibratedFinding, DetectorName, Finding
-from fedscout.detectors.verdict import verdicts
 from fedscout.experiments.reports.naming import Naming
+from fedscout.experiments.reports.page.diagnosis_section import diagnosis
 from fedscout.experiments.reports.page.page_parts import Page, Picture, Section, Table
 from fedscout.experiments.reports.page.pictures.client_scores import client_scores
 from fedscout.experiments.reports.page.pictures.confirmed_difference import confirmed_difference
-from fedscout.experiments.reports.page.pictures.detector_evidence import (
-    FLAGGED,
-    NOT_FLAGGED,
-    density,
-    evidence,
-    positions,
-)
 from fedscout.experiments.reports.page.pictures.federation_map import (
     MOST_CLASSES,
     MOST_CLIENTS,
@@ -38,9 +29,11 @@ from fedscout.experiments.reports.page.pictures.trial_costs import trial_costs
 from fedscout.experiments.reports.page.reproduction import command_of
 from fedscout.experiments.reports.page.study_files import StudyFiles, read_study_files
 from fedscout.experiments.reports.page.study_tables import (
+    BeforeAndAfter,
     client_table,
     cost_table,
     fittest,
+    gain_rows,
     label_table,
     parameter_frame,
     searched,
@@ -49,19 +42,6 @@ from fedscout.experiments.reports.page.study_tables import (
 from fedscout.experiments.reports.page.verdict_words import losers_sentence, verdict
 from fedscout.experiments.reports.trial_columns import bytes_text, seconds_text
 from fedscout.search.confirmation.confirmation import difference_text
-
-VALUES: dict[DetectorName, tuple[str, str]] = {
-    "label_skew": ("label-divergences", "Jensen-Shannon divergence of labels"),
-    "feature_skew": ("feature-distances", "distance of the centroid from the median one"),
-    "outliers": ("model-distances", "distance of the model from the others'"),
-}
-"""Of each detector: its picture's name, and what the picture draws of each client."""
-
-FOUND: dict[DetectorName, tuple[str, str]] = {
-    "label_skew": ("Label skew", "clients hold different classes"),
-    "feature_skew": ("Feature skew", "rows of the same class look different"),
-    "outliers": ("Outlier clients", "labels or models disagree with the others'"),
-}
 
 
 def study_page(folder: Path) -> Page:
@@ -75,12 +55,13 @@ def study_page(folder: Path) -> Page:
 
 def page_of(study: StudyFiles) -> Page:
     """Return the page of a study that was read."""
-    headline, lead, figures = verdict(study)
+    clients = client_table(study)
+    headline, lead, figures = verdict(study, clients)
     sections = (
         _federation(study),
-        _diagnosis(study),
+        diagnosis(study),
         _search(study),
-        _clients(study),
+        _clients(study, clients),
         _confirmation(study),
         _cost(study),
         _reproduction(study),
@@ -130,135 +111,6 @@ def _class_picture(labels: pd.DataFrame) -> Picture:
     return Picture("class-map", caption, class_map(shown))
 
 
-def _diagnosis(study: StudyFiles) -> Section:
-    report = study.report
-    if report is None:
-        reason = "The detectors were not asked: fedscout run asks them, fedscout search and train do not."
-        return Section("diagnosis", "Diagnosis", missing=(reason,))
-    rows, pictures, missing = [], [], []
-    for found in verdicts(report):
-        finding = next(one for one in report.findings if one.name == found.name)
-        title, meaning = FOUND[found.name]
-        answer = ("yes" if found.detected else "no") if found.measured else "not measured"
-        flagged = ", ".join(map(study.naming.client, found.decided_by.flagged_clients[:12])) or "none"
-        rows.append((title, answer, flagged, _strength(found.decided_by), meaning))
-        picture = _evidence_picture(report, study.naming, finding, found.decided_by, found.sentence)
-        if picture is None:
-            missing.append(found.sentence)
-        else:
-            pictures.append(picture)
-        if found.name == "feature_skew":
-            pictures += _centroids(report, study.naming, found.decided_by) + _density(
-                report, study.naming, found.decided_by
-            )
-            pictures += _places(report, study.naming, found.decided_by)
-    table = Table(
-        ("property", "found", "clients", "strength", "what it means"), rows, ("found", "clients", "what it means")
-    )
-    sentences = (*report.beside, *report.notes)
-    return Section("diagnosis", "Diagnosis", sentences, tuple(pictures), table, tuple(missing))
-
-
-def _strength(found: Finding | CalibratedFinding) -> str:
-    value = found.effect if isinstance(found, CalibratedFinding) else found.value
-    return "" if value is None else f"{value:.3g}"
-
-
-def _evidence_picture(
-    report: HeterogeneityReport, naming: Naming, finding: Finding, decided: Finding | CalibratedFinding, sentence: str
-) -> Picture | None:
-    values = report.metrics.model_distances if finding.name == "outliers" else finding.client_values
-    if not values:
-        return None
-    name, title = VALUES[finding.name]
-    tested = decided.clients if isinstance(decided, CalibratedFinding) else {}
-    rows = []
-    for client, value in values.items():
-        own = tested.get(client)
-        why = "" if own is None else f"{own.source}, effect {own.effect:.3g}, p = {own.p_value:.2g}"
-        flagged = _flag(client, decided)
-        rows.append({"client": naming.client(client), "value": value, "flagged": flagged, "why": why})
-    threshold = None if finding.name == "outliers" or not finding.measured else finding.threshold
-    line = "" if threshold is None else " Dashed: the published rule's threshold."
-    by = " Colour: the test's decision, which compares more than this value." if tested else ""
-    if finding.name == "feature_skew" and report.label_skew.detected:
-        by += " Skewed labels alone move centroids apart."
-    return Picture(name, f"{sentence}{line}{by}", evidence(pd.DataFrame(rows), title, threshold))
-
-
-def _centroids(report: HeterogeneityReport, naming: Naming, decided: Finding | CalibratedFinding) -> list[Picture]:
-    sizes = {facts.client: facts.num_rows for facts in report.clients}
-    rows = [
-        {
-            "client": naming.client(client),
-            "x": place[0],
-            "y": place[1],
-            "rows": sizes.get(client, 0),
-            "flagged": _flag(client, decided),
-        }
-        for client, place in report.centroids.items()
-    ]
-    if not rows:
-        return []
-    caption = (
-        "The mean of each client's rows on the two principal axes of all rows, whatever their class; the larger, the "
-        "more rows. Clients that hold other classes lie apart here, too."
-    )
-    chart = positions(pd.DataFrame(rows), ("first principal axis", "second principal axis"))
-    return [Picture("feature-centroids", caption, chart)]
-
-
-def _density(report: HeterogeneityReport, naming: Naming, decided: Finding | CalibratedFinding) -> list[Picture]:
-    held = report.density
-    if held is None:
-        return []
-    filled = [place for counts in held.counts.values() for place, count in enumerate(counts) if count]
-    shown = range(min(filled, default=0) - 1, max(filled, default=0) + 2)
-    rows = [
-        {
-            "client": naming.client(client),
-            "value": held.start + (place + 0.5) * held.width,
-            "share": count / max(sum(counts), 1),
-        }
-        | {"flagged": _flag(client, decided)}
-        for client, counts in list(held.counts.items())[:MOST_CLIENTS]
-        for place, count in enumerate(counts)
-        if place in shown
-    ]
-    caption = "How each client's values of the feature of largest variance are spread, a line a client."
-    if len(held.counts) > MOST_CLIENTS:
-        caption += f" The first {MOST_CLIENTS} of {len(held.counts)} clients."
-    return [Picture("feature-density", caption, density(pd.DataFrame(rows), f"feature {held.feature}"))]
-
-
-def _flag(client: int, decided: Finding | CalibratedFinding) -> str:
-    return FLAGGED if client in decided.flagged_clients else NOT_FLAGGED
-
-
-def _places(report: HeterogeneityReport, naming: Naming, decided: Finding | CalibratedFinding) -> list[Picture]:
-    """Return where clients' rows lie, rows of the same class compared; nothing where no two axes tell clients apart."""
-    sizes = {facts.client: facts.num_rows for facts in report.clients}
-    rows = [
-        {
-            "client": naming.client(one.client),
-            "x": one.shift[0],
-            "y": one.shift[1],
-            "rows": sizes.get(one.client, 0),
-            "flagged": _flag(one.client, decided),
-        }
-        for one in report.features
-        if len(one.shift) > 1
-    ]
-    if not rows:
-        return []
-    caption = (
-        "Where clients' rows lie against the median client's, rows of the same class compared, on the two axes on "
-        "which clients differ most; in standard deviations, what chance explains taken off. The larger, the more rows."
-    )
-    chart = positions(pd.DataFrame(rows), ("first shared axis", "second shared axis"))
-    return [Picture("feature-shifts", caption, chart)]
-
-
 def _search(study: StudyFiles) -> Section:
     trials = searched(study)
     failed = study.trials[study.trials["status"] == "failed"]
@@ -301,8 +153,7 @@ def _one_shot(study: StudyFiles) -> list[str]:
     return [f"Nothing was searched. {answer['instead_of_model'] or told}", f"{answer['name']}: {ground['because']}"]
 
 
-def _clients(study: StudyFiles) -> Section:
-    found = client_table(study)
+def _clients(study: StudyFiles, found: BeforeAndAfter | None) -> Section:
     if found is None:
         reason = "Scores of single clients are not known: they need FedAvg and another strategy in the log."
         return Section("clients", "Who gains, who loses", missing=(reason,))
@@ -315,25 +166,21 @@ def _clients(study: StudyFiles) -> Section:
     )
     called = table.assign(client=[study.naming.client(int(client)) for client in table["client"]])
     picture = Picture("client-scores", caption, client_scores(called, names, name))
-    return Section("clients", "Who gains, who loses", (losers_sentence(study),), (picture,))
+    return Section("clients", "Who gains, who loses", (losers_sentence(study, found),), (picture,))
 
 
 def _confirmation(study: StudyFiles) -> Section:
     confirmation = study.confirmation
     if confirmation is None:
         return Section("confirmation", "Confirmation", missing=("Nothing was confirmed on fresh seeds.",))
-    factor, view = confirmation.measure.per_unit, confirmation.view
+    view = confirmation.view
     names = {"fedavg": "FedAvg", "tuned-fedavg": "FedAvg, tuned"}
     means, seeds, rows = [], [], []
     for role, views in confirmation.versus.items():
         found = views[view]
-        ends = {name: getattr(found, name) for name in ("mean", "low", "high", "here_low", "here_high")}
-        scaled = {name: None if end is None else factor * end for name, end in ends.items()}
-        means.append({"against": names[role], **scaled})
-        seeds += [
-            {"against": names[role], "seed": str(seed), "difference": factor * difference}
-            for seed, difference in zip(confirmation.seeds, found.differences, strict=False)
-        ]
+        mean, each = gain_rows(names[role], confirmation, found)
+        means.append(mean)
+        seeds += each
         rows.append((names[role], difference_text(found, confirmation.measure)))
     chart = confirmed_difference(pd.DataFrame(means), pd.DataFrame(seeds), confirmation.measure.unit)
     caption = (

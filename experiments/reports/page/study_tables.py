@@ -10,6 +10,8 @@ from typing import Any
 import pandas as pd
 
 from fedscout.experiments.reports.page.study_files import StudyFiles
+from fedscout.search.confirmation.confirmation import Confirmation
+from fedscout.search.confirmation.intervals import PairedDifference
 
 PARTS: Mapping[str, str] = {
     "baseline": "FedAvg",
@@ -22,6 +24,9 @@ PARTS: Mapping[str, str] = {
 
 NOT_SEARCHED = ("sample_scaling", "path")
 """Parameters that a name leaves out."""
+
+BeforeAndAfter = tuple[pd.DataFrame, tuple[str, str]]
+"""Clients' scores with one strategy and with another, and what the two are called."""
 
 
 @dataclass(frozen=True)
@@ -151,7 +156,7 @@ def size_table(study: StudyFiles) -> pd.DataFrame:
     return pd.DataFrame(rows, columns=["client", "rows", "affected"])
 
 
-def client_table(study: StudyFiles) -> tuple[pd.DataFrame, tuple[str, str]] | None:
+def client_table(study: StudyFiles) -> BeforeAndAfter | None:
     """Return clients' scores before and after, means over paired seeds of the log, and what was used; None if unknown.
 
     Before is the reference of the confirmation, or plain FedAvg without one; after is the pick. Columns are `client`,
@@ -211,6 +216,26 @@ def _by_client(study: StudyFiles, trials: pd.DataFrame) -> pd.DataFrame:
         for client, score, count in zip(trial["client"], scores, trial["client_num_examples"], strict=False):
             rows.append({"seed": trial["seed"], "client": client, "score": score, "rows": count})
     return pd.DataFrame(rows, columns=["seed", "client", "score", "rows"]).dropna(subset=["score"])
+
+
+def gain_rows(
+    against: str, confirmation: Confirmation, difference: PairedDifference
+) -> tuple[dict[str, Any], list[dict[str, Any]]]:
+    """Return what `confirmed_difference` draws of a comparison, in the measure's unit: its means, and a row a seed.
+
+    Args:
+        against: What the row is called.
+        confirmation: Whose comparison it is.
+        difference: The challenger's to what it is compared with.
+    """
+    factor = confirmation.measure.per_unit
+    ends = {name: getattr(difference, name) for name in ("mean", "low", "high", "here_low", "here_high")}
+    scaled = {name: None if end is None else factor * end for name, end in ends.items()}
+    seeds = [
+        {"against": against, "seed": str(seed), "difference": factor * each}
+        for seed, each in zip(confirmation.seeds, difference.differences, strict=False)
+    ]
+    return {"against": against, **scaled}, seeds
 
 
 def cost_table(study: StudyFiles) -> pd.DataFrame:

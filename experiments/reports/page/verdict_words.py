@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from fedscout.detectors.report import name_clients
 from fedscout.experiments.reports.page.study_files import StudyFiles
-from fedscout.experiments.reports.page.study_tables import client_table, cost_table, fittest, strategy_name
+from fedscout.experiments.reports.page.study_tables import BeforeAndAfter, cost_table, fittest, strategy_name
 from fedscout.experiments.reports.trial_columns import bytes_text, seconds_text
 from fedscout.search.confirmation.confirmation import Confirmation, reference_name
 from fedscout.search.confirmation.intervals import PairedDifference
@@ -13,15 +13,15 @@ Words = tuple[str, tuple[str, ...], tuple[tuple[str, str], ...]]
 """Headline, sentences, and figures."""
 
 
-def verdict(study: StudyFiles) -> Words:
-    """Return what to use, how much better and how sure, who loses by it, and what it cost."""
+def verdict(study: StudyFiles, clients: BeforeAndAfter | None = None) -> Words:
+    """Return what to use, how much better and how sure, what it cost, and who loses by it where clients are given."""
     cost = _cost_figures(study)
     confirmation = study.confirmation
     if confirmation is None:
         headline, sentences = _unconfirmed(study)
         return headline, sentences, cost
     difference = confirmation.versus[confirmation.reference][confirmation.view]
-    lead = (_difference_words(confirmation, difference), _certainty(confirmation, difference), *_losers(study))
+    lead = (_difference_words(confirmation, difference), _certainty(confirmation, difference), *_losers(study, clients))
     measure, name = confirmation.measure, _reference(confirmation)
     figures = [(f"against {name}", measure.told(difference.mean))]
     if difference.low is not None and difference.high is not None:
@@ -59,20 +59,16 @@ def _certainty(confirmation: Confirmation, difference: PairedDifference) -> str:
     return f"For new data from these clients the 95 % interval is {ends}, which {holds}."
 
 
-def _losers(study: StudyFiles) -> tuple[str, ...]:
+def _losers(study: StudyFiles, clients: BeforeAndAfter | None) -> tuple[str, ...]:
     """Return who loses by the choice, in a sentence, where a choice is advised."""
-    found = client_table(study)
-    if found is None or study.confirmation is None or study.confirmation.verdict != "better":
+    if clients is None or study.confirmation is None or study.confirmation.verdict != "better":
         return ()
-    return (losers_sentence(study),)
+    return (losers_sentence(study, clients),)
 
 
-def losers_sentence(study: StudyFiles) -> str:
-    """Return which clients have less after the choice than before, the mean over seeds; empty if that is not known."""
-    found = client_table(study)
-    if found is None:
-        return ""
-    table, (before, _) = found
+def losers_sentence(study: StudyFiles, clients: BeforeAndAfter) -> str:
+    """Return which clients have less after the choice than before, the mean over seeds."""
+    table, (before, _) = clients
     lost = table[table["change"] < 0].sort_values("change")
     if lost.empty:
         return f"No client loses by it: all {len(table)} have at least what {before} gave them, in the mean over seeds."
