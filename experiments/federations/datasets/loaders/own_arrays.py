@@ -34,10 +34,11 @@ def load_arrays(path: Path, request: DatasetRequest) -> Dataset | None:
     ]
     if faults:
         raise DataError(faults)
-    names, labels = distinct_texts(arrays[LABEL].astype(np.str_))
     if arrays[LABEL].dtype.kind in "iu":
         numbers, labels = np.unique(arrays[LABEL], return_inverse=True)
         names = numbers.astype(np.str_)
+    else:
+        names, labels = distinct_texts(arrays[LABEL].astype(np.str_))
     clients = arrays[CLIENT].astype(np.str_) if request.client_column else None
     source, pixels = f"own arrays in {path}", _channels_first(arrays[ROWS])
     if pixels.dtype == np.uint8:

@@ -138,9 +138,7 @@ def _fetched(address: str, package: str, limits: ReadLimits) -> Path:
                 f"reading {address} needs {package}, which is not installed: pip install {package}"
             ) from None
         raise DataError(f"{address} can't be read: {first_line(error)}") from None
-    except DataError:
-        raise
-    except MemoryError:
+    except (DataError, MemoryError):
         raise
     except Exception as error:  # what the clients of stores raise has no class in common
         raise DataError(f"{address} can't be read: {first_line(error)}") from None

@@ -136,7 +136,7 @@ def _sqlalchemy(place: Path | str) -> Iterator[Any]:
 
             yield ask
             connection.rollback()
-    except (exc.SQLAlchemyError, exc.StatementError) as error:
+    except exc.SQLAlchemyError as error:
         raise DataError(f"{url.render_as_string()} can't be read as a database: {first_line(error)}") from None
     except ImportError as error:
         raise ConfigurationError(

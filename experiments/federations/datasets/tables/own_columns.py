@@ -78,7 +78,7 @@ class OwnColumn:
         """Return a running number as a number, which it is where there is nothing else."""
         if not self.fate.became.endswith(RUNNING):
             return self
-        fate = replace(self.fate, kind="number", became="a running number", key=column_key(self.fate.name, "category"))
+        fate = replace(self.fate, kind="number", became=RUNNING, key=column_key(self.fate.name, "category"))
         return replace(self, fate=fate, columns=self.looked_at, looked_at=())
 
     def checked(self, labels: IntArray, class_names: tuple[str, ...], rows: IntArray) -> OwnColumn:
