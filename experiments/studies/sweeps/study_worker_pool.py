@@ -20,6 +20,7 @@ from typing import Any, NamedTuple
 from fedscout.engine.errors import ConfigurationError
 from fedscout.experiments.config.study_config import StudyConfig
 from fedscout.experiments.federations.datasets.publication import FOLDER_VARIABLE, START_VARIABLE
+from fedscout.experiments.studies.grid_choice import num_processors
 from fedscout.experiments.studies.sweeps.study_run import StudyEnd, one_line, run_one
 
 ATTEMPTS = 2
@@ -46,8 +47,8 @@ def cluster_cpus(ray: Any) -> ClusterCpus:
     alive = [node for node in ray.nodes() if node["Alive"]]
     own = ray.get_runtime_context().get_node_id()
     cpus = {node["NodeID"]: int(node["Resources"].get("CPU", 0)) for node in alive}
-    usable = len(os.sched_getaffinity(0))  # of a head node that offers none of its CPUs to tasks
-    return ClusterCpus(max(1, sum(cpus.values())), max(1, cpus.get(own, 0) or usable), len(alive))
+    driver_cpus = cpus.get(own) or num_processors()  # a head node may offer none of its CPUs to tasks
+    return ClusterCpus(max(1, sum(cpus.values())), driver_cpus, len(alive))
 
 
 def share_out(
