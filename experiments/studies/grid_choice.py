@@ -1,9 +1,9 @@
 """Whether work is done sooner in this process or on Ray: `engine.grid=auto`.
 
-Ray takes seconds to start and some milliseconds a round, and then shares the rounds among processors. A few clients
-train one local epoch here, and what they take is scaled to all clients and rounds; results have the same bits in
-either place, so a wrong estimate costs time alone. Hosts that are configured, and limits of time, which end a client
-that hangs, are Ray's.
+Ray takes seconds to start and some milliseconds a round, and then shares the rounds among processors. The smallest
+client trains one local epoch here, twice, and then, if this may be the place, all clients do; what they take is scaled
+to all rows and rounds. Results have the same bits in either place, so a wrong estimate costs time alone. Hosts that are
+configured, and limits of time, which end a client that hangs, are Ray's.
 """
 
 from __future__ import annotations
@@ -31,7 +31,12 @@ RAY_ROUND_SECONDS = 0.015
 FASTEST_FLOPS_PER_SECOND = 1e11
 """More than a core reaches in training: what takes long at this speed need not be tried."""
 MOST_BATCHING_GAINS = 20
-"""By which training side by side is quicker than one client after another, at most (docs/benchmarks.md)."""
+"""By which a round may be shorter than the smallest client's time for its rows says.
+
+It trains by itself, and small clients train side by side: 14 to 21 times on two cores with 10 and 30 clients of wine
+and 100 of digits, and 81 with 50 of digits, of which the smallest has 5 rows and the largest 95. Where it is more than
+this, Ray may be chosen though a round here takes less, which costs time alone.
+"""
 
 logger = logging.getLogger("fedscout")
 
