@@ -12,18 +12,12 @@ from rich.text import Text
 
 from fedscout.experiments.reports.console import PlainConsole
 from fedscout.experiments.reports.so_far import SoFar
+from fedscout.experiments.studies.stages import STAGES, Stage
 from fedscout.experiments.visible import tell, visible
 
 if TYPE_CHECKING:
     from fedscout.engine.trials.trial_record import Trial
-    from fedscout.experiments.studies.workflow import Display, Stage
-
-STAGES: Mapping[Stage, str] = {
-    "data": "reading data",
-    "hosts": "starting hosts",
-    "detection": "measuring heterogeneity",
-    "search": "running trials",
-}
+    from fedscout.experiments.studies.workflow import Display
 
 TOLD_PLAINLY: Collection[Stage] = ("detection", "search")
 """What takes its time. What of the configuration can't be done is refused before."""

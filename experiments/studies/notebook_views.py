@@ -16,7 +16,8 @@ from typing import TYPE_CHECKING, Any
 import pandas as pd
 
 from fedscout.engine.notebook_html import Markup, curve, interval, paragraph, shaded, table
-from fedscout.experiments.studies.workflow import SILENT, Display, Stage
+from fedscout.experiments.studies.stages import STAGES, Stage
+from fedscout.experiments.studies.workflow import SILENT, Display
 from fedscout.search.ledger import StudyEvents
 
 if TYPE_CHECKING:
@@ -27,12 +28,6 @@ MOST_CLIENTS = 40
 MOST_CLASSES = 40
 MOST_TRIALS = 10
 SECONDS_BETWEEN = 0.25
-STAGES: Mapping[Stage, str] = {
-    "data": "building the federation",
-    "hosts": "starting hosts",
-    "detection": "asking the clients",
-    "search": "training",
-}
 
 
 def federation_view(title: str, clients: pd.DataFrame) -> Markup:

@@ -23,7 +23,7 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from pydantic import ValidationError
 
@@ -51,6 +51,7 @@ from fedscout.experiments.studies.open_runner import LazyRunner, open_runner
 from fedscout.experiments.studies.recommending import Recommended, Wanted, asks_model, check_wanted, choose
 from fedscout.experiments.studies.run_folder import RunFolder, bind, open_run_folder
 from fedscout.experiments.studies.simulated_clock import check_clock
+from fedscout.experiments.studies.stages import Stage
 from fedscout.experiments.studies.study_language_model import check_language_model, language_model_of_study
 from fedscout.experiments.studies.study_objective import (
     constant_answer,
@@ -73,8 +74,6 @@ from fedscout.strategies import SelectionSpec, named_classes, parameter_columns,
 from fedscout.strategies.methods.averaging import FedAvgSpec
 
 logger = logging.getLogger("fedscout")
-
-Stage = Literal["data", "hosts", "detection", "search"]
 
 REPORT_FILE = "report.json"
 RECOMMENDATION_FILE = "recommendation.json"

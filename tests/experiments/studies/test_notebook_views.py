@@ -148,4 +148,4 @@ def test_a_notebook_is_told_of_stages_and_is_left_clean(notebook: Shown, study: 
         display.stage("search")
         assert display.trials.on_record is not None
         display.trials.on_record(Trial(), False)
-    assert notebook.texts == ["<p>asking the clients …</p>", "<p>training …</p>", ""]
+    assert notebook.texts == ["<p>measuring heterogeneity …</p>", "<p>running trials …</p>", ""]
