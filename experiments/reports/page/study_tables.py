@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
 import pandas as pd
 
+from fedscout.engine.errors import StrategyError
 from fedscout.experiments.reports.page.study_files import StudyFiles
 from fedscout.search.confirmation.confirmation import Confirmation
 from fedscout.search.confirmation.intervals import PairedDifference
+from fedscout.strategies import parse_strategy
 
 PARTS: Mapping[str, str] = {
     "baseline": "FedAvg",
@@ -23,7 +26,7 @@ PARTS: Mapping[str, str] = {
 """Phases of the log for people."""
 
 NOT_SEARCHED = ("sample_scaling", "path")
-"""Parameters that a name leaves out."""
+"""Parameters that no axis shows."""
 
 BeforeAndAfter = tuple[pd.DataFrame, tuple[str, str]]
 """Clients' scores with one strategy and with another, and what the two are called."""
@@ -55,13 +58,16 @@ def fittest(trials: pd.DataFrame) -> dict[str, Any]:
 
 
 def strategy_name(trial: Mapping[str, Any]) -> str:
-    """Return a trial's strategy with its parameters, such as `fedadam(eta=0.1, tau=0.001)`."""
-    shown = [
-        f"{name}={value:.4g}" if isinstance(value, float) else f"{name}={value}"
-        for name, value in trial["parameters"].items()
-        if value is not None and name not in NOT_SEARCHED
-    ]
-    return f"{trial['strategy']}({', '.join(shown)})" if shown else str(trial["strategy"])
+    """Return a trial's strategy with its parameters, as everywhere: `fedprox(proximal_mu=0.1)`.
+
+    A user's own, whose code no page runs, and one of another version are shown as the log has them.
+    """
+    strategy, parameters = str(trial["strategy"]), trial["parameters"]
+    if '"path"' not in json.dumps(parameters):
+        with suppress(StrategyError):
+            return str(parse_strategy({**parameters, "kind": strategy}))
+    shown = [f"{name}={value}" for name, value in parameters.items() if value is not None and name != "path"]
+    return f"{strategy}({', '.join(shown)})" if shown else strategy
 
 
 def searched(study: StudyFiles) -> pd.DataFrame:

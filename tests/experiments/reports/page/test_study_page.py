@@ -14,7 +14,9 @@ import pytest
 
 from fedscout.engine.errors import EngineError, LogError
 from fedscout.experiments.reports.page.pictures.learning_curves import thinned
+from fedscout.experiments.reports.page.study_files import read_study_files
 from fedscout.experiments.reports.page.study_page import study_page
+from fedscout.experiments.reports.page.study_tables import rows_of, searched, strategy_name
 from fedscout.experiments.reports.page.write_report import report_of_finished, write_report
 from tests.experiments.reports.page.written_study import write_study
 
@@ -42,6 +44,19 @@ def test_curves_on_the_page_are_those_of_the_log(tmp_path: Path) -> None:
     for number, row in drawn.items():
         assert row["round"] == list(range(1, 11))
         assert row["score"] == pytest.approx(log.loc[number, "round_accuracy"], abs=1e-5)
+
+
+def test_trials_are_called_as_the_verdict_calls_them(tmp_path: Path) -> None:
+    study = read_study_files(write_study(tmp_path / "out"))
+    assert study.confirmation is not None
+    (chosen,) = [row["name"] for row in rows_of(searched(study)) if row["role"] == "chosen"]
+    assert chosen == study.confirmation.contestants[0].name
+
+
+@pytest.mark.parametrize("strategy", ["mine:Mean", "of_another_version"])
+def test_a_strategy_that_is_not_the_program_s_is_called_as_in_the_log(strategy: str) -> None:
+    parameters = {"share": 0.5, **({"path": strategy} if ":" in strategy else {})}
+    assert strategy_name({"strategy": strategy, "parameters": parameters}) == f"{strategy}(share=0.5)"
 
 
 def test_the_verdict_names_pick_interval_cost_and_loser(tmp_path: Path) -> None:
