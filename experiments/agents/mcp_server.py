@@ -7,7 +7,8 @@ are those of that command, and standard output is the protocol's alone. https://
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import asynccontextmanager, contextmanager
+from contextlib import asynccontextmanager
+from functools import wraps
 from importlib.metadata import version
 from math import isfinite
 from pathlib import Path
@@ -56,7 +57,7 @@ def mcp_server(root: Path, own_code: bool = False) -> MCPServer[Any]:
         log_level="WARNING",
     )
     for tool in _tools(studies, own_code):
-        server.add_tool(tool, structured_output=False)
+        server.add_tool(_told(tool), structured_output=False)
     return server
 
 
@@ -67,30 +68,28 @@ def _tools(studies: StartedStudies, own_code: bool) -> Iterator[Callable[..., An
         allowed_config(settings, root, own_code)
         return settings
 
+    def answer(command: str, settings: list[str]) -> Any:
+        return studies.answer(command, *checked(settings), "--json")
+
     def describe(settings: list[str]) -> Any:
         """What the federation is and how its clients differ, as who holds all rows sees it. Nothing is trained."""
-        with _told():
-            return studies.answer("describe", *checked(settings), "--json")
+        return answer("describe", settings)
 
     def detect(settings: list[str]) -> Any:
         """Label skew, feature skew and outlier clients, each with verdict, flagged clients and false-alarm rate."""
-        with _told():
-            return studies.answer("detect", *checked(settings), "--json")
+        return answer("detect", settings)
 
     def recommend(settings: list[str]) -> Any:
         """A strategy with its parameters and the grounds for it, by rules from the diagnosis; no trial is run."""
-        with _told():
-            return studies.answer("recommend", *checked(settings), "--json")
+        return answer("recommend", settings)
 
     def strategies(settings: list[str]) -> Any:
         """The strategies that can be chosen for such a federation, as a JSON schema of parameters and ranges."""
-        with _told():
-            return studies.answer("strategies", *checked(settings), "--json")
+        return answer("strategies", settings)
 
     def keys() -> Any:
         """Every key of the configuration, with its default and what it means."""
-        with _told():
-            return studies.answer("keys", "--json")
+        return answer("keys", [])
 
     def start_study(settings: list[str], folder: str) -> dict[str, Any]:
         """Detect, search and confirm in the background. The same settings and folder go on where it was stopped.
@@ -99,36 +98,31 @@ def _tools(studies: StartedStudies, own_code: bool) -> Iterator[Callable[..., An
             settings: Each key=value.
             folder: For the log and the result, below the server's.
         """
-        with _told():
-            place = folder_below(root, folder)
-            studies.start("run", checked(settings), place)
-            return studies.state(place)
+        place = folder_below(root, folder)
+        studies.start("run", checked(settings), place)
+        return studies.state(place)
 
     def follow_study(folder: str) -> dict[str, Any]:
         """How a study stands: running, finished, failed or stopped; finished trials, the best so far, last words."""
-        with _told():
-            place = folder_below(root, folder)
-            known = [trial for trial in _trials(place) if trial["status"] == "completed"]
-            searched = [trial for trial in known if trial["phase"] in ("baseline", "search")]
-            best = max(searched, key=lambda trial: float(trial["fitness"]), default=None)
-            return {**studies.state(place), "num_trials": len(known), "best_so_far": best}
+        place = folder_below(root, folder)
+        known = [trial for trial in _trials(place) if trial["status"] == "completed"]
+        searched = [trial for trial in known if trial["phase"] in ("baseline", "search")]
+        best = max(searched, key=lambda trial: float(trial["fitness"]), default=None)
+        return {**studies.state(place), "num_trials": len(known), "best_so_far": best}
 
     def stop_study(folder: str) -> dict[str, Any]:
         """End a study that runs here. Its trials are kept, and start_study goes on from them."""
-        with _told():
-            place = folder_below(root, folder)
-            studies.stop(place)
-            return studies.state(place)
+        place = folder_below(root, folder)
+        studies.stop(place)
+        return studies.state(place)
 
     def read_trials(folder: str) -> dict[str, list[dict[str, Any]]]:
         """The trials of a study so far: phase, strategy, parameters, seed, fitness, and why one failed."""
-        with _told():
-            return {"trials": _trials(folder_below(root, folder))}
+        return {"trials": _trials(folder_below(root, folder))}
 
     def read_result(folder: str) -> Any:
         """The verdict of a finished study: what to use, its gain on FedAvg with a 95 % interval, diagnosis, winner."""
-        with _told():
-            return _result(folder_below(root, folder))
+        return _result(folder_below(root, folder))
 
     yield from (describe, detect, recommend, strategies, keys)
     yield from (start_study, follow_study, stop_study, read_trials, read_result)
@@ -165,12 +159,16 @@ def _result(folder: Path) -> dict[str, Any]:
     return {name: result[name] for name in wanted if name in result}
 
 
-@contextmanager
-def _told() -> Iterator[None]:
-    """Tell the agent what is wrong with its call, and nothing else."""
-    try:
-        yield
-    except UserError as error:
-        raise ToolError("\n".join(error.faults)) from None
-    except OSError as error:
-        raise ToolError(f"{error.filename} can't be used as a path: {error.strerror}") from None
+def _told(tool: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a tool, of the same signature, that tells the agent what is wrong with its call, and nothing else."""
+
+    @wraps(tool)
+    def telling(*given: Any, **named: Any) -> Any:
+        try:
+            return tool(*given, **named)
+        except UserError as error:
+            raise ToolError("\n".join(error.faults)) from None
+        except OSError as error:
+            raise ToolError(f"{error.filename} can't be used as a path: {error.strerror}") from None
+
+    return telling
