@@ -12,10 +12,11 @@ from functools import wraps
 from importlib.metadata import version
 from math import isfinite
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 from mcp.server.mcpserver import MCPServer
 from mcp.server.mcpserver.exceptions import ToolError
+from pydantic import Field
 
 from fedscout.engine.errors import LogError, UserError
 from fedscout.engine.runtime.json_file import read_json_object
@@ -25,6 +26,10 @@ from fedscout.experiments.agents.started_studies import StartedStudies
 from fedscout.experiments.studies.run_folder import stored_claim
 
 TRIAL_FACTS = ("trial", "phase", "generation", "strategy", "parameters", "seed", "status", "fitness", "error")
+USUAL_SECONDS = 600.0
+Seconds = Annotated[
+    float, Field(gt=0, le=86_400, allow_inf_nan=False, description="The command is ended when it takes longer.")
+]
 INSTRUCTIONS = (
     "fedscout chooses the federated-learning strategy for clients whose data differ. Settings are key=value, as in "
     "federation.dataset=clients.csv, federation.label=outcome, federation.client_column=hospital, seed=1; `keys` lists "
@@ -68,24 +73,24 @@ def _tools(studies: StartedStudies, own_code: bool) -> Iterator[Callable[..., An
         allowed_config(settings, root, own_code)
         return settings
 
-    def answer(command: str, settings: list[str]) -> Any:
-        return studies.answer(command, *checked(settings), "--json")
+    def answer(command: str, settings: list[str], max_seconds: float = USUAL_SECONDS) -> Any:
+        return studies.answer(command, *checked(settings), "--json", max_seconds=max_seconds)
 
-    def describe(settings: list[str]) -> Any:
+    def describe(settings: list[str], max_seconds: Seconds = USUAL_SECONDS) -> Any:
         """What the federation is and how its clients differ, as who holds all rows sees it. Nothing is trained."""
-        return answer("describe", settings)
+        return answer("describe", settings, max_seconds)
 
-    def detect(settings: list[str]) -> Any:
+    def detect(settings: list[str], max_seconds: Seconds = USUAL_SECONDS) -> Any:
         """Label skew, feature skew and outlier clients, each with verdict, flagged clients and false-alarm rate."""
-        return answer("detect", settings)
+        return answer("detect", settings, max_seconds)
 
-    def recommend(settings: list[str]) -> Any:
+    def recommend(settings: list[str], max_seconds: Seconds = USUAL_SECONDS) -> Any:
         """A strategy with its parameters and the grounds for it, by rules from the diagnosis; no trial is run."""
-        return answer("recommend", settings)
+        return answer("recommend", settings, max_seconds)
 
-    def strategies(settings: list[str]) -> Any:
+    def strategies(settings: list[str], max_seconds: Seconds = USUAL_SECONDS) -> Any:
         """The strategies that can be chosen for such a federation, as a JSON schema of parameters and ranges."""
-        return answer("strategies", settings)
+        return answer("strategies", settings, max_seconds)
 
     def keys() -> Any:
         """Every key of the configuration, with its default and what it means."""

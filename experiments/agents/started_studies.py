@@ -38,20 +38,32 @@ class StartedStudies:
     _held: tuple[int, int] = field(default_factory=os.pipe)
     """Standard input of all commands, and the end that is this process's alone."""
 
-    def answer(self, *arguments: str) -> Any:
+    def answer(self, *arguments: str, max_seconds: float) -> Any:
         """Run a command to its end, and return its document.
 
         Raises:
-            UserError: With what the command says of a mistake.
+            UserError: With what the command says of a mistake, or that it took longer and was ended.
         """
-        command = [*COMMAND, *arguments]
-        done = subprocess.run(  # noqa: S603
-            command, cwd=self.root, stdin=self._held[0], capture_output=True, text=True, check=False
-        )
-        if done.returncode != 0:
-            lines = [line.removeprefix("fedscout: ") for line in done.stderr.splitlines() if line.strip()]
-            raise UserError(lines[-LAST_LINES:] or [f"the command ended with code {done.returncode}"])
-        return json.loads(done.stdout)
+        with subprocess.Popen(  # noqa: S603
+            [*COMMAND, *arguments],
+            cwd=self.root,
+            stdin=self._held[0],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            start_new_session=True,
+        ) as process:
+            try:
+                document, words = process.communicate(timeout=max_seconds)
+            except subprocess.TimeoutExpired:
+                process.terminate()
+                _wait_for(process)
+                late = f"{arguments[0]} must end within max_seconds={max_seconds:g}, took longer and was ended"
+                raise UserError(late) from None
+        if process.returncode != 0:
+            lines = [line.removeprefix("fedscout: ") for line in words.splitlines() if line.strip()]
+            raise UserError(lines[-LAST_LINES:] or [f"the command ended with code {process.returncode}"])
+        return json.loads(document)
 
     def start(self, command: str, settings: Sequence[str], folder: Path) -> None:
         """Start a study, or the rest of one; what it prints goes to a file beside its folder.
@@ -104,8 +116,8 @@ class StartedStudies:
         os.close(self._held[0])
 
 
-def _wait_for(process: subprocess.Popen[bytes]) -> None:
-    """Wait for a study that was told to end, and kill one that does not."""
+def _wait_for(process: subprocess.Popen[Any]) -> None:
+    """Wait for a command that was told to end, and kill one that does not."""
     try:
         process.wait(END_SECONDS)
     except subprocess.TimeoutExpired:

@@ -126,6 +126,26 @@ def test_mistakes_are_told_in_the_command_s_words(tmp_path: Path) -> None:
     with_server(tmp_path, talk)
 
 
+def test_what_takes_longer_than_the_agent_wants_is_ended(tmp_path: Path) -> None:
+    async def talk(call: Calls) -> None:
+        for tool in ("describe", "detect", "recommend", "strategies"):
+            with pytest.raises(RefusedError, match=rf"{tool} must end within max_seconds=0\.1, took longer"):
+                await call(tool, settings=SMALL, max_seconds=0.1)
+        assert not [each for each in psutil.Process().children(recursive=True) if is_command(each)]
+        with pytest.raises(RefusedError, match="greater than 0"):
+            await call("detect", settings=SMALL, max_seconds=0)
+        assert (await call("describe", settings=SMALL, max_seconds=60))["clients"]
+
+    with_server(tmp_path, talk)
+
+
+def is_command(process: psutil.Process) -> bool:
+    try:
+        return "fedscout.experiments.cli.watched_command" in process.cmdline()
+    except psutil.NoSuchProcess:
+        return False
+
+
 FOLDERS = ("one", "two", "three")
 
 
