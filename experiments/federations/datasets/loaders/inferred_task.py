@@ -9,8 +9,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from contextlib import suppress
+from functools import lru_cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from pydantic import ValidationError
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
 
 ROWS_LOOKED_AT = 10_000
 FEWEST_DIFFERENT = 20
+FILES_KEPT = 64
 
 
 def with_task(settings: Mapping[Any, Any]) -> Mapping[Any, Any]:
@@ -70,15 +72,33 @@ def is_quantity(cells: pa.ChunkedArray, are_all: bool) -> bool:
 def _predicts_quantity(request: DatasetRequest) -> bool:
     from fedscout.experiments.federations.datasets.loaders.own_place import own_place
     from fedscout.experiments.federations.datasets.tables.array_file import LABEL
-    from fedscout.experiments.federations.datasets.tables.table_formats import is_array_file, table_head
+    from fedscout.experiments.federations.datasets.tables.table_formats import is_array_file
 
     place = own_place(request)
     if isinstance(place, list):
         place = place[0]
-    if isinstance(place, Path) and place.is_dir():
+    if not isinstance(place, Path) or place.is_dir():
         return False
     label = request.label or (LABEL if is_array_file(place) else None)
     if label is None:
         return False
-    head = table_head(place, request, ROWS_LOOKED_AT)
+    state = place.stat()
+    file = _File(place.absolute(), state.st_mtime_ns, state.st_size)
+    return _holds_quantity(file, label, request.model_dump_json())
+
+
+class _File(NamedTuple):
+    """A file as it is at a time."""
+
+    place: Path
+    modified_nanoseconds: int
+    num_bytes: int
+
+
+@lru_cache(maxsize=FILES_KEPT)
+def _holds_quantity(file: _File, label: str, request: str) -> bool:
+    """Return whether a column is a quantity; kept, as a sweep asks for every one of its studies."""
+    from fedscout.experiments.federations.datasets.tables.table_formats import table_head
+
+    head = table_head(file.place, DatasetRequest.model_validate_json(request), ROWS_LOOKED_AT)
     return label in head.column_names and is_quantity(head[label], are_all=len(head) < ROWS_LOOKED_AT)

@@ -12,6 +12,7 @@ import fedscout
 from fedscout.experiments.config.config_file import load_config
 from fedscout.experiments.federations.assembly.build_federation import build_federation
 from fedscout.experiments.federations.datasets.loaders import own_place
+from fedscout.experiments.federations.datasets.tables import table_formats
 from tests.experiments.federations.datasets.awkward_tables import readings, saved
 
 ROWS = np.arange(300)
@@ -49,6 +50,20 @@ def test_the_label_tells_the_task(tmp_path: Path, label: str, found: str | None)
 
 def test_the_key_overrules(tmp_path: Path) -> None:
     assert task(tmp_path, TABLE, "load", "federation.task=classification") == "classification"
+
+
+def test_a_file_is_read_once_until_it_changes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    read = []
+    head = table_formats.table_head
+    monkeypatch.setattr(table_formats, "table_head", lambda *told: read.append(told[0]) or head(*told))
+    path = saved(TABLE, tmp_path / "t.csv")
+    for seed in (1, 2, 3):
+        asked = [f"federation.dataset={path}", "federation.label=load", f"seed={seed}"]
+        assert load_config(asked).federation.task == "regression"
+    assert len(read) == 1
+    assert task(tmp_path, TABLE.assign(load=ROWS % 3), "load") is None
+    assert task(tmp_path, TABLE.assign(load=ROWS % 3), "rounded") == "regression"
+    assert len(read) == 3
 
 
 def test_nothing_is_fetched_to_read_a_configuration(monkeypatch: pytest.MonkeyPatch) -> None:
