@@ -51,6 +51,7 @@ COLUMNS = (
     "bytes_up",
     "seconds",
     "versions",
+    "objectives",
 )
 
 Model = TypeVar("Model", bound=BaseModel)

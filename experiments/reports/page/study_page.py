@@ -14,6 +14,7 @@ import pandas as pd
 
 from fedscout.experiments.reports.naming import Naming
 from fedscout.experiments.reports.page.diagnosis_section import diagnosis
+from fedscout.experiments.reports.page.front_table import front_table, objective_names
 from fedscout.experiments.reports.page.page_parts import Page, Picture, Section, Table
 from fedscout.experiments.reports.page.pictures.client_scores import client_scores
 from fedscout.experiments.reports.page.pictures.confirmed_difference import confirmed_difference
@@ -24,6 +25,7 @@ from fedscout.experiments.reports.page.pictures.federation_map import (
     client_sizes,
 )
 from fedscout.experiments.reports.page.pictures.learning_curves import learning_curves
+from fedscout.experiments.reports.page.pictures.objective_front import ON_FRONT, objective_front
 from fedscout.experiments.reports.page.pictures.strategy_space import strategy_space
 from fedscout.experiments.reports.page.pictures.trial_costs import trial_costs
 from fedscout.experiments.reports.page.reproduction import command_of
@@ -140,6 +142,7 @@ def _search(study: StudyFiles) -> Section:
         pictures.append(Picture("strategy-space", caption, strategy_space(frame, parameters, name)))
     else:
         missing = ("The space has too few trials to be drawn.",)
+    pictures += _front(study)
     return Section("search", "Search", (*sentences, *study.faults), tuple(pictures), missing=missing)
 
 
@@ -151,6 +154,20 @@ def _one_shot(study: StudyFiles) -> list[str]:
     model, (ground, *_) = answer["language_model"], answer["grounds"]
     told = "The rules answer, as they were asked." if model is None else f"The language model {model['model']} answers."
     return [f"Nothing was searched. {answer['instead_of_model'] or told}", f"{answer['name']}: {ground['because']}"]
+
+
+def _front(study: StudyFiles) -> list[Picture]:
+    """Return the picture of two objectives, nothing of one."""
+    table = front_table(study)
+    if table.empty:
+        return []
+    first, second = objective_names(study)
+    count = int((table["front"] == ON_FRONT).sum())
+    caption = (
+        f"A point a trial, by {first} and {second}, both the larger the better. Blue: the {count} of {len(table)} that "
+        "no other beats, being no worse by either and better by one."
+    )
+    return [Picture("front", caption, objective_front(table, (first, second)))]
 
 
 def _clients(study: StudyFiles, found: BeforeAndAfter | None) -> Section:

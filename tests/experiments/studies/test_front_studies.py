@@ -12,6 +12,8 @@ from optuna.storages.journal import JournalFileBackend
 import fedscout
 from fedscout.experiments.reports.exports.logged_study import read_study
 from fedscout.experiments.reports.exports.optuna_export import export_to_optuna
+from fedscout.experiments.reports.page.write_report import write_report
+from tests.experiments.reports.page.test_study_page import specifications, values_of
 
 HERE = {"grid": "local"}
 
@@ -36,6 +38,10 @@ def test_a_study_tells_of_its_front(tmp_path: Path, kind: str) -> None:
     front = [tuple(one["objectives"]) for one in found.document["front"]]
     assert len(set(front)) == len(front)
     assert {*front} <= {*points}
+    drawn = [row for row in values_of(specifications(write_report(tmp_path))["front"]) if "trial" in row]
+    assert {row["trial"] for row in drawn} == {*logged.loc[logged["phase"] != "tuned-baseline", "trial"]}
+    shown = {(row["first"], row["second"]) for row in drawn if row["front"] == "on the front"}
+    assert shown == {tuple(float(f"{value:.5g}") for value in values) for values in front}
     exported = tmp_path / "optuna.log"
     export_to_optuna(read_study(tmp_path), exported)
     (name,) = optuna.get_all_study_names(JournalStorage(JournalFileBackend(str(exported))))

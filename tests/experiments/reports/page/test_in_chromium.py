@@ -69,6 +69,17 @@ def test_pointing_at_a_client_tells_its_numbers(browser: Any, folder: Path) -> N
         assert "0 of 3 seeds" in told
 
 
+def test_pointing_at_the_front_tells_which_strategy_it_is(browser: Any, tmp_path: Path) -> None:
+    folder = write_study(tmp_path / "out", num_trials=2, second=(0.6, 0.1, 0.1))
+    with opened(browser, write_report(folder)) as (page, faults):
+        page.hover("#picture-front .mark-symbol.layer_1_marks path[aria-label*='fedadam'][aria-label*='on the front']")
+        page.wait_for_selector("#vg-tooltip-element.visible")
+        told = page.inner_text("#vg-tooltip-element")
+        assert "fedadam(eta=0.00" in told
+        assert "on the front" in told
+        assert faults == []
+
+
 def test_tables_say_what_the_log_says(browser: Any, folder: Path) -> None:
     log = pd.read_parquet(folder / "trials")
     with opened(browser, folder / "report.html") as (page, _):

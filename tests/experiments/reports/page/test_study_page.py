@@ -18,6 +18,7 @@ from fedscout.experiments.reports.page.study_files import read_study_files
 from fedscout.experiments.reports.page.study_page import study_page
 from fedscout.experiments.reports.page.study_tables import rows_of, searched, strategy_name
 from fedscout.experiments.reports.page.write_report import report_of_finished, write_report
+from fedscout.strategies import parse_strategy
 from tests.experiments.reports.page.written_study import write_study
 
 SPECIFICATIONS = re.compile(r'<script type="application/json" id="specifications">(.*?)</script>', re.DOTALL)
@@ -70,6 +71,29 @@ def test_the_verdict_names_pick_interval_cost_and_loser(tmp_path: Path) -> None:
     assert "by 11.0 points of accuracy on 3 seeds" in text  # 0.80, 0.81, 0.82 against 0.70
     assert "Client 3 loses by it: -10.0 points in the mean, worse on 3 of 3 seeds." in text
     assert ("6.5 s of training, 195 kB sent and received", "13 trainings") in page.figures  # 13 × 10 × 1.5 kB
+
+
+def test_of_two_objectives_the_front_is_what_no_other_trial_beats(tmp_path: Path) -> None:
+    """Trial 0 is the worst by the first and the best by the second; the others' second falls as their first does."""
+    folder = write_study(tmp_path / "out", num_trials=4, second=(0.6, 0.1, 0.1, 0.1, 0.1))
+    log = pd.read_parquet(folder / "trials").set_index("trial")
+    best = int(log.loc[1:4, "fitness"].idxmax())
+    charts = specifications(write_report(folder))
+    drawn = {row["trial"]: row for row in values_of(charts["front"]) if "trial" in row}
+    assert {number for number, row in drawn.items() if row["front"] == "on the front"} == {0, best}
+    for number, row in drawn.items():
+        assert (row["first"], row["second"]) == pytest.approx(tuple(log.loc[number, "objectives"]), abs=1e-5)
+    assert {row["name"] for row in drawn.values()} == {"fedavg", *map(name_of, range(1, 5))}
+    assert "accuracy and accuracy of the worst tenth" in captions_of(folder)["front"]
+    assert "front" not in specifications(write_report(write_study(tmp_path / "of one")))
+
+
+def name_of(number: int) -> str:
+    return str(parse_strategy({"kind": "fedadam", "eta": 0.001 * number}))
+
+
+def captions_of(folder: Path) -> dict[str, str]:
+    return {picture.name: picture.caption for picture in study_page(folder).pictures}
 
 
 def test_clients_before_and_after_are_means_over_paired_seeds(tmp_path: Path) -> None:
