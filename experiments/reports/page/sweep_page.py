@@ -1,7 +1,7 @@
 """The page of a sweep: where the search's choice beats FedAvg and by how much, which strategy it is, and every study.
 
-Cells are means over seeds with the intervals of `fedscout.experiments.studies.sweeps.sweep_summary`, read from the
-sweep's table.
+FedAvg is tuned FedAvg in those studies that tuned it and where that is stronger. Cells are means over seeds with the
+intervals of `fedscout.experiments.studies.sweeps.sweep_summary`, read from the sweep's table.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ from fedscout.experiments.reports.page.page_parts import Page, Picture, Section,
 from fedscout.experiments.reports.page.pictures.sweep_maps import gain_map, winner_map
 from fedscout.experiments.studies.sweeps.grid_configurations import value_text
 from fedscout.experiments.studies.sweeps.sweep_folder import BINDING, read_json
-from fedscout.experiments.studies.sweeps.sweep_plot import layout_of
+from fedscout.experiments.studies.sweeps.sweep_plot import LABELS, layout_of
 from fedscout.experiments.studies.sweeps.sweep_summary import SEEDS, Group, compared_choosers, groups_of
-from fedscout.experiments.studies.sweeps.sweep_table import FEDAVG, Row
+from fedscout.experiments.studies.sweeps.sweep_table import FEDAVG, TUNED, Row
 from fedscout.search.measure import MEASURES, UNLIKE, Measure
 
 MOST_PANELS = 6
@@ -88,7 +88,7 @@ def _cells(groups: Sequence[Group], rows: Sequence[Row], measure: Measure) -> li
     choice = compared_choosers(rows)[-1] if compared_choosers(rows) else FEDAVG
     found = []
     for place, group in enumerate(groups):
-        gain = group.difference
+        gain = group.gain
         if gain is None:
             continue
         own = [row for row in rows if group.values.items() <= row.items() and row["chooser"] == choice]
@@ -138,6 +138,10 @@ def _maps(cells: Sequence[Cell], groups: Sequence[Group], measure: Measure) -> S
     values = {axis: _ordered([group.values[axis] for group in groups]) for axis in groups[0].values}
     layout = layout_of(values)
     panels = list(product(*(values[axis] for axis in layout.panels)))
+    is_tuned = any(TUNED in group.accuracy for group in groups)
+    rival = (
+        "the stronger of FedAvg and FedAvg at its tuned client rate" if is_tuned else "FedAvg at its own client rate"
+    )
     pictures = []
     for number, panel in enumerate(panels[:MOST_PANELS]):
         fixed = dict(zip(layout.panels, panel, strict=True))
@@ -148,9 +152,7 @@ def _maps(cells: Sequence[Cell], groups: Sequence[Group], measure: Measure) -> S
         names = list(values)
         axes = (_short(layout.x or "", names), _short(layout.colour or "", names))
         ending = f"-{number + 1}" if len(panels) > 1 else ""
-        gain = (
-            f"Gain on FedAvg at its own client rate, in {measure.unit}; outlined where the interval holds zero.{where}"
-        )
+        gain = f"Gain on {rival}, in {measure.unit}; outlined where the interval holds zero.{where}"
         pictures.append(Picture(f"gain-map{ending}", gain, gain_map(inside, axes, measure.unit)))
         winner = f"What to use: FedAvg, unless another strategy is shown to be better.{where}"
         pictures.append(Picture(f"winner-map{ending}", winner, winner_map(inside, axes)))
@@ -191,16 +193,17 @@ def _ordered(values: Sequence[Any]) -> list[Any]:
 
 def _list(cells: Sequence[Cell], groups: Sequence[Group], measure: Measure) -> Section:
     axes = list(groups[0].values) if groups else []
+    rivals = [one for one in (FEDAVG, TUNED) if any(one in group.accuracy for group in groups)]
     rows = []
     for cell in cells:
         group = groups[cell["place"]]
         ends = "" if cell["low"] is None else f"{cell['low']:+.1f} to {cell['high']:+.1f}"
-        fedavg = group.accuracy.get(FEDAVG)
         held = [value_text(group.values[axis]) for axis in axes]
-        mean = "" if fedavg is None else f"{fedavg.mean:.4f}"
-        rows.append((*held, mean, cell["text"], ends, cell["strategy"], cell["advised"]))
+        means = [f"{group.accuracy[one].mean:.4f}" if one in group.accuracy else "" for one in rivals]
+        rows.append((*held, *means, cell["text"], ends, cell["strategy"], cell["advised"]))
     named = [_short(axis, axes) for axis in axes]
-    headings = (*named, f"{measure.name} of FedAvg", f"gain, {measure.unit}", "95 % interval", "chosen", "use")
+    of_rivals = [f"{measure.name} of {LABELS[one]}" for one in rivals]
+    headings = (*named, *of_rivals, f"gain, {measure.unit}", "95 % interval", "chosen", "use")
     return Section("settings", "All settings", table=Table(headings, rows, ("chosen", "use")))
 
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from operator import itemgetter
 from typing import Any
 
 from fedscout.experiments.studies.sweeps.sweep_table import BEST, CHALLENGER, FEDAVG, TUNED, Row
@@ -38,8 +39,9 @@ class Group:
         num_completed: Of these.
         accuracy: Of each chooser that is compared, in the order of `compared_choosers`.
         difference: Of the search's choice to FedAvg; None where the search found nothing but FedAvg.
+        gain: Of the search's choice to the stronger of FedAvg and tuned FedAvg in each study; likewise.
         num_better: Studies whose choice beats the reference beyond noise.
-        told_apart: Whether the choice is shown to differ: by the verdict of a single study, else by the difference.
+        told_apart: Whether the choice is shown to differ: by the verdict of a single study, else by the gain.
         detected: Studies in which each property was found, by the verdict.
     """
 
@@ -48,6 +50,7 @@ class Group:
     num_completed: int
     accuracy: Mapping[str, Mean]
     difference: Mean | None
+    gain: Mean | None
     num_better: int
     told_apart: bool
     detected: Mapping[str, int]
@@ -92,10 +95,16 @@ def _group(values: Mapping[str, Any], rows: Sequence[Row], measure: str, chooser
     }
     fedavg, choice = found.get(FEDAVG, {}), found.get(choosers[-1], {}) if choosers else {}
     per_study = {row["study"]: row for row in rows}
-    difference = _difference([(choice[study], fedavg[study]) for study in choice if study in fedavg], measure)
+    paired = [study for study in choice if study in fedavg]
+    difference = gain = _compared([(choice[study], fedavg[study]) for study in paired], measure, "difference")
+    if tuned := found.get(TUNED):
+        stronger = {
+            study: max(fedavg[study], tuned.get(study, fedavg[study]), key=itemgetter(measure)) for study in paired
+        }
+        gain = _compared([(choice[study], stronger[study]) for study in paired], measure, "gain")
     (verdict, *more) = [row["verdict"] for row in rows if row["chooser"] == CHALLENGER] or [None]
-    beyond_zero = difference is not None and difference.low is not None and difference.high is not None
-    apart = beyond_zero and not difference.low <= 0 <= difference.high  # type: ignore[union-attr, operator]
+    beyond_zero = gain is not None and gain.low is not None and gain.high is not None
+    apart = beyond_zero and not gain.low <= 0 <= gain.high  # type: ignore[union-attr, operator]
     detectors = ("label_skew", "feature_skew", "outliers")
     return Group(
         values=values,
@@ -103,6 +112,7 @@ def _group(values: Mapping[str, Any], rows: Sequence[Row], measure: str, chooser
         num_completed=sum(row["status"] == "completed" for row in per_study.values()),
         accuracy={chooser: _accuracy(list(own.values()), measure) for chooser, own in found.items() if own},
         difference=difference,
+        gain=gain,
         num_better=sum(row["verdict"] == "better" for row in rows if row["chooser"] == CHALLENGER),
         told_apart=apart if more or verdict is None else verdict in ("better", "worse"),
         detected={name: sum(bool(row[f"{name}_detected"]) for row in per_study.values()) for name in detectors},
@@ -115,13 +125,13 @@ def _accuracy(rows: Sequence[Row], measure: str) -> Mean:
     return mean_of([row[measure] for row in rows], _shared(rows))
 
 
-def _difference(pairs: Sequence[tuple[Row, Row]], measure: str) -> Mean | None:
-    """Return what the choice gains on FedAvg, over studies that have both."""
+def _compared(pairs: Sequence[tuple[Row, Row]], measure: str, column: str) -> Mean | None:
+    """Return what the choice gains on another chooser, over studies that have both; a column has a single one's."""
     if not pairs:
         return None
     own = pairs[0][0]
-    if len(pairs) == 1 and own["difference"] is not None:
-        return Mean(own["difference"], own["difference_low"], own["difference_high"], 1)
+    if len(pairs) == 1 and own.get(column) is not None:
+        return Mean(own[column], own[f"{column}_low"], own[f"{column}_high"], 1)
     return mean_of([ours[measure] - theirs[measure] for ours, theirs in pairs], _shared([ours for ours, _ in pairs]))
 
 

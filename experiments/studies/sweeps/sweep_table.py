@@ -52,6 +52,9 @@ COLUMNS: Mapping[str, str] = {
     "difference": "float64",
     "difference_low": "float64",
     "difference_high": "float64",
+    "gain": "float64",
+    "gain_low": "float64",
+    "gain_high": "float64",
     "verdict": "string",
     "label_skew": "float64",
     "label_skew_detected": "bool",
@@ -139,7 +142,8 @@ def _choices(result: Mapping[str, Any]) -> list[Row]:
         row |= {"parameters": json.dumps(trial["parameters"], sort_keys=True), "test_to_train": shared}
         if role in contestants:
             row |= _confirmed(contestants[role], contestants["fedavg"], confirmation)
-            row["verdict"] = confirmation["verdict"] if role == "challenger" else None
+            if role == "challenger":
+                row |= {"verdict": confirmation["verdict"], **_gain(confirmation)}
         rows.append(row)
     return rows
 
@@ -175,6 +179,12 @@ def _confirmed(contestant: Mapping[str, Any], fedavg: Mapping[str, Any], confirm
         "difference_low": difference.low,
         "difference_high": difference.high,
     }
+
+
+def _gain(confirmation: Mapping[str, Any]) -> Row:
+    """Return the difference that the verdict is on: to the stronger of FedAvg and tuned FedAvg."""
+    gain = PairedDifference.model_validate(confirmation["versus"][confirmation["reference"]][confirmation["view"]])
+    return {"gain": gain.mean, "gain_low": gain.low, "gain_high": gain.high}
 
 
 def table_of(sweep: Sweep, studies: Sequence[SweepStudy], root: Path) -> pa.Table:

@@ -19,8 +19,11 @@ from tests.experiments.reports.page.test_study_page import specifications, value
 AXES = ("federation.partition.alpha", "federation.num_clients")
 
 
-def write_sweep(folder: Path) -> Path:
-    """Write four studies: FedAdam gains 5 points where alpha is 0.1, and nothing that is certain where it is 1."""
+def write_sweep(folder: Path, is_tuned: bool = False) -> Path:
+    """Write four studies: FedAdam gains 5 points where alpha is 0.1, and nothing that is certain where it is 1.
+
+    With `is_tuned`, FedAdam gains 1 point on FedAvg at its tuned rate where alpha is 0.1, and loses 3 where it is 1.
+    """
     rows: list[dict[str, Any]] = []
     for alpha in (0.1, 1.0):
         for clients in (4, 10):
@@ -48,6 +51,12 @@ def write_sweep(folder: Path) -> Path:
                 "difference_high": gain + 0.02,
                 "verdict": "better" if better else "no difference",
             }
+            if is_tuned:
+                on_tuned = 0.01 if better else -0.03
+                fedavg_tuned = {"chooser": "tuned fedavg", "strategy": "fedavg", "accuracy": 0.7 + gain - on_tuned}
+                rows.append(shared | fedavg_tuned)
+                challenger |= {"gain": on_tuned, "gain_low": on_tuned - 0.01, "gain_high": on_tuned + 0.01}
+                challenger["verdict"] = "no difference" if better else "worse"
             rows += [shared | fedavg, shared | challenger]
     (folder / "studies").mkdir(parents=True)
     (folder / "sweep.json").write_text(json_text({"axes": list(AXES), "fixed": {}}))
@@ -64,6 +73,19 @@ def test_cells_are_the_tables(tmp_path: Path) -> None:
         assert (cell["gain"], cell["low"], cell["high"]) == pytest.approx((gain, gain - 2, gain + 2))
         assert cell["certain"] == (alpha == "0.1")
         assert cell["advised"] == ("fedadam" if alpha == "0.1" else "fedavg")
+
+
+def test_what_tuning_alone_gains_is_no_gain_of_the_choice(tmp_path: Path) -> None:
+    folder = write_sweep(tmp_path / "sweep", is_tuned=True)
+    cells = values_of(specifications(write_report(folder))["gain-map"])
+    assert {(cell["x"], cell["gain"], cell["certain"]) for cell in cells} == {("0.1", 1.0, False), ("1", -3.0, True)}
+    page = sweep_page(folder)
+    assert page.headline == "Another strategy beats FedAvg in 0 of 4 settings."
+    assert "In 2 the search's choice is worse." in page.lead
+    assert page.pictures[0].caption.startswith("Gain on the stronger of FedAvg and FedAvg at its tuned client rate")
+    (table,) = (section.table for section in page.sections if section.name == "settings")
+    assert table is not None
+    assert "accuracy of FedAvg, tuned rate" in table.headings
 
 
 def test_the_headline_counts_what_is_certain(tmp_path: Path) -> None:

@@ -141,6 +141,13 @@ def test_the_tuned_baseline_is_a_chooser(tmp_path: Path) -> None:
     assert {row["measure"] for row in rows.values()} == {outcome.scored.name} == {"macro F1"}
     ours, baseline = rows["tuned fedavg"]["accuracy"], rows["fedavg"]["accuracy"]
     assert rows["tuned fedavg"]["difference"] == pytest.approx(ours - baseline, abs=1e-12)
+    challenger = rows["challenger"]
+    assert challenger["gain"] == pytest.approx(challenger["accuracy"] - max(ours, baseline), abs=1e-12)
+    (study,) = outcome.studies
+    confirmation = study.result["confirmation"]
+    decisive = confirmation["versus"][confirmation["reference"]][confirmation["view"]]
+    found = [challenger[f"gain{end}"] for end in ("", "_low", "_high")]
+    assert found == [decisive["mean"], decisive["low"], decisive["high"]]
 
 
 def test_scores_of_unlike_studies_are_told_as_fitness() -> None:

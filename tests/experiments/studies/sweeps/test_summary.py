@@ -66,6 +66,24 @@ def test_several_studies_are_told_apart_by_their_difference() -> None:
     assert found == {"clear": True, "unclear": False}
 
 
+def test_the_gain_is_on_the_stronger_of_both_baselines_in_each_study() -> None:
+    """Tuning gains 10 points in one study and loses 10 in the other: 65 - 60 and 65 - 50, not 65 - 50 twice."""
+    rows = [row(0.1, seed, "fedavg", accuracy=0.5) for seed in (0, 1)]
+    rows += [row(0.1, seed, "tuned fedavg", accuracy=(0.6, 0.4)[seed]) for seed in (0, 1)]
+    rows += [row(0.1, seed, "challenger", accuracy=0.65, verdict="better") for seed in (0, 1)]
+    (group,) = groups_of(rows, ["alpha", "seed"])
+    assert group.gain is not None
+    assert group.difference is not None
+    assert (group.gain.mean, group.gain.count) == (pytest.approx((0.05 + 0.15) / 2), 2)
+    assert group.difference.mean == pytest.approx(0.15)
+    (alone,) = groups_of(rows[::2], ["alpha", "seed"])
+    assert alone.gain == Mean(pytest.approx(0.05), None, None, 1)
+
+
+def test_without_a_tuned_baseline_the_gain_is_the_difference() -> None:
+    assert [group.gain == group.difference for group in groups_of(ROWS, ["alpha", "seed"])] == [True, True]
+
+
 ROWS = [
     row(0.1, 0, "fedavg", accuracy=0.50, label_skew_detected=True),
     row(0.1, 0, "challenger", accuracy=0.75, verdict="better", label_skew_detected=True),
