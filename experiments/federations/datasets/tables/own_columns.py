@@ -180,7 +180,8 @@ def _date(name: str, cells: pa.ChunkedArray, is_wanted: bool) -> OwnColumn | Non
     order = date_order(cells)
     if order is None:
         if is_wanted:
-            raise ValueError("must hold dates such as 2024-01-31 or 31.01.2024 10:30, all written alike, got others")
+            written = "2024-01-31, 31 Jan 2024 or 31.01.2024 10:30"
+            raise ValueError(f"must hold dates such as {written}, all written alike, got others")
         return None
     parts = parts_of_time(name, cells, order)
     names = varying(parts)

@@ -3,7 +3,8 @@
 A client reads its own rows alone: what must be agreed on beforehand is that the column holds dates, the order in which
 day, month and year are written, and which parts are told. Zones are not converted: 10:30 is 10:30 wherever it was.
 Day-month-year and month-day-year are told apart by the numbers beyond twelve; where there are none, a date with slashes
-begins with the month and one with points or dashes with the day.
+begins with the month and one with points or dashes with the day. A month may have its English name (`12 Mar 2024`,
+`March 12, 2024`); the year then has four digits, as of `12 Mar 24` nobody knows which number is the day.
 """
 
 from __future__ import annotations
@@ -20,19 +21,31 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 Numbers = npt.NDArray[np.float64]
-DateOrder = Literal["year-month-day", "day-month-year", "month-day-year", "time of day"]
+DateOrder = Literal[
+    "year-month-day", "day-month-year", "month-day-year", "time of day", "day-month name-year", "month name-day-year"
+]
 
 PARTS: Final = ("year", "month", "day", "weekday", "hour", "minute")
 """Weekdays are numbered from Monday, 0."""
 
+MONTHS: Final = ("jan", "feb", "mar", "apr", "may", "jun", "jul", "aug", "sep", "oct", "nov", "dec")
+"""How the names of months begin."""
+
 _CLOCK = r"(?P<hour>\d{1,2}):(?P<minute>\d{2})(?::\d{2}(?:[.,]\d+)?)? ?(?P<half>[AaPp][Mm])?"
 _BEHIND = rf"(?:[ T]+{_CLOCK}(?: ?(?:Z|UTC|GMT|[+-]\d{{2}}:?\d{{2}}))?)?"
+_NAME = (
+    r"(?P<month>(?i:jan(?:uary)?|feb(?:ruary)?|mar(?:ch)?|apr(?:il)?|may|june?|july?|aug(?:ust)?|sep(?:t(?:ember)?)?|"
+    r"oct(?:ober)?|nov(?:ember)?|dec(?:ember)?))\.?"
+)
+_DAY, _FULL_YEAR = r"(?P<day>\d{1,2})(?:st|nd|rd|th)?", r"(?P<year>\d{4})"
 _FIELDS = {"year": r"(?P<year>\d{4}|\d{2})", "month": r"(?P<month>\d{1,2})", "day": r"(?P<day>\d{1,2})"}
 _PATTERNS: Final[dict[DateOrder, str]] = {
     "year-month-day": rf"^(?P<year>\d{{4}})[-/.]{_FIELDS['month']}[-/.]{_FIELDS['day']}{_BEHIND}$",
     "day-month-year": rf"^{_FIELDS['day']}[-/.]{_FIELDS['month']}[-/.]{_FIELDS['year']}{_BEHIND}$",
     "month-day-year": rf"^{_FIELDS['month']}[-/.]{_FIELDS['day']}[-/.]{_FIELDS['year']}{_BEHIND}$",
     "time of day": f"^{_CLOCK}$",
+    "day-month name-year": rf"^{_DAY}[-/. ] ?{_NAME}[-/., ] ?{_FULL_YEAR}{_BEHIND}$",
+    "month name-day-year": rf"^{_NAME}[-/. ] ?{_DAY}[-/., ] ?{_FULL_YEAR}{_BEHIND}$",
 }
 _CENTURY_ENDS = 70  # a year of two digits below it is of this century
 
@@ -45,9 +58,9 @@ def date_order(cells: pa.ChunkedArray) -> DateOrder | None:
     """
     texts = _texts(cells)
     first = next((text for text in texts.slice(0, 1).to_pylist() if text), "") if len(texts) else ""
-    if not first[:1].isdigit():
+    if not first[:1].isdigit() and first[:3].lower() not in MONTHS:
         return None
-    orders: list[DateOrder] = ["year-month-day", "day-month-year", "month-day-year", "time of day"]
+    orders: list[DateOrder] = [*_PATTERNS]
     if "/" in first:
         orders[1], orders[2] = orders[2], orders[1]
     for order in orders:
@@ -97,6 +110,15 @@ def _as_text(cells: pa.ChunkedArray) -> pa.ChunkedArray:
     return present_cells(cells) if is_text(cells.type) else pc.cast(cells, pa.string())
 
 
+def _numbers_of_months(names: pa.Array) -> Numbers:
+    """Return the numbers of months, 1 to 12, NaN where there is none."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    places = pc.index_in(pc.utf8_lower(pc.utf8_slice_codeunits(names, 0, 3)), value_set=pa.array(MONTHS))
+    return np.asarray(pc.cast(places, pa.float64()).to_numpy(zero_copy_only=False), np.float64) + 1
+
+
 def _texts(cells: pa.ChunkedArray) -> pa.Array:
     """Return the texts that differ; none of a column that can hold no dates."""
     import pyarrow as pa
@@ -126,7 +148,8 @@ def _read(texts: pa.Array, order: DateOrder) -> dict[str, Numbers]:
     is_wrong = (hours > 23) | (minutes > 59) | ~np.asarray(found.is_valid())
     if order == "time of day":
         return {"hour": np.where(is_wrong, np.nan, hours), "minute": np.where(is_wrong, np.nan, minutes)}
-    years, months, days = number("year"), number("month"), number("day")
+    years, days = number("year"), number("day")
+    months = _numbers_of_months(pc.struct_field(found, "month")) if "name" in order else number("month")
     years = np.where(years < 100, years + np.where(years < _CENTURY_ENDS, 2000, 1900), years)
     is_wrong |= ~((months >= 1) & (months <= 12) & (days >= 1) & (days <= 31))
     year, month, day = (np.where(is_wrong, 1, numbers).astype(np.int64) for numbers in (years, months, days))

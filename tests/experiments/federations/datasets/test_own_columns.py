@@ -169,6 +169,11 @@ def test_clients_alone_encode_as_the_federation_does(tmp_path: Path) -> None:
         (["1/2/2024"], "month-day-year", [2024, 1, 2, 1]),
         (["1/2/2024", "13/2/2024"], "day-month-year", [2024, 2, 1, 3]),
         (["1-2-24 1:30 pm", "1-13-24 1:30 am"], "month-day-year", [2024, 1, 2, 1, 13, 30]),
+        (["12 Mar 2024", "1 May 2024"], "day-month name-year", [2024, 3, 12, 1]),
+        (["29-FEB-2024 10:05", "NA"], "day-month name-year", [2024, 2, 29, 3, 10, 5]),
+        (["3rd September 2024"], "day-month name-year", [2024, 9, 3, 1]),
+        (["Mar 12, 2024", "Sept. 3, 2024"], "month name-day-year", [2024, 3, 12, 1]),
+        (["march 12 2024 1:30 pm"], "month name-day-year", [2024, 3, 12, 1, 13, 30]),
         (["12:05 AM"], "time of day", [0, 5]),
         (["23:59:59.5"], "time of day", [23, 59]),
     ],
@@ -180,9 +185,40 @@ def test_dates_are_read_as_they_are_written(cells: list[str], order: str, first:
     assert [float(numbers[0]) for numbers in parts.values() if not np.isnan(numbers[0])] == first
 
 
-@pytest.mark.parametrize("cells", [["2023-02-29"], ["31.04.2024"], ["25:00"], ["2024-01-01", "soon"], ["1.5"], ["99"]])
+@pytest.mark.parametrize(
+    "cells",
+    [
+        ["2023-02-29"],
+        ["31.04.2024"],
+        ["25:00"],
+        ["2024-01-01", "soon"],
+        ["1.5"],
+        ["99"],
+        ["31 Apr 2024"],
+        ["12 Mar 24"],
+        ["Mar 2024"],
+        ["12 Marble 2024"],
+        ["12 Mar 2024", "Mar 12, 2024"],
+        ["may be", "12 May 2024"],
+    ],
+)
 def test_what_is_no_date(cells: list[str]) -> None:
     assert date_order(pa.chunked_array([cells])) is None
+
+
+def test_dates_that_may_be_read_in_two_ways_are_refused_in_a_line(tmp_path: Path) -> None:
+    table = readings().assign(timestamp="12 Mar 24")
+    with pytest.raises(DataError, match=r"column 'timestamp' .* must hold dates such as 2024-01-31, 31 Jan 2024 or"):
+        load(tmp_path, table, "state", "machine", columns={"timestamp": "date"})
+
+
+def test_dates_with_names_of_months_are_the_parts_of_those_with_numbers(tmp_path: Path) -> None:
+    days = pd.to_datetime(patients()["admitted"], format="%d.%m.%Y")
+    expected = load(tmp_path, patients(), "outcome", "hospital")
+    for form in ("%d %b %Y", "%B %d, %Y"):
+        dataset = load(tmp_path, patients().assign(admitted=days.dt.strftime(form)), "outcome", "hospital")
+        assert dataset.feature_names == expected.feature_names
+        np.testing.assert_array_equal(dataset.features, expected.features)
 
 
 def test_weekdays_are_those_of_the_calendar() -> None:
