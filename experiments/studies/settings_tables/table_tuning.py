@@ -250,6 +250,7 @@ def _run_all(
         places = {position: place for place, position in enumerate(pending)}
         after = [[places[near] for near in planned[position].after if near in places] for position in pending]
         cells = [(planned[position], near) for position, near in zip(pending, before, strict=True)]
-        with closing(workers.StudyWorkerPool(ray, at_once, *settings, worker=CellWorker)) as pool:
-            for place, end in pool.run(cells, lambda place: display.begun(pending[place]), display.tick, after):
+        with closing(workers.StudyWorkerPool(ray, *settings, worker=CellWorker)) as pool:
+            ends = pool.run(cells, at_once, lambda place: display.begun(pending[place]), display.tick, after)
+            for place, end in ends:
                 yield pending[place], end

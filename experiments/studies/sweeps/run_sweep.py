@@ -8,7 +8,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import closing
+from contextlib import ExitStack
 from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
@@ -23,7 +23,7 @@ from fedscout.experiments.studies.sweeps.study_run import StudyEnd, SweepStudy, 
 from fedscout.experiments.studies.sweeps.sweep_folder import SweepFolder, open_sweep_folder
 from fedscout.experiments.studies.sweeps.sweep_plot import write_plot
 from fedscout.experiments.studies.sweeps.sweep_summary import Group, groups_of, measure_of
-from fedscout.experiments.studies.sweeps.sweep_table import failed_before, table_of, write_table
+from fedscout.experiments.studies.sweeps.sweep_table import ended_study, failed_before, table_of, write_table
 from fedscout.search.measure import UNLIKE, Measure
 
 if TYPE_CHECKING:
@@ -115,10 +115,10 @@ def run_sweep(
                 logger.warning("%s: %s", one.name, warning)
             if end.details is not None:
                 folder.write_text(f"lost/{one.name}.txt", end.details)
-            studies[one.digest] = _ended(folder, one, end)
+            studies[one.digest] = ended_study(folder, one, end)
             display.ended(one, end)
             if time.monotonic() - written > TABLE_SECONDS:
-                write_table(table_of(sweep, list(studies.values()), folder.path), folder)
+                write_table(table_of(sweep, list(studies.values())), folder)
                 written = time.monotonic()
         return _conclude(folder, sweep, [studies[one.digest] for one in sweep.configurations])
 
@@ -131,14 +131,10 @@ def _known(folder: SweepFolder, sweep: Sweep) -> dict[str, SweepStudy]:
     for one in sweep.configurations:
         changed = partial(has_changed_since, folder.study(one), one.config, partial(data, one.config))
         if folder.result(one) is not None and not changed():
-            known[one.digest] = _ended(folder, one, StudyEnd("completed"))
+            known[one.digest] = ended_study(folder, one, StudyEnd("completed"))
         elif one.digest in failed and (reason := reason_against(one.config)) is not None:
-            known[one.digest] = _ended(folder, one, StudyEnd("failed", reason))
+            known[one.digest] = ended_study(folder, one, StudyEnd("failed", reason))
     return known
-
-
-def _ended(folder: SweepFolder, one: GridConfiguration, end: StudyEnd) -> SweepStudy:
-    return SweepStudy(one, folder.study(one), end, folder.result(one) if end.status == "completed" else None)
 
 
 def _run_all(
@@ -164,20 +160,28 @@ def _run_all(
         return
     from fedscout.engine.runtime.ray_runtime import ray_runtime
     from fedscout.experiments.studies.sweeps import study_worker_pool as workers
+    from fedscout.experiments.studies.sweeps.driving_nodes import possible_nodes
 
-    with ray_runtime(engine, verbose) as ray:
-        timed = any(one.config.training.has_time_limit for one in pending)
-        share = workers.share_out(workers.cluster_cpus(ray), len(pending), engine.num_hosts, parallel, timed)
-        studies = [(workers.with_share(one.config, share.num_hosts), folder.study(one)) for one in pending]
+    configs = [one.config for one in pending]
+    with ExitStack() as stack:
+        ray = stack.enter_context(ray_runtime(engine, verbose))
         settings = (workers.worker_environment(), verbose, search_path)
-        with closing(workers.StudyWorkerPool(ray, share.parallel, *settings)) as pool:
-            ends = pool.run(studies, lambda position: display.begun(pending[position]), lambda: display.tick(folder))
-            for position, end in ends:
-                yield pending[position], end
+        pool = workers.StudyWorkerPool(ray, *settings, nodes=possible_nodes(ray, configs))
+        stack.callback(pool.close)
+        pool.keep_nodes_like_here([workers.with_share(config, 0) for config in configs])
+        timed = any(config.training.has_time_limit for config in configs)
+        there = workers.cluster_cpus(ray, pool.nodes)
+        share = workers.share_out(there, len(pending), engine.num_hosts, parallel, timed)
+        studies = [(workers.with_share(one.config, share.num_hosts), folder.study(one)) for one in pending]
+        ends = pool.run(
+            studies, share.parallel, lambda position: display.begun(pending[position]), lambda: display.tick(folder)
+        )
+        for position, end in ends:
+            yield pending[position], end
 
 
 def _conclude(folder: SweepFolder, sweep: Sweep, studies: Sequence[SweepStudy]) -> SweepOutcome:
-    table = table_of(sweep, studies, folder.path)
+    table = table_of(sweep, studies)
     write_table(table, folder)
     rows = table.to_pylist()
     scored = scored_by(sweep.configurations)

@@ -37,15 +37,24 @@ class StudyEnd:
     details: str | None = None
     warnings: tuple[str, ...] = ()
 
+    def told_of(self, here: Path, there: Path) -> StudyEnd:
+        """Return the end of a study that ran in one folder in words about another."""
+
+        def said(text: str | None) -> str | None:
+            return None if text is None else text.replace(str(here), str(there))
+
+        warnings = tuple(warning.replace(str(here), str(there)) for warning in self.warnings)
+        return replace(self, error=said(self.error), details=said(self.details), warnings=warnings)
+
 
 @dataclass(frozen=True)
 class SweepStudy:
-    """A study of a sweep: what it was asked, and what came out; `result.json` only if it is completed."""
+    """A study of a sweep: what it was asked, and what came out, by its rows of the table; its result is a file."""
 
     configuration: GridConfiguration
     folder: Path
     end: StudyEnd
-    result: Mapping[str, Any] | None
+    rows: tuple[Mapping[str, Any], ...]
 
 
 def run_one(config: StudyConfig, out: Path, verbose: bool = False, search_path: tuple[str, ...] = ()) -> StudyEnd:
@@ -58,12 +67,16 @@ def run_one(config: StudyConfig, out: Path, verbose: bool = False, search_path: 
             run_workflow(config, out, Display(), verbose=verbose, search_path=search_path)
             end = StudyEnd("completed")
         except Exception as error:  # one study's end is not the sweep's
-            if isinstance(error, UserError) and not isinstance(error, UnreachableModelError):  # which may pass
-                end = StudyEnd("failed", str(error))
-            else:
-                end = StudyEnd("lost", one_line(error), traceback.format_exc())
+            end = end_by(error)
         gc.collect()  # federation, hosts and strategies hold each other in cycles
     return replace(end, warnings=tuple(warnings))
+
+
+def end_by(error: Exception) -> StudyEnd:
+    """Return how a study ended that an error ended; called where it is caught."""
+    if isinstance(error, UserError) and not isinstance(error, UnreachableModelError):  # which may pass
+        return StudyEnd("failed", str(error))
+    return StudyEnd("lost", one_line(error), traceback.format_exc())
 
 
 def one_line(defect: Exception) -> str:

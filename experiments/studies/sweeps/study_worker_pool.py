@@ -1,8 +1,9 @@
 """Studies on one shared Ray: long-lived worker processes, each of which runs one study after the other.
 
-A worker is an actor that takes no CPU slot and sits on the sweep's own node, where the studies' folders are. The hosts
-that it starts belong to it and end with it. So a study whose process dies harms no other; it is begun once more, from
-its log and its checkpoints, and reported if it dies again.
+A worker is an actor that takes no CPU slot, on the sweep's own node, where the studies' folders are, or on another one,
+where it has a study's folder lent (`lent_folder`). The hosts that it starts belong to it and end with it. So a study
+whose process or node dies harms no other; it is begun once more, from its log and its checkpoints, and reported if it
+dies again.
 
 A round waits for the slowest of its hosts, and hosts must be started for every study. So where there are at least as
 many studies as CPUs, whole studies run side by side: one a CPU, each in its own process without any hosts. Where there
@@ -11,6 +12,7 @@ are fewer, each gets an equal share of the CPUs as hosts. None of this changes w
 
 from __future__ import annotations
 
+import logging
 import os
 import sys
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
@@ -20,19 +22,22 @@ from typing import Any, NamedTuple
 from fedscout.engine.errors import ConfigurationError
 from fedscout.experiments.config.study_config import StudyConfig
 from fedscout.experiments.federations.datasets.publication import FOLDER_VARIABLE, START_VARIABLE
-from fedscout.experiments.studies.grid_choice import num_processors
-from fedscout.experiments.studies.sweeps.study_run import StudyEnd, one_line, run_one
+from fedscout.experiments.studies.sweeps.driving_nodes import nodes_like, own_node, what_studies_rest_on
+from fedscout.experiments.studies.sweeps.lent_folder import FolderKeeper, lent_folder
+from fedscout.experiments.studies.sweeps.study_run import StudyEnd, end_by, one_line, run_one
 
 ATTEMPTS = 2
 POLL_SECONDS = 0.5
 
+logger = logging.getLogger("fedscout")
+
 
 class ClusterCpus(NamedTuple):
-    """The CPUs of a Ray cluster: of all nodes, of the node where the sweep runs, which drives all studies."""
+    """The CPUs of a Ray cluster: of all nodes, of those that drive studies; and whether these offer theirs for work."""
 
     cpus: int
     driver_cpus: int
-    num_nodes: int
+    drivers_work: bool
 
 
 class Share(NamedTuple):
@@ -42,13 +47,18 @@ class Share(NamedTuple):
     num_hosts: int
 
 
-def cluster_cpus(ray: Any) -> ClusterCpus:
-    """Return the CPUs of the connected cluster."""
-    alive = [node for node in ray.nodes() if node["Alive"]]
-    own = ray.get_runtime_context().get_node_id()
-    cpus = {node["NodeID"]: int(node["Resources"].get("CPU", 0)) for node in alive}
-    driver_cpus = cpus.get(own) or num_processors()  # a head node may offer none of its CPUs to tasks
-    return ClusterCpus(max(1, sum(cpus.values())), driver_cpus, len(alive))
+def cluster_cpus(ray: Any, driving: Mapping[str, int] | None = None) -> ClusterCpus:
+    """Return the CPUs of the connected cluster where these nodes drive studies, or only the command's own.
+
+    Args:
+        ray: Connected.
+        driving: CPUs by a node's id, as of a pool.
+    """
+    cpus = {node["NodeID"]: int(node["Resources"].get("CPU", 0)) for node in ray.nodes() if node["Alive"]}
+    driving = driving or own_node(ray)
+    return ClusterCpus(
+        max(1, sum(cpus.values())), max(1, sum(driving.values())), all(cpus.get(node) for node in driving)
+    )
 
 
 def share_out(
@@ -69,7 +79,7 @@ def share_out(
     if num_hosts is None:
         at_once = min(num_studies, parallel or there.driver_cpus)
         hosts = there.cpus // at_once
-        if not timed and there.num_nodes == 1 and hosts < 2 and (at_once > 1 or there.cpus < 2):
+        if not timed and there.drivers_work and hosts < 2:
             return Share(at_once, 0)
         needed = hosts = max(1, hosts)
     else:
@@ -102,32 +112,93 @@ def worker_environment() -> dict[str, str]:
 
 
 class StudyWorker:
-    """Runs studies, one after the other, in a process of its own, whose environment lacks these variables."""
+    """Runs studies, one after the other, in a process of its own, whose environment lacks these variables.
 
-    def __init__(self, environment: Mapping[str, str], verbose: bool, search_path: tuple[str, ...]) -> None:
+    Args:
+        environment: The variables.
+        verbose: Whether Ray's and Flower's own messages are shown.
+        search_path: Folders for a user's own strategies.
+        keeper: The `FolderKeeper`, if folders are on another node.
+    """
+
+    def __init__(
+        self, environment: Mapping[str, str], verbose: bool, search_path: tuple[str, ...], keeper: Any = None
+    ) -> None:
         os.environ.update(environment)
         sys.path.extend(folder for folder in search_path if folder not in sys.path)
         self._verbose, self._search_path = verbose, search_path
+        self._keeper = keeper
 
     def run(self, config: StudyConfig, out: Path) -> StudyEnd:
-        """Run one study to its end, in an absolute folder."""
-        return run_one(config, out, self._verbose, self._search_path)
+        """Run one study to its end, in a folder that is absolute on the sweep's node."""
+        if self._keeper is None:
+            return run_one(config, out, self._verbose, self._search_path)
+        try:
+            with lent_folder(self._keeper, out) as here:
+                end = run_one(config, here, self._verbose, self._search_path)
+        except Exception as error:  # the folder's
+            return end_by(error)
+        return end.told_of(here, out)
+
+    def rests_on(self, configs: Sequence[StudyConfig]) -> list[Any]:
+        """Return what must be the same where studies are to be driven."""
+        return what_studies_rest_on(configs)
+
+
+class Hired(NamedTuple):
+    """A worker and its node."""
+
+    actor: Any
+    node: str
 
 
 class StudyWorkerPool:
-    """So many workers of a sweep on a connected Ray, each a `StudyWorker`, or another class, with these settings."""
+    """Workers of a sweep on a connected Ray, each a `StudyWorker`, or another class, with these settings.
 
-    def __init__(self, ray: Any, parallel: int, *settings: Any, worker: type[Any] = StudyWorker) -> None:
+    Args:
+        ray: Connected.
+        settings: What a worker is made from.
+        worker: Its class.
+        nodes: CPUs by node's id, over which workers are spread in proportion; nothing keeps them on the command's own.
+            Those on other nodes are made with a `FolderKeeper` as their last setting.
+    """
+
+    def __init__(
+        self, ray: Any, *settings: Any, worker: type[Any] = StudyWorker, nodes: Mapping[str, int] | None = None
+    ) -> None:
         self._ray = ray
-        self._parallel = parallel
         self._settings = settings
-        self._worker = worker
-        self._idle: list[Any] = []
-        self._running: dict[Any, tuple[int, Any]] = {}
+        self._worker = ray.remote(worker)  # once: Ray's head keeps each class that is made
+        self._own = ray.get_runtime_context().get_node_id()
+        self.nodes = dict(nodes or own_node(ray))
+        self._keeper = self._start(ray.remote(FolderKeeper), self._own) if {*self.nodes} != {self._own} else None
+        self._idle: list[Hired] = []
+        self._running: dict[Any, tuple[int, Hired]] = {}
+
+    def keep_nodes_like_here(self, configs: Sequence[StudyConfig]) -> None:
+        """Start a worker on each node, and leave out the nodes where studies rest on anything else than here."""
+        if self._keeper is None:
+            return
+        workers = {node: self._start_study_worker(node) for node in {*self.nodes, self._own}}
+        alike = nodes_like(self._ray, self._own, workers, configs)
+        kept = {node: cpus for node, cpus in self.nodes.items() if node in alike}
+        if len(kept) < len(self.nodes):
+            logger.warning(
+                "no studies are driven on %d of %d nodes: data, code and versions must be there as they are here",
+                len(self.nodes) - len(kept),
+                len(self.nodes),
+            )
+        self.nodes = kept or own_node(self._ray)
+        for node, worker in workers.items():
+            if node in self.nodes:
+                self._idle.append(Hired(worker, node))
+            else:
+                self._ray.kill(worker)
 
     def run(
         self,
         studies: Sequence[tuple[Any, ...]],
+        parallel: int,
         begun: Callable[[int], None],
         tick: Callable[[], None],
         after: Sequence[Collection[int]] = (),
@@ -136,21 +207,25 @@ class StudyWorkerPool:
 
         Args:
             studies: What the workers' `run` takes of each, such as configuration and folder.
+            parallel: Studies at once at most.
             begun: Told the position of each study that begins, or begins again.
             tick: Called about twice a second.
             after: Positions before each study that must have ended when it begins; nothing lets all begin at once.
         """
+        for spare in self._idle[parallel:]:
+            self._ray.kill(spare.actor)
+        del self._idle[parallel:]
         waiting = list(range(len(studies)))
         attempts = [0] * len(studies)
         unfinished = {*waiting}
         while waiting or self._running:
             ready = [one for one in waiting if not after or unfinished.isdisjoint(after[one])]
-            while ready and len(self._running) < self._parallel:
+            while ready and len(self._running) < parallel:
                 position = ready.pop(0)
                 waiting.remove(position)
                 attempts[position] += 1
                 worker = self._idle.pop() if self._idle else self._hire()
-                self._running[worker.run.remote(*studies[position])] = (position, worker)
+                self._running[worker.actor.run.remote(*studies[position])] = (position, worker)
                 begun(position)
             done, _ = self._ray.wait(list(self._running), num_returns=1, timeout=POLL_SECONDS)
             for reference in done:
@@ -165,27 +240,47 @@ class StudyWorkerPool:
 
     def close(self) -> None:
         """End the workers, and with them their hosts."""
-        for worker in [*self._idle, *(worker for _, worker in self._running.values())]:
-            self._ray.kill(worker)
+        for worker in self._hired():
+            self._ray.kill(worker.actor)
+        if self._keeper is not None:
+            self._ray.kill(self._keeper)
         self._idle, self._running = [], {}
 
-    def _hire(self) -> Any:
+    def _hired(self) -> list[Hired]:
+        return [*self._idle, *(worker for _, worker in self._running.values())]
+
+    def _hire(self) -> Hired:
+        """Hire a worker for the node that has the fewest for its CPUs."""
+        alive, hired = self._alive(), [worker.node for worker in self._hired()]
+        node = min(alive, key=lambda one: hired.count(one) / self.nodes[one])
+        return Hired(self._start_study_worker(node), node)
+
+    def _alive(self) -> list[str]:
+        if len(self.nodes) == 1:
+            return [*self.nodes]
+        alive = {node["NodeID"] for node in self._ray.nodes() if node["Alive"]}
+        return [node for node in self.nodes if node in alive] or [*self.nodes]
+
+    def _start_study_worker(self, node: str) -> Any:
+        settings = self._settings if node == self._own else (*self._settings, self._keeper)
+        return self._start(self._worker, node, *settings)
+
+    def _start(self, kind: Any, node: str, *settings: Any) -> Any:
         from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
-        node = self._ray.get_runtime_context().get_node_id()
-        actor = self._ray.remote(self._worker).options(
-            num_cpus=0, scheduling_strategy=NodeAffinitySchedulingStrategy(node_id=node, soft=False)
-        )
-        return actor.remote(*self._settings)
+        actor = kind.options(num_cpus=0, scheduling_strategy=NodeAffinitySchedulingStrategy(node_id=node, soft=False))
+        return actor.remote(*settings)
 
-    def _end(self, reference: Any, worker: Any) -> StudyEnd:
+    def _end(self, reference: Any, worker: Hired) -> StudyEnd:
         """Return how a study ended; a worker that died is replaced when the next one is needed."""
         from ray.exceptions import RayActorError, RayError
 
         try:
             end: StudyEnd = self._ray.get(reference)
         except RayError as error:
-            self._ray.kill(worker)
+            self._ray.kill(worker.actor)
+            alive = self._alive()  # a node takes its idle workers along
+            self._idle = [one for one in self._idle if one.node in alive]
             died = isinstance(error, RayActorError)
             return StudyEnd("lost", f"its process died: {_cause(error)}" if died else one_line(error))
         self._idle.append(worker)

@@ -17,8 +17,8 @@ import numpy as np
 from fedscout.detectors import HeterogeneityReport
 from fedscout.detectors.verdict import verdicts
 from fedscout.experiments.studies.study_objective import measures_of_study
-from fedscout.experiments.studies.sweeps.grid_configurations import Sweep, value_text
-from fedscout.experiments.studies.sweeps.study_run import SweepStudy
+from fedscout.experiments.studies.sweeps.grid_configurations import GridConfiguration, Sweep, value_text
+from fedscout.experiments.studies.sweeps.study_run import StudyEnd, SweepStudy
 from fedscout.experiments.studies.sweeps.sweep_folder import SweepFolder
 from fedscout.search.confirmation.intervals import PairedDifference, paired_difference, tested_to_trained
 from fedscout.search.confirmation.sequential_design import SequentialDesign
@@ -75,21 +75,23 @@ COLUMNS: Mapping[str, str] = {
 """Name and type of every column beside those of the axes; docs/sweep.md says what they mean."""
 
 
-def rows_of(study: SweepStudy, root: Path) -> list[Row]:
-    """Return a study's rows, with paths relative to the sweep's folder `root`."""
+def ended_study(folder: SweepFolder, one: GridConfiguration, end: StudyEnd) -> SweepStudy:
+    """Return a study with its rows, whose paths are relative to the sweep's folder."""
+    path = folder.study(one)
     shared: Row = {
-        **study.configuration.setting,
-        "study": study.folder.name,
-        "path": study.folder.relative_to(root).as_posix(),
-        "config_hash": study.configuration.digest,
-        "status": study.end.status,
-        "error": study.end.error,
+        **one.setting,
+        "study": path.name,
+        "path": path.relative_to(folder.path).as_posix(),
+        "config_hash": one.digest,
+        "status": end.status,
+        "error": end.error,
     }
-    if study.result is None:
-        return [shared]
-    shared["measure"] = measures_of_study(study.configuration.config)[0].name
-    shared |= _findings(study.result) | _effort(study.result, study.folder)
-    return [shared | chosen for chosen in _choices(study.result)]
+    result = folder.result(one) if end.status == "completed" else None
+    if result is None:
+        return SweepStudy(one, path, end, (shared,))
+    shared["measure"] = measures_of_study(one.config)[0].name
+    shared |= _findings(result) | _effort(result, path)
+    return SweepStudy(one, path, end, tuple(shared | chosen for chosen in _choices(result)))
 
 
 def _findings(result: Mapping[str, Any]) -> Row:
@@ -187,7 +189,7 @@ def _gain(confirmation: Mapping[str, Any]) -> Row:
     return {"gain": gain.mean, "gain_low": gain.low, "gain_high": gain.high}
 
 
-def table_of(sweep: Sweep, studies: Sequence[SweepStudy], root: Path) -> pa.Table:
+def table_of(sweep: Sweep, studies: Sequence[SweepStudy]) -> pa.Table:
     """Return the table: the axes' columns first, in the order of the grid."""
     import pyarrow as pa
 
@@ -195,7 +197,7 @@ def table_of(sweep: Sweep, studies: Sequence[SweepStudy], root: Path) -> pa.Tabl
     schema = pa.schema([(name, pa.type_for_alias(kind)) for name, kind in {**axes, **COLUMNS}.items()])
     position = {one.digest: number for number, one in enumerate(sweep.configurations)}
     ordered = sorted(studies, key=lambda study: position[study.configuration.digest])
-    rows = [row for study in ordered for row in rows_of(study, root)]
+    rows = [dict(row) for study in ordered for row in study.rows]
     for row in rows:
         texts = [key for key, kind in axes.items() if kind == "string" and row[key] is not None]
         row.update({key: value_text(row[key]) for key in texts})

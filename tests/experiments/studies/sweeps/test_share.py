@@ -9,8 +9,12 @@ from hypothesis import strategies as st
 from fedscout.engine.errors import ConfigurationError
 from fedscout.experiments.studies.sweeps.study_worker_pool import ClusterCpus, Share, share_out
 
-ROOMS = st.integers(1, 64).flatmap(
-    lambda here: st.integers(1, 100).map(lambda nodes: ClusterCpus(here * nodes, driver_cpus=here, num_nodes=nodes))
+ROOMS = st.builds(
+    lambda here, nodes, everywhere, work: ClusterCpus(here * nodes, here * nodes if everywhere else here, work),
+    st.integers(1, 64),
+    st.integers(1, 100),
+    st.booleans(),
+    st.booleans(),
 )
 STUDIES = st.integers(1, 500)
 
@@ -51,8 +55,9 @@ def test_what_is_asked_for_is_done_or_refused(
     assert cpus_asked_for(there, share) <= there.cpus
 
 
-LAPTOP = ClusterCpus(cpus=2, driver_cpus=2, num_nodes=1)
-CLUSTER = ClusterCpus(cpus=1600, driver_cpus=16, num_nodes=100)
+LAPTOP = ClusterCpus(cpus=2, driver_cpus=2, drivers_work=True)
+HEAD_ALONE = ClusterCpus(cpus=1600, driver_cpus=16, drivers_work=False)
+CLUSTER = ClusterCpus(cpus=1600, driver_cpus=1600, drivers_work=True)
 
 
 @pytest.mark.parametrize(
@@ -64,12 +69,16 @@ CLUSTER = ClusterCpus(cpus=1600, driver_cpus=16, num_nodes=100)
         (LAPTOP, 48, 2, None, Share(1, 2)),
         (LAPTOP, 48, 1, None, Share(2, 1)),
         (LAPTOP, 48, 4, None, Share(1, 4)),
-        (ClusterCpus(1, 1, 1), 3, None, None, Share(1, 0)),
-        (ClusterCpus(64, 64, 1), 4, None, None, Share(4, 16)),
+        (ClusterCpus(1, 1, True), 3, None, None, Share(1, 0)),
+        (ClusterCpus(64, 64, True), 4, None, None, Share(4, 16)),
+        (HEAD_ALONE, 1, None, None, Share(1, 1600)),
+        (HEAD_ALONE, 48, None, None, Share(16, 100)),
+        (HEAD_ALONE, 48, None, 48, Share(48, 33)),
+        (HEAD_ALONE, 480, 10, 160, Share(160, 10)),
         (CLUSTER, 1, None, None, Share(1, 1600)),
-        (CLUSTER, 48, None, None, Share(16, 100)),
-        (CLUSTER, 48, None, 48, Share(48, 33)),
-        (CLUSTER, 480, 10, 160, Share(160, 10)),
+        (CLUSTER, 48, None, None, Share(48, 33)),
+        (CLUSTER, 480, 10, None, Share(160, 10)),
+        (CLUSTER, 3000, None, None, Share(1600, 0)),
     ],
 )
 def test_examples(there: ClusterCpus, studies: int, num_hosts: int | None, parallel: int | None, share: Share) -> None:

@@ -27,18 +27,23 @@ class MortalRay:
 
     Args:
         deaths: By position of the task, how many times its worker dies.
+        cpus: Of each node; the first is the command's own.
     """
 
-    def __init__(self, deaths: Sequence[int]) -> None:
+    def __init__(self, deaths: Sequence[int], cpus: Sequence[int] = (1,)) -> None:
+        self.cpus = {f"{number:056x}": own for number, own in enumerate(cpus)}
+        self.alive = {*self.cpus}
+        self.node_of: dict[int, str] = {}
         self._deaths = list(deaths)
         self.most_at_once = 0
         self.workers: dict[int, bool] = {}
 
     def remote(self, _: type) -> Any:
-        return SimpleNamespace(options=lambda **_: SimpleNamespace(remote=lambda *_: self._start()))
+        return SimpleNamespace(options=lambda **given: SimpleNamespace(remote=lambda *_: self._start(**given)))
 
-    def _start(self) -> Any:
+    def _start(self, num_cpus: int, scheduling_strategy: Any) -> Any:
         number = len(self.workers)
+        self.node_of[number] = scheduling_strategy.node_id
         self.workers[number] = True
         return SimpleNamespace(run=SimpleNamespace(remote=lambda _, out: (number, int(out.name))), number=number)
 
@@ -61,7 +66,13 @@ class MortalRay:
         self.workers[worker.number] = False
 
     def get_runtime_context(self) -> Any:
-        return SimpleNamespace(get_node_id=lambda: "00" * 28)
+        return SimpleNamespace(get_node_id=lambda: next(iter(self.cpus)))
+
+    def nodes(self) -> list[dict[str, Any]]:
+        return [
+            {"NodeID": node, "Alive": node in self.alive, "Resources": {"CPU": number}}
+            for node, number in self.cpus.items()
+        ]
 
 
 def studies(count: int) -> list[tuple[StudyConfig, Path]]:
@@ -73,9 +84,9 @@ def studies(count: int) -> list[tuple[StudyConfig, Path]]:
 @given(st.lists(st.integers(0, 3), min_size=1, max_size=8), st.integers(1, 4))
 def test_every_study_ends_once_and_only_its_own_deaths_count(deaths: list[int], parallel: int) -> None:
     ray = MortalRay(deaths)
-    pool = StudyWorkerPool(ray, parallel)
+    pool = StudyWorkerPool(ray)
     begun: list[int] = []
-    ends = list(pool.run(studies(len(deaths)), begun.append, lambda: None))
+    ends = list(pool.run(studies(len(deaths)), parallel, begun.append, lambda: None))
     pool.close()
     assert sorted(position for position, _ in ends) == list(range(len(deaths)))
     for position, end in ends:
@@ -87,8 +98,32 @@ def test_every_study_ends_once_and_only_its_own_deaths_count(deaths: list[int], 
 
 def test_a_worker_runs_one_study_after_the_other() -> None:
     ray = MortalRay([0] * 6)
-    list(StudyWorkerPool(ray, 2).run(studies(6), lambda _: None, lambda: None))
+    list(StudyWorkerPool(ray).run(studies(6), 2, lambda _: None, lambda: None))
     assert len(ray.workers) == 2
+
+
+@given(st.lists(st.integers(1, 5), min_size=2, max_size=6))
+def test_workers_are_spread_over_nodes_as_their_cpus_are(cpus: list[int]) -> None:
+    ray = MortalRay([0] * sum(cpus), cpus)
+    pool = StudyWorkerPool(ray, nodes=ray.cpus)
+    list(pool.run(studies(sum(cpus)), sum(cpus), lambda _: None, lambda: None))
+    keeper, *workers = ray.node_of.values()
+    assert keeper == next(iter(ray.cpus))
+    assert {node: workers.count(node) for node in ray.cpus} == ray.cpus
+
+
+def test_a_lost_node_s_studies_begin_again_on_those_that_are_left() -> None:
+    ray = MortalRay([0, 1, 0], (1, 1, 1))
+    own, lost, third = ray.cpus
+
+    def begun(position: int) -> None:
+        if position == 2:
+            ray.alive.discard(lost)
+
+    ends = dict(StudyWorkerPool(ray, nodes=ray.cpus).run(studies(3), 3, begun, lambda: None))
+    assert {end.status for end in ends.values()} == {"completed"}
+    assert [*ray.node_of.values()][:4] == [own, own, lost, third]
+    assert lost not in [*ray.node_of.values()][4:]
 
 
 def test_a_study_begins_when_those_before_it_have_ended() -> None:
@@ -100,14 +135,14 @@ def test_a_study_begins_when_those_before_it_have_ended() -> None:
         assert before[position] <= ended
         begun.append(position)
 
-    pool = StudyWorkerPool(MortalRay([1, 0, 0, 0]), 4)
-    for position, _ in pool.run(studies(4), begins, lambda: None, before):
+    pool = StudyWorkerPool(MortalRay([1, 0, 0, 0]))
+    for position, _ in pool.run(studies(4), 4, begins, lambda: None, before):
         ended.add(position)
     assert sorted({*begun}) == [0, 1, 2, 3]
 
 
 def test_the_reason_of_a_death_is_told_in_a_line() -> None:
-    ((_, end),) = StudyWorkerPool(MortalRay([2]), 1).run(studies(1), lambda _: None, lambda: None)
+    ((_, end),) = StudyWorkerPool(MortalRay([2])).run(studies(1), 1, lambda _: None, lambda: None)
     assert end.error == "its process died: Its process exited: killed by signal 9"
 
 
