@@ -15,6 +15,7 @@ from typing import Any
 from fedscout.engine.errors import UserError
 from fedscout.experiments.config.study_config import StudyConfig
 from fedscout.experiments.studies.grid_choice import num_processors
+from fedscout.search.search_config import ONE_SHOT
 
 ANSWER_SECONDS = 120.0
 
@@ -39,7 +40,7 @@ def rests_on_this_machine(config: StudyConfig) -> bool:
     """Whether a study reads files, or asks a server, that its configuration names and other nodes may lack."""
     from fedscout.search.study.searcher_table import ASKS_A_LANGUAGE_MODEL
 
-    asks = config.search.kind in ASKS_A_LANGUAGE_MODEL
+    asks = config.search.kind in {*ASKS_A_LANGUAGE_MODEL, ONE_SHOT}
     return asks or bool(config.search.warm_start) or config.client_settings.kind is not None
 
 
