@@ -144,7 +144,7 @@ def test_the_tuned_baseline_is_a_chooser(tmp_path: Path) -> None:
     challenger = rows["challenger"]
     assert challenger["gain"] == pytest.approx(challenger["accuracy"] - max(ours, baseline), abs=1e-12)
     (study,) = outcome.studies
-    confirmation = study.result["confirmation"]
+    confirmation = json.loads((study.folder / "result.json").read_text())["confirmation"]
     decisive = confirmation["versus"][confirmation["reference"]][confirmation["view"]]
     found = [challenger[f"gain{end}"] for end in ("", "_low", "_high")]
     assert found == [decisive["mean"], decisive["low"], decisive["high"]]
