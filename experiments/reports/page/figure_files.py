@@ -6,6 +6,8 @@ from functools import partial
 from pathlib import Path
 from typing import Literal
 
+import altair as alt
+
 from fedscout.engine.errors import ConfigurationError, EngineError
 from fedscout.engine.runtime.atomic_file import not_written, write_atomically
 from fedscout.experiments.reports.page.page_parts import Picture
@@ -54,9 +56,14 @@ def _written(picture: Picture, path: Path, file_format: FileFormat) -> Path:
 
 def rendered(picture: Picture, file_format: FileFormat) -> bytes:
     """Return the bytes of a picture's file, on a white ground."""
+    return drawn(picture.chart.properties(width=WIDTH), file_format)
+
+
+def drawn(chart: alt.TopLevelMixin, file_format: FileFormat) -> bytes:
+    """Return the bytes of a chart's file, likewise."""
     import vl_convert
 
-    specification = picture.chart.properties(width=WIDTH).to_dict(validate=False)
+    specification = chart.to_dict(validate=False)
     specification["config"] = chart_config(dark=False)
     if file_format == "svg":
         return vl_convert.vegalite_to_svg(specification).encode()
