@@ -78,6 +78,8 @@ ROOMS = (
     "experiments/benchmarks/answers",
     "experiments/benchmarks/peers",
     "experiments/benchmarks/engine",
+    "experiments/reproduction",
+    "experiments/reproduction/sources",
     "experiments/cli",
 )
 """A room rests on those above it; the files directly in a package or in a folder of rooms are its ground floor."""

@@ -22,7 +22,7 @@ import numpy as np
 from pydantic import ValidationError
 
 from fedscout.detectors import HeterogeneityReport
-from fedscout.engine.errors import LogError
+from fedscout.engine.errors import ConfigurationError, LogError
 from fedscout.engine.grid.host_grid import HostGrid
 from fedscout.engine.messages.host_calls import FederationFacts
 from fedscout.engine.messages.session import Session
@@ -215,7 +215,15 @@ class Laboratory:
         return planned_space(self.config.search, self.cohort, self.config.training.local())
 
     def ledger(self, config: StudyConfig) -> Ledger:
-        """Return a new ledger of a study on this federation, whose configuration differs in seed and search alone."""
+        """Return a new ledger of a study on this federation, whose configuration differs in seed and search alone.
+
+        Raises:
+            ConfigurationError: If a trial is to be several trainings, of which the shared log can't tell one.
+        """
+        if config.training.repetitions != 1:
+            raise ConfigurationError(
+                f"training.repetitions must be 1 where trials are shared, got {config.training.repetitions}"
+            )
         facts = replace(
             self._facts,
             session=config.training.session(config.seed, config.search.validation_fraction),

@@ -1,0 +1,1 @@
+"""Published studies run again: their numbers beside ours, and whether what their authors saw is seen."""

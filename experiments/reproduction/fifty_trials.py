@@ -1,0 +1,58 @@
+"""Cells that are the best trial of a strategy in a long search."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from fedscout.engine.errors import DataError
+from fedscout.engine.trials.trial_record import Trial
+from fedscout.experiments.benchmarks.choice.choice_battery import FederationCase, ready_case
+from fedscout.experiments.benchmarks.choice.choice_choosers import Choosing
+from fedscout.experiments.benchmarks.choice.choice_laboratory import open_laboratory, search_seeds
+from fedscout.experiments.reproduction.chosen_cells import searched
+from fedscout.experiments.reproduction.published_study import Cell, Desk, Measured
+from fedscout.experiments.reproduction.trained_cells import split_ratio
+
+
+@dataclass(frozen=True)
+class FiftyTrials:
+    """The best fitness of each strategy among a search's trials, FedAvg included.
+
+    Attributes:
+        federations: Arguments of each column.
+        settings: Of the search.
+        kinds: Of strategies, a row each; a search that never tried one has no number there.
+        num_seeds: Searches of each column.
+    """
+
+    federations: Mapping[str, tuple[str, ...]]
+    settings: tuple[str, ...]
+    kinds: Sequence[str]
+    num_seeds: int = 5
+
+    def measure(self, desk: Desk) -> Measured:
+        """Search where there is no log yet."""
+        values: dict[Cell, tuple[float | None, ...]] = {}
+        absent: dict[str, str] = {}
+        ratio = 0.0
+        for column, arguments in self.federations.items():
+            try:
+                ready = ready_case(FederationCase(column, arguments), desk.settings, quick=False)
+            except DataError as error:
+                absent[column] = str(error)
+                continue
+            ratio = max(ratio, split_ratio(ready.config))
+            with open_laboratory(ready, desk.folder) as laboratory:
+                searches = []
+                for seed in search_seeds(desk.num_seeds or self.num_seeds):
+                    desk.note(f"{column}, search {seed}")
+                    outcome = searched(Choosing(laboratory, seed), self.settings)
+                    searches.append([outcome.baseline, *outcome.whole_trials])
+            values |= {(kind, column): tuple(best_of(kind, trials) for trials in searches) for kind in self.kinds}
+        return Measured(values, ratio, absent)
+
+
+def best_of(kind: str, trials: Sequence[Trial]) -> float | None:
+    """Return the best fitness of a kind of strategy; None if it was not tried."""
+    return max((trial.fitness for trial in trials if trial.spec.kind == kind), default=None)

@@ -1,0 +1,40 @@
+"""The picture of a study that was run again: every cell, published hollow, ours filled with its interval."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import altair as alt
+
+from fedscout.experiments.reports.page.pictures.chart_style import inline, tooltips
+from fedscout.experiments.reproduction.published_study import Cell
+from fedscout.experiments.reproduction.reproduced import ReproducedStudy
+
+LINE_PIXELS, PANEL_PIXELS, PANELS_ACROSS = 26, 180, 3
+
+
+def reproduction_picture(study: ReproducedStudy) -> alt.TopLevelMixin:
+    """Draw a panel a column, in it a line a row; the other way round where there are fewer rows."""
+    if len(study.rows) < len(study.columns):
+        panels = [_panel(study, row, [(row, column) for column in study.columns], place=1) for row in study.rows]
+    else:
+        panels = [_panel(study, column, [(row, column) for row in study.rows], place=0) for column in study.columns]
+    return alt.concat(*panels, columns=PANELS_ACROSS)
+
+
+def _panel(study: ReproducedStudy, title: str, cells: Sequence[Cell], place: int) -> alt.LayerChart | alt.FacetChart:
+    lines: list[dict[str, Any]] = [
+        {"line": cell[place], **study.of(cell).model_dump(include={"published", "mean", "low", "high"})}
+        for cell in cells
+    ]
+    down = alt.Y("line:N", sort=[line["line"] for line in lines], title=None)
+    across = alt.Scale(zero=False, nice=True)
+    told = tooltips(line=" ", mean__Q="ours", low__Q="from", high__Q="to", published__Q="published")
+    base = alt.Chart(inline(lines)).encode(down, tooltip=told)
+    drawn = alt.layer(
+        base.mark_rule(size=2).encode(alt.X("low:Q", title=study.unit, scale=across), x2="high:Q"),
+        base.mark_point(filled=True, size=70, opacity=1).encode(alt.X("mean:Q"), alt.Color("line:N", legend=None)),
+        base.mark_point(filled=False, size=70, shape="diamond").encode(alt.X("published:Q")),
+    )
+    return drawn.properties(title=title, height=LINE_PIXELS * len(lines), width=PANEL_PIXELS)
