@@ -18,6 +18,7 @@ from fedscout.experiments.benchmarks.choice.choice_laboratory import Laboratory,
 from fedscout.experiments.config.config_file import load_config
 from fedscout.experiments.config.study_config import StudyConfig
 from fedscout.experiments.federations.assembly.build_federation import build_federation
+from fedscout.experiments.federations.environments.environment_table import ENVIRONMENTS
 from fedscout.experiments.reproduction.published_study import Cell, Desk, Measured
 from fedscout.experiments.studies.workflow import study_facts, with_strategy
 from fedscout.search.confirmation.intervals import tested_to_trained
@@ -111,7 +112,9 @@ def grouped(cells: Mapping[Cell, tuple[str, ...]], settings: Sequence[str]) -> l
 
 
 def split_ratio(config: StudyConfig) -> float:
-    """Return n_test / n_train."""
+    """Return n_test / n_train; 0 of clients that play, whose seeds share no rows."""
+    if config.federation.dataset in ENVIRONMENTS:
+        return 0.0
     return tested_to_trained(config.training.test_fraction, config.search.validation_fraction)
 
 
