@@ -58,6 +58,7 @@ ROOMS = (
     "experiments/federations/environments",
     "experiments/federations/assembly",
     "experiments/federations/description",
+    "experiments/federations/embeddings",
     "experiments/config",
     "experiments/studies",
     "experiments/studies/sweeps",

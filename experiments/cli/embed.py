@@ -1,0 +1,52 @@
+"""`fedscout embed`: pictures to the features of a trained network, as a data set of their own."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from fedscout.experiments.cli.options import AsJson, ConfigFile, Settings, read_settings
+
+Weights = Annotated[
+    Path | None,
+    typer.Option(help="Of a ResNet-18 by torchvision's names: .safetensors, .pt or .pth.", show_default=False),
+]
+Random = Annotated[
+    int | None, typer.Option("--random", min=0, help="Seed of random weights, in place of a file.", show_default=False)
+]
+Size = Annotated[int, typer.Option(min=32, max=1024, help="Pixels to which pictures are resized.")]
+
+
+def embed(
+    settings: Settings = None,
+    config_file: ConfigFile = None,
+    weights: Weights = None,
+    random: Random = None,
+    size: Size = 224,
+    out: Annotated[Path, typer.Option("--out", "-o", help="The file, which is a data set.")] = Path("embedded.npz"),
+    as_json: AsJson = False,
+) -> None:
+    """Embed a data set's pictures by a ResNet-18 of your own weights, once, into a data set of 512 features."""
+    config = read_settings(settings, config_file, verbose=False)
+    from fedscout.engine.errors import ConfigurationError
+
+    if out.suffix != ".npz":
+        raise ConfigurationError(f"--out must be a file that ends in .npz, got {out}")
+    from fedscout.experiments.federations.datasets.loaders.dataset_table import load_dataset
+    from fedscout.experiments.federations.embeddings.embedded_file import embedder, write_embedded
+    from fedscout.experiments.reports.console import show_json
+    from fedscout.experiments.visible import show
+
+    by = embedder(weights, random, size)
+    dataset = load_dataset(config.federation)
+    is_new = write_embedded(dataset, by, out)
+    client = dataset.client_ids is not None
+    use = f"federation.dataset={out} federation.label=y" + (" federation.client_column=client" if client else "")
+    if as_json:
+        show_json({"out": str(out), "rows": dataset.num_rows, "computed": is_new, "weights": by.weights, "use": use})
+        return
+    features = "random features, of no trained network" if weights is None else f"features by {weights.name}"
+    known = "" if is_new else ", as they were"
+    show(f"{dataset.name}: {dataset.num_rows} pictures as 512 {features}{known}, in {out}\nUse: fedscout detect {use}")
