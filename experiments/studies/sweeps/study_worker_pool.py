@@ -1,9 +1,10 @@
 """Studies on one shared Ray: long-lived worker processes, each of which runs one study after the other.
 
-A worker is an actor that takes no CPU slot, on the sweep's own node, where the studies' folders are, or on another one,
-where it has a study's folder lent (`lent_folder`). The hosts that it starts belong to it and end with it. So a study
-whose process or node dies harms no other; it is begun once more, from its log and its checkpoints, and reported if it
-dies again.
+A worker is an actor that takes no CPU slot, on the sweep's own node, where the studies' folders are. Where other nodes
+drive studies, too, every worker has its study's folder lent (`lent_folder`), the own node's as well: it may have to go
+on with a study that a lost node had. The hosts that a worker starts belong to it and end with it. So a study whose
+process or node dies harms no other; it is begun once more, from its log and its checkpoints, and reported if it dies
+again.
 
 A round waits for the slowest of its hosts, and hosts must be started for every study. So where there are at least as
 many studies as CPUs, whole studies run side by side: one a CPU, each in its own process without any hosts. Where there
@@ -118,7 +119,7 @@ class StudyWorker:
         environment: The variables.
         verbose: Whether Ray's and Flower's own messages are shown.
         search_path: Folders for a user's own strategies.
-        keeper: The `FolderKeeper`, if folders are on another node.
+        keeper: The `FolderKeeper`, if folders are lent.
     """
 
     def __init__(
@@ -160,7 +161,7 @@ class StudyWorkerPool:
         settings: What a worker is made from.
         worker: Its class.
         nodes: CPUs by node's id, over which workers are spread in proportion; nothing keeps them on the command's own.
-            Those on other nodes are made with a `FolderKeeper` as their last setting.
+            With another node than that, they are made with a `FolderKeeper` as their last setting.
     """
 
     def __init__(
@@ -262,8 +263,8 @@ class StudyWorkerPool:
         return [node for node in self.nodes if node in alive] or [*self.nodes]
 
     def _start_study_worker(self, node: str) -> Any:
-        settings = self._settings if node == self._own else (*self._settings, self._keeper)
-        return self._start(self._worker, node, *settings)
+        kept = () if self._keeper is None else (self._keeper,)
+        return self._start(self._worker, node, *self._settings, *kept)
 
     def _start(self, kind: Any, node: str, *settings: Any) -> Any:
         from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
