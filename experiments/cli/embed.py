@@ -25,13 +25,22 @@ def embed(
     weights: Weights = None,
     random: Random = None,
     size: Size = 224,
-    out: Annotated[Path, typer.Option("--out", "-o", help="The file, which is a data set.")] = Path("embedded.npz"),
+    out: Annotated[
+        Path | None,
+        typer.Option(
+            "--out",
+            "-o",
+            help="The file, which is a data set; embedded.npz or random-features.npz if left out.",
+            show_default=False,
+        ),
+    ] = None,
     as_json: AsJson = False,
 ) -> None:
     """Embed a data set's pictures by a ResNet-18 of your own weights, once, into a data set of 512 features."""
     config = read_settings(settings, config_file, verbose=False)
     from fedscout.engine.errors import ConfigurationError
 
+    out = out or Path("random-features.npz" if weights is None else "embedded.npz")
     if out.suffix != ".npz":
         raise ConfigurationError(f"--out must be a file that ends in .npz, got {out}")
     from fedscout.experiments.federations.datasets.loaders.dataset_table import load_dataset

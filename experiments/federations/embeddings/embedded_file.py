@@ -1,12 +1,14 @@
 """Pictures embedded into a file that is a data set itself: `x`, `y` and `client` of `datasets/tables/array_file.py`.
 
-Beside it lies a file of the same name that ends in `.json`: of what pictures, by which weights, or by random ones,
-which tell nothing that pixels do not. What is there already and rests on the same is not computed again.
+Beside it lies its record, of the same name and `.json`: of what pictures, by which weights, or by random ones, which
+tell nothing that pixels do not, and the digest of what was written. What is there already, whole, and rests on the same
+is not computed again.
 """
 
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -25,6 +27,8 @@ from fedscout.experiments.federations.embeddings.weight_file import load_weights
 
 BATCH_ROWS = 64
 METHOD = "ResNet-18, 512 features"
+RECORD = ".json"
+"""Of the record's name, behind the file's."""
 
 
 @dataclass(frozen=True)
@@ -93,27 +97,43 @@ def write_embedded(dataset: Dataset, by: Embedder, out: Path) -> bool:
         "rows": dataset.num_rows,
         "sha256": _digest(dataset),
     }
-    told = out.with_suffix(".json")
-    if out.exists() and read_json_object(told) == record:
+    told = out.with_name(out.name + RECORD)
+    if _recorded(told) == {**record, "file_sha256": _file_digest(out)}:
         return False
     arrays = {ROWS: embedded(dataset.features, by), LABEL: np.array(dataset.class_names)[dataset.labels]}
     if dataset.client_ids is not None:
         arrays[CLIENT] = dataset.client_ids
-    told.unlink(missing_ok=True)
-    for path, write in (
-        (out, lambda file: _save(file, arrays)),
-        (told, lambda file: file.write_text(json_text(record))),
-    ):
-        try:
-            write_atomically(path, write)
-        except OSError as error:
-            raise EngineError(not_written(path, error)) from error
+    _write(out, lambda file: _save(file, arrays))
+    _write(told, lambda file: file.write_text(json_text({**record, "file_sha256": _file_digest(out)})))
     return True
+
+
+def _write(path: Path, write: Callable[[Path], object]) -> None:
+    try:
+        write_atomically(path, write)
+    except OSError as error:
+        raise EngineError(not_written(path, error)) from error
 
 
 def _save(path: Path, arrays: dict[str, Any]) -> None:
     with path.open("wb") as file:
         np.savez(file, **arrays)
+
+
+def _recorded(path: Path) -> dict[str, Any] | None:
+    """Return a record; None if there is none that can be read."""
+    try:
+        return read_json_object(path)
+    except (OSError, ValueError):
+        return None
+
+
+def _file_digest(path: Path) -> str | None:
+    try:
+        with path.open("rb") as file:
+            return hashlib.file_digest(file, "sha256").hexdigest()
+    except OSError:
+        return None
 
 
 def _digest(dataset: Dataset) -> str:

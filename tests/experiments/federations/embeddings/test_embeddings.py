@@ -93,6 +93,12 @@ def test_rows_do_not_depend_on_each_other() -> None:
     assert_allclose(embedded(pictures[60:], by), embedded(pictures, by)[60:], rtol=1e-4, atol=1e-4)
 
 
+def test_equal_pictures_have_equal_features() -> None:
+    pictures = np.full((3, 3, 16, 16), 0.5, np.float32)
+    first, *others = embedded(pictures, embedder(None, 3, SIZE))
+    assert all((other == first).all() for other in others)
+
+
 def without(name: str) -> Callable[[dict[str, Tensor]], object]:
     return lambda weights: {key: value for key, value in weights.items() if key != name}
 
