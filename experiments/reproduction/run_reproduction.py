@@ -51,7 +51,7 @@ hour a study; `published` has the sources' sizes as far as they are known, and w
 Absolute figures depend on splits that nobody has published; what can be looked for is their order. A statement that
 one cell is above another is *seen* if the interval of the difference, taken seed by seed, lies above zero,
 *contradicted* if it lies below, and *within noise* if it holds zero. That two are level is *not contradicted* by an
-interval that holds zero. No study was tuned on what it reports."""
+interval that holds zero. No federation, rate or strategy was tuned on what a study reports."""
 
 Wanted = tuple[Source, PublishedStudy]
 
@@ -112,7 +112,7 @@ def reproduce(
             folder.write_text(f"{study.name}.json", found.model_dump_json(indent=2) + "\n")
             folder.write_text(f"{study.name}.md", "\n".join(study_lines(found)) + "\n")
             folder.write_text(f"{study.name}.svg", drawn(reproduction_picture(found), "svg").decode())
-        SweepFolder(out).write_text(WHOLE, "\n".join(document_lines(earlier_studies(sources, out))) + "\n")
+        SweepFolder(out).write_text(WHOLE, "\n".join(document_lines(sources, earlier_studies(sources, out))) + "\n")
         yield found
 
 
@@ -158,9 +158,13 @@ def earlier_studies(sources: Sequence[Source], out: Path) -> list[ReproducedStud
     return found
 
 
-def document_lines(studies: Sequence[ReproducedStudy]) -> list[str]:
-    """Return all tables as one document."""
+def document_lines(sources: Sequence[Source], studies: Sequence[ReproducedStudy]) -> list[str]:
+    """Return all tables as one document, which names the studies that it lacks."""
     lines = ["# Published studies, run again", "", INTRODUCTION, "", *summary_lines(studies)]
+    there = {f"{study.source}/{study.name}" for study in studies}
+    every = [f"{source.name}/{study.name}" for source in sources for study in source.studies]
+    if lacking := [name for name in every if name not in there]:
+        lines += ["", f"Not run for this page: {', '.join(lacking)}."]
     for study in studies:
         lines += ["", *study_lines(study)]
     return lines

@@ -142,7 +142,6 @@ TABLE_8 = PublishedStudy(
             },
             turns,
         ),
-        3,
         5,
     ),
     published=numbers(_STEPS, ("times one training",), ((1.0,), (109.3 / 69.2,), (251.8 / 69.2,), (1105.9 / 69.2,))),
