@@ -11,14 +11,13 @@ from dataclasses import dataclass
 import numpy as np
 
 from fedscout.engine.errors import DataError
-from fedscout.experiments.benchmarks.choice.choice_battery import ready_case
 from fedscout.experiments.benchmarks.client_settings import settings_battery
 from fedscout.experiments.benchmarks.client_settings.settings_measurement import run_client_settings
 from fedscout.experiments.benchmarks.detection.noise_columns import MEASURES, compare_under_noise
 from fedscout.experiments.benchmarks.selection import selection_battery
 from fedscout.experiments.benchmarks.selection.selection_measurement import run_selection
 from fedscout.experiments.reproduction.published_study import Cell, Desk, Measured
-from fedscout.experiments.reproduction.trained_cells import split_ratio
+from fedscout.experiments.reproduction.trained_cells import arguments_read, split_ratio
 
 BENCHMARK = "benchmark"
 """Of a source's folder, where a benchmark writes."""
@@ -54,7 +53,7 @@ class SelectionCells:
                     values[row, column] = tuple(np.mean(able, axis=0).tolist())
         impossible = {f"{cell.row} × {cell.strategy}": cell.impossible for cell in report.cells if cell.impossible}
         one = selection_battery.case_of(self.data, report.heterogeneities[0])
-        ratio = split_ratio(ready_case(one, desk.settings, quick=False).config)
+        ratio = split_ratio(arguments_read(one.arguments, desk.settings))
         return Measured(values, ratio, {**report.missing, **impossible})
 
 

@@ -11,8 +11,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
-from fedscout.engine.errors import DataError, RecommenderError
-from fedscout.experiments.benchmarks.choice.choice_battery import FederationCase, ReadyCase, ready_case
+from fedscout.engine.errors import RecommenderError
+from fedscout.experiments.benchmarks.choice.choice_battery import ReadyCase
 from fedscout.experiments.benchmarks.choice.choice_choosers import CHOOSERS, Choosing
 from fedscout.experiments.benchmarks.choice.choice_laboratory import (
     Laboratory,
@@ -22,6 +22,7 @@ from fedscout.experiments.benchmarks.choice.choice_laboratory import (
     search_seeds,
 )
 from fedscout.experiments.reproduction.published_study import Cell, Desk, Measured
+from fedscout.experiments.reproduction.ready_columns import ready_columns
 from fedscout.experiments.reproduction.trained_cells import split_ratio
 from fedscout.experiments.studies.study_language_model import language_model
 from fedscout.search.recommenders.llm_recommender import LanguageModel, recommend_by_llm
@@ -145,12 +146,7 @@ class ChosenCells:
         values: dict[Cell, tuple[float | None, ...]] = {}
         absent: dict[str, str] = {}
         ratio = 0.0
-        for column, arguments in self.federations.items():
-            try:
-                ready = ready_case(FederationCase(column, arguments), desk.settings, quick=False)
-            except DataError as error:
-                absent[column] = str(error)
-                continue
+        for column, ready in ready_columns(self.federations, desk, absent):
             ratio = max(ratio, split_ratio(ready.config))
             with open_laboratory(ready, desk.folder) as laboratory:
                 for row, choice in self.choices.items():

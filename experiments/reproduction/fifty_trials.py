@@ -5,13 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from fedscout.engine.errors import DataError
 from fedscout.engine.trials.trial_record import Trial
-from fedscout.experiments.benchmarks.choice.choice_battery import FederationCase, ready_case
 from fedscout.experiments.benchmarks.choice.choice_choosers import Choosing
 from fedscout.experiments.benchmarks.choice.choice_laboratory import open_laboratory, search_seeds
 from fedscout.experiments.reproduction.chosen_cells import searched
 from fedscout.experiments.reproduction.published_study import Cell, Desk, Measured
+from fedscout.experiments.reproduction.ready_columns import ready_columns
 from fedscout.experiments.reproduction.trained_cells import split_ratio
 
 
@@ -36,12 +35,7 @@ class FiftyTrials:
         values: dict[Cell, tuple[float | None, ...]] = {}
         absent: dict[str, str] = {}
         ratio = 0.0
-        for column, arguments in self.federations.items():
-            try:
-                ready = ready_case(FederationCase(column, arguments), desk.settings, quick=False)
-            except DataError as error:
-                absent[column] = str(error)
-                continue
+        for column, ready in ready_columns(self.federations, desk, absent):
             ratio = max(ratio, split_ratio(ready.config))
             with open_laboratory(ready, desk.folder) as laboratory:
                 searches = []

@@ -12,8 +12,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from fedscout.engine.errors import DataError
-from fedscout.experiments.benchmarks.choice.choice_battery import FederationCase, ready_case
 from fedscout.experiments.benchmarks.engine.detection_cost import detection_cost
 from fedscout.experiments.benchmarks.engine.detection_modules import (
     FEATURES,
@@ -23,6 +21,7 @@ from fedscout.experiments.benchmarks.engine.detection_modules import (
     module_costs,
 )
 from fedscout.experiments.reproduction.published_study import Cell, Desk, Measured
+from fedscout.experiments.reproduction.ready_columns import ready_columns
 from fedscout.experiments.reproduction.trained_cells import arguments_read
 from fedscout.experiments.studies.workflow import Display, run_training, run_workflow
 
@@ -47,11 +46,10 @@ class TimedStudies:
 
     def measure(self, desk: Desk) -> Measured:
         """Run all rows in turns."""
+        absent: dict[str, str] = {}
+        if not [*ready_columns({self.column: self.arguments}, desk, absent)]:
+            return Measured({}, absent=absent)
         found: dict[Cell, list[float]] = {(row, self.column): [] for row in self.studies}
-        try:
-            ready_case(FederationCase(self.column, self.arguments), desk.settings, quick=False)
-        except DataError as error:
-            return Measured({}, absent={self.column: str(error)})
         for turn in range(desk.num_seeds or self.num_turns):
             desk.note(f"turn {turn}")
             seconds = {row: self._seconds(settings, desk, turn) for row, settings in self.studies.items()}
@@ -87,13 +85,8 @@ class TimedDetections:
         """Time every federation, each in turns with its rounds."""
         found: dict[Cell, tuple[float | None, ...]] = {}
         absent: dict[str, str] = {}
-        for column, arguments in self.federations.items():
+        for column, ready in ready_columns(self.federations, desk, absent):
             desk.note(column)
-            try:
-                ready = ready_case(FederationCase(column, arguments), desk.settings, quick=False)
-            except DataError as error:
-                absent[column] = str(error)
-                continue
             local, engine = ready.config.training.local(), ready.config.engine
             turns = range(desk.num_seeds or self.num_turns)
             costs = [detection_cost(ready.federation, local, engine, repeats=1) for _ in turns]
@@ -123,14 +116,13 @@ class TimedModules:
 
     def measure(self, desk: Desk) -> Measured:
         """Time the modules in turns with rounds."""
-        try:
-            ready = ready_case(FederationCase(self.column, self.arguments), desk.settings, quick=False)
-        except DataError as error:
-            return Measured({}, absent={self.column: str(error)})
-        local, engine = ready.config.training.local(), ready.config.engine
-        desk.note(self.column)
-        turns = range(desk.num_seeds or self.num_turns)
-        costs = [module_costs(ready.federation, local, engine, repeats=1) for _ in turns]
-        return Measured(
-            {(name, self.column): tuple(cost.seconds[name] / cost.round_seconds for cost in costs) for name in MODULES}
-        )
+        found: dict[Cell, tuple[float | None, ...]] = {}
+        absent: dict[str, str] = {}
+        for column, ready in ready_columns({self.column: self.arguments}, desk, absent):
+            desk.note(column)
+            local, engine = ready.config.training.local(), ready.config.engine
+            turns = range(desk.num_seeds or self.num_turns)
+            costs = [module_costs(ready.federation, local, engine, repeats=1) for _ in turns]
+            for name in MODULES:
+                found[name, column] = tuple(cost.seconds[name] / cost.round_seconds for cost in costs)
+        return Measured(found, absent=absent)
