@@ -85,6 +85,13 @@ class TrainedCells:
         return [median_of(trial, [*islice(trained, len(own))]) for trial, own in zip(trials, trainings, strict=True)]
 
 
+def crossed(columns: Mapping[str, tuple[str, ...]], rows: Mapping[str, tuple[str, ...]]) -> dict[Cell, tuple[str, ...]]:
+    """Return the arguments of every row in every column: the column's, then the row's, which win."""
+    return {
+        (row, column): (*of_column, *of_row) for column, of_column in columns.items() for row, of_row in rows.items()
+    }
+
+
 def arguments_read(arguments: Sequence[str], settings: Sequence[str]) -> StudyConfig:
     """Return the configuration of a cell, which runs in this process unless the settings say otherwise."""
     return load_config(["engine.grid=local", *arguments, *settings])

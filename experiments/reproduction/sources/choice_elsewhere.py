@@ -12,7 +12,6 @@ from fedscout.experiments.reproduction.chosen_cells import (
     Known,
 )
 from fedscout.experiments.reproduction.published_study import (
-    Cell,
     Measurement,
     Ordering,
     PublishedStudy,
@@ -31,7 +30,7 @@ from fedscout.experiments.reproduction.sources.choice_federations import (
     at_both,
     cifar,
 )
-from fedscout.experiments.reproduction.trained_cells import TrainedCells
+from fedscout.experiments.reproduction.trained_cells import TrainedCells, crossed
 
 _PICTURES = ("federation.num_clients=10", "federation.max_rows=2000", "training.num_rounds=20")
 _ELSEWHERE = {
@@ -139,12 +138,8 @@ _PLAYED = ("fedavg", "fedprox", "fedmedian", "fedtrimmedavg", "krum")
 
 
 def _played(num_seeds: int, *settings: str) -> Measurement:
-    cells: dict[Cell, tuple[str, ...]] = {
-        (kind, column): (*arguments, f"strategy.kind={kind}", *settings)
-        for column, arguments in _PLAYERS.items()
-        for kind in _PLAYED
-    }
-    return TrainedCells(cells, num_seeds)
+    rows = {kind: (f"strategy.kind={kind}", *settings) for kind in _PLAYED}
+    return TrainedCells(crossed(_PLAYERS, rows), num_seeds)
 
 
 CARTPOLE = PublishedStudy(

@@ -19,7 +19,7 @@ from fedscout.experiments.benchmarks.selection.selection_battery import (
 )
 from fedscout.experiments.reproduction.benchmark_cells import SelectionCells
 from fedscout.experiments.reproduction.published_study import Cell, Number, Ordering, PublishedStudy, Source
-from fedscout.experiments.reproduction.trained_cells import TrainedCells, best_round
+from fedscout.experiments.reproduction.trained_cells import TrainedCells, best_round, crossed
 
 QUICK = ("fedavg", "fedprox", "scaffold")
 FLASH = "flash, robust loss"
@@ -110,15 +110,14 @@ _COLUMNS = ("skew", "noise", "both")
 
 
 def _loss_cells() -> dict[Cell, tuple[str, ...]]:
-    return {
-        (f"α {alpha}, β {beta}", column): (
-            *case_of("digits", column).arguments,
-            *("selection.kind=flash", "strategy.kind=fedavg"),
-            *(f"training.pseudo_label_weight={alpha}", f"training.reverse_weight={beta}"),
-        )
-        for column in _COLUMNS
-        for alpha, beta in _WEIGHTS
-    }
+    chosen = ("selection.kind=flash", "strategy.kind=fedavg")
+    return crossed(
+        {column: (*case_of("digits", column).arguments, *chosen) for column in _COLUMNS},
+        {
+            f"α {alpha}, β {beta}": (f"training.pseudo_label_weight={alpha}", f"training.reverse_weight={beta}")
+            for alpha, beta in _WEIGHTS
+        },
+    )
 
 
 FIGURE_5 = PublishedStudy(

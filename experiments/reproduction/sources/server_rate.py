@@ -7,11 +7,10 @@ of NF-UNSW-NB15 with 14 features in ten classes.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from itertools import product
 
 from fedscout.experiments.reproduction.published_study import (
-    Cell,
     Measurement,
     Number,
     Ordering,
@@ -20,7 +19,7 @@ from fedscout.experiments.reproduction.published_study import (
     Source,
 )
 from fedscout.experiments.reproduction.reported_cells import ReportedCells, Value
-from fedscout.experiments.reproduction.trained_cells import TrainedCells
+from fedscout.experiments.reproduction.trained_cells import TrainedCells, crossed
 
 PARTITIONS = {"FDS-VOP": "fds_vop", "FDS-WGC": "fds_wgc", "LDS": "lds", "SFDL": "sfdl", "SLDF": "sldf"}
 RATES = ("1e-05", "0.0001", "0.001", "0.1")
@@ -62,51 +61,39 @@ ALONE = "each alone"
 _ADAM = ("training.optimizer=adam", "training.local_epochs=2")
 
 
-def _by_rate(scale: Scale) -> Measurement:
-    rows = {"FedBN": FEDBN, **{f"MFedBN, η {rate}": _mfedbn(rate) for rate in RATES}, ALONE: ("strategy.kind=local",)}
-    cells: dict[Cell, tuple[str, ...]] = {
-        (row, partition): _flows(scale, partition, *_ADAM, *strategy)
-        for partition in PARTITIONS
-        for row, strategy in rows.items()
-    }
-    return TrainedCells(cells, _SEEDS[scale])
+def _trained(scale: Scale, rows: Mapping[str, tuple[str, ...]], laptop_seeds: int = 2) -> Measurement:
+    columns = {partition: _flows(scale, partition) for partition in PARTITIONS}
+    return TrainedCells(crossed(columns, rows), laptop_seeds if scale == "laptop" else _SEEDS[scale])
 
 
-def _by_epochs(scale: Scale) -> Measurement:
-    cells: dict[Cell, tuple[str, ...]] = {
-        (f"{row}, {epochs} epochs", partition): _flows(
-            scale, partition, "training.optimizer=adam", f"training.local_epochs={epochs}", *strategy
-        )
-        for partition in PARTITIONS
-        for epochs in EPOCHS
-        for row, strategy in (("FedBN", FEDBN), ("MFedBN", _mfedbn("0.0001")))
-    }
-    return TrainedCells(cells, 2 if scale == "laptop" else _SEEDS[scale])
+def _at_scales(make: Callable[[Scale], Measurement]) -> dict[Scale, Measurement]:
+    return {scale: make(scale) for scale in _SEEDS}
 
 
-def _by_optimiser(scale: Scale) -> Measurement:
-    cells: dict[Cell, tuple[str, ...]] = {
-        (f"{row}, {optimiser}", partition): _flows(
-            scale, partition, f"training.optimizer={optimiser}", "training.local_epochs=2", *strategy
-        )
-        for partition in PARTITIONS
-        for optimiser in OPTIMISERS
-        for row, strategy in (("FedBN", FEDBN), ("MFedBN", _mfedbn("0.0001")))
-    }
-    return TrainedCells(cells, 2 if scale == "laptop" else _SEEDS[scale])
-
-
-def _at_scales(laptop: Measurement, published: Measurement) -> dict[Scale, Measurement]:
-    return {"laptop": laptop, "published": published}
-
+_BOTH = {"FedBN": FEDBN, "MFedBN": _mfedbn("0.0001")}
+_BY_RATE = {
+    "FedBN": (*_ADAM, *FEDBN),
+    **{f"MFedBN, η {rate}": (*_ADAM, *_mfedbn(rate)) for rate in RATES},
+    ALONE: (*_ADAM, "strategy.kind=local"),
+}
+_BY_EPOCHS = {
+    f"{row}, {epochs} epochs": ("training.optimizer=adam", f"training.local_epochs={epochs}", *strategy)
+    for epochs in EPOCHS
+    for row, strategy in _BOTH.items()
+}
+_BY_OPTIMISER = {
+    f"{row}, {optimiser}": (f"training.optimizer={optimiser}", "training.local_epochs=2", *strategy)
+    for optimiser in OPTIMISERS
+    for row, strategy in _BOTH.items()
+}
 
 FIGURE_11 = PublishedStudy(
     name="fig11",
     also=("fig7",),
     title="FedBN and MFedBN by the server rate η",
-    rows=("FedBN", *(f"MFedBN, η {rate}" for rate in RATES), ALONE),
+    rows=tuple(_BY_RATE),
     columns=tuple(PARTITIONS),
-    measurements=_at_scales(_by_rate("laptop"), _by_rate("published")),
+    measurements=_at_scales(lambda scale: _trained(scale, _BY_RATE, _SEEDS[scale])),
     published={
         ("MFedBN, η 1e-05", "FDS-VOP"): Number(0.8147),
         ("MFedBN, η 0.0001", "FDS-VOP"): Number(0.8049),
@@ -143,9 +130,9 @@ FIGURE_10 = PublishedStudy(
     name="fig10",
     also=("fig6",),
     title="FedBN and MFedBN at η 1e-4 by local epochs",
-    rows=tuple(f"{row}, {epochs} epochs" for epochs, row in product(EPOCHS, ("FedBN", "MFedBN"))),
+    rows=tuple(_BY_EPOCHS),
     columns=tuple(PARTITIONS),
-    measurements=_at_scales(_by_epochs("laptop"), _by_epochs("published")),
+    measurements=_at_scales(lambda scale: _trained(scale, _BY_EPOCHS)),
     orderings=tuple(
         Ordering((f"MFedBN, {epochs} epochs", partition), (f"FedBN, {epochs} epochs", partition), "MFedBN above FedBN")
         for epochs, partition in product(EPOCHS, PARTITIONS)
@@ -158,9 +145,9 @@ FIGURE_10 = PublishedStudy(
 OPTIMISER = PublishedStudy(
     name="optimisers",
     title="FedBN and MFedBN at η 1e-4 by the clients' optimiser",
-    rows=tuple(f"{row}, {optimiser}" for optimiser, row in product(OPTIMISERS, ("FedBN", "MFedBN"))),
+    rows=tuple(_BY_OPTIMISER),
     columns=tuple(PARTITIONS),
-    measurements=_at_scales(_by_optimiser("laptop"), _by_optimiser("published")),
+    measurements=_at_scales(lambda scale: _trained(scale, _BY_OPTIMISER)),
     notes=(*NOTES, "The source explores these and prints no numbers that are at hand."),
     scale_notes=LAPTOP_NOTES,
 )
@@ -187,7 +174,7 @@ HETEROGENEITY = PublishedStudy(
     title="how unlike clients are, by partition",
     rows=tuple(_DISTANCES),
     columns=tuple(PARTITIONS),
-    measurements=_at_scales(_reports("laptop"), _reports("published")),
+    measurements=_at_scales(_reports),
     published={("features, Wasserstein", "FDS-WGC"): Number(0.46)},
     orderings=(
         *(

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from fedscout.experiments.reproduction.published_study import Cell, Ordering, PublishedStudy, Source
-from fedscout.experiments.reproduction.trained_cells import TrainedCells
+from fedscout.experiments.reproduction.trained_cells import TrainedCells, crossed
 
 SEVERITIES = {
     "IID": "federation.partition.kind=iid",
@@ -39,11 +39,7 @@ _PICTURES = (
 
 
 def _cells(base: tuple[str, ...]) -> dict[Cell, tuple[str, ...]]:
-    return {
-        (row, column): (*base, dealt, *strategy)
-        for column, dealt in SEVERITIES.items()
-        for row, strategy in STRATEGIES.items()
-    }
+    return crossed({column: (*base, dealt) for column, dealt in SEVERITIES.items()}, STRATEGIES)
 
 
 ADVICE = PublishedStudy(
