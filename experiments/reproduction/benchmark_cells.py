@@ -81,7 +81,11 @@ class SettingsCells:
         ratio = settings_battery.TEST_SHARE / (1 - settings_battery.TEST_SHARE)
         for column, data in self.data.items():
             out, count = desk.folder / BENCHMARK, desk.num_seeds or self.num_seeds
-            report = run_client_settings(part, self.part, data, count, desk.settings, out, desk.note)
+            try:
+                report = run_client_settings(part, self.part, data, count, desk.settings, out, desk.note)
+            except DataError as error:
+                impossible[column] = str(error)
+                continue
             for cell in report.cells:
                 if cell.impossible is None and cell.strategy == report.strategies[0]:
                     values[cell.row, column] = cell.accuracies
