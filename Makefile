@@ -16,13 +16,14 @@ SUITABLE := import sys, ensurepip; sys.exit(not (3, 11) <= sys.version_info[:2] 
 PYTHON ?= $(shell for python in python3.11 python3 python3.12 python3.13 python /usr/bin/python3; do \
 	if "$$python" -c '$(SUITABLE)' >/dev/null 2>&1; then echo "$$python"; break; fi; done)
 
-.PHONY: help install demo test lint gate stress chaos docs gallery lock clean
+.PHONY: help install demo test lint gate gpu stress chaos docs gallery lock clean
 
 help:
 	@echo 'make demo    the whole program on ten clients of real digits (ARGS= goes to fedscout run)'
 	@echo 'make test    the quick tests, some five minutes on two cores (ARGS= goes to pytest)'
 	@echo 'make lint    ruff (lint and format) and mypy'
 	@echo 'make gate    lint and the tests, the slow ones too, some twenty minutes: what CI runs'
+	@echo 'make gpu     the tests that need a GPU, then a round on it beside other simulators'
 	@echo 'make stress  the tests that kill processes and start whole clusters: ten minutes more'
 	@echo 'make chaos   kill processes of a study at random (CHAOS_KILLS=50 CHAOS_SEED=1; ARGS=--nodes kills nodes, too)'
 	@echo 'make docs    the documentation as a site: site/index.html'
@@ -53,6 +54,10 @@ lint: $(STAMP)
 
 gate: lint
 	$(PYTEST) -m 'not stress' $(ARGS)
+
+gpu: $(STAMP)
+	$(VENV)/bin/python -m pytest -m gpu $(ARGS)
+	$(VENV)/bin/fedscout bench engine --device cuda --peers --repeats 2
 
 stress: $(STAMP)
 	$(VENV)/bin/python -m pytest -m stress $(ARGS)

@@ -1,4 +1,7 @@
-"""The configuration of the machinery: it changes how long a study takes, never its results."""
+"""The configuration of the machinery: it changes how long a study takes, never its results.
+
+But for the last bits on a GPU, which sums in another order than a core: see `fedscout.engine.host_device`.
+"""
 
 from __future__ import annotations
 
@@ -6,9 +9,12 @@ from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from fedscout.engine.errors import ConfigurationError
+from fedscout.engine.host_device import CPU, HostDevice
+
 
 class EngineConfig(BaseModel):
-    """Where and how trials run. Left out of a study's identity, as results do not depend on it."""
+    """Where and how trials run. Left out of a study's identity, as results do not depend on it but for rounding."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -16,6 +22,15 @@ class EngineConfig(BaseModel):
         default="auto", description="Ray actors, this process alone, or whichever is sooner by an estimate"
     )
     num_hosts: int | None = Field(default=None, ge=1, le=10_000, description="host actors; nothing means one a CPU")
+    device: Literal["auto", "cpu", "cuda"] = Field(
+        default="auto", description="where hosts train: on cores, on GPUs, or on GPUs where there are any"
+    )
+    hosts_per_gpu: int | None = Field(
+        default=None, ge=1, le=64, description="that share one; nothing finds out by one round of training"
+    )
+    clients_together: int | None = Field(
+        default=None, ge=1, le=4096, description="side by side on a GPU; nothing leaves that to the model's size"
+    )
     address: str | None = Field(default=None, description="of a running Ray cluster, or auto; nothing starts Ray here")
     checkpoint_every_rounds: int = Field(default=10, ge=1, description="rounds between checkpoints of a trial")
     object_store_bytes: int | None = Field(default=None, ge=80 * 2**20, description="of a Ray that is started here")
@@ -23,4 +38,18 @@ class EngineConfig(BaseModel):
     @property
     def may_stay(self) -> bool:
         """Whether work may be done in this process if that is sooner: nothing is said of Ray."""
-        return self.grid == "auto" and {self.num_hosts, self.address, self.object_store_bytes} == {None}
+        silent = {self.num_hosts, self.address, self.object_store_bytes, self.hosts_per_gpu} == {None}
+        return self.grid == "auto" and silent and self.device != "cuda"
+
+    def host_device(self, has_gpu: bool) -> HostDevice:
+        """Return what hosts train on.
+
+        Args:
+            has_gpu: Whether there is one where they will be.
+
+        Raises:
+            ConfigurationError: If one is asked for and there is none.
+        """
+        if self.device == "cuda" and not has_gpu:
+            raise ConfigurationError("engine.device=cuda needs a GPU that Ray or PyTorch finds, of which there is none")
+        return HostDevice.gpu(self.clients_together) if has_gpu and self.device != "cpu" else CPU

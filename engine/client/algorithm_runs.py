@@ -71,16 +71,16 @@ class LoopRun(LocalRun):
         data, drawn_from = self.work.data, self.work.generator
         weigh = weighed_rows(self.model, steps, self.received, chunks(self.model, data))
         self.model.load(start.view(-1))
-        alone = correct_alone(steps, self.layout)
-        loss = loss_of(steps, self.seen)
+        alone = correct_alone(steps, self.model)
+        loss = loss_of(steps, self.seen, self.model.device)
         with nullcontext() if steps.compared is None else self.seen:
             made = descend(self.model, data, steps.training, drawn_from, alone, loss, steps.ahead, weigh)
-        vectors = self.model.vector.clone()[None]
+        vectors = self.model.vector.clone()[None].cpu()
         return Descent(vectors, torch.tensor([made.num_steps]), torch.tensor([made.loss], dtype=torch.float64))
 
     def label_counts(self) -> Tensor:
         """Return the client's training rows of each class."""
-        return _label_counts([self.work], self.num_classes)
+        return label_counts_of([self.work], self.num_classes)
 
 
 @dataclass(frozen=True)
@@ -115,10 +115,11 @@ class BlockRun(LocalRun):
 
     def label_counts(self) -> Tensor:
         """Return each client's training rows of each class."""
-        return _label_counts(self.works, self.num_classes)
+        return label_counts_of(self.works, self.num_classes)
 
 
-def _label_counts(works: Sequence[RowsWork], num_classes: int) -> Tensor:
+def label_counts_of(works: Sequence[RowsWork], num_classes: int) -> Tensor:
+    """Return each client's training rows of each class, shape `(clients, classes)`."""
     return torch.from_numpy(np.stack([work.data.label_counts(num_classes) for work in works])).float()
 
 
@@ -139,18 +140,19 @@ def known_of(
     }
 
 
-def correct_alone(steps: Steps, layout: ParameterLayout) -> Correct | None:
-    """Return the correction of one client's trainable part, bound to what lies beside it."""
+def correct_alone(steps: Steps, model: FlatModel) -> Correct | None:
+    """Return the correction of one client's trainable part, bound to what lies beside it, where the model is."""
     correct = steps.correct
     if correct is None:
         return None
-    others = [vectors.view(-1)[: layout.num_trainable] for vectors in steps.beside]
+    others = [vectors.view(-1)[: model.layout.num_trainable].to(model.device) for vectors in steps.beside]
     return lambda weights, gradient: correct(weights, gradient, *others)
 
 
-def loss_of(steps: Steps, seen: Representation) -> Loss | None:
+def loss_of(steps: Steps, seen: Representation, device: torch.device) -> Loss | None:
     """Return one client's loss where it is not the plain one."""
-    adjusted, compared = steps.adjusted, steps.compared
+    adjusted = None if steps.adjusted is None else steps.adjusted.to(device)
+    compared = steps.compared
     if adjusted is None and compared is None:
         return steps.loss
 

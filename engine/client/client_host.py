@@ -20,6 +20,7 @@ from torch import Tensor
 
 from fedscout.engine.arrays import FloatArray, IntArray
 from fedscout.engine.client.client_settings import with_signals
+from fedscout.engine.client.device_training import device_trainers
 from fedscout.engine.client.embedding import Embedding
 from fedscout.engine.client.gathered_updates import GatheredUpdates
 from fedscout.engine.client.local_training import RowsWork, model_outputs
@@ -43,6 +44,7 @@ from fedscout.engine.data.client_split import ClientSplit
 from fedscout.engine.data.federation import Federation
 from fedscout.engine.data.release import Arrays, WithheldError
 from fedscout.engine.data.row_parts import RowPart
+from fedscout.engine.host_device import CPU, HostDevice
 from fedscout.engine.messages.host_calls import (
     EvaluateResults,
     FederationFacts,
@@ -68,14 +70,16 @@ class ClientHost:
     Args:
         federation: The whole federation; large arrays are shared memory where Ray provides it.
         queries: The aggregates that clients are willing to give.
+        device: Where clients train; a task and the server's own work stay on the core.
     """
 
-    def __init__(self, federation: Federation, queries: QueryTable) -> None:
+    def __init__(self, federation: Federation, queries: QueryTable, device: HostDevice = CPU) -> None:
         torch.set_num_threads(1)
         self._federation = federation
         self._queries = queries
+        self._device = device
         self._model = new_model(federation.model, seed=0)
-        self._trainers = _trainers(self._model, federation)
+        self._trainers = _trainers(self._model, federation, device)
         source = federation.embedding
         self._embedding = None if source is None else Embedding(source, federation.seed)
         self._embedded: dict[int, Samples] = {}
@@ -101,6 +105,7 @@ class ClientHost:
             server_labels=server is not None and server.labels is not None,
             grouped=federation.groups is not None,
             classifies=federation.targets is None,
+            trained_on=f"{self._device.name()}, {self._trainers['auto'].told()}",
         )
 
     def initial_vector(self, seed: int) -> FloatArray:
@@ -135,6 +140,7 @@ class ClientHost:
             results.received_losses = self._received_losses(call, call.watched, durations, results.clients)
         results.evaluation = evaluation
         results.durations = durations
+        results.memory_note = self._trainers["auto"].memory_note()
         results.seconds = time.perf_counter() - started
         return results
 
@@ -437,10 +443,12 @@ def _split_key(call: HostCall) -> tuple[int, float, float]:
     return int(call.config[SEED_KEY]), call.session.test_fraction, call.session.validation_fraction
 
 
-def _trainers(model: FlatModel, federation: Federation) -> dict[str, Trainer]:
-    """Return the ways that a session may choose as its `backend`; many at once learn classes alone."""
+def _trainers(model: FlatModel, federation: Federation, device: HostDevice) -> dict[str, Trainer]:
+    """Return the ways that a session may choose as its `backend`; blocks of dense nets learn classes alone."""
     if federation.task is not None:
         return dict.fromkeys(("auto", "loop"), TaskTrainer(model, federation.task))
+    if device.in_lanes:
+        return {**device_trainers(federation, device)}
     if federation.targets is not None:
         return dict.fromkeys(("auto", "loop"), LoopTrainer(model))
     return {"auto": fastest_trainer(model), "loop": LoopTrainer(model)}

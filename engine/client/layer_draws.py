@@ -23,9 +23,12 @@ def layer_seed(asked: TrainRequest, client: int) -> int:
     return integer(asked.seed, "layers", asked.server_round, client)
 
 
-def seed_layers(asked: TrainRequest, client: int) -> None:
-    """Seed torch's global generator, of which layers such as dropout draw."""
-    torch.default_generator.manual_seed(layer_seed(asked, client))
+def seed_layers(asked: TrainRequest, client: int, device: torch.device) -> None:
+    """Seed torch's global generators, of which layers such as dropout draw."""
+    seed = layer_seed(asked, client)
+    torch.default_generator.manual_seed(seed)
+    if device.type == "cuda":
+        torch.cuda.manual_seed(seed)
 
 
 class LayerDraws:

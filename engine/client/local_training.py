@@ -76,7 +76,7 @@ def gather(model: FlatModel, data: Samples, positions: IntArray) -> tuple[Tensor
     memory_format = model.input_format(data.features.shape[1:])
     if memory_format is not torch.contiguous_format:
         features = torch.empty(features.shape, memory_format=memory_format).copy_(features)
-    return features, torch.from_numpy(data.answers(rows))
+    return features.to(model.device), torch.from_numpy(data.answers(rows)).to(model.device)
 
 
 def chunks(model: FlatModel, data: Samples) -> Iterator[tuple[Tensor, Tensor]]:
@@ -140,13 +140,15 @@ def descend(
     model.module.train()
     optimizer = new_optimizer(training)
     weights, gradient = model.weights, model.gradient
-    loss_sum, num_steps = 0.0, 0
+    means: list[Tensor] = []
+    sizes: list[int] = []
     bounds = batch_bounds(len(data), training.batch_size)
     for order in epoch_orders(len(data), training.local_epochs, generator):
         batches = epoch_batches(model, data, order, bounds)
         for (start, stop), (features, labels) in zip(bounds, batches, strict=True):
             measure = first if weigh is None else partial(weigh, first, order[start:stop])
-            mean = _backward(model, measure, features, labels)
+            means.append(_backward(model, measure, features, labels))
+            sizes.append(len(labels))
             if ahead is not None:
                 present = weights.clone()
                 weights.copy_(ahead(weights, gradient))
@@ -155,9 +157,8 @@ def descend(
             if correct is not None:
                 correct(weights, gradient)
             optimizer.step(weights, gradient)
-            loss_sum += mean * len(labels)
-            num_steps += 1
-    return StepsMade(num_steps, loss_sum / (len(data) * training.local_epochs))
+    loss_sum = sum(mean * size for mean, size in zip(torch.stack(means).tolist(), sizes, strict=True))
+    return StepsMade(len(means), loss_sum / (len(data) * training.local_epochs))
 
 
 def _plain_loss(outputs: Tensor, labels: Tensor, features: Tensor) -> Tensor:
@@ -165,12 +166,12 @@ def _plain_loss(outputs: Tensor, labels: Tensor, features: Tensor) -> Tensor:
     return mean_loss(outputs, labels)
 
 
-def _backward(model: FlatModel, loss: Loss, features: Tensor, labels: Tensor) -> float:
+def _backward(model: FlatModel, loss: Loss, features: Tensor, labels: Tensor) -> Tensor:
     """Put the gradient of a batch's mean loss in the model's, and return that loss."""
     model.gradient.zero_()
     mean = loss(model.outputs(features), labels, features)
     mean.backward()  # type: ignore[no-untyped-call]
-    return mean.item()
+    return mean.detach()
 
 
 def train_client(model: FlatModel, asked: TrainRequest, work: RowsWork) -> ClientUpdate:
@@ -184,7 +185,7 @@ def train_client(model: FlatModel, asked: TrainRequest, work: RowsWork) -> Clien
     weigh = weighed_rows(model, Steps(asked.training), asked.received, chunks(model, work.data))
     model.load(asked.received)
     num_steps, loss = descend(model, work.data, asked.training, work.generator, weigh=weigh)
-    return ClientUpdate(model.vector.numpy().copy(), num_steps, loss, {})
+    return ClientUpdate(model.vector.cpu().numpy().copy(), num_steps, loss, {})
 
 
 @torch.no_grad()
@@ -199,14 +200,15 @@ def score_client(model: FlatModel, data: Samples, metric: Metric | None = None) 
         if data.scale is None:
             num_correct += int((outputs.argmax(dim=1) == labels).sum().item())
         if metric is not None:
-            found = _statistics(metric, data, outputs, labels)
+            found = metric_statistics(metric, data, outputs, labels)
             statistics = found if statistics is None else statistics + found
     right = num_correct if data.scale is None else float("nan")  # nobody is right about a quantity
     return measured(ClientScore(len(data), right, loss_sum), metric, statistics)
 
 
-def _statistics(metric: Metric, data: Samples, outputs: Tensor, answers: Tensor) -> Sums:
+def metric_statistics(metric: Metric, data: Samples, outputs: Tensor, answers: Tensor) -> Sums:
     """Return a metric's sums over rows, of a quantity in its own unit."""
+    outputs, answers = outputs.cpu(), answers.cpu()
     if data.scale is None:
         return metric.statistics(outputs.numpy(), answers.numpy())
     deviation = data.scale.deviation
@@ -227,5 +229,5 @@ def model_outputs(model: FlatModel, data: Samples, vector: FloatArray) -> Iterat
     model.load(torch.from_numpy(np.array(vector, dtype=np.float32)))
     model.module.eval()
     for features, _ in chunks(model, data):
-        outputs: FloatArray = model.outputs(features).softmax(dim=1).numpy()
+        outputs: FloatArray = model.outputs(features).softmax(dim=1).cpu().numpy()
         yield outputs

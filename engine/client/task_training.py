@@ -56,7 +56,7 @@ class TaskRun(LocalRun):
         self.model.load(start.view(-1))
         work = replace(self.work, state={**self.work.state, **self.own_state})
         asked = replace(self.asked, training=steps.training)
-        played = self.task.train(self.model, asked, work, correct_alone(steps, self.layout))
+        played = self.task.train(self.model, asked, work, correct_alone(steps, self.model))
         self.own_state.update(played.state)
         vectors = self.model.vector.clone()[None]
         return Descent(vectors, torch.tensor([played.num_steps]), torch.tensor([played.loss], dtype=torch.float64))
@@ -94,7 +94,7 @@ class TaskTrainer(Trainer):
 
     def _train_block(self, asked: TrainRequest, works: Sequence[RowsWork]) -> Sequence[ClientUpdate]:
         (work,) = works
-        seed_layers(asked, work.client)
+        seed_layers(asked, work.client, self._model.device)
         known = known_of(asked, self._model.layout, [work], [len(work.data)])
         run = TaskRun(**known, model=self._model, task=self._task, asked=asked, work=work, own_state={})
         (update,) = updates_by(asked.algorithm or ClientAlgorithm(), run)

@@ -63,6 +63,14 @@ class Trainer(ABC):
         self._model = model
         self._stack = stack
 
+    def told(self) -> str:
+        """Return how clients are trained, in some words."""
+        return "one client after the other"
+
+    def memory_note(self) -> str:
+        """Return what was done as a device's memory ran out; nothing if it did not."""
+        return ""
+
     def train(self, asked: TrainRequest, works: Sequence[RowsWork]) -> Iterator[list[Outcome]]:
         """Yield each client's update, or the exception that it ended with, some clients at a time."""
         losses = self._initial_losses(asked, works) if asked.initial_loss else {}
@@ -142,7 +150,7 @@ class LoopTrainer(Trainer):
 
     def _train_block(self, asked: TrainRequest, works: Sequence[RowsWork]) -> Sequence[ClientUpdate]:
         (work,) = works
-        seed_layers(asked, work.client)
+        seed_layers(asked, work.client, self._model.device)
         if asked.algorithm is None:
             return [train_client(self._model, asked, work)]
         return [train_client_by(asked.algorithm, self._model, asked, work)]
@@ -154,6 +162,10 @@ class BlockTrainer(Trainer):
     def __init__(self, model: FlatModel, stack: DenseStack) -> None:
         super().__init__(model, stack)
         self._dense = stack
+
+    def told(self) -> str:
+        """Return how clients are trained, in some words."""
+        return "small dense nets in blocks"
 
     def _mixes(self, asked: TrainRequest) -> bool:
         """Return whether clients train plainly, or by an algorithm that says so."""

@@ -61,8 +61,9 @@ def weighed_rows(
     row_loss = steps.weighed
     if row_loss.is_plain:
         return None
-    told = _told(model, steps.adjusted, received, batches) if row_loss.pseudo_label else None
-    return WeighedRows(row_loss, told, steps.adjusted)
+    adjusted = None if steps.adjusted is None else steps.adjusted.to(model.device)
+    told = _told(model, adjusted, received, batches) if row_loss.pseudo_label else None
+    return WeighedRows(row_loss, told, adjusted)
 
 
 @torch.no_grad()

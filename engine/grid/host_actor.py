@@ -14,6 +14,7 @@ from fedscout.engine.contracts.client_algorithm import ClientState
 from fedscout.engine.data.client_query import QueryTable
 from fedscout.engine.grid.client_states import state_bytes
 from fedscout.engine.grid.watchdog import perform_watched
+from fedscout.engine.host_device import CPU, HostDevice
 from fedscout.engine.messages.host_calls import FederationFacts, HostCall
 from fedscout.engine.runtime.ray_internals import HeadNotes
 
@@ -25,12 +26,13 @@ class HostActor:
         federation: A list of one reference. Inside a list it is fetched here, when the actor is started or restarted,
             and stays alive as long as the caller keeps it.
         queries: The aggregates that clients are willing to give.
+        device: Where they train.
     """
 
-    def __init__(self, federation: list[Any], queries: QueryTable) -> None:
+    def __init__(self, federation: list[Any], queries: QueryTable, device: HostDevice = CPU) -> None:
         from fedscout.engine.client.client_host import ClientHost  # torch, which who makes a handle does without
 
-        self._host = ClientHost(ray.get(federation[0]), queries)
+        self._host = ClientHost(ray.get(federation[0]), queries, device)
 
     def facts(self) -> FederationFacts:
         """Return what the driver must know."""

@@ -60,6 +60,7 @@ class HostGrid(Grid, Generic[Handle]):
         server_round: Which messages that say none are of.
         client_states: What clients keep, or a `StateReference` to it.
         unread: What messages held that no client reads, by name.
+        memory_notes: What hosts did as their devices' memory ran out.
         first_trained: How many clients the first training was sent to; None before it.
         reports: What a selection policy wants of this round's training, and what it told.
         told_sums: What clients reported beside models, rows, steps and losses, by name.
@@ -76,6 +77,7 @@ class HostGrid(Grid, Generic[Handle]):
         self.server_round = 0
         self.client_states: dict[int, Any] = {}
         self.unread: dict[str, None] = {}
+        self.memory_notes: dict[str, None] = {}
         self.first_trained: int | None = None
         self.reports = ClientReports()
         self.told_sums: dict[str, None] = {}
@@ -439,6 +441,8 @@ class HostGrid(Grid, Generic[Handle]):
             for result in results:
                 keep(self.client_states, result.states)
                 self.told_sums |= dict.fromkeys(result.sums)
+                if result.memory_note:
+                    self.memory_notes[result.memory_note] = None
                 self.far_clients |= zip(result.clients, result.sums.get(FAR_KEY, ()), strict=False)
             self._count_durations(results)
             self._states_version += self._personal

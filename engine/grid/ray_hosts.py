@@ -16,6 +16,7 @@ from fedscout.engine.data.client_query import QueryTable
 from fedscout.engine.data.federation import Federation
 from fedscout.engine.errors import EngineError
 from fedscout.engine.grid.host_actor import HostActor
+from fedscout.engine.host_device import CPU, HostDevice
 from fedscout.engine.messages.host_calls import FederationFacts
 
 RESTARTS = 100
@@ -26,6 +27,10 @@ HOST_CPUS = 0.0001
 
 RESERVED_SHARE = 0.9
 """Of a host's CPU; in the rest hosts of lost nodes find room."""
+
+
+GPU_SHARE_HELD = 0.95
+"""Of a host's part of a GPU; the rest is for reservations, and for rounding."""
 
 
 HEAD_START_SECONDS = 0.5
@@ -58,7 +63,12 @@ class RayHosts:
 
 
 def start_hosts(
-    federation: Federation, queries: QueryTable, num_hosts: int, meanwhile: Callable[[], None] = lambda: None
+    federation: Federation,
+    queries: QueryTable,
+    num_hosts: int,
+    meanwhile: Callable[[], None] = lambda: None,
+    device: HostDevice = CPU,
+    gpu_share: float = 0.0,
 ) -> RayHosts:
     """Start hosts on the connected Ray cluster, spread over its nodes.
 
@@ -67,21 +77,24 @@ def start_hosts(
         queries: The aggregates that clients are willing to give.
         num_hosts: How many; more than CPUs is allowed and slower.
         meanwhile: Done while they start.
+        device: On which they train.
+        gpu_share: Of a GPU, for each.
 
     Raises:
         EngineError: If they are not up in time, as when other work holds the cluster's CPUs.
     """
     cpus = ray.cluster_resources().get("CPU", 1.0)
-    reservation = _reserve(num_hosts, cpus)
+    reservation = _reserve(num_hosts, cpus, on_gpus=gpu_share > 0)
     nodes = placement_group_table(reservation)["bundles_to_node_id"]
     reference = ray.put(federation)
     actors = tuple(
         _HOST.options(
             num_cpus=HOST_CPUS,
+            num_gpus=_counted(GPU_SHARE_HELD * gpu_share),
             max_restarts=RESTARTS,
             max_task_retries=RESTARTS,
             scheduling_strategy=NodeAffinitySchedulingStrategy(node_id=nodes[host], soft=True),
-        ).remote([reference], queries)
+        ).remote([reference], queries, device)
         for host in range(num_hosts)
     )
     try:
@@ -101,17 +114,25 @@ def _end(actors: Sequence[Any], reservation: PlacementGroup | None) -> None:
         remove_placement_group(reservation)
 
 
-def _reserve(num_hosts: int, cpus: float) -> PlacementGroup:
+def _counted(share: float) -> float:
+    """Return a share as Ray counts it, in ten thousandths, rounded down."""
+    return float(np.floor(share / HOST_CPUS) * HOST_CPUS)
+
+
+def _reserve(num_hosts: int, cpus: float, on_gpus: bool = False) -> PlacementGroup:
     """Hold the CPUs of hosts, spread over the nodes in proportion to what is free there.
 
     The hosts themselves hold next to none. If a node is lost, its part of the reservation waits for another node, maybe
-    for ever; its hosts do not, and are restarted on the nodes that are left.
+    for ever; its hosts do not, and are restarted on the nodes that are left. A GPU is held by its hosts, as that is how
+    Ray tells each which one is its own; hosts of a lost one wait until another has room.
 
     Raises:
         EngineError: If the CPUs are not free in time.
     """
-    share = max(HOST_CPUS, float(np.floor(RESERVED_SHARE * min(1.0, cpus / num_hosts) / HOST_CPUS) * HOST_CPUS))
-    reservation: PlacementGroup = placement_group([{"CPU": share}] * num_hosts, strategy="SPREAD")
+    held = {"CPU": max(HOST_CPUS, _counted(RESERVED_SHARE * min(1.0, cpus / num_hosts)))}
+    if on_gpus:  # the least, so that each lies on a node that has one
+        held["GPU"] = HOST_CPUS
+    reservation: PlacementGroup = placement_group([held] * num_hosts, strategy="SPREAD")
     if not reservation.wait(START_SECONDS):
         remove_placement_group(reservation)
         raise EngineError(

@@ -39,6 +39,7 @@ class FederationFacts:
         server_labels: Whether it has their labels.
         grouped: Whether clients know which of their rows belong together.
         classifies: Whether the model tells classes, and no quantity.
+        trained_on: By which device, and in what way, in words.
     """
 
     num_clients: int
@@ -53,6 +54,7 @@ class FederationFacts:
     server_labels: bool = False
     grouped: bool = False
     classifies: bool = True
+    trained_on: str = ""
 
     @property
     def num_seen(self) -> int:
@@ -154,6 +156,7 @@ class TrainResults:
         num_withheld: Values of the models that clients did not send, over all of them.
         durations: Simulated seconds that the round takes each client of the call, also those that miss it or come late;
             none where no client's rounds take any. Of one that hangs, how long it is waited for.
+        memory_note: What the host did as its device's memory ran out; nothing if it did not.
         seconds: Time spent.
     """
 
@@ -177,6 +180,7 @@ class TrainResults:
     update_norms: dict[int, float] = field(default_factory=dict)
     num_withheld: int = 0
     durations: dict[int, float] = field(default_factory=dict)
+    memory_note: str = ""
     seconds: float = 0.0
 
 

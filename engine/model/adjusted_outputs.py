@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    import torch
     from torch import Tensor
 
 OUT_OF_IT = -1e9
@@ -27,6 +28,10 @@ class Adjusted:
     def of(self, clients: slice) -> Adjusted:
         """Return that of some clients."""
         return Adjusted(*(None if part is None else part[clients] for part in (self.scale, self.shift)))
+
+    def to(self, device: torch.device) -> Adjusted:
+        """Return the same on a device."""
+        return Adjusted(*(None if part is None else part.to(device) for part in (self.scale, self.shift)))
 
     def __call__(self, outputs: Tensor) -> Tensor:
         """Return adjusted outputs, shape `(clients, rows, classes)`."""

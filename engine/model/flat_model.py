@@ -45,10 +45,10 @@ class FlatModel:
             buffers=tuple(_slot(module, name, tensor) for name, tensor in buffers),
         )
         self.vector = torch.cat([tensor.detach().reshape(-1).float() for _, tensor in parameters + buffers])
-        self.gradient = torch.zeros(self.layout.num_trainable)
+        self.gradient = torch.zeros(self.layout.num_trainable, device=self.vector.device)
         self._bind(parameters, buffers)
         self._counters = [(buffer, buffer.clone()) for buffer in module.buffers() if not buffer.is_floating_point()]
-        self.outputs: Callable[[Tensor], Tensor] = quick(module)
+        self.outputs: Callable[[Tensor], Tensor] = quick(module) if self.device.type == "cpu" else module
         self._formats: dict[tuple[int, ...], torch.memory_format] = {}
 
     def _bind(self, parameters: list[tuple[str, nn.Parameter]], buffers: list[tuple[str, Tensor]]) -> None:
@@ -63,6 +63,11 @@ class FlatModel:
             owner, _, attribute = name.rpartition(".")
             setattr(self.module.get_submodule(owner), attribute, self.vector[start:stop].view(buffer.shape))
             start = stop
+
+    @property
+    def device(self) -> torch.device:
+        """Where it is."""
+        return self.vector.device
 
     @property
     def weights(self) -> Tensor:
@@ -90,7 +95,7 @@ class FlatModel:
     @torch.no_grad()
     def _takes_channels_last(self, row_shape: tuple[int, ...]) -> bool:
         """Try it on empty images: a module that calls `view` behind a convolution does not."""
-        rows = torch.empty((PROBE_ROWS, *row_shape), memory_format=torch.channels_last).zero_()
+        rows = torch.empty((PROBE_ROWS, *row_shape), device=self.device, memory_format=torch.channels_last).zero_()
         vector, training = self.vector.clone(), self.module.training
         try:
             with torch.random.fork_rng(devices=[]):
@@ -110,8 +115,9 @@ def _slot(module: nn.Module, name: str, tensor: Tensor) -> TensorSlot:
     return TensorSlot(name, tuple(tensor.shape), type(layer).__name__)
 
 
-def new_model(factory: ModelFactory, seed: int) -> FlatModel:
-    """Return a freshly initialised model; torch's global generator is left as it was."""
+def new_model(factory: ModelFactory, seed: int, device: torch.device | None = None) -> FlatModel:
+    """Return a freshly initialised model, the same on any device; torch's global generator is left as it was."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        return FlatModel(factory())
+        module = factory()
+    return FlatModel(module if device is None else module.to(device))

@@ -349,6 +349,7 @@ class _Rounds:
         algorithm = self._settings.session.algorithm
         if self._settings.keep_model and algorithm is not None and algorithm.personal:
             yield "the model that is kept is the global one; what clients have of their own stays with them"
+        yield from self._grid.memory_notes
         if unread := self._grid.unread:
             yield f"it sends {', '.join(unread)}, which no client here reads (docs/custom_strategy.md)"
         if self._state.policy is None and first is not None and first != asked:

@@ -55,6 +55,11 @@ class LazyRunner:
         return "local" if isinstance(self._runner, LocalRunner) else "ray"
 
     @property
+    def trained_on(self) -> str | None:
+        """By which device, and in what way, clients were trained, in words; None if nobody needed them."""
+        return None if self._runner is None else self._runner.facts.trained_on
+
+    @property
     def facts(self) -> FederationFacts:
         """What is known of the federation."""
         return self.started().facts
@@ -108,7 +113,8 @@ def open_runner(
             if host is not None:
                 stack.enter_context(redirect_stdout(sys.stderr))  # which is for results, not for what a strategy prints
                 return LocalRunner(host, store)
-            return stack.enter_context(_on_ray(placed, config, store, parallel, search_path, verbose))
+            session = Session() if work is None else work.session
+            return stack.enter_context(_on_ray(placed, config, store, parallel, search_path, verbose, session))
 
         yield LazyRunner(start, store)
 
@@ -124,9 +130,12 @@ def _host_here(federation: Federation, config: EngineConfig, work: ExpectedWork 
 
     from fedscout.engine.client.client_host import ClientHost
 
-    num_threads = torch.get_num_threads()
+    num_threads, device = torch.get_num_threads(), config.host_device(torch.cuda.is_available())
     try:
-        yield host_if_sooner(federation, work) if asks and work else ClientHost(federation, CLIENT_QUERIES)
+        if asks and work and device.on_gpu:
+            yield None  # of what a GPU takes nothing is known here
+        else:
+            yield host_if_sooner(federation, work) if asks and work else ClientHost(federation, CLIENT_QUERIES, device)
     finally:
         torch.set_num_threads(num_threads)
 
@@ -139,16 +148,28 @@ def _on_ray(
     parallel: int,
     search_path: tuple[str, ...],
     verbose: bool,
+    session: Session,
 ) -> Iterator[TrialRunner]:
     with ray_runtime(config, verbose) as ray, memory_faults_told(), shortage_told():
+        from fedscout.engine.grid.gpu_shares import hosts_on_gpus
         from fedscout.engine.grid.ray_hosts import start_hosts
         from fedscout.engine.trials.ray_runner import RayRunner, warm_up
 
-        cpus = max(1, int(ray.cluster_resources().get("CPU", 1)))
-        num_hosts = config.num_hosts or min(cpus, federation.num_clients)
+        there = ray.cluster_resources()
+        cpus, gpus = max(1, int(there.get("CPU", 1))), int(there.get("GPU", 0))
+        device, gpu_share, places = config.host_device(gpus > 0), 0.0, cpus
+        if device.on_gpu:
+            hosts_each = config.hosts_per_gpu or hosts_on_gpus(federation, CLIENT_QUERIES, device, session, cpus / gpus)
+            gpu_share, places = 1 / hosts_each, gpus * hosts_each
+        num_hosts = config.num_hosts or min(places, federation.num_clients)
         warm: list[Any] = []  # processes for trials, which start while the hosts do
         hosts = start_hosts(
-            federation, CLIENT_QUERIES, num_hosts, meanwhile=lambda: warm.extend(warm_up(min(parallel, WARM_TRIALS)))
+            federation,
+            CLIENT_QUERIES,
+            num_hosts,
+            lambda: warm.extend(warm_up(min(parallel, WARM_TRIALS))),
+            device,
+            gpu_share,
         )
         del federation  # the hosts read it from the object store
         runner = RayRunner(hosts, store, parallel, search_path)

@@ -382,7 +382,7 @@ def run_workflow(
                 outcome = run_study(config.search, ledger, report, start, model, recommendation, road.timed)
                 outcome.levelled = rounds
         seconds = {**road.timings, "hosts": runner.start_seconds, "total": time.perf_counter() - started}
-        engine = {**config.engine.model_dump(mode="json"), "ran_on": runner.ran_on}
+        engine = {**config.engine.model_dump(mode="json"), "ran_on": runner.ran_on, "trained_on": runner.trained_on}
         timings = {"seconds": seconds, "engine": engine}
         document = result_document(config, road.federation, (found, dependence), report, outcome, timings)
         if folder.is_writable:

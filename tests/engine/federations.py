@@ -28,6 +28,11 @@ def dense() -> nn.Module:
     return nn.Sequential(nn.Linear(NUM_FEATURES, 5), nn.ReLU(), nn.Linear(5, NUM_CLASSES))
 
 
+def wide() -> nn.Module:
+    """A dense net whose layers fill whole vectors, so that a core has the same bits in each of several lanes."""
+    return nn.Sequential(nn.Linear(NUM_FEATURES, 16), nn.ReLU(), nn.Linear(16, NUM_CLASSES))
+
+
 def linear() -> nn.Module:
     """Softmax regression: the loss is convex."""
     return nn.Linear(NUM_FEATURES, NUM_CLASSES)

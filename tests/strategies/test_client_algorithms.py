@@ -22,6 +22,7 @@ from fedscout.engine.data.client_data import Samples
 from fedscout.engine.grid.local_grid import LocalGrid
 from fedscout.engine.grid.ray_grid import RayGrid
 from fedscout.engine.grid.ray_hosts import start_hosts
+from fedscout.engine.host_device import HostDevice
 from fedscout.engine.messages.companion_record import put_companions, replied_companions
 from fedscout.engine.messages.host_calls import HostCall
 from fedscout.engine.messages.message_contents import flat_record, node_of
@@ -60,7 +61,7 @@ from fedscout.strategies.methods.personal.pfedme import PFedMeSpec
 from fedscout.strategies.methods.servers.fedbio import FedBiOSpec
 from tests.engine.choices import FLOWER_CHOICES
 from tests.engine.choices import spec_of as flower_spec
-from tests.engine.federations import QUERIES, dense, normalised, uneven_federation, with_server_rows
+from tests.engine.federations import QUERIES, dense, normalised, uneven_federation, wide, with_server_rows
 from tests.engine.trials.test_resume import Interruption, assert_all_same, assert_same, interrupt_in
 from tests.strategies.by_hand import SIZES, host_of, result_of, spec_of
 
@@ -125,6 +126,27 @@ def test_the_loop_is_the_block(name: str) -> None:
     assert list(loop.round_accuracy) == list(block.round_accuracy)
     start = host_for(name).initial_vector(3)
     assert np.abs(loop.vector - start).max() > 1e-3 or METHODS[name].kind == "local"
+
+
+@pytest.fixture(scope="module")
+def in_lanes() -> ClientHost:
+    """A host as on a GPU, on the core."""
+    federation = with_server_rows(uneven_federation(wide, SIZES), labelled=True)
+    host = ClientHost(federation, QUERIES, HostDevice("cpu", in_lanes=True))
+    assert host.facts().trained_on == "cpu, 8 clients side by side"
+    return host
+
+
+@pytest.mark.parametrize("name", [name for name in METHODS if name not in MODELS])
+def test_the_loop_is_lanes(in_lanes: ClientHost, name: str) -> None:
+    rounds = 2 if name == "moon" else 5
+    loop, lanes = (
+        result_of(in_lanes, METHODS[name], backend=backend, num_rounds=rounds) for backend in ("loop", "auto")
+    )
+    assert loop.vector is not None
+    np.testing.assert_allclose(loop.vector, lanes.vector, rtol=0, atol=1e-6)
+    assert list(loop.round_accuracy) == list(lanes.round_accuracy)
+    assert np.abs(loop.vector - in_lanes.initial_vector(3)).max() > 1e-3 or METHODS[name].kind == "local"
 
 
 @pytest.mark.parametrize("name", METHODS)

@@ -132,7 +132,7 @@ def test_masks_are_those_of_torch_s_layer() -> None:
     layer = nn.Dropout(DROPOUT)
     with torch.random.fork_rng(devices=[]):
         for place, size in enumerate([10, 1]):
-            seed_layers(asked, every[place].client)
+            seed_layers(asked, every[place].client, torch.device("cpu"))
             for mask, width in ((first, 7), (second, 5)):
                 assert torch.equal(mask[place, :size], layer(torch.ones(size, width)))
                 assert not mask[place, size:].any()

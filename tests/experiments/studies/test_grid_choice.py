@@ -127,7 +127,15 @@ def test_epochs_and_sampled_clients_count(wine: Federation, monkeypatch: pytest.
 
 @pytest.mark.parametrize(
     "given",
-    [{"num_hosts": 1}, {"address": "auto"}, {"object_store_bytes": 2**30}, {"grid": "ray"}, {"grid": "local"}],
+    [
+        {"num_hosts": 1},
+        {"address": "auto"},
+        {"object_store_bytes": 2**30},
+        {"grid": "ray"},
+        {"grid": "local"},
+        {"device": "cuda"},
+        {"hosts_per_gpu": 2},
+    ],
 )
 def test_who_says_where_is_not_asked(given: dict[str, object]) -> None:
     assert EngineConfig().may_stay

@@ -1,0 +1,298 @@
+"""Clients side by side on a device: `torch.func` makes of one module's gradient that of many clients' models.
+
+A descent has a fixed number of lanes, and a lane's batches are padded to a number of rows that depends on its client
+alone; lanes without a client and batches that a client does not have count for nothing. So every kernel is called with
+the same shapes whoever trains beside whom, and a client's bits do not depend on how clients are spread over hosts.
+
+Whether they depend on the lane is tried before lanes of some shape are used, on rows that all hosts have; so is whether
+`torch.func` can express the module, which it can't where layers draw random numbers or change what they keep. Rows of a
+batch must not see one another, as padding is among them, so nets with batch normalisation have no lanes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import partial
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.func import grad_and_value, vmap
+
+from fedscout.engine.arrays import IntArray
+from fedscout.engine.client.client_optimizers import new_optimizer
+from fedscout.engine.client.lane_loss import Beyond, LaneLoss, Tensors
+from fedscout.engine.client.lane_plan import ROW_STEP, LanePlan, lane_rows
+from fedscout.engine.client.local_training import RowsWork
+from fedscout.engine.client.representation import Representation
+from fedscout.engine.client.resident_rows import Reached, ResidentRows
+from fedscout.engine.client.vectorised_training import BlockDescent
+from fedscout.engine.contracts.client_algorithm import Steps
+from fedscout.engine.data.client_data import Samples
+from fedscout.engine.model.flat_model import FlatModel
+from fedscout.engine.model.row_loss import RowLoss
+from fedscout.engine.seeds import stream
+
+ROWS_MIXED = (nn.modules.batchnorm._BatchNorm,)
+"""Layers that look at a batch as a whole."""
+
+LANE_BYTES = 2**30
+"""Of all clients side by side: weights, gradients, an optimiser's two moments, what layers give forth and back."""
+
+COPIES = 4
+"""Of the weights, in that."""
+
+MOST_LANES, USUAL_ROWS = 64, 32
+
+
+class ClientLanes:
+    """The training of some clients at once.
+
+    How many lie side by side depends on the model, the rows of a batch and the federation alone, never on the memory
+    that happens to be free, so that it is the same on every host. Where memory runs out all the same, half as many go
+    on; results then are those of that many lanes, the last bits of which may be others.
+
+    Args:
+        model: On the device.
+        rows: On the same.
+        probe: Rows on which lanes are tried, the same on all hosts; at least one.
+        most: Lanes that make sense.
+
+    Attributes:
+        num_halved: How often memory ran out.
+    """
+
+    def __init__(self, model: FlatModel, rows: ResidentRows, probe: Samples, most: int = MOST_LANES) -> None:
+        self.num_halved = 0
+        self._model = model
+        self._rows = rows
+        self._probe = probe
+        self._most = most
+        self._values_a_row = 0
+        self._served: dict[tuple[int, int], bool] = {}
+
+    @property
+    def serve(self) -> bool:
+        """Whether lanes can train this model, and several are worth the while."""
+        mixed = any(isinstance(part, ROWS_MIXED) for part in self._model.module.modules())
+        return not mixed and self._expressible() and self.num_lanes(USUAL_ROWS) > 1
+
+    def num_lanes(self, num_rows: int) -> int:
+        """Return how many clients with batches of so many rows lie side by side, a power of two."""
+        shape = lanes, _ = self._wanted(num_rows), num_rows
+        if shape not in self._served:
+            self._served[shape] = lanes == 1 or self._same_in_any_lane(*shape)
+        return lanes if self._served[shape] else 1
+
+    def _wanted(self, num_rows: int) -> int:
+        """Return how many lanes there is room for."""
+        bytes_each = 4 * (COPIES * self._model.layout.size + 2 * num_rows * self._values_a_row)
+        room = max(1, min(self._most, LANE_BYTES // bytes_each))
+        lanes = 1 << (int(room).bit_length() - 1)
+        return max(1, lanes >> self.num_halved)
+
+    def descend(self, start: Tensor, works: Sequence[RowsWork], how: Steps, received: Tensor) -> BlockDescent:
+        """Make all local steps of some clients.
+
+        Args:
+            start: Where to begin, shape `(size,)` or `(clients, size)`; this and all vectors may be in any memory.
+            works: Each with rows, all of one source.
+            how: Without a loss of its own and without looking ahead.
+            received: The model that tells pseudo-labels, shape `(size,)`.
+        """
+        alike: dict[int, list[int]] = {}
+        for position, work in enumerate(works):
+            alike.setdefault(lane_rows(len(work.data), how.training), []).append(position)
+        vectors = torch.empty(len(works), self._model.layout.size)
+        num_steps, losses = [0] * len(works), [0.0] * len(works)
+        for num_rows, members in alike.items():
+            waiting = members
+            while waiting:
+                drawn_from = [works[position].generator.bit_generator.state for position in waiting]
+                try:
+                    lanes = _Lanes(self.num_lanes(num_rows), num_rows, waiting)
+                    made = self._descend(lanes, start, works, how, received)
+                except torch.OutOfMemoryError:
+                    self._halve(num_rows)
+                    for position, state in zip(waiting, drawn_from, strict=True):
+                        works[position].generator.bit_generator.state = state
+                    continue
+                vectors[lanes.clients] = made.vectors
+                for position, steps, loss in zip(lanes.clients, made.num_steps, made.losses, strict=True):
+                    num_steps[position], losses[position] = steps, loss
+                waiting = waiting[len(lanes.clients) :]
+        return BlockDescent(vectors, num_steps, losses)
+
+    def _halve(self, num_rows: int) -> None:
+        """Have half as many lanes from now on.
+
+        Raises:
+            OutOfMemoryError: That of torch, if there is but one.
+        """
+        if self._wanted(num_rows) == 1:
+            raise torch.OutOfMemoryError(
+                f"the device has too little memory for one client with batches of {num_rows} rows"
+            )
+        self.num_halved += 1
+
+    def _descend(
+        self, lanes: _Lanes, start: Tensor, works: Sequence[RowsWork], how: Steps, received: Tensor
+    ) -> BlockDescent:
+        """Make the steps of those of some clients that are in the lanes."""
+        works = [works[position] for position in lanes.clients]
+        plan = LanePlan.of(works, how.training, lanes.number, lanes.num_rows)
+        in_lanes = partial(lanes.filled, plan.order)
+        weights, buffers = self._tensors(in_lanes(start))
+        beside = [self._tensors(in_lanes(vectors))[0] for vectors in how.beside]
+        with Representation(self._model) as seen:
+            loss = LaneLoss(self._model.module, how.weighed, how.compared, seen)
+            found = self._rows.reach(works[0].data, plan.rows)
+            beyond = self._beyond(how, received, in_lanes)
+            sums = self._make_steps(plan, found, weights, buffers, beside, beyond, loss, how)
+        trained = torch.cat([part.flatten(1) for part in (*weights.values(), *buffers.values())], dim=1).cpu()
+        lane_of = np.argsort(plan.order)
+        num_seen = plan.sizes.sum(axis=0)
+        return BlockDescent(
+            vectors=trained[torch.from_numpy(lane_of)],
+            num_steps=plan.num_steps.tolist(),
+            losses=[float(sums[lane]) / float(num_seen[lane]) for lane in lane_of],
+        )
+
+    def _beyond(self, how: Steps, received: Tensor, in_lanes: Callable[[Tensor], Tensor]) -> Beyond:
+        """Return what losses look at beside models and rows."""
+        beyond: dict[str, object] = {}
+        if how.adjusted is not None:
+            parts = {"scale": how.adjusted.scale, "shift": how.adjusted.shift}
+            beyond |= {name: self._here(in_lanes(part)) for name, part in parts.items() if part is not None}
+        if how.compared is not None:
+            beyond["others"] = [self._all_tensors(in_lanes(vectors)) for vectors in how.compared.others]
+        if how.weighed.pseudo_label:
+            beyond["teacher"] = self._all_tensors(in_lanes(received))
+        return beyond
+
+    def _make_steps(
+        self,
+        plan: LanePlan,
+        found: Reached,
+        weights: Tensors,
+        buffers: Tensors,
+        beside: Sequence[Tensors],
+        beyond: Beyond,
+        loss: LaneLoss,
+        how: Steps,
+    ) -> Tensor:
+        """Change the weights by all steps, and return each lane's loss summed over the rows that it saw, float64."""
+        optimizer, gradient_of = new_optimizer(how.training), _gradient_of(loss)
+        shares, sizes = (self._here(torch.from_numpy(array)) for array in (plan.shares, plan.sizes))
+        sums = torch.zeros_like(sizes[0])
+        for step, num_active in enumerate(plan.num_active):
+            gradient, means = gradient_of(weights, buffers, *_batch(found, step), shares[step], beyond)
+            sums += means.double() * sizes[step]
+            at, slopes, *others = (_firsts(tensors, num_active) for tensors in (weights, gradient, *beside))
+            if how.correct is not None:
+                for parts in zip(at, slopes, *others, strict=True):
+                    how.correct(*parts)
+            optimizer.step_all(at, slopes)
+        return sums.cpu()
+
+    def _expressible(self) -> bool:
+        """Return whether `torch.func` takes the module, and count what its layers give of a row."""
+        counts: list[int] = []
+
+        def count(layer: nn.Module, inputs: object, outputs: object) -> None:
+            del layer, inputs
+            counts.append(outputs.numel() if isinstance(outputs, Tensor) else 0)
+
+        leaves = [part for part in self._model.module.modules() if not list(part.children())]
+        handles = [leaf.register_forward_hook(count) for leaf in leaves]
+        try:
+            self._tried_gradient(1, ROW_STEP, turned=False)
+        except torch.OutOfMemoryError:
+            raise
+        except Exception:  # what is not about lanes comes again with the client's own rows, one by one
+            return False
+        finally:
+            for handle in handles:
+                handle.remove()
+        self._values_a_row = sum(counts) // ROW_STEP
+        return True
+
+    def _same_in_any_lane(self, num_lanes: int, num_rows: int) -> bool:
+        """Compare the gradients of some clients with those of the same ones in the opposite order."""
+        there, back = (self._tried_gradient(num_lanes, num_rows, turned) for turned in (False, True))
+        return all(torch.equal(there[name], back[name].flip(0)) for name in there)
+
+    def _tried_gradient(self, num_lanes: int, num_rows: int, turned: bool) -> Tensors:
+        generator = stream(0, "lanes")
+        factors = torch.from_numpy(generator.uniform(0.9, 1.1, (num_lanes, 1))).float()
+        vectors = self._model.vector.cpu() * factors
+        rows = self._probe.rows[generator.integers(len(self._probe), size=(1, num_lanes, num_rows))]
+        if turned:
+            vectors, rows = vectors.flip(0), np.ascontiguousarray(rows[:, ::-1])
+        weights, buffers = self._tensors(vectors)
+        shares = torch.full((num_lanes, num_rows), 1 / num_rows, device=self._model.device)
+        loss = LaneLoss(self._model.module, RowLoss(), None, Representation(self._model))
+        batch = _batch(self._rows.reach(self._probe, rows), 0)
+        gradient: Tensors = _gradient_of(loss)(weights, buffers, *batch, shares, {})[0]
+        return gradient
+
+    def _here(self, tensor: Tensor) -> Tensor:
+        return tensor.to(self._model.device)
+
+    def _tensors(self, vectors: Tensor) -> tuple[Tensors, Tensors]:
+        """Return copies of vectors on the device, shape `(lanes, size)`, as parameters and buffers by name."""
+        layout = self._model.layout
+        sizes = [slot.size for slot in layout.slots]
+        parts = {
+            slot.name: part.clone(memory_format=torch.contiguous_format).view(-1, *slot.shape)
+            for slot, part in zip(layout.slots, self._here(vectors).split_with_sizes(sizes, dim=1), strict=True)
+        }
+        return {slot.name: parts.pop(slot.name) for slot in layout.parameters}, parts
+
+    def _all_tensors(self, vectors: Tensor) -> Tensors:
+        weights, buffers = self._tensors(vectors)
+        return {**weights, **buffers}
+
+
+def _gradient_of(loss: LaneLoss):  # type: ignore[no-untyped-def]  # torch.func's own type
+    """Return the function of all lanes' tensors and batches that gives their gradients and losses."""
+    return vmap(grad_and_value(loss), randomness="error")
+
+
+class _Lanes:
+    """Some lanes, and who is in them.
+
+    Args:
+        number: Side by side.
+        num_rows: Of each batch.
+        waiting: Clients by their positions in a run; the first of them, as many as there are lanes, are in them.
+    """
+
+    def __init__(self, number: int, num_rows: int, waiting: Sequence[int]) -> None:
+        self.number = number
+        self.num_rows = num_rows
+        self.clients = list(waiting[:number])
+
+    def filled(self, order: IntArray, vectors: Tensor) -> Tensor:
+        """Return what clients have, lane by lane; lanes without a client repeat others.
+
+        Args:
+            order: Of the clients by lane.
+            vectors: Shape `(size,)`, the same for all, `(1, size)`, or one row for each of the run's clients.
+        """
+        if vectors.numel() == vectors.shape[-1]:
+            return vectors.view(1, -1).expand(self.number, -1)
+        clients = np.asarray(self.clients)[np.resize(order, self.number)]
+        return vectors[torch.from_numpy(clients)]
+
+
+def _batch(found: Reached, step: int) -> tuple[Tensor, Tensor]:
+    """Return the rows of a step, shape `(lanes, rows, *feature_shape)`, and their answers."""
+    places = found.places[step]
+    rows = found.features.index_select(0, places.flatten())
+    return rows.view(*places.shape, *rows.shape[1:]), found.answers[step]
+
+
+def _firsts(tensors: Tensors, num_active: int) -> list[Tensor]:
+    """Return the first lanes' tensors, each `(lanes, elements)`; views of those that are contiguous, as weights are."""
+    return [part[:num_active].reshape(num_active, -1) for part in tensors.values()]

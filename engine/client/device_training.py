@@ -1,0 +1,139 @@
+"""The way of training on a GPU: clients side by side where they leave room on it, one after the other where not."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Self
+
+import torch
+from torch import Tensor
+
+from fedscout.engine.client.algorithm_runs import known_of, label_counts_of, updates_by
+from fedscout.engine.client.client_lanes import MOST_LANES, USUAL_ROWS, ClientLanes
+from fedscout.engine.client.local_training import RowsWork
+from fedscout.engine.client.resident_rows import ResidentRows
+from fedscout.engine.client.slab_scores import SlabScores
+from fedscout.engine.client.training_backends import MOST_CLIENTS, LoopTrainer
+from fedscout.engine.contracts.client_algorithm import ClientAlgorithm, Descent, LocalRun, Steps
+from fedscout.engine.contracts.client_update import ClientScore, ClientUpdate
+from fedscout.engine.contracts.train_request import TrainRequest
+from fedscout.engine.data.client_data import Samples, TargetScale
+from fedscout.engine.data.federation import Federation
+from fedscout.engine.host_device import HostDevice
+from fedscout.engine.metrics.metric import Metric
+from fedscout.engine.model.flat_model import FlatModel, new_model
+
+PROBE_ROWS = 4096
+"""The first clients' first rows, on which lanes are tried."""
+
+WHOLE = TargetScale(0.0, 1.0)
+"""By which a target is read for that."""
+
+
+@dataclass(frozen=True)
+class LaneRun(LocalRun):
+    """Clients side by side.
+
+    Attributes:
+        lanes: Where they train.
+        works: Their parts of the round.
+    """
+
+    lanes: ClientLanes
+    works: Sequence[RowsWork]
+
+    @classmethod
+    def of(cls, lanes: ClientLanes, model: FlatModel, asked: TrainRequest, works: Sequence[RowsWork]) -> Self:
+        """Return the run of some clients, each with rows."""
+        known = known_of(asked, model.layout, works, [len(work.data) for work in works])
+        return cls(**known, lanes=lanes, works=works)
+
+    def _descend(self, start: Tensor, steps: Steps) -> Descent:
+        """Make all local steps of all clients."""
+        if steps.loss is not None or steps.ahead is not None:
+            raise TypeError("an algorithm with a loss of its own, or one that looks ahead, must declare one_by_one")
+        made = self.lanes.descend(start, self.works, steps, self.received)
+        return Descent(made.vectors, torch.tensor(made.num_steps), torch.tensor(made.losses, dtype=torch.float64))
+
+    def label_counts(self) -> Tensor:
+        """Return each client's training rows of each class."""
+        return label_counts_of(self.works, self.num_classes)
+
+
+class DeviceTrainer(LoopTrainer):
+    """Clients on the device where the model is.
+
+    Args:
+        model: Scratch model, overwritten.
+        lanes: In which clients train; None trains one after the other.
+        slabs: In which their rows are scored; None scores one client after the other.
+    """
+
+    def __init__(self, model: FlatModel, lanes: ClientLanes | None, slabs: SlabScores | None) -> None:
+        super().__init__(model)
+        self._lanes = lanes
+        self._slabs = slabs
+
+    def told(self) -> str:
+        """Return how clients are trained, in some words."""
+        return super().told() if self._lanes is None else f"{self._lanes.num_lanes(USUAL_ROWS)} clients side by side"
+
+    def memory_note(self) -> str:
+        """Return that memory ran out, if it did, and what was done about it."""
+        if self._lanes is None or not self._lanes.num_halved:
+            return ""
+        return f"the memory of a host's device ran out: {self.told()} from then on; engine.clients_together sets fewer"
+
+    def scores(
+        self, vectors: Tensor, clients: Mapping[int, Samples], seed: int, metric: Metric | None = None
+    ) -> dict[int, ClientScore | Exception]:
+        """Score a model on each client's rows; the exception stands where there is no score."""
+        if self._slabs is None or vectors.numel() > self._model.layout.size:
+            return super().scores(vectors, clients, seed, metric)
+        scores: dict[int, ClientScore | Exception] = {}
+        for members in by_source(clients).values():
+            try:
+                found = self._slabs.scores(vectors.view(-1), [clients[client] for client in members], metric)
+            except Exception:  # one client's rows may not fit; each is scored alone, and who fails is named
+                return super().scores(vectors, clients, seed, metric)
+            scores |= zip(members, found, strict=True)
+        return {client: scores[client] for client in clients}
+
+    def _blocks(self, asked: TrainRequest, works: Sequence[RowsWork]) -> Iterator[Sequence[RowsWork]]:
+        """Yield the clients that are trained together: those that read the same arrays."""
+        if self._lanes is None:
+            yield from super()._blocks(asked, works)
+            return
+        yield from ([work] for work in works if not len(work.data))
+        filled = {number: work for number, work in enumerate(works) if len(work.data)}
+        for members in by_source({number: work.data for number, work in filled.items()}).values():
+            for start in range(0, len(members), MOST_CLIENTS):
+                yield [filled[number] for number in members[start : start + MOST_CLIENTS]]
+
+    def _train_block(self, asked: TrainRequest, works: Sequence[RowsWork]) -> Sequence[ClientUpdate]:
+        if self._lanes is None or not len(works[0].data):
+            return super()._train_block(asked, works)
+        return updates_by(asked.algorithm or ClientAlgorithm(), LaneRun.of(self._lanes, self._model, asked, works))
+
+
+def by_source(clients: Mapping[int, Samples]) -> dict[int, list[int]]:
+    """Return which clients read each array: most share one, corrupted ones have their own."""
+    sources: dict[int, list[int]] = {}
+    for client, data in clients.items():
+        sources.setdefault(id(data.features), []).append(client)
+    return sources
+
+
+def device_trainers(federation: Federation, device: HostDevice) -> dict[str, DeviceTrainer]:
+    """Return the ways that a session may choose as its `backend`, with a model of their own on the device."""
+    opened = device.opened()
+    model, rows = new_model(federation.model, seed=0, device=opened), ResidentRows(opened)
+    known = federation.partition.rows[:PROBE_ROWS]
+    if not len(known):
+        return dict.fromkeys(("auto", "loop"), DeviceTrainer(model, None, None))
+    probe = Samples(federation.features, federation.labels, known, federation.targets, WHOLE)
+    most = device.most_together or min(MOST_LANES, 2 ** (federation.num_clients - 1).bit_length())
+    lanes, slabs = ClientLanes(model, rows, probe, most), SlabScores(model, rows, probe)
+    loop = DeviceTrainer(model, None, slabs if slabs.serve else None)
+    return {"auto": DeviceTrainer(model, lanes, slabs if slabs.serve else None) if lanes.serve else loop, "loop": loop}

@@ -1,0 +1,274 @@
+"""Training on a device: lanes are the loop's gradient, a client's bits are its own. Here the device is the core."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor, nn
+
+from fedscout.engine.client import client_lanes
+from fedscout.engine.client.client_host import ClientHost
+from fedscout.engine.client.client_lanes import ClientLanes
+from fedscout.engine.client.lane_plan import ROW_STEP, LanePlan, lane_rows
+from fedscout.engine.client.local_training import RowsWork
+from fedscout.engine.client.resident_rows import ResidentRows
+from fedscout.engine.contracts.local_training_config import LocalTraining
+from fedscout.engine.data.client_data import Partition
+from fedscout.engine.data.federation import Federation
+from fedscout.engine.errors import EngineError
+from fedscout.engine.grid.jobs import base_config
+from fedscout.engine.grid.local_grid import LocalGrid
+from fedscout.engine.grid.ray_grid import RayGrid
+from fedscout.engine.grid.ray_hosts import start_hosts
+from fedscout.engine.host_device import HostDevice
+from fedscout.engine.messages.host_calls import HostCall, TrainResults
+from fedscout.engine.messages.message_keys import REPLY_KEY
+from fedscout.engine.messages.session import Session
+from fedscout.engine.metrics.score_histograms import Auroc
+from fedscout.engine.model.parameter_layout import ModelFactory
+from fedscout.engine.trials.trial import run_trial
+from tests.engine.choices import FLOWER_CHOICES, spec_of
+from tests.engine.client.test_vectorised import TOLERANCE, TRAININGS
+from tests.engine.federations import (
+    ABLE,
+    NUM_CLASSES,
+    NUM_FEATURES,
+    QUERIES,
+    dropping,
+    normalised,
+    uneven_federation,
+    wide,
+)
+from tests.engine.trials.test_resume import assert_same
+
+IN_LANES = HostDevice("cpu", in_lanes=True)
+SIDE_BY_SIDE = "cpu, 8 clients side by side"
+"""Eight is the next power of two to the seven of `SIZES`."""
+
+
+def convolving() -> nn.Module:
+    """Two convolutions, a pooling and group normalisation."""
+    return nn.Sequential(
+        nn.Conv2d(3, 16, 3, padding=1),
+        nn.GroupNorm(2, 16),
+        nn.ReLU(),
+        nn.MaxPool2d(2),
+        nn.Conv2d(16, 16, 3, padding=1),
+        nn.ReLU(),
+        nn.Flatten(),
+        nn.Linear(256, NUM_CLASSES),
+    )
+
+
+def one_output() -> nn.Module:
+    """A dense net for a quantity."""
+    return nn.Sequential(nn.Linear(NUM_FEATURES, 16), nn.Tanh(), nn.Linear(16, 1))
+
+
+def images() -> Federation:
+    """Six clients of small images."""
+    generator, sizes = np.random.default_rng(4), (40, 33, 9, 16, 1, 25)
+    features = generator.normal(size=(sum(sizes), 3, 8, 8)).astype(np.float32)
+    rows = np.split(np.arange(sum(sizes)), np.cumsum(sizes)[:-1])
+    labels = generator.integers(NUM_CLASSES, size=sum(sizes))
+    return Federation("images", features, labels, NUM_CLASSES, Partition.from_lists(rows), convolving)
+
+
+def quantities() -> Federation:
+    """The uneven federation with a quantity to predict."""
+    federation = uneven_federation(one_output)
+    targets = federation.features.astype(np.float64) @ np.arange(1.0, NUM_FEATURES + 1) + 40
+    return replace(federation, targets=targets)
+
+
+def trained(host: ClientHost, clients: Sequence[int], training: LocalTraining, measured: bool = False) -> TrainResults:
+    session = Session(seed=5, training=training)
+    scored = tuple(clients) if measured else ()
+    config = {**base_config(session, 1), REPLY_KEY: "individual"}
+    return host.train(HostCall(tuple(clients), session, config, host.initial_vector(0), evaluated=scored))
+
+
+CASES: dict[str, tuple[Callable[[], Federation], tuple[int, ...]]] = {
+    "dense": (lambda: uneven_federation(wide), ABLE),
+    "images": (images, tuple(range(6))),
+    "quantities": (quantities, tuple(client for client in ABLE if client != 5)),
+}
+
+
+@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("name", TRAININGS)
+def test_lanes_are_the_loop(case: str, name: str) -> None:
+    make, clients = CASES[case]
+    lanes, core = ClientHost(make(), QUERIES, IN_LANES), ClientHost(make(), QUERIES)
+    assert lanes.facts().trained_on == SIDE_BY_SIDE
+
+    one, other = (trained(host, clients, TRAININGS[name], measured=True) for host in (lanes, core))
+
+    assert one.vectors is not None
+    assert one.clients == other.clients == list(clients)
+    np.testing.assert_allclose(one.vectors, other.vectors, rtol=0, atol=TOLERANCE)
+    np.testing.assert_allclose(one.losses, other.losses, rtol=1e-5)
+    assert one.num_steps == other.num_steps
+    assert np.abs(one.vectors - lanes.initial_vector(0)).max(axis=1).min() > 1e-4
+    assert one.evaluation is not None
+    assert other.evaluation is not None
+    for client, score in other.evaluation.own.items():
+        found = one.evaluation.own[client]
+        assert found.num_examples == score.num_examples
+        assert found.loss_sum == pytest.approx(score.loss_sum, rel=1e-6)
+        np.testing.assert_equal(found.num_correct, score.num_correct)
+
+
+@settings(deadline=None, max_examples=15)
+@given(chosen=st.lists(st.sampled_from(ABLE), min_size=1, unique=True), name=st.sampled_from(list(TRAININGS)))
+def test_a_client_has_its_bits_whoever_trains_beside_it(chosen: list[int], name: str) -> None:
+    host = ClientHost(uneven_federation(wide), QUERIES, IN_LANES)
+    together, some = (trained(host, sorted(clients), TRAININGS[name]) for clients in (ABLE, chosen))
+    assert together.vectors is not None
+    assert some.vectors is not None
+    for client, vector in zip(some.clients, some.vectors, strict=True):
+        assert np.array_equal(vector, together.vectors[together.clients.index(client)])
+
+
+@pytest.mark.ray
+@pytest.mark.parametrize("num_hosts", [1, 2])
+@pytest.mark.parametrize("kind", ["fedavg", "fedmedian"])
+def test_ray_s_hosts_give_the_local_grid_s_bits(ray_session: None, kind: str, num_hosts: int) -> None:
+    federation, spec = uneven_federation(wide), spec_of(FLOWER_CHOICES[kind], metric=Auroc())
+    local = run_trial(spec, LocalGrid(ClientHost(federation, QUERIES, IN_LANES), session=spec.session))
+    hosts = start_hosts(federation, QUERIES, num_hosts, device=IN_LANES)
+    try:
+        assert hosts.facts.trained_on == SIDE_BY_SIDE
+        assert_same(run_trial(spec, RayGrid(hosts, spec.session)), local)
+    finally:
+        hosts.stop()
+
+
+@pytest.mark.parametrize("model", [normalised, dropping])
+def test_layers_that_mix_rows_or_draw_are_trained_one_client_after_the_other(model: ModelFactory) -> None:
+    lanes, core = ClientHost(uneven_federation(model), QUERIES, IN_LANES), ClientHost(uneven_federation(model), QUERIES)
+    assert lanes.facts().trained_on == "cpu, one client after the other"
+    training = TRAININGS["epochs"]
+    one = trained(lanes, (0, 1, 3, 5), training)
+    other = core_in_loop(core, (0, 1, 3, 5), training)
+    assert one.vectors is not None
+    np.testing.assert_array_equal(one.vectors, other.vectors)
+
+
+def core_in_loop(host: ClientHost, clients: tuple[int, ...], training: LocalTraining) -> TrainResults:
+    session = Session(seed=5, training=training, backend="loop")
+    config = {**base_config(session, 1), REPLY_KEY: "individual"}
+    return host.train(HostCall(clients, session, config, host.initial_vector(0)))
+
+
+def test_lanes_whose_bits_depend_on_the_place_are_not_used(monkeypatch: pytest.MonkeyPatch) -> None:
+    tried = ClientLanes._tried_gradient
+
+    def leaning(lanes: ClientLanes, num_lanes: int, num_rows: int, turned: bool) -> dict[str, Tensor]:
+        gradient = tried(lanes, num_lanes, num_rows, turned)
+        for part in gradient.values():
+            part[0] *= 1 + 1e-6
+        return gradient
+
+    assert ClientHost(uneven_federation(wide), QUERIES, IN_LANES).facts().trained_on == SIDE_BY_SIDE
+    monkeypatch.setattr(ClientLanes, "_tried_gradient", leaning)
+    alone = ClientHost(uneven_federation(wide), QUERIES, IN_LANES).facts().trained_on
+    assert alone == "cpu, one client after the other"
+
+
+@pytest.fixture
+def scarce(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[int]]:
+    """Memory for three lanes; the numbers of lanes that were tried."""
+    make, asked = ClientLanes._make_steps, []
+
+    def small(lanes: ClientLanes, plan: LanePlan, *others: object) -> Tensor:
+        asked.append(plan.sizes.shape[1])
+        if asked[-1] > 3:
+            raise torch.OutOfMemoryError("no room")
+        return make(lanes, plan, *others)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(ClientLanes, "_make_steps", small)
+    return asked
+
+
+def test_where_memory_runs_out_half_as_many_go_on_and_it_is_told_once(scarce: list[int]) -> None:
+    host, free = (ClientHost(uneven_federation(wide), QUERIES, device) for device in (IN_LANES, HostDevice()))
+    one, other = (trained(each, ABLE, TRAININGS["plain"]) for each in (host, free))
+
+    assert scarce[:3] == [8, 4, 2]
+    assert set(scarce[2:]) == {2}
+    assert not one.failures
+    assert one.vectors is not None
+    np.testing.assert_allclose(one.vectors, other.vectors, rtol=0, atol=TOLERANCE)
+    assert one.memory_note.startswith("the memory of a host's device ran out: 2 clients side by side from then on")
+    spec = spec_of(FLOWER_CHOICES["fedavg"])
+    notes = run_trial(spec, LocalGrid(host, session=spec.session)).notes
+    assert notes.count(one.memory_note) == 1
+
+
+def test_memory_for_nobody_is_the_client_s_failure(scarce: list[int], monkeypatch: pytest.MonkeyPatch) -> None:
+    def none(*_: object) -> Tensor:
+        raise torch.OutOfMemoryError("no room")
+
+    monkeypatch.setattr(ClientLanes, "_make_steps", none)
+    results = trained(ClientHost(uneven_federation(wide), QUERIES, IN_LANES), ABLE, TRAININGS["plain"])
+    assert sorted(results.failures) == list(ABLE)
+    assert "too little memory for one client" in results.failures[0]
+
+
+def test_lanes_are_as_many_as_the_model_leaves_room_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    def told(**changes: object) -> str:
+        return ClientHost(uneven_federation(wide), QUERIES, replace(IN_LANES, **changes)).facts().trained_on
+
+    assert told(most_together=4) == "cpu, 4 clients side by side"
+    assert told(most_together=5) == "cpu, 4 clients side by side"
+    size = 4 * (NUM_FEATURES * 16 + 16 + 16 * NUM_CLASSES + NUM_CLASSES) * client_lanes.COPIES
+    outputs = 4 * 2 * 32 * (16 + 16 + NUM_CLASSES)
+    monkeypatch.setattr(client_lanes, "LANE_BYTES", 3 * (size + outputs))
+    assert told() == "cpu, 2 clients side by side"
+    monkeypatch.setattr(client_lanes, "LANE_BYTES", size)
+    assert told() == "cpu, one client after the other"
+
+
+@given(num_rows=st.integers(1, 300), batch_size=st.integers(1, 64), epochs=st.integers(1, 3))
+def test_a_plan_has_every_row_of_each_epoch_once(num_rows: int, batch_size: int, epochs: int) -> None:
+    training = LocalTraining(batch_size=batch_size, local_epochs=epochs)
+    federation = uneven_federation(wide, sizes=(num_rows, 7))
+    works = [
+        RowsWork(client, np.random.default_rng(client), {}, federation.client_data(client).own) for client in (0, 1)
+    ]
+    height = max(lane_rows(len(work.data), training) for work in works)
+
+    plan = LanePlan.of(works, training, num_lanes=4, num_rows=height)
+
+    assert height % ROW_STEP == 0
+    for lane, position in enumerate(plan.order):
+        counted = plan.rows[:, lane][plan.shares[:, lane] > 0]
+        expected = np.repeat(np.sort(works[position].data.rows), epochs)
+        assert np.array_equal(np.sort(counted), expected)
+        np.testing.assert_allclose(plan.shares[:, lane].sum(axis=1), plan.sizes[:, lane] > 0, rtol=1e-5)
+    assert not plan.shares[:, 2:].any()
+    assert plan.num_active == sorted(plan.num_active, reverse=True)
+
+
+def test_rows_that_do_not_fit_are_sent_with_their_block() -> None:
+    data = uneven_federation(wide).client_data(0).own
+    rows = data.rows[[[3, 5, 3], [1, 0, 5]]]
+    for room in (None, data.features.nbytes, data.features.nbytes - 1, 0):
+        found = ResidentRows(torch.device("cpu"), room).reach(data, rows)
+        assert np.array_equal(found.features[found.places].numpy(), data.features[rows])
+        assert np.array_equal(found.answers.numpy(), data.labels[rows])
+        assert (len(found.features) < len(data.features)) == (room is not None and room < data.features.nbytes)
+
+
+def test_a_gpu_that_is_not_there_is_refused() -> None:
+    if torch.cuda.is_available():
+        pytest.skip("there is one")
+    with pytest.raises(EngineError, match="cuda needs a GPU"):
+        ClientHost(uneven_federation(wide), QUERIES, HostDevice.gpu())

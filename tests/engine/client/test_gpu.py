@@ -1,0 +1,65 @@
+"""On a GPU itself: the core's results but for rounding, and the same bits for any number of hosts. See `make gpu`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import pytest
+import torch
+
+from fedscout.engine.client.client_host import ClientHost
+from fedscout.engine.grid.local_grid import LocalGrid
+from fedscout.engine.grid.ray_grid import RayGrid
+from fedscout.engine.grid.ray_hosts import start_hosts
+from fedscout.engine.host_device import HostDevice
+from fedscout.engine.model.parameter_layout import ModelFactory
+from fedscout.engine.trials.trial import run_trial
+from tests.engine.choices import FLOWER_CHOICES, spec_of
+from tests.engine.client.test_device_training import CASES, trained
+from tests.engine.client.test_vectorised import TOLERANCE, TRAININGS
+from tests.engine.federations import QUERIES, dense, dropping, normalised, uneven_federation, wide
+from tests.engine.trials.test_resume import assert_same
+
+pytestmark = [
+    pytest.mark.gpu,
+    pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU and a PyTorch that is built for it"),
+]
+
+GPU = HostDevice.gpu()
+
+
+@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("name", TRAININGS)
+def test_a_gpu_is_the_core(case: str, name: str) -> None:
+    make, clients = CASES[case]
+    one, other = (
+        trained(ClientHost(make(), QUERIES, device), clients, TRAININGS[name]) for device in (GPU, HostDevice())
+    )
+    assert one.vectors is not None
+    np.testing.assert_allclose(one.vectors, other.vectors, rtol=0, atol=TOLERANCE)
+    assert one.num_steps == other.num_steps
+
+
+@pytest.mark.parametrize("model", [dense, wide, normalised, dropping])
+@pytest.mark.parametrize("chosen", [(0,), (0, 3), (0, 1, 3, 5)])
+def test_a_client_has_its_bits_whoever_trains_beside_it(model: ModelFactory, chosen: Sequence[int]) -> None:
+    host = ClientHost(uneven_federation(model), QUERIES, GPU)
+    together, some = (trained(host, clients, TRAININGS["epochs"]) for clients in ((0, 1, 3, 5), chosen))
+    assert together.vectors is not None
+    assert some.vectors is not None
+    for client, vector in zip(some.clients, some.vectors, strict=True):
+        assert np.array_equal(vector, together.vectors[together.clients.index(client)])
+
+
+@pytest.mark.ray
+@pytest.mark.parametrize("num_hosts", [1, 2])
+def test_hosts_that_share_a_gpu_give_the_bits_of_one(ray_session: None, num_hosts: int) -> None:
+    federation, spec = uneven_federation(wide), spec_of(FLOWER_CHOICES["fedadam"])
+    local = run_trial(spec, LocalGrid(ClientHost(federation, QUERIES, GPU), session=spec.session))
+    hosts = start_hosts(federation, QUERIES, num_hosts, device=GPU, gpu_share=1 / num_hosts)
+    try:
+        assert hosts.facts.trained_on.startswith("cuda (")
+        assert_same(run_trial(spec, RayGrid(hosts, spec.session)), local)
+    finally:
+        hosts.stop()
