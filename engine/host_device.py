@@ -8,6 +8,8 @@ side by side in places of fixed number and size (see `fedscout.engine.client.cli
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
@@ -74,3 +76,20 @@ class HostDevice:
 
 
 CPU = HostDevice()
+
+
+@contextmanager
+def torch_settings_kept() -> Iterator[None]:
+    """Give this process's PyTorch back as it was before hosts worked in it."""
+    import torch
+
+    products, convolutions = torch.backends.cuda.matmul, torch.backends.cudnn
+    kept = products.allow_tf32, convolutions.allow_tf32, convolutions.benchmark
+    num_threads, repeats = torch.get_num_threads(), torch.are_deterministic_algorithms_enabled()
+    warns = torch.is_deterministic_algorithms_warn_only_enabled()
+    try:
+        yield
+    finally:
+        products.allow_tf32, convolutions.allow_tf32, convolutions.benchmark = kept
+        torch.set_num_threads(num_threads)
+        torch.use_deterministic_algorithms(repeats, warn_only=warns)

@@ -448,7 +448,7 @@ def _trainers(model: FlatModel, federation: Federation, device: HostDevice) -> d
     if federation.task is not None:
         return dict.fromkeys(("auto", "loop"), TaskTrainer(model, federation.task))
     if device.in_lanes:
-        return {**device_trainers(federation, device)}
+        return device_trainers(federation, device)
     if federation.targets is not None:
         return dict.fromkeys(("auto", "loop"), LoopTrainer(model))
     return {"auto": fastest_trainer(model), "loop": LoopTrainer(model)}

@@ -14,7 +14,7 @@ from fedscout.engine.client.client_lanes import MOST_LANES, USUAL_ROWS, ClientLa
 from fedscout.engine.client.local_training import RowsWork
 from fedscout.engine.client.resident_rows import ResidentRows
 from fedscout.engine.client.slab_scores import SlabScores
-from fedscout.engine.client.training_backends import MOST_CLIENTS, LoopTrainer
+from fedscout.engine.client.training_backends import MOST_CLIENTS, LoopTrainer, Trainer
 from fedscout.engine.contracts.client_algorithm import ClientAlgorithm, Descent, LocalRun, Steps
 from fedscout.engine.contracts.client_update import ClientScore, ClientUpdate
 from fedscout.engine.contracts.train_request import TrainRequest
@@ -125,15 +125,16 @@ def by_source(clients: Mapping[int, Samples]) -> dict[int, list[int]]:
     return sources
 
 
-def device_trainers(federation: Federation, device: HostDevice) -> dict[str, DeviceTrainer]:
+def device_trainers(federation: Federation, device: HostDevice) -> dict[str, Trainer]:
     """Return the ways that a session may choose as its `backend`, with a model of their own on the device."""
     opened = device.opened()
     model, rows = new_model(federation.model, seed=0, device=opened), ResidentRows(opened)
     known = federation.partition.rows[:PROBE_ROWS]
     if not len(known):
-        return dict.fromkeys(("auto", "loop"), DeviceTrainer(model, None, None))
+        return dict.fromkeys(("auto", "loop"), LoopTrainer(model))
     probe = Samples(federation.features, federation.labels, known, federation.targets, WHOLE)
     most = device.most_together or min(MOST_LANES, 2 ** (federation.num_clients - 1).bit_length())
     lanes, slabs = ClientLanes(model, rows, probe, most), SlabScores(model, rows, probe)
     loop = DeviceTrainer(model, None, slabs if slabs.serve else None)
-    return {"auto": DeviceTrainer(model, lanes, slabs if slabs.serve else None) if lanes.serve else loop, "loop": loop}
+    together = DeviceTrainer(model, lanes, slabs if slabs.serve else None)
+    return {"auto": together if lanes.serve else loop, "loop": loop}

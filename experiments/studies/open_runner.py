@@ -12,6 +12,7 @@ from fedscout.detectors import CLIENT_QUERIES
 from fedscout.engine.data.federation import Federation
 from fedscout.engine.engine_config import EngineConfig
 from fedscout.engine.grid.host_grid import HostGrid
+from fedscout.engine.host_device import torch_settings_kept
 from fedscout.engine.messages.host_calls import FederationFacts
 from fedscout.engine.messages.session import Session
 from fedscout.engine.runtime.memory_faults import memory_faults_told, shortage_told
@@ -121,7 +122,7 @@ def open_runner(
 
 @contextmanager
 def _host_here(federation: Federation, config: EngineConfig, work: ExpectedWork | None) -> Iterator[ClientHost | None]:
-    """Yield the host of all clients if they are to be in this process; PyTorch has its threads back afterwards."""
+    """Yield the host of all clients if they are to be in this process; PyTorch is as it was afterwards."""
     asks = config.may_stay and work is not None
     if config.grid != "local" and not asks:
         yield None
@@ -130,14 +131,12 @@ def _host_here(federation: Federation, config: EngineConfig, work: ExpectedWork 
 
     from fedscout.engine.client.client_host import ClientHost
 
-    num_threads, device = torch.get_num_threads(), config.host_device(torch.cuda.is_available())
-    try:
-        if asks and work and device.on_gpu:
-            yield None  # of what a GPU takes nothing is known here
-        else:
-            yield host_if_sooner(federation, work) if asks and work else ClientHost(federation, CLIENT_QUERIES, device)
-    finally:
-        torch.set_num_threads(num_threads)
+    device = config.host_device(torch.cuda.is_available())
+    if asks and device.on_gpu:  # of what a GPU takes nothing is known here
+        yield None
+        return
+    with torch_settings_kept():
+        yield host_if_sooner(federation, work) if asks and work else ClientHost(federation, CLIENT_QUERIES, device)
 
 
 @contextmanager
