@@ -13,6 +13,7 @@ from fedscout.experiments.visible import show, tell
 
 Work = Annotated[Literal["dense", "lenet"], typer.Option(help="Dense 254-64-32-2, or LeNet-5 on images.")]
 Hosts = Annotated[int, typer.Option(min=1, help="Ray hosts.")]
+Device = Annotated[Literal["cpu", "cuda"], typer.Option(help="What hosts and peers train on.")]
 Local = Annotated[bool, typer.Option("--local", help="In this process instead of on Ray.")]
 
 bench = typer.Typer(name="bench", help="Measure the program.", no_args_is_help=True)
@@ -29,6 +30,7 @@ def engine(
     ] = None,
     hosts: Hosts = 2,
     local: Local = False,
+    device: Device = "cpu",
     peers: Annotated[bool, typer.Option("--peers", help="Run other simulators on the same work.")] = False,
     repeats: Annotated[int, typer.Option(min=1, help="Turns: ours and peers, again and again.")] = 1,
     peer_seconds: Annotated[float, typer.Option(min=1.0, help="After which a peer is given up.")] = 600.0,
@@ -60,10 +62,11 @@ def engine(
         return
     cohort = Cohort(clients, clients, TRAINING.learning_rate)
     specs = [parse_strategy(text, cohort) for text in strategy or ["fedavg"]]
-    config = EngineConfig(grid="local" if local else "ray", num_hosts=hosts)
+    shares = hosts if device == "cuda" else None
+    config = EngineConfig(grid="local" if local else "ray", num_hosts=hosts, device=device, hosts_per_gpu=shares)
     sitting = Sitting(repeats, PEERS if peers else (), peer_seconds, memory)
     note = tell if peers or repeats > 1 else lambda _: None
-    report = measure_engine(Task(work, clients, samples, rounds, hosts), specs, config, sitting, note)
+    report = measure_engine(Task(work, clients, samples, rounds, hosts, device), specs, config, sitting, note)
     _show(as_json, report.document(), report_lines(report))
 
 

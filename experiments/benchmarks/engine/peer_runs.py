@@ -30,7 +30,6 @@ PFL_PYTHON = "FEDSCOUT_PFL_PYTHON"
 PROGRAMS = Path(__file__).parent.parent / "peers"
 
 ENVIRONMENT = {
-    "CUDA_VISIBLE_DEVICES": "",
     "FLWR_LOG_LEVEL": "ERROR",
     "FLWR_TELEMETRY_ENABLED": "0",
     "MKL_NUM_THREADS": "1",
@@ -125,7 +124,7 @@ def _run(command: list[str], folder: Path, out: Path, err: Path, seconds: float)
         process = subprocess.Popen(  # noqa: S603  # one of the programs beside this file
             command,
             cwd=folder,
-            env=_environment(folder, mark),
+            env=_environment(folder, mark, on_gpu="cuda" in command),
             stdin=subprocess.DEVNULL,
             stdout=output,
             stderr=errors,
@@ -142,11 +141,11 @@ def _run(command: list[str], folder: Path, out: Path, err: Path, seconds: float)
         end_marked(mark)  # Ray's daemons are in groups of their own
 
 
-def _environment(folder: Path, mark: str) -> dict[str, str]:
-    """Return the environment of a peer whose files all lie in a folder."""
+def _environment(folder: Path, mark: str, on_gpu: bool) -> dict[str, str]:
+    """Return the environment of a peer whose files all lie in a folder; GPUs that it is not to use it does not see."""
     inherited = {name: value for name, value in os.environ.items() if not name.startswith(NOT_INHERITED)}
     own = {"PYTHONPATH": str(folder), "RAY_TMPDIR": str(folder), "TMPDIR": str(folder), MARK: mark}
-    return inherited | ENVIRONMENT | own
+    return inherited | ENVIRONMENT | own | ({} if on_gpu else {"CUDA_VISIBLE_DEVICES": ""})
 
 
 def _result(peer: Peer, code: int, out: str, err: str) -> PeerResult:

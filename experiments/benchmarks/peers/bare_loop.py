@@ -43,8 +43,8 @@ def one_round(global_net: nn.Module, local_net: nn.Module, clients: Sequence[Row
 
 def main(task: Task) -> None:
     """Time the rounds."""
-    global_net, local_net = initial_model(task.name), model(task.name)
-    clients = [client_tensors(task.name, client, task.samples) for client in range(task.clients)]
+    global_net, local_net = initial_model(task.name, task.device), model(task.name).to(task.device)
+    clients = [client_tensors(task.name, client, task.samples, task.device) for client in range(task.clients)]
     begun_with = {name: value.clone() for name, value in global_net.state_dict().items()}
     for _ in range(WARM_UP_ROUNDS):
         one_round(global_net, local_net, clients)

@@ -22,24 +22,24 @@ clients = ClientApp()
 
 
 @cache
-def _all_rows(folder: str) -> tuple[Tensor, Tensor]:
+def _all_rows(folder: str, device: str) -> tuple[Tensor, Tensor]:
     """Map the rows of all clients, shapes `(clients, samples, …)`: no worker has to wait for any client's data."""
     torch.set_num_threads(1)
     features, labels = (np.load(f"{folder}/{file}", mmap_mode="c") for file in (FEATURES_FILE, LABELS_FILE))
-    return torch.from_numpy(features), torch.from_numpy(labels)
+    return torch.from_numpy(features).to(device), torch.from_numpy(labels).to(device)
 
 
 @cache
-def _scratch_net(name: WorkName) -> nn.Module:
-    return model(name)
+def _scratch_net(name: WorkName, device: str) -> nn.Module:
+    return model(name).to(device)
 
 
 def _received(message: Message, context: Context) -> tuple[nn.Module, Tensor, Tensor]:
     """Return the net with the message's parameters, and the client's rows."""
     config = message.content.config_records["config"]
-    features, labels = _all_rows(str(config[FOLDER_KEY]))
     task = read_task(str(config[TASK_KEY]).split())
-    net = _scratch_net(task.name)
+    features, labels = _all_rows(str(config[FOLDER_KEY]), task.device)
+    net = _scratch_net(task.name, task.device)
     net.load_state_dict(message.content.array_records["arrays"].to_torch_state_dict())
     client = int(context.node_config["partition-id"])
     return net, features[client], labels[client]

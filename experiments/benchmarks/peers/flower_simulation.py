@@ -68,7 +68,7 @@ def main(task: Task) -> None:
             backend_config={
                 # Without "local" it would join whatever cluster runs on this machine.
                 "init_args": {"address": "local", "num_cpus": task.workers},
-                "client_resources": {"num_cpus": 1, "num_gpus": 0.0},
+                "client_resources": {"num_cpus": 1, "num_gpus": 1 / task.workers if task.device == "cuda" else 0.0},
             },
         )
     times, accuracy = measured[-1]

@@ -84,9 +84,9 @@ class RoundEnds(TrainingProcessCallback):  # type: ignore[misc]  # has no type w
 
 def main(task: Task) -> None:
     """Time the rounds."""
-    net = ScoredNet(initial_model(task.name))
+    net = ScoredNet(initial_model(task.name, task.device))
     users = [
-        Dataset(raw_data=client_tensors(task.name, client, task.samples), user_id=str(client))
+        Dataset(raw_data=client_tensors(task.name, client, task.samples, task.device), user_id=str(client))
         for client in range(task.clients)
     ]
     data = FederatedDataset(users.__getitem__, get_user_sampler("minimize_reuse", list(range(task.clients))))

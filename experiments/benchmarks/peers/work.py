@@ -49,12 +49,12 @@ def client_rows(name: WorkName, client: int, num_samples: int) -> tuple[npt.NDAr
     return features, labels.astype(np.int64)
 
 
-def client_tensors(name: WorkName, client: int, num_samples: int) -> tuple[Tensor, Tensor]:
-    """Return the same as tensors."""
+def client_tensors(name: WorkName, client: int, num_samples: int, device: str = "cpu") -> tuple[Tensor, Tensor]:
+    """Return the same as tensors on a device."""
     import torch
 
     features, labels = client_rows(name, client, num_samples)
-    return torch.from_numpy(features), torch.from_numpy(labels)
+    return torch.from_numpy(features).to(device), torch.from_numpy(labels).to(device)
 
 
 def model(name: WorkName) -> nn.Module:
@@ -72,13 +72,13 @@ def model(name: WorkName) -> nn.Module:
     return nn.Sequential(*convolutions, nn.Flatten(), *head)
 
 
-def initial_model(name: WorkName) -> nn.Module:
-    """Return the model from which every peer starts, in a process with one thread."""
+def initial_model(name: WorkName, device: str = "cpu") -> nn.Module:
+    """Return the model from which every peer starts, on a device, in a process with one thread."""
     import torch
 
     torch.set_num_threads(1)
     torch.manual_seed(MODEL_SEED)
-    return model(name)
+    return model(name).to(device)
 
 
 def train_epoch(net: nn.Module, features: Tensor, labels: Tensor) -> float:
@@ -88,7 +88,7 @@ def train_epoch(net: nn.Module, features: Tensor, labels: Tensor) -> float:
 
     optimizer = torch.optim.SGD(net.parameters(), lr=LEARNING_RATE)
     loss = torch.zeros(())
-    order = torch.randperm(len(labels))
+    order = torch.randperm(len(labels), device=labels.device)
     for start in range(0, len(labels), BATCH_SIZE):
         rows = order[start : start + BATCH_SIZE]
         optimizer.zero_grad()
@@ -114,6 +114,7 @@ class Task:
         samples: Rows a client.
         rounds: Rounds to time, after `WARM_UP_ROUNDS` of which the model is forgotten.
         workers: Processes that train, where a peer has a choice.
+        device: On which they do, in the words of torch.
     """
 
     name: WorkName
@@ -121,10 +122,12 @@ class Task:
     samples: int
     rounds: int
     workers: int
+    device: str = "cpu"
 
     def arguments(self) -> list[str]:
         """Return the command line's arguments."""
-        return [self.name, *(str(number) for number in (self.clients, self.samples, self.rounds, self.workers))]
+        numbers = (self.clients, self.samples, self.rounds, self.workers)
+        return [self.name, *(str(number) for number in numbers), self.device]
 
 
 def data_bytes(task: Task) -> int:
@@ -133,12 +136,12 @@ def data_bytes(task: Task) -> int:
 
 
 def read_task(arguments: Sequence[str] | None = None) -> Task:
-    """Read `dense|lenet CLIENTS SAMPLES ROUNDS WORKERS`."""
-    name, *numbers = sys.argv[1:] if arguments is None else arguments
+    """Read `dense|lenet CLIENTS SAMPLES ROUNDS WORKERS cpu|cuda`."""
+    name, *numbers, device = sys.argv[1:] if arguments is None else arguments
     clients, samples, rounds, workers = (int(number) for number in numbers)
     for known in FEATURE_SHAPES:
         if known == name:
-            return Task(known, clients, samples, rounds, workers)
+            return Task(known, clients, samples, rounds, workers, device)
     raise SystemExit(f"the work must be one of {', '.join(FEATURE_SHAPES)}, got {name!r}")
 
 
