@@ -20,7 +20,6 @@ from torch import Tensor
 
 from fedscout.engine.arrays import FloatArray, IntArray
 from fedscout.engine.client.client_settings import with_signals
-from fedscout.engine.client.device_training import device_trainers
 from fedscout.engine.client.embedding import Embedding
 from fedscout.engine.client.gathered_updates import GatheredUpdates
 from fedscout.engine.client.local_training import RowsWork, model_outputs
@@ -448,6 +447,8 @@ def _trainers(model: FlatModel, federation: Federation, device: HostDevice) -> d
     if federation.task is not None:
         return dict.fromkeys(("auto", "loop"), TaskTrainer(model, federation.task))
     if device.in_lanes:
+        from fedscout.engine.client.device_training import device_trainers  # torch.func, which a core does without
+
         return device_trainers(federation, device)
     if federation.targets is not None:
         return dict.fromkeys(("auto", "loop"), LoopTrainer(model))
