@@ -13,6 +13,7 @@ import signal
 import sys
 from collections.abc import Sequence
 from contextlib import suppress
+from functools import cache
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -110,6 +111,12 @@ def _options(
         os.environ["NO_COLOR"] = "1"
 
 
+@cache
+def _program() -> click.Command:
+    """Make click's commands of the functions: once, as reading all of their signatures takes longer than most do."""
+    return typer.main.get_command(app)
+
+
 def _exit_code(arguments: Sequence[str] | None, signals: Sequence[int]) -> int:
     """Run one command line, and return its exit code; `signals` are those that have come, filled by their handler."""
     import click
@@ -120,7 +127,7 @@ def _exit_code(arguments: Sequence[str] | None, signals: Sequence[int]) -> int:
     try:
         given = list(sys.argv[1:] if arguments is None else arguments)
         _refuse_bytes(given)
-        code = app(args=given, prog_name="fedscout", standalone_mode=False)
+        code = _program()(args=given, prog_name="fedscout", standalone_mode=False)
         sys.stdout.flush()
     except click.exceptions.NoArgsIsHelpError as error:
         error.show()

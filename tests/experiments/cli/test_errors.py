@@ -158,9 +158,9 @@ def test_a_pipe_that_breaks_after_a_signal_is_the_end_by_the_signal(
 ) -> None:
     """As does one to a process of Ray's that is ending."""
 
-    def app(**_: object) -> None:
+    def program(**_: object) -> None:
         raise end
 
-    monkeypatch.setattr(main, "app", app)
+    monkeypatch.setattr(main, "_program", lambda: program)
     assert main._exit_code([], [signal.SIGINT]) == 130
     assert capsys.readouterr().err.startswith("fedscout: interrupted; ")
