@@ -24,6 +24,7 @@ import pytest
 
 from tests.experiments.cli.processes import REPOSITORY
 from tests.experiments.deployment.credentials import LOOPBACK, NodeKey, ServerCertificates
+from tests.experiments.deployment.forked_clientapp import with_forked_clients
 from tests.marked_processes import MarkedProcesses
 
 START_SECONDS = 90.0
@@ -140,6 +141,7 @@ class RealFederation:
         node_configs: Of the SuperNodes to start with.
         tls: Whether the SuperLink has a certificate and admits only nodes whose keys it was told.
         keeps_state: Whether the SuperLink's state lies in a file, so that runs and nodes outlive it.
+        forked_clients: Whether messages to clients are answered by forks of a process that has imported what they need.
 
     Attributes:
         nodes: Its SuperNodes in order of their start, also those that were killed.
@@ -152,6 +154,7 @@ class RealFederation:
         node_configs: Sequence[Mapping[str, Value]] = (),
         tls: bool = False,
         keeps_state: bool = False,
+        forked_clients: bool = False,
     ) -> None:
         self.folder = folder
         self.nodes: list[Started] = []
@@ -161,6 +164,7 @@ class RealFederation:
         self._keys: list[NodeKey | None] = []
         self._certificates = ServerCertificates.made(folder) if tls else None
         self._database = folder / "superlink.db" if keeps_state else None
+        self._forked_clients = forked_clients
         self._port = free_port()
         self._started: list[Started] = []
         self.superlink: Started | None = None
@@ -285,11 +289,13 @@ class RealFederation:
         else:
             command += ["--root-certificates", str(self._certificates.authority)]
             command += ["--auth-supernode-private-key", str(key.private)]
-        return self._start(f"node-{number}", command)
+        return self._start(f"node-{number}", command, self._forked_clients)
 
-    def _start(self, name: str, command: list[str]) -> Started:
+    def _start(self, name: str, command: list[str], forked_clients: bool = False) -> Started:
         folder = self.folder / f"{len(self._started):03d}-{name}"
         folder.mkdir()
+        if forked_clients:
+            command = with_forked_clients(command, self._environment(), folder)
         started = Started(command, self._environment(), folder / f"{name}.log")
         self._started.append(started)
         return started
@@ -302,7 +308,7 @@ class RealFederation:
             "FLWR_DISABLE_UPDATE_CHECK": "1",
             "FLWR_LOG_LEVEL": "INFO",  # which a command that ran in this process may have silenced
             "PATH": os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", "")]),
-            "PYTHONPATH": str(REPOSITORY / "src"),
+            "PYTHONPATH": os.pathsep.join([str(REPOSITORY / "src"), str(REPOSITORY)]),
             "PYTHONUNBUFFERED": "1",
         }
 
@@ -355,10 +361,13 @@ def real_federation(tmp_path: Path) -> Iterator[Callable[..., RealFederation]]:
     with contextlib.ExitStack() as stack:
 
         def started(
-            node_configs: Sequence[Mapping[str, Value]], tls: bool = False, keeps_state: bool = False
+            node_configs: Sequence[Mapping[str, Value]],
+            tls: bool = False,
+            keeps_state: bool = False,
+            forked_clients: bool = False,
         ) -> RealFederation:
             folder = tmp_path / f"federation-{len(list(tmp_path.iterdir()))}"
             folder.mkdir()
-            return stack.enter_context(RealFederation(folder, node_configs, tls, keeps_state))
+            return stack.enter_context(RealFederation(folder, node_configs, tls, keeps_state, forked_clients))
 
         yield started

@@ -33,7 +33,8 @@ def test_three_nodes_train_the_model_of_the_simulation_by_sums_alone(
     app, out = write_app(tmp_path / "masked", Agreement.of_study(config), STRATEGY), tmp_path / "out"
     (tmp_path / "policy.toml").write_text(POLICY)
     policy = str(tmp_path / "policy.toml")
-    federation = real_federation([{"partition-id": client, "policy": policy} for client in (2, 0, 1)])
+    nodes = [{"partition-id": client, "policy": policy} for client in (2, 0, 1)]
+    federation = real_federation(nodes, forked_clients=True)
     wanted = {"min-clients": 3, "rounds": 2, "secure-sums": True, "out": str(out)}
     finished = federation.run(app, wanted, seconds=600)  # ten exchanges
     assert finished.status == "finished:completed", finished.output
