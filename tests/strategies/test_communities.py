@@ -396,9 +396,10 @@ def test_clients_that_miss_rounds_are_left_out(planted: ClientHost, merge_on_hos
     assert rounds_of(found) == rounds_of(expected)
 
 
+@pytest.mark.slow
 @pytest.mark.ray
 @pytest.mark.timeout(120)
-@pytest.mark.parametrize("num_hosts", [pytest.param(1, marks=pytest.mark.slow), 2])
+@pytest.mark.parametrize("num_hosts", [1, 2])
 def test_hosts_on_ray_give_the_same_bits(ray_session: None, num_hosts: int) -> None:
     from fedscout.engine.grid.ray_grid import RayGrid
     from fedscout.engine.grid.ray_hosts import start_hosts

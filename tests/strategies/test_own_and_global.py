@@ -158,6 +158,7 @@ def test_a_trial_that_is_resumed_has_the_same_bits(name: str, tmp_path: Path) ->
     assert_all_same(run_trial(spec, LocalGrid(host, session=spec.session), store), run(host, strategy))
 
 
+@pytest.mark.slow
 @pytest.mark.ray
 @pytest.mark.parametrize("name", ["ditto", "fedbn"])
 def test_two_hosts_give_the_local_grid_s_bits(ray_session: None, name: str) -> None:

@@ -205,13 +205,14 @@ class Sent(LocalGrid):
         return super()._start(host, method, call)
 
 
-@pytest.fixture(scope="module", params=[pytest.param(1, marks=pytest.mark.slow), 2], ids=str)
+@pytest.fixture(scope="module", params=[1, 2], ids=str)
 def hosts(ray_session: None, request: pytest.FixtureRequest) -> Iterator[RayHosts]:
     started = start_hosts(federation_of(), QUERIES, request.param)
     yield started
     started.stop()
 
 
+@pytest.mark.slow
 @pytest.mark.ray
 @pytest.mark.timeout(120)
 def test_hosts_on_ray_give_the_bits_of_the_local_grid(hosts: RayHosts) -> None:

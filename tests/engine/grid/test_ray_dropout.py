@@ -14,7 +14,7 @@ from tests.engine.choices import FEDAVG, spec_of
 from tests.engine.federations import QUERIES, dropping, uneven_federation
 from tests.engine.trials.test_resume import assert_same
 
-pytestmark = [pytest.mark.ray, pytest.mark.timeout(120)]
+pytestmark = [pytest.mark.slow, pytest.mark.ray, pytest.mark.timeout(120)]
 
 
 def test_two_hosts_leave_out_what_one_does(ray_session: None) -> None:

@@ -192,6 +192,8 @@ def test_reports_are_the_same_wherever_replies_are_merged(host: ClientHost, stra
         assert_same_report(left, right)
 
 
+@pytest.mark.slow
+@pytest.mark.ray
 @pytest.mark.parametrize("num_hosts", [1, 2])
 def test_hosts_change_nothing(ray_session: None, host: ClientHost, num_hosts: int) -> None:
     settings = settings_of(FEDADAM)
