@@ -136,6 +136,7 @@ def test_a_client_has_its_bits_whoever_trains_beside_it(chosen: list[int], name:
         assert np.array_equal(vector, together.vectors[together.clients.index(client)])
 
 
+@pytest.mark.slow
 @pytest.mark.ray
 @pytest.mark.parametrize("num_hosts", [1, 2])
 @pytest.mark.parametrize("kind", ["fedavg", "fedmedian"])
