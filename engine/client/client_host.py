@@ -7,11 +7,10 @@ so a host can be replaced at any time and the work repeated bit for bit.
 from __future__ import annotations
 
 import time
-from collections import OrderedDict
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
-from functools import partial
+from functools import lru_cache, partial
 from typing import Any
 
 import numpy as np
@@ -37,7 +36,7 @@ from fedscout.engine.contracts.local_training_config import LocalTraining
 from fedscout.engine.contracts.server_work import ServerWork
 from fedscout.engine.contracts.train_request import TrainRequest
 from fedscout.engine.data.availability import AbsentError, check_takes_part, misses
-from fedscout.engine.data.client_data import ClientData, Samples, TargetScale
+from fedscout.engine.data.client_data import Samples, TargetScale
 from fedscout.engine.data.client_query import QueryInputs, QueryTable
 from fedscout.engine.data.client_split import ClientSplit
 from fedscout.engine.data.federation import Federation
@@ -59,8 +58,12 @@ from fedscout.engine.metrics.row_losses import RowLosses, RowMeans
 from fedscout.engine.model.flat_model import FlatModel, new_model
 from fedscout.engine.seeds import integer, stream
 
-SEEDS_KEPT = 16
-"""Splits are cheap to draw again; a host keeps those of its latest seeds only."""
+SEEDS_KEPT, CLIENTS_KEPT = 16, 2**16
+"""Splits are cheap to draw again: a host keeps those of its latest seeds, and of each its latest clients; of small
+clients that is 1 KiB each. So it does with what it reads of clients."""
+
+SplitKey = tuple[int, float, float]
+"""What fixes how clients split their rows: seed, share of test rows, share of validation rows."""
 
 
 class ClientHost:
@@ -82,9 +85,9 @@ class ClientHost:
         source = federation.embedding
         self._embedding = None if source is None else Embedding(source, federation.seed)
         self._embedded: dict[int, Samples] = {}
-        self._data: dict[int, ClientData] = {}
-        self._splits: OrderedDict[tuple[int, float, float], dict[int, ClientSplit]] = OrderedDict()
-        self._scales: dict[tuple[int, float, float], TargetScale] = {}
+        self._client = lru_cache(CLIENTS_KEPT)(federation.client_data)
+        self._splits = lru_cache(SEEDS_KEPT)(self._splits_of)
+        self._scales: dict[SplitKey, TargetScale] = {}
         self._told: dict[tuple[int, str], tuple[Mapping[str, Any], Arrays]] = {}
         self._max_weight = max(1, len(federation.partition.rows))
 
@@ -386,11 +389,6 @@ class ClientHost:
             self._embedded[client] = self._embedding.of(own)
         return self._embedded[client]
 
-    def _client(self, client: int) -> ClientData:
-        if client not in self._data:
-            self._data[client] = self._federation.client_data(client)
-        return self._data[client]
-
     def _scored_part(self, client: int, call: HostCall, clean: bool) -> Samples:
         """Return the rows on which a client is scored: none if they are so few that it abstains."""
         return self._unabstained(self._part(client, call, call.session.evaluate_on, clean))
@@ -406,16 +404,19 @@ class ClientHost:
         return view.part(self._positions(client, call, part), self._target_scale(call))
 
     def _positions(self, client: int, call: HostCall, part: str) -> IntArray:
-        key = _split_key(call)
-        splits = self._splits.setdefault(key, {})
-        self._splits.move_to_end(key)
-        if len(self._splits) > SEEDS_KEPT:
-            self._splits.popitem(last=False)
-        if client not in splits:
-            own = self._client(client).own
-            splits[client] = self._federation.split_rows(client, own.labels[own.rows], *key)
-        positions: IntArray = getattr(splits[client], part)
+        split = self._splits(_split_key(call))(client)
+        positions: IntArray = getattr(split, part)
         return positions
+
+    def _splits_of(self, key: SplitKey) -> Callable[[int], ClientSplit]:
+        """Return what tells how each client splits its rows, drawn when it is asked for the first time."""
+
+        @lru_cache(CLIENTS_KEPT)
+        def split(client: int) -> ClientSplit:
+            own = self._client(client).own
+            return self._federation.split_rows(client, own.labels[own.rows], *key)
+
+        return split
 
     def _target_scale(self, call: HostCall) -> TargetScale | None:
         """Return by which a target is standardised: that of the training rows of all clients that take part.
@@ -437,7 +438,7 @@ class ClientHost:
         return self._scales[key]
 
 
-def _split_key(call: HostCall) -> tuple[int, float, float]:
+def _split_key(call: HostCall) -> SplitKey:
     """Return what fixes how clients split their rows."""
     return int(call.config[SEED_KEY]), call.session.test_fraction, call.session.validation_fraction
 

@@ -33,11 +33,12 @@ from fedscout.engine.grid.idle_polls import IdlePolls
 from fedscout.engine.grid.jobs import Handle, Job, base_config, grouped, read_job
 from fedscout.engine.grid.received_scores import ReceivedScores
 from fedscout.engine.grid.replies import TrainReplies, evaluate_contents, query_contents, reply_messages
+from fedscout.engine.grid.scored_clients import scored_clients
 from fedscout.engine.grid.traffic import bytes_down, bytes_up
 from fedscout.engine.grid.watchdog import refuse_hanging
 from fedscout.engine.messages.client_half import unread
 from fedscout.engine.messages.host_calls import FederationFacts, HostCall, TrainResults
-from fedscout.engine.messages.message_contents import flat_vector, node_of, round_in
+from fedscout.engine.messages.message_contents import client_of, flat_vector, node_of, round_in
 from fedscout.engine.messages.message_keys import REPLY_KEY, ROUND_KEY, SEED_KEY
 from fedscout.engine.messages.own_value import OwnValue, is_own
 from fedscout.engine.messages.session import Session
@@ -102,6 +103,9 @@ class HostGrid(Grid, Generic[Handle]):
         self.facts = facts
         self._num_hosts = num_hosts
         self._host_shards = HostShards(facts.client_rows, num_hosts)
+        scored = scored_clients(facts, self.session)
+        self._scorers = None if scored is None else frozenset(scored.tolist())
+        self._node_ids: tuple[int, ...] | None = None  # kept, as a million of them take long to make
         needs = self.session.needs
         self._replies = TrainReplies(facts, needs.weighted_by, self.session.algorithm, needs.durations)
 
@@ -155,7 +159,10 @@ class HostGrid(Grid, Generic[Handle]):
             TrialError: If the strategy waits for more nodes than there are.
         """
         self._polls.asked(self.facts.num_seen)
-        return [node_of(client) for client in range(self.facts.num_clients) if client not in self.facts.unseen]
+        if self._node_ids is None:
+            nodes, unseen = range(node_of(0), node_of(self.facts.num_clients)), self.facts.unseen
+            self._node_ids = tuple(node for node in nodes if client_of(node) not in unseen) if unseen else tuple(nodes)
+        return self._node_ids
 
     def push_messages(self, messages: Iterable[Message]) -> Iterable[str]:
         """Start the work of messages and return their ids, in order."""
@@ -188,7 +195,7 @@ class HostGrid(Grid, Generic[Handle]):
     # -- beyond Flower's interface -----------------------------------------------------------------------------------
 
     def evaluate_all(self, arrays: ArrayRecord, timeout: float | None = None) -> Evaluation:
-        """Score a model on every client, without messages: the trial's own evaluation.
+        """Score a model on every client that scores, without messages: the trial's own evaluation.
 
         Whoever evaluates the same arrays afterwards is answered from this result; but not that of several models, of
         which each client is scored under its own.
@@ -204,7 +211,7 @@ class HostGrid(Grid, Generic[Handle]):
         config, handles, version = base_config(self.session, self.server_round), [], self._states_version
         for model, clients in models:
             job: Job[Handle] = Job(MessageType.EVALUATE, {}, config, model)
-            self._launch(job, clients)
+            self._launch(job, self._of_those_that_score(clients))
             handles += job.handles
         results = self._gather(handles, timeout)
         if results is None:
@@ -363,7 +370,8 @@ class HostGrid(Grid, Generic[Handle]):
         if job.vector is not None:
             seed = job.config[SEED_KEY]
             if message_type == MessageType.EVALUATE:
-                job.evaluation = self._scores.known(job.vector, self._states_version, seed)
+                if self._scorers is None or messages.keys() <= self._scorers:
+                    job.evaluation = self._scores.known(job.vector, self._states_version, seed)
                 if job.evaluation is not None:
                     return job
             else:
@@ -380,7 +388,7 @@ class HostGrid(Grid, Generic[Handle]):
         if trains and not self._merge_on_hosts:
             config = {**config, REPLY_KEY: "individual"}
         shards = self._host_shards.of(clients)
-        evaluated = self._host_shards.every if job.scores_received else {}
+        evaluated = self._scoring() if job.scores_received else {}
         measured = self._measuring(self.reports.to_measure()) if trains else {}
         for host in sorted({*shards, *evaluated, *measured}):
             members = shards.get(host, ())
@@ -397,6 +405,16 @@ class HostGrid(Grid, Generic[Handle]):
                 watched=self.reports.wanted_of(members, measured.get(host, ())) if trains else None,
             )
             job.handles.append(self._start(host, job.message_type, call))
+
+    def _scoring(self) -> Shards:
+        """Return by host who scores models."""
+        return self._host_shards.every if self._scorers is None else self._host_shards.of(self._scorers)
+
+    def _of_those_that_score(self, clients: Sequence[int]) -> Collection[int]:
+        """Return those of a model's clients that score it."""
+        if self._scorers is None:
+            return clients
+        return self._scorers if len(clients) == self.facts.num_clients else self._scorers.intersection(clients)
 
     def _measuring(self, clients: Collection[int]) -> Shards:
         """Return by host who measures a model without training, and count that each is sent one."""

@@ -28,6 +28,7 @@ class Session:
         client_table: By which clients choose settings of their own; None has all train alike.
         evaluate_on: The part of each client's rows that evaluation reads.
         metric: What is measured there beside accuracy; None measures nothing more.
+        num_scored: Clients that score each model, >= 1, see `fedscout.engine.grid.scored_clients`; None is all.
         worst_clients: Whether the mean score of the worst tenth of the clients is wanted, too.
         test_fraction: Share of test rows a client.
         validation_fraction: Share of validation rows, cut from the training rows.
@@ -45,6 +46,7 @@ class Session:
     client_table: SettingsLookup | None = None
     evaluate_on: EvaluationPart = "test"
     metric: Metric | None = None
+    num_scored: int | None = None
     worst_clients: bool = False
     test_fraction: float = 0.2
     validation_fraction: float = 0.0

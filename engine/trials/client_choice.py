@@ -22,7 +22,7 @@ from fedscout.engine.grid.chosen_nodes import ChosenNodes, train_all_shown
 from fedscout.engine.grid.expected_durations import expected_seconds
 from fedscout.engine.grid.host_grid import HostGrid
 from fedscout.engine.messages.host_calls import Watched
-from fedscout.engine.messages.message_contents import client_of
+from fedscout.engine.messages.message_contents import FIRST_NODE_ID
 from fedscout.engine.messages.several_models import holds_several
 from fedscout.engine.seeds import stream
 from fedscout.engine.trials.trial_settings import TrialSettings
@@ -115,8 +115,9 @@ class ClientChoice:
             yield f"selection.kind={label} chose {self._num_chosen} clients in the last round, not {self._num_asked}"
 
     def _table(self) -> ClientTable:
-        reached = (client_of(node) for node in self._grid.get_node_ids())  # who has joined is in the facts then
-        clients = np.array([client for client in reached if client < self._state.num_choosable], np.int64)
+        nodes = np.array([*self._grid.get_node_ids()], np.int64)  # who has joined is in the facts then
+        reached = nodes - FIRST_NODE_ID
+        clients = reached[reached < self._state.num_choosable]
         facts = self._grid.facts
         columns = clients, facts.client_rows[clients], self._expected[clients]
         for column in columns:
@@ -143,7 +144,7 @@ def _checked(chosen: Any, table: ClientTable, label: str) -> Sequence[int]:
         clients = [index(client) for client in told]
     except TypeError:
         raise TrialError(f"selection.kind={label} must choose clients by their numbers, got {shown(told)}") from None
-    if not clients or len({*clients}) < len(clients) or not {*clients} <= {*table.clients.tolist()}:
+    if not clients or len({*clients}) < len(clients) or not np.isin(clients, table.clients).all():
         raise TrialError(
             f"selection.kind={label} must choose different clients of the {len(table.clients)} that can be reached, "
             f"got {shown(clients)}"

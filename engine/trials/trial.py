@@ -335,9 +335,10 @@ class _Rounds:
         """Return the models as they are, and the clients of each."""
         return self._grid.models(view_record(self._state.arrays))
 
-    def _seen(self, clients: Sequence[int]) -> list[int]:
+    def _seen(self, clients: Sequence[int]) -> Sequence[int]:
         """Return those of some clients that take part."""
-        return [client for client in clients if client not in self._grid.facts.unseen]
+        unseen = self._grid.facts.unseen
+        return [client for client in clients if client not in unseen] if unseen else clients
 
     def _notes(self, groups: Sequence[Sequence[int]]) -> Iterator[str]:
         """Yield where the strategy does something else than its author or the study may think.

@@ -49,6 +49,11 @@ class TrainingConfig(LocalTraining):
         default=False, description="of run, search and sweep: fewer rounds than num_rounds if FedAvg levels off before"
     )
     fraction_train: float = Field(default=1.0, gt=0, le=1, description="share of the clients that train in a round")
+    scored_clients: int | None = Field(
+        default=None,
+        ge=1,
+        description="so many clients, drawn from the seed, score each model; nothing means all of them",
+    )
     test_fraction: float = Field(default=0.2, gt=0, lt=1, description="share of each client's rows kept for testing")
     trial_timeout_seconds: Seconds | None = Field(default=None, description="after which a trial fails; nothing waits")
     round_timeout_seconds: Seconds | None = Field(
@@ -114,6 +119,7 @@ class TrainingConfig(LocalTraining):
             hanging_clients=self.hanging_clients,
             deadline_seconds=self.simulated_deadline_seconds,
             metric=metric,
+            num_scored=self.scored_clients,
             worst_clients=worst_clients,
         )
 
@@ -229,6 +235,8 @@ class StudyConfig(BaseModel):
             training.add("level_off")
         if self.training.repetitions == 1:
             training.add("repetitions")
+        if self.training.scored_clients is None:
+            training.add("scored_clients")
         excluded: dict[str, Any] = {
             "engine": True,
             "training": training,

@@ -47,6 +47,7 @@ def beyond_sums_of(settings: TrialSettings) -> str | None:
         return f"search.objectives=worst_clients needs the score of each client, and {OF_ALL}"
     if session.client_table is not None and session.client_table.table.threshold is not None:
         return f"with client_settings.threshold each client says whether it is far from the table, and {OF_ALL}"
-    if settings.num_sampled < FEWEST:
-        return f"secure sums must be of at least {FEWEST} clients a round, got {settings.num_sampled}"
+    fewest = min(settings.num_sampled, session.num_scored or settings.num_sampled)
+    if fewest < FEWEST:
+        return f"secure sums must be of at least {FEWEST} clients a round, got {fewest}"
     return None

@@ -1,9 +1,9 @@
 """Whether work is done sooner in this process or on Ray: `engine.grid=auto`.
 
 Ray takes seconds to start and some milliseconds a round, and then shares the rounds among processors. The smallest
-client trains one local epoch here, twice, and then, if this may be the place, all clients do; what they take is scaled
-to all rows and rounds. Results have the same bits in either place, so a wrong estimate costs time alone. Hosts that are
-configured, and limits of time, which end a client that hangs, are Ray's.
+client trains one local epoch here, twice, and then, if this may be the place, all clients do, or up to a thousand of
+many; what they take is scaled to all rows and rounds. Results have the same bits in either place, so a wrong estimate
+costs time alone. Hosts that are configured, and limits of time, which end a client that hangs, are Ray's.
 """
 
 from __future__ import annotations
@@ -37,6 +37,8 @@ It trains by itself, and small clients train side by side: 14 to 21 times on two
 and 100 of digits, and 81 with 50 of digits, of which the smallest has 5 rows and the largest 95. Where it is more than
 this, Ray may be chosen though a round here takes less, which costs time alone.
 """
+MOST_TRIED = 1000
+"""Of more clients, every n-th by its number of rows is tried."""
 
 logger = logging.getLogger("fedscout")
 
@@ -115,11 +117,12 @@ def _round_seconds(host: ClientHost, federation: Federation, work: ExpectedWork,
         fewest = work.fraction_train * operations / FASTEST_FLOPS_PER_SECOND
         if not Estimate.of(fewest, work.num_rounds, num_hosts).is_local:
             return fewest
-    order = [int(client) for client in np.argsort(sizes, kind="stable") if client not in federation.unseen]
-    alone = min(_seconds(host, work, sizes, order[:1]) for _ in range(2))
+    by_size = np.argsort(sizes, kind="stable")
+    order = by_size[~np.isin(by_size, [*federation.unseen])] if federation.unseen else by_size
+    alone = min(_seconds(host, work, sizes, order[:1].tolist()) for _ in range(2))
     if not Estimate.of(alone / MOST_BATCHING_GAINS, work.num_rounds, num_hosts).is_local:
         return alone
-    return _seconds(host, work, sizes, sorted(order))
+    return _seconds(host, work, sizes, sorted(order[:: -(-len(order) // MOST_TRIED)].tolist()))
 
 
 def _seconds(host: ClientHost, work: ExpectedWork, sizes: IntArray, clients: list[int]) -> float:
@@ -132,4 +135,6 @@ def _seconds(host: ClientHost, work: ExpectedWork, sizes: IntArray, clients: lis
     )
     scoring = 0.0 if results.evaluation is None else results.evaluation.seconds
     training = (results.seconds - scoring) * session.training.local_epochs * work.fraction_train
+    if session.num_scored is not None:
+        scoring *= min(1.0, session.num_scored / len(sizes))
     return (training + scoring) * float(sizes.sum()) / max(1, int(sizes[clients].sum()))

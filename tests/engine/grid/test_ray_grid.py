@@ -47,6 +47,7 @@ TRIALS = {
     "failing": spec_of(Choice(RaisingFedAvg)),
     "loop": spec_of(FEDAVG, backend="loop"),
     "with a table": spec_of(FEDAVG, client_table=TABLE),
+    "few of them scored": spec_of(replace(FEDAVG, algorithm=Variates()), num_scored=3),
     "with a metric": spec_of(FEDAVG, metric=Auroc(), worst_clients=True),
 }
 

@@ -245,6 +245,7 @@ def test_fault_in_a_file_does_not_hide_that_of_an_argument(tmp_path: Path) -> No
 OTHER_VALUES = {
     "model.activation": "tanh",
     "training.repetitions": "3",
+    "training.scored_clients": "10",
     "federation.dataset": "wine",
     "federation.label": "quality",
     "federation.client_column": "site",
