@@ -144,7 +144,7 @@ class GatheredUpdates:
                 results.states[client] = update.state
         results.diverged.sort()
         if self._merged:
-            results.total = self._total
+            results.total = self._total if results.clients else None  # nothing, where only others score
             return results
         if len(results.clients) == len(self._vectors):
             results.vectors = self._vectors

@@ -15,6 +15,7 @@ from fedscout.engine.data.client_query import QueryTable
 from fedscout.engine.grid.client_states import state_bytes
 from fedscout.engine.grid.watchdog import perform_watched
 from fedscout.engine.host_device import CPU, HostDevice
+from fedscout.engine.messages.added_sums import Answer, with_one_sum
 from fedscout.engine.messages.host_calls import FederationFacts, HostCall
 from fedscout.engine.runtime.ray_internals import HeadNotes
 
@@ -88,6 +89,10 @@ class HostActor:
 
     def _perform(self, method: str, call: HostCall) -> Any:
         return getattr(self._host, method)(call)
+
+    def with_one_sum(self, *answers: Answer) -> list[Answer]:
+        """Return answers of several hosts, of which one holds the sum of all."""
+        return with_one_sum(answers)
 
     def process_id(self) -> int:
         """Return the operating system's id of this host's process."""

@@ -3,6 +3,8 @@
 Ray repeats a call whose host died, and keeps for that whatever was put into the object store for a call as long as
 something that it returned is referred to. Of a call whose clients' states stay in the store that would be every round's
 model. So Ray is told not to repeat those, and they are repeated here.
+
+Where a group of hosts adds its sums before they come here, and that fails, each host's answer is fetched by itself.
 """
 
 from __future__ import annotations
@@ -33,23 +35,38 @@ class RayCall:
 
     Attributes:
         results: Of the clients together.
+        host: Who does it.
         clients: Those that may keep something large.
         states: Of these clients.
         send: Sends the call once more and returns both; None where Ray does so itself.
         repeats_left: How often that may be done.
+        group: Of the answers of a group of calls, with one sum among them; None of a call whose answer comes alone.
+        place: Of this call's answer there.
     """
 
     results: Any
+    host: int
     clients: Sequence[int] = ()
     states: Sequence[Any] = ()
     send: Callable[[], Sequence[Any]] | None = None
     repeats_left: int = RESTARTS
+    group: Any = None
+    place: int = 0
 
     @classmethod
-    def sent(cls, send: Callable[[], Sequence[Any]], clients: Sequence[int]) -> RayCall:
+    def sent(cls, send: Callable[[], Sequence[Any]], host: int, clients: Sequence[int]) -> RayCall:
         """Send a call that is repeated here."""
         results, *states = send()
-        return cls(results, clients, states, send)
+        return cls(results, host, clients, states, send)
+
+    @property
+    def reference(self) -> Any:
+        """Of what is to be fetched."""
+        return self.results if self.group is None else self.group
+
+    def answer(self, fetched: Any) -> Any:
+        """Return this call's answer in what was fetched."""
+        return fetched if self.group is None else fetched[self.place]
 
     def sent_again(self) -> bool:
         """Send the call again if its host died under it; return whether that was so."""
@@ -85,14 +102,18 @@ def gathered(calls: Sequence[RayCall], timeout: float | None) -> list[Any] | Non
     while True:
         left = None if deadline is None else max(0.0, deadline - time.monotonic())
         try:
-            results = ray.get([call.results for call in calls], timeout=left)
+            references = [*dict.fromkeys(call.reference for call in calls)]  # a group's is fetched once
+            fetched = dict(zip(references, ray.get(references, timeout=left), strict=True))
         except GetTimeoutError:
             return None
         except RayError as error:
-            if not sum(call.sent_again() for call in calls):
+            if any(call.group is not None for call in calls):
+                for call in calls:
+                    call.group = None
+            elif not sum(call.sent_again() for call in calls):
                 raise lost(error) from error
         else:
-            return [part for call, result in zip(calls, results, strict=True) for part in call.parts(result)]
+            return [part for call in calls for part in call.parts(call.answer(fetched[call.reference]))]
 
 
 def lost(error: RayError) -> EngineError:

@@ -13,12 +13,13 @@ last checkpoint, for which states are fetched. While a host trains, the states o
 from __future__ import annotations
 
 import itertools
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any
 
 import ray
+from flwr.app import MessageType
 from ray.exceptions import RayError
 
 from fedscout.engine.arrays import FloatArray
@@ -26,8 +27,10 @@ from fedscout.engine.contracts.client_algorithm import ClientState
 from fedscout.engine.errors import EngineError
 from fedscout.engine.grid.client_states import StateReference, state_bytes
 from fedscout.engine.grid.host_grid import HostGrid
+from fedscout.engine.grid.jobs import Job
 from fedscout.engine.grid.ray_calls import RayCall, gathered, lost
 from fedscout.engine.grid.ray_hosts import RayHosts, lost_host
+from fedscout.engine.messages.added_sums import group_size
 from fedscout.engine.messages.host_calls import HostCall
 from fedscout.engine.messages.session import Session
 
@@ -36,6 +39,9 @@ INLINE_BYTES = 2**19
 all calls together would carry more than `INLINE_TOTAL_BYTES`."""
 
 INLINE_TOTAL_BYTES = 2**23
+
+SUM_BYTES = 8
+"""Of a parameter in an exact sum."""
 
 LARGE_STATE_BYTES = 2**20
 """From here on a client's state stays in the object store, an object a client, which is freed when it is replaced.
@@ -107,10 +113,24 @@ class RayGrid(HostGrid[RayCall]):
             call = replace(call, states={c: state for c, state in call.states.items() if c not in lying})
         if method != "train" or not call.clients or not self._large_states:
             beside = [tuple(lying), *lying.values()] if lying else []
-            return RayCall(actor.perform.remote(method, call, reference, *beside))
+            return RayCall(actor.perform.remote(method, call, reference, *beside), host)
         train = actor.train_apart.options(num_returns=1 + len(call.clients), max_task_retries=0)
         send = partial(train.remote, LARGE_STATE_BYTES, call, reference, tuple(lying), *lying.values())
-        return RayCall.sent(send, call.clients)
+        return RayCall.sent(send, host, call.clients)
+
+    def _launch(self, job: Job[RayCall], clients: Collection[int]) -> None:
+        super()._launch(job, clients)
+        if job.message_type == MessageType.TRAIN and job.merged and self._merge_on_hosts:
+            self._add_in_groups(job.handles)
+
+    def _add_in_groups(self, calls: Sequence[RayCall]) -> None:
+        """Have the first host of each group add the sums of all its hosts."""
+        size = group_size(len(calls), self._hosts.num_nodes, SUM_BYTES * self.facts.layout.size)
+        for start in range(0, len(calls) if size > 1 else 0, size):
+            members = calls[start : start + size]
+            group = self._hosts.actors[members[0].host].with_one_sum.remote(*(call.results for call in members))
+            for place, call in enumerate(members):
+                call.group, call.place = group, place
 
     def _lying(self, states: Mapping[int, Any]) -> dict[int, Any]:
         """Return references of large states by client; one that is here as a value, as after a resume, is put there."""

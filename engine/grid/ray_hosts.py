@@ -50,12 +50,14 @@ class RayHosts:
         facts: Of the federation they serve.
         federation: Reference that keeps the data in the object store, from which a lost host is rebuilt.
         reservation: Placement group that holds their CPUs, if there is one.
+        num_nodes: Over how many nodes they were spread.
     """
 
     actors: tuple[Any, ...]
     facts: FederationFacts
     federation: Any
     reservation: PlacementGroup | None = None
+    num_nodes: int = 1
 
     def stop(self) -> None:
         """End the hosts, and let their CPUs go."""
@@ -104,7 +106,7 @@ def start_hosts(
     except BaseException:
         _end(actors, reservation)
         raise
-    return RayHosts(actors, facts, reference, reservation)
+    return RayHosts(actors, facts, reference, reservation, len({*nodes.values()}))
 
 
 def _end(actors: Sequence[Any], reservation: PlacementGroup | None) -> None:

@@ -134,6 +134,8 @@ class TrainReplies:
         }
         diverged = any(result.diverged for result in results)
         for result in results:
+            if result.sum_elsewhere:
+                continue
             if result.total is not None:
                 model.add_total(result.total)
                 for name, total in result.companion_totals.items():
@@ -161,10 +163,16 @@ class _ExactSum:
     scale: ExactScale
     weighted_by: str
     total: IntArray | None = None
+    is_own: bool = False
 
     def add_total(self, total: IntArray) -> None:
         """Add a host's sum."""
-        self.total = total if self.total is None else self.total + total
+        if self.total is None:
+            self.total = total
+        elif self.is_own:
+            self.total += total
+        else:  # the first is the host's, maybe in shared memory
+            self.total, self.is_own = self.total + total, True
 
     def add(self, rows: FloatArray, result: TrainResults, inside: npt.NDArray[np.bool_]) -> None:
         """Add the rows of those clients of a host that the scale holds."""

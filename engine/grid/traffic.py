@@ -25,7 +25,8 @@ def bytes_down(job: Job[Any], shared: int) -> int:
 
 def bytes_up(results: Sequence[TrainResults], shared: int) -> int:
     """Return the bytes of the clients' answers."""
-    values = sum(len(one.clients) * (shared + _num_companion_values(one)) - one.num_withheld for one in results)
+    companions = max(map(_num_companion_values, results), default=0)  # where sums are together, one result knows
+    values = sum(len(one.clients) * (shared + companions) - one.num_withheld for one in results)
     return values * BYTES_A_VALUE
 
 

@@ -141,7 +141,8 @@ class TrainResults:
         losses: Mean training loss.
         initial_losses: Loss of the received model, where asked for.
         vectors: One row a client, or None if merged.
-        total: Exact sum of the scaled vectors, or None if individual.
+        total: Exact sum of the scaled vectors, or None if individual, or if nobody trained.
+        sum_elsewhere: Whether that and those of companions are part of another host's.
         companions: Vectors that go up beside the model, by name; one row a client, none if merged.
         companion_totals: Their exact sums, none if individual.
         sums: Scalars that add up over clients, by name.
@@ -167,6 +168,7 @@ class TrainResults:
     initial_losses: list[float] = field(default_factory=list)
     vectors: FloatArray | None = None
     total: IntArray | None = None
+    sum_elsewhere: bool = False
     companions: dict[str, FloatArray] = field(default_factory=dict)
     companion_totals: dict[str, IntArray] = field(default_factory=dict)
     sums: dict[str, list[float]] = field(default_factory=dict)

@@ -234,7 +234,7 @@ def _measured(work: _Work, actors: list[Any], rounds: int) -> MeasuredRounds:
 
     federation = ray.put(work.federation())
     ray.get([actor.__ray_call__.remote(_begin_anew, [federation]) for actor in actors])
-    hosts = RayHosts(tuple(actors), ray.get(actors[0].facts.remote()), federation)
+    hosts = RayHosts(tuple(actors), ray.get(actors[0].facts.remote()), federation, num_nodes=len(actors))
     ends: list[tuple[float, float]] = []
     before = _cpu_seconds(actors)
     run_rounds(

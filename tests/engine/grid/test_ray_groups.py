@@ -1,0 +1,75 @@
+"""Hosts that add their sums in groups change no bit, nor does a group that fails."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from fedscout.engine.grid import ray_grid
+from fedscout.engine.grid.local_grid import LocalGrid
+from fedscout.engine.grid.ray_calls import RayCall
+from fedscout.engine.grid.ray_grid import RayGrid
+from fedscout.engine.grid.ray_hosts import RayHosts, start_hosts
+from fedscout.engine.trials.trial import run_trial
+from tests.engine.choices import FEDADAM, FEDAVG, Choice, Variates, spec_of
+from tests.engine.federations import QUERIES, uneven_federation
+from tests.engine.trials.test_resume import assert_same
+
+pytestmark = [pytest.mark.ray, pytest.mark.slow, pytest.mark.timeout(120)]
+
+CHOICES = {"merged": FEDAVG, "adaptive": FEDADAM, "with client states": replace(FEDAVG, algorithm=Variates())}
+
+
+@pytest.fixture(scope="module")
+def hosts(ray_session: None) -> Iterator[RayHosts]:
+    started = start_hosts(uneven_federation(), QUERIES, 5)
+    yield started
+    started.stop()
+
+
+@pytest.fixture
+def groups(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+    """Groups of two, whatever the number of hosts, and a record of those that were asked for."""
+    asked: list[Any] = []
+    monkeypatch.setattr(ray_grid, "group_size", lambda *_: 2)
+    original = RayGrid._add_in_groups
+
+    def noted(grid: RayGrid, calls: list[RayCall]) -> None:
+        original(grid, calls)
+        asked.extend(call.group for call in calls)
+
+    monkeypatch.setattr(RayGrid, "_add_in_groups", noted)
+    return asked
+
+
+@pytest.mark.parametrize("choice", CHOICES.values(), ids=CHOICES)
+@pytest.mark.parametrize("seconds", [None, 60.0], ids=["no limit", "limited"])
+def test_groups_have_the_bits_of_one_process(
+    hosts: RayHosts, groups: list[Any], choice: Choice, seconds: float | None
+) -> None:
+    spec = spec_of(choice, num_sampled=4, round_timeout_seconds=seconds)
+    added = run_trial(spec, RayGrid(hosts, spec.session))
+
+    assert groups
+    assert None not in groups
+    assert_same(added, run_trial(spec, LocalGrid(uneven_federation(), QUERIES, session=spec.session)))
+
+
+def test_where_a_group_fails_each_answer_is_fetched_by_itself(
+    hosts: RayHosts, groups: list[Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    spec = spec_of(FEDAVG)
+    original = RayGrid._add_in_groups
+
+    def failing(grid: RayGrid, calls: list[RayCall]) -> None:
+        original(grid, calls)
+        for call in calls:
+            call.group = hosts.actors[0].initial_vector.remote("no seed")
+
+    monkeypatch.setattr(RayGrid, "_add_in_groups", failing)
+    alone = run_trial(spec, RayGrid(hosts, spec.session))
+
+    assert_same(alone, run_trial(spec, LocalGrid(uneven_federation(), QUERIES, session=spec.session)))
