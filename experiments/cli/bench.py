@@ -11,7 +11,10 @@ import typer
 from fedscout.experiments.cli.options import AsJson, ConfigFile, Settings, read_settings
 from fedscout.experiments.visible import show, tell
 
-Work = Annotated[Literal["dense", "lenet"], typer.Option(help="Dense 254-64-32-2, or LeNet-5 on images.")]
+Work = Annotated[
+    Literal["dense", "lenet", "tiny", "resnet18"],
+    typer.Option(help="Dense 254-64-32-2, LeNet-5 or ResNet-18 on images, or dense 8-8-2 for very many clients."),
+]
 Hosts = Annotated[int, typer.Option(min=1, help="Ray hosts.")]
 Device = Annotated[Literal["cpu", "cuda"], typer.Option(help="What hosts and peers train on.")]
 Local = Annotated[bool, typer.Option("--local", help="In this process instead of on Ray.")]
@@ -24,6 +27,9 @@ def engine(
     work: Work = "dense",
     clients: Annotated[int, typer.Option(min=1, help="Clients.")] = 100,
     samples: Annotated[int, typer.Option(min=1, help="Rows a client.")] = 250,
+    sampled: Annotated[
+        int | None, typer.Option(min=1, help="Clients that train in a round, and score; all if left out.")
+    ] = None,
     rounds: Annotated[int, typer.Option(min=1, help="Rounds measured, after warm-up.")] = 20,
     strategy: Annotated[
         list[str] | None, typer.Option(help="Kind or JSON; may be repeated. FedAvg if left out.")
@@ -47,6 +53,7 @@ def engine(
     prepare_environment(verbose=False)
     from fedscout.engine.contracts.trial_strategy import Cohort
     from fedscout.engine.engine_config import EngineConfig
+    from fedscout.engine.errors import ConfigurationError
     from fedscout.experiments.benchmarks.engine.engine_bench import Sitting, measure_engine, report_lines
     from fedscout.experiments.benchmarks.engine.engine_work import TRAINING
     from fedscout.experiments.benchmarks.engine.peer_runs import PEERS
@@ -60,13 +67,19 @@ def engine(
         costs = strategy_costs(task, asked_strategies(_listed("strategies", strategies)), repeats, note=tell)
         _show(as_json, {"costs": [cost.model_dump(mode="json") for cost in costs]}, cost_lines(task, costs))
         return
-    cohort = Cohort(clients, clients, TRAINING.learning_rate)
+    if sampled is not None and (peers or sampled > clients):
+        raise ConfigurationError(
+            f"--sampled must be at most --clients={clients}, and left out beside --peers, all of whose clients train; "
+            f"got {sampled}"
+        )
+    cohort = Cohort(clients, sampled or clients, TRAINING.learning_rate)
     specs = [parse_strategy(text, cohort) for text in strategy or ["fedavg"]]
     shares = hosts if device == "cuda" else None
     config = EngineConfig(grid="local" if local else "ray", num_hosts=hosts, device=device, hosts_per_gpu=shares)
     sitting = Sitting(repeats, PEERS if peers else (), peer_seconds, memory)
     note = tell if peers or repeats > 1 else lambda _: None
-    report = measure_engine(Task(work, clients, samples, rounds, hosts, device), specs, config, sitting, note)
+    task = Task(work, clients, samples, rounds, hosts, device, sampled)
+    report = measure_engine(task, specs, config, sitting, note)
     _show(as_json, report.document(), report_lines(report))
 
 
@@ -156,6 +169,24 @@ def scaling(
     network = Network(gigabits_per_second=gigabits, latency_seconds=latency_ms / 1000)
     report = measure_scaling(numbers, clients, rounds, target, network, note=tell)
     _show(as_json, report.model_dump(), report_lines(report))
+
+
+@bench.command()
+def flow(
+    nodes: Annotated[str, typer.Option(help="Numbers of nodes, ascending.")] = "10,16,32,100,316,1000",
+    clients: Annotated[int, typer.Option(min=1, help="Clients a round; at least one a node.")] = 1000,
+    gigabits: Annotated[float, typer.Option(min=0.001, help="Bandwidth between any two nodes, Gbit/s.")] = 10.0,
+    latency_ms: Annotated[float, typer.Option(min=0.0, help="From a call to its answer.")] = 0.5,
+    as_json: AsJson = False,
+) -> None:
+    """Simulate a round's messages on clusters larger than any here: what is busy longest, and what groups save."""
+    from fedscout.experiments.benchmarks.engine.cost_model import Network
+    from fedscout.experiments.benchmarks.engine.message_flow import flow_lines, simulated
+
+    rounds = simulated(
+        _ascending(nodes), clients, Network(gigabits_per_second=gigabits, latency_seconds=latency_ms / 1000)
+    )
+    _show(as_json, {"rounds": [each.model_dump() for each in rounds]}, flow_lines(rounds))
 
 
 @bench.command()

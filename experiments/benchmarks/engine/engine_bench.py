@@ -36,18 +36,20 @@ class EngineTiming(RoundTimes):
     """One measurement, in one run or several.
 
     Attributes:
+        sampled: Clients that train in a round, and score.
         samples: Rows a client.
         rounds: Rounds of a run that are measured, after those to warm up.
         strategy: The strategy for people; `kind` is its name.
         phases: The parts of a round, mean seconds; `hosts` is the summed compute time of the hosts.
         start_seconds: From nothing to hosts that answer, in the first run.
-        driver_seconds_per_client_round: The driver's own time, a client and round. On Ray the CPU time of the thread
-            that drives the rounds, which is what is left of them without waiting for hosts; in one process all time
-            but the host's.
+        driver_seconds_per_client_round: The driver's own time, a round and client that trains. On Ray the CPU time of
+            the thread that drives the rounds, which is what is left of them without waiting for hosts; in one process
+            all time but the host's.
     """
 
     work: WorkName
     clients: int
+    sampled: int
     samples: int
     rounds: int
     strategy: str
@@ -65,13 +67,13 @@ def time_engine(task: Task, strategies: Sequence[StrategySpec], engine: EngineCo
         RuntimeError: If a strategy's trial fails.
     """
     federation = work_federation(task.name, task.clients, task.samples)
-    rounds = task.rounds
+    rounds, num_sampled = task.rounds, task.sampled or task.clients
     timings = []
     with open_runner(federation, engine, None, parallel=1) as runner:
         del federation  # the hosts have it
         runner.started()
         for strategy in strategies:
-            run = partial(run_rounds, runner.grid, strategy, task.clients, TRAINING)
+            run = partial(run_rounds, runner.grid, strategy, num_sampled, TRAINING, num_scored=task.sampled)
             run(WARM_UP_ROUNDS, lambda _: None)
             ends = [time.perf_counter()]
             driver_seconds = -time.thread_time()
@@ -84,6 +86,7 @@ def time_engine(task: Task, strategies: Sequence[StrategySpec], engine: EngineCo
                 EngineTiming(
                     work=task.name,
                     clients=task.clients,
+                    sampled=num_sampled,
                     samples=task.samples,
                     rounds=rounds,
                     strategy=str(strategy),
@@ -93,7 +96,7 @@ def time_engine(task: Task, strategies: Sequence[StrategySpec], engine: EngineCo
                     phases={phase: spent / rounds for phase, spent in result.seconds.items() if phase != "total"},
                     accuracy=result.round_accuracy[-1],
                     start_seconds=runner.start_seconds,
-                    driver_seconds_per_client_round=driver_seconds / task.clients / rounds,
+                    driver_seconds_per_client_round=driver_seconds / num_sampled / rounds,
                 )
             )
     return timings
@@ -231,8 +234,9 @@ def report_lines(report: EngineReport) -> list[str]:
     """Return the report for people; all times in milliseconds."""
     first, peers = report.timings[0], report.peers or {}
     width = max(len(name) for name in [HEADING, *peers, *(_name(timing) for timing in report.timings)]) + 2
+    sampled = "" if first.sampled == first.clients else f"{first.sampled} a round, "
     lines = [
-        f"{first.work}, {first.clients} clients of {first.samples} rows, {first.hosts} hosts, "
+        f"{first.work}, {first.clients} clients of {first.samples} rows, {sampled}{first.hosts} hosts, "
         f"{len(first.round_seconds)} rounds each",
         "",
         f"{HEADING:{width}}{'median':>10}{'min':>10}{'mean':>10}",

@@ -18,7 +18,7 @@ from fedscout.experiments.benchmarks.peers.work import (
 )
 from fedscout.experiments.federations.models.model_request import ModelRequest
 from fedscout.experiments.federations.models.model_settings import ModelSettings
-from fedscout.experiments.federations.models.model_table import dense, lenet
+from fedscout.experiments.federations.models.model_table import dense, lenet, resnet18
 
 TRAINING = LocalTraining(local_epochs=1, batch_size=BATCH_SIZE, learning_rate=LEARNING_RATE)
 
@@ -26,8 +26,8 @@ TRAINING = LocalTraining(local_epochs=1, batch_size=BATCH_SIZE, learning_rate=LE
 def work_federation(name: WorkName, num_clients: int, num_samples: int, batch_norm: bool = False) -> Federation:
     """Return the federation of a piece of work, with so many rows a client; the dense net may have batch norm."""
     shape = FEATURE_SHAPES[name]
-    settings = ModelSettings(hidden=HIDDEN if name == "dense" else None, norm="batch" if batch_norm else None)
-    build = dense if name == "dense" else lenet
+    settings = ModelSettings(hidden=HIDDEN.get(name), norm="batch" if batch_norm else None)
+    build = {"lenet": lenet, "resnet18": resnet18}.get(name, dense)
     features = np.empty((num_clients, num_samples, *shape), np.float32)
     labels = np.empty((num_clients, num_samples), np.int64)
     for client in range(num_clients):
@@ -37,6 +37,6 @@ def work_federation(name: WorkName, num_clients: int, num_samples: int, batch_no
         features=features.reshape(-1, *shape),
         labels=labels.reshape(-1),
         num_classes=NUM_CLASSES[name],
-        partition=Partition.from_lists(np.split(np.arange(num_clients * num_samples), num_clients)),
+        partition=Partition(np.arange(num_clients * num_samples), num_samples * np.arange(num_clients + 1)),
         model=build(ModelRequest(shape, NUM_CLASSES[name], settings)),
     )

@@ -24,10 +24,18 @@ def run_rounds(
     training: LocalTraining,
     num_rounds: int,
     on_round: Callable[[int], None],
+    num_scored: int | None = None,
 ) -> Trial:
-    """Drive one trial of all clients, scored on what they train on, from this process, as a trial task would.
+    """Drive one trial, scored on what clients train on, from this process, as a trial task would.
 
-    `grid` returns the grid of a session, `on_round` is told when a round ended.
+    Args:
+        grid: Returns the grid of a session.
+        strategy: What is trained.
+        num_clients: That train in a round.
+        training: Theirs.
+        num_rounds: How many.
+        on_round: Told when a round ended.
+        num_scored: Clients that score each model; None is all.
 
     Raises:
         RuntimeError: If it fails.
@@ -38,7 +46,7 @@ def run_rounds(
         strategy=strategy,
         num_rounds=num_rounds,
         num_sampled=num_clients,
-        session=Session(training=training, evaluate_on="train", test_fraction=0.0),
+        session=Session(training=training, evaluate_on="train", test_fraction=0.0, num_scored=num_scored),
     )
     trial = run_trial(settings, grid(settings.session), on_round=on_round)
     if trial.status == "failed":

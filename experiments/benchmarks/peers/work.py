@@ -1,9 +1,10 @@
 """The work that is timed: data, model and local training of every client, for us and our peers alike.
 
 A round is: every client trains one epoch of plain SGD from the global model, the models are averaged by row count, and
-every client scores the new model on its own training data. `dense` is a 254-64-32-2 net on normal features, `lenet`
-LeNet-5 on 3 x 32 x 32 images of 10 classes. Labels are the largest of fixed random linear functions of the row, so they
-can be learned.
+every client scores the new model on its own training data. `dense` is a 254-64-32-2 net on normal features, `tiny` an
+8-8-2 net for very many clients, `lenet` LeNet-5 on 3 x 32 x 32 images of 10 classes, `resnet18` a net of 11 million
+parameters on 3 x 8 x 8 images, where models and not rows are large. Labels are the largest of fixed random linear
+functions of the row, so they can be learned.
 
 Needs numpy, and torch where tensors or a model are asked for.
 """
@@ -14,6 +15,7 @@ import json
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cache
 from importlib.metadata import version
 from itertools import pairwise
 from math import prod
@@ -25,15 +27,20 @@ import numpy.typing as npt
 if TYPE_CHECKING:
     from torch import Tensor, nn
 
-WorkName = Literal["dense", "lenet"]
+WorkName = Literal["dense", "lenet", "tiny", "resnet18"]
 
 BATCH_SIZE = 32
 LEARNING_RATE = 0.01
-HIDDEN = (64, 32)
-"""Hidden layers of the dense net."""
+HIDDEN: dict[WorkName, tuple[int, ...]] = {"dense": (64, 32), "tiny": (8,)}
+"""Hidden layers of the dense nets."""
 
-FEATURE_SHAPES: dict[WorkName, tuple[int, ...]] = {"dense": (254,), "lenet": (3, 32, 32)}
-NUM_CLASSES: dict[WorkName, int] = {"dense": 2, "lenet": 10}
+FEATURE_SHAPES: dict[WorkName, tuple[int, ...]] = {
+    "dense": (254,),
+    "lenet": (3, 32, 32),
+    "tiny": (8,),
+    "resnet18": (3, 8, 8),
+}
+NUM_CLASSES: dict[WorkName, int] = {"dense": 2, "lenet": 10, "tiny": 2, "resnet18": 10}
 
 LABEL_SEED = 10**6
 MODEL_SEED = 0
@@ -44,9 +51,14 @@ def client_rows(name: WorkName, client: int, num_samples: int) -> tuple[npt.NDAr
     """Return a client's features, shape `(samples, …)`, and labels."""
     shape = FEATURE_SHAPES[name]
     features = np.random.default_rng(client).normal(size=(num_samples, *shape)).astype(np.float32)
-    directions = np.random.default_rng(LABEL_SEED).normal(size=(prod(shape), NUM_CLASSES[name]))
-    labels = (features.reshape(num_samples, -1) @ directions).argmax(axis=1)
+    labels = (features.reshape(num_samples, -1) @ _directions(name)).argmax(axis=1)
     return features, labels.astype(np.int64)
+
+
+@cache
+def _directions(name: WorkName) -> npt.NDArray[np.float64]:
+    """Return the linear functions of a row of which the largest is its label, shape `(inputs, classes)`."""
+    return np.random.default_rng(LABEL_SEED).normal(size=(prod(FEATURE_SHAPES[name]), NUM_CLASSES[name]))
 
 
 def client_tensors(name: WorkName, client: int, num_samples: int, device: str = "cpu") -> tuple[Tensor, Tensor]:
@@ -61,8 +73,12 @@ def model(name: WorkName) -> nn.Module:
     """Build the model from torch's current random state."""
     from torch import nn
 
-    if name == "dense":
-        widths = (*FEATURE_SHAPES[name], *HIDDEN, NUM_CLASSES[name])
+    if name == "resnet18":
+        from .residual_net import ResidualNet
+
+        return ResidualNet(FEATURE_SHAPES[name][0], NUM_CLASSES[name])
+    if name in HIDDEN:
+        widths = (*FEATURE_SHAPES[name], *HIDDEN[name], NUM_CLASSES[name])
         layers: list[nn.Module] = []
         for inputs, outputs in pairwise(widths):
             layers += [nn.Linear(inputs, outputs), nn.ReLU()]
@@ -115,6 +131,7 @@ class Task:
         rounds: Rounds to time, after `WARM_UP_ROUNDS` of which the model is forgotten.
         workers: Processes that train, where a peer has a choice.
         device: On which they do, in the words of torch.
+        sampled: Clients that train in a round, and as many that score; None is all of them, as in peers always.
     """
 
     name: WorkName
@@ -123,6 +140,7 @@ class Task:
     rounds: int
     workers: int
     device: str = "cpu"
+    sampled: int | None = None
 
     def arguments(self) -> list[str]:
         """Return the command line's arguments."""
@@ -136,7 +154,7 @@ def data_bytes(task: Task) -> int:
 
 
 def read_task(arguments: Sequence[str] | None = None) -> Task:
-    """Read `dense|lenet CLIENTS SAMPLES ROUNDS WORKERS cpu|cuda`."""
+    """Read `WORK CLIENTS SAMPLES ROUNDS WORKERS cpu|cuda`."""
     name, *numbers, device = sys.argv[1:] if arguments is None else arguments
     clients, samples, rounds, workers = (int(number) for number in numbers)
     for known in FEATURE_SHAPES:

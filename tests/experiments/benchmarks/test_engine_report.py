@@ -27,6 +27,7 @@ def timing(kind: str, *round_seconds: float, **changes: Any) -> EngineTiming:
         "work": "dense",
         "clients": 4,
         "samples": 8,
+        "sampled": 4,
         "rounds": len(round_seconds),
         "strategy": kind,
         "kind": kind,
