@@ -79,6 +79,7 @@ ROOMS = (
     "experiments/benchmarks/answers",
     "experiments/benchmarks/peers",
     "experiments/benchmarks/engine",
+    "experiments/benchmarks/study",
     "experiments/reproduction",
     "experiments/reproduction/sources",
     "experiments/cli",

@@ -83,6 +83,36 @@ def engine(
     _show(as_json, report.document(), report_lines(report))
 
 
+@bench.command()
+def study(
+    settings: Settings = None,
+    work: Annotated[
+        Literal["digits", "lenet"], typer.Option(help="The demo, or the same digits as 32 x 32 pictures for LeNet-5.")
+    ] = "digits",
+    repeats: Annotated[int, typer.Option(min=1, help="Turns: ours and peers, again and again.")] = 1,
+    grid: Annotated[
+        list[str] | None, typer.Option(help="auto, ray or local; may be repeated, the first is compared with.")
+    ] = None,
+    peers: Annotated[bool, typer.Option(help="Run the same trainings in Flower's simulation.")] = True,
+    peer_trainings: Annotated[
+        int | None, typer.Option(min=3, help="Made there at most, the rest estimated; all if left out.")
+    ] = None,
+    peer_seconds: Annotated[float, typer.Option(min=1.0, help="After which a peer is given up.")] = 3600.0,
+    as_json: AsJson = False,
+) -> None:
+    """Time the whole job, from command to confirmed choice, beside Flower's simulation with Optuna."""
+    from fedscout.experiments.cli.options import prepare
+
+    prepare(verbose=False)
+    from fedscout.experiments.benchmarks.study.study_bench import WAYS, StudySitting, measure_study
+    from fedscout.experiments.benchmarks.study.study_tables import table_lines
+
+    ways = tuple(WAYS) if peers else ()
+    sitting = StudySitting(settings or (), grid or ("auto",), ways, repeats, peer_trainings, peer_seconds)
+    report = measure_study(work, sitting, note=tell)
+    _show(as_json, report.model_dump(mode="json"), table_lines(report))
+
+
 @bench.command("detection-cost")
 def detection_cost(
     work: Work = "dense",

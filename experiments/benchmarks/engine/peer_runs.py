@@ -16,6 +16,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -98,13 +99,31 @@ PeerResult = PeerTiming | MissingPeer
 
 def run_peer(peer: Peer, task: Task, seconds: float) -> PeerResult:
     """Run a peer, give it up after so many seconds, and end all that it started."""
+    answer = peer_answer(peer, task.arguments(), seconds)
+    if isinstance(answer, MissingPeer):
+        return answer
+    try:
+        return PeerTiming.model_validate_json(answer)
+    except ValidationError:
+        return MissingPeer(missing=f"its answer holds no times of rounds: {answer}")
+
+
+def peer_answer(peer: Peer, arguments: Sequence[str], seconds: float, before: Sequence[str] = ()) -> str | MissingPeer:
+    """Return the line of JSON that a peer says last; it is given up after so many seconds, and all it started ended.
+
+    Args:
+        peer: The program.
+        arguments: On its command line.
+        seconds: After which it is given up.
+        before: What its command is an argument of, if something runs it.
+    """
     python = peer.python()
     if python is None:
         return MissingPeer(missing=f"not installed: {peer.install}")
     with tempfile.TemporaryDirectory(prefix="fs-", ignore_cleanup_errors=True) as name:
         folder = Path(name)
         (folder / PROGRAMS.name).symlink_to(PROGRAMS)  # so that it finds the peers, and nothing else of ours
-        command = [str(python), "-m", f"{PROGRAMS.name}.{peer.module}", *task.arguments()]
+        command = [*before, str(python), "-m", f"{PROGRAMS.name}.{peer.module}", *arguments]
         out, err = folder / "out", folder / "err"
         try:
             code = _run(command, folder, out, err, seconds)
@@ -114,7 +133,7 @@ def run_peer(peer: Peer, task: Task, seconds: float) -> PeerResult:
             )
         if code is None:
             return MissingPeer(missing=f"no result within {seconds:g} s")
-        return _result(peer, code, out.read_text(errors="replace"), err.read_text(errors="replace"))
+        return _said(peer, code, out.read_text(errors="replace"), err.read_text(errors="replace"))
 
 
 def _run(command: list[str], folder: Path, out: Path, err: Path, seconds: float) -> int | None:
@@ -148,15 +167,11 @@ def _environment(folder: Path, mark: str, on_gpu: bool) -> dict[str, str]:
     return inherited | ENVIRONMENT | own | ({} if on_gpu else {"CUDA_VISIBLE_DEVICES": ""})
 
 
-def _result(peer: Peer, code: int, out: str, err: str) -> PeerResult:
-    """Read what a peer said last."""
+def _said(peer: Peer, code: int, out: str, err: str) -> str | MissingPeer:
+    """Return a peer's answer, or why there is none."""
     said = next((line for line in reversed(err.splitlines()) if line.strip()), "nothing")
     if code != 0:
         if said.startswith(LIBRARY_MISSING):
             return MissingPeer(missing=f"not installed ({said}): {peer.install}")
         return MissingPeer(missing=f"it ended with code {code} and said: {said}")
-    answer = next((line for line in reversed(out.splitlines()) if line.startswith("{")), "{}")
-    try:
-        return PeerTiming.model_validate_json(answer)
-    except ValidationError:
-        return MissingPeer(missing=f"its answer holds no times of rounds: {answer}")
+    return next((line for line in reversed(out.splitlines()) if line.startswith("{")), "{}")

@@ -71,21 +71,35 @@ def client_tensors(name: WorkName, client: int, num_samples: int, device: str = 
 
 def model(name: WorkName) -> nn.Module:
     """Build the model from torch's current random state."""
-    from torch import nn
-
     if name == "resnet18":
         from .residual_net import ResidualNet
 
         return ResidualNet(FEATURE_SHAPES[name][0], NUM_CLASSES[name])
     if name in HIDDEN:
-        widths = (*FEATURE_SHAPES[name], *HIDDEN[name], NUM_CLASSES[name])
-        layers: list[nn.Module] = []
-        for inputs, outputs in pairwise(widths):
-            layers += [nn.Linear(inputs, outputs), nn.ReLU()]
-        return nn.Sequential(*layers[:-1])
-    convolutions = (nn.Conv2d(3, 6, 5), nn.ReLU(), nn.MaxPool2d(2), nn.Conv2d(6, 16, 5), nn.ReLU(), nn.MaxPool2d(2))
-    head = (nn.Linear(400, 120), nn.ReLU(), nn.Linear(120, 84), nn.ReLU(), nn.Linear(84, NUM_CLASSES[name]))
-    return nn.Sequential(*convolutions, nn.Flatten(), *head)
+        return dense_net((*FEATURE_SHAPES[name], *HIDDEN[name], NUM_CLASSES[name]))
+    return lenet((3, 32, 32), NUM_CLASSES[name])
+
+
+def dense_net(widths: Sequence[int]) -> nn.Module:
+    """Build a dense net of these widths, features first, classes last."""
+    from torch import nn
+
+    layers: list[nn.Module] = []
+    for inputs, outputs in pairwise(widths):
+        layers += [nn.Linear(inputs, outputs), nn.ReLU()]
+    return nn.Sequential(*layers[:-1])
+
+
+def lenet(image_shape: tuple[int, int, int], num_classes: int) -> nn.Module:
+    """Build LeNet-5 for pictures `(channels, height, width)`."""
+    from torch import nn
+
+    channels, *sides = image_shape
+    height, width = (((side - 4) // 2 - 4) // 2 for side in sides)
+    first = (nn.Conv2d(channels, 6, 5), nn.ReLU(), nn.MaxPool2d(2))
+    second = (nn.Conv2d(6, 16, 5), nn.ReLU(), nn.MaxPool2d(2))
+    head = (nn.Linear(16 * height * width, 120), nn.ReLU(), nn.Linear(120, 84), nn.ReLU(), nn.Linear(84, num_classes))
+    return nn.Sequential(*first, *second, nn.Flatten(), *head)
 
 
 def initial_model(name: WorkName, device: str = "cpu") -> nn.Module:

@@ -1,0 +1,1 @@
+"""A whole study of ours beside the same study on another program."""
