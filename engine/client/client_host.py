@@ -56,6 +56,7 @@ from fedscout.engine.messages.message_keys import FUNCTION_KEY, INITIAL_LOSS_KEY
 from fedscout.engine.messages.own_value import OwnValue
 from fedscout.engine.metrics.row_losses import RowLosses, RowMeans
 from fedscout.engine.model.flat_model import FlatModel, new_model
+from fedscout.engine.runtime.kept_memory import keep_freed_memory
 from fedscout.engine.seeds import integer, stream
 
 SEEDS_KEPT, CLIENTS_KEPT = 16, 2**16
@@ -77,6 +78,7 @@ class ClientHost:
 
     def __init__(self, federation: Federation, queries: QueryTable, device: HostDevice = CPU) -> None:
         torch.set_num_threads(1)
+        keep_freed_memory()
         self._federation = federation
         self._queries = queries
         self._device = device
