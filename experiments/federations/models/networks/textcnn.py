@@ -37,8 +37,17 @@ class TextNet(nn.Module):
 
     def forward(self, tokens: Tensor) -> Tensor:
         """Return logits of whole numbers `(rows, length)`, shape `(rows, num_classes)`."""
-        vectors = self.embedding(tokens.long()).transpose(1, 2)
+        vectors = self.embedding(tokens.long()).transpose(1, 2).unsqueeze(2)  # images one pixel high, channels last
         # A maximum commutes with ReLU, and leaves fewer elements.
-        largest = [nn.functional.relu(convolution(vectors).amax(dim=2)) for convolution in self.convolutions]
+        largest = [
+            nn.functional.relu(_sums(convolution, vectors).amax(dim=(2, 3))) for convolution in self.convolutions
+        ]
         logits: Tensor = self.last(self.dropout(torch.cat(largest, dim=1)))
         return logits
+
+
+def _sums(convolution: nn.Module, vectors: Tensor) -> Tensor:
+    """Return a convolution over texts as one over images: torch rearranges those of one axis, forward and backward."""
+    assert isinstance(convolution, nn.Conv1d)
+    padding = (0, int(convolution.padding[0]))
+    return nn.functional.conv2d(vectors, convolution.weight.unsqueeze(2), convolution.bias, padding=padding)
