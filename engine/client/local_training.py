@@ -32,6 +32,10 @@ from fedscout.engine.model.flat_model import FlatModel
 CHUNK_ROWS = 512
 """Rows copied at a time: few enough that a layer's outputs stay in cache, enough that calls cost little."""
 
+IMAGES_SCORED = 64
+"""Images that are scored at a time, as a layer makes many numbers of one."""
+
+IMAGE_AXES = 4
 
 NO_ROWS = "the client has no training rows"
 
@@ -168,6 +172,8 @@ def _plain_loss(outputs: Tensor, labels: Tensor, features: Tensor) -> Tensor:
 
 def _backward(model: FlatModel, loss: Loss, features: Tensor, labels: Tensor) -> Tensor:
     """Put the gradient of a batch's mean loss in the model's, and return that loss."""
+    if loss is _plain_loss and model.stack is not None and not labels.is_floating_point():
+        return model.stack.loss_and_gradient(features, labels)
     model.gradient.zero_()
     mean = loss(model.outputs(features), labels, features)
     mean.backward()  # type: ignore[no-untyped-call]
@@ -195,7 +201,7 @@ def score_client(model: FlatModel, data: Samples, metric: Metric | None = None) 
     num_correct, loss_sum = 0, 0.0
     statistics: Sums | None = None
     for features, labels in chunks(model, data):
-        outputs = model.outputs(features)
+        outputs = _answers(model, features)
         loss_sum += mean_loss(outputs, labels, reduction="sum").item()
         if data.scale is None:
             num_correct += int((outputs.argmax(dim=1) == labels).sum().item())
@@ -204,6 +210,14 @@ def score_client(model: FlatModel, data: Samples, metric: Metric | None = None) 
             statistics = found if statistics is None else statistics + found
     right = num_correct if data.scale is None else float("nan")  # nobody is right about a quantity
     return measured(ClientScore(len(data), right, loss_sum), metric, statistics)
+
+
+def _answers(model: FlatModel, features: Tensor) -> Tensor:
+    """Return the outputs without what a gradient would need."""
+    outputs = model.outputs if model.stack is None else model.stack.outputs
+    if features.dim() == IMAGE_AXES and model.device.type == "cpu":
+        return torch.cat([outputs(some) for some in torch.split(features, IMAGES_SCORED)])
+    return outputs(features)
 
 
 def metric_statistics(metric: Metric, data: Samples, outputs: Tensor, answers: Tensor) -> Sums:
@@ -229,5 +243,5 @@ def model_outputs(model: FlatModel, data: Samples, vector: FloatArray) -> Iterat
     model.load(torch.from_numpy(np.array(vector, dtype=np.float32)))
     model.module.eval()
     for features, _ in chunks(model, data):
-        outputs: FloatArray = model.outputs(features).softmax(dim=1).cpu().numpy()
+        outputs: FloatArray = _answers(model, features).softmax(dim=1).cpu().numpy()
         yield outputs

@@ -18,6 +18,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor, nn
 
+from fedscout.engine.model.convolution_stack import ConvolutionStack
 from fedscout.engine.model.parameter_layout import ModelFactory, ParameterLayout, TensorSlot
 from fedscout.engine.model.quick_layers import quick
 
@@ -31,6 +32,7 @@ class FlatModel:
     Attributes:
         module: The module itself.
         outputs: Calls the module, with quicker layers where there are some.
+        stack: The convolutions that it is, whose gradient is written out; None of other modules.
         layout: The names and shapes behind the vector.
         vector: All parameters and float buffers, shape `(layout.size,)`.
         gradient: Gradient of the trainable part, shape `(layout.num_trainable,)`.
@@ -48,7 +50,9 @@ class FlatModel:
         self.gradient = torch.zeros(self.layout.num_trainable, device=self.vector.device)
         self._bind(parameters, buffers)
         self._counters = [(buffer, buffer.clone()) for buffer in module.buffers() if not buffer.is_floating_point()]
-        self.outputs: Callable[[Tensor], Tensor] = quick(module) if self.device.type == "cpu" else module
+        on_cpu = self.device.type == "cpu"
+        self.outputs: Callable[[Tensor], Tensor] = quick(module) if on_cpu else module
+        self.stack = ConvolutionStack.of(module) if on_cpu else None
         self._formats: dict[tuple[int, ...], torch.memory_format] = {}
 
     def _bind(self, parameters: list[tuple[str, nn.Parameter]], buffers: list[tuple[str, Tensor]]) -> None:

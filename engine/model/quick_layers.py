@@ -38,28 +38,59 @@ class PairedConvolution(nn.Module):
     def forward(self, images: Tensor) -> Tensor:
         """Return what the convolution would."""
         convolution = self._convolution
-        weight, bias, padding = convolution.weight, convolution.bias, convolution.padding
-        if (images.shape[3] + 2 * int(padding[1]) - weight.shape[3] + 1) % 2:
+        if not is_pairable(convolution, images):
             return convolution(images)  # type: ignore[no-any-return]
-        kernel = torch.cat([nn.functional.pad(weight, (0, 1)), nn.functional.pad(weight, (1, 0))])
-        biases = None if bias is None else torch.cat([bias, bias])
-        pairs = nn.functional.conv2d(images, kernel, biases, stride=(1, 2), padding=padding).permute(0, 2, 3, 1)
-        num_images, height, half_width, channels = pairs.shape
-        return pairs.reshape(num_images, height, 2 * half_width, channels // 2).permute(0, 3, 1, 2)
+        kernel, biases = paired_kernel(convolution.weight, convolution.bias)
+        return in_pairs(nn.functional.conv2d(images, kernel, biases, stride=(1, 2), padding=convolution.padding))
+
+
+def is_pairable(convolution: nn.Conv2d, images: Tensor) -> bool:
+    """Return whether the outputs of a convolution that fits pairs have an even width."""
+    width = images.shape[3] + 2 * int(convolution.padding[1]) - convolution.kernel_size[1] + 1
+    return width % 2 == 0
+
+
+def paired_kernel(weight: Tensor, bias: Tensor | None) -> tuple[Tensor, Tensor | None]:
+    """Return the kernel and bias of twice the channels."""
+    kernel = torch.cat([nn.functional.pad(weight, (0, 1)), nn.functional.pad(weight, (1, 0))])
+    return kernel, None if bias is None else torch.cat([bias, bias])
+
+
+def in_pairs(pairs: Tensor) -> Tensor:
+    """Return pixels of twice the channels as twice the pixels."""
+    last = pairs.permute(0, 2, 3, 1)
+    num_images, height, half_width, channels = last.shape
+    return last.reshape(num_images, height, 2 * half_width, channels // 2).permute(0, 3, 1, 2)
 
 
 def quick(module: nn.Module) -> nn.Module:
     """Return a module that gives the same outputs from the same parameters, or the module itself."""
-    if type(module) is not nn.Sequential or any(_watched(part) for part in module.modules()):
+    if not is_plain_stack(module):
         return module
+    parts = pooled_first(module)
+    if parts and fits_pairs(parts[0]):
+        parts[0] = PairedConvolution(parts[0])
+    return nn.Sequential(*parts) if parts != list(module) else module
+
+
+def is_plain_stack(module: nn.Module) -> TypeGuard[nn.Sequential]:
+    """Return whether a module is its layers one after the other, and nobody's code runs around them."""
+    return type(module) is nn.Sequential and not any(_watched(part) for part in module.modules())
+
+
+def pooled_first(module: nn.Sequential) -> list[nn.Module]:
+    """Return the layers of a stack, each pooling ahead of the ReLU that it follows."""
     parts = list(module)
     for place in range(len(parts) - 1):
         following = parts[place + 1]
         if type(parts[place]) is nn.ReLU and type(following) is nn.MaxPool2d and not following.return_indices:
             parts[place], parts[place + 1] = following, parts[place]
-    if parts and _fits_pairs(parts[0]):
-        parts[0] = PairedConvolution(parts[0])
-    return nn.Sequential(*parts) if parts != list(module) else module
+    return parts
+
+
+def vector_lanes() -> int:
+    """Return the float32 numbers in a vector register, 0 without one that is worth filling."""
+    return VECTOR_LANES.get(torch.backends.cpu.get_cpu_capability(), 0)
 
 
 def _watched(part: nn.Module) -> bool:
@@ -67,10 +98,11 @@ def _watched(part: nn.Module) -> bool:
     return bool(part._forward_hooks or part._forward_pre_hooks or part._backward_hooks or part._backward_pre_hooks)
 
 
-def _fits_pairs(part: nn.Module) -> TypeGuard[nn.Conv2d]:
+def fits_pairs(part: nn.Module) -> TypeGuard[nn.Conv2d]:
+    """Return whether a layer is a convolution that `PairedConvolution` takes, and gains by it."""
     return (
         type(part) is nn.Conv2d
-        and 2 * part.out_channels <= VECTOR_LANES.get(torch.backends.cpu.get_cpu_capability(), 0)
+        and 2 * part.out_channels <= vector_lanes()
         and part.kernel_size[1] > 1
         and part.stride == (1, 1)
         and part.dilation == (1, 1)

@@ -1,0 +1,159 @@
+"""Gradients that are written out are autograd's."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from fedscout.engine.model.convolution_layers import HalvingPooling, Pooling, pooling
+from fedscout.engine.model.convolution_stack import ConvolutionStack
+
+Factory = Callable[[], nn.Module]
+
+
+def images(*shape: int) -> Tensor:
+    values = torch.randn(shape, generator=torch.Generator().manual_seed(0))
+    return values.contiguous(memory_format=torch.channels_last)
+
+
+def built(factory: Factory) -> nn.Module:
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        return factory()
+
+
+def lenet() -> nn.Module:
+    """LeNet-5 for images of 3 x 20 x 20."""
+    return nn.Sequential(
+        *(nn.Conv2d(3, 6, 5), nn.ReLU(), nn.MaxPool2d(2)),
+        *(nn.Conv2d(6, 16, 3), nn.ReLU(), nn.MaxPool2d(2)),
+        *(nn.Flatten(), nn.Linear(144, 20), nn.ReLU(), nn.Linear(20, 4)),
+    )
+
+
+def two_alike() -> nn.Module:
+    """Wide enough to fill registers, without biases, a pooling of an odd number of pixels."""
+    return nn.Sequential(
+        *(nn.Conv2d(1, 16, 3, padding=1, bias=False), nn.GELU(), nn.Conv2d(16, 8, 3, bias=False), nn.Tanh()),
+        *(nn.MaxPool2d(2), nn.Conv2d(8, 8, 2, stride=2, groups=2), nn.LeakyReLU(), nn.MaxPool2d(2)),
+        *(nn.Flatten(), nn.Linear(32, 4, bias=False)),
+    )
+
+
+def odd_pools() -> nn.Module:
+    return nn.Sequential(
+        *(nn.Conv2d(3, 5, (3, 2), dilation=2), nn.ReLU(), nn.MaxPool2d(3, stride=2, padding=1, ceil_mode=True)),
+        *(nn.Conv2d(5, 3, 3, padding=(0, 1)), nn.MaxPool2d((2, 1)), nn.ReLU(), nn.Flatten(), nn.Linear(90, 4)),
+    )
+
+
+@pytest.fixture(params=["AVX512", "AVX2", "DEFAULT"], autouse=True)
+def capability(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    monkeypatch.setattr(torch.backends.cpu, "get_cpu_capability", lambda: request.param)
+    return str(request.param)
+
+
+@pytest.mark.parametrize(("factory", "channels"), [(lenet, 3), (two_alike, 1), (odd_pools, 3)])
+def test_loss_and_gradient_are_those_of_autograd(factory: Factory, channels: int) -> None:
+    """float64 leaves only the order of sums: a few units in the last place. What lay in the gradient is forgotten."""
+    module = built(factory).double()
+    rows, labels = images(5, channels, 20, 20).double(), torch.tensor([0, 1, 2, 3, 1])
+    expected = nn.functional.cross_entropy(module(rows), labels)
+    gradients = torch.autograd.grad(expected, list(module.parameters()))
+    for parameter in module.parameters():
+        parameter.grad = torch.full_like(parameter, 7)
+    stack, given = ConvolutionStack.of(module), rows.clone(memory_format=torch.preserve_format)
+    assert stack is not None
+
+    loss = stack.loss_and_gradient(given, labels)
+
+    torch.testing.assert_close(loss, expected.detach(), rtol=1e-12, atol=1e-12)
+    for parameter, gradient in zip(module.parameters(), gradients, strict=True):
+        torch.testing.assert_close(parameter.grad, gradient, rtol=1e-11, atol=1e-12)
+    assert torch.equal(given, rows)
+
+
+@pytest.mark.parametrize(("factory", "channels"), [(lenet, 3), (two_alike, 1), (odd_pools, 3)])
+def test_outputs_are_those_of_the_module(factory: Factory, channels: int) -> None:
+    module = built(factory).double()
+    rows, stack = images(3, channels, 20, 20).double(), ConvolutionStack.of(module)
+    assert stack is not None
+
+    torch.testing.assert_close(stack.outputs(rows), module(rows).detach(), rtol=1e-12, atol=1e-12)
+
+
+@pytest.mark.parametrize("channels", [1, 3, 6, 20])
+@pytest.mark.parametrize("size", [(8, 6), (7, 6), (8, 5)])
+def test_the_first_of_equal_maxima_gets_the_gradient(channels: int, size: tuple[int, int]) -> None:
+    """Whole numbers from 0 to 2, so that nearly all maxima are shared."""
+    rows = images(4, channels, *size).abs().floor().clamp_max(2).requires_grad_()
+    layer = nn.MaxPool2d(2)
+    expected = layer(rows)
+    delta = images(*expected.shape)
+    (gradient,) = torch.autograd.grad(expected, rows, delta)
+    own = pooling(layer)
+
+    outputs, kept = own.forward(rows.detach())
+
+    assert isinstance(own, HalvingPooling)
+    assert torch.equal(outputs, expected.detach())
+    assert torch.equal(own.answer(rows.detach()), expected.detach())
+    assert torch.equal(own.backward(delta.clone(memory_format=torch.preserve_format), kept, wanted=True), gradient)
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [{"kernel_size": 3}, {"stride": 1}, {"padding": 1}, {"dilation": 2}, {"ceil_mode": True}, {"kernel_size": (2, 1)}],
+    ids=str,
+)
+def test_other_poolings_are_torch_s(settings: dict[str, object]) -> None:
+    layer = nn.MaxPool2d(**{"kernel_size": 2, **settings})  # type: ignore[arg-type]
+    rows = images(2, 3, 9, 9)
+
+    assert torch.equal(pooling(layer).answer(rows), layer(rows))
+    if "ceil_mode" not in settings:
+        assert type(pooling(layer)) is Pooling
+
+
+def hooked() -> nn.Module:
+    module = lenet()
+    module.get_submodule("1").register_forward_hook(lambda layer, given, made: made + 1)
+    return module
+
+
+def tied() -> nn.Module:
+    layer = nn.Conv2d(3, 3, 3, padding=1)
+    return nn.Sequential(layer, nn.ReLU(), layer, nn.Flatten(), nn.Linear(1200, 4))
+
+
+def frozen() -> nn.Module:
+    module = lenet()
+    module.get_submodule("0").get_parameter("bias").requires_grad_(requires_grad=False)
+    return module
+
+
+class Returning(nn.Sequential):
+    """A stack with a mind of its own."""
+
+
+@pytest.mark.parametrize(
+    "factory",
+    [
+        pytest.param(hooked, id="hooks"),
+        pytest.param(tied, id="a layer twice"),
+        pytest.param(frozen, id="not trained"),
+        pytest.param(lambda: Returning(*lenet().children()), id="a subclass"),
+        pytest.param(lambda: nn.Sequential(nn.Linear(6, 5), nn.ReLU(), nn.Linear(5, 3)), id="dense"),
+        pytest.param(lambda: nn.Sequential(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4), nn.Flatten()), id="a norm"),
+        pytest.param(lambda: nn.Sequential(nn.Conv2d(3, 4, 3), nn.Flatten()), id="no linear layer at the end"),
+        pytest.param(
+            lambda: nn.Sequential(nn.Conv2d(3, 4, 3, padding="same"), nn.Flatten(), nn.Linear(9, 2)), id="padding"
+        ),
+        pytest.param(nn.Sequential, id="empty"),
+    ],
+)
+def test_other_modules_are_no_stack(factory: Factory) -> None:
+    assert ConvolutionStack.of(factory()) is None
