@@ -85,11 +85,18 @@ def torch_settings_kept() -> Iterator[None]:
 
     products, convolutions = torch.backends.cuda.matmul, torch.backends.cudnn
     kept = products.allow_tf32, convolutions.allow_tf32, convolutions.benchmark
-    num_threads, repeats = torch.get_num_threads(), torch.are_deterministic_algorithms_enabled()
-    warns = torch.is_deterministic_algorithms_warn_only_enabled()
+    num_threads, repeats = torch.get_num_threads(), _repeats()
     try:
         yield
     finally:
         products.allow_tf32, convolutions.allow_tf32, convolutions.benchmark = kept
         torch.set_num_threads(num_threads)
-        torch.use_deterministic_algorithms(repeats, warn_only=warns)
+        if _repeats() != repeats:  # setting it loads torch's compiler
+            torch.use_deterministic_algorithms(repeats[0], warn_only=repeats[1])
+
+
+def _repeats() -> tuple[bool, bool]:
+    """Return whether torch's kernels are to be deterministic, and whether those that can't be only warn."""
+    import torch
+
+    return torch.are_deterministic_algorithms_enabled(), torch.is_deterministic_algorithms_warn_only_enabled()

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+import subprocess
+import sys
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -26,7 +28,7 @@ from fedscout.engine.grid.jobs import base_config
 from fedscout.engine.grid.local_grid import LocalGrid
 from fedscout.engine.grid.ray_grid import RayGrid
 from fedscout.engine.grid.ray_hosts import start_hosts
-from fedscout.engine.host_device import HostDevice
+from fedscout.engine.host_device import HostDevice, torch_settings_kept
 from fedscout.engine.messages.host_calls import HostCall, TrainResults
 from fedscout.engine.messages.message_keys import REPLY_KEY
 from fedscout.engine.messages.session import Session
@@ -184,7 +186,7 @@ def test_lanes_whose_bits_depend_on_the_place_are_not_used(monkeypatch: pytest.M
 
 
 @pytest.fixture
-def scarce(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[int]]:
+def scarce(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """Memory for three lanes; the numbers of lanes that were tried."""
     make, asked = ClientLanes._make_steps, []
 
@@ -266,6 +268,30 @@ def test_rows_that_do_not_fit_are_sent_with_their_block() -> None:
         assert np.array_equal(found.features[found.places].numpy(), data.features[rows])
         assert np.array_equal(found.answers.numpy(), data.labels[rows])
         assert (len(found.features) < len(data.features)) == (room is not None and room < data.features.nbytes)
+
+
+def test_a_process_has_its_torch_back_as_it_was() -> None:
+    with torch_settings_kept():
+        torch.set_num_threads(torch.get_num_threads() + 1)
+        torch.use_deterministic_algorithms(True, warn_only=True)
+        torch.backends.cudnn.allow_tf32 = False
+        threads = torch.get_num_threads()
+    assert torch.get_num_threads() == threads - 1
+    assert not torch.are_deterministic_algorithms_enabled()
+    assert not torch.is_deterministic_algorithms_warn_only_enabled()
+    assert torch.backends.cudnn.allow_tf32
+
+
+def test_nothing_of_torch_s_compiler_is_loaded_where_there_is_no_gpu() -> None:
+    program = (
+        "import sys\n"
+        "from fedscout.engine.host_device import CPU, torch_settings_kept\n"
+        "with torch_settings_kept():\n"
+        "    CPU.opened()\n"
+        "print(sorted(name for name in sys.modules if name.startswith('torch._inductor')))\n"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=True)
+    assert done.stdout.strip() == "[]"
 
 
 def test_a_gpu_that_is_not_there_is_refused() -> None:
