@@ -12,8 +12,10 @@ from fedscout.experiments.cli.options import AsJson, ConfigFile, Settings, read_
 from fedscout.experiments.visible import show, tell
 
 Work = Annotated[
-    Literal["dense", "lenet", "tiny", "resnet18"],
-    typer.Option(help="Dense 254-64-32-2, LeNet-5 or ResNet-18 on images, or dense 8-8-2 for very many clients."),
+    Literal["dense", "lenet", "textcnn", "tiny", "resnet18"],
+    typer.Option(
+        help="Dense 254-64-32-2, LeNet-5 or ResNet-18 on images, TextCNN, or dense 8-8-2 for very many clients."
+    ),
 ]
 Hosts = Annotated[int, typer.Option(min=1, help="Ray hosts.")]
 Device = Annotated[Literal["cpu", "cuda"], typer.Option(help="What hosts and peers train on.")]

@@ -13,12 +13,13 @@ from fedscout.experiments.benchmarks.peers.work import (
     HIDDEN,
     LEARNING_RATE,
     NUM_CLASSES,
+    VOCABULARY_SIZES,
     WorkName,
     client_rows,
 )
 from fedscout.experiments.federations.models.model_request import ModelRequest
 from fedscout.experiments.federations.models.model_settings import ModelSettings
-from fedscout.experiments.federations.models.model_table import dense, lenet, resnet18
+from fedscout.experiments.federations.models.model_table import dense, lenet, resnet18, textcnn
 
 TRAINING = LocalTraining(local_epochs=1, batch_size=BATCH_SIZE, learning_rate=LEARNING_RATE)
 
@@ -26,8 +27,13 @@ TRAINING = LocalTraining(local_epochs=1, batch_size=BATCH_SIZE, learning_rate=LE
 def work_federation(name: WorkName, num_clients: int, num_samples: int, batch_norm: bool = False) -> Federation:
     """Return the federation of a piece of work, with so many rows a client; the dense net may have batch norm."""
     shape = FEATURE_SHAPES[name]
-    settings = ModelSettings(hidden=HIDDEN.get(name), norm="batch" if batch_norm else None)
-    build = {"lenet": lenet, "resnet18": resnet18}.get(name, dense)
+    settings = ModelSettings(
+        hidden=HIDDEN.get(name),
+        norm="batch" if batch_norm else None,
+        dropout=0.0 if name == "textcnn" else None,
+    )
+    build = {"lenet": lenet, "resnet18": resnet18, "textcnn": textcnn}.get(name, dense)
+    num_tokens = VOCABULARY_SIZES.get(name, 0)
     features = np.empty((num_clients, num_samples, *shape), np.float32)
     labels = np.empty((num_clients, num_samples), np.int64)
     for client in range(num_clients):
@@ -38,5 +44,5 @@ def work_federation(name: WorkName, num_clients: int, num_samples: int, batch_no
         labels=labels.reshape(-1),
         num_classes=NUM_CLASSES[name],
         partition=Partition(np.arange(num_clients * num_samples), num_samples * np.arange(num_clients + 1)),
-        model=build(ModelRequest(shape, NUM_CLASSES[name], settings)),
+        model=build(ModelRequest(shape, NUM_CLASSES[name], settings, "tokens" if num_tokens else "table", num_tokens)),
     )

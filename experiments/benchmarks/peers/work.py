@@ -2,9 +2,9 @@
 
 A round is: every client trains one epoch of plain SGD from the global model, the models are averaged by row count, and
 every client scores the new model on its own training data. `dense` is a 254-64-32-2 net on normal features, `tiny` an
-8-8-2 net for very many clients, `lenet` LeNet-5 on 3 x 32 x 32 images of 10 classes, `resnet18` a net of 11 million
-parameters on 3 x 8 x 8 images, where models and not rows are large. Labels are the largest of fixed random linear
-functions of the row, so they can be learned.
+8-8-2 net for very many clients, `lenet` LeNet-5 on 3 x 32 x 32 images of 10 classes, `textcnn` a TextCNN on texts of 40
+words, `resnet18` a net of 11 million parameters on 3 x 8 x 8 images, where models and not rows are large. Labels are the
+largest of fixed random linear functions of the row, so they can be learned.
 
 Needs numpy, and torch where tensors or a model are asked for.
 """
@@ -27,7 +27,7 @@ import numpy.typing as npt
 if TYPE_CHECKING:
     from torch import Tensor, nn
 
-WorkName = Literal["dense", "lenet", "tiny", "resnet18"]
+WorkName = Literal["dense", "lenet", "textcnn", "tiny", "resnet18"]
 
 BATCH_SIZE = 32
 LEARNING_RATE = 0.01
@@ -37,10 +37,13 @@ HIDDEN: dict[WorkName, tuple[int, ...]] = {"dense": (64, 32), "tiny": (8,)}
 FEATURE_SHAPES: dict[WorkName, tuple[int, ...]] = {
     "dense": (254,),
     "lenet": (3, 32, 32),
+    "textcnn": (40,),
     "tiny": (8,),
     "resnet18": (3, 8, 8),
 }
-NUM_CLASSES: dict[WorkName, int] = {"dense": 2, "lenet": 10, "tiny": 2, "resnet18": 10}
+NUM_CLASSES: dict[WorkName, int] = {"dense": 2, "lenet": 10, "textcnn": 4, "tiny": 2, "resnet18": 10}
+VOCABULARY_SIZES: dict[WorkName, int] = {"textcnn": 5000}
+"""Of rows of tokens, which are drawn evenly; token 0 is padding."""
 
 LABEL_SEED = 10**6
 MODEL_SEED = 0
@@ -50,8 +53,12 @@ WARM_UP_ROUNDS = 2
 def client_rows(name: WorkName, client: int, num_samples: int) -> tuple[npt.NDArray[np.float32], npt.NDArray[np.int64]]:
     """Return a client's features, shape `(samples, …)`, and labels."""
     shape = FEATURE_SHAPES[name]
-    features = np.random.default_rng(client).normal(size=(num_samples, *shape)).astype(np.float32)
-    labels = (features.reshape(num_samples, -1) @ _directions(name)).argmax(axis=1)
+    generator, num_tokens = np.random.default_rng(client), VOCABULARY_SIZES.get(name)
+    size = (num_samples, *shape)
+    drawn = generator.normal(size=size) if num_tokens is None else generator.integers(1, num_tokens, size)
+    features = drawn.astype(np.float32)
+    centred = features.reshape(num_samples, -1) - (num_tokens or 0) / 2
+    labels = (centred @ _directions(name)).argmax(axis=1)
     return features, labels.astype(np.int64)
 
 
@@ -75,6 +82,10 @@ def model(name: WorkName) -> nn.Module:
         from .residual_net import ResidualNet
 
         return ResidualNet(FEATURE_SHAPES[name][0], NUM_CLASSES[name])
+    if name == "textcnn":
+        from .text_net import TextNet
+
+        return TextNet(VOCABULARY_SIZES[name], NUM_CLASSES[name])
     if name in HIDDEN:
         return dense_net((*FEATURE_SHAPES[name], *HIDDEN[name], NUM_CLASSES[name]))
     return lenet((3, 32, 32), NUM_CLASSES[name])

@@ -49,7 +49,7 @@ BARE, FLOWER, PFL = PEERS
 PEER_SECONDS = 200.0
 
 
-@pytest.mark.parametrize("name", ["dense", "lenet", "tiny", "resnet18"])
+@pytest.mark.parametrize("name", ["dense", "lenet", "textcnn", "tiny", "resnet18"])
 def test_peers_have_the_bits_of_our_data_and_the_shapes_of_our_model(name: WorkName) -> None:
     federation = work_federation(name, num_clients=2, num_samples=5)
     for client, rows in enumerate(federation.partition.rows.reshape(2, 5)):
@@ -60,7 +60,7 @@ def test_peers_have_the_bits_of_our_data_and_the_shapes_of_our_model(name: WorkN
     assert {key: value.shape for key, value in ours.items()} == {key: value.shape for key, value in theirs.items()}
 
 
-@pytest.mark.parametrize(("name", "num_clients"), [("dense", 3), ("lenet", 2)])
+@pytest.mark.parametrize(("name", "num_clients"), [("dense", 3), ("lenet", 2), ("textcnn", 2)])
 def test_where_an_epoch_is_one_batch_the_bare_loop_gives_our_model(name: WorkName, num_clients: int) -> None:
     """A batch's mean gradient does not depend on the order of rows, so only the last bits may differ.
 
