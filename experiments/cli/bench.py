@@ -115,6 +115,21 @@ def study(
     _show(as_json, report.model_dump(mode="json"), table_lines(report))
 
 
+@bench.command()
+def kernels(
+    turns: Annotated[int, typer.Option(min=1, help="Of which the shortest counts.")] = 10, as_json: AsJson = False
+) -> None:
+    """Set one core's training and scoring of the larger models beside its matrix products."""
+    from fedscout.engine.runtime.ray_runtime import prepare_environment
+
+    prepare_environment(verbose=False)
+    from fedscout.experiments.benchmarks.engine.kernel_bench import kernel_timings, product_rates, table_lines
+
+    rates, timings = product_rates(turns), list(kernel_timings(turns))
+    document = {"products": rates, "timings": [timing.model_dump() for timing in timings]}
+    _show(as_json, document, table_lines(rates, timings))
+
+
 @bench.command("detection-cost")
 def detection_cost(
     work: Work = "dense",
