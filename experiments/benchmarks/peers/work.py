@@ -3,8 +3,8 @@
 A round is: every client trains one epoch of plain SGD from the global model, the models are averaged by row count, and
 every client scores the new model on its own training data. `dense` is a 254-64-32-2 net on normal features, `tiny` an
 8-8-2 net for very many clients, `lenet` LeNet-5 on 3 x 32 x 32 images of 10 classes, `textcnn` a TextCNN on texts of 40
-words, `resnet18` a net of 11 million parameters on 3 x 8 x 8 images, where models and not rows are large. Labels are the
-largest of fixed random linear functions of the row, so they can be learned.
+words, `resnet18` a net of 11 million parameters on 3 x 8 x 8 images, where models and not rows are large. Labels are
+the largest of fixed random linear functions of the row, so they can be learned.
 
 Needs numpy, and torch where tensors or a model are asked for.
 """
