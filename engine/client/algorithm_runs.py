@@ -5,6 +5,7 @@ A task's run is `fedscout.engine.client.task_training`. What an algorithm gives 
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
@@ -18,7 +19,7 @@ from fedscout.engine.client.layer_draws import LayerDraws
 from fedscout.engine.client.local_training import NO_ROWS, RowsWork, chunks, descend
 from fedscout.engine.client.mean_loss import mean_loss
 from fedscout.engine.client.representation import Representation
-from fedscout.engine.client.vectorised_training import descend_block, lockstep_order
+from fedscout.engine.client.vectorised_training import BlockDescent, descend_block, lockstep_order
 from fedscout.engine.client.weighed_rows import weighed_rows
 from fedscout.engine.contracts.client_algorithm import (
     ClientAlgorithm,
@@ -80,21 +81,45 @@ class LoopRun(LocalRun):
 
     def label_counts(self) -> Tensor:
         """Return the client's training rows of each class."""
-        return label_counts_of([self.work], self.num_classes)
+        return _label_counts([self.work], self.num_classes)
 
 
 @dataclass(frozen=True)
-class BlockRun(LocalRun):
+class TogetherRun(LocalRun):
+    """Clients that make their steps together.
+
+    Attributes:
+        works: Their parts of the round.
+    """
+
+    works: Sequence[RowsWork]
+
+    def _descend(self, start: Tensor, steps: Steps) -> Descent:
+        """Make all local steps of all clients."""
+        if steps.loss is not None or steps.ahead is not None:
+            raise TypeError("an algorithm with a loss of its own, or one that looks ahead, must declare one_by_one")
+        made = self._made(start, steps)
+        return Descent(made.vectors, torch.tensor(made.num_steps), torch.tensor(made.losses, dtype=torch.float64))
+
+    @abstractmethod
+    def _made(self, start: Tensor, steps: Steps) -> BlockDescent:
+        """Make them, without a loss of its own and without looking ahead."""
+
+    def label_counts(self) -> Tensor:
+        """Return each client's training rows of each class."""
+        return _label_counts(self.works, self.num_classes)
+
+
+@dataclass(frozen=True)
+class BlockRun(TogetherRun):
     """Clients of a small dense net in lockstep, those with most steps first.
 
     Attributes:
         stack: The model.
-        works: The clients' parts of the round.
-        draws: What their layers draw.
+        draws: What the clients' layers draw.
     """
 
     stack: DenseStack
-    works: Sequence[RowsWork]
     draws: LayerDraws
 
     @classmethod
@@ -104,22 +129,14 @@ class BlockRun(LocalRun):
         known = known_of(asked, layout, works, sizes)
         return cls(**known, stack=stack, works=works, draws=LayerDraws(stack, asked, works))
 
-    def _descend(self, start: Tensor, steps: Steps) -> Descent:
-        """Make all local steps of all clients."""
-        if steps.loss is not None or steps.ahead is not None:
-            raise TypeError("an algorithm with a loss of its own, or one that looks ahead, must declare one_by_one")
+    def _made(self, start: Tensor, steps: Steps) -> BlockDescent:
+        """Make the steps in lockstep."""
         if self.works[0].training is not None and steps.training != self.training:
             raise TypeError("an algorithm that mixes must train as clients' settings say, of all parameters")
-        made = descend_block(self.stack, start, self.works, steps, self.received, self.draws)
-        return Descent(made.vectors, torch.tensor(made.num_steps), torch.tensor(made.losses, dtype=torch.float64))
-
-    def label_counts(self) -> Tensor:
-        """Return each client's training rows of each class."""
-        return label_counts_of(self.works, self.num_classes)
+        return descend_block(self.stack, start, self.works, steps, self.received, self.draws)
 
 
-def label_counts_of(works: Sequence[RowsWork], num_classes: int) -> Tensor:
-    """Return each client's training rows of each class, shape `(clients, classes)`."""
+def _label_counts(works: Sequence[RowsWork], num_classes: int) -> Tensor:
     return torch.from_numpy(np.stack([work.data.label_counts(num_classes) for work in works])).float()
 
 

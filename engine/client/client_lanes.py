@@ -60,6 +60,7 @@ class ClientLanes:
 
     Attributes:
         num_halved: How often memory ran out.
+        serve: Whether lanes can train this model, and several are worth the while.
     """
 
     def __init__(self, model: FlatModel, rows: ResidentRows, probe: Samples, most: int = MOST_LANES) -> None:
@@ -70,12 +71,8 @@ class ClientLanes:
         self._most = most
         self._values_a_row = 0
         self._served: dict[tuple[int, int], bool] = {}
-
-    @property
-    def serve(self) -> bool:
-        """Whether lanes can train this model, and several are worth the while."""
-        mixed = any(isinstance(part, ROWS_MIXED) for part in self._model.module.modules())
-        return not mixed and self._expressible() and self.num_lanes(USUAL_ROWS) > 1
+        mixed = any(isinstance(part, ROWS_MIXED) for part in model.module.modules())
+        self.serve = not mixed and self._expressible() and self.num_lanes(USUAL_ROWS) > 1
 
     def num_lanes(self, num_rows: int) -> int:
         """Return how many clients with batches of so many rows lie side by side, a power of two."""

@@ -6,19 +6,19 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Self
 
-import torch
 from torch import Tensor
 
-from fedscout.engine.client.algorithm_runs import known_of, label_counts_of, updates_by
+from fedscout.engine.client.algorithm_runs import TogetherRun, known_of, updates_by
 from fedscout.engine.client.client_lanes import MOST_LANES, USUAL_ROWS, ClientLanes
 from fedscout.engine.client.local_training import RowsWork
 from fedscout.engine.client.resident_rows import ResidentRows
 from fedscout.engine.client.slab_scores import SlabScores
 from fedscout.engine.client.training_backends import MOST_CLIENTS, LoopTrainer, Trainer
-from fedscout.engine.contracts.client_algorithm import ClientAlgorithm, Descent, LocalRun, Steps
+from fedscout.engine.client.vectorised_training import BlockDescent
+from fedscout.engine.contracts.client_algorithm import ClientAlgorithm, Steps
 from fedscout.engine.contracts.client_update import ClientScore, ClientUpdate
 from fedscout.engine.contracts.train_request import TrainRequest
-from fedscout.engine.data.client_data import Samples, TargetScale
+from fedscout.engine.data.client_data import Samples, TargetScale, by_source
 from fedscout.engine.data.federation import Federation
 from fedscout.engine.host_device import HostDevice
 from fedscout.engine.metrics.metric import Metric
@@ -32,16 +32,14 @@ WHOLE = TargetScale(0.0, 1.0)
 
 
 @dataclass(frozen=True)
-class LaneRun(LocalRun):
+class LaneRun(TogetherRun):
     """Clients side by side.
 
     Attributes:
         lanes: Where they train.
-        works: Their parts of the round.
     """
 
     lanes: ClientLanes
-    works: Sequence[RowsWork]
 
     @classmethod
     def of(cls, lanes: ClientLanes, model: FlatModel, asked: TrainRequest, works: Sequence[RowsWork]) -> Self:
@@ -49,16 +47,9 @@ class LaneRun(LocalRun):
         known = known_of(asked, model.layout, works, [len(work.data) for work in works])
         return cls(**known, lanes=lanes, works=works)
 
-    def _descend(self, start: Tensor, steps: Steps) -> Descent:
-        """Make all local steps of all clients."""
-        if steps.loss is not None or steps.ahead is not None:
-            raise TypeError("an algorithm with a loss of its own, or one that looks ahead, must declare one_by_one")
-        made = self.lanes.descend(start, self.works, steps, self.received)
-        return Descent(made.vectors, torch.tensor(made.num_steps), torch.tensor(made.losses, dtype=torch.float64))
-
-    def label_counts(self) -> Tensor:
-        """Return each client's training rows of each class."""
-        return label_counts_of(self.works, self.num_classes)
+    def _made(self, start: Tensor, steps: Steps) -> BlockDescent:
+        """Make the steps in lanes."""
+        return self.lanes.descend(start, self.works, steps, self.received)
 
 
 class DeviceTrainer(LoopTrainer):
@@ -92,7 +83,7 @@ class DeviceTrainer(LoopTrainer):
         if self._slabs is None or vectors.numel() > self._model.layout.size:
             return super().scores(vectors, clients, seed, metric)
         scores: dict[int, ClientScore | Exception] = {}
-        for members in by_source(clients).values():
+        for members in by_source(clients):
             try:
                 found = self._slabs.scores(vectors.view(-1), [clients[client] for client in members], metric)
             except Exception:  # one client's rows may not fit; each is scored alone, and who fails is named
@@ -107,7 +98,7 @@ class DeviceTrainer(LoopTrainer):
             return
         yield from ([work] for work in works if not len(work.data))
         filled = {number: work for number, work in enumerate(works) if len(work.data)}
-        for members in by_source({number: work.data for number, work in filled.items()}).values():
+        for members in by_source({number: work.data for number, work in filled.items()}):
             for start in range(0, len(members), MOST_CLIENTS):
                 yield [filled[number] for number in members[start : start + MOST_CLIENTS]]
 
@@ -115,14 +106,6 @@ class DeviceTrainer(LoopTrainer):
         if self._lanes is None or not len(works[0].data):
             return super()._train_block(asked, works)
         return updates_by(asked.algorithm or ClientAlgorithm(), LaneRun.of(self._lanes, self._model, asked, works))
-
-
-def by_source(clients: Mapping[int, Samples]) -> dict[int, list[int]]:
-    """Return which clients read each array: most share one, corrupted ones have their own."""
-    sources: dict[int, list[int]] = {}
-    for client, data in clients.items():
-        sources.setdefault(id(data.features), []).append(client)
-    return sources
 
 
 def device_trainers(federation: Federation, device: HostDevice) -> dict[str, Trainer]:

@@ -33,13 +33,15 @@ class SlabScores:
         model: On the device; overwritten.
         rows: On the same.
         probe: Rows on which slabs are tried, the same on all hosts; at least one.
+
+    Attributes:
+        serve: Whether a row has the same outputs, bit by bit, wherever in a slab it is.
     """
 
     def __init__(self, model: FlatModel, rows: ResidentRows, probe: Samples) -> None:
         self._model = model
         self._rows = rows
         self.serve = self._same_at_any_place(probe)
-        """Whether a row has the same outputs, bit by bit, wherever in a slab it is."""
 
     @torch.no_grad()
     def scores(self, vector: Tensor, clients: Sequence[Samples], metric: Metric | None) -> list[ClientScore]:

@@ -30,7 +30,7 @@ from fedscout.engine.contracts.client_algorithm import Steps
 from fedscout.engine.contracts.client_update import ClientUpdate
 from fedscout.engine.contracts.local_training_config import LocalTraining
 from fedscout.engine.contracts.train_request import TrainRequest
-from fedscout.engine.data.client_data import Samples
+from fedscout.engine.data.client_data import Samples, by_source
 from fedscout.engine.model.dense_parameters import ALIGNED, BlockParameters, aligned
 from fedscout.engine.model.dense_stack import DenseStack, loss_and_gradient, representation, says
 
@@ -135,11 +135,8 @@ class _Source(NamedTuple):
 
 
 def _sources(clients: Sequence[Samples]) -> list[_Source]:
-    """Group clients by the arrays that they read: most share them, corrupted ones have their own."""
-    groups: dict[int, list[int]] = {}
-    for position, data in enumerate(clients):
-        groups.setdefault(id(data.features), []).append(position)
-    firsts = [(members, clients[members[0]]) for members in groups.values()]
+    """Group clients by the arrays that they read."""
+    firsts = [(members, clients[members[0]]) for members in by_source(dict(enumerate(clients)))]
     return [
         _Source(members, torch.from_numpy(one.features).flatten(1), torch.from_numpy(one.labels))
         for members, one in firsts

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -117,6 +117,14 @@ class Samples:
         for start in range(0, len(self.rows), num_rows):
             rows = self.rows[start : start + num_rows]
             yield self.features[rows], self.labels[rows]
+
+
+def by_source(parts: Mapping[int, Samples]) -> list[list[int]]:
+    """Return the keys of those that read each array: most clients share one, corrupted ones have their own."""
+    sources: dict[int, list[int]] = {}
+    for key, data in parts.items():
+        sources.setdefault(id(data.features), []).append(key)
+    return [*sources.values()]
 
 
 @dataclass(frozen=True)

@@ -23,6 +23,7 @@ from fedscout.engine.runtime.kept_memory import keep_freed_memory
 from fedscout.experiments.federations.models.model_request import ModelRequest
 from fedscout.experiments.federations.models.model_settings import ModelSettings
 from fedscout.experiments.federations.models.model_table import MODELS
+from fedscout.experiments.reports.markdown_table import markdown_table
 
 BATCH_ROWS = 32
 NUM_CLASSES = 10
@@ -119,19 +120,15 @@ def _shortest(work: Callable[[], object], turns: int) -> float:
 
 def table_lines(rates: dict[str, float], timings: list[KernelTiming]) -> list[str]:
     """Return both for people."""
-    lines = [f"{name}: {rate / 1e9:.0f} GFLOP/s" for name, rate in rates.items()]
-    lines += [
-        "",
-        "| model | a step of 32 rows, ms | GFLOP | GFLOP/s | scoring, µs a row |",
-        "| --- | --- | --- | --- | --- |",
-    ]
-    for each in timings:
-        cells = (
+    header = ("model", f"a step of {BATCH_ROWS} rows, ms", "GFLOP", "GFLOP/s", "scoring, µs a row")
+    rows = [
+        (
             each.model,
             f"{1e3 * each.step_seconds:.2f}",
             f"{each.step_operations / 1e9:.3f}",
             f"{each.operations_per_second / 1e9:.0f}",
             f"{1e6 * each.scored_row_seconds:.1f}",
         )
-        lines.append(f"| {' | '.join(cells)} |")
-    return lines
+        for each in timings
+    ]
+    return [*(f"{name}: {rate / 1e9:.0f} GFLOP/s" for name, rate in rates.items()), "", *markdown_table(header, rows)]
