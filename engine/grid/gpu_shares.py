@@ -6,16 +6,15 @@ hosts have a use for it.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import ray
 
 from fedscout.engine.data.client_query import QueryTable
 from fedscout.engine.data.federation import Federation
-from fedscout.engine.grid.jobs import base_config
+from fedscout.engine.grid.tried_round import tried_round
 from fedscout.engine.host_device import HostDevice
-from fedscout.engine.messages.host_calls import HostCall
 from fedscout.engine.messages.session import Session
 
 MOST_HOSTS = 8
@@ -57,14 +56,12 @@ def measured_use(federation: Federation, queries: QueryTable, device: HostDevice
     from fedscout.engine.client.client_host import ClientHost
 
     host = ClientHost(federation, queries, device)
-    one_epoch = replace(session, training=session.training.model_copy(update={"local_epochs": 1}))
-    clients = tuple(client for client in range(federation.num_clients) if client not in federation.unseen)
-    call = HostCall(clients, one_epoch, base_config(one_epoch, 1), host.initial_vector(session.seed), evaluated=clients)
-    host.train(call)
+    clients = [client for client in range(federation.num_clients) if client not in federation.unseen]
+    tried_round(host, session, clients)
     if not device.on_gpu:
         return GpuUse(1.0, 1, 1)
     with profile(activities=[ProfilerActivity.CUDA]) as seen:
-        seconds = host.train(call).seconds
+        seconds = tried_round(host, session, clients).seconds
     busy = 1e-6 * sum(event.self_device_time_total for event in seen.key_averages())
     free, total = torch.cuda.mem_get_info()
     return GpuUse(min(1.0, busy / seconds), total - free, total)

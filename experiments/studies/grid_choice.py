@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import logging
 import os
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -18,8 +18,7 @@ import numpy as np
 from fedscout.detectors import CLIENT_QUERIES
 from fedscout.engine.arrays import IntArray
 from fedscout.engine.data.federation import Federation
-from fedscout.engine.grid.jobs import base_config
-from fedscout.engine.messages.host_calls import HostCall
+from fedscout.engine.grid.tried_round import tried_round
 from fedscout.engine.messages.session import Session
 
 if TYPE_CHECKING:
@@ -128,11 +127,7 @@ def _round_seconds(host: ClientHost, federation: Federation, work: ExpectedWork,
 def _seconds(host: ClientHost, work: ExpectedWork, sizes: IntArray, clients: list[int]) -> float:
     """Return a round's seconds by what some clients take for one local epoch and for scoring."""
     session = work.session
-    one_epoch = replace(session, training=session.training.model_copy(update={"local_epochs": 1}))
-    config = base_config(one_epoch, server_round=1)
-    results = host.train(
-        HostCall(tuple(clients), one_epoch, config, host.initial_vector(session.seed), evaluated=tuple(clients))
-    )
+    results = tried_round(host, session, clients)
     scoring = 0.0 if results.evaluation is None else results.evaluation.seconds
     training = (results.seconds - scoring) * session.training.local_epochs * work.fraction_train
     if session.num_scored is not None:

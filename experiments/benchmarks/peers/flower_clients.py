@@ -7,26 +7,22 @@ from __future__ import annotations
 
 from functools import cache
 
-import numpy as np
-import torch
 from flwr.app import ArrayRecord, Context, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
 from torch import Tensor, nn
 
-from .work import WorkName, model, num_correct, read_task, train_epoch
+from .work import WorkName, mapped_rows, model, num_correct, read_task, train_epoch
 
 FOLDER_KEY, TASK_KEY = "folder", "task"
-FEATURES_FILE, LABELS_FILE = "features.npy", "labels.npy"
 
 clients = ClientApp()
 
 
 @cache
 def _all_rows(folder: str, device: str) -> tuple[Tensor, Tensor]:
-    """Map the rows of all clients, shapes `(clients, samples, …)`: no worker has to wait for any client's data."""
-    torch.set_num_threads(1)
-    features, labels = (np.load(f"{folder}/{file}", mmap_mode="c") for file in (FEATURES_FILE, LABELS_FILE))
-    return torch.from_numpy(features).to(device), torch.from_numpy(labels).to(device)
+    """Return the rows of all clients on a device, shapes `(clients, samples, …)`."""
+    features, labels = mapped_rows(folder)
+    return features.to(device), labels.to(device)
 
 
 @cache

@@ -1,7 +1,4 @@
-"""Flower's own simulation (`pip install 'flwr[simulation]'`): FedAvg over its Ray backend, one actor a worker.
-
-D. J. Beutel, T. Topal, A. Mathur, X. Qiu, J. Fernandez-Marques, Y. Gao, L. Sani, K. H. Li, T. Parcollet,
-P. P. B. de Gusmão, N. D. Lane. Flower: A Friendly Federated Learning Research Framework. arXiv:2007.14390, 2020.
+"""FedAvg in Flower's own simulation, see `flower_backend`.
 
 The clients' rows lie in files that all workers map, so no round waits for data.
 """
@@ -17,10 +14,10 @@ import numpy as np
 from flwr.app import ArrayRecord, ConfigRecord, Context, Message, MetricRecord
 from flwr.serverapp import Grid, ServerApp
 from flwr.serverapp.strategy import FedAvg
-from flwr.simulation import run_simulation
 
-from .flower_clients import FEATURES_FILE, FOLDER_KEY, LABELS_FILE, TASK_KEY, clients
-from .work import WARM_UP_ROUNDS, Task, client_rows, initial_model, read_task, report
+from .flower_backend import simulate
+from .flower_clients import FOLDER_KEY, TASK_KEY, clients
+from .work import FEATURES_FILE, LABELS_FILE, WARM_UP_ROUNDS, Task, client_rows, initial_model, read_task, report
 
 
 class TimedFedAvg(FedAvg):
@@ -61,16 +58,7 @@ def main(task: Task) -> None:
                 accuracy = result.evaluate_metrics_clientapp[rounds]["accuracy"]
                 measured.append(([began, *strategy.ends], float(str(accuracy))))
 
-        run_simulation(
-            server_app=server,
-            client_app=clients,
-            num_supernodes=task.clients,
-            backend_config={
-                # Without "local" it would join whatever cluster runs on this machine.
-                "init_args": {"address": "local", "num_cpus": task.workers},
-                "client_resources": {"num_cpus": 1, "num_gpus": 1 / task.workers if task.device == "cuda" else 0.0},
-            },
-        )
+        simulate(server, clients, task.clients, task.workers, task.device)
     times, accuracy = measured[-1]
     report(times, accuracy, ["flwr", "ray", "torch"])
 

@@ -38,8 +38,8 @@ from flwr.serverapp.strategy import (
     Krum,
     MultiKrum,
 )
-from flwr.simulation import run_simulation
 
+from .flower_backend import simulate
 from .flower_study_clients import FOLDER_KEY, RATE_KEY, SEED_KEY, clients
 from .study_plan import FITNESS_ROUNDS, StudyPlan, read_plan
 
@@ -172,7 +172,7 @@ def run_training(plan: StudyPlan, folder: Path, training: Training, grid: Grid) 
     return fmean(scored[-FITNESS_ROUNDS:])
 
 
-def simulate(plan: StudyPlan, drive: Callable[[Grid], Any]) -> Any:
+def simulated(plan: StudyPlan, drive: Callable[[Grid], Any]) -> Any:
     """Return what a server's function gives in a simulation of its own."""
     server, found = ServerApp(), []
 
@@ -180,16 +180,7 @@ def simulate(plan: StudyPlan, drive: Callable[[Grid], Any]) -> Any:
     def main(grid: Grid, _: Context) -> None:
         found.append(drive(grid))
 
-    run_simulation(
-        server_app=server,
-        client_app=clients,
-        num_supernodes=plan.clients,
-        backend_config={
-            # Without "local" it would join whatever cluster runs on this machine.
-            "init_args": {"address": "local", "num_cpus": plan.workers},
-            "client_resources": {"num_cpus": 1, "num_gpus": 0.0},
-        },
-    )
+    simulate(server, clients, plan.clients, plan.workers)
     return found[0]
 
 
@@ -206,9 +197,9 @@ def main(folder: Path, simulations: str, at_most: int) -> None:
 
     run = partial(run_training, plan, folder)
     if simulations == "one":
-        found = simulate(plan, lambda grid: whole(partial(run, grid=grid)))
+        found = simulated(plan, lambda grid: whole(partial(run, grid=grid)))
     else:
-        found = whole(lambda training: simulate(plan, partial(run, training)))
+        found = whole(lambda training: simulated(plan, partial(run, training)))
     versions = {library: version(library) for library in ("flwr", "optuna", "ray", "torch")}
     print(json.dumps({"training_seconds": measured.seconds, **found, "versions": versions}), flush=True)
 

@@ -13,14 +13,14 @@ from __future__ import annotations
 from functools import cache
 from pathlib import Path
 
-import numpy as np
 import torch
 from flwr.app import ArrayRecord, ConfigRecord, Context, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
-from .study_plan import FEATURES_FILE, LABELS_FILE, Rows, StudyPlan, read_plan, read_split
+from .study_plan import Rows, StudyPlan, read_plan, read_split
+from .work import mapped_rows
 
 FOLDER_KEY, SEED_KEY, RATE_KEY, MU_KEY = "folder", "seed", "learning-rate", "proximal-mu"
 
@@ -30,10 +30,8 @@ clients = ClientApp()
 @cache
 def _study(folder: str) -> tuple[StudyPlan, nn.Module, Tensor, Tensor]:
     """Return the plan, a scratch net, and all rows."""
-    torch.set_num_threads(1)
     plan = read_plan(Path(folder))
-    features, labels = (np.load(f"{folder}/{file}", mmap_mode="c") for file in (FEATURES_FILE, LABELS_FILE))
-    return plan, plan.net(), torch.from_numpy(features), torch.from_numpy(labels)
+    return plan, plan.net(), *mapped_rows(folder)
 
 
 @cache

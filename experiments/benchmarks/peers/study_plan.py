@@ -19,12 +19,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from .work import WorkName, dense_net, lenet
+from .work import FEATURES_FILE, LABELS_FILE, WorkName, dense_net, lenet
 
 if TYPE_CHECKING:
     from torch import nn
 
-PLAN_FILE, FEATURES_FILE, LABELS_FILE = "plan.json", "features.npy", "labels.npy"
+PLAN_FILE = "plan.json"
 FITNESS_ROUNDS = 5
 """A training is worth its mean accuracy over so many of its last rounds."""
 

@@ -45,6 +45,9 @@ NUM_CLASSES: dict[WorkName, int] = {"dense": 2, "lenet": 10, "textcnn": 4, "tiny
 VOCABULARY_SIZES: dict[WorkName, int] = {"textcnn": 5000}
 """Of rows of tokens, which are drawn evenly; token 0 is padding."""
 
+FEATURES_FILE, LABELS_FILE = "features.npy", "labels.npy"
+"""Of a folder of rows that workers map."""
+
 LABEL_SEED = 10**6
 MODEL_SEED = 0
 WARM_UP_ROUNDS = 2
@@ -74,6 +77,15 @@ def client_tensors(name: WorkName, client: int, num_samples: int, device: str = 
 
     features, labels = client_rows(name, client, num_samples)
     return torch.from_numpy(features).to(device), torch.from_numpy(labels).to(device)
+
+
+def mapped_rows(folder: str) -> tuple[Tensor, Tensor]:
+    """Map features and labels of all clients in a worker of one thread, which then waits for nobody's data."""
+    import torch
+
+    torch.set_num_threads(1)
+    features, labels = (np.load(f"{folder}/{file}", mmap_mode="c") for file in (FEATURES_FILE, LABELS_FILE))
+    return torch.from_numpy(features), torch.from_numpy(labels)
 
 
 def model(name: WorkName) -> nn.Module:
