@@ -11,8 +11,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from fedscout.engine.client.gathered_updates import Outcome
-from fedscout.engine.client.local_training import RowsWork
+from fedscout.engine.client.local_training import Outcome, RowsWork
 from fedscout.engine.contracts.client_algorithm import ClientAlgorithm, LocalFacts
 from fedscout.engine.contracts.client_update import ClientUpdate
 from fedscout.engine.contracts.local_training_config import LocalTraining

@@ -55,6 +55,10 @@ class RowsWork(ClientWork):
     training: LocalTraining | None = field(default=None, kw_only=True)
 
 
+Outcome = tuple[RowsWork, ClientUpdate | Exception]
+"""What a client's part of a round ended with."""
+
+
 def batch_bounds(num_rows: int, batch_size: int) -> list[tuple[int, int]]:
     """Return `(start, stop)` of each batch of an epoch."""
     starts = list(range(0, num_rows, batch_size))

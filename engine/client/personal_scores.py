@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fedscout.engine.client.gathered_updates import Outcome
+from fedscout.engine.client.local_training import Outcome
 from fedscout.engine.client.training_backends import MOST_CLIENTS, Trainer
 from fedscout.engine.contracts.client_algorithm import (
     ClientAlgorithm,

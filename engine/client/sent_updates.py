@@ -17,7 +17,7 @@ from dataclasses import replace
 import numpy as np
 
 from fedscout.engine.arrays import FloatArray
-from fedscout.engine.client.gathered_updates import Outcome
+from fedscout.engine.client.local_training import Outcome
 from fedscout.engine.contracts.client_update import ClientUpdate
 from fedscout.engine.contracts.train_request import ClientWork, TrainRequest
 from fedscout.engine.contracts.update_attack import AttackInputs, UpdateAttack

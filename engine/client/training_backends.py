@@ -25,9 +25,8 @@ from torch import Tensor
 
 from fedscout.engine.client.algorithm_runs import train_block_by, train_client_by
 from fedscout.engine.client.client_settings import by_settings
-from fedscout.engine.client.gathered_updates import Outcome
 from fedscout.engine.client.layer_draws import seed_layers
-from fedscout.engine.client.local_training import RowsWork, train_client
+from fedscout.engine.client.local_training import Outcome, RowsWork, train_client
 from fedscout.engine.client.scoring import score_clients
 from fedscout.engine.client.validated_updates import with_validation
 from fedscout.engine.client.vectorised_training import aligned_row_step, padded_rows, train_block
