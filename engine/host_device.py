@@ -2,7 +2,7 @@
 
 Results on a GPU differ from a core's in the last bits, as sums are taken in another order; on one kind of GPU they are
 the same for any number of hosts and at any time: float32 throughout without TF32, deterministic kernels, and clients
-side by side in places of fixed number and size (see `fedscout.engine.client.client_lanes`).
+side by side in places of fixed number and size (see `fedscout.engine.training.client_lanes`).
 """
 
 from __future__ import annotations

@@ -19,6 +19,7 @@ ROOMS = (
     "engine/contracts",
     "engine/data",
     "engine/messages",
+    "engine/training",
     "engine/client",
     "engine/grid",
     "engine/trials",

@@ -1,1 +1,1 @@
-"""Where a client trains and is scored: host, the plain loop, many at once, optimisers, embedding."""
+"""The client's side of a message: the host, what goes up and what stays, scores of one's own, what detectors see."""

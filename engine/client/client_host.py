@@ -18,17 +18,13 @@ import torch
 from torch import Tensor
 
 from fedscout.engine.arrays import FloatArray, IntArray
-from fedscout.engine.client.client_settings import with_signals
 from fedscout.engine.client.embedding import Embedding
 from fedscout.engine.client.gathered_updates import GatheredUpdates
-from fedscout.engine.client.local_training import RowsWork, model_outputs
 from fedscout.engine.client.metric_sums import add_statistics
 from fedscout.engine.client.personal_scores import Tuning, personal_scores, tuned_scores
 from fedscout.engine.client.round_durations import RoundDurations
 from fedscout.engine.client.sent_updates import SentUpdates
 from fedscout.engine.client.server_model import ServerModel
-from fedscout.engine.client.task_training import TaskTrainer
-from fedscout.engine.client.training_backends import LoopTrainer, Trainer, fastest_trainer
 from fedscout.engine.client.withheld_tensors import WithheldTensors
 from fedscout.engine.contracts.client_algorithm import ClientAlgorithm, asked_for
 from fedscout.engine.contracts.client_update import ClientScore, ClientUpdate
@@ -58,6 +54,10 @@ from fedscout.engine.metrics.row_losses import RowLosses, RowMeans
 from fedscout.engine.model.flat_model import FlatModel, new_model
 from fedscout.engine.runtime.kept_memory import keep_freed_memory
 from fedscout.engine.seeds import integer, stream
+from fedscout.engine.training.client_settings import with_signals
+from fedscout.engine.training.local_training import RowsWork, model_outputs
+from fedscout.engine.training.task_training import TaskTrainer
+from fedscout.engine.training.training_backends import LoopTrainer, Trainer, fastest_trainer
 
 SEEDS_KEPT, CLIENTS_KEPT = 16, 2**16
 """Splits are cheap to draw again: a host keeps those of its latest seeds, and of each its latest clients; of small
@@ -450,7 +450,7 @@ def _trainers(model: FlatModel, federation: Federation, device: HostDevice) -> d
     if federation.task is not None:
         return dict.fromkeys(("auto", "loop"), TaskTrainer(model, federation.task))
     if device.in_lanes:
-        from fedscout.engine.client.device_training import device_trainers  # torch.func, which a core does without
+        from fedscout.engine.training.device_training import device_trainers  # torch.func, which a core does without
 
         return device_trainers(federation, device)
     if federation.targets is not None:

@@ -17,11 +17,11 @@ import torch
 from torch import Tensor, nn
 
 from fedscout.engine.arrays import FloatArray, IntArray
-from fedscout.engine.client.local_training import chunks
 from fedscout.engine.data.client_data import Samples
 from fedscout.engine.data.federation import EmbeddingSource
 from fedscout.engine.model.flat_model import new_model
 from fedscout.engine.seeds import integer
+from fedscout.engine.training.local_training import chunks
 
 
 @dataclass

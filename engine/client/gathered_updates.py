@@ -8,13 +8,14 @@ from dataclasses import replace
 import numpy as np
 
 from fedscout.engine.arrays import FloatArray, IntArray
-from fedscout.engine.client.local_training import Outcome, RowsWork
 from fedscout.engine.contracts.client_update import ClientUpdate
 from fedscout.engine.messages.exact_mean import ExactScale
 from fedscout.engine.messages.host_calls import HostCall, TrainResults
 from fedscout.engine.messages.message_keys import NUM_CLIENTS_KEY, NUM_EXAMPLES_KEY, REPLY_KEY
+from fedscout.engine.training.local_training import Outcome, RowsWork
 
 NOTHING: FloatArray = np.empty(0, np.float32)
+
 
 class GatheredUpdates:
     """Gathers what the clients of one call have trained, in any order.

@@ -10,8 +10,6 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fedscout.engine.client.local_training import Outcome
-from fedscout.engine.client.training_backends import MOST_CLIENTS, Trainer
 from fedscout.engine.contracts.client_algorithm import (
     ClientAlgorithm,
     Clients,
@@ -26,6 +24,8 @@ from fedscout.engine.contracts.local_training_config import LocalTraining
 from fedscout.engine.data.client_data import Samples
 from fedscout.engine.metrics.metric import Metric
 from fedscout.engine.model.parameter_layout import ParameterLayout
+from fedscout.engine.training.local_training import Outcome
+from fedscout.engine.training.training_backends import MOST_CLIENTS, Trainer
 
 
 def personal_scores(

@@ -12,7 +12,6 @@ from collections.abc import Callable, Mapping
 
 import numpy as np
 
-from fedscout.engine.client.client_settings import own_training
 from fedscout.engine.client.withheld_tensors import WithheldTensors
 from fedscout.engine.contracts.client_selection import Observed
 from fedscout.engine.contracts.train_request import TrainRequest
@@ -22,6 +21,7 @@ from fedscout.engine.data.device import Device, RoundWork
 from fedscout.engine.messages.host_calls import HostCall, Watched
 from fedscout.engine.messages.travelling_values import BYTES_A_VALUE, client_bytes_down, client_bytes_up
 from fedscout.engine.model.parameter_layout import ParameterLayout
+from fedscout.engine.training.client_settings import own_training
 
 NOBODY = Watched(observed=Observed())
 

@@ -17,11 +17,11 @@ from dataclasses import replace
 import numpy as np
 
 from fedscout.engine.arrays import FloatArray
-from fedscout.engine.client.local_training import Outcome
 from fedscout.engine.contracts.client_update import ClientUpdate
 from fedscout.engine.contracts.train_request import ClientWork, TrainRequest
 from fedscout.engine.contracts.update_attack import AttackInputs, UpdateAttack
 from fedscout.engine.seeds import stream
+from fedscout.engine.training.local_training import Outcome
 
 Attacks = Mapping[int, tuple[UpdateAttack, ...]]
 """Of each attacker, in order."""

@@ -11,11 +11,11 @@ import torch
 from torch import Tensor
 
 from fedscout.engine.arrays import IntArray
-from fedscout.engine.client.local_training import CHUNK_ROWS, gather
 from fedscout.engine.contracts.server_work import NO_SERVER_ROWS, ServerContext
 from fedscout.engine.data.client_data import Samples
 from fedscout.engine.data.federation import Federation
 from fedscout.engine.model.flat_model import FlatModel
+from fedscout.engine.training.local_training import CHUNK_ROWS, gather
 
 
 @dataclass(frozen=True)

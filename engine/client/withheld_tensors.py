@@ -8,12 +8,12 @@ from dataclasses import replace
 import numpy as np
 import numpy.typing as npt
 
-from fedscout.engine.client.local_training import Outcome
 from fedscout.engine.contracts.client_update import ClientUpdate
 from fedscout.engine.messages.host_calls import HostCall
 from fedscout.engine.messages.message_keys import ROUND_KEY, SEED_KEY
 from fedscout.engine.model.parameter_layout import ParameterLayout
 from fedscout.engine.seeds import stream
+from fedscout.engine.training.local_training import Outcome
 
 
 class WithheldTensors:

@@ -13,7 +13,6 @@ from flwr.app import ConfigRecord
 from torch import nn
 
 from fedscout.engine.client.client_host import ClientHost
-from fedscout.engine.client.local_training import batch_bounds, epoch_orders
 from fedscout.engine.contracts.local_training_config import LocalTraining
 from fedscout.engine.contracts.trial_strategy import Cohort
 from fedscout.engine.data.client_split import split_client
@@ -26,6 +25,7 @@ from fedscout.engine.messages.task_identity import claim_task_identity
 from fedscout.engine.messages.view_array import read_array, view_record
 from fedscout.engine.model.parameter_layout import ModelFactory
 from fedscout.engine.seeds import stream
+from fedscout.engine.training.local_training import batch_bounds, epoch_orders
 from fedscout.engine.trials.global_random import seed_global_random
 from fedscout.engine.trials.trial import run_trial
 from fedscout.engine.trials.trial_record import Trial

@@ -14,7 +14,6 @@ from flwr.app import ConfigRecord, Message, RecordDict
 
 from fedscout.engine.client.client_host import ClientHost
 from fedscout.engine.client.gathered_updates import GatheredUpdates
-from fedscout.engine.client.local_training import RowsWork
 from fedscout.engine.contracts.client_algorithm import ClientAlgorithm, Finished, LocalRun
 from fedscout.engine.contracts.client_update import ClientUpdate
 from fedscout.engine.contracts.trial_strategy import EngineNeeds
@@ -29,6 +28,7 @@ from fedscout.engine.messages.message_contents import flat_record, node_of
 from fedscout.engine.messages.task_identity import claim_task_identity
 from fedscout.engine.messages.view_array import read_array
 from fedscout.engine.model.parameter_layout import ModelFactory
+from fedscout.engine.training.local_training import RowsWork
 from fedscout.engine.trials.checkpoint import CheckpointStore
 from fedscout.engine.trials.trial import run_trial
 from fedscout.strategies import (

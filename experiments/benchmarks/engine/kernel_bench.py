@@ -15,11 +15,11 @@ import torch
 from pydantic import BaseModel
 from torch import nn
 
-from fedscout.engine.client.local_training import descend, score_client
 from fedscout.engine.contracts.local_training_config import LocalTraining
 from fedscout.engine.data.client_data import Samples
 from fedscout.engine.model.flat_model import new_model
 from fedscout.engine.runtime.kept_memory import keep_freed_memory
+from fedscout.engine.training.local_training import descend, score_client
 from fedscout.experiments.federations.models.model_request import ModelRequest
 from fedscout.experiments.federations.models.model_settings import ModelSettings
 from fedscout.experiments.federations.models.model_table import MODELS

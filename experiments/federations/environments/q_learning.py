@@ -6,10 +6,10 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from fedscout.engine.client.client_optimizers import new_optimizer
 from fedscout.engine.contracts.client_algorithm import Correct
 from fedscout.engine.contracts.local_training_config import LocalTraining
 from fedscout.engine.model.flat_model import FlatModel
+from fedscout.engine.training.client_optimizers import new_optimizer
 from fedscout.experiments.federations.environments.replay_memory import Transitions
 
 

@@ -86,7 +86,7 @@ class Alignment:
 
     def _align(self, context: ServerContext, model: Tensor, teacher: Tensor, share: float) -> None:
         """Move a model in place: Σ_{j≠i} w_j KL(z_j ‖ z_i) has the gradient of `share` times KL(their mean ‖ z_i)."""
-        from fedscout.engine.client.client_optimizers import Adam
+        from fedscout.engine.training.client_optimizers import Adam
 
         if divergence(teacher, context.outputs(model)).item() < LEAST_GAIN:
             return  # Adam's steps would be as long on rounding alone

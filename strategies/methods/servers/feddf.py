@@ -90,7 +90,7 @@ class Distillation:
         self, context: ServerContext, teacher: Tensor, student: Tensor, before: float
     ) -> tuple[Tensor, float]:
         """Return the best student that was met, and its divergence."""
-        from fedscout.engine.client.client_optimizers import Adam
+        from fedscout.engine.training.client_optimizers import Adam
 
         best, best_divergence, best_step = student.clone(), before, 0
         optimizer, weights = Adam(self.learning_rate), student[: context.layout.num_trainable]

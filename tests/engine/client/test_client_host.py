@@ -9,7 +9,6 @@ import pytest
 import torch
 
 from fedscout.engine.client.client_host import SEEDS_KEPT, ClientHost
-from fedscout.engine.client.local_training import RowsWork, train_client
 from fedscout.engine.contracts.local_training_config import LocalTraining
 from fedscout.engine.contracts.train_request import TrainRequest
 from fedscout.engine.data.client_split import split_client
@@ -19,6 +18,7 @@ from fedscout.engine.messages.message_contents import train_config
 from fedscout.engine.messages.session import Session
 from fedscout.engine.model.parameter_layout import ModelFactory
 from fedscout.engine.seeds import integer, stream
+from fedscout.engine.training.local_training import RowsWork, train_client
 from tests.engine.federations import (
     CORRUPTED,
     EMPTY,

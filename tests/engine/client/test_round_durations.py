@@ -10,7 +10,6 @@ import pytest
 from flwr.app import ConfigRecord, Message, RecordDict
 
 from fedscout.engine.client.client_host import ClientHost
-from fedscout.engine.client.local_training import batch_bounds
 from fedscout.engine.client.withheld_tensors import WithheldTensors
 from fedscout.engine.contracts.client_selection import Assignment, Observed
 from fedscout.engine.contracts.local_training_config import LocalTraining
@@ -24,6 +23,7 @@ from fedscout.engine.messages.host_calls import HostCall, Watched
 from fedscout.engine.messages.message_contents import flat_record, node_of
 from fedscout.engine.messages.message_keys import ROUND_KEY, SEED_KEY
 from fedscout.engine.seeds import stream
+from fedscout.engine.training.local_training import batch_bounds
 from fedscout.engine.trials.trial import run_trial
 from fedscout.engine.trials.trial_record import Trial
 from fedscout.engine.trials.trial_settings import TrialSettings

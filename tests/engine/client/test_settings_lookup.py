@@ -13,9 +13,6 @@ import pytest
 from flwr.app import Message
 from torch import nn
 
-from fedscout.engine.client.client_settings import own_training
-from fedscout.engine.client.local_training import RowsWork
-from fedscout.engine.client.training_backends import BlockTrainer, fastest_trainer
 from fedscout.engine.contracts.client_algorithm import Finished, LocalRun
 from fedscout.engine.contracts.client_update import ClientUpdate
 from fedscout.engine.contracts.local_training_config import LocalTraining
@@ -29,6 +26,9 @@ from fedscout.engine.messages.host_calls import HostCall
 from fedscout.engine.messages.message_contents import train_config
 from fedscout.engine.model.flat_model import new_model
 from fedscout.engine.seeds import stream
+from fedscout.engine.training.client_settings import own_training
+from fedscout.engine.training.local_training import RowsWork
+from fedscout.engine.training.training_backends import BlockTrainer, fastest_trainer
 from fedscout.engine.trials.checkpoint import CheckpointStore
 from fedscout.engine.trials.trial import run_trial
 from fedscout.engine.trials.trial_record import Trial

@@ -9,9 +9,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from fedscout.engine.client.algorithm_runs import BlockRun, LoopRun
 from fedscout.engine.client.client_host import ClientHost
-from fedscout.engine.client.local_training import RowsWork
 from fedscout.engine.contracts.client_algorithm import LocalRun
 from fedscout.engine.contracts.local_training_config import LocalTraining
 from fedscout.engine.contracts.train_request import TrainRequest
@@ -22,6 +20,8 @@ from fedscout.engine.model.dense_stack import DenseStack
 from fedscout.engine.model.flat_model import new_model
 from fedscout.engine.model.parameter_layout import ModelFactory
 from fedscout.engine.model.row_loss import RowLoss
+from fedscout.engine.training.algorithm_runs import BlockRun, LoopRun
+from fedscout.engine.training.local_training import RowsWork
 from fedscout.engine.trials.trial import run_trial
 from fedscout.engine.trials.trial_settings import TrialSettings
 from fedscout.strategies import FedAvgSpec, FedLCSpec, FedProxSpec, MoonSpec, StrategySpec, parse_strategy

@@ -16,10 +16,10 @@ import psutil
 import pytest
 import torch
 
-from fedscout.engine.client.local_training import batch_bounds
 from fedscout.engine.data.federation import Federation
 from fedscout.engine.errors import ConfigurationError
 from fedscout.engine.grid.local_grid import LocalGrid
+from fedscout.engine.training.local_training import batch_bounds
 from fedscout.engine.trials.trial import run_trial
 from fedscout.engine.trials.trial_record import Trial
 from fedscout.engine.trials.trial_settings import TrialSettings

@@ -7,8 +7,6 @@ import pytest
 import torch
 
 from fedscout.engine.client.client_host import ClientHost
-from fedscout.engine.client.local_training import RowsWork, score_client
-from fedscout.engine.client.training_backends import LoopTrainer
 from fedscout.engine.contracts.client_update import ClientUpdate
 from fedscout.engine.contracts.local_training_config import LocalTraining
 from fedscout.engine.contracts.train_request import TrainRequest
@@ -18,6 +16,8 @@ from fedscout.engine.grid.local_grid import LocalGrid
 from fedscout.engine.messages.session import Session
 from fedscout.engine.model.flat_model import new_model
 from fedscout.engine.seeds import stream
+from fedscout.engine.training.local_training import RowsWork, score_client
+from fedscout.engine.training.training_backends import LoopTrainer
 from fedscout.engine.trials.trial import run_trial
 from fedscout.engine.trials.trial_settings import TrialSettings
 from fedscout.experiments.federations.models.model_table import build_model

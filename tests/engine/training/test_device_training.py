@@ -14,12 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
-from fedscout.engine.client import client_lanes
 from fedscout.engine.client.client_host import ClientHost
-from fedscout.engine.client.client_lanes import ClientLanes
-from fedscout.engine.client.lane_plan import ROW_STEP, LanePlan, lane_rows
-from fedscout.engine.client.local_training import RowsWork
-from fedscout.engine.client.resident_rows import ResidentRows
 from fedscout.engine.contracts.local_training_config import LocalTraining
 from fedscout.engine.data.client_data import Partition
 from fedscout.engine.data.federation import Federation
@@ -34,9 +29,13 @@ from fedscout.engine.messages.message_keys import REPLY_KEY
 from fedscout.engine.messages.session import Session
 from fedscout.engine.metrics.score_histograms import Auroc
 from fedscout.engine.model.parameter_layout import ModelFactory
+from fedscout.engine.training import client_lanes
+from fedscout.engine.training.client_lanes import ClientLanes
+from fedscout.engine.training.lane_plan import ROW_STEP, LanePlan, lane_rows
+from fedscout.engine.training.local_training import RowsWork
+from fedscout.engine.training.resident_rows import ResidentRows
 from fedscout.engine.trials.trial import run_trial
 from tests.engine.choices import FLOWER_CHOICES, spec_of
-from tests.engine.client.test_vectorised import TOLERANCE, TRAININGS
 from tests.engine.federations import (
     ABLE,
     NUM_CLASSES,
@@ -47,6 +46,7 @@ from tests.engine.federations import (
     uneven_federation,
     wide,
 )
+from tests.engine.training.test_vectorised import TOLERANCE, TRAININGS
 from tests.engine.trials.test_resume import assert_same
 
 IN_LANES = HostDevice("cpu", in_lanes=True)

@@ -9,12 +9,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fedscout.engine.client.client_settings import facts_of
-from fedscout.engine.client.local_training import RowsWork
 from fedscout.engine.contracts.client_algorithm import ClientAlgorithm, Validation
 from fedscout.engine.contracts.client_update import ClientScore, ClientUpdate
 from fedscout.engine.contracts.train_request import TrainRequest
 from fedscout.engine.data.client_data import Samples
+from fedscout.engine.training.client_settings import facts_of
+from fedscout.engine.training.local_training import RowsWork
 
 Scores = Callable[[Tensor, Mapping[int, Samples], int], Mapping[int, ClientScore | Exception]]
 """Of models, one a client, the rows of each client and the trial's seed."""

@@ -13,10 +13,10 @@ from torch import Tensor, nn
 from torch.func import functional_call
 from torch.nn.functional import cross_entropy, mse_loss
 
-from fedscout.engine.client.representation import Representation
 from fedscout.engine.contracts.client_algorithm import Compared
 from fedscout.engine.model.adjusted_outputs import Adjusted
 from fedscout.engine.model.row_loss import RowLoss
+from fedscout.engine.training.representation import Representation
 
 Tensors = dict[str, Tensor]
 

@@ -16,12 +16,12 @@ from torch import Tensor
 from torch.nn.functional import cross_entropy, mse_loss
 
 from fedscout.engine.arrays import IntArray
-from fedscout.engine.client.local_training import measured, metric_statistics
-from fedscout.engine.client.resident_rows import ResidentRows
 from fedscout.engine.contracts.client_update import ClientScore
 from fedscout.engine.data.client_data import Samples
 from fedscout.engine.metrics.metric import Metric
 from fedscout.engine.model.flat_model import FlatModel
+from fedscout.engine.training.local_training import measured, metric_statistics
+from fedscout.engine.training.resident_rows import ResidentRows
 
 SLAB_ROWS = 1024
 

@@ -11,7 +11,6 @@ from dataclasses import replace
 
 import numpy as np
 
-from fedscout.engine.client.local_training import Outcome, RowsWork
 from fedscout.engine.contracts.client_algorithm import ClientAlgorithm, LocalFacts
 from fedscout.engine.contracts.client_update import ClientUpdate
 from fedscout.engine.contracts.local_training_config import LocalTraining
@@ -19,6 +18,7 @@ from fedscout.engine.contracts.settings_lookup import FAR_KEY
 from fedscout.engine.contracts.train_request import TrainRequest
 from fedscout.engine.data.client_data import Samples
 from fedscout.engine.seeds import stream
+from fedscout.engine.training.local_training import Outcome, RowsWork
 
 _MIXED = {"learning_rate", "batch_size", "local_epochs"}
 

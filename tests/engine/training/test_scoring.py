@@ -12,13 +12,13 @@ from hypothesis import strategies as st
 from torch import nn
 
 from fedscout.engine.arrays import FloatArray, IntArray
-from fedscout.engine.client.local_training import score_client
-from fedscout.engine.client.scoring import BLOCK_ROWS, SLAB_ROWS, score_clients
 from fedscout.engine.contracts.client_update import ClientScore
 from fedscout.engine.data.client_data import Samples
 from fedscout.engine.model.dense_stack import DenseStack
 from fedscout.engine.model.flat_model import FlatModel, new_model
 from fedscout.engine.model.parameter_layout import ModelFactory
+from fedscout.engine.training.local_training import score_client
+from fedscout.engine.training.scoring import BLOCK_ROWS, SLAB_ROWS, score_clients
 from tests.engine.federations import linear, normalised
 
 SHAPE, NUM_CLASSES = (2, 9), 4

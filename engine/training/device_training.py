@@ -8,13 +8,6 @@ from typing import Self
 
 from torch import Tensor
 
-from fedscout.engine.client.algorithm_runs import TogetherRun, known_of, updates_by
-from fedscout.engine.client.client_lanes import MOST_LANES, USUAL_ROWS, ClientLanes
-from fedscout.engine.client.local_training import RowsWork
-from fedscout.engine.client.resident_rows import ResidentRows
-from fedscout.engine.client.slab_scores import SlabScores
-from fedscout.engine.client.training_backends import MOST_CLIENTS, LoopTrainer, Trainer
-from fedscout.engine.client.vectorised_training import BlockDescent
 from fedscout.engine.contracts.client_algorithm import ClientAlgorithm, Steps
 from fedscout.engine.contracts.client_update import ClientScore, ClientUpdate
 from fedscout.engine.contracts.train_request import TrainRequest
@@ -23,6 +16,13 @@ from fedscout.engine.data.federation import Federation
 from fedscout.engine.host_device import HostDevice
 from fedscout.engine.metrics.metric import Metric
 from fedscout.engine.model.flat_model import FlatModel, new_model
+from fedscout.engine.training.algorithm_runs import TogetherRun, known_of, updates_by
+from fedscout.engine.training.client_lanes import MOST_LANES, USUAL_ROWS, ClientLanes
+from fedscout.engine.training.local_training import RowsWork
+from fedscout.engine.training.resident_rows import ResidentRows
+from fedscout.engine.training.slab_scores import SlabScores
+from fedscout.engine.training.training_backends import MOST_CLIENTS, LoopTrainer, Trainer
+from fedscout.engine.training.vectorised_training import BlockDescent
 
 PROBE_ROWS = 4096
 """The first clients' first rows, on which lanes are tried."""

@@ -11,10 +11,6 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from fedscout.engine.client.algorithm_runs import correct_alone, known_of, updates_by
-from fedscout.engine.client.layer_draws import seed_layers
-from fedscout.engine.client.local_training import RowsWork
-from fedscout.engine.client.training_backends import Trainer
 from fedscout.engine.contracts.client_algorithm import ClientAlgorithm, Descent, LocalRun, Steps
 from fedscout.engine.contracts.client_task import ClientTask
 from fedscout.engine.contracts.client_update import ClientScore, ClientUpdate
@@ -23,6 +19,10 @@ from fedscout.engine.data.client_data import Samples
 from fedscout.engine.metrics.metric import Metric
 from fedscout.engine.model.flat_model import FlatModel
 from fedscout.engine.seeds import stream
+from fedscout.engine.training.algorithm_runs import correct_alone, known_of, updates_by
+from fedscout.engine.training.layer_draws import seed_layers
+from fedscout.engine.training.local_training import RowsWork
+from fedscout.engine.training.training_backends import Trainer
 
 
 @dataclass(frozen=True)

@@ -10,9 +10,9 @@ import numpy as np
 import numpy.typing as npt
 
 from fedscout.engine.arrays import FloatArray, IntArray
-from fedscout.engine.client.local_training import RowsWork, epoch_orders
-from fedscout.engine.client.vectorised_training import schedule
 from fedscout.engine.contracts.local_training_config import LocalTraining
+from fedscout.engine.training.local_training import RowsWork, epoch_orders
+from fedscout.engine.training.vectorised_training import schedule
 
 ROW_STEP = 16
 """Of which a lane's rows are a multiple: few shapes, and whole vectors of whatever is computed of a row."""

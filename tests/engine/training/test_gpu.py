@@ -16,9 +16,9 @@ from fedscout.engine.host_device import HostDevice
 from fedscout.engine.model.parameter_layout import ModelFactory
 from fedscout.engine.trials.trial import run_trial
 from tests.engine.choices import FLOWER_CHOICES, spec_of
-from tests.engine.client.test_device_training import CASES, trained
-from tests.engine.client.test_vectorised import TOLERANCE, TRAININGS
 from tests.engine.federations import QUERIES, dense, dropping, normalised, uneven_federation, wide
+from tests.engine.training.test_device_training import CASES, trained
+from tests.engine.training.test_vectorised import TOLERANCE, TRAININGS
 from tests.engine.trials.test_resume import assert_same
 
 pytestmark = [

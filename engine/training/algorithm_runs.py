@@ -1,6 +1,6 @@
 """Client algorithms over the ways of training: one run for the loop, one for a block of small dense nets.
 
-A task's run is `fedscout.engine.client.task_training`. What an algorithm gives is cut into one update a client here.
+A task's run is `fedscout.engine.training.task_training`. What an algorithm gives is cut into one update a client here.
 """
 
 from __future__ import annotations
@@ -15,12 +15,6 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fedscout.engine.client.layer_draws import LayerDraws
-from fedscout.engine.client.local_training import NO_ROWS, RowsWork, chunks, descend
-from fedscout.engine.client.mean_loss import mean_loss
-from fedscout.engine.client.representation import Representation
-from fedscout.engine.client.vectorised_training import BlockDescent, descend_block, lockstep_order
-from fedscout.engine.client.weighed_rows import weighed_rows
 from fedscout.engine.contracts.client_algorithm import (
     ClientAlgorithm,
     Correct,
@@ -35,6 +29,12 @@ from fedscout.engine.contracts.train_request import ClientWork, TrainRequest
 from fedscout.engine.model.dense_stack import DenseStack
 from fedscout.engine.model.flat_model import FlatModel
 from fedscout.engine.model.parameter_layout import ParameterLayout
+from fedscout.engine.training.layer_draws import LayerDraws
+from fedscout.engine.training.local_training import NO_ROWS, RowsWork, chunks, descend
+from fedscout.engine.training.mean_loss import mean_loss
+from fedscout.engine.training.representation import Representation
+from fedscout.engine.training.vectorised_training import BlockDescent, descend_block, lockstep_order
+from fedscout.engine.training.weighed_rows import weighed_rows
 
 
 @dataclass(frozen=True)

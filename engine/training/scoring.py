@@ -18,14 +18,14 @@ import torch
 from torch import Tensor, nn
 
 from fedscout.engine.arrays import FloatArray, IntArray
-from fedscout.engine.client.local_training import measured, score_client
-from fedscout.engine.client.vectorised_training import aligned_row_step
 from fedscout.engine.contracts.client_update import ClientScore
 from fedscout.engine.data.client_data import Samples
 from fedscout.engine.metrics.metric import Metric
 from fedscout.engine.model.dense_parameters import aligned
 from fedscout.engine.model.dense_stack import DenseStack
 from fedscout.engine.model.flat_model import FlatModel
+from fedscout.engine.training.local_training import measured, score_client
+from fedscout.engine.training.vectorised_training import aligned_row_step
 
 BLOCK_ROWS = 128
 SLAB_ROWS = 1024

@@ -12,8 +12,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
 
-from fedscout.engine.client.layer_draws import LayerDraws, seed_layers
-from fedscout.engine.client.training_backends import BlockTrainer, LoopTrainer, Trainer, fastest_trainer
 from fedscout.engine.contracts.client_algorithm import ClientAlgorithm, Finished, LocalRun
 from fedscout.engine.contracts.client_update import ClientScore, ClientUpdate
 from fedscout.engine.contracts.local_training_config import LocalTraining
@@ -21,8 +19,10 @@ from fedscout.engine.contracts.train_request import TrainRequest
 from fedscout.engine.model.activations import ACTIVATIONS
 from fedscout.engine.model.dense_stack import loss_and_gradient
 from fedscout.engine.model.flat_model import new_model
-from tests.engine.client.test_vectorised import SIZES, TOLERANCE, stack_of, works
+from fedscout.engine.training.layer_draws import LayerDraws, seed_layers
+from fedscout.engine.training.training_backends import BlockTrainer, LoopTrainer, Trainer, fastest_trainer
 from tests.engine.federations import NUM_CLASSES, NUM_FEATURES
+from tests.engine.training.test_vectorised import SIZES, TOLERANCE, stack_of, works
 
 TRAINING = LocalTraining(local_epochs=2, batch_size=10, learning_rate=0.1)
 DROPOUT = 0.3

@@ -18,9 +18,6 @@ import torch
 from torch import Tensor
 
 from fedscout.engine.arrays import FloatArray, IntArray
-from fedscout.engine.client.client_optimizers import new_optimizer
-from fedscout.engine.client.mean_loss import mean_loss
-from fedscout.engine.client.weighed_rows import WeighedRows, weighed_rows
 from fedscout.engine.contracts.client_algorithm import Ahead, Loss, Steps
 from fedscout.engine.contracts.client_update import ClientScore, ClientUpdate
 from fedscout.engine.contracts.local_training_config import LocalTraining
@@ -28,6 +25,9 @@ from fedscout.engine.contracts.train_request import ClientWork, TrainRequest
 from fedscout.engine.data.client_data import Samples
 from fedscout.engine.metrics.metric import Metric, Sums
 from fedscout.engine.model.flat_model import FlatModel
+from fedscout.engine.training.client_optimizers import new_optimizer
+from fedscout.engine.training.mean_loss import mean_loss
+from fedscout.engine.training.weighed_rows import WeighedRows, weighed_rows
 
 CHUNK_ROWS = 512
 """Rows copied at a time: few enough that a layer's outputs stay in cache, enough that calls cost little."""

@@ -20,18 +20,18 @@ from torch import Tensor, nn
 from torch.func import grad_and_value, vmap
 
 from fedscout.engine.arrays import IntArray
-from fedscout.engine.client.client_optimizers import new_optimizer
-from fedscout.engine.client.lane_loss import Beyond, LaneLoss, Tensors
-from fedscout.engine.client.lane_plan import ROW_STEP, LanePlan, lane_rows
-from fedscout.engine.client.local_training import RowsWork
-from fedscout.engine.client.representation import Representation
-from fedscout.engine.client.resident_rows import Reached, ResidentRows
-from fedscout.engine.client.vectorised_training import BlockDescent
 from fedscout.engine.contracts.client_algorithm import Steps
 from fedscout.engine.data.client_data import Samples
 from fedscout.engine.model.flat_model import FlatModel
 from fedscout.engine.model.row_loss import RowLoss
 from fedscout.engine.seeds import stream
+from fedscout.engine.training.client_optimizers import new_optimizer
+from fedscout.engine.training.lane_loss import Beyond, LaneLoss, Tensors
+from fedscout.engine.training.lane_plan import ROW_STEP, LanePlan, lane_rows
+from fedscout.engine.training.local_training import RowsWork
+from fedscout.engine.training.representation import Representation
+from fedscout.engine.training.resident_rows import Reached, ResidentRows
+from fedscout.engine.training.vectorised_training import BlockDescent
 
 ROWS_MIXED = (nn.modules.batchnorm._BatchNorm,)
 """Layers that look at a batch as a whole."""

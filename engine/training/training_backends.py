@@ -23,19 +23,19 @@ from typing import ClassVar
 import numpy as np
 from torch import Tensor
 
-from fedscout.engine.client.algorithm_runs import train_block_by, train_client_by
-from fedscout.engine.client.client_settings import by_settings
-from fedscout.engine.client.layer_draws import seed_layers
-from fedscout.engine.client.local_training import Outcome, RowsWork, train_client
-from fedscout.engine.client.scoring import score_clients
-from fedscout.engine.client.validated_updates import with_validation
-from fedscout.engine.client.vectorised_training import aligned_row_step, padded_rows, train_block
 from fedscout.engine.contracts.client_update import ClientScore, ClientUpdate
 from fedscout.engine.contracts.train_request import TrainRequest
 from fedscout.engine.data.client_data import Samples
 from fedscout.engine.metrics.metric import Metric
 from fedscout.engine.model.dense_stack import DenseStack
 from fedscout.engine.model.flat_model import FlatModel
+from fedscout.engine.training.algorithm_runs import train_block_by, train_client_by
+from fedscout.engine.training.client_settings import by_settings
+from fedscout.engine.training.layer_draws import seed_layers
+from fedscout.engine.training.local_training import Outcome, RowsWork, train_client
+from fedscout.engine.training.scoring import score_clients
+from fedscout.engine.training.validated_updates import with_validation
+from fedscout.engine.training.vectorised_training import aligned_row_step, padded_rows, train_block
 
 BLOCK_BYTES = 3 * 2**20
 """Parameters and gradients of a block stay in a core's caches (254-64-32-2: 1.9 µs a row at 21 clients, 2.3 at 50)."""

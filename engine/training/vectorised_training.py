@@ -23,9 +23,6 @@ import torch
 from torch import Tensor
 
 from fedscout.engine.arrays import FloatArray, IntArray
-from fedscout.engine.client.client_optimizers import new_optimizer
-from fedscout.engine.client.layer_draws import LayerDraws
-from fedscout.engine.client.local_training import NO_ROWS, RowsWork, batch_bounds, epoch_orders
 from fedscout.engine.contracts.client_algorithm import Steps
 from fedscout.engine.contracts.client_update import ClientUpdate
 from fedscout.engine.contracts.local_training_config import LocalTraining
@@ -33,6 +30,9 @@ from fedscout.engine.contracts.train_request import TrainRequest
 from fedscout.engine.data.client_data import Samples, by_source
 from fedscout.engine.model.dense_parameters import ALIGNED, BlockParameters, aligned
 from fedscout.engine.model.dense_stack import DenseStack, loss_and_gradient, representation, says
+from fedscout.engine.training.client_optimizers import new_optimizer
+from fedscout.engine.training.layer_draws import LayerDraws
+from fedscout.engine.training.local_training import NO_ROWS, RowsWork, batch_bounds, epoch_orders
 
 PADDING = 8
 """A batch is padded to a multiple of so many rows, so that clients of similar sizes share a product."""
