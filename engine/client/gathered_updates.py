@@ -107,23 +107,23 @@ class GatheredUpdates:
 
     def _sum(self, done: Sequence[tuple[RowsWork, ClientUpdate]]) -> None:
         """Add vectors and companions to their exact sums, without clients of which one can't be added."""
-        vectors = np.stack([update.vector for _, update in done])
+        vectors = _stacked([update.vector for _, update in done])
         inside = self._scale.holds(vectors)
         companions = {}
         for name, scale in self._companion_scales.items():
-            companions[name] = np.stack([update.companions[name] for _, update in done])
+            companions[name] = _stacked([update.companions[name] for _, update in done])
             inside &= scale.holds(companions[name])
         self._results.diverged += [work.client for (work, _), fits in zip(done, inside, strict=True) if not fits]
 
-        def total(scale: ExactScale, rows: FloatArray, weighted_by: str) -> IntArray:
+        def add(total: IntArray, scale: ExactScale, rows: FloatArray, weighted_by: str) -> None:
             weights = np.array([weight_of(weighted_by, self._rows(work), update.sums) for work, update in done])
-            return scale.total(rows, weights) if inside.all() else scale.total(rows[inside], weights[inside])
+            scale.add(total, *((rows, weights) if inside.all() else (rows[inside], weights[inside])))
 
-        self._total += total(self._scale, vectors, self._weighted_by)
+        add(self._total, self._scale, vectors, self._weighted_by)
         totals = self._results.companion_totals
         for name, rows in companions.items():
-            more = total(self._companion_scales[name], rows, self._companions_weighted_by[name])
-            totals[name] = totals[name] + more if name in totals else more
+            total = totals.setdefault(name, np.zeros(rows.shape[1], np.int64))
+            add(total, self._companion_scales[name], rows, self._companions_weighted_by[name])
 
     def results(self) -> TrainResults:
         """Return the answer, its lists in ascending order of the clients."""
@@ -152,6 +152,11 @@ class GatheredUpdates:
             rows = [self._updates[client][1].companions[name] for client in results.clients]
             results.companions[name] = np.stack(rows) if rows else np.empty((0, 0), np.float32)
         return results
+
+
+def _stacked(rows: Sequence[FloatArray]) -> FloatArray:
+    """Return vectors as the rows of a matrix; of one, which may be large, without a copy."""
+    return rows[0][None] if len(rows) == 1 else np.stack(rows)
 
 
 def weight_of(name: str, num_examples: int, sums: Mapping[str, float]) -> float:

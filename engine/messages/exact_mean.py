@@ -44,12 +44,18 @@ def exponents(received: FloatArray) -> IntArray:
 class ExactScale:
     """The units of one sum; everybody who takes part in it derives the same from the received model.
 
+    Of a trained model few elements reach 1, so that only theirs are kept one by one.
+
     Attributes:
-        per_unit: 2^(b - e) of each element, float64, shape `(params,)`, or `(1,)` if e is 0 throughout.
-        limits: 2^(16 + e), beyond which an element can't enter the sum, float32, shape as `per_unit`.
+        per_unit: 2^b, which is 2^(b - e) of every element that is not `raised`.
+        raised: Elements with e > 0, ascending.
+        per_raised: 2^(b - e) of each of them, float64.
+        limits: 2^(16 + e) of each of them, beyond which an element can't enter the sum, float32.
     """
 
-    per_unit: npt.NDArray[np.float64]
+    per_unit: float
+    raised: IntArray
+    per_raised: npt.NDArray[np.float64]
     limits: FloatArray
 
     @classmethod
@@ -60,11 +66,12 @@ class ExactScale:
             received: The global model that the clients were sent, finite, shape `(params,)`.
             max_total_weight: Which no sum of the federation's weights exceeds, >= 1.
         """
-        small = bool(np.max(np.abs(received), initial=0) < 1)
-        exponent = np.zeros(1, np.int64) if small else exponents(received)
+        raised = np.flatnonzero((received >= 1) | (received <= -1))
+        exponent = exponents(received[raised])
         with np.errstate(over="ignore"):  # a limit beyond float32 is none
             limits = np.ldexp(1.0, GROWTH_BITS + exponent).astype(np.float32)
-        return cls(per_unit=np.ldexp(1.0, fraction_bits(max_total_weight) - exponent), limits=limits)
+        bits = fraction_bits(max_total_weight)
+        return cls(float(np.ldexp(1.0, bits)), raised, np.ldexp(1.0, bits - exponent), limits)
 
     @classmethod
     def of_companion(cls, sent: FloatArray | None, max_total_weight: int) -> Self:
@@ -77,9 +84,15 @@ class ExactScale:
         Args:
             vectors: Shape `(clients, params)`.
         """
-        if len(self.limits) == 1:  # a row's extremes tell; NaN compares as outside
-            return np.asarray((vectors.max(axis=1) < self.limits[0]) & (vectors.min(axis=1) > -self.limits[0]))
-        return np.asarray((np.abs(vectors) < self.limits).all(axis=1))
+        limit = np.float32(2.0**GROWTH_BITS)
+        held = np.asarray((vectors.max(axis=1) < limit) & (vectors.min(axis=1) > -limit))  # NaN compares as outside
+        if len(self.raised) and not held.all():
+            large = vectors[~held]
+            among = np.ones(large.shape[1], np.bool_)
+            among[self.raised] = False
+            inside = (np.abs(large[:, self.raised]) < self.limits).all(axis=1)
+            held[~held] = inside & (np.abs(large[:, among]) < limit).all(axis=1)
+        return held
 
     def total(self, vectors: FloatArray, weights: npt.ArrayLike) -> IntArray:
         """Return the sum of weight * vector over clients in whole units, each product rounded once.
@@ -88,23 +101,40 @@ class ExactScale:
             vectors: Rows that the scale holds, shape `(clients, params)`.
             weights: One a row.
         """
-        num_clients, num_params = vectors.shape
-        total = np.zeros(num_params, np.int64)
-        factors = np.asarray(weights, dtype=np.float64)[:, None]
-        width = max(1, CHUNK_ELEMENTS // max(1, num_clients))
-        for start in range(0, num_params, width):
-            part = slice(start, start + width)
-            per_unit = self.per_unit if len(self.per_unit) == 1 else self.per_unit[part]
-            # exact until it is rounded: 24 bits of the value times at most 29 of a whole weight; 2^(b - e) only shifts
-            units = vectors[:, part] * factors
-            units *= per_unit
-            np.rint(units, out=units)
-            if max(units.max(initial=0), -units.min(initial=0)) * num_clients < 2.0**EXACT_BITS:
-                total[part] = units.sum(axis=0)
-            else:
-                total[part] = units.astype(np.int64).sum(axis=0)
+        total = np.zeros(vectors.shape[1], np.int64)
+        self.add(total, vectors, weights)
         return total
+
+    def add(self, total: IntArray, vectors: FloatArray, weights: npt.ArrayLike) -> None:
+        """Add such a sum to a total of the same scale, in place."""
+        factors = np.asarray(weights, dtype=np.float64)[:, None]
+        raised = total[self.raised]
+        raised += _units(vectors[:, self.raised], factors * self.per_raised)
+        width = max(1, CHUNK_ELEMENTS // max(1, len(vectors)))
+        with np.errstate(invalid="ignore"):  # raised elements can be too large for these units
+            for start in range(0, len(total), width):
+                part = slice(start, start + width)
+                total[part] += _units(vectors[:, part], factors * self.per_unit)
+        total[self.raised] = raised
 
     def mean(self, total: IntArray, total_weight: float) -> FloatArray:
         """Return the float32 mean of a sum of totals."""
-        return (total / (self.per_unit * total_weight)).astype(np.float32)
+        mean = (total / (self.per_unit * total_weight)).astype(np.float32)
+        mean[self.raised] = total[self.raised] / (self.per_raised * total_weight)
+        return mean
+
+
+def _units(values: FloatArray, factors: npt.NDArray[np.float64]) -> IntArray:
+    """Return the sums of rounded products over rows.
+
+    Args:
+        values: Shape `(clients, elements)`.
+        factors: Weights in units; shape `(clients, 1)`, or of `values`.
+    """
+    # exact until it is rounded: 24 bits of the value times at most 29 of a whole weight; a power of two only shifts
+    units = values.astype(np.float64)
+    units *= factors
+    np.rint(units, out=units)
+    exact = len(units) == 1 or max(units.max(initial=0), -units.min(initial=0)) * len(units) < 2.0**EXACT_BITS
+    total: IntArray = units.sum(axis=0).astype(np.int64) if exact else units.astype(np.int64).sum(axis=0)
+    return total
