@@ -9,10 +9,9 @@ so with any number of hosts. Against the loop it differs in the order of float32
 
 from __future__ import annotations
 
-import itertools
 import math
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import NamedTuple
@@ -40,6 +39,9 @@ PADDING = 8
 GATHERED_BYTES = 2**20
 """Rows of several steps are gathered together while they stay in a core's cache."""
 
+KEPT_PLANS, KEPT_ROWS = 32, 2**15
+"""Plans of blocks that are kept, as their clients come again every round, and the most rows of one: 20 MiB in all."""
+
 
 def padded_rows(num_rows: int, row_step: int) -> int:
     """Return to how many rows a batch is padded.
@@ -63,7 +65,7 @@ def aligned_row_step(stack: DenseStack) -> int:
     return max(ALIGNED // math.gcd(ALIGNED, *widths), 2 * ALIGNED // math.gcd(2 * ALIGNED, *looped))
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Schedule:
     """How a number of rows is cut into padded batches, over all epochs; the same for all clients of that size.
 
@@ -205,8 +207,6 @@ class Block:
             orders = list(epoch_orders(len(work.data), (work.training or training).local_epochs, work.generator))
             rows.append(work.data.rows[np.concatenate(orders)[plan.places]])
         self._rows = np.concatenate(rows)
-        self._shares = np.concatenate([plan.shares for plan in self.schedules])
-        self._offsets = np.cumsum([0, *(len(each) for each in rows)])
 
     @property
     def together(self) -> bool:
@@ -214,49 +214,20 @@ class Block:
         return len(self.schedules[0]) == len(self.schedules[-1])
 
     def steps(self) -> Iterator[tuple[int, list[tuple[Run, _Batch]]]]:
-        """Yield, for each step, how many clients are active, and their runs with what each works on.
+        """Yield, for each step, how many clients are active, and their runs with what each works on."""
+        for plan in _plans(tuple(self.schedules), self._stack.num_inputs):
+            batches = self._gather(plan).parts(plan.shapes)
+            for runs in plan.steps:
+                yield runs[-1].stop, [(run, next(batches)) for run in runs]
 
-        Rows are gathered for several steps at once, in the order of steps and in each of clients, so that those of a
-        run lie together.
-        """
-        num_steps, first = len(self.schedules[0]), 0
-        widest = [int(np.diff(plan.starts).max()) for plan in self.schedules]
-        while first < num_steps:
-            active = [plan for plan in self.schedules if len(plan) > first]
-            row_bytes = 4 * self._stack.num_inputs * sum(widest[: len(active)])
-            last = min(first + max(1, GATHERED_BYTES // row_bytes), num_steps)
-            yield from self._steps(active, first, last)
-            first = last
+    def _gather(self, plan: _GatherPlan) -> _Batch:
+        """Return copies of the rows of some steps."""
+        rows, labels = self._take(torch.from_numpy(self._rows[plan.places]), plan.clients)
+        return _Batch(rows, self._one_hot.index_select(0, labels).mul_(plan.shares), plan.shares)
 
-    def _steps(
-        self, active: Sequence[Schedule], first: int, last: int
-    ) -> Iterator[tuple[int, list[tuple[Run, _Batch]]]]:
-        """Yield the steps from `first` to before `last`, of the clients that are active in the first of them."""
-        starts = np.zeros((last - first, len(active)), np.int64)
-        padded, counted = np.zeros_like(starts), np.zeros_like(starts)
-        for client, plan in enumerate(active):
-            bounds = plan.starts[first : last + 1]
-            starts[: len(bounds) - 1, client] = bounds[:-1] + self._offsets[client]
-            padded[: len(bounds) - 1, client] = np.diff(bounds)
-            counted[: len(bounds) - 1, client] = plan.sizes[first:last]
-        gathered = self._gather(starts.ravel(), padded.ravel(), len(active))
-        steps, runs, shapes = _runs(padded, counted)
-        found = zip(steps, runs, gathered.parts(shapes), strict=True)
-        for _, members in itertools.groupby(found, key=lambda each: each[0]):
-            of_step = [(run, batch) for _, run, batch in members]
-            yield of_step[-1][0].stop, of_step
-
-    def _gather(self, starts: IntArray, sizes: IntArray, num_clients: int) -> _Batch:
-        """Return copies of the rows of some batches, which begin at `starts`, of the clients in turn."""
-        places = np.repeat(starts - (np.cumsum(sizes) - sizes), sizes) + np.arange(sizes.sum())
-        of_clients = np.repeat(np.resize(np.arange(num_clients), len(sizes)), sizes) if len(self._sources) > 1 else None
-        rows, labels = self._take(torch.from_numpy(self._rows[places]), of_clients)
-        shares = torch.from_numpy(self._shares[places])
-        return _Batch(rows, self._one_hot.index_select(0, labels).mul_(shares), shares)
-
-    def _take(self, places: Tensor, of_clients: IntArray | None) -> tuple[Tensor, Tensor]:
+    def _take(self, places: Tensor, of_clients: IntArray) -> tuple[Tensor, Tensor]:
         """Return copies of features and labels, each client's from its own source."""
-        if of_clients is None:
+        if len(self._sources) == 1:
             return self._sources[0].take(places)
         rows = torch.empty((len(places), self._stack.num_inputs))
         labels = torch.empty(len(places), dtype=torch.int64)
@@ -266,8 +237,68 @@ class Block:
         return rows, labels
 
 
-def _runs(padded: IntArray, counted: IntArray) -> tuple[list[int], list[Run], list[tuple[int, int]]]:
-    """Return the runs of some steps: in which step each is, what it is, and its clients and rows.
+@dataclass(frozen=True)
+class _GatherPlan:
+    """Rows that are gathered for some steps at once, in the order of steps, in each of clients: those of a run adjoin.
+
+    Attributes:
+        places: Of these rows among all that a block's clients see, one client after the other.
+        clients: Whose each is.
+        shares: The weight of each in its batch's mean, shape `(rows, 1)`.
+        steps: The runs of each step.
+        shapes: Clients and rows of each run.
+    """
+
+    places: IntArray
+    clients: IntArray
+    shares: Tensor
+    steps: list[list[Run]]
+    shapes: list[tuple[int, int]]
+
+    @classmethod
+    def of(cls, schedules: Sequence[Schedule], first: int, last: int) -> _GatherPlan:
+        """Plan the steps from `first` to before `last`, of the clients that are active in the first of them."""
+        starts = np.zeros((last - first, len(schedules)), np.int64)
+        padded, counted = np.zeros_like(starts), np.zeros_like(starts)
+        offset = 0
+        for client, schedule in enumerate(schedules):
+            bounds = schedule.starts[first : last + 1]
+            starts[: len(bounds) - 1, client] = bounds[:-1] + offset
+            padded[: len(bounds) - 1, client] = np.diff(bounds)
+            counted[: len(bounds) - 1, client] = schedule.sizes[first:last]
+            offset += schedule.starts[-1]
+        sizes = padded.ravel()
+        places = np.repeat(starts.ravel() - (np.cumsum(sizes) - sizes), sizes) + np.arange(sizes.sum())
+        shares = np.concatenate([schedule.shares for schedule in schedules])[places]
+        steps, shapes = _runs(padded, counted)
+        clients = np.repeat(np.resize(np.arange(len(schedules)), len(sizes)), sizes)
+        return cls(places, clients, torch.from_numpy(shares), steps, shapes)
+
+
+def _plans(schedules: tuple[Schedule, ...], num_inputs: int) -> Iterable[_GatherPlan]:
+    """Return what a block gathers, one time after the other; clients with most steps come first."""
+    small = sum(int(schedule.starts[-1]) for schedule in schedules) <= KEPT_ROWS
+    return _kept_plans(schedules, num_inputs) if small else _new_plans(schedules, num_inputs)
+
+
+@lru_cache(maxsize=KEPT_PLANS)
+def _kept_plans(schedules: tuple[Schedule, ...], num_inputs: int) -> Sequence[_GatherPlan]:
+    return [*_new_plans(schedules, num_inputs)]
+
+
+def _new_plans(schedules: tuple[Schedule, ...], num_inputs: int) -> Iterator[_GatherPlan]:
+    num_steps, first = len(schedules[0]), 0
+    widest = [int(np.diff(schedule.starts).max()) for schedule in schedules]
+    while first < num_steps:
+        active = [schedule for schedule in schedules if len(schedule) > first]
+        row_bytes = 4 * num_inputs * sum(widest[: len(active)])
+        last = min(first + max(1, GATHERED_BYTES // row_bytes), num_steps)
+        yield _GatherPlan.of(active, first, last)
+        first = last
+
+
+def _runs(padded: IntArray, counted: IntArray) -> tuple[list[list[Run]], list[tuple[int, int]]]:
+    """Return the runs of each step, and the clients and rows of each run.
 
     Args:
         padded: Rows of each batch, padding included, shape `(steps, clients)`; 0 of clients that have finished.
@@ -279,8 +310,10 @@ def _runs(padded: IntArray, counted: IntArray) -> tuple[list[int], list[Run], li
     lengths = np.diff(begins, append=len(rows))
     sizes = np.split(counted[steps, clients], begins[1:])
     firsts = clients[begins]
-    runs = [Run(*each) for each in zip(firsts.tolist(), (firsts + lengths).tolist(), sizes, strict=True)]
-    return steps[begins].tolist(), runs, list(zip(lengths.tolist(), rows[begins].tolist(), strict=True))
+    by_step: list[list[Run]] = [[] for _ in padded]
+    for step, *each in zip(steps[begins].tolist(), firsts.tolist(), (firsts + lengths).tolist(), sizes, strict=True):
+        by_step[step].append(Run(*each))
+    return by_step, list(zip(lengths.tolist(), rows[begins].tolist(), strict=True))
 
 
 @dataclass(frozen=True)

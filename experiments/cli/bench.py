@@ -119,15 +119,20 @@ def study(
 def kernels(
     turns: Annotated[int, typer.Option(min=1, help="Of which the shortest counts.")] = 10, as_json: AsJson = False
 ) -> None:
-    """Set one core's training and scoring of the larger models beside its matrix products."""
+    """Set one core's training and scoring of larger models, and of a block of small ones, beside its products."""
     from fedscout.engine.runtime.ray_runtime import prepare_environment
 
     prepare_environment(verbose=False)
+    from fedscout.experiments.benchmarks.engine import block_bench
     from fedscout.experiments.benchmarks.engine.kernel_bench import kernel_timings, product_rates, table_lines
 
-    rates, timings = product_rates(turns), list(kernel_timings(turns))
-    document = {"products": rates, "timings": [timing.model_dump() for timing in timings]}
-    _show(as_json, document, table_lines(rates, timings))
+    rates, timings, blocks = product_rates(turns), list(kernel_timings(turns)), block_bench.block_timings(turns)
+    document = {
+        "products": rates,
+        "timings": [timing.model_dump() for timing in timings],
+        "blocks": [block.model_dump() for block in blocks],
+    }
+    _show(as_json, document, [*table_lines(rates, timings), "", *block_bench.table_lines(blocks)])
 
 
 @bench.command("detection-cost")

@@ -67,8 +67,8 @@ def product_rates(turns: int) -> dict[str, float]:
     left, right, product = torch.ones(side, side), torch.ones(side, side), torch.empty(side, side)
     images = torch.ones(BATCH_ROWS, channels, 16, 16).contiguous(memory_format=torch.channels_last)
     kernel = torch.ones(channels, channels, 3, 3)
-    multiplied = _shortest(lambda: torch.mm(left, right, out=product), 10 * turns)
-    convolved = _shortest(lambda: nn.functional.conv2d(images, kernel, padding=1), 10 * turns)
+    multiplied = shortest(lambda: torch.mm(left, right, out=product), 10 * turns)
+    convolved = shortest(lambda: nn.functional.conv2d(images, kernel, padding=1), 10 * turns)
     return {
         f"matrix product of side {side}": 2 * side**3 / multiplied,
         f"3 x 3 convolution of {channels} channels": 2 * images.numel() * kernel[0].numel() / convolved,
@@ -85,9 +85,9 @@ def kernel_timings(turns: int) -> Iterator[KernelTiming]:
         model, data = new_model(factory, seed=0), _rows(request)
         yield KernelTiming(
             model=str(factory),
-            step_seconds=_shortest(lambda: descend(model, data, training, np.random.default_rng(0)), turns)  # noqa: B023
+            step_seconds=shortest(lambda: descend(model, data, training, np.random.default_rng(0)), turns)  # noqa: B023
             / (len(data) // BATCH_ROWS),
-            scored_row_seconds=_shortest(lambda: score_client(model, data), turns) / len(data),  # noqa: B023
+            scored_row_seconds=shortest(lambda: score_client(model, data), turns) / len(data),  # noqa: B023
             step_operations=_operations(factory(), data),
         )
 
@@ -108,7 +108,7 @@ def _operations(module: nn.Module, data: Samples) -> int:
     return int(counter.get_total_flops())
 
 
-def _shortest(work: Callable[[], object], turns: int) -> float:
+def shortest(work: Callable[[], object], turns: int) -> float:
     """Return the seconds of the shortest of some turns, after one to warm up."""
     seconds = []
     for _ in range(turns + 1):
