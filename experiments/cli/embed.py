@@ -1,4 +1,4 @@
-"""`fedscout embed`: pictures to the features of a trained network, as a data set of their own."""
+"""`fedscout embed`: pictures or texts to the features of a trained network, as a data set of their own."""
 
 from __future__ import annotations
 
@@ -11,7 +11,14 @@ from fedscout.experiments.cli.options import AsJson, ConfigFile, Settings, read_
 
 Weights = Annotated[
     Path | None,
-    typer.Option(help="Of a ResNet-18 by torchvision's names: .safetensors, .pt or .pth.", show_default=False),
+    typer.Option(
+        help="Pictures: of a ResNet-18 by torchvision's names, .safetensors, .pt or .pth. Texts: vectors of tokens, "
+        "likewise. Either: any network, .onnx.",
+        show_default=False,
+    ),
+]
+Tokenizer = Annotated[
+    Path | None, typer.Option(help="Of texts: the tokenizer.json that goes with the weights.", show_default=False)
 ]
 Random = Annotated[
     int | None, typer.Option("--random", min=0, help="Seed of random weights, in place of a file.", show_default=False)
@@ -23,6 +30,7 @@ def embed(
     settings: Settings = None,
     config_file: ConfigFile = None,
     weights: Weights = None,
+    tokenizer: Tokenizer = None,
     random: Random = None,
     size: Size = 224,
     out: Annotated[
@@ -36,26 +44,26 @@ def embed(
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Embed a data set's pictures by a ResNet-18 of your own weights, once, into a data set of 512 features."""
+    """Embed a data set's pictures or texts by a network of your own weights, once, into a data set of its features."""
     config = read_settings(settings, config_file, verbose=False)
     from fedscout.engine.errors import ConfigurationError
 
     out = out or Path("random-features.npz" if weights is None else "embedded.npz")
     if out.suffix != ".npz":
         raise ConfigurationError(f"--out must be a file that ends in .npz, got {out}")
-    from fedscout.experiments.federations.datasets.loaders.dataset_table import load_dataset
-    from fedscout.experiments.federations.embeddings.embedded_file import embedder, write_embedded
+    from fedscout.experiments.federations.embeddings.embedded_file import load_to_embed, write_embedded
+    from fedscout.experiments.federations.embeddings.embedder import embedder
     from fedscout.experiments.reports.console import show_json
     from fedscout.experiments.visible import show
 
-    by = embedder(weights, random, size)
-    dataset = load_dataset(config.federation)
-    is_new = write_embedded(dataset, by, out)
+    by = embedder(weights, tokenizer, random, size)
+    dataset, rows = load_to_embed(config.federation)
+    is_new = write_embedded(dataset, rows, by, out)
     client = dataset.client_ids is not None
     use = f"federation.dataset={out} federation.label=y" + (" federation.client_column=client" if client else "")
     if as_json:
-        show_json({"out": str(out), "rows": dataset.num_rows, "computed": is_new, "weights": by.weights, "use": use})
+        show_json({"out": str(out), "rows": dataset.num_rows, "computed": is_new, "by": by.record, "use": use})
         return
     features = "random features, of no trained network" if weights is None else f"features by {weights.name}"
     known = "" if is_new else ", as they were"
-    show(f"{dataset.name}: {dataset.num_rows} pictures as 512 {features}{known}, in {out}\nUse: fedscout detect {use}")
+    show(f"{dataset.name}: {len(rows)} {by.of} as {features}{known}, in {out}\nUse: fedscout detect {use}")

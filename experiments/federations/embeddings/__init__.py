@@ -1,1 +1,1 @@
-"""What a network that somebody has trained makes of pictures: vectors to compare and to train on."""
+"""What a network that somebody has trained makes of pictures and texts: vectors to compare and to train on."""

@@ -1,110 +1,85 @@
-"""Pictures embedded into a file that is a data set itself: `x`, `y` and `client` of `datasets/tables/array_file.py`.
+"""Pictures or texts embedded into a file that is a data set itself: the arrays of `datasets/tables/array_file.py`.
 
-Beside it lies its record, of the same name and `.json`: of what pictures, by which weights, or by random ones, which
-tell nothing that pixels do not, and the digest of what was written. What is there already, whole, and rests on the same
-is not computed again.
+Beside it lies its record, of the same name and `.json`: of what rows, by which files, or by random weights, which tell
+nothing that pixels do not, and the digest of what was written. What is there already, whole, and rests on the same is
+not computed again.
 """
 
 from __future__ import annotations
 
 import hashlib
+import json
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
 
 from fedscout.engine.arrays import FloatArray
 from fedscout.engine.errors import ConfigurationError, EngineError
 from fedscout.engine.runtime.atomic_file import json_text, not_written, write_atomically
 from fedscout.engine.runtime.json_file import read_json_object
 from fedscout.experiments.federations.datasets.dataset import Dataset
+from fedscout.experiments.federations.datasets.dataset_request import DatasetRequest
+from fedscout.experiments.federations.datasets.loaders.dataset_table import load_dataset
 from fedscout.experiments.federations.datasets.tables.array_file import CLIENT, LABEL, ROWS
-from fedscout.experiments.federations.embeddings.resnet18_features import NUM_FEATURES, ResNet18Features, standardised
-from fedscout.experiments.federations.embeddings.weight_file import load_weights
+from fedscout.experiments.federations.datasets.texts.words import KeptTexts
+from fedscout.experiments.federations.embeddings.embedder import Embedder
+from fedscout.experiments.federations.embeddings.weight_file import file_digest
 
-BATCH_ROWS = 64
-METHOD = "ResNet-18, 512 features"
 RECORD = ".json"
 """Of the record's name, behind the file's."""
 
 
-@dataclass(frozen=True)
-class Embedder:
-    """A network with its weights.
-
-    Attributes:
-        network: In the mode of evaluation.
-        weights: What they are, for the record: a file's name and SHA-256, or the seed of random ones.
-        size: Pixels to which pictures are resized.
-    """
-
-    network: ResNet18Features
-    weights: dict[str, Any]
-    size: int
-
-
-def embedder(weights: Path | None, seed: int | None, size: int) -> Embedder:
-    """Return a network with the weights of a file, or random ones by a seed; just one of the two must be given.
+def load_to_embed(request: DatasetRequest) -> tuple[Dataset, FloatArray | list[str]]:
+    """Load a data set and what of it is embedded: its pictures, or its texts.
 
     Raises:
-        ConfigurationError: If both or none are.
-        DataError: If the file can't be used.
+        ConfigurationError: If its rows are neither.
+        DataError: If it can't be loaded.
     """
-    if (weights is None) == (seed is None):
-        raise ConfigurationError(
-            "--weights must name a file of a trained network's weights, or --random the seed of random ones, not both"
-        )
-    torch.manual_seed(seed or 0)
-    network = ResNet18Features().eval()
-    if weights is None:
-        return Embedder(network, {"random_seed": seed}, size)
-    return Embedder(network, {"file": weights.name, "sha256": load_weights(network, weights)}, size)
+    texts = KeptTexts(**request.text.model_dump())
+    dataset = load_dataset(request.model_copy(update={"text": texts}))
+    if dataset.kind == "image":
+        return dataset, dataset.features
+    if dataset.kind == "embedding" and len(texts.kept) == dataset.num_rows:
+        return dataset, texts.kept
+    raise ConfigurationError(f"federation.dataset must be one of pictures or texts, got {dataset.name!r}")
 
 
-def embedded(pictures: FloatArray, by: Embedder) -> FloatArray:
-    """Return the features of pictures, float32, shape `(num_rows, 512)`.
-
-    Args:
-        pictures: In `[0, 1]`, float32, shape `(num_rows, 1 or 3, height, width)`.
-        by: The network.
-    """
-    found = np.empty((len(pictures), NUM_FEATURES), np.float32)
-    with torch.inference_mode():
-        for start in range(0, len(pictures), BATCH_ROWS):
-            block = torch.from_numpy(pictures[start : start + BATCH_ROWS])
-            found[start : start + BATCH_ROWS] = by.network(standardised(block, by.size)).numpy()
-    return found
-
-
-def write_embedded(dataset: Dataset, by: Embedder, out: Path) -> bool:
+def write_embedded(dataset: Dataset, rows: FloatArray | list[str], by: Embedder, out: Path) -> bool:
     """Write the embedded data set, unless it is there; return whether anything was computed.
 
+    Args:
+        dataset: Its labels and clients.
+        rows: What is embedded.
+        by: The network.
+        out: The file.
+
     Raises:
-        ConfigurationError: If the rows are no pictures.
+        ConfigurationError: If the network takes other rows.
+        DataError: If it can't take these.
         EngineError: If the file can't be written.
     """
-    if dataset.kind != "image":
-        raise ConfigurationError(f"federation.dataset must be one of pictures, got {dataset.name!r}")
+    if by.of == "pictures" and isinstance(rows, list):
+        raise ConfigurationError("--tokenizer must name the tokenizer.json of the texts' network, whose --weights are")
+    if by.of == "texts" and not isinstance(rows, list):
+        raise ConfigurationError(f"--tokenizer must be left out, as data set {dataset.name!r} has pictures")
     record = {
-        "method": METHOD,
-        "weights": by.weights,
-        "size": by.size,
+        **by.record,
         "dataset": dataset.name,
         "source": dataset.source,
         "rows": dataset.num_rows,
-        "sha256": _digest(dataset),
+        "rows_sha256": _digest(dataset, rows),
     }
     told = out.with_name(out.name + RECORD)
-    if _recorded(told) == {**record, "file_sha256": _file_digest(out)}:
+    if _recorded(told) == {**record, "file_sha256": _digest_of_what_is_there(out)}:
         return False
-    arrays = {ROWS: embedded(dataset.features, by), LABEL: np.array(dataset.class_names)[dataset.labels]}
+    arrays = {ROWS: by.embedded(rows), LABEL: np.array(dataset.class_names)[dataset.labels]}
     if dataset.client_ids is not None:
         arrays[CLIENT] = dataset.client_ids
     _write(out, lambda file: _save(file, arrays))
-    _write(told, lambda file: file.write_text(json_text({**record, "file_sha256": _file_digest(out)})))
+    _write(told, lambda file: file.write_text(json_text({**record, "file_sha256": file_digest(out)})))
     return True
 
 
@@ -128,18 +103,20 @@ def _recorded(path: Path) -> dict[str, Any] | None:
         return None
 
 
-def _file_digest(path: Path) -> str | None:
+def _digest_of_what_is_there(path: Path) -> str | None:
     try:
-        with path.open("rb") as file:
-            return hashlib.file_digest(file, "sha256").hexdigest()
+        return file_digest(path)
     except OSError:
         return None
 
 
-def _digest(dataset: Dataset) -> str:
+def _digest(dataset: Dataset, rows: FloatArray | list[str]) -> str:
+    """Return a digest of what is embedded, and of labels and clients."""
     digest = hashlib.sha256()
-    for array in (dataset.features, dataset.labels, dataset.client_ids):
-        if array is not None:
+    for array in (rows, dataset.labels, dataset.client_ids):
+        if isinstance(array, list):
+            digest.update(json.dumps(array).encode())
+        elif array is not None:
             digest.update(f"{array.dtype} {array.shape} ".encode())
             digest.update(np.ascontiguousarray(array).data)
     return digest.hexdigest()

@@ -20,13 +20,13 @@ COUNTER = "num_batches_tracked"
 MOST_NAMED = 3
 
 
-def load_weights(network: nn.Module, path: Path) -> str:
-    """Give a network the weights of a file, and return the file's SHA-256.
+def load_weights(network: nn.Module, path: Path) -> None:
+    """Give a network the weights of a file.
 
     Raises:
         DataError: If the file can't be read, or holds another network's weights.
     """
-    content = _tensors(path)
+    content = read_tensors(path)
     wanted = {name: value for name, value in network.state_dict().items() if not name.endswith(COUNTER)}
     given = {
         name: value for name, value in content.items() if not name.startswith(CLASSIFIER) and not name.endswith(COUNTER)
@@ -43,13 +43,23 @@ def load_weights(network: nn.Module, path: Path) -> str:
         told = "; ".join(faults[:MOST_NAMED])
         raise DataError(f"{path} must hold the weights of a ResNet-18 by torchvision's names: it {told}")
     network.load_state_dict(given, strict=False)
-    return hashlib.sha256(path.read_bytes()).hexdigest()
 
 
-def _tensors(path: Path) -> dict[str, Tensor]:
+def file_digest(path: Path) -> str:
+    """Return a file's SHA-256."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def read_tensors(path: Path) -> dict[str, Tensor]:
+    """Return the tensors of a file by name.
+
+    Raises:
+        DataError: If it can't be read, or holds anything else.
+    """
     suffix = path.suffix.lower()
     if suffix not in (*SAFE, *TORCH):
-        raise DataError(f"--weights must be a file of {', '.join((*SAFE, *TORCH))}, got {path}")
+        raise DataError(f"--weights must be a file of {', '.join((*SAFE, *TORCH, '.onnx'))}, got {path}")
     try:
         content = _read_safe(path) if suffix in SAFE else _read_torch(path)
     except (OSError, RuntimeError, ValueError, EOFError, KeyError, pickle.UnpicklingError) as error:

@@ -177,3 +177,45 @@ FIGURE_13 = PublishedStudy(
         MODEL_NOTE,
     ),
 )
+
+EMBEDDED_TWEETS = "sentiment140-embedded.npz"
+_ENCODED_ANYHOW = (
+    *(f"federation.dataset={EMBEDDED_TWEETS}", "federation.label=y", "federation.num_clients=10"),
+    "model.kind=embedding_classifier",
+)
+_ENCODED = {
+    "IID": (*_ENCODED_ANYHOW, "federation.partition.kind=iid"),
+    "α 0.5": (*_ENCODED_ANYHOW, "federation.partition.alpha=0.5"),
+}
+_ENCODED_BY = ("fedavg", "fedprox", "fedmedian", "fedtrimmedavg", "krum", "fedadam", "fedyogi")
+
+
+def _encoded(num_seeds: int, *settings: str) -> Measurement:
+    rows = {kind: (f"strategy.kind={kind}", *settings) for kind in _ENCODED_BY}
+    return TrainedCells(crossed(_ENCODED, rows), num_seeds)
+
+
+EMBEDDINGS = PublishedStudy(
+    name="embeddings",
+    title="the negative case: texts as vectors of a trained encoder",
+    rows=_ENCODED_BY,
+    columns=tuple(_ENCODED),
+    measurements={
+        "laptop": _encoded(5, "training.num_rounds=100"),
+        "published": _encoded(10, "training.num_rounds=300"),
+    },
+    orderings=tuple(
+        Ordering((kind, column), ("fedavg", column), "all strategies give one curve", "level")
+        for column in _ENCODED
+        for kind in _ENCODED_BY[1:]
+    ),
+    notes=(
+        "Part of Figure 13, which prints curves: on texts embedded by TinyBERT all strategies give the same one, even "
+        "after 300 rounds; how its clients differed is not known.",
+        "Vectors are made of the tweets by an encoder that must be brought, in the folder of the command: fedscout "
+        f"embed federation.dataset=sentiment140 --weights FILE --tokenizer FILE --out {EMBEDDED_TWEETS}. Those of the "
+        "page are the means of 256 numbers a token that WordLlama 0.4.0 ships (l2_supercat_256.safetensors), no "
+        "transformer's.",
+    ),
+    scale_notes={"laptop": ("100 rounds in place of 300, five seeds.",)},
+)

@@ -15,7 +15,13 @@ from fedscout.experiments.reproduction.sources.choice_detection import (
     FIGURE_12,
     MODULES_ALONE,
 )
-from fedscout.experiments.reproduction.sources.choice_elsewhere import CARTPOLE, FIGURE_11, FIGURE_13, TABLE_5
+from fedscout.experiments.reproduction.sources.choice_elsewhere import (
+    CARTPOLE,
+    EMBEDDINGS,
+    FIGURE_11,
+    FIGURE_13,
+    TABLE_5,
+)
 from fedscout.experiments.reproduction.sources.choice_searches import FIGURE_10, MULTI_SHOT, MUTATION
 from fedscout.experiments.reproduction.sources.choice_tables import TABLE_3, TABLE_6, TABLE_8
 
@@ -38,6 +44,7 @@ SOURCE = Source(
         FEATURE_MEASURES,
         MODULES_ALONE,
         FIGURE_13,
+        EMBEDDINGS,
         CARTPOLE,
     ),
 )

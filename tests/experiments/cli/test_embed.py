@@ -1,4 +1,4 @@
-"""`fedscout embed`: from pictures to a data set that the other commands take."""
+"""`fedscout embed`: from pictures or texts to a data set that the other commands take."""
 
 from __future__ import annotations
 
@@ -9,6 +9,10 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
+from safetensors.torch import save_file
+from tokenizers import Tokenizer
+from tokenizers.models import WordLevel
+from tokenizers.pre_tokenizers import Whitespace
 
 from fedscout.experiments.federations.embeddings.resnet18_features import ResNet18Features
 from tests.experiments.cli.conftest import Cli
@@ -33,7 +37,7 @@ def test_from_pictures_to_a_diagnosis(cli: Cli, hospitals: Path, tmp_path: Path)
     first = cli(*asked, "--size", "32", "--json")
     assert first.code == 0, first.err
     told = json.loads(first.out)
-    assert (told["computed"], told["rows"], told["weights"]) == (True, 48, {"random_seed": 0})
+    assert (told["computed"], told["rows"], told["by"]["random_seed"]) == (True, 48, 0)
     again = cli(*asked, "--size", "32")
     assert "random features, of no trained network, as they were" in again.out
     assert json.loads(cli(*asked, "--size", "64", "--json").out)["computed"]
@@ -47,7 +51,7 @@ def test_by_a_file_of_weights(cli: Cli, hospitals: Path, tmp_path: Path) -> None
     torch.save(ResNet18Features().state_dict(), tmp_path / "resnet18.pt")
     done = cli("embed", f"federation.dataset={hospitals}/", "--weights", "resnet18.pt", "--size", "32")
     assert done.code == 0, done.err
-    assert "48 pictures as 512 features by resnet18.pt, in embedded.npz" in done.out
+    assert "48 pictures as features by resnet18.pt, in embedded.npz" in done.out
     assert np.load(tmp_path / "embedded.npz")["x"].shape == (48, 512)
 
 
@@ -71,7 +75,42 @@ def test_a_file_of_another_program_is_left_alone(cli: Cli, hospitals: Path, tmp_
     assert (tmp_path / "mine.json").read_text() == "{}"
 
 
-def test_only_pictures_are_embedded(cli: Cli) -> None:
+def test_only_pictures_and_texts_are_embedded(cli: Cli) -> None:
     done = cli("embed", "federation.dataset=wine", "--random", "0")
     assert done.code == 2
-    assert done.err.startswith("fedscout: federation.dataset must be one of pictures")
+    assert done.err.startswith("fedscout: federation.dataset must be one of pictures or texts")
+
+
+@pytest.fixture
+def notes(tmp_path: Path) -> tuple[str, ...]:
+    """A table of texts, vectors of their words, and a tokenizer that knows these."""
+    words = {"[UNK]": 0, "fine": 1, "poor": 2, "day": 3}
+    lines = [f"{'fine' if place % 2 else 'poor'} day {place},{place % 2},{place % 3}" for place in range(60)]
+    (tmp_path / "notes.csv").write_text("\n".join(["text,mood,site", *lines]) + "\n")
+    made = Tokenizer(WordLevel(words, unk_token="[UNK]"))
+    made.pre_tokenizer = Whitespace()
+    made.save(str(tmp_path / "tokenizer.json"))
+    save_file({"vectors": torch.eye(4, 8)}, tmp_path / "vectors.safetensors")
+    named = ("federation.dataset=notes.csv", "federation.text_column=text", "federation.label=mood")
+    return ("embed", *named, "federation.client_column=site", "--weights", "vectors.safetensors")
+
+
+def test_from_texts_to_a_choice(cli: Cli, notes: tuple[str, ...]) -> None:
+    asked = (*notes, "--tokenizer", "tokenizer.json", "--out", "notes.npz", "--json")
+    first = cli(*asked)
+    assert first.code == 0, first.err
+    told = json.loads(first.out)
+    assert (told["computed"], told["rows"], told["by"]["tokenizer"]["file"]) == (True, 60, "tokenizer.json")
+    assert not json.loads(cli(*asked).out)["computed"]
+    done = cli("train", *told["use"].split(), "engine.grid=local", "training.num_rounds=30", "--json")
+    assert done.code == 0, done.err
+    assert json.loads(done.out)["trial"]["fitness"] > 0.9
+
+
+def test_what_goes_with_texts_and_what_with_pictures(cli: Cli, notes: tuple[str, ...], hospitals: Path) -> None:
+    torch.save(ResNet18Features().state_dict(), hospitals.parent / "resnet18.pt")
+    without = cli(*notes[:-1], str(hospitals.parent / "resnet18.pt"))
+    assert without.err.startswith("fedscout: --tokenizer must name the tokenizer.json of the texts' network")
+    beside = cli("embed", f"federation.dataset={hospitals}/", *notes[-2:], "--tokenizer", "tokenizer.json")
+    assert (beside.code, without.code) == (2, 2)
+    assert beside.err.startswith("fedscout: --tokenizer must be left out, as data set")

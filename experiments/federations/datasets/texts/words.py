@@ -16,10 +16,12 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+from pydantic import Field
 
 from fedscout.engine.arrays import FloatArray, IntArray
 from fedscout.experiments.federations.datasets.dataset import Dataset, TextArray, usual_facts
 from fedscout.experiments.federations.datasets.dataset_request import DatasetRequest
+from fedscout.experiments.federations.datasets.text_settings import TextSettings
 from fedscout.experiments.federations.datasets.texts.vocabulary import NUM_SPECIAL, UNKNOWN, token_numbers
 
 USUAL_LENGTH = 32
@@ -96,13 +98,29 @@ class TextRows:
 
     Attributes:
         features: Word numbers, 0 behind a text's last word, shape `(num_texts, length)`.
-        vocabulary_size: One more than the largest number in use.
+        vocabulary_size: One more than the largest number in use; 0 where texts are kept.
         facts: For the record.
     """
 
     features: FloatArray
     vocabulary_size: int
     facts: dict[str, int]
+
+
+class KeptTexts(TextSettings):
+    """In place of the settings: texts are wanted as they are, to be embedded by a trained network.
+
+    Attributes:
+        kept: Gets them, in the order of the rows.
+    """
+
+    kept: list[str] = Field(default_factory=list)
+
+    def rows(self, texts: Iterable[str]) -> TextRows:
+        """Keep texts; return rows of nothing in their place."""
+        self.kept.extend(texts)
+        num_empty = sum(not text.strip() for text in self.kept)
+        return TextRows(np.zeros((len(self.kept), 1), np.float32), 0, {"num_texts_without_words": num_empty})
 
 
 def text_rows(texts: Iterable[str], request: DatasetRequest) -> TextRows:
@@ -113,6 +131,8 @@ def text_rows(texts: Iterable[str], request: DatasetRequest) -> TextRows:
         request: Says how many words a row has, longer texts being cut and shorter ones padded, how many numbers there
             are, and in how few texts a word of the vocabulary may occur.
     """
+    if isinstance(request.text, KeptTexts):
+        return request.text.rows(texts)
     length = request.text.length or USUAL_LENGTH
     counted = count_words(texts, length)
     numbers = token_numbers(counted.words, counted.row_counts, request.min_release, request.text.vocabulary_size)
@@ -163,6 +183,6 @@ def text_dataset(
         source=source,
         client_ids=client_ids,
         facts={**usual_facts(label, rows.features, labels), **(facts or {}), **rows.facts},
-        kind="tokens",
+        kind="tokens" if rows.vocabulary_size else "embedding",
         vocabulary_size=rows.vocabulary_size,
     )

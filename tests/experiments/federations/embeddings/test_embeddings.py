@@ -14,7 +14,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from fedscout.engine.errors import ConfigurationError, DataError
-from fedscout.experiments.federations.embeddings.embedded_file import embedded, embedder
+from fedscout.experiments.federations.embeddings.embedder import embedder
 from fedscout.experiments.federations.embeddings.resnet18_features import MEAN, ResNet18Features, standardised
 from fedscout.experiments.federations.embeddings.weight_file import load_weights
 
@@ -73,7 +73,7 @@ def test_it_is_the_network_of_the_paper(weights: dict[str, Tensor], tmp_path: Pa
     path = tmp_path / name
     (save_file if path.suffix == ".safetensors" else torch.save)(weights, path)
     pictures = np.random.default_rng(0).random((5, 3, 40, 40), dtype=np.float32)
-    found = embedded(pictures, embedder(path, None, SIZE))
+    found = embedder(path, None, None, SIZE).embedded(pictures)
     expected = written_out(weights, standardised(torch.from_numpy(pictures), SIZE))
     assert found.shape == (5, 512)
     assert_allclose(found, expected.numpy(), rtol=1e-4, atol=1e-4 * float(expected.abs().max()))
@@ -89,13 +89,13 @@ def test_pictures_are_seen_as_imagenet_s() -> None:
 
 def test_rows_do_not_depend_on_each_other() -> None:
     pictures = np.random.default_rng(0).random((70, 1, 16, 16), dtype=np.float32)
-    by = embedder(None, 3, SIZE)
-    assert_allclose(embedded(pictures[60:], by), embedded(pictures, by)[60:], rtol=1e-4, atol=1e-4)
+    by = embedder(None, None, 3, SIZE)
+    assert_allclose(by.embedded(pictures[60:]), by.embedded(pictures)[60:], rtol=1e-4, atol=1e-4)
 
 
 def test_equal_pictures_have_equal_features() -> None:
     pictures = np.full((3, 3, 16, 16), 0.5, np.float32)
-    first, *others = embedded(pictures, embedder(None, 3, SIZE))
+    first, *others = embedder(None, None, 3, SIZE).embedded(pictures)
     assert all((other == first).all() for other in others)
 
 
@@ -133,4 +133,4 @@ def test_what_is_no_file_of_weights_is_told_in_a_line(tmp_path: Path, name: str)
 def test_one_of_weights_and_random_must_be_given() -> None:
     for weights, seed in ((None, None), (Path("weights.pt"), 0)):
         with pytest.raises(ConfigurationError, match="not both"):
-            embedder(weights, seed, SIZE)
+            embedder(weights, None, seed, SIZE)
