@@ -51,7 +51,7 @@ def did_you_mean(given: object, names: Iterable[str]) -> str:
     known = list(dict.fromkeys(names))
     text = given.lower() if isinstance(given, str) else ""
     begun = [name for name in known if len(text) > 1 and name.lower().startswith(text)]
-    near = difflib.get_close_matches(text, known, n=MOST_MEANT, cutoff=0.65)
+    near = difflib.get_close_matches(text, known, n=MOST_MEANT, cutoff=0.7)
     meant = list(dict.fromkeys([*begun, *near]))[:MOST_MEANT]
     return f"; did you mean {' or '.join(meant)}?" if meant else ""
 

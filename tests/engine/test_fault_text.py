@@ -126,3 +126,7 @@ def test_of_many_names_the_first_are_listed_and_long_ones_cut() -> None:
 )
 def test_what_may_have_been_meant(given: object, meant: str) -> None:
     assert did_you_mean(given, ["cifar10", "cifar100", "fedprox", "fedavg", "genetic"]) == meant
+
+
+def test_a_word_of_another_meaning_is_not_taken_for_a_slip() -> None:
+    assert did_you_mean("gpu", ["auto", "cpu", "cuda"]) == ""
