@@ -13,6 +13,8 @@ from typing import Literal, Protocol
 
 Scale = Literal["laptop", "published"]
 
+Steps = Literal["rows", "columns"]
+
 Cell = tuple[str, str]
 """A row and a column."""
 
@@ -104,6 +106,7 @@ class PublishedStudy:
         notes: What could not be obtained, and what stands in for it, at any scale.
         scale_notes: Further ones, by scale.
         also: Further tables or figures that the same numbers answer.
+        steps: Whether rows or columns are steps of one quantity, such as rounds: then the picture is of curves.
     """
 
     name: str
@@ -117,6 +120,7 @@ class PublishedStudy:
     notes: tuple[str, ...] = ()
     scale_notes: Mapping[Scale, tuple[str, ...]] = field(default_factory=dict)
     also: tuple[str, ...] = ()
+    steps: Steps | None = None
 
     @property
     def names(self) -> tuple[str, ...]:

@@ -16,7 +16,7 @@ from typing import Literal
 
 from pydantic import BaseModel
 
-from fedscout.experiments.reproduction.published_study import Cell, Measured, Ordering, PublishedStudy, Scale
+from fedscout.experiments.reproduction.published_study import Cell, Measured, Ordering, PublishedStudy, Scale, Steps
 from fedscout.search.confirmation.intervals import PairedDifference, paired_difference
 
 Verdict = Literal["seen", "within noise", "contradicted", "not contradicted", "not measured"]
@@ -74,6 +74,7 @@ class ReproducedStudy(BaseModel, frozen=True):
         test_to_train: By which intervals are widened to be for new data; 0 where they are of repetitions alone.
         notes: What could not be obtained, and what stands in.
         absent: What could not be measured, and why.
+        steps: Whether rows or columns are steps of one quantity.
     """
 
     source: str
@@ -92,6 +93,7 @@ class ReproducedStudy(BaseModel, frozen=True):
     orderings: tuple[ReproducedOrdering, ...]
     notes: tuple[str, ...]
     absent: Mapping[str, str]
+    steps: Steps | None = None
 
     def of(self, cell: Cell) -> ReproducedCell:
         """Return a cell."""

@@ -1,4 +1,7 @@
-"""The picture of a study that was run again: every cell, published hollow, ours filled with its interval."""
+"""The picture of a study that was run again: every cell, published hollow, ours filled with its interval.
+
+Where rows or columns are steps of one quantity, such as rounds, it is a curve over them, as the source's figure is.
+"""
 
 from __future__ import annotations
 
@@ -12,10 +15,13 @@ from fedscout.experiments.reproduction.published_study import Cell
 from fedscout.experiments.reproduction.reproduced import ReproducedStudy
 
 LINE_PIXELS, PANEL_PIXELS, PANELS_ACROSS = 26, 180, 3
+STEP_PIXELS, CURVES_PIXELS = 90, 240
 
 
 def reproduction_picture(study: ReproducedStudy) -> alt.TopLevelMixin:
-    """Draw a panel a column, in it a line a row; the other way round where there are fewer rows."""
+    """Draw curves, or a panel a column, in it a line a row; the other way round where there are fewer rows."""
+    if study.steps is not None:
+        return _curves(study)
     if len(study.rows) < len(study.columns):
         panels = [_panel(study, row, [(row, column) for column in study.columns], place=1) for row in study.rows]
     else:
@@ -38,3 +44,27 @@ def _panel(study: ReproducedStudy, title: str, cells: Sequence[Cell], place: int
         base.mark_point(filled=False, size=70, shape="diamond").encode(alt.X("published:Q")),
     )
     return drawn.properties(title=title, height=LINE_PIXELS * len(lines), width=PANEL_PIXELS)
+
+
+def _curves(study: ReproducedStudy) -> alt.LayerChart | alt.FacetChart:
+    """Draw a curve for each row over the columns, or for each column over the rows."""
+    steps = study.rows if study.steps == "rows" else study.columns
+    points: list[dict[str, Any]] = [
+        {
+            "step": cell.row if study.steps == "rows" else cell.column,
+            "curve": cell.column if study.steps == "rows" else cell.row,
+            **cell.model_dump(include={"published", "mean", "low", "high"}),
+        }
+        for cell in study.cells
+    ]
+    along = alt.X("step:N", sort=list(steps), title=None, axis=alt.Axis(labelAngle=0))
+    told = tooltips(curve=" ", step=" ", mean__Q="ours", low__Q="from", high__Q="to", published__Q="published")
+    colour = alt.Color("curve:N", sort=list(dict.fromkeys(point["curve"] for point in points)), title=None)
+    base = alt.Chart(inline(points)).encode(along, colour, tooltip=told)
+    scale = alt.Scale(zero=False, nice=True)
+    return alt.layer(
+        base.mark_line(size=2).encode(alt.Y("mean:Q", title=study.unit, scale=scale)),
+        base.mark_rule(size=2).encode(alt.Y("low:Q"), alt.Y2("high:Q")),
+        base.mark_point(filled=True, size=50, opacity=1).encode(alt.Y("mean:Q")),
+        base.mark_point(filled=False, size=70, shape="diamond").encode(alt.Y("published:Q")),
+    ).properties(width=STEP_PIXELS * len(steps), height=CURVES_PIXELS)

@@ -144,6 +144,7 @@ def _measured(source: Source, study: PublishedStudy, scale: Scale, desk: Desk) -
         orderings=orderings_of(study, measured),
         notes=(*study.notes, *study.scale_notes.get(scale, ())),
         absent=measured.absent,
+        steps=study.steps,
     )
 
 

@@ -46,6 +46,7 @@ FIGURE_5 = PublishedStudy(
     title="how far the client of flipped labels is from the others, by round",
     rows=("poisoned client",),
     columns=tuple(f"round {number}" for number in _ROUNDS),
+    steps="columns",
     measurements=at_both(
         lambda seeds: ReportedCells(
             {
@@ -108,6 +109,7 @@ FIGURE_7 = PublishedStudy(
     title="distance of the clients' centroids of embedded pictures, by Dirichlet α",
     rows=("distance",),
     columns=_ALPHAS,
+    steps="columns",
     measurements=at_both(
         lambda seeds: ReportedCells(
             {alpha: cifar(alpha, "federation.num_clients=10", "federation.max_rows=4000") for alpha in _ALPHAS},
@@ -138,6 +140,7 @@ FEATURE_MEASURES = PublishedStudy(
     title="feature skew over IID by two measures, with columns of pure noise added",
     rows=("divergence", "centroid_distance"),
     columns=tuple(f"{count} columns" for count in _NOISE),
+    steps="columns",
     measurements=at_both(lambda seeds: NoiseCells(BEARING, _NOISE, seeds), 5),
     orderings=(
         *(

@@ -57,6 +57,7 @@ MUTATION = PublishedStudy(
     title="the genetic search by its mutation rate",
     rows=tuple(f"rate {rate}" for rate in _RATES),
     columns=("label skew", "label poisoning"),
+    steps="rows",
     measurements=at_both(
         lambda seeds: ChosenCells(
             {name: BEARINGS[name] for name in ("label skew", "label poisoning")},

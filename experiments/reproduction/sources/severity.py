@@ -47,6 +47,7 @@ ADVICE = PublishedStudy(
     title="FedAvg, FedProx and communities by the severity of label skew",
     rows=tuple(STRATEGIES),
     columns=tuple(SEVERITIES),
+    steps="columns",
     measurements={"laptop": TrainedCells(_cells(_DIGITS), 10), "published": TrainedCells(_cells(_PICTURES), 5)},
     orderings=(
         *(
