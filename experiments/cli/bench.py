@@ -12,7 +12,7 @@ from fedscout.experiments.cli.options import AsJson, ConfigFile, Settings, read_
 from fedscout.experiments.visible import show, tell
 
 Work = Annotated[
-    Literal["dense", "lenet", "textcnn", "tiny", "resnet18"],
+    Literal["dense", "lenet", "textcnn", "tiny", "resnet18", "resnet18-32"],
     typer.Option(
         help="Dense 254-64-32-2, LeNet-5 or ResNet-18 on images, TextCNN, or dense 8-8-2 for very many clients."
     ),

@@ -3,8 +3,9 @@
 A round is: every client trains one epoch of plain SGD from the global model, the models are averaged by row count, and
 every client scores the new model on its own training data. `dense` is a 254-64-32-2 net on normal features, `tiny` an
 8-8-2 net for very many clients, `lenet` LeNet-5 on 3 x 32 x 32 images of 10 classes, `textcnn` a TextCNN on texts of 40
-words, `resnet18` a net of 11 million parameters on 3 x 8 x 8 images, where models and not rows are large. Labels are
-the largest of fixed random linear functions of the row, so they can be learned.
+words, `resnet18` a net of 11 million parameters on 3 x 8 x 8 images, where models and not rows are large, and
+`resnet18-32` the same net on images of the usual 3 x 32 x 32. Labels are the largest of fixed random linear functions
+of the row, so they can be learned.
 
 Needs numpy, and torch where tensors or a model are asked for.
 """
@@ -27,7 +28,7 @@ import numpy.typing as npt
 if TYPE_CHECKING:
     from torch import Tensor, nn
 
-WorkName = Literal["dense", "lenet", "textcnn", "tiny", "resnet18"]
+WorkName = Literal["dense", "lenet", "textcnn", "tiny", "resnet18", "resnet18-32"]
 
 BATCH_SIZE = 32
 LEARNING_RATE = 0.01
@@ -40,8 +41,9 @@ FEATURE_SHAPES: dict[WorkName, tuple[int, ...]] = {
     "textcnn": (40,),
     "tiny": (8,),
     "resnet18": (3, 8, 8),
+    "resnet18-32": (3, 32, 32),
 }
-NUM_CLASSES: dict[WorkName, int] = {"dense": 2, "lenet": 10, "textcnn": 4, "tiny": 2, "resnet18": 10}
+NUM_CLASSES: dict[WorkName, int] = {"dense": 2, "lenet": 10, "textcnn": 4, "tiny": 2, "resnet18": 10, "resnet18-32": 10}
 VOCABULARY_SIZES: dict[WorkName, int] = {"textcnn": 5000}
 """Of rows of tokens, which are drawn evenly; token 0 is padding."""
 
@@ -90,7 +92,7 @@ def mapped_rows(folder: str) -> tuple[Tensor, Tensor]:
 
 def model(name: WorkName) -> nn.Module:
     """Build the model from torch's current random state."""
-    if name == "resnet18":
+    if name.startswith("resnet18"):
         from .residual_net import ResidualNet
 
         return ResidualNet(FEATURE_SHAPES[name][0], NUM_CLASSES[name])

@@ -12,7 +12,7 @@ from fedscout.experiments.benchmarks.peers.work import FEATURE_SHAPES, NUM_CLASS
 from fedscout.strategies import parse_strategy
 
 
-@pytest.mark.parametrize("work", ["dense", "lenet", "textcnn", "tiny", "resnet18"])
+@pytest.mark.parametrize("work", FEATURE_SHAPES)
 def test_every_client_has_its_own_rows_and_all_classes_occur(work: WorkName) -> None:
     federation = work_federation(work, num_clients=3, num_samples=60)
     assert federation.features.shape == (180, *FEATURE_SHAPES[work])

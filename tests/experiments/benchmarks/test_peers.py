@@ -34,6 +34,7 @@ from fedscout.experiments.benchmarks.engine.peer_runs import (
 from fedscout.experiments.benchmarks.peers import bare_loop
 from fedscout.experiments.benchmarks.peers.work import (
     BATCH_SIZE,
+    FEATURE_SHAPES,
     Task,
     WorkName,
     client_tensors,
@@ -49,7 +50,7 @@ BARE, FLOWER, PFL = PEERS
 PEER_SECONDS = 200.0
 
 
-@pytest.mark.parametrize("name", ["dense", "lenet", "textcnn", "tiny", "resnet18"])
+@pytest.mark.parametrize("name", FEATURE_SHAPES)
 def test_peers_have_the_bits_of_our_data_and_the_shapes_of_our_model(name: WorkName) -> None:
     federation = work_federation(name, num_clients=2, num_samples=5)
     for client, rows in enumerate(federation.partition.rows.reshape(2, 5)):
@@ -113,7 +114,7 @@ def test_the_bare_loop_reports_every_round_and_begins_anew_after_its_warm_up() -
 def test_a_task_survives_the_command_line() -> None:
     task = Task("lenet", clients=2, samples=3, rounds=4, workers=5, device="cuda")
     assert read_task(task.arguments()) == task
-    with pytest.raises(SystemExit, match="one of dense, lenet, textcnn, tiny, resnet18, got 'resnet'"):
+    with pytest.raises(SystemExit, match="one of dense, lenet, textcnn, tiny, resnet18, resnet18-32, got 'resnet'"):
         read_task(["resnet", "1", "1", "1", "1", "cpu"])
 
 
