@@ -446,15 +446,13 @@ def _split_key(call: HostCall) -> SplitKey:
 
 
 def _trainers(model: FlatModel, federation: Federation, device: HostDevice) -> dict[str, Trainer]:
-    """Return the ways that a session may choose as its `backend`; blocks of dense nets learn classes alone."""
+    """Return the ways that a session may choose as its `backend`."""
     if federation.task is not None:
         return dict.fromkeys(("auto", "loop"), TaskTrainer(model, federation.task))
     if device.in_lanes:
         from fedscout.engine.training.device_training import device_trainers  # torch.func, which a core does without
 
         return device_trainers(federation, device)
-    if federation.targets is not None:
-        return dict.fromkeys(("auto", "loop"), LoopTrainer(model))
     return {"auto": fastest_trainer(model), "loop": LoopTrainer(model)}
 
 

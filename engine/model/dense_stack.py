@@ -2,7 +2,8 @@
 
 A stack is `[Flatten] Linear (activation [Dropout] Linear)*`. The gradient of the mean cross-entropy is written out by
 hand: with p = softmax(z) of the last layer and r rows in a client's batch, dz = (p - onehot(y)) / r, dW = dzᵀ h,
-db = Σ dz, dh = dz W, and of the layer below dz = dh m f′, where m is dropout's mask and f the activation.
+db = Σ dz, dh = dz W, and of the layer below dz = dh m f′, where m is dropout's mask and f the activation. A last layer
+of one output tells a quantity y: the loss is the mean squared error, and dz = 2 (z - y) / r.
 
 Every product is one independent matrix product a client, of a size that depends on that client alone. So a client's
 numbers do not depend on which others are in its block, nor on how many.
@@ -204,12 +205,12 @@ def loss_and_gradient(
     told: Tensor | None = None,
     masks: Sequence[Tensor] = (),
 ) -> Tensor:
-    """Write the gradient of each client's mean cross-entropy and return the losses.
+    """Write the gradient of each client's mean loss and return the losses.
 
     Args:
         layers: Of the clients; their gradients are overwritten.
         rows: Shape `(clients, rows, inputs)`; padded rows hold any finite values.
-        targets: One-hot labels times shares, shape `(clients, rows, classes)`.
+        targets: One-hot labels times shares, shape `(clients, rows, classes)`; or a quantity, `(clients, rows, 1)`.
         shares: Weight of each row, 1 / rows of its client, 0 for padding; shape `(clients, rows, 1)`.
         adjusted: What is made of the logits ahead of the loss.
         beyond: A further loss of each row, shape `(clients, rows)`, told what goes into the last layer and the rows.
@@ -221,15 +222,11 @@ def loss_and_gradient(
         Mean loss of each client, shape `(clients,)`.
     """
     outputs, kept = _run(layers, rows, masks)
-    logits = outputs.pop()
-    logs = torch.log_softmax(logits if adjusted is None else adjusted(logits), dim=2)
-    if row_loss is None:
-        losses = (logs * targets).sum(dim=(1, 2)).neg_()
-        delta = logs.exp_().mul_(shares).sub_(targets)
+    answers = outputs.pop()
+    if answers.shape[2] == 1:
+        losses, delta = _squared_errors(answers, targets, shares)
     else:
-        losses, delta = row_loss.means_and_gradient(logs, targets, shares, told)
-    if adjusted is not None and adjusted.scale is not None:
-        delta *= adjusted.scale[:, None]
+        losses, delta = _cross_entropies(answers, targets, shares, adjusted, row_loss, told)
     pull = None
     if beyond is not None:
         further, pull = _loss_beyond(beyond, outputs[-1], rows, shares)
@@ -249,6 +246,33 @@ def loss_and_gradient(
             assert activation is not None
             delta = activation.pull(delta, kept.pop())
     return losses
+
+
+def _cross_entropies(
+    logits: Tensor,
+    targets: Tensor,
+    shares: Tensor,
+    adjusted: Adjusted | None,
+    row_loss: RowLoss | None,
+    told: Tensor | None,
+) -> tuple[Tensor, Tensor]:
+    """Return each client's mean loss of classes, and its gradient by the logits."""
+    logs = torch.log_softmax(logits if adjusted is None else adjusted(logits), dim=2)
+    if row_loss is None:
+        losses = (logs * targets).sum(dim=(1, 2)).neg_()
+        delta = logs.exp_().mul_(shares).sub_(targets)
+    else:
+        losses, delta = row_loss.means_and_gradient(logs, targets, shares, told)
+    if adjusted is not None and adjusted.scale is not None:
+        delta *= adjusted.scale[:, None]
+    return losses, delta
+
+
+def _squared_errors(answers: Tensor, targets: Tensor, shares: Tensor) -> tuple[Tensor, Tensor]:
+    """Return each client's mean squared error, and its gradient by the answers."""
+    errors = answers - targets
+    delta = errors * shares
+    return (errors * delta).sum(dim=(1, 2)), delta.mul_(2)
 
 
 def _loss_beyond(

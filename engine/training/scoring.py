@@ -15,7 +15,7 @@ from itertools import pairwise
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from fedscout.engine.arrays import FloatArray, IntArray
 from fedscout.engine.contracts.client_update import ClientScore
@@ -24,7 +24,8 @@ from fedscout.engine.metrics.metric import Metric
 from fedscout.engine.model.dense_parameters import aligned
 from fedscout.engine.model.dense_stack import DenseStack
 from fedscout.engine.model.flat_model import FlatModel
-from fedscout.engine.training.local_training import measured, score_client
+from fedscout.engine.training.local_training import measured, metric_statistics, score_client
+from fedscout.engine.training.mean_loss import mean_loss
 from fedscout.engine.training.vectorised_training import aligned_row_step
 
 BLOCK_ROWS = 128
@@ -82,13 +83,13 @@ class _Gathered:
         by_source = dict(zip(sources, clients, strict=True))
         self._features = [by_source[number].features for number in range(len(found))]
         self._rows = np.concatenate([data.rows for data in clients])
-        self._labels = np.concatenate([data.labels[data.rows] for data in clients])
+        self._answers = np.concatenate([data.answers(data.rows) for data in clients])
         self.blocks = _Blocks.of(np.array([len(data) for data in clients]), np.array(sources), row_step)
         num_rows = min(SLAB_ROWS, int(self.blocks.widths.sum()))
         self._memory = torch.empty(num_rows, *self._features[0].shape[1:])
 
     def read(self, slab: IntArray) -> tuple[Tensor, Tensor]:
-        """Return features `(blocks, rows, inputs)` and labels `(blocks * rows,)`; padding repeats a block's last row.
+        """Return features `(blocks, rows, inputs)` and answers `(blocks * rows,)`; padding repeats a block's last row.
 
         The features are overwritten by the next call.
         """
@@ -102,35 +103,35 @@ class _Gathered:
         for start, stop in pairwise(bounds):
             source = self._features[sources[start]]
             np.take(source, self._rows[positions[start:stop]], axis=0, out=filled[start:stop], mode="clip")
-        return features.flatten(2), torch.from_numpy(self._labels[positions.reshape(-1)])
+        return features.flatten(2), torch.from_numpy(self._answers[positions.reshape(-1)])
 
     def outputs(self) -> _Outputs:
         """Return a place for what a model says of all rows."""
-        return _Outputs(self.blocks, self._labels)
+        return _Outputs(self.blocks, self._answers)
 
 
 class _Outputs:
     """What a model says of all clients' rows, in their order."""
 
-    def __init__(self, blocks: _Blocks, labels: IntArray) -> None:
+    def __init__(self, blocks: _Blocks, answers: IntArray | FloatArray) -> None:
         self._blocks = blocks
-        self._labels = labels
+        self._answers = answers
         self._rows: FloatArray | None = None
 
     def keep(self, slab: IntArray, outputs: FloatArray) -> None:
         """Keep those of some blocks, shape `(blocks, rows, num_outputs)`, padding left out."""
         if self._rows is None:
-            self._rows = np.empty((len(self._labels), outputs.shape[-1]), np.float32)
+            self._rows = np.empty((len(self._answers), outputs.shape[-1]), np.float32)
         for block, rows in zip(slab, outputs, strict=True):
             start, size = self._blocks.starts[block], self._blocks.sizes[block]
             self._rows[start : start + size] = rows[:size]
 
-    def by_client(self, clients: Sequence[Samples]) -> Iterator[tuple[FloatArray, IntArray]]:
-        """Yield outputs and labels of each client's rows."""
+    def by_client(self, clients: Sequence[Samples]) -> Iterator[tuple[Tensor, Tensor]]:
+        """Yield outputs and answers of each client's rows."""
         rows = np.empty((0, 0), np.float32) if self._rows is None else self._rows
         stops = np.cumsum([len(data) for data in clients])
         for start, stop in pairwise([0, *stops]):
-            yield rows[start:stop], self._labels[start:stop]
+            yield torch.from_numpy(rows[start:stop]), torch.from_numpy(self._answers[start:stop])
 
 
 class _Models:
@@ -160,28 +161,32 @@ def _score_together(
     stack: DenseStack, models: _Models, clients: Sequence[Samples], metric: Metric | None
 ) -> list[ClientScore]:
     gathered = _Gathered(clients, max(TAIL_STEP, aligned_row_step(stack)))
-    blocks = gathered.blocks
+    blocks, classifies = gathered.blocks, clients[0].scale is None
     losses, correct = (np.zeros(len(blocks.sizes)) for _ in range(2))
     outputs = None if metric is None else gathered.outputs()
     for slab in blocks.slabs():
-        features, labels = gathered.read(slab)
-        logits = stack.activations(models.of(blocks.clients[slab]), features)[-1].flatten(0, 1)
-        row_losses = nn.functional.cross_entropy(logits, labels, reduction="none").double().numpy()
+        features, answers = gathered.read(slab)
+        said = stack.activations(models.of(blocks.clients[slab]), features)[-1].flatten(0, 1)
         counts = np.arange(features.shape[1]) < blocks.sizes[slab, None]
+        row_losses = mean_loss(said, answers, reduction="none").double().numpy()
         losses[slab] = np.where(counts, row_losses.reshape(counts.shape), 0).sum(axis=1)
-        hits = (logits.argmax(dim=1) == labels).numpy().reshape(counts.shape)
-        correct[slab] = (hits & counts).sum(axis=1)
+        if classifies:
+            hits = (said.argmax(dim=1) == answers).numpy().reshape(counts.shape)
+            correct[slab] = (hits & counts).sum(axis=1)
         if outputs is not None:
-            outputs.keep(slab, logits.view(*counts.shape, -1).numpy())
+            outputs.keep(slab, said.view(*counts.shape, -1).numpy())
     loss_sums = np.bincount(blocks.clients, losses, len(clients))
     num_correct = np.bincount(blocks.clients, correct, len(clients))
     scores = [
-        ClientScore(len(data), int(hits), float(loss))
+        ClientScore(len(data), int(hits) if classifies else float("nan"), float(loss))
         for data, hits, loss in zip(clients, num_correct, loss_sums, strict=True)
     ]
     if metric is None or outputs is None:
         return scores
-    sums = [metric.statistics(*rows) if len(rows[1]) else None for rows in outputs.by_client(clients)]
+    sums = [
+        metric_statistics(metric, data, *rows) if len(data) else None
+        for data, rows in zip(clients, outputs.by_client(clients), strict=True)
+    ]
     return [measured(score, metric, found) for score, found in zip(scores, sums, strict=True)]
 
 

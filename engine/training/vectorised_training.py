@@ -129,24 +129,27 @@ class _Source(NamedTuple):
 
     positions: list[int]
     features: Tensor
-    labels: Tensor
+    data: Samples
 
-    def take(self, places: Tensor) -> tuple[Tensor, Tensor]:
-        """Return copies of the features and labels of rows; `places` is `(rows,)`."""
-        return self.features.index_select(0, places), self.labels.index_select(0, places)
+    def take(self, places: IntArray) -> tuple[Tensor, Tensor]:
+        """Return copies of the features of rows and what is to be said of them; `places` is `(rows,)`."""
+        return self.features.index_select(0, torch.from_numpy(places)), torch.from_numpy(self.data.answers(places))
 
 
 def _sources(clients: Sequence[Samples]) -> list[_Source]:
     """Group clients by the arrays that they read."""
     firsts = [(members, clients[members[0]]) for members in by_source(dict(enumerate(clients)))]
-    return [
-        _Source(members, torch.from_numpy(one.features).flatten(1), torch.from_numpy(one.labels))
-        for members, one in firsts
-    ]
+    return [_Source(members, torch.from_numpy(one.features).flatten(1), one) for members, one in firsts]
 
 
 class _Batch(NamedTuple):
-    """What steps of some clients work on: rows, one-hot labels times shares, and shares, one row after the other."""
+    """What steps of some clients work on, one row after the other.
+
+    Attributes:
+        rows: Features.
+        targets: One-hot labels times shares, or a quantity.
+        shares: Weights in a batch's mean.
+    """
 
     rows: Tensor
     targets: Tensor
@@ -222,19 +225,22 @@ class Block:
 
     def _gather(self, plan: _GatherPlan) -> _Batch:
         """Return copies of the rows of some steps."""
-        rows, labels = self._take(torch.from_numpy(self._rows[plan.places]), plan.clients)
-        return _Batch(rows, self._one_hot.index_select(0, labels).mul_(plan.shares), plan.shares)
+        rows, answers = self._take(self._rows[plan.places], plan.clients)
+        if answers.is_floating_point():
+            return _Batch(rows, answers[:, None], plan.shares)
+        return _Batch(rows, self._one_hot.index_select(0, answers).mul_(plan.shares), plan.shares)
 
-    def _take(self, places: Tensor, of_clients: IntArray) -> tuple[Tensor, Tensor]:
-        """Return copies of features and labels, each client's from its own source."""
+    def _take(self, places: IntArray, of_clients: IntArray) -> tuple[Tensor, Tensor]:
+        """Return copies of features and answers, each client's from its own source."""
         if len(self._sources) == 1:
             return self._sources[0].take(places)
-        rows = torch.empty((len(places), self._stack.num_inputs))
-        labels = torch.empty(len(places), dtype=torch.int64)
+        num_rows, classifies = len(places), self._sources[0].data.scale is None
+        rows = torch.empty((num_rows, self._stack.num_inputs))
+        answers = torch.empty(num_rows, dtype=torch.int64 if classifies else torch.float32)
         for source in self._sources:
-            here = torch.from_numpy(np.flatnonzero(np.isin(of_clients, source.positions)))
-            rows[here], labels[here] = source.take(places[here])
-        return rows, labels
+            here = np.flatnonzero(np.isin(of_clients, source.positions))
+            rows[here], answers[here] = source.take(places[here])
+        return rows, answers
 
 
 @dataclass(frozen=True)

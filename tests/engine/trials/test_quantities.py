@@ -13,11 +13,15 @@ from sklearn.metrics import r2_score
 from torch import nn
 
 from fedscout.engine.client.client_host import ClientHost
+from fedscout.engine.contracts.client_algorithm import ClientAlgorithm
 from fedscout.engine.contracts.local_training_config import LocalTraining
 from fedscout.engine.data.client_data import Partition, TargetScale
 from fedscout.engine.data.federation import Federation
+from fedscout.engine.grid.jobs import base_config
 from fedscout.engine.grid.local_grid import LocalGrid
-from fedscout.engine.messages.host_calls import EvaluateResults, HostCall
+from fedscout.engine.messages.host_calls import EvaluateResults, HostCall, TrainResults
+from fedscout.engine.messages.message_keys import REPLY_KEY
+from fedscout.engine.messages.session import Session
 from fedscout.engine.metrics.quantity_errors import R2, Mae
 from fedscout.engine.trials.checkpoint import CheckpointStore
 from fedscout.engine.trials.trial import run_trial
@@ -163,5 +167,43 @@ def test_a_trial_that_is_resumed_has_the_same_bits(tmp_path: Path) -> None:
     assert resumed.error is None
 
 
-def test_there_is_one_way_of_training() -> None:
-    assert np.array_equal(run(federation()).vector, run(federation(), backend="loop").vector)
+TRAININGS = (
+    LocalTraining(local_epochs=2, batch_size=8, learning_rate=0.02, momentum=0.9, weight_decay=0.01),
+    LocalTraining(local_epochs=3, batch_size=16, learning_rate=0.005, optimizer="adam"),
+)
+
+
+@pytest.mark.parametrize("training", TRAININGS)
+@pytest.mark.parametrize("algorithm", [None, Variates()])
+def test_blocks_learn_what_the_loop_learns(training: LocalTraining, algorithm: ClientAlgorithm | None) -> None:
+    """The same to the order of float32 sums; the corrupted client reads rows of its own."""
+    spec = {"num_rounds": 3, "training": training}
+    blocks, loop = (
+        run_trial(chosen, LocalGrid(federation(), QUERIES, session=chosen.session))
+        for chosen in (
+            spec_of(replace(FEDAVG, algorithm=algorithm), metric=R2(), backend=backend, **spec)
+            for backend in ("auto", "loop")
+        )
+    )
+    np.testing.assert_allclose(blocks.vector, loop.vector, atol=2e-5)
+    assert not np.array_equal(blocks.vector, loop.vector)
+    for name in ("round_loss", "round_clean_loss", "round_metric", "client_metric"):
+        np.testing.assert_allclose(getattr(blocks, name), getattr(loop, name), rtol=1e-4)
+
+
+def trained(host: ClientHost, clients: tuple[int, ...]) -> TrainResults:
+    session = Session(seed=SEED, training=TRAININGS[0])
+    config = {**base_config(session, 1), REPLY_KEY: "individual"}
+    return host.train(HostCall(clients, session, config, host.initial_vector(0)))
+
+
+@pytest.mark.parametrize("some", [(0,), (CORRUPTED, 5), (3, 0, 1)])
+def test_a_client_has_its_bits_whoever_trains_beside_it(some: tuple[int, ...]) -> None:
+    host = ClientHost(federation(), QUERIES)
+    few, every = trained(host, tuple(sorted(some))), trained(host, (0, 1, 2, 3, 5))
+    assert few.vectors is not None
+    assert every.vectors is not None
+    for client, vector, loss in zip(few.clients, few.vectors, few.losses, strict=True):
+        place = every.clients.index(client)
+        assert np.array_equal(vector, every.vectors[place])
+        assert loss == every.losses[place]
