@@ -20,11 +20,11 @@ PYTHON ?= $(shell for python in python3.11 python3 python3.12 python3.13 python 
 
 help:
 	@echo 'make demo    the whole program on ten clients of real digits (ARGS= goes to fedscout run)'
-	@echo 'make test    the quick tests, some five minutes on two cores (ARGS= goes to pytest)'
+	@echo 'make test    the quick tests, some six minutes on two cores (ARGS= goes to pytest)'
 	@echo 'make lint    ruff (lint and format) and mypy'
 	@echo 'make gate    lint and the tests, the slow ones too, some twenty minutes: what CI runs'
 	@echo 'make gpu     the tests that need a GPU, then a round on it beside other simulators'
-	@echo 'make stress  the tests that kill processes and start whole clusters: ten minutes more'
+	@echo 'make stress  the tests that kill processes and start whole clusters: twenty minutes more'
 	@echo 'make chaos   kill processes of a study at random (CHAOS_KILLS=50 CHAOS_SEED=1; ARGS=--nodes kills nodes, too)'
 	@echo 'make docs    the documentation as a site: site/index.html'
 	@echo 'make gallery the six studies of docs/gallery.md, about a minute; make docs links their reports'

@@ -16,7 +16,11 @@ pytestmark = [pytest.mark.slow, pytest.mark.ray]
 
 @pytest.mark.parametrize(
     ("process", "name"),
-    [("raylet", "raylet"), ("ray::DashboardAgent", "agent"), ("gcs_server", "server")],
+    [
+        ("raylet", "raylet"),
+        pytest.param("ray::DashboardAgent", "agent", marks=pytest.mark.stress),
+        pytest.param("gcs_server", "server", marks=pytest.mark.stress),
+    ],
 )
 def test_one_line_says_so_and_the_study_goes_on(
     tmp_path: Path, cli: Cli, undisturbed: Outcome, process: str, name: str

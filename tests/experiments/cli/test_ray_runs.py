@@ -44,7 +44,7 @@ def trials(folder: Path) -> list[Path]:
     return sorted(folder.glob("trials/*.parquet"))
 
 
-@pytest.mark.parametrize("num_hosts", [1, 2, 4])
+@pytest.mark.parametrize("num_hosts", [1, pytest.param(2, marks=pytest.mark.stress), 4])
 def test_the_result_is_that_of_one_process(tmp_path: Path, expected: dict[str, Any], num_hosts: int) -> None:
     arguments = ("run", *STUDY, f"engine.num_hosts={num_hosts}", "--out", "out", "--json")
     with Command(tmp_path, *arguments) as command:
@@ -82,7 +82,7 @@ def test_after_a_kill_the_rest_is_run_and_the_result_is_the_same(tmp_path: Path,
     assert {**json.loads(printed), "timings": 0, "out": 0} == {**expected, "timings": 0, "out": 0}
 
 
-@pytest.mark.parametrize("name", ["ray::HostActor", "ray::_run"])
+@pytest.mark.parametrize("name", ["ray::HostActor", pytest.param("ray::_run", marks=pytest.mark.stress)])
 def test_a_killed_process_of_ray_changes_neither_the_result_nor_what_is_printed(
     tmp_path: Path, expected: dict[str, Any], name: str
 ) -> None:
@@ -121,7 +121,9 @@ def test_control_c_ends_everything_and_the_log_goes_on(tmp_path: Path, expected:
     assert lasting_result(out) == expected
 
 
-@pytest.mark.parametrize("seconds", [0.5, 2, 4])
+@pytest.mark.parametrize(
+    "seconds", [pytest.param(0.5, marks=pytest.mark.stress), 2, pytest.param(4, marks=pytest.mark.stress)]
+)
 def test_control_c_while_ray_starts_ends_everything(tmp_path: Path, seconds: float) -> None:
     with Command(tmp_path, "run", *STUDY, "engine.grid=ray", "--out", "out") as command:
         command.wait_until((tmp_path / "out" / "config.json").exists)

@@ -73,6 +73,7 @@ def test_the_whole_program_under_certificates_and_keys_finds_what_a_simulation_f
     assert b"".join(model[name].tobytes() for name in runner.facts.layout.split(trial.vector)) == trial.vector.tobytes()
 
 
+@pytest.mark.stress
 def test_a_killed_node_a_late_one_and_a_killed_server_cost_no_training(tmp_path: Path, real_federation: Start) -> None:
     app, out = written_app(tmp_path, "federation.num_clients=3"), tmp_path / "out"
     federation = real_federation(nodes_of(tmp_path, 0, 1), forked_clients=True)

@@ -21,7 +21,7 @@ from fedscout.experiments.federations.assembly.build_federation import build_fed
 from fedscout.strategies import parse_strategy
 from tests.experiments.deployment.superlink import RealFederation
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.slow, pytest.mark.stress, pytest.mark.timeout(900)]
 POLICY = 'small_clients = "train"\nsums_only = true\n'
 STRATEGY = {"kind": "scaffold"}
 
