@@ -4,7 +4,7 @@ OUT/SOURCE/studies/      ordinary trial logs, by federation; the studies of a so
 OUT/SOURCE/TABLE.json    the numbers; also TABLE.md and TABLE.svg
 OUT/reproduction.md      all tables that are there
 
-What is in the logs is not trained again, so a run that was killed goes on, and a second one reads.
+What is in the logs is not trained again, so a run that was killed goes on; detections and times are taken anew.
 """
 
 from __future__ import annotations
@@ -46,7 +46,8 @@ fedscout reproduce --scale published
 
 Without a name all are run, one after the other. Trials lie in ordinary logs under `--out`, so what was killed goes on,
 and more seeds train what is new. Keys hold for every training and win. `laptop` is what two cores do in a quarter of an
-hour a study; `published` has the sources' sizes as far as they are known, and wants a cluster.
+hour a study, and all of them in an hour and a half of one core's time; `published` has the sources' sizes as far as
+they are known, and wants a cluster.
 
 Absolute figures depend on splits that nobody has published; what can be looked for is their order. A statement that
 one cell is above another is *seen* if the interval of the difference, taken seed by seed, lies above zero,
