@@ -87,11 +87,9 @@ class ExactScale:
         limit = np.float32(2.0**GROWTH_BITS)
         held = np.asarray((vectors.max(axis=1) < limit) & (vectors.min(axis=1) > -limit))  # NaN compares as outside
         if len(self.raised) and not held.all():
-            large = vectors[~held]
-            among = np.ones(large.shape[1], np.bool_)
-            among[self.raised] = False
-            inside = (np.abs(large[:, self.raised]) < self.limits).all(axis=1)
-            held[~held] = inside & (np.abs(large[:, among]) < limit).all(axis=1)
+            limits = np.full(vectors.shape[1], limit)
+            limits[self.raised] = self.limits
+            held[~held] = (np.abs(vectors[~held]) < limits).all(axis=1)
         return held
 
     def total(self, vectors: FloatArray, weights: npt.ArrayLike) -> IntArray:

@@ -11,11 +11,11 @@ from typing import Any
 
 from torch import Tensor, nn
 from torch.func import functional_call
-from torch.nn.functional import cross_entropy, mse_loss
 
 from fedscout.engine.contracts.client_algorithm import Compared
 from fedscout.engine.model.adjusted_outputs import Adjusted
 from fedscout.engine.model.row_loss import RowLoss
+from fedscout.engine.training.mean_loss import mean_loss
 from fedscout.engine.training.representation import Representation
 
 Tensors = dict[str, Tensor]
@@ -46,10 +46,10 @@ class LaneLoss:
         """Return the mean over a batch whose rows count by their shares, which add up to 1."""
         outputs = functional_call(self.module, {**weights, **buffers}, (rows,))
         if answers.is_floating_point():
-            return (mse_loss(outputs[:, 0], answers, reduction="none") * shares).sum()
+            return (mean_loss(outputs, answers, reduction="none") * shares).sum()
         logits = _adjusted(outputs, beyond)
         own = self.seen.latest() if self.compared is not None else None  # ahead of what else is called
-        costs = cross_entropy(logits, answers, reduction="none")
+        costs = mean_loss(logits, answers, reduction="none")
         if not self.row_loss.is_plain:
             costs = self._weighed(costs, logits, rows, answers, beyond)
         if own is not None:

@@ -10,10 +10,8 @@ from collections.abc import Iterator, Sequence
 from itertools import pairwise
 
 import numpy as np
-import numpy.typing as npt
 import torch
 from torch import Tensor
-from torch.nn.functional import cross_entropy, mse_loss
 
 from fedscout.engine.arrays import IntArray
 from fedscout.engine.contracts.client_update import ClientScore
@@ -21,6 +19,7 @@ from fedscout.engine.data.client_data import Samples
 from fedscout.engine.metrics.metric import Metric
 from fedscout.engine.model.flat_model import FlatModel
 from fedscout.engine.training.local_training import measured, metric_statistics
+from fedscout.engine.training.mean_loss import mean_loss
 from fedscout.engine.training.resident_rows import ResidentRows
 
 SLAB_ROWS = 1024
@@ -82,13 +81,7 @@ class SlabScores:
 def _score(data: Samples, outputs: Tensor, answers: Tensor, metric: Metric | None) -> ClientScore:
     """Return a client's score by what the model says of its rows, in any memory that NumPy reads."""
     classifies = data.scale is None
-    losses: npt.NDArray[np.float64]
-    if not len(data):
-        losses = np.zeros(0)
-    elif classifies:
-        losses = cross_entropy(outputs, answers, reduction="none").double().numpy()
-    else:
-        losses = mse_loss(outputs[:, 0], answers, reduction="none").double().numpy()
+    losses = mean_loss(outputs, answers, reduction="none").double().numpy() if len(data) else np.zeros(0)
     hits = int((outputs.argmax(dim=1) == answers).sum()) if classifies and len(data) else 0
     score = ClientScore(len(data), hits if classifies else float("nan"), float(losses.sum()))
     statistics = metric_statistics(metric, data, outputs, answers) if metric is not None and len(data) else None

@@ -137,9 +137,11 @@ _PLAYERS = {
 _PLAYED = ("fedavg", "fedprox", "fedmedian", "fedtrimmedavg", "krum")
 
 
-def _played(num_seeds: int, *settings: str) -> Measurement:
-    rows = {kind: (f"strategy.kind={kind}", *settings) for kind in _PLAYED}
-    return TrainedCells(crossed(_PLAYERS, rows), num_seeds)
+def _by_kind(
+    columns: Mapping[str, tuple[str, ...]], kinds: tuple[str, ...], num_seeds: int, *settings: str
+) -> Measurement:
+    rows = {kind: (f"strategy.kind={kind}", *settings) for kind in kinds}
+    return TrainedCells(crossed(columns, rows), num_seeds)
 
 
 CARTPOLE = PublishedStudy(
@@ -147,7 +149,10 @@ CARTPOLE = PublishedStudy(
     title="CartPole by deep Q-learning, each configuration trained five times",
     rows=_PLAYED,
     columns=tuple(_PLAYERS),
-    measurements={"laptop": _played(2), "published": _played(10, "training.num_rounds=30")},
+    measurements={
+        "laptop": _by_kind(_PLAYERS, _PLAYED, 2),
+        "published": _by_kind(_PLAYERS, _PLAYED, 10, "training.num_rounds=30"),
+    },
     unit="reward over 500",
     notes=(
         "Part of Figure 13, which prints curves. A number is the median over five trainings of the mean reward over "
@@ -189,20 +194,14 @@ _ENCODED = {
 }
 _ENCODED_BY = ("fedavg", "fedprox", "fedmedian", "fedtrimmedavg", "krum", "fedadam", "fedyogi")
 
-
-def _encoded(num_seeds: int, *settings: str) -> Measurement:
-    rows = {kind: (f"strategy.kind={kind}", *settings) for kind in _ENCODED_BY}
-    return TrainedCells(crossed(_ENCODED, rows), num_seeds)
-
-
 EMBEDDINGS = PublishedStudy(
     name="embeddings",
     title="the negative case: texts as vectors of a trained encoder",
     rows=_ENCODED_BY,
     columns=tuple(_ENCODED),
     measurements={
-        "laptop": _encoded(5, "training.num_rounds=100"),
-        "published": _encoded(10, "training.num_rounds=300"),
+        "laptop": _by_kind(_ENCODED, _ENCODED_BY, 5, "training.num_rounds=100"),
+        "published": _by_kind(_ENCODED, _ENCODED_BY, 10, "training.num_rounds=300"),
     },
     orderings=tuple(
         Ordering((kind, column), ("fedavg", column), "all strategies give one curve", "level")
