@@ -45,7 +45,7 @@ demo: $(STAMP)
 	@$(VENV)/bin/fedscout run $(ARGS)
 
 test: $(STAMP)
-	$(PYTEST) -m 'not slow' $(ARGS)
+	$(PYTEST) -m 'not slow and not stress' $(ARGS)
 
 lint: style
 	$(VENV)/bin/mypy

@@ -1,8 +1,12 @@
-"""Which of Ray's processes does what."""
+"""Hosts on Ray in tests: how many there are, and which of Ray's processes is one."""
 
 from __future__ import annotations
 
 import psutil
+import pytest
+
+NUM_HOSTS = [pytest.param(1, marks=pytest.mark.stress), 2]
+"""Of tests that hold the local grid's bits; `test_ray_grid` holds those of one host, two and four in the gate, too."""
 
 HOST = "ray::HostActor"
 """The title of a host."""

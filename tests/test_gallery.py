@@ -59,7 +59,7 @@ def test_nothing_is_gained_where_the_page_says_so(confirmed: dict[str, Any]) -> 
     assert mean(confirmed, "fedavg") == pytest.approx(told("Nothing to gain", r"FedAvg reaches ([\d.]+) %"), abs=0.01)
 
 
-@pytest.mark.slow
+@pytest.mark.stress
 @pytest.mark.parametrize("confirmed", ["attacked"], indirect=True)
 def test_attackers_are_met_as_the_page_says(confirmed: dict[str, Any]) -> None:
     assert confirmed["verdict"] == "better"

@@ -116,15 +116,16 @@ SIZES = [
     pytest.param(4, 60, 300),
     pytest.param(10, 60, 300, marks=pytest.mark.slow),
     pytest.param(100, 60, 200, marks=pytest.mark.slow),
-    pytest.param(1000, 60, 100, marks=pytest.mark.slow),
+    pytest.param(1000, 60, 100, marks=pytest.mark.stress),
 ]
 """Clients, rows of each, federations."""
 
 ROWS = [
     pytest.param(4, 60, 200, marks=pytest.mark.slow),
     pytest.param(10, 60, 200, marks=pytest.mark.slow),
-    pytest.param(100, 60, 200, marks=pytest.mark.slow),
-    pytest.param(1000, 60, 25, marks=pytest.mark.slow),
+    pytest.param(100, 60, 40, marks=pytest.mark.slow),
+    pytest.param(100, 60, 200, marks=pytest.mark.stress),
+    pytest.param(1000, 60, 25, marks=pytest.mark.stress),
 ]
 
 

@@ -63,6 +63,7 @@ from tests.engine.choices import FLOWER_CHOICES
 from tests.engine.choices import spec_of as flower_spec
 from tests.engine.federations import QUERIES, dense, normalised, uneven_federation, wide, with_server_rows
 from tests.engine.trials.test_resume import Interruption, assert_all_same, assert_same, interrupt_in
+from tests.ray_processes import NUM_HOSTS
 from tests.strategies.by_hand import SIZES, host_of, result_of, spec_of
 
 METHODS: Mapping[str, StrategySpec] = {
@@ -169,7 +170,7 @@ def test_a_trial_that_is_resumed_has_the_same_bits(name: str, tmp_path: Path) ->
 
 @pytest.mark.slow
 @pytest.mark.ray
-@pytest.mark.parametrize("num_hosts", [1, 2])
+@pytest.mark.parametrize("num_hosts", NUM_HOSTS)
 def test_ray_s_hosts_give_the_local_grid_s_bits(ray_session: None, num_hosts: int) -> None:
     for model in {MODELS.get(name, dense) for name in METHODS}:
         hosts = start_hosts(with_server_rows(uneven_federation(model, SIZES), labelled=True), QUERIES, num_hosts)

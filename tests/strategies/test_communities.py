@@ -60,6 +60,7 @@ from tests.engine.federations import (
     uneven_federation,
     with_server_rows,
 )
+from tests.ray_processes import NUM_HOSTS
 from tests.strategies.by_hand import SIZES, Hand, result_of, spec_of, weights_of
 from tests.strategies.rounds import played
 
@@ -399,7 +400,7 @@ def test_clients_that_miss_rounds_are_left_out(planted: ClientHost, merge_on_hos
 @pytest.mark.slow
 @pytest.mark.ray
 @pytest.mark.timeout(120)
-@pytest.mark.parametrize("num_hosts", [1, 2])
+@pytest.mark.parametrize("num_hosts", NUM_HOSTS)
 def test_hosts_on_ray_give_the_same_bits(ray_session: None, num_hosts: int) -> None:
     from fedscout.engine.grid.ray_grid import RayGrid
     from fedscout.engine.grid.ray_hosts import start_hosts

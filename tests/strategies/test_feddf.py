@@ -34,6 +34,7 @@ from fedscout.strategies.methods.servers.feddf import Distillation, FedDFSpec, t
 from tests.engine.choices import rounds_of
 from tests.engine.federations import QUERIES, dense, normalised, plain_model, uneven_federation, with_server_rows
 from tests.engine.trials.test_resume import Interruption, assert_same, run
+from tests.ray_processes import NUM_HOSTS
 from tests.strategies.by_hand import SIZES, result_of, spec_of
 from tests.strategies.rounds import played
 
@@ -283,7 +284,7 @@ def test_who_drives_rounds_loads_no_torch() -> None:
 @pytest.mark.slow
 @pytest.mark.ray
 @pytest.mark.timeout(240)
-@pytest.mark.parametrize("num_hosts", [1, 2])
+@pytest.mark.parametrize("num_hosts", NUM_HOSTS)
 def test_ray_gives_the_bits_of_the_local_grid(ray_session: None, host: ClientHost, num_hosts: int) -> None:
     import ray
 

@@ -41,6 +41,7 @@ from fedscout.strategies.methods.proximal_term import HeldNear
 from fedscout.strategies.space.pairs import has_clients, is_server_rule, pair_fault
 from tests.engine.federations import QUERIES, dense, normalised, uneven_federation
 from tests.engine.trials.test_resume import Interruption, assert_same, interrupt_in
+from tests.ray_processes import NUM_HOSTS
 from tests.strategies.by_hand import SIZES, host_of, result_of, spec_of
 
 PAIRS = [f"{server}+{client}" for server, client in itertools.product(SERVER_RULE_KINDS, CLIENT_KINDS)]
@@ -109,7 +110,7 @@ def test_hosts_driver_and_resumed_trials_have_the_same_bits(host: ClientHost, ki
 
 @pytest.mark.slow
 @pytest.mark.ray
-@pytest.mark.parametrize("num_hosts", [1, 2])
+@pytest.mark.parametrize("num_hosts", NUM_HOSTS)
 def test_ray_s_hosts_give_the_local_grid_s_bits(ray_session: None, host: ClientHost, num_hosts: int) -> None:
     hosts = start_hosts(uneven_federation(normalised, SIZES), QUERIES, num_hosts)
     for kind in ("fedyogi+fedbn", "fedadam+fedprox", "krum+ditto"):

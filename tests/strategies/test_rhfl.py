@@ -29,6 +29,7 @@ from fedscout.strategies.methods.groups import rhfl
 from fedscout.strategies.methods.groups.rhfl import Alignment, Rhfl, RhflSpec, confidences
 from tests.engine.federations import QUERIES, dense, plain_model, uneven_federation, with_server_rows
 from tests.engine.trials.test_resume import Interruption, assert_same, interrupt_in, run
+from tests.ray_processes import NUM_HOSTS
 from tests.strategies.by_hand import SIZES, host_of, result_of, spec_of
 from tests.strategies.test_feddf import NUM_ROWS, context_of, features
 
@@ -169,7 +170,7 @@ def test_it_is_resumed_and_runs_on_ray_with_the_same_bits(host: ClientHost, tmp_
 
 @pytest.mark.slow
 @pytest.mark.ray
-@pytest.mark.parametrize("num_hosts", [1, 2])
+@pytest.mark.parametrize("num_hosts", NUM_HOSTS)
 def test_ray_s_hosts_give_the_local_grid_s_bits(ray_session: None, host: ClientHost, num_hosts: int) -> None:
     federation = with_server_rows(uneven_federation(sizes=SIZES), labelled=True)
     hosts = start_hosts(federation, QUERIES, num_hosts)

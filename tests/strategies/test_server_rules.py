@@ -36,6 +36,7 @@ from tests.engine.choices import FEDAVG, rounds_of, spec_of
 from tests.engine.federations import EMPTY, QUERIES, uneven_federation
 from tests.engine.grid.test_local_grid import WatchedGrid
 from tests.engine.trials.test_resume import Interruption, assert_same, run
+from tests.ray_processes import NUM_HOSTS
 from tests.strategies.rounds import grid_of, played, reply_of
 
 RULES: dict[str, StrategySpec] = {
@@ -224,7 +225,7 @@ def test_the_result_of_fedexp_is_the_mean_of_the_last_two_models_sent_out(host: 
 @pytest.mark.slow
 @pytest.mark.ray
 @pytest.mark.timeout(240)
-@pytest.mark.parametrize("num_hosts", [1, 2])
+@pytest.mark.parametrize("num_hosts", NUM_HOSTS)
 def test_ray_gives_the_bits_of_the_local_grid(ray_session: None, host: ClientHost, num_hosts: int) -> None:
     import ray
 

@@ -28,6 +28,7 @@ from tests.engine.contracts.test_client_task import federation as players
 from tests.engine.federations import ABLE, CORRUPTED, EMPTY, QUERIES, dense, normalised, uneven_federation
 from tests.engine.grid.test_local_grid import WatchedGrid
 from tests.engine.trials.test_resume import NUM_ROUNDS, Interruption, assert_same, run
+from tests.ray_processes import NUM_HOSTS
 
 
 @dataclass(frozen=True)
@@ -267,14 +268,13 @@ def test_a_resumed_trial_is_an_uninterrupted_one(tmp_path: Path, choice: object,
 
 @pytest.mark.slow
 @pytest.mark.ray
-@pytest.mark.parametrize("num_hosts", [1, 2])
-@pytest.mark.parametrize("name", ["fedavg", "fedavg-individual", "fedtrimmedavg"])
-def test_ray_sends_the_same(ray_session: None, name: str, num_hosts: int) -> None:
-    spec = spec_of(FLOWER_CHOICES[name])
+@pytest.mark.parametrize("num_hosts", NUM_HOSTS)
+def test_ray_sends_the_same(ray_session: None, num_hosts: int) -> None:
     federation = attacked(DRAWING)
     hosts = start_hosts(federation, QUERIES, num_hosts)
     try:
-        by_ray = run_trial(spec, RayGrid(hosts, spec.session))
+        for name in ("fedavg", "fedavg-individual", "fedtrimmedavg"):
+            spec = spec_of(FLOWER_CHOICES[name])
+            assert_same(run_trial(spec, RayGrid(hosts, spec.session)), result_of(federation, spec))
     finally:
         hosts.stop()
-    assert_same(by_ray, result_of(federation, spec))

@@ -31,6 +31,7 @@ from fedscout.engine.seeds import stream
 from tests.engine.federations import QUERIES, dense, dropping, normalised, plain_model, uneven_federation
 from tests.engine.federations import with_server_rows as with_rows
 from tests.engine.grid.test_hanging import Notebook
+from tests.ray_processes import NUM_HOSTS
 
 SESSION = Session(seed=3)
 
@@ -205,7 +206,7 @@ class Sent(LocalGrid):
         return super()._start(host, method, call)
 
 
-@pytest.fixture(scope="module", params=[1, 2], ids=str)
+@pytest.fixture(scope="module", params=NUM_HOSTS, ids=str)
 def hosts(ray_session: None, request: pytest.FixtureRequest) -> Iterator[RayHosts]:
     started = start_hosts(federation_of(), QUERIES, request.param)
     yield started

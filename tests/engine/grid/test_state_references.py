@@ -32,6 +32,7 @@ from tests.engine.choices import FEDAVG, Choice, Participations, Variates, spec_
 from tests.engine.federations import ABLE, NUM_CLASSES, NUM_FEATURES, uneven_federation
 from tests.engine.trials.test_resume import assert_same
 from tests.faults.mortal import Counted, MortalCount, deaths
+from tests.ray_processes import NUM_HOSTS
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -90,7 +91,7 @@ def wide() -> nn.Module:
 WIDE_BYTES = 4 * 300_003
 
 
-@pytest.fixture(scope="module", params=[pytest.param(1, marks=pytest.mark.slow), 2], ids=str)
+@pytest.fixture(scope="module", params=NUM_HOSTS, ids=str)
 def hosts(ray_session: None, request: pytest.FixtureRequest) -> Iterator[RayHosts]:
     started = start_hosts(uneven_federation(model=wide), {}, request.param)
     yield started

@@ -48,6 +48,7 @@ from tests.engine.federations import (
 )
 from tests.engine.training.test_vectorised import TOLERANCE, TRAININGS
 from tests.engine.trials.test_resume import assert_same
+from tests.ray_processes import NUM_HOSTS
 
 IN_LANES = HostDevice("cpu", in_lanes=True)
 SIDE_BY_SIDE = "cpu, 8 clients side by side"
@@ -140,15 +141,17 @@ def test_a_client_has_its_bits_whoever_trains_beside_it(chosen: list[int], name:
 
 @pytest.mark.slow
 @pytest.mark.ray
-@pytest.mark.parametrize("num_hosts", [1, 2])
-@pytest.mark.parametrize("kind", ["fedavg", "fedmedian"])
-def test_ray_s_hosts_give_the_local_grid_s_bits(ray_session: None, kind: str, num_hosts: int) -> None:
-    federation, spec = uneven_federation(wide), spec_of(FLOWER_CHOICES[kind], metric=Auroc())
-    local = run_trial(spec, LocalGrid(ClientHost(federation, QUERIES, IN_LANES), session=spec.session))
+@pytest.mark.parametrize("num_hosts", NUM_HOSTS)
+def test_ray_s_hosts_give_the_local_grid_s_bits(ray_session: None, num_hosts: int) -> None:
+    federation = uneven_federation(wide)
+    host = ClientHost(federation, QUERIES, IN_LANES)
     hosts = start_hosts(federation, QUERIES, num_hosts, device=IN_LANES)
     try:
         assert hosts.facts.trained_on == SIDE_BY_SIDE
-        assert_same(run_trial(spec, RayGrid(hosts, spec.session)), local)
+        for kind in ("fedavg", "fedmedian"):
+            spec = spec_of(FLOWER_CHOICES[kind], metric=Auroc())
+            local = run_trial(spec, LocalGrid(host, session=spec.session))
+            assert_same(run_trial(spec, RayGrid(hosts, spec.session)), local)
     finally:
         hosts.stop()
 

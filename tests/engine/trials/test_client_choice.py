@@ -40,6 +40,7 @@ from tests.engine.choices import FEDADAM, FEDAVG, INDIVIDUAL, Choice, spec_of
 from tests.engine.federations import ABLE, CORRUPTED, EMPTY, QUERIES, SIZES, dense, uneven_federation
 from tests.engine.grid.test_local_grid import WatchedGrid
 from tests.engine.trials.test_resume import Interruption, assert_all_same, interrupt_in
+from tests.ray_processes import NUM_HOSTS
 
 EVERYTHING = Observed(training_losses=True, validation_losses=True, update_norms=True, everybody=True)
 MODEL_BYTES = 4 * 53
@@ -194,7 +195,7 @@ def test_reports_are_the_same_wherever_replies_are_merged(host: ClientHost, stra
 
 @pytest.mark.slow
 @pytest.mark.ray
-@pytest.mark.parametrize("num_hosts", [1, 2])
+@pytest.mark.parametrize("num_hosts", NUM_HOSTS)
 def test_hosts_change_nothing(ray_session: None, host: ClientHost, num_hosts: int) -> None:
     settings = settings_of(FEDADAM)
     expected, reports = run(host, settings)

@@ -341,7 +341,7 @@ print(measure_study("digits", StudySitting(settings, ways=("one",), peer_trainin
 """
 
 
-@pytest.mark.slow
+@pytest.mark.stress
 @pytest.mark.ray
 @pytest.mark.timeout(600)
 def test_a_study_of_ours_and_flowers_own_are_measured_and_end() -> None:

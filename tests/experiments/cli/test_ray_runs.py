@@ -44,7 +44,8 @@ def trials(folder: Path) -> list[Path]:
     return sorted(folder.glob("trials/*.parquet"))
 
 
-@pytest.mark.parametrize("num_hosts", [1, pytest.param(2, marks=pytest.mark.stress), 4])
+@pytest.mark.stress
+@pytest.mark.parametrize("num_hosts", [1, 2, 4])
 def test_the_result_is_that_of_one_process(tmp_path: Path, expected: dict[str, Any], num_hosts: int) -> None:
     arguments = ("run", *STUDY, f"engine.num_hosts={num_hosts}", "--out", "out", "--json")
     with Command(tmp_path, *arguments) as command:
@@ -114,7 +115,7 @@ def test_control_c_ends_everything_and_the_log_goes_on(tmp_path: Path, expected:
     assert seconds < 15  # two to four on an idle machine
     assert len(trials(out)) < NUM_TRIALS
 
-    with Command(tmp_path, *arguments) as command:
+    with Command(tmp_path, *arguments, "engine.grid=local") as command:
         code, printed, err = command.end()
 
     assert (code, without_progress(err)) == (0, "")
@@ -162,6 +163,7 @@ def test_a_mistake_that_only_ray_can_find_leaves_no_folder_and_no_process(tmp_pa
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.stress
 def test_a_race_whose_survivors_go_on_comes_out_as_in_one_process(tmp_path: Path) -> None:
     """Tasks on Ray find the checkpoints with which the rung before ended."""
     arguments = ("search", *STUDY[:3], "search.kind=racing", "search.confirmation_seeds=0", "--json")

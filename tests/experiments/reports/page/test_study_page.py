@@ -182,7 +182,7 @@ def test_a_hundred_trials_take_three_seconds(tmp_path: Path) -> None:
     assert time.process_time() - started < 3
 
 
-@pytest.mark.slow
+@pytest.mark.stress
 def test_five_hundred_trials_take_five_megabytes(tmp_path: Path) -> None:
     folder = write_study(tmp_path / "out", num_trials=500, num_rounds=200)
     assert write_report(folder).stat().st_size < 5_000_000
