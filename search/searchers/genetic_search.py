@@ -29,8 +29,6 @@ import numpy as np
 
 from fedscout.engine.seeds import stream
 from fedscout.engine.trials.trial_record import Trial
-from fedscout.search.searcher import ranking
-from fedscout.search.searchers.crowding import crowded_ranking
 from fedscout.search.searchers.generational import GenerationalSearcher
 from fedscout.strategies import ChoiceRange, IntegerRange, Range, SearchSpace, StrategySpec, Value
 
@@ -69,11 +67,8 @@ class GeneticSearcher(GenerationalSearcher):
     def propose(self, number: int, earlier: Sequence[Trial], taken: set[str]) -> Iterator[StrategySpec]:
         """Yield children of the best of the generations before it."""
         generator = stream(self.seed, "genetic search", number)
-        if len(self.task.settings.objectives) > 1:
-            best = crowded_ranking(earlier, self.space)[: self.population]
-        else:
-            best = ranking(earlier, self.space)[:NUM_PARENTS]
-        parents = [evaluation.spec for evaluation in best]
+        num_parents = self.population if len(self.task.settings.objectives) > 1 else NUM_PARENTS
+        parents = [evaluation.spec for evaluation in self.ranked(earlier)[:num_parents]]
         while (child := self._child(parents, taken, generator)) is not None:
             yield child
 

@@ -4,6 +4,11 @@ Jones, Schonlau, Welch, "Efficient Global Optimization of Expensive Black-Box Fu
 1998. The process is Optuna's: Matérn 5/2 kernel, a length scale per coordinate, log EI, and given running trials log
 qEI (Ament et al., arXiv:2310.20708). It needs coordinates that every trial has, so they are padded.
 
+Of two objectives each has a process, and what improves is the volume that the front dominates: its expected gain over
+Sobol points, in logarithms (log EHVI: Daulton, Balandat, Bakshy, "Differentiable Expected Hypervolume Improvement for
+Parallel Multi-Objective Bayesian Optimization", NeurIPS 2020, and Ament et al.). The best, whose neighbours are among
+the candidates, are then the loneliest of the first front.
+
 Deviation: the improvement is maximised over candidates of the space itself, random ones and neighbours of the best, not
 over the cube of padded coordinates. Almost all of that cube is nowhere near a configuration: a process that has seen
 the middle of a coordinate only is most uncertain off the middle, and is drawn there, where nothing is to be had.
@@ -18,7 +23,6 @@ import numpy as np
 
 from fedscout.engine.seeds import stream
 from fedscout.engine.trials.trial_record import Trial
-from fedscout.search.searcher import ranking
 from fedscout.search.searchers.optuna_coordinates import from_place, to_place
 from fedscout.search.searchers.optuna_searcher import OptunaSearcher
 from fedscout.strategies import ChoiceRange, Range, StrategySpec, Value
@@ -55,7 +59,7 @@ class GPSearcher(OptunaSearcher):
         for _ in range(NUM_RANDOM_CANDIDATES):
             yield self.space.random(generator)
         known = [evaluation for evaluation in earlier if evaluation.spec.label in self.space.kinds]
-        for parent in ranking(known, self.space)[:NUM_PARENTS]:
+        for parent in self.ranked(known)[:NUM_PARENTS]:
             for _ in range(NUM_NEIGHBOURS):
                 yield self._neighbour(parent.spec, generator)
 

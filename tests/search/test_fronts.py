@@ -1,4 +1,4 @@
-"""Two objectives: the front by hand, that TPE searches for it, and what makes none."""
+"""Two objectives: the front by hand, that model-based searchers look for it, and what makes none."""
 
 from __future__ import annotations
 
@@ -17,6 +17,8 @@ from fedscout.search.search_config import SearchConfig
 from fedscout.search.searcher import SearchTask
 from fedscout.search.searchers.crowding import crowded_ranking, crowding_distances
 from fedscout.search.searchers.genetic_search import GeneticSearcher
+from fedscout.search.searchers.gp_search import GPSearcher
+from fedscout.search.searchers.optuna_searcher import OptunaSearcher
 from fedscout.search.searchers.tpe_search import TPESearcher
 from fedscout.search.study_trials import front_of
 from fedscout.strategies import FedAvgSpec, FedProxSpec, space_of
@@ -87,11 +89,12 @@ def test_an_objective_that_is_the_same_for_all_tells_nobody_apart() -> None:
     assert crowding_distances([(1.0, 2.0)] * 3).tolist() == [0, 0, 0]
 
 
-def test_tpe_looks_where_the_front_is() -> None:
+@pytest.mark.parametrize(("kind", "searcher_class", "budget"), [("tpe", TPESearcher, 60), ("gp", GPSearcher, 24)])
+def test_they_look_where_the_front_is(kind: str, searcher_class: type[OptunaSearcher], budget: int) -> None:
     """By one objective large μ is better, by the other a small one; the middle is worse by both, and is left alone."""
     space = space_of(Cohort(4, 4, 0.1), ("fedprox",))
-    settings = SearchConfig(kind="tpe", budget=60, generation_size=4, objective=("accuracy", "worst_clients"))
-    searcher = TPESearcher(SearchTask(space, 3, settings))
+    settings = SearchConfig(kind=kind, budget=budget, generation_size=4, objective=("accuracy", "worst_clients"))
+    searcher = searcher_class(SearchTask(space, 3, settings))
     drawn = space.parameters_of("fedprox", {})["proximal_mu"]
     assert isinstance(drawn, RealRange)
     low, high = drawn.low, drawn.high
@@ -103,11 +106,11 @@ def test_tpe_looks_where_the_front_is() -> None:
         return Trial(spec, trial=number, fitness=values[0], objectives=values)
 
     tried: list[Trial] = []
-    while len(tried) < 60 and (specs := searcher.ask(60 - len(tried))):
+    while len(tried) < budget and (specs := searcher.ask(budget - len(tried))):
         new = [told(spec, len(tried) + place) for place, spec in enumerate(specs)]
         searcher.tell(new)
         tried += new
-    late = [trial.objectives for trial in tried[30:] if trial.objectives]
+    late = [trial.objectives for trial in tried[budget // 2 :] if trial.objectives]
     assert sum(sum(values) > -1 for values in late) > 0.6 * len(late)  # 1 − 4 · middle: at random a half
     assert {values[0] > values[1] for values in late} == {True, False}
 
@@ -141,8 +144,8 @@ def test_a_list_of_one_is_that_one() -> None:
 @pytest.mark.parametrize(
     ("given", "told"),
     [
-        ({"kind": "cmaes", "strategies": ["fedprox"]}, r"genetic, tpe, random or grid .*rank by one number, got cmaes"),
-        ({"kind": "racing"}, r"genetic, tpe, random or grid where objective names two.*rank by one number, got racing"),
+        ({"kind": "cmaes", "strategies": ["fedprox"]}, r"tpe, gp, random or grid .*rank by one number, got cmaes"),
+        ({"kind": "racing"}, r"tpe, gp, random or grid where objective names two.*rank by one number, got racing"),
         ({"objective": ["accuracy", "accuracy"]}, "objective must name two different ones"),
         ({"objective": ["accuracy", "rounds_to_target"]}, "target must be given where objective=accuracy, rounds_to"),
         ({"objective": ["accuracy"] * 3}, "must be one or two of accuracy, worst_clients"),
