@@ -166,9 +166,14 @@ def distinct_cells(cells: pa.ChunkedArray) -> tuple[IntArray, list[str]]:
 
     # The texts that differ may be more than 32-bit offsets reach.
     wide = pc.cast(cells, pa.large_string()) if is_text(cells.type) else cells
-    encoded = pc.dictionary_encode(wide).combine_chunks()
-    codes = pc.fill_null(pc.cast(encoded.indices, pa.int64()), -1).to_numpy(zero_copy_only=False)
-    return codes, [str(value) for value in encoded.dictionary.to_pandas()]
+    places: dict[str, int] = {}
+    codes = [np.empty(0, np.int64)]
+    for start in range(0, len(wide), BLOCK_ROWS):
+        encoded = pc.dictionary_encode(wide.slice(start, BLOCK_ROWS)).combine_chunks()
+        own = [places.setdefault(str(value), len(places)) for value in encoded.dictionary.to_pandas()]
+        of_block = pc.fill_null(pc.cast(encoded.indices, pa.int64()), -1).to_numpy(zero_copy_only=False)
+        codes.append(np.array([*own, -1])[of_block])
+    return np.concatenate(codes), [*places]
 
 
 def present_cells(cells: pa.ChunkedArray) -> pa.ChunkedArray:

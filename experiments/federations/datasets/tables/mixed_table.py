@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -178,22 +179,29 @@ def told_statistics(name: str, columns: Sequence[Column], client_ids: TextArray 
     Raises:
         DataError: If all are too small to tell anything.
     """
-    answers = [client_statistics(columns, rows, min_release) for rows in _rows_of_clients(columns, client_ids)]
-    heard = [answer for answer in answers if answer is not None]
+    heard, num_silent = [], 0
+    for rows in _rows_of_clients(columns, client_ids):
+        if (answer := client_statistics(columns, rows, min_release)) is None:
+            num_silent += 1
+        else:
+            heard.append(answer)
     if not heard:
         raise DataError(
             f"data set {name!r} must have a client with at least federation.min_release={min_release} rows, as means "
-            f"and categories come from clients, but none of {len(answers)} has"
+            f"and categories come from clients, but none of {num_silent} has"
         )
-    return Told(merge_statistics(heard), len(answers) - len(heard))
+    return Told(merge_statistics(heard), num_silent)
 
 
-def _rows_of_clients(columns: Sequence[Column], client_ids: TextArray | None) -> list[IntArray]:
+def _rows_of_clients(columns: Sequence[Column], client_ids: TextArray | None) -> Iterator[IntArray]:
     if client_ids is None:
-        return [np.arange(len(columns[0].missing))]
-    _, owners = distinct_texts(client_ids)
+        yield np.arange(len(columns[0].missing))
+        return
+    names, owners = distinct_texts(client_ids)
     order = np.argsort(owners, kind="stable")
-    return np.split(order, np.flatnonzero(np.diff(owners[order])) + 1)
+    ends = np.searchsorted(owners[order], np.arange(len(names) + 1))
+    for start, end in pairwise(ends.tolist()):
+        yield order[start:end]
 
 
 def figure_faults(columns: Sequence[Column], statistics: TableStatistics, min_release: int) -> dict[str, str]:
