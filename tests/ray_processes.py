@@ -6,7 +6,7 @@ import psutil
 import pytest
 
 NUM_HOSTS = [pytest.param(1, marks=pytest.mark.stress), 2]
-"""Of tests that hold the local grid's bits; `test_ray_grid` holds those of one host, two and four in the gate, too."""
+"""Of tests that hold the local grid's bits; `test_ray_grid` holds those of four hosts in the gate, too."""
 
 HOST = "ray::HostActor"
 """The title of a host."""

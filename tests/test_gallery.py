@@ -51,7 +51,7 @@ def test_each_row_of_the_table_leads_to_a_command() -> None:
     assert len(COMMANDS) == len(sections) == 6
 
 
-@pytest.mark.slow
+@pytest.mark.stress
 @pytest.mark.parametrize("confirmed", ["wine"], indirect=True)
 def test_nothing_is_gained_where_the_page_says_so(confirmed: dict[str, Any]) -> None:
     assert confirmed["verdict"] == "no difference"

@@ -20,8 +20,15 @@ def test_a_notebook_is_stored_without_what_a_run_left(file: Path) -> None:
     assert all(not cell.outputs and cell.execution_count is None for cell in cells if cell.cell_type == "code")
 
 
+SHORTEST = "own_table"
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize("file", NOTEBOOKS, ids=lambda file: file.stem)
+@pytest.mark.parametrize(
+    "file",
+    [pytest.param(file, marks=() if file.stem == SHORTEST else pytest.mark.stress) for file in NOTEBOOKS],
+    ids=lambda file: file.stem,
+)
 def test_a_notebook_runs(file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PYTHONPATH", str(REPOSITORY / "src"))
     monkeypatch.setenv("IPYTHONDIR", str(tmp_path / "ipython"))

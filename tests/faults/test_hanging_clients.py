@@ -80,6 +80,7 @@ def without_the_client(num_rounds: int, seed: int) -> Trial:
     return run_trial(spec, LocalGrid(ClientHost(federation, QUERIES), session=spec.session))
 
 
+@pytest.mark.stress
 def test_it_is_left_out_of_each_round_and_trials_beside_it_are_not_harmed(hosts: RayHosts) -> None:
     """Two trials at once on the same hosts: both are as if the client had failed, to the bit."""
     torch.manual_seed(0)

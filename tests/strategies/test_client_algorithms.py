@@ -171,14 +171,14 @@ def test_a_trial_that_is_resumed_has_the_same_bits(name: str, tmp_path: Path) ->
 @pytest.mark.slow
 @pytest.mark.ray
 @pytest.mark.parametrize("num_hosts", NUM_HOSTS)
-def test_ray_s_hosts_give_the_local_grid_s_bits(ray_session: None, num_hosts: int) -> None:
-    for model in {MODELS.get(name, dense) for name in METHODS}:
-        hosts = start_hosts(with_server_rows(uneven_federation(model, SIZES), labelled=True), QUERIES, num_hosts)
-        for name in [name for name in METHODS if MODELS.get(name, dense) is model]:
-            spec = spec_of(METHODS[name])
-            by_ray = run_trial(spec, RayGrid(hosts, spec.session))
-            assert_all_same(by_ray, result_of(host_for(name), METHODS[name]))
-        hosts.stop()
+@pytest.mark.parametrize("model", [dense, pytest.param(normalised, marks=pytest.mark.stress)])
+def test_ray_s_hosts_give_the_local_grid_s_bits(ray_session: None, model: ModelFactory, num_hosts: int) -> None:
+    hosts = start_hosts(with_server_rows(uneven_federation(model, SIZES), labelled=True), QUERIES, num_hosts)
+    for name in [name for name in METHODS if MODELS.get(name, dense) is model]:
+        spec = spec_of(METHODS[name])
+        by_ray = run_trial(spec, RayGrid(hosts, spec.session))
+        assert_all_same(by_ray, result_of(host_for(name), METHODS[name]))
+    hosts.stop()
 
 
 def test_a_client_that_fails_in_a_block_fails_alone_and_keeps_its_state() -> None:

@@ -77,7 +77,7 @@ ray.shutdown()
 """
 
 
-@pytest.mark.slow
+@pytest.mark.stress
 @pytest.mark.ray
 def test_hosts_hold_their_parts_of_gpus_and_let_them_go() -> None:
     """Two of 0.475 fit on a GPU, a third does not, so three hosts lie on both."""

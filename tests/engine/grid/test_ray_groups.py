@@ -25,7 +25,7 @@ CHOICES = {"merged": FEDAVG, "adaptive": FEDADAM, "with client states": replace(
 
 @pytest.fixture(scope="module")
 def hosts(ray_session: None) -> Iterator[RayHosts]:
-    started = start_hosts(uneven_federation(), QUERIES, 5)
+    started = start_hosts(uneven_federation(), QUERIES, 3)
     yield started
     started.stop()
 

@@ -242,7 +242,7 @@ def test_the_simulation_that_flower_asks_for_runs_on_the_ray_of_the_lock() -> No
     assert all(one.specifier.contains(lock["ray"]) for one in rays)
 
 
-@pytest.mark.slow
+@pytest.mark.stress
 @pytest.mark.ray
 @pytest.mark.timeout(600)
 def test_all_simulators_that_are_installed_train_the_same_model_and_end() -> None:

@@ -83,7 +83,8 @@ def test_after_a_kill_the_rest_is_run_and_the_result_is_the_same(tmp_path: Path,
     assert {**json.loads(printed), "timings": 0, "out": 0} == {**expected, "timings": 0, "out": 0}
 
 
-@pytest.mark.parametrize("name", ["ray::HostActor", pytest.param("ray::_run", marks=pytest.mark.stress)])
+@pytest.mark.stress
+@pytest.mark.parametrize("name", ["ray::HostActor", "ray::_run"])
 def test_a_killed_process_of_ray_changes_neither_the_result_nor_what_is_printed(
     tmp_path: Path, expected: dict[str, Any], name: str
 ) -> None:
@@ -122,9 +123,8 @@ def test_control_c_ends_everything_and_the_log_goes_on(tmp_path: Path, expected:
     assert lasting_result(out) == expected
 
 
-@pytest.mark.parametrize(
-    "seconds", [pytest.param(0.5, marks=pytest.mark.stress), 2, pytest.param(4, marks=pytest.mark.stress)]
-)
+@pytest.mark.stress
+@pytest.mark.parametrize("seconds", [0.5, 2, 4])
 def test_control_c_while_ray_starts_ends_everything(tmp_path: Path, seconds: float) -> None:
     with Command(tmp_path, "run", *STUDY, "engine.grid=ray", "--out", "out") as command:
         command.wait_until((tmp_path / "out" / "config.json").exists)
@@ -138,6 +138,7 @@ def test_control_c_while_ray_starts_ends_everything(tmp_path: Path, seconds: flo
     assert left == []
 
 
+@pytest.mark.stress
 def test_a_class_of_the_user_s_folder_is_found_by_the_workers(tmp_path: Path) -> None:
     (tmp_path / "of_the_user.py").write_text(
         "from flwr.serverapp.strategy import FedAvg\n\n\nclass Own(FedAvg):\n    pass\n"

@@ -23,7 +23,7 @@ from fedscout.experiments.studies.workflow import measure
 from fedscout.strategies import parse_strategy
 from tests.experiments.deployment.superlink import RealFederation
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.stress, pytest.mark.timeout(600)]
 Start = Callable[..., RealFederation]
 
 STUDY = ["federation.max_rows=300", "training.num_rounds=2"]
@@ -49,7 +49,7 @@ def simulated(settings: Sequence[str], report: HeterogeneityReport) -> None:
     assert report.without_timings() == measure(runner, config).without_timings()
 
 
-@pytest.mark.parametrize("num_clients", [2, pytest.param(3, marks=pytest.mark.stress)])
+@pytest.mark.parametrize("num_clients", [2, 3])
 def test_the_whole_program_under_certificates_and_keys_finds_what_a_simulation_finds(
     tmp_path: Path, real_federation: Start, num_clients: int
 ) -> None:
@@ -73,7 +73,6 @@ def test_the_whole_program_under_certificates_and_keys_finds_what_a_simulation_f
     assert b"".join(model[name].tobytes() for name in runner.facts.layout.split(trial.vector)) == trial.vector.tobytes()
 
 
-@pytest.mark.stress
 def test_a_killed_node_a_late_one_and_a_killed_server_cost_no_training(tmp_path: Path, real_federation: Start) -> None:
     app, out = written_app(tmp_path, "federation.num_clients=3"), tmp_path / "out"
     federation = real_federation(nodes_of(tmp_path, 0, 1), forked_clients=True)

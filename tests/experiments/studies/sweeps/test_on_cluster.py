@@ -19,7 +19,7 @@ from tests.experiments.cli.processes import Command
 from tests.experiments.studies.sweeps.clusters import Raylets, raylets
 from tests.experiments.studies.sweeps.sweeps import sweep_here, written
 
-pytestmark = [pytest.mark.slow, pytest.mark.ray, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.stress, pytest.mark.ray, pytest.mark.timeout(300)]
 
 SHORT = (
     "federation.dataset=wine",
@@ -91,7 +91,6 @@ def under_way(cluster: Raylets, out: Path) -> Callable[[], bool]:
     return lambda: cluster.workers_a_raylet() == [1] * len(cluster.all()) and 1 <= len(trials(out)) < 9
 
 
-@pytest.mark.stress
 def test_no_node_drives_more_than_its_share(tmp_path: Path, cluster: Raylets, longer: list[dict[str, Any]]) -> None:
     """Of studies that wait, one begins as soon as a node is free: while there are any, each node drives one."""
     with Command(tmp_path, *arguments(cluster)) as command:
@@ -107,7 +106,6 @@ def test_no_node_drives_more_than_its_share(tmp_path: Path, cluster: Raylets, lo
     assert max(max(each) for each in seen) == 1
 
 
-@pytest.mark.stress
 def test_studies_with_hosts_give_the_same_table(tmp_path: Path, cluster: Raylets) -> None:
     """Two studies at once, each with hosts on two nodes, driven from two nodes."""
     expected = expected_of(tmp_path / "here", ONE_FAILS)
@@ -120,7 +118,6 @@ def test_studies_with_hosts_give_the_same_table(tmp_path: Path, cluster: Raylets
     assert written(tmp_path / "out") == expected
 
 
-@pytest.mark.stress
 def test_a_killed_study_harms_no_other(tmp_path: Path, cluster: Raylets, longer: list[dict[str, Any]]) -> None:
     with Command(tmp_path, *arguments(cluster)) as command:
         command.wait_until(under_way(cluster, tmp_path / "out"))
@@ -130,7 +127,6 @@ def test_a_killed_study_harms_no_other(tmp_path: Path, cluster: Raylets, longer:
     assert written(tmp_path / "out") == longer
 
 
-@pytest.mark.stress
 def test_a_killed_command_goes_on_where_it_was(tmp_path: Path, cluster: Raylets, longer: list[dict[str, Any]]) -> None:
     out = tmp_path / "out"
     with Command(tmp_path, *arguments(cluster)) as command:
@@ -148,7 +144,6 @@ def test_a_killed_command_goes_on_where_it_was(tmp_path: Path, cluster: Raylets,
     assert {path: path.stat().st_mtime_ns for path in done} == done
 
 
-@pytest.mark.stress
 def test_a_lost_node_costs_nothing_that_came_back(
     tmp_path: Path, cluster: Raylets, longer: list[dict[str, Any]]
 ) -> None:
