@@ -15,7 +15,7 @@ ObjectiveName = Literal["accuracy", "worst_clients", "rounds_to_target", "bytes_
 HAS_TARGET = ("rounds_to_target", "bytes_to_target", "time_to_accuracy")
 """Objectives that tell what it takes to reach `search.target`."""
 
-FINDS_FRONTS = ("genetic", "tpe", "gp", "random", "grid")
+FINDS_FRONTS = ("genetic", "tpe", "gp", "racing", "random", "grid")
 """Searchers of two objectives. The others rank configurations by one number."""
 
 INFORMED = frozenset({"genetic", "tpe", "gp", "racing"})

@@ -16,9 +16,14 @@ from collections.abc import Iterable, Iterator, Sequence
 import numpy as np
 
 from fedscout.engine.trials.trial_record import Trial
-from fedscout.search.searcher import ranking
+from fedscout.search.searcher import SearchTask, ranking
 from fedscout.search.study_trials import beats
 from fedscout.strategies import SearchSpace
+
+
+def best_first(trials: Iterable[Trial], task: SearchTask) -> list[Trial]:
+    """Return trials from best to worst: by fitness, or by fronts where a search has two objectives."""
+    return (crowded_ranking if len(task.settings.objectives) > 1 else ranking)(trials, task.space)
 
 
 def crowded_ranking(trials: Iterable[Trial], space: SearchSpace) -> list[Trial]:

@@ -8,13 +8,12 @@ completed with the trials that it lacked. Results told from elsewhere count as t
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 
 from fedscout.engine.trials.trial_record import Trial
-from fedscout.search.searcher import Searcher, SearchTask, ranking
-from fedscout.search.searchers.crowding import crowded_ranking
+from fedscout.search.searcher import Searcher, SearchTask
 from fedscout.strategies import StrategySpec
 
 RANDOM_DRAWS = 1000
@@ -71,11 +70,6 @@ class GenerationalSearcher(Searcher):
             if self.space.digest(spec) not in taken:
                 return spec
         return None
-
-    def ranked(self, evaluations: Iterable[Trial]) -> list[Trial]:
-        """Return evaluations from best to worst: by fitness, or of two objectives by fronts."""
-        by_fronts = len(self.task.settings.objectives) > 1
-        return (crowded_ranking if by_fronts else ranking)(evaluations, self.space)
 
     def in_generations(self, evaluations: Sequence[Trial]) -> list[list[Trial]]:
         """Return whole generations of evaluations, each in the order of digests, whatever the order of telling."""

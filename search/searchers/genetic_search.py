@@ -29,6 +29,7 @@ import numpy as np
 
 from fedscout.engine.seeds import stream
 from fedscout.engine.trials.trial_record import Trial
+from fedscout.search.searchers.crowding import best_first
 from fedscout.search.searchers.generational import GenerationalSearcher
 from fedscout.strategies import ChoiceRange, IntegerRange, Range, SearchSpace, StrategySpec, Value
 
@@ -68,7 +69,7 @@ class GeneticSearcher(GenerationalSearcher):
         """Yield children of the best of the generations before it."""
         generator = stream(self.seed, "genetic search", number)
         num_parents = self.population if len(self.task.settings.objectives) > 1 else NUM_PARENTS
-        parents = [evaluation.spec for evaluation in self.ranked(earlier)[:num_parents]]
+        parents = [evaluation.spec for evaluation in best_first(earlier, self.task)[:num_parents]]
         while (child := self._child(parents, taken, generator)) is not None:
             yield child
 

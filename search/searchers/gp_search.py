@@ -23,6 +23,7 @@ import numpy as np
 
 from fedscout.engine.seeds import stream
 from fedscout.engine.trials.trial_record import Trial
+from fedscout.search.searchers.crowding import best_first
 from fedscout.search.searchers.optuna_coordinates import from_place, to_place
 from fedscout.search.searchers.optuna_searcher import OptunaSearcher
 from fedscout.strategies import ChoiceRange, Range, StrategySpec, Value
@@ -59,7 +60,7 @@ class GPSearcher(OptunaSearcher):
         for _ in range(NUM_RANDOM_CANDIDATES):
             yield self.space.random(generator)
         known = [evaluation for evaluation in earlier if evaluation.spec.label in self.space.kinds]
-        for parent in self.ranked(known)[:NUM_PARENTS]:
+        for parent in best_first(known, self.task)[:NUM_PARENTS]:
             for _ in range(NUM_NEIGHBOURS):
                 yield self._neighbour(parent.spec, generator)
 

@@ -16,6 +16,10 @@ rounds than a rung has to get going is lost: adaptive strategies with a small se
 line through these rounds, to be fair to late risers, let in more noise than late risers (`docs/racing.md`). The last
 rung is a full training, whose fitness is that of any other trial.
 
+Of two objectives a rung ranks by fronts, and on a front the lonelier first (`crowding.py`), so that both ends of it go
+on: successive halving by non-dominated sorting (Schmucker et al.). The front that is told is of full trainings alone,
+those of the last rung.
+
 Failed configurations drop out. Equals are ordered by digest, which is arbitrary but always the same. If every one of a
 rung fails, the next best of the rung before take their place, beyond the budget.
 
@@ -27,6 +31,8 @@ References:
         arXiv:1502.07943
     Li, Jamieson, DeSalvo, Rostamizadeh, Talwalkar: Hyperband: a novel bandit-based approach to hyperparameter
         optimization. JMLR 18, 2018. arXiv:1603.06560
+    Schmucker, Donini, Zafar, Salinas, Archambeau: Multi-objective asynchronous successive halving. 2021.
+        arXiv:2106.12639
 """
 
 from __future__ import annotations
@@ -39,7 +45,8 @@ from itertools import islice
 from fedscout.engine.seeds import stream
 from fedscout.engine.trials.trial_record import Trial
 from fedscout.search.search_config import ONE_SHOT, RacingConfig, SearchConfig
-from fedscout.search.searcher import Proposal, Searcher, SearchTask, ranking
+from fedscout.search.searcher import Proposal, Searcher, SearchTask
+from fedscout.search.searchers.crowding import best_first
 from fedscout.search.searchers.generational import RANDOM_DRAWS
 from fedscout.strategies import StrategySpec
 
@@ -174,7 +181,7 @@ class RacingSearcher(Searcher):
                 if survivors or size >= len(entrants):
                     break
                 size += rung.size  # all failed: the next best take their place
-            entrants = [each.spec for each in ranking(survivors, self.space)]
+            entrants = [each.spec for each in best_first(survivors, self.task)]
         return len(bracket), []
 
     def _starters(self) -> Iterator[StrategySpec]:

@@ -13,12 +13,13 @@ from pydantic import ValidationError
 
 from fedscout.engine.contracts.trial_strategy import Cohort
 from fedscout.engine.trials.trial_record import Trial
-from fedscout.search.search_config import SearchConfig
+from fedscout.search.search_config import RacingConfig, SearchConfig
 from fedscout.search.searcher import SearchTask
 from fedscout.search.searchers.crowding import crowded_ranking, crowding_distances
 from fedscout.search.searchers.genetic_search import GeneticSearcher
 from fedscout.search.searchers.gp_search import GPSearcher
 from fedscout.search.searchers.optuna_searcher import OptunaSearcher
+from fedscout.search.searchers.racing_search import RacingSearcher
 from fedscout.search.searchers.tpe_search import TPESearcher
 from fedscout.search.study_trials import front_of
 from fedscout.strategies import FedAvgSpec, FedProxSpec, space_of
@@ -115,6 +116,29 @@ def test_they_look_where_the_front_is(kind: str, searcher_class: type[OptunaSear
     assert {values[0] > values[1] for values in late} == {True, False}
 
 
+def test_a_race_keeps_both_ends_of_a_front() -> None:
+    """Each objective wants another end of μ, so by the first alone the other end would never be trained in full."""
+    space = space_of(Cohort(4, 4, 0.1), ("fedprox",))
+    settings = SearchConfig(
+        kind="racing", objective=("accuracy", "worst_clients"), racing=RacingConfig(trainings=6, brackets=1)
+    )
+    searcher = RacingSearcher(SearchTask(space, 3, settings, num_rounds=27))
+    drawn = space.parameters_of("fedprox", {})["proximal_mu"]
+    ends: dict[int | None, list[float]] = {}
+    while plan := searcher.plan(100):
+        for proposal in plan:
+            place = drawn.to_unit(proposal.spec.search_values()["proximal_mu"])  # type: ignore[union-attr]
+            middle = 1 - abs(2 * place - 1)
+            values = (place - 2 * middle, 1 - place - 2 * middle)
+            ends.setdefault(proposal.num_rounds, []).append(place)
+            searcher.tell(
+                [Trial(proposal.spec, asked_rounds=proposal.num_rounds, fitness=values[0], objectives=values)]
+            )
+    first, *_, last = ends.values()
+    assert len(last) < len(first) / 4
+    assert (min(last), max(last)) == (min(first), max(first))
+
+
 @pytest.mark.parametrize("seed", [0, 1, 2])
 def test_genetic_search_closes_in_on_the_whole_front(seed: int) -> None:
     """Each objective wants another end of the server's rate, both the middle of its momentum: the front is a line."""
@@ -144,8 +168,8 @@ def test_a_list_of_one_is_that_one() -> None:
 @pytest.mark.parametrize(
     ("given", "told"),
     [
-        ({"kind": "cmaes", "strategies": ["fedprox"]}, r"tpe, gp, random or grid .*rank by one number, got cmaes"),
-        ({"kind": "racing"}, r"tpe, gp, random or grid where objective names two.*rank by one number, got racing"),
+        ({"kind": "cmaes", "strategies": ["fedprox"]}, r"gp, racing, random or grid .*rank by one number, got cmaes"),
+        ({"kind": "one_shot"}, r"gp, racing, random or grid where objective names two.*rank by one number, got one_"),
         ({"objective": ["accuracy", "accuracy"]}, "objective must name two different ones"),
         ({"objective": ["accuracy", "rounds_to_target"]}, "target must be given where objective=accuracy, rounds_to"),
         ({"objective": ["accuracy"] * 3}, "must be one or two of accuracy, worst_clients"),
