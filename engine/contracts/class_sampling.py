@@ -11,7 +11,13 @@ partitions of the same names, this is a reconstruction. Shares of C classes are
   ≥ … ≥ G_C the ordered values of C independent Gamma(α), the k-th is E G_k / (C α), as the sum of Gammas is independent
   of their shares; E G_k = ∫ P(G_k > x) dx.
 
-Small parameters are one class, large ones all alike. Distances of n_y rows of N, with shares q_y:
+Small parameters are one class, large ones all alike. Clients of a given entropy are made likewise, for tables of which
+it is an axis, though a client measures its own, and nothing is matched:
+
+- entropy: the geometric shares θ^k whose 1 − H(p)/log C is the parameter: 0 is all alike, 1 one class. Of all shares
+  with their mean rank they have the most entropy.
+
+Distances of n_y rows of N, with shares q_y:
 
 - χ² = Σ (n_y − N q_y)² / (N q_y)            Pearson's; a row where hardly one is expected weighs much
 - Bhattacharyya = −log Σ √(q_y n_y / N)
@@ -25,12 +31,13 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
+from math import log
 from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
 
-Sampling = Literal["gaussian", "poisson", "dirichlet"]
+Sampling = Literal["gaussian", "poisson", "dirichlet", "entropy"]
 Distance = Literal["chi_square", "bhattacharyya"]
 
 Shares = npt.NDArray[np.float64]
@@ -39,6 +46,9 @@ NUM_CANDIDATES = 101
 
 _LEAST: Mapping[Sampling, float] = {"gaussian": 0.25, "poisson": 0.01, "dirichlet": 0.001}
 """One class with nearly all rows: less of it nobody could tell."""
+
+_ONE_CLASS = 700.0
+"""A decay by which every class but one is lost to rounding."""
 
 _TINY = float(np.finfo(np.float64).tiny)
 
@@ -49,7 +59,7 @@ class ClassSampling:
 
     Attributes:
         kind: Of the distribution.
-        parameter: β, λ or α, > 0.
+        parameter: β, λ or α, > 0, or the missing share of entropy, in [0, 1].
     """
 
     kind: Sampling
@@ -58,12 +68,14 @@ class ClassSampling:
     @property
     def is_turned(self) -> bool:
         """Whether shares go around the ring of classes from one of the client's own; else their order says nothing."""
-        return self.kind != "dirichlet"
+        return self.kind in ("gaussian", "poisson")
 
     def shares(self, num_classes: int) -> Shares:
         """Return the shares of the classes from the client's own one onwards, or in descending order."""
         if self.kind == "dirichlet":
             return ordered_dirichlet(num_classes, self.parameter)
+        if self.kind == "entropy":
+            return geometric_shares(num_classes, self.parameter)
         kernel = wrapped_normal if self.kind == "gaussian" else wrapped_poisson
         weights = np.exp(kernel(num_classes, self.parameter))
         return np.asarray(weights / weights.sum())
@@ -147,6 +159,44 @@ def ordered_dirichlet(num_classes: int, alpha: float) -> Shares:
     exceeds = betainc(places, num_classes - places + 1, 1 - below[None, :])
     means = np.trapezoid(exceeds * np.exp(logs), logs, axis=1)
     return np.asarray(means / means.sum(), np.float64)
+
+
+@lru_cache(maxsize=1024)
+def geometric_shares(num_classes: int, missing: float) -> Shares:
+    """Return shares in descending order, each the same multiple of the one before, shape `(num_classes >= 2,)`.
+
+    Args:
+        num_classes: C.
+        missing: 1 − H/log C that they have, in [0, 1].
+    """
+    from scipy.optimize import brentq
+    from scipy.special import softmax
+
+    def shares(decay: float) -> Shares:
+        return np.asarray(softmax(-decay * np.arange(num_classes)), np.float64)
+
+    def excess(decay: float) -> float:
+        return missing_entropy(shares(decay)) - missing
+
+    if missing <= 0 or excess(_ONE_CLASS) <= 0:
+        return shares(0.0 if missing <= 0 else _ONE_CLASS)
+    return shares(brentq(excess, 0.0, _ONE_CLASS, xtol=1e-12))
+
+
+def missing_entropy(weights: npt.NDArray[Any]) -> float:
+    """Return 1 − H(p)/log C, p the shares of C classes: 0 where all are equal, 1 with one.
+
+    Args:
+        weights: Shares, or rows of each class, shape `(classes,)`.
+
+    Raises:
+        ValueError: If there are fewer than two classes, or no row.
+    """
+    num_classes, total = len(weights), weights.sum()
+    if num_classes < 2 or not total:
+        raise ValueError(f"an entropy of labels needs rows and two classes or more, got {total:g} of {num_classes}")
+    shares = weights[weights > 0] / total
+    return max(0.0, 1 + float(shares @ np.log(shares)) / log(num_classes))
 
 
 def wrapped_normal(num_classes: int, sigma: float) -> Shares:

@@ -16,12 +16,11 @@ import sys
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from functools import lru_cache
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from fedscout.engine.contracts.class_sampling import Distance, Sampling, sampling_parameter
+from fedscout.engine.contracts.class_sampling import Distance, Sampling, missing_entropy, sampling_parameter
 from fedscout.engine.contracts.local_training_config import LocalTraining
 from fedscout.engine.contracts.settings_table import SettingsTable, heterogeneity_index
 from fedscout.engine.seeds import stream
@@ -35,19 +34,6 @@ Counts = npt.NDArray[np.int64]
 
 ClientMetric = Callable[[Counts, int], float]
 """Of a client's rows of each class, shape `(classes,)`, and their number: where it lies on the table's first axis."""
-
-
-def missing_entropy(label_counts: npt.NDArray[Any]) -> float:
-    """Return 1 − H(p)/log C, p the shares of C classes: 0 where all are equal, 1 with one; shape `(classes,)`.
-
-    Raises:
-        ValueError: If there are fewer than two classes, or no row.
-    """
-    num_classes, num_rows = len(label_counts), int(label_counts.sum())
-    if num_classes < 2 or not num_rows:
-        raise ValueError(f"an entropy of labels needs rows and two classes or more, got {num_rows} of {num_classes}")
-    shares = label_counts[label_counts > 0] / num_rows
-    return max(0.0, 1 + float(shares @ np.log(shares)) / math.log(num_classes))
 
 
 SHARES: Mapping[str, ClientMetric] = {

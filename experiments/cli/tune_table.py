@@ -29,7 +29,7 @@ Heterogeneity = Annotated[
 Metric = Annotated[
     str | None,
     typer.Option(
-        "--metric", help="heterogeneity, or the parameter of a class sampling: gaussian, poisson or dirichlet."
+        "--metric", help="heterogeneity, entropy, or the parameter of a class sampling: gaussian, poisson or dirichlet."
     ),
 ]
 Quantity = Annotated[

@@ -5,7 +5,7 @@ nearest that there is, c = round((1 − HI)(C − 1) + 1), and names the cell by
 know the indices 0 and 1 only, and values that come to the same are one row of the table.
 
 Of a class sampling (`engine.contracts.class_sampling`) the rows of the grid are parameters, and all clients may hold
-all classes.
+all classes. So they may where the rows of the grid are entropies.
 
 A refined grid has a value between any two, and one half a step beyond each end; all of the coarser one are in it.
 Parameters are halved in log space.
@@ -20,12 +20,13 @@ from math import exp, floor, inf, log
 from typing import cast
 
 from fedscout.engine.contracts.class_sampling import ClassSampling, Sampling
-from fedscout.engine.contracts.settings_lookup import HETEROGENEITY
+from fedscout.engine.contracts.settings_lookup import ENTROPY, HETEROGENEITY, SHARES
 
 HETEROGENEITIES = (0.2, 0.4, 0.6, 0.8)
 QUANTITIES = (100, 200, 400, 600, 800, 1000)
 LEVELS = {
     HETEROGENEITY: HETEROGENEITIES,
+    ENTROPY: HETEROGENEITIES,
     "gaussian": (0.5, 1.0, 2.0, 4.0),
     "poisson": (0.1, 0.5, 2.0, 8.0),
     "dirichlet": (0.05, 0.2, 1.0, 5.0),
@@ -120,9 +121,11 @@ def refined_classes(held: Iterable[int], num_classes: int) -> tuple[int, ...]:
     return tuple(sorted({*held, *(classes_of(index, num_classes) for index in indices)}))
 
 
-def refined_parameters(parameters: Iterable[float]) -> tuple[float, ...]:
-    """Return the parameters of a refined grid: those, and those between and beyond in log space."""
+def refined_parameters(metric: str, parameters: Iterable[float]) -> tuple[float, ...]:
+    """Return the parameters of a refined grid: those, and those between and beyond; in log space, but for shares."""
     values = sorted({*parameters})
+    if metric in SHARES:
+        return tuple(sorted({*values, *_halved(values, 0.0, 1.0)}))
     return tuple(sorted({*values, *map(exp, _halved([log(value) for value in values], -inf, inf))}))
 
 

@@ -153,7 +153,7 @@ def _finer_samplings(places: Sequence[Place], proxy: ProxyData) -> tuple[Place, 
     def fits(values: Sequence[float], rows: Sequence[int]) -> bool:
         return not any(place_faults(place, proxy) for place in sampled_grid(kind, values, rows, num_classes))
 
-    wanted_values, wanted = refined_parameters(parameters), refined_quantities(quantities)
+    wanted_values, wanted = refined_parameters(kind, parameters), refined_quantities(quantities)
     kept = [quantity for quantity in wanted if quantity in quantities or fits([*parameters], [quantity])]
     kept_values = [value for value in wanted_values if value in parameters or fits([value], kept)]
     left_out = [f"quantity {quantity}" for quantity in wanted if quantity not in kept]

@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from fedscout.engine.contracts.settings_lookup import HETEROGENEITY
+from fedscout.engine.contracts.settings_lookup import HETEROGENEITY, SHARES
 from fedscout.engine.data.federation import Federation
 from fedscout.engine.errors import ConfigurationError
 from fedscout.experiments.config.config_file import config_of, given_settings, laid_over
@@ -77,14 +77,14 @@ class TableRequest:
 
     Attributes:
         config: Data, model, training, search and seed.
-        heterogeneities: Of the rows of the grid, in [0, 1], or parameters of the sampling, above 0; None takes those of
-            the metric.
+        heterogeneities: Of the rows of the grid, in [0, 1], as are entropies, or parameters of the sampling, above 0;
+            None takes those of the metric.
         quantities: Of its columns; None takes the source's, made smaller where the proxy rows do not reach.
         num_clients: Proxy clients of a cell.
         patience: Evaluations without gain that end a cell.
         threshold: τ of the table; None has no client tell how far it is.
         synthetic: Proxy rows that are drawn by what clients tell of themselves; None takes the server's rows.
-        metric: Of the first axis: heterogeneity, or the parameter of a class sampling.
+        metric: Of the first axis: heterogeneity, entropy, or the parameter of a class sampling.
     """
 
     config: StudyConfig
@@ -100,7 +100,7 @@ class TableRequest:
         if self.metric not in LEVELS:
             raise ConfigurationError(f"--metric must be one of {', '.join(LEVELS)}, got {self.metric!r}")
         faults = []
-        if self.metric == HETEROGENEITY:
+        if self.metric in SHARES:
             outside = [value for value in self.levels if not 0 <= value <= 1]
             faults += [f"--heterogeneity must be in [0, 1], got {value:g}" for value in outside]
         else:

@@ -13,10 +13,11 @@ import pytest
 from flwr.app import Message
 from torch import nn
 
+from fedscout.engine.contracts.class_sampling import missing_entropy
 from fedscout.engine.contracts.client_algorithm import Finished, LocalRun
 from fedscout.engine.contracts.client_update import ClientUpdate
 from fedscout.engine.contracts.local_training_config import LocalTraining
-from fedscout.engine.contracts.settings_lookup import FAR_KEY, SettingsLookup, missing_entropy
+from fedscout.engine.contracts.settings_lookup import FAR_KEY, SettingsLookup
 from fedscout.engine.contracts.settings_table import SettingsCell, SettingsTable, heterogeneity_index
 from fedscout.engine.contracts.train_request import TrainRequest
 from fedscout.engine.contracts.trial_strategy import Cohort

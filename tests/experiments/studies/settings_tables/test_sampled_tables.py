@@ -1,4 +1,4 @@
-"""Tables of a class sampling's parameter: cells' clients have it, clients find it, and a command goes the whole way."""
+"""Tables of class samplings or entropies: cells' clients have them, clients find theirs, and a command does it all."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedscout.engine.contracts.class_sampling import ClassSampling, sampling_distances
-from fedscout.engine.contracts.settings_lookup import SAMPLINGS
+from fedscout.engine.contracts.class_sampling import ClassSampling, missing_entropy, sampling_distances
+from fedscout.engine.contracts.settings_lookup import ENTROPY, SAMPLINGS
 from fedscout.experiments.cli.main import main
 from fedscout.experiments.studies.settings_tables.proxy_clients import draw_proxy_clients, place_faults
 from fedscout.experiments.studies.settings_tables.sampled_classes import arrangements, sampled_rows, sampled_shares
@@ -61,6 +61,27 @@ def test_clients_of_a_cell_are_nearest_to_its_parameter(metric: str) -> None:
         assert len(own) > 1, "clients of one cell differ in which classes they have"
 
 
+@pytest.mark.parametrize("num_classes", [2, 3, 10, 62])
+@pytest.mark.parametrize("missing", [0.0, 1e-6, 0.2, 0.5, 0.99, 1.0])
+def test_shares_of_an_entropy_have_it_and_are_geometric(num_classes: int, missing: float) -> None:
+    shares = ClassSampling("entropy", missing).shares(num_classes)
+    assert shares.sum() == pytest.approx(1)
+    assert missing_entropy(shares) == pytest.approx(missing, abs=1e-9)
+    held = shares[shares > 1e-200]
+    np.testing.assert_allclose(held[1:] / held[:-1], (held[1:] / held[:-1])[:1].repeat(len(held) - 1), rtol=1e-9)
+    assert (np.diff(shares) <= 0).all()
+
+
+def test_clients_of_an_entropy_have_it_but_for_rounding() -> None:
+    proxy = rows_of([400] * 10)
+    for place in sampled_grid(ENTROPY, LEVELS[ENTROPY], [60, 300], 10):
+        (wanted,) = {place.heterogeneity(10)}
+        for rows in draw_proxy_clients(place, proxy, 5, seed=1).rows:
+            counts = np.bincount(proxy.labels[rows], minlength=10)
+            assert counts.sum() == place.quantity == len(np.unique(rows))
+            assert missing_entropy(counts) == pytest.approx(wanted, abs=2 / place.quantity)
+
+
 @given(
     st.sampled_from(KINDS),
     st.floats(0.05, 20),
@@ -90,21 +111,29 @@ def test_neighbours_and_refinement_go_by_the_parameter() -> None:
     grid = sampled_grid("dirichlet", [4.0, 0.25, 1.0], [20, 40], 9)
     assert [place.heterogeneity(9) for place in grid[::2]] == [0.25, 1.0, 4.0]
     assert warm_started_by(grid)[grid[3]] == (grid[1], grid[2])
-    np.testing.assert_allclose(refined_parameters([0.25, 1.0, 4.0]), [0.125, 0.25, 0.5, 1, 2, 4, 8])
+    np.testing.assert_allclose(refined_parameters("poisson", [0.25, 1.0, 4.0]), [0.125, 0.25, 0.5, 1, 2, 4, 8])
+    np.testing.assert_allclose(refined_parameters(ENTROPY, [0.2, 0.8]), [0, 0.2, 0.5, 0.8, 1])
     assert {place.quantity for place in finer_grid(grid, rows_of([100] * 9))} == {10, 20, 30, 40, 50}
 
 
-def test_a_table_is_tuned_refined_and_trained_with(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    ("metric", "levels", "found_by"),
+    [("dirichlet", (0.2, 2), ("dirichlet", "dirichlet_bhattacharyya")), ("entropy", (0.3, 0.7), ("entropy",))],
+)
+def test_a_table_is_tuned_refined_and_trained_with(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, metric: str, levels: tuple[float, float], found_by: tuple[str, ...]
+) -> None:
     monkeypatch.chdir(tmp_path)
-    grid = ("--metric", "dirichlet", "--heterogeneity", "0.2,2", "--quantity", "6,12")
+    low, high = levels
+    grid = ("--metric", metric, "--heterogeneity", f"{low},{high}", "--quantity", "6,12")
     assert run("tune-table", *SMALL, *grid, "--out", "hrt.parquet") == 0
     table, told = read_settings_table(tmp_path / "hrt.parquet")
-    assert [(cell.heterogeneity, cell.quantity) for cell in table.cells] == [(0.2, 6), (0.2, 12), (2, 6), (2, 12)]
-    assert told["metric"] == "dirichlet"
+    assert [(cell.heterogeneity, cell.quantity) for cell in table.cells] == [(low, 6), (low, 12), (high, 6), (high, 12)]
+    assert told["metric"] == metric
     settings = ("client_settings.kind=table", "client_settings.path=hrt.parquet")
     train = ("train", *SMALL[:4], "engine.grid=local", "search.tuned_baseline=false", *settings)
-    assert run(*train, "client_settings.metric=dirichlet", "--out", "one") == 0
-    assert run(*train, "client_settings.metric=dirichlet_bhattacharyya", "--out", "two") == 0
+    for name in found_by:
+        assert run(*train, f"client_settings.metric={name}", "--out", name) == 0
     assert run("tune-table", "--refine", "hrt.parquet", "--out", "fine.parquet", "engine.grid=local") == 0
     finer, _ = read_settings_table(tmp_path / "fine.parquet")
     assert {*table.cells} < {*finer.cells}
@@ -113,7 +142,8 @@ def test_a_table_is_tuned_refined_and_trained_with(tmp_path: Path, monkeypatch: 
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (("--metric", "entropy"), "--metric must be one of heterogeneity, gaussian, poisson, dirichlet, got 'entropy'"),
+        (("--metric", "spread"), "must be one of heterogeneity, entropy, gaussian, poisson, dirichlet, got 'spread'"),
+        (("--metric", "entropy", "--heterogeneity", "1.1"), "--heterogeneity must be in [0, 1], got 1.1"),
         (("--metric", "poisson", "--heterogeneity", "0"), "must be parameters of poisson above 0, got 0"),
         (("--metric", "gaussian", "--quantity", "600"), "the cell of gaussian 0.5 and quantity 600 needs"),
         (("strategy.client_local_epochs=2", "strategy.kind=fedavg"), "strategy must not say what a table is tuned for"),
