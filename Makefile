@@ -24,7 +24,7 @@ help:
 	@echo 'make lint    ruff (lint and format) and mypy'
 	@echo 'make gate    lint and the tests, the slow ones too, some twenty minutes: what CI runs'
 	@echo 'make gpu     the tests that need a GPU, then a round on it beside other simulators'
-	@echo 'make stress  the tests that kill processes and start whole clusters: twenty minutes more'
+	@echo 'make stress  what kills studies, starts whole clusters or takes full sizes: more than half an hour'
 	@echo 'make chaos   kill processes of a study at random (CHAOS_KILLS=50 CHAOS_SEED=1; ARGS=--nodes kills nodes, too)'
 	@echo 'make docs    the documentation as a site: site/index.html'
 	@echo 'make gallery the six studies of docs/gallery.md, about a minute; make docs links their reports'

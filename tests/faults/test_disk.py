@@ -187,6 +187,7 @@ def without_cost(screen: str) -> list[str]:
     return [line for line in screen.splitlines() if not line.startswith("  Cost: ")]
 
 
+@pytest.mark.slow
 def test_a_finished_study_is_told_from_a_folder_that_can_only_be_read(cli: Cli, tmp_path: Path) -> None:
     out = tmp_path / "out"
     first = cli(*RUN, out)

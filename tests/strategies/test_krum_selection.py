@@ -45,6 +45,7 @@ def chosen(selected: list[RecordDict]) -> list[Any]:
     return [content["metrics"]["client"] for content in selected]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["normal", "near", "alike", "a NaN", "infinite"])
 @settings(deadline=None)
 @given(st.integers(0, 2**32), st.integers(1, 70), st.sampled_from([1, 2, 7, 300]), st.floats(0, 1), st.floats(0, 1))

@@ -171,6 +171,7 @@ def malformed(query: str) -> Iterator[tuple[dict[str, np.ndarray], dict[str, Any
             yield arrays, {**config, name: number}
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")
 @pytest.mark.parametrize("privacy", [None, PROMISED])
 @pytest.mark.parametrize("query", sorted(CLIENT_QUERIES))

@@ -35,6 +35,7 @@ def decide(
     return decide_outliers_calibrated(labels, models, explained, settings)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("clients", [3, 4, 10, 100])
 def test_model_alarms_keep_to_the_rate(clients: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Distances of any distribution, here heavy on the right; each part another draw.

@@ -33,7 +33,7 @@ from tests.engine.federations import SIZES, uneven_federation
 from tests.engine.grid.test_local_grid import answered, failed
 from tests.engine.trials.test_resume import assert_same
 
-pytestmark = [pytest.mark.ray, pytest.mark.timeout(120)]
+pytestmark = [pytest.mark.slow, pytest.mark.ray, pytest.mark.timeout(120)]
 
 
 def slow_counts(inputs: QueryInputs) -> Answer:

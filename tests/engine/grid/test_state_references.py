@@ -37,7 +37,7 @@ from tests.ray_processes import NUM_HOSTS
 if TYPE_CHECKING:
     from torch import Tensor
 
-pytestmark = [pytest.mark.ray, pytest.mark.timeout(120)]
+pytestmark = [pytest.mark.slow, pytest.mark.ray, pytest.mark.timeout(120)]
 
 NUM_ROUNDS = 4
 

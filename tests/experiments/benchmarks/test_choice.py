@@ -50,6 +50,7 @@ def outcome(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, ChoiceRepor
     return out, measured(out)
 
 
+@pytest.mark.slow
 def test_every_chooser_chooses_on_every_federation_and_seed(outcome: tuple[Path, ChoiceReport]) -> None:
     _, report = outcome
     names = [federation.name for federation in report.federations]
@@ -118,6 +119,7 @@ def test_the_summary_of_a_measurement_is_that_of_its_choices(outcome: tuple[Path
     assert [summarise(name, report.choices) for name in NAMES] == list(report.summary)
 
 
+@pytest.mark.slow
 def test_the_same_command_trains_nothing_again_and_finds_the_same(
     outcome: tuple[Path, ChoiceReport], monkeypatch: pytest.MonkeyPatch
 ) -> None:

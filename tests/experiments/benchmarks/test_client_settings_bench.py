@@ -95,6 +95,7 @@ def test_a_whole_part_is_measured_and_nothing_is_trained_twice(tmp_path: Path, m
     assert (tmp_path / "digits-table.md").read_text() == "\n".join(table_lines(report)) + "\n"
 
 
+@pytest.mark.slow
 def test_strategies_are_compared_with_the_same_settings(tmp_path: Path) -> None:
     report = measure(tmp_path, part="normalisation")
     assert {(one.row, one.strategy, one.than) for one in report.between} == {
@@ -105,6 +106,7 @@ def test_strategies_are_compared_with_the_same_settings(tmp_path: Path) -> None:
     assert "published" not in lines
 
 
+@pytest.mark.slow
 def test_each_rival_is_what_it_says(shop: Workshop) -> None:
     tuned = table(shop, "fedavg")
     assert sorted(settings_in(shuffled_table(shop, "fedavg"))) == sorted(settings_in(tuned))

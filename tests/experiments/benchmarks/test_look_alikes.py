@@ -88,6 +88,7 @@ def test_regrets_by_hand() -> None:
     assert (summary.num_below, summary.num_federations) == (1, 2)
 
 
+@pytest.mark.slow
 def test_a_second_measurement_trains_nothing_and_finalists_cost_what_they_take(
     tmp_path: Path, asked: list[TrialSettings]
 ) -> None:

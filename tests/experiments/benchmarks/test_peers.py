@@ -98,6 +98,7 @@ def test_the_bare_loop_learns() -> None:
     assert accuracies[-1] > accuracies[0] + 0.05, "labels are linear in the features"
 
 
+@pytest.mark.slow
 def test_the_bare_loop_reports_every_round_and_begins_anew_after_its_warm_up() -> None:
     task = Task("dense", clients=2, samples=8, rounds=3, workers=1)
     result = run_peer(BARE, task, PEER_SECONDS)

@@ -67,6 +67,7 @@ def outcome(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, StrategiesR
     return out, measured(out, ["scaffold", "fedbn"], ["dirichlet_0.5", "unequal_steps"])
 
 
+@pytest.mark.slow
 def test_every_strategy_is_measured_on_every_federation_unless_that_is_for_claims(
     outcome: tuple[Path, StrategiesReport],
 ) -> None:

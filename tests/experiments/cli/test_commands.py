@@ -102,6 +102,7 @@ def test_search_does_not_ask_the_detectors(cli: Cli) -> None:
     assert "Label skew" not in cli("search", *SMALL, "--out", "out").out
 
 
+@pytest.mark.slow
 def test_tuned_baseline_by_option_or_key(cli: Cli) -> None:
     by_option = parsed(cli("search", *SMALL, "--tuned-baseline", "--json").out)
     by_key = parsed(cli("search", *SMALL, "search.tuned_baseline=true", "--json").out)

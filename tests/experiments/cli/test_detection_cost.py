@@ -11,6 +11,7 @@ from tests.experiments.cli.conftest import Cli
 TINY = ("bench", "detection-cost", "--local", "--samples", "20", "--repeats", "1", "--clients", "3")
 
 
+@pytest.mark.slow
 def test_json_holds_a_measurement_for_each_number_of_clients(cli: Cli) -> None:
     done = cli(*TINY, "--clients", "4", "--json")
     assert (done.code, done.err) == (0, "")

@@ -305,6 +305,7 @@ def test_a_search_whose_model_fails_ends_with_1_and_one_that_the_user_can_mend_w
     assert stage == "fedscout: running trials"
 
 
+@pytest.mark.slow
 def test_a_study_by_a_model_is_told_from_its_record_without_a_key(
     cli: Cli, server: Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:

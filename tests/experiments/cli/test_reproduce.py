@@ -5,11 +5,14 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import pytest
+
 from tests.experiments.cli.conftest import Cli
 
 QUICK = ("fedpilot/advice", "--seeds", "2", "training.num_rounds=1", "training.local_epochs=1", "model.hidden=[8]")
 
 
+@pytest.mark.slow
 def test_a_study_is_written_and_read_again(cli: Cli, tmp_path: Path) -> None:
     done = cli("reproduce", *QUICK, "--out", "again")
     assert done.code == 0, done.err

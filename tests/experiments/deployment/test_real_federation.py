@@ -108,6 +108,7 @@ def test_the_diagnosis_is_that_of_the_simulation(
     assert federation.detect().without_timings() == measure(simulated, config).without_timings()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("by", ["rules", "search"])
 def test_the_whole_program_ends_with_a_model_and_begins_nothing_twice(
     agreement: Path, link: NodeLink, tmp_path: Path, by: Any
@@ -250,6 +251,7 @@ def test_a_table_of_settings_goes_one_way_and_no_message_tells_a_client_s_rows(t
     assert real.client_num_examples == (1, 1, 1)
 
 
+@pytest.mark.slow
 def test_no_row_leaves_a_client_in_the_whole_program(
     config: StudyConfig, agreement: Path, link: NodeLink, tmp_path: Path
 ) -> None:

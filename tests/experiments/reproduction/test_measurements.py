@@ -104,6 +104,7 @@ def test_a_report_is_what_detect_finds(tmp_path: Path) -> None:
         assert value == run_detection(config)[1].label_skew.value
 
 
+@pytest.mark.slow
 def test_times_are_of_one_training_and_of_one_round(tmp_path: Path) -> None:
     studies = {"one": None, "four": ("search.kind=random", "search.budget=4")}
     found = TimedStudies(SKEWED, "wine", studies, 2).measure(Desk(tmp_path))

@@ -114,6 +114,7 @@ def test_a_trial_logged_with_other_rounds_is_run_again(tmp_path: Path) -> None:
     assert finished.ran == []
 
 
+@pytest.mark.slow
 def test_the_best_few_are_confirmed_and_the_lucky_one_does_not_win(tmp_path: Path) -> None:
     """The search is fooled by one configuration, which is much worse on all other seeds."""
     best: list[TrialSettings] = []
@@ -163,6 +164,7 @@ def test_who_can_t_be_told_from_the_pick_is_named(tmp_path: Path) -> None:
     assert f"Not told apart from it: {rival.name}." in found.sentence
 
 
+@pytest.mark.slow
 def test_who_is_dropped_gets_no_more_seeds(tmp_path: Path) -> None:
     runner = ScriptedRunner(by_kind(0.01, fedadam=0.51, krum=0.2))
     config = SearchConfig(**{**BATCHES, "confirmation_top": 24, "budget": 24})
@@ -182,6 +184,7 @@ def test_fewer_configurations_than_asked_for_are_all_confirmed(tmp_path: Path) -
     assert confirmation_of(found).design.num_challengers == 1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("top", "step"), [(1, 4), (3, 12)])
 def test_a_confirmation_cut_off_anywhere_ends_with_the_same_result(tmp_path: Path, top: int, step: int) -> None:
     outcome = by_kind(0.03, fedadam=0.56, krum=0.3)

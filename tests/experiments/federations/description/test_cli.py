@@ -98,6 +98,7 @@ def test_a_file_that_cannot_be_replaced_is_a_mistake(cli: Cli, tmp_path: Path) -
     assert "out/clients.png can't be written" in done.err
 
 
+@pytest.mark.slow
 def test_neither_torch_nor_ray_is_imported(tmp_path: Path) -> None:
     program = (
         "import sys\n"

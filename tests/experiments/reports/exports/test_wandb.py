@@ -46,6 +46,7 @@ def values_of(items: Any) -> dict[str, Any]:
     return {item.key or "/".join(item.nested_key): json.loads(item.value_json) for item in items}
 
 
+@pytest.mark.slow
 def test_every_trial_is_a_run_with_its_curves(make_study: MakeStudy, tmp_path: Path) -> None:
     study = make_study("search.strategies=[fedadam,fedprox]", "search.budget=3", "search.confirmation_seeds=2")
     for _ in range(2):

@@ -73,6 +73,7 @@ def test_the_verdict_names_pick_interval_cost_and_loser(tmp_path: Path) -> None:
     assert ("6.5 s of training, 195 kB sent and received", "13 trainings") in page.figures  # 13 × 10 × 1.5 kB
 
 
+@pytest.mark.slow
 def test_of_two_objectives_the_front_is_what_no_other_trial_beats(tmp_path: Path) -> None:
     """Trial 0 is the worst by the first and the best by the second; the others' second falls as their first does."""
     folder = write_study(tmp_path / "out", num_trials=4, second=(0.6, 0.1, 0.1, 0.1, 0.1))
@@ -96,6 +97,7 @@ def captions_of(folder: Path) -> dict[str, str]:
     return {picture.name: picture.caption for picture in study_page(folder).pictures}
 
 
+@pytest.mark.slow
 def test_clients_before_and_after_are_means_over_paired_seeds(tmp_path: Path) -> None:
     chart = specifications(write_report(write_study(tmp_path / "out")))["client-scores"]
     drawn = {row["client"]: (row["before"], row["after"], row["worse"]) for row in values_of(chart)}
@@ -174,6 +176,7 @@ def test_thinned_curves_keep_both_ends_and_no_value_of_their_own() -> None:
     assert thinned(scores[:3], 40) == ([1, 2, 3], scores[:3])
 
 
+@pytest.mark.slow
 def test_a_hundred_trials_take_three_seconds(tmp_path: Path) -> None:
     folder = write_study(tmp_path / "out", num_trials=100, num_rounds=100)
     write_report(write_study(tmp_path / "small"))  # libraries are loaded, Vega's code is in the cache

@@ -46,6 +46,7 @@ def copy_of(outcome: SweepOutcome, target: Path) -> Path:
 # The table.
 
 
+@pytest.mark.slow
 def test_the_table_is_that_of_the_single_studies(outcome: SweepOutcome, tmp_path: Path) -> None:
     sweep = small(*AXES)
     for point in (sweep.configurations[0], sweep.configurations[-1]):
@@ -206,6 +207,7 @@ def test_an_interrupted_sweep_ends_the_same(
     assert [without(row, named) for row in lasting(again.table)] == [without(row, named) for row in expected]
 
 
+@pytest.mark.slow
 def test_an_added_value_runs_its_own_studies_alone(outcome: SweepOutcome, tmp_path: Path) -> None:
     out = copy_of(outcome, tmp_path / "out")
     sweep = small(AXES[0], "federation.num_clients=4,5,6", AXES[2])
