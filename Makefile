@@ -20,11 +20,11 @@ PYTHON ?= $(shell for python in python3.11 python3 python3.12 python3.13 python 
 
 help:
 	@echo 'make demo    the whole program on ten clients of real digits (ARGS= goes to fedscout run)'
-	@echo 'make test    the quick tests, up to eight minutes on two cores (ARGS= goes to pytest)'
+	@echo 'make test    the quick tests, eight minutes on two busy cores (ARGS= goes to pytest)'
 	@echo 'make lint    ruff (lint and format) and mypy'
 	@echo 'make gate    lint and the tests, the slow ones too, some twenty minutes: what CI runs'
 	@echo 'make gpu     the tests that need a GPU, then a round on it beside other simulators'
-	@echo 'make stress  what kills studies, starts whole clusters or takes full sizes: more than half an hour'
+	@echo 'make stress  what kills studies, starts whole clusters or takes full sizes, one after the other'
 	@echo 'make chaos   kill processes of a study at random (CHAOS_KILLS=50 CHAOS_SEED=1; ARGS=--nodes kills nodes, too)'
 	@echo 'make docs    the documentation as a site: site/index.html'
 	@echo 'make gallery the six studies of docs/gallery.md, about a minute; make docs links their reports'

@@ -11,6 +11,7 @@ from nbclient import NotebookClient
 from tests.conftest import REPOSITORY
 
 NOTEBOOKS = sorted((REPOSITORY / "docs" / "notebooks").glob("*.ipynb"))
+SHORTEST = "own_table"
 
 
 @pytest.mark.parametrize("file", NOTEBOOKS, ids=lambda file: file.stem)
@@ -18,9 +19,6 @@ def test_a_notebook_is_stored_without_what_a_run_left(file: Path) -> None:
     cells = nbformat.read(file, as_version=4).cells
     assert cells[0].source.startswith("# ")
     assert all(not cell.outputs and cell.execution_count is None for cell in cells if cell.cell_type == "code")
-
-
-SHORTEST = "own_table"
 
 
 @pytest.mark.slow

@@ -178,9 +178,7 @@ def geometric_shares(num_classes: int, missing: float) -> Shares:
     def excess(decay: float) -> float:
         return missing_entropy(shares(decay)) - missing
 
-    if missing <= 0 or excess(_ONE_CLASS) <= 0:
-        return shares(0.0 if missing <= 0 else _ONE_CLASS)
-    return shares(brentq(excess, 0.0, _ONE_CLASS, xtol=1e-12))
+    return shares(0.0 if excess(0.0) >= 0 else brentq(excess, 0.0, _ONE_CLASS, xtol=1e-12))
 
 
 def missing_entropy(weights: npt.NDArray[Any]) -> float:

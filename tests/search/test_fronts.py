@@ -25,6 +25,7 @@ from fedscout.search.study_trials import front_of
 from fedscout.strategies import FedAvgSpec, FedProxSpec, space_of
 from fedscout.strategies.ranges import RealRange
 
+FINDERS = "genetic, tpe, gp, racing, random or grid"
 POINTS = st.lists(st.tuples(st.integers(0, 5), st.integers(0, 5)), min_size=1, max_size=12)
 
 
@@ -168,8 +169,8 @@ def test_a_list_of_one_is_that_one() -> None:
 @pytest.mark.parametrize(
     ("given", "told"),
     [
-        ({"kind": "cmaes", "strategies": ["fedprox"]}, r"gp, racing, random or grid .*rank by one number, got cmaes"),
-        ({"kind": "one_shot"}, r"gp, racing, random or grid where objective names two.*rank by one number, got one_"),
+        ({"kind": "cmaes", "strategies": ["fedprox"]}, rf"{FINDERS} .*rank by one number, got cmaes"),
+        ({"kind": "one_shot"}, rf"{FINDERS} where objective names two.*rank by one number, got one_shot"),
         ({"objective": ["accuracy", "accuracy"]}, "objective must name two different ones"),
         ({"objective": ["accuracy", "rounds_to_target"]}, "target must be given where objective=accuracy, rounds_to"),
         ({"objective": ["accuracy"] * 3}, "must be one or two of accuracy, worst_clients"),

@@ -5,10 +5,10 @@ nearest that there is, c = round((1 − HI)(C − 1) + 1), and names the cell by
 know the indices 0 and 1 only, and values that come to the same are one row of the table.
 
 Of a class sampling (`engine.contracts.class_sampling`) the rows of the grid are parameters, and all clients may hold
-all classes. So they may where the rows of the grid are entropies.
+all classes; and so it is where the rows of the grid are entropies.
 
 A refined grid has a value between any two, and one half a step beyond each end; all of the coarser one are in it.
-Parameters are halved in log space.
+Parameters are halved in log space, entropies as they are.
 """
 
 from __future__ import annotations

@@ -142,7 +142,10 @@ def test_a_table_is_tuned_refined_and_trained_with(
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (("--metric", "spread"), "must be one of heterogeneity, entropy, gaussian, poisson, dirichlet, got 'spread'"),
+        (
+            ("--metric", "spread"),
+            "--metric must be one of heterogeneity, entropy, gaussian, poisson, dirichlet, got 'spread'",
+        ),
         (("--metric", "entropy", "--heterogeneity", "1.1"), "--heterogeneity must be in [0, 1], got 1.1"),
         (("--metric", "poisson", "--heterogeneity", "0"), "must be parameters of poisson above 0, got 0"),
         (("--metric", "gaussian", "--quantity", "600"), "the cell of gaussian 0.5 and quantity 600 needs"),
