@@ -179,18 +179,14 @@ def told_statistics(name: str, columns: Sequence[Column], client_ids: TextArray 
     Raises:
         DataError: If all are too small to tell anything.
     """
-    heard, num_silent = [], 0
-    for rows in _rows_of_clients(columns, client_ids):
-        if (answer := client_statistics(columns, rows, min_release)) is None:
-            num_silent += 1
-        else:
-            heard.append(answer)
+    answers = [client_statistics(columns, rows, min_release) for rows in _rows_of_clients(columns, client_ids)]
+    heard = [answer for answer in answers if answer is not None]
     if not heard:
         raise DataError(
             f"data set {name!r} must have a client with at least federation.min_release={min_release} rows, as means "
-            f"and categories come from clients, but none of {num_silent} has"
+            f"and categories come from clients, but none of {len(answers)} has"
         )
-    return Told(merge_statistics(heard), num_silent)
+    return Told(merge_statistics(heard), len(answers) - len(heard))
 
 
 def _rows_of_clients(columns: Sequence[Column], client_ids: TextArray | None) -> Iterator[IntArray]:
