@@ -34,6 +34,7 @@ def start_command(config: Config, kind: str) -> str:
     return command
 
 
+@pytest.mark.slow
 def test_ray_validates_the_file() -> None:
     config = prepared(load())
 

@@ -39,6 +39,7 @@ def fedscout(*arguments: str, folder: Path) -> subprocess.CompletedProcess[str]:
     )
 
 
+@pytest.mark.slow
 def test_configuration_table_is_what_the_command_prints(tmp_path: Path) -> None:
     printed = fedscout("keys", folder=tmp_path)
     assert printed.returncode == 0, printed.stderr

@@ -71,6 +71,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
         sys.modules.pop(name, None)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("page", "command"), PARSED, ids=[f"{page}: {command[:60]}" for page, command in PARSED])
 def test_a_command_is_one_and_its_settings_are_read(page: str, command: str, folder: Path) -> None:
     for file in missing_files(arguments(command), folder):
@@ -156,6 +157,7 @@ def test_links_of_pages_beside_docs_lead_somewhere(name: str) -> None:
     assert [link for link in links if "://" not in link and not (REPOSITORY / link).exists()] == []
 
 
+@pytest.mark.slow
 def test_make_targets_exist() -> None:
     rules = set(re.findall(r"^(\w+):", (REPOSITORY / "Makefile").read_text(), re.MULTILINE))
     named = {name for one in blocks() for name in re.findall(r"^make (\w+)", one.text, re.MULTILINE)}

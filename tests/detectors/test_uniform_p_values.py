@@ -144,6 +144,7 @@ def test_feature_skew_and_agreement(clients: int, rows: int, federations: int, s
         is_not_too_small(list(p_values))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("clients", "rows", "federations"), SIZES)
 def test_distances_of_models(monkeypatch: pytest.MonkeyPatch, clients: int, rows: int, federations: int) -> None:
     """Exact, so that they must not be too large either; rows are log-normal.

@@ -61,6 +61,7 @@ def test_negative_coordinates_are_refused(coordinates: tuple[int, str]) -> None:
         stream(*coordinates)
 
 
+@pytest.mark.slow
 def test_no_two_purposes_of_the_program_share_a_key() -> None:
     root = Path(__file__).resolve().parent.parent.parent
     purposes = {

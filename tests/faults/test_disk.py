@@ -41,6 +41,7 @@ def failing(monkeypatch: pytest.MonkeyPatch, name: str, number: int, count: int 
     monkeypatch.setattr(Path, "replace", refuse)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "count", "number"),
     [
@@ -75,6 +76,7 @@ def test_what_can_t_be_written_stops_the_study_and_it_goes_on_later(
     assert Outcome.of(out) == undisturbed
 
 
+@pytest.mark.slow
 def test_checkpoints_that_can_t_be_written_only_warn(cli: Cli, tmp_path: Path, undisturbed: Outcome) -> None:
     with pytest.MonkeyPatch.context() as patch:
         failing(patch, ".checkpoint", errno.ENOSPC)
@@ -96,6 +98,7 @@ def test_a_new_folder_that_can_t_be_written_is_refused_and_not_left(cli: Cli, tm
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("count", [0, 1, 2])
 @pytest.mark.parametrize("earlier", [False, True])
 def test_a_description_is_written_whole_or_not_at_all(cli: Cli, tmp_path: Path, earlier: bool, count: int) -> None:
@@ -130,6 +133,7 @@ def test_a_description_is_written_whole_or_not_at_all(cli: Cli, tmp_path: Path, 
         assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["description.json", "clients.png", "clients.svg"])
 def test_a_new_description_that_can_t_be_put_in_its_place_leaves_nothing(cli: Cli, tmp_path: Path, name: str) -> None:
     with pytest.MonkeyPatch.context() as patch:
@@ -140,6 +144,7 @@ def test_a_new_description_that_can_t_be_put_in_its_place_leaves_nothing(cli: Cl
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("there", [False, True])
 def test_a_new_sweep_that_can_t_be_written_is_refused_and_not_left(cli: Cli, tmp_path: Path, there: bool) -> None:
     out = tmp_path / "deep" / "out"
@@ -199,6 +204,7 @@ def test_a_finished_study_is_told_from_a_folder_that_can_only_be_read(cli: Cli, 
     assert contents(out) == before
 
 
+@pytest.mark.slow
 def test_an_unfinished_study_in_such_a_folder_is_refused_before_anything_runs(
     cli: Cli, tmp_path: Path, undisturbed: Outcome
 ) -> None:
@@ -219,6 +225,7 @@ def test_an_unfinished_study_in_such_a_folder_is_refused_before_anything_runs(
     assert Outcome.of(out) == undisturbed
 
 
+@pytest.mark.slow
 def test_a_log_that_can_t_be_mended_is_told(cli: Cli, tmp_path: Path, undisturbed: Outcome) -> None:
     """A damaged file that can't be moved, as in a read-only folder."""
     out = tmp_path / "out"
@@ -238,6 +245,7 @@ def test_a_log_that_can_t_be_mended_is_told(cli: Cli, tmp_path: Path, undisturbe
     assert len(done.warnings.splitlines()) == 1
 
 
+@pytest.mark.slow
 def test_files_that_can_t_be_opened_now_are_not_taken_for_damaged(
     cli: Cli, tmp_path: Path, undisturbed: Outcome
 ) -> None:
@@ -271,6 +279,7 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
         subprocess.run(["umount", "-l", str(folder)], check=True)
 
 
+@pytest.mark.slow
 def test_a_disk_that_is_really_full(cli: Cli, small_disk: Path, undisturbed: Outcome) -> None:
     """All but some pages are taken at first, then everything, then nothing."""
     out = small_disk / "out"
@@ -314,6 +323,7 @@ def test_a_limit_on_the_size_of_files(tmp_path: Path, undisturbed: Outcome, cli:
     assert Outcome.of(tmp_path / "out") == undisturbed
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs the device that is always full")
 def test_a_result_that_can_t_be_printed_is_told(tmp_path: Path) -> None:
     with Path("/dev/full").open("w") as full:

@@ -123,6 +123,7 @@ DAMAGE: tuple[Callable[[Path], None], ...] = (
 )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("damage", DAMAGE, ids=lambda damage: damage.__name__)
 def test_a_damaged_trial_is_set_aside_and_repeated(
     cli: Cli, out: Path, undisturbed: Outcome, damage: Callable[[Path], None]
@@ -153,6 +154,7 @@ def test_a_damaged_trial_is_set_aside_and_repeated(
     assert len(json.loads(cli("trials", "out", "--json").out)) == NUM_TRIALS
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("forged", [{"fitness": math.nan}, {"status": "won"}, {"parameters": "[1]"}], ids=str)
 def test_values_that_no_trial_has_are_set_aside_and_run_again(
     cli: Cli, out: Path, undisturbed: Outcome, forged: dict[str, object]
@@ -173,6 +175,7 @@ def test_values_that_no_trial_has_are_set_aside_and_run_again(
     assert Outcome.of(out) == undisturbed
 
 
+@pytest.mark.slow
 def test_what_is_no_trial_is_set_aside_and_nothing_repeated(cli: Cli, out: Path, undisturbed: Outcome) -> None:
     files = trial_files(out)
     (out / "trials" / "notes.txt").write_text("mine")
@@ -192,6 +195,7 @@ def test_what_is_no_trial_is_set_aside_and_nothing_repeated(cli: Cli, out: Path,
     assert Outcome.of(out) == undisturbed
 
 
+@pytest.mark.slow
 def test_what_a_killed_run_was_writing_is_removed(cli: Cli, out: Path, undisturbed: Outcome) -> None:
     (out / "checkpoints").mkdir(exist_ok=True)
     for name in ("trials/.00009-ab.parquet.4711.tmp", "checkpoints/.ab.checkpoint.4711.tmp", ".result.json.4711.tmp"):
@@ -201,6 +205,7 @@ def test_what_a_killed_run_was_writing_is_removed(cli: Cli, out: Path, undisturb
     assert Outcome.of(out) == undisturbed
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("damage", [truncate, empty, write_text], ids=lambda damage: damage.__name__)
 def test_a_damaged_checkpoint_is_named_and_its_trial_starts_again(
     cli: Cli, out: Path, undisturbed: Outcome, damage: Callable[[Path], None]
@@ -219,6 +224,7 @@ def test_a_damaged_checkpoint_is_named_and_its_trial_starts_again(
     assert Outcome.of(out) == undisturbed
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("damage", [truncate, empty, nested, pipe], ids=lambda damage: damage.__name__)
 @pytest.mark.parametrize("name", ["report.json", "config.json"])
 def test_a_damaged_json_file_is_named_and_made_again(
@@ -235,6 +241,7 @@ def test_a_damaged_json_file_is_named_and_made_again(
     assert Outcome.of(out) == undisturbed
 
 
+@pytest.mark.slow
 def test_a_folder_in_the_place_of_a_json_file_is_told_and_nothing_is_lost(
     cli: Cli, out: Path, undisturbed: Outcome
 ) -> None:

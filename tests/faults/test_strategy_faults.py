@@ -74,6 +74,7 @@ def test_a_model_that_is_only_scored_with_the_next_round_fails_the_trial(cli: Cl
     assert "must have" in trial["error"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("fault", ["hangs", "hangs and survives errors"])
 def test_a_trial_that_hangs_ends_at_its_limit(cli: Cli, fault: str) -> None:
     done, trial = train(cli, fault, "training.trial_timeout_seconds=1")
@@ -105,6 +106,7 @@ def test_a_module_that_can_t_be_imported_is_refused(cli: Cli, tmp_path: Path, st
     assert not (tmp_path / "out").exists()
 
 
+@pytest.mark.slow
 def test_the_study_goes_on_and_its_other_trials_are_the_same(cli: Cli, tmp_path: Path) -> None:
     """One generation, so that what is tried does not depend on how it went."""
     logs = {}

@@ -114,6 +114,7 @@ def test_a_candidate_at_the_study_s_own_values_is_the_reference(tmp_path: Path) 
     assert [entry.spec for entry in outcome.trials] == [FedAvgSpec(client_local_epochs=2)]
 
 
+@pytest.mark.slow
 def test_a_study_with_them_goes_on_with_the_same_result(tmp_path: Path) -> None:
     config = SearchConfig(
         client_ranges=ClientRanges.model_validate(RANGES),

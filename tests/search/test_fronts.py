@@ -91,6 +91,7 @@ def test_an_objective_that_is_the_same_for_all_tells_nobody_apart() -> None:
     assert crowding_distances([(1.0, 2.0)] * 3).tolist() == [0, 0, 0]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("kind", "searcher_class", "budget"), [("tpe", TPESearcher, 60), ("gp", GPSearcher, 24)])
 def test_they_look_where_the_front_is(kind: str, searcher_class: type[OptunaSearcher], budget: int) -> None:
     """By one objective large μ is better, by the other a small one; the middle is worse by both, and is left alone."""
@@ -140,6 +141,7 @@ def test_a_race_keeps_both_ends_of_a_front() -> None:
     assert (min(last), max(last)) == (min(first), max(first))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", [0, 1, 2])
 def test_genetic_search_closes_in_on_the_whole_front(seed: int) -> None:
     """Each objective wants another end of the server's rate, both the middle of its momentum: the front is a line."""

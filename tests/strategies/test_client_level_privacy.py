@@ -104,6 +104,7 @@ def test_sampling_lies_between_what_an_attack_shows_and_the_simpler_theorem(
     assert found <= epsilon_of(noise_multiplier, Sampling(100, 100, 1), DELTA)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("num_sampled", [5, 100])
 def test_noise_lowers_epsilon_and_rounds_raise_it(num_sampled: int) -> None:
     by_noise = [epsilon_of(noise, Sampling(100, num_sampled, 30), DELTA) for noise in (0.5, 1.0, 2.0, 4.0)]

@@ -193,6 +193,7 @@ def test_clients_that_take_no_part_use_the_model_of_most() -> None:
 # -- by labels -------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @given(
     draws.lists(draws.integers(1, 6), min_size=2, max_size=4), draws.randoms(use_true_random=False), draws.booleans()
 )

@@ -267,6 +267,7 @@ def test_a_grid_without_hosts_is_refused() -> None:
         played(built, np.ones(4), lambda sent: [sent, sent + 1], 1)
 
 
+@pytest.mark.slow
 def test_who_drives_rounds_loads_no_torch() -> None:
     program = (
         "import sys\n"

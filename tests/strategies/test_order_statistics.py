@@ -88,6 +88,7 @@ def test_median(population: str, seed: int, num_clients: int, shape: tuple[int, 
     assert_same(median(values.copy()), flowers_median(values))
 
 
+@pytest.mark.slow
 @each_population
 @settings(deadline=None)
 @given(st.integers(0, 2**32), st.integers(1, 120), st.sampled_from(SHAPES), st.floats(0, 1))

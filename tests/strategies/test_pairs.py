@@ -68,12 +68,14 @@ def test_every_strategy_is_fedavg_a_server_rule_clients_or_stands_alone() -> Non
 # The laws of what is trained.
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("client", CLIENT_KINDS)
 def test_under_fedavg_s_rule_clients_have_their_strategy_s_bits(host: ClientHost, client: str) -> None:
     pair = parse_strategy({**NO_RULE, "kind": f"fedavgm+{client}"})
     assert_same(result_of(host, pair), result_of(host, parse_strategy(client)))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("server", SERVER_RULE_KINDS)
 def test_with_clients_that_are_not_pulled_a_rule_has_its_strategy_s_bits(server: str) -> None:
     host = host_of(dense)  # momentum on the server can make a variance of batch normalisation negative
@@ -97,6 +99,7 @@ def test_a_pair_is_neither_of_its_halves(host: ClientHost, kind: str) -> None:
     assert not any(np.array_equal(vector, half) for half in both)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["fedyogi+fedbn", "krum+fedper", "fedexp+fedlc", "qfedavg+ditto"])
 def test_hosts_driver_and_resumed_trials_have_the_same_bits(host: ClientHost, kind: str, tmp_path: Path) -> None:
     strategy = parse_strategy(kind)

@@ -224,6 +224,7 @@ def test_asking_for_parts_does_not_count_the_rows_of_a_small_client() -> None:
     assert told[ONE] == told[TWO] != told[FIVE]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("query", sorted(CLIENT_QUERIES))
 def test_a_private_run_refuses_what_is_not_private(query: str) -> None:
     source = replace(federation(gaussian_clients([40])), release=Release(5, privacy=PROMISED))
@@ -233,6 +234,7 @@ def test_a_private_run_refuses_what_is_not_private(query: str) -> None:
     assert all("answers only with noise" in reason for reason in answers.refused.values())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("query", ["private_counts", "private_sums"])
 def test_noise_is_no_less_than_promised_and_can_not_be_averaged_away(query: str) -> None:
     """With δ near 1 sums have hardly any noise, and seeded noise is taken off by who chose the seed."""

@@ -105,6 +105,7 @@ def test_classes_as_one_are_not_compared_where_labels_are_skewed() -> None:
     assert "labels are skewed" in found["feature_skew"].sentence
 
 
+@pytest.mark.slow
 def test_the_same_findings_on_any_number_of_hosts() -> None:
     source = federation(gaussian_clients([40, 41, 40, 45, 50]), transforms={2: (FlipLabels(),)})
     expected = report_of(source, seed=4).calibrated

@@ -108,6 +108,7 @@ def test_label_skewed_clients_are_flagged() -> None:
     assert report.metrics.label_hellinger == pytest.approx(np.mean(np.sqrt(1 - np.array(overlaps))))
 
 
+@pytest.mark.slow
 def test_the_same_seed_gives_the_same_report_on_any_number_of_hosts() -> None:
     source = federation(gaussian_clients([20, 31, 40, 55, 60]), transforms={2: (FlipLabels(),)})
     report = report_of(source, seed=4).without_timings()

@@ -72,6 +72,7 @@ def test_poisoning_leaves_the_features_as_they_are() -> None:
     assert poisoned.metrics.feature_wasserstein == iid.metrics.feature_wasserstein
 
 
+@pytest.mark.slow
 @pytest.mark.data
 @pytest.mark.parametrize("seed", SEEDS)
 def test_orderings_on_bearings(data_folder: Path, seed: int) -> None:

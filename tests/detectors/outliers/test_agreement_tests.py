@@ -74,6 +74,7 @@ def test_nothing_to_compare_is_no_evidence() -> None:
     assert disagreement_tail(np.array([9, 5]), np.array([9, 0]), np.array([9, 40]), np.array([9, 3])) == 1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("clients", "rows", "federations"), [(4, 20, 1000), (10, 180, 200), (100, 200, 30)])
 @pytest.mark.parametrize("agreement", [(0.99, 0.95, 0.9), (0.7, 0.4, 0.2)])
 def test_label_alarms_keep_to_the_rate(clients: int, rows: int, federations: int, agreement: tuple[float, ...]) -> None:
@@ -172,6 +173,7 @@ def scored(generator: np.random.Generator, held: np.ndarray, mislabelled: float 
     return found
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("clients", "rows", "federations"), [(4, 60, 300), (10, 120, 100)])
 def test_alarms_of_rows_judged_in_groups_keep_to_the_rate(clients: int, rows: int, federations: int) -> None:
     """Groups of ordered rows agree less by chance than rows that are drawn, which is what the test takes them for."""
@@ -194,6 +196,7 @@ def test_swapped_labels_are_found_in_groups() -> None:
         assert flagged(found) == [1]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("clients", "rows", "federations"), [(4, 30, 300), (10, 100, 100)])
 @pytest.mark.parametrize("skewed", [False, True])
 def test_score_alarms_keep_to_the_rate(clients: int, rows: int, federations: int, skewed: bool) -> None:

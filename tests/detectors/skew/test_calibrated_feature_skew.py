@@ -121,6 +121,7 @@ def two_clients(apart: float) -> Shifts:
     return shifts
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("clients", "rows", "federations"), [(4, 30, 400), (4, 400, 200), (30, 60, 50)])
 @pytest.mark.parametrize("skewed", [False, True])
 def test_false_alarms_keep_to_the_rate(clients: int, rows: int, federations: int, skewed: bool) -> None:

@@ -38,6 +38,7 @@ def test_the_statistic_is_pearson_s() -> None:
         assert value == pytest.approx(reference.statistic)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("clients", "rows", "classes", "federations"),
     [

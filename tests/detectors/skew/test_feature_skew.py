@@ -199,6 +199,7 @@ def test_iid_below_corrupted_below_skewed() -> None:
     assert skewed.value <= 1.1 * np.sqrt(254) * 1.05  # a shift of 1.1 in every feature, and its sampling error
 
 
+@pytest.mark.slow
 @settings(derandomize=True, deadline=None)
 @given(st.lists(st.tuples(st.floats(-1, 1), st.floats(-1, 1)), min_size=2, max_size=12))
 def test_someone_is_flagged_exactly_if_there_is_skew(points: list[tuple[float, float]]) -> None:

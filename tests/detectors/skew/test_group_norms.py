@@ -89,6 +89,7 @@ def test_ten_clients_of_subjects_have_neither_skew() -> None:
     assert alarms(reports, "feature_skew") <= most_alarms(60, rate)
 
 
+@pytest.mark.slow
 def test_groups_make_the_difference() -> None:
     without = [report_of(seed, grouped=False) for seed in range(6)]
     with_groups = [report_of(seed, grouped=True) for seed in range(6)]

@@ -139,6 +139,7 @@ def test_copies_of_rows_change_no_p_value() -> None:
     np.testing.assert_allclose(copied, once, rtol=1e-9)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("sizes", [np.full(20, 5), np.array([1, 2, 3, 4, 5, 6, 7, 8, 9, 10] * 2), np.full(4, 25)])
 @pytest.mark.parametrize("alike", [0.5, 1.0])
 def test_ten_clients_of_subjects_raise_few_false_alarms(sizes: IntArray, alike: float) -> None:

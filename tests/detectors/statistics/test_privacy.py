@@ -144,6 +144,7 @@ def test_counts_without_noise_are_plausible(counts: list[int]) -> None:
     np.testing.assert_array_equal(plausible_counts(np.array(counts), np.array(sum(counts))), counts)
 
 
+@pytest.mark.slow
 def test_label_alarms_keep_to_the_rate_under_noise() -> None:
     """Ten clients of 60 rows; noise of scale 4 is as large as what a row's chance makes of a class."""
     generator = np.random.default_rng(0)

@@ -308,6 +308,7 @@ def test_who_is_far_says_so_and_nothing_else() -> None:
     assert not any("something of clients' data" in note for note in trial.notes)
 
 
+@pytest.mark.slow
 def test_a_randomised_response_is_the_same_each_time_and_right_in_the_mean() -> None:
     cell = SettingsCell(0.0, 100, 0.1, 8, 1)
     table = SettingsLookup(SettingsTable((cell,), threshold=0.5), epsilon=1.0)

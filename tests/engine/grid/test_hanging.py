@@ -96,6 +96,7 @@ def test_a_call_in_time_is_done_once_and_leaves_no_note(method: str) -> None:
     assert (machine.attempts, machine.notebook.notes) == (1, {})
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("method", ["train", "evaluate", "query"])
 @pytest.mark.parametrize("hanging", [{2}, {1, 3}, {1, 2, 3}])
 def test_who_hangs_has_failed_and_the_others_have_not(method: str, hanging: set[int]) -> None:
@@ -111,6 +112,7 @@ def test_who_hangs_has_failed_and_the_others_have_not(method: str, hanging: set[
     assert machine.notebook.notes == {}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("deadline", "waited"), [(None, 1.0), (7.0, 7.0)])
 @pytest.mark.parametrize("clock", [False, True])
 def test_who_hangs_is_waited_for_until_the_deadline_or_the_limit(
@@ -149,6 +151,7 @@ def test_a_client_may_hang_in_scoring_and_train_all_the_same() -> None:
     assert [set(evaluation.failures) for evaluation in scored] == [set(), {2}]
 
 
+@pytest.mark.slow
 def test_a_client_may_hang_in_measuring_and_train_next_time() -> None:
     """It tells no losses, and is no failure of the training, for which it was not chosen."""
     host = ClientHost(uneven_federation(), QUERIES)

@@ -141,6 +141,7 @@ def test_pushed_messages_get_ids_in_order_and_their_replies_are_pulled_once(host
     assert list(grid.pull_messages(ids)) == []
 
 
+@pytest.mark.slow
 def test_delivered_messages_are_forgotten(host: ClientHost) -> None:
     """Merged clients too, who have no reply of their own: a long trial must not gather its messages."""
     grid = LocalGrid(host, session=session(needs=EngineNeeds(replies="merged")))

@@ -93,6 +93,7 @@ def test_the_merged_reply_is_the_weighted_mean(weighted_by: str, weights: np.nda
     assert metrics["train_loss"] == pytest.approx(10 + np.average(np.arange(5), weights=weights))
 
 
+@pytest.mark.slow
 @given(st.integers(0, 2**32), st.integers(1, 5), st.floats(1e-6, 1e3))
 def test_flower_s_own_mean_agrees_within_its_rounding(seed: int, num_clients: int, scale: float) -> None:
     """With u = 2^-24 and K clients, Flower's float32 sum Σ fl(fl(p_k)·v_k) is off by at most
@@ -222,6 +223,7 @@ def test_a_strategy_that_writes_into_a_reply_changes_no_other() -> None:
     assert np.array_equal(every, vectors())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("is_named", [True, False])
 def test_a_reply_that_is_kept_does_not_keep_the_other_clients(is_named: bool) -> None:
     """A host's answer is one matrix, in shared memory on Ray: it must be freed with the round."""

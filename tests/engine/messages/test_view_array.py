@@ -134,6 +134,7 @@ def test_objects_are_refused_and_unknown_names_are_missing() -> None:
         ViewArray(VALUES).values  # noqa: B018
 
 
+@pytest.mark.slow
 def test_serialising_lets_the_values_go() -> None:
     base = VALUES.copy()
     array, watched = ViewArray(base), weakref.ref(base)

@@ -31,6 +31,7 @@ def test_every_activation_has_its_closed_form() -> None:
     assert set(CLOSED_FORMS) == set(ACTIVATIONS)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ACTIVATIONS)
 def test_layer_and_function_are_the_closed_form(name: str) -> None:
     expected = torch.tensor([CLOSED_FORMS[name](x) for x in POINTS], dtype=torch.float64)

@@ -56,6 +56,7 @@ def capability(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) 
     return str(request.param)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("factory", "channels"), [(lenet, 3), (two_alike, 1), (odd_pools, 3)])
 def test_loss_and_gradient_are_those_of_autograd(factory: Factory, channels: int) -> None:
     """float64 leaves only the order of sums: a few units in the last place. What lay in the gradient is forgotten."""

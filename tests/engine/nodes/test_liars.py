@@ -202,6 +202,7 @@ def test_a_reply_counts_once_from_whom_it_was_asked_and_for_what_was_asked(feder
     assert exchange.take(numbers) == {}
 
 
+@pytest.mark.slow
 def test_an_answer_after_the_limit_is_not_taken_for_the_next_round_s(federation: Federation) -> None:
     link, roster, wire = linked(federation, QUERIES)
     late: list[Message] = []

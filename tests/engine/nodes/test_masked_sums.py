@@ -64,6 +64,7 @@ class Exchanges:
         return unmasked_sum(self.masked(vectors), opened, self.cohort, self.threshold)
 
 
+@pytest.mark.slow
 @settings(max_examples=15)
 @given(st.data())
 def test_the_sum_has_the_bits_of_the_plain_one_whoever_drops_out(data: st.DataObject) -> None:

@@ -151,6 +151,7 @@ FAULTS = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("fault", FAULTS)
 def test_a_client_that_misbehaves_is_left_out_with_one_line(
     federation: Federation, fault: str, caplog: pytest.LogCaptureFixture

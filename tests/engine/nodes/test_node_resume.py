@@ -61,6 +61,7 @@ def forget_runs(nodes: Nodes) -> None:
         context.state = RecordDict()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("kind", "lost"), [("scaffold", "nothing"), ("fedbn", "nothing"), ("scaffold", "the run's"), ("ditto", "the run's")]
 )
@@ -116,6 +117,7 @@ def test_a_mark_that_is_none_stands_for_nothing(told: list[float]) -> None:
         kept.find("t", {"kept-after-round": np.array(told, np.float32)})
 
 
+@pytest.mark.slow
 def test_two_trials_in_turns_do_not_mix_their_states(federation: Federation, tmp_path: Path) -> None:
     both = [replace(settings_of("scaffold", federation), num_rounds=4).on_seed(seed) for seed in (3, 11)]
     alone = [run(federation, nodes_with(federation, None), settings) for settings in both]

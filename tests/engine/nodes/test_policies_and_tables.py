@@ -179,6 +179,7 @@ def test_no_message_tells_the_cell_of_a_table(federation: Federation) -> None:
     assert not any(f" {rows}" in told for rows in (32, 8, 14, 3, 40, 17)), "rows that train, are tested, are held"
 
 
+@pytest.mark.slow
 def test_who_is_far_from_a_table_is_drawn_by_the_client_and_once(federation: Federation) -> None:
     table = SettingsLookup(CELLS, epsilon=0.01)
     seen = set()

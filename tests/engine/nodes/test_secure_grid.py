@@ -88,6 +88,7 @@ KINDS = (
 )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", [*KINDS, "fedadam+fedprox"])
 def test_a_training_has_the_bits_of_a_simulation_in_the_clear(kind: str, federation: Federation) -> None:
     _, roster, wire = secure_link(federation, SUMS_ALONE)
@@ -124,6 +125,7 @@ def test_some_train_and_all_are_scored_by_another_metric(federation: Federation,
         assert grid.sums.num_exchanges == prepared + counted + rounds + scored
 
 
+@pytest.mark.slow
 def test_clients_with_settings_of_their_own_are_summed_as_they_are_in_the_clear(federation: Federation) -> None:
     _, roster, wire = secure_link(federation, SUMS_ALONE)
     cells = tuple(SettingsCell(0.5, rows, 0.2, 8, epochs) for rows, epochs in ((15, 3), (30, 1)))
@@ -184,6 +186,7 @@ def run_secure(
     return run_trial(settings, grid), grid
 
 
+@pytest.mark.slow
 def test_who_drops_out_before_adding_is_left_out_of_the_round(federation: Federation) -> None:
     settings = settings_of("fedavg", federation, IMPATIENT)
     plain = run_plain(federation, settings, (BROKEN,))
@@ -193,6 +196,7 @@ def test_who_drops_out_before_adding_is_left_out_of_the_round(federation: Federa
     assert set(secure.dropped_clients) == set(plain.dropped_clients) == {f"2:{BROKEN}"}
 
 
+@pytest.mark.slow
 def test_who_drops_out_after_adding_is_in_the_round(federation: Federation) -> None:
     settings = settings_of("fedavg", federation, IMPATIENT)
     plain = run_plain(federation, settings, ())
@@ -202,6 +206,7 @@ def test_who_drops_out_after_adding_is_in_the_round(federation: Federation) -> N
     assert_same_scores(plain, secure)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("step", ["added", "opened"])
 def test_a_round_of_too_few_is_lost_in_one_line_and_training_goes_on(
     federation: Federation, step: str, caplog: pytest.LogCaptureFixture
@@ -219,12 +224,14 @@ def test_a_round_of_too_few_is_lost_in_one_line_and_training_goes_on(
     assert "\n" not in lines[0]
 
 
+@pytest.mark.slow
 def test_a_client_that_seals_no_shares_is_left_out_of_the_sum(federation: Federation) -> None:
     settings = settings_of("fedavg", federation, IMPATIENT)
     secure, _ = run_secure(federation, settings, (BROKEN,), "sealed", 1)
     assert secure.status == "completed", secure.error
 
 
+@pytest.mark.slow
 def test_a_driver_that_was_killed_goes_on_with_the_same_bits(federation: Federation, tmp_path: Path) -> None:
     _, roster, wire = secure_link(federation)
     settings = replace(settings_of("scaffold", federation), num_rounds=4)
@@ -237,6 +244,7 @@ def test_a_driver_that_was_killed_goes_on_with_the_same_bits(federation: Federat
     assert_same_scores(expected, resumed)
 
 
+@pytest.mark.slow
 def test_a_client_that_adds_nonsense_costs_its_round_and_one_that_sends_other_sizes_its_part(
     federation: Federation,
 ) -> None:
@@ -264,6 +272,7 @@ def test_a_client_that_adds_nonsense_costs_its_round_and_one_that_sends_other_si
     assert {place.partition(":")[0] for place in secure.dropped_clients} == {"2"}
 
 
+@pytest.mark.slow
 def test_no_message_holds_a_clients_own_numbers(federation: Federation, monkeypatch: pytest.MonkeyPatch) -> None:
     settings = settings_of("scaffold", federation)
     clear, roster, wire = linked(federation, CLIENT_QUERIES, algorithms_of("fedscout.strategies"))

@@ -87,6 +87,7 @@ def ports(ray_session: None) -> dict[int, str]:
     return {port: name for (_, port), name in listening().items()}
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("ports")
 def test_no_process_listens_to_other_machines() -> None:
     found = listening()

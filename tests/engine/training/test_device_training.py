@@ -104,6 +104,7 @@ CASES: dict[str, tuple[Callable[[], Federation], tuple[int, ...]]] = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("case", CASES)
 @pytest.mark.parametrize("name", TRAININGS)
 def test_lanes_are_the_loop(case: str, name: str) -> None:
@@ -128,6 +129,7 @@ def test_lanes_are_the_loop(case: str, name: str) -> None:
         np.testing.assert_equal(found.num_correct, score.num_correct)
 
 
+@pytest.mark.slow
 @settings(deadline=None, max_examples=15)
 @given(chosen=st.lists(st.sampled_from(ABLE), min_size=1, unique=True), name=st.sampled_from(list(TRAININGS)))
 def test_a_client_has_its_bits_whoever_trains_beside_it(chosen: list[int], name: str) -> None:
@@ -285,6 +287,7 @@ def test_a_process_has_its_torch_back_as_it_was() -> None:
     assert torch.backends.cudnn.allow_tf32
 
 
+@pytest.mark.slow
 def test_nothing_of_torch_s_compiler_is_loaded_where_there_is_no_gpu() -> None:
     program = (
         "import sys\n"

@@ -87,6 +87,7 @@ def test_block_equals_loop(name: str, algorithm: ClientAlgorithm | None) -> None
         assert block.loss == pytest.approx(loop.loss, abs=TOLERANCE)
 
 
+@pytest.mark.slow
 @settings(deadline=None, max_examples=30)
 @given(chosen=st.lists(st.integers(0, len(SIZES) - 1), min_size=1, unique=True), name=st.sampled_from(list(NETS)))
 def test_bits_do_not_depend_on_the_block(chosen: list[int], name: str) -> None:

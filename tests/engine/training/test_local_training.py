@@ -146,6 +146,7 @@ def test_no_rows_make_no_batches() -> None:
     assert batch_bounds(0, 4) == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("epochs", [1, 3])
 @pytest.mark.parametrize(("num_rows", "batch_size", "batches"), CASES)
 def test_training_is_torch_s_loop_bit_for_bit(

@@ -17,6 +17,7 @@ class Ring:
         self.itself = self
 
 
+@pytest.mark.slow
 def test_what_was_alive_is_passed_over_and_what_is_made_inside_is_collected() -> None:
     gc.collect()
     old, before = Ring(), gc.get_freeze_count()

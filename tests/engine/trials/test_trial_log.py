@@ -229,6 +229,7 @@ def test_a_name_in_quarantine_is_never_overwritten(tmp_path: Path) -> None:
     assert sorted(kept) == [b"first", b"second", b"third"]
 
 
+@pytest.mark.slow
 def test_a_flipped_bit_is_found_or_changes_no_value(tmp_path: Path) -> None:
     """Wherever it is: in values, their types, the names of columns, the digest."""
     log = log_in(tmp_path)

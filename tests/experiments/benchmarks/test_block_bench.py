@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from fedscout.experiments.benchmarks.engine.block_bench import block_timings
 
 WEIGHTS = (254 * 64, 64 * 32, 32 * 2)
@@ -15,6 +17,7 @@ def test_operations_are_those_counted_by_hand() -> None:
     assert training.operations == 20 * 256 * 2 * (3 * sum(WEIGHTS) - WEIGHTS[0])
 
 
+@pytest.mark.slow
 def test_products_are_a_part_of_the_whole() -> None:
     for timing in block_timings(turns=20):
         assert 0 < timing.products_seconds < timing.seconds

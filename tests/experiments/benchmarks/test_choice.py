@@ -61,6 +61,7 @@ def test_every_chooser_chooses_on_every_federation_and_seed(outcome: tuple[Path,
     assert (report.unavailable, report.missing) == ({}, {})
 
 
+@pytest.mark.slow
 def test_costs_are_full_trainings_beside_fedavg(outcome: tuple[Path, ChoiceReport]) -> None:
     _, report = outcome
     costs = {one.chooser: one.cost for one in report.summary}
@@ -145,6 +146,7 @@ def test_the_tables_name_choosers_and_federations(outcome: tuple[Path, ChoiceRep
         assert f"| {name} |" in text
 
 
+@pytest.mark.slow
 def test_alone_nobody_starts_warm(outcome: tuple[Path, ChoiceReport]) -> None:
     out, _ = outcome
     report = measured(out, ("genetic 8", "warm start 8"), FEDERATIONS[:1])
@@ -220,6 +222,7 @@ def test_without_key_and_record_no_language_model_is_measured(tmp_path: Path, mo
     assert CHOOSERS["LLM"].unavailable(config, tmp_path) is None
 
 
+@pytest.mark.slow
 def test_a_chooser_that_cannot_choose_is_told_and_the_others_are_measured(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -219,6 +219,7 @@ def test_a_short_trial_is_the_beginning_of_the_tabled_one() -> None:
     assert (short.whole, full.whole) == (False, True)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["rules", "genetic 8", "genetic 8 informed", "racing", "TPE 8", "warm start 8"])
 def test_choosers_choose_from_the_table(name: str) -> None:
     table = [federation(by_rate), federation(by_rate, "held out")]
@@ -263,6 +264,7 @@ def test_what_can_not_be_replayed_is_refused() -> None:
         made.runner.nearest(fedexp, {})
 
 
+@pytest.mark.slow
 def test_the_table_is_that_of_the_trials(tmp_path: Path) -> None:
     """What is tabled is what an ordinary study trains, and what is there is not trained again."""
     from fedscout.experiments.studies.workflow import run_training

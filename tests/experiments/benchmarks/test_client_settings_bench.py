@@ -125,6 +125,7 @@ def test_each_rival_is_what_it_says(shop: Workshop) -> None:
     assert learner.setting == settings_in(one_for_all(shop, "fedavg"))[0]
 
 
+@pytest.mark.slow
 def test_interpolated_cells_lie_between_the_tuned_ones(shop: Workshop) -> None:
     guessed = interpolated_table(shop, "fedavg")
     assert guessed.proxy_steps == table(shop, "fedavg").proxy_steps, "of two by three cells all are tuned"
@@ -142,6 +143,7 @@ def test_every_client_gets_its_own_settings_whatever_rows_it_holds_back(shop: Wo
             assert (found.learning_rate, found.batch_size, found.local_epochs) == setting
 
 
+@pytest.mark.slow
 def test_settings_by_hand_are_no_worse_by_what_they_are_chosen_by(shop: Workshop) -> None:
     places = [shop.place(client) for client in range(shop.num_clients)]
     tuned, found = table(shop, "fedavg").lookup, by_hand(shop, "fedavg")
@@ -154,6 +156,7 @@ def test_settings_by_hand_are_no_worse_by_what_they_are_chosen_by(shop: Workshop
     assert scores[1] >= scores[0]
 
 
+@pytest.mark.slow
 def test_nothing_that_is_tuned_sees_the_rows_that_test_it(shop: Workshop) -> None:
     federation = shop.ready.federation
     fraction = shop.config.training.test_fraction

@@ -98,6 +98,7 @@ def test_samples_grow_with_the_clients_where_data_suffice() -> None:
     assert DataSource("a").sampled(100) is None
 
 
+@pytest.mark.slow
 def test_a_battery_with_absent_clients_and_the_rival() -> None:
     """Both stand in the plan, the server holds labelled rows, and the rival's counts stand beside the calibrated."""
     plan = battery_plan(True, ["breast_cancer"], [6], ["label_poisoning"], 1, (), absent=0.2, shared_set=True)

@@ -23,6 +23,7 @@ def test_every_client_has_its_own_rows_and_all_classes_occur(work: WorkName) -> 
     assert np.array_equal(again.features, federation.features[:120])
 
 
+@pytest.mark.slow
 def test_rounds_are_trained_and_timed() -> None:
     specs = [parse_strategy("fedavg"), parse_strategy("fedmedian")]
     few, many = (

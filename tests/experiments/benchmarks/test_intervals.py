@@ -61,6 +61,7 @@ def test_a_trial_is_the_sample_s_word_and_fails_as_often_as_it_is_told() -> None
     assert trials[0].own_fitness == sample.accuracy(0, *sample.split(0, 0.2))
 
 
+@pytest.mark.slow
 def test_coverage_is_counted_over_studies(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(interval_coverage, "NUM_FEDERATIONS", 200)
     monkeypatch.setattr(interval_coverage, "HERE_STUDIES", 5)

@@ -135,6 +135,7 @@ def test_a_named_interpreter_must_be_one(monkeypatch: pytest.MonkeyPatch, tmp_pa
     assert result == MissingPeer(missing=expected)
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(find_spec("pfl") is not None, reason="pfl is installed here")
 def test_an_interpreter_without_the_library_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(PFL_PYTHON, sys.executable)

@@ -57,6 +57,7 @@ def measure(out: Path, *heterogeneities: str, part: str = "table", kinds: tuple[
     return run_selection(asked_for, part, "digits", heterogeneities or ["skew"], 3, ROUNDS, out)
 
 
+@pytest.mark.slow
 def test_rows_meet_the_same_seeds_and_a_second_measurement_trains_what_is_new(
     tmp_path: Path, asked: list[TrialSettings]
 ) -> None:

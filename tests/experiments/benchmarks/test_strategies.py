@@ -83,6 +83,7 @@ def test_every_strategy_is_measured_on_every_federation_unless_that_is_for_claim
             assert one.learning_rate == RATES[int(np.argmax(one.tuning))]
 
 
+@pytest.mark.slow
 def test_differences_are_to_fedavg_on_the_same_re_splits(outcome: tuple[Path, StrategiesReport]) -> None:
     _, report = outcome
     for federation in report.federations:

@@ -322,6 +322,7 @@ sys.exit(3)
 """
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="elsewhere orphans are lost from sight")
 def test_what_orphans_use_is_counted_and_they_are_ended(tmp_path: Path) -> None:
     note, usage, seconds = tmp_path / "note", tmp_path / "usage", 1.0

@@ -20,6 +20,7 @@ QUICK = (
 )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("table", "label", "client", "line"),
     [
@@ -50,6 +51,7 @@ def test_describe_lists_every_column(cli: Cli, tmp_path: Path) -> None:
     assert {column["name"] for column in told} == {*patients().columns}
 
 
+@pytest.mark.slow
 def test_brackets_in_a_column_s_name_are_shown_as_they_are(cli: Cli, tmp_path: Path) -> None:
     saved(patients().rename(columns={"patient_id": "[red]id", "ward": "[ward]"}), tmp_path / "X.csv")
     choices = ["federation.dataset=X.csv", "federation.label=outcome", "federation.client_column=hospital"]

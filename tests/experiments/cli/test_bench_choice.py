@@ -17,6 +17,7 @@ TINY = (
 )
 
 
+@pytest.mark.slow
 def test_tables_and_json_tell_the_same(cli: Cli, tmp_path: Path) -> None:
     shown = cli("bench", "choice", *TINY)
     assert shown.code == 0, shown.err

@@ -15,6 +15,7 @@ TINY = (
 )
 
 
+@pytest.mark.slow
 def test_tables_and_json_tell_the_same(cli: Cli, tmp_path: Path) -> None:
     shown = cli("bench", "strategies", *TINY)
     assert shown.code == 0, shown.err

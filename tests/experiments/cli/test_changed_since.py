@@ -89,6 +89,7 @@ def test_an_edited_strategy_is_trained_anew(cli: Cli, folder: Path) -> None:
     assert lasting(folder / "out")["round_loss"][0].tolist() != first["round_loss"][0].tolist()
 
 
+@pytest.mark.slow
 def test_of_a_search_only_what_was_tried_with_it_runs_anew(cli: Cli, folder: Path) -> None:
     run = ("search", *SMALL, "search.customs=[{path: my_strategy:Shrunk}]", "search.strategies=[fedavg]", "--json")
     told(cli(*run, "--out", "out"))

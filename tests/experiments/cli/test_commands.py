@@ -47,6 +47,7 @@ def parsed(text: str) -> dict[str, Any]:
 # run and search
 
 
+@pytest.mark.slow
 def test_run_prints_the_result_alone(cli: Cli, tmp_path: Path) -> None:
     done = cli("run", *SMALL, "--out", "out", "--json")
     assert (done.code, done.err) == (0, "")
@@ -57,6 +58,7 @@ def test_run_prints_the_result_alone(cli: Cli, tmp_path: Path) -> None:
     assert len(document["trials"]) == 1 + 3
 
 
+@pytest.mark.slow
 def test_run_shows_diagnosis_trials_winner_and_interval(cli: Cli, tmp_path: Path) -> None:
     done = cli("run", *SMALL, "--out", "out", "--verbose")
     assert done.code == 0
@@ -85,6 +87,7 @@ def test_a_long_path_is_not_broken(cli: Cli, tmp_path: Path) -> None:
     assert done.out.splitlines()[-1] == f"Log: {out / 'trials'}"
 
 
+@pytest.mark.slow
 def test_run_without_out_goes_on_with_the_same_folder(cli: Cli, tmp_path: Path) -> None:
     first = parsed(cli("search", *SMALL, "--json").out)
     (folder,) = (tmp_path / "runs").iterdir()
@@ -95,6 +98,7 @@ def test_run_without_out_goes_on_with_the_same_folder(cli: Cli, tmp_path: Path) 
     assert {**again, "timings": 0} == {**first, "timings": 0}
 
 
+@pytest.mark.slow
 def test_search_does_not_ask_the_detectors(cli: Cli) -> None:
     document = parsed(cli("search", *SMALL, "--json", "--out", "out").out)
     assert document["report"] is None
@@ -112,6 +116,7 @@ def test_tuned_baseline_by_option_or_key(cli: Cli) -> None:
     assert "FedAvg by client learning rate" in cli("search", *SMALL, "--tuned-baseline", "--verbose").out
 
 
+@pytest.mark.slow
 def test_without_a_tuned_baseline_by_option_or_key(cli: Cli) -> None:
     by_default = [setting for setting in SMALL if "tuned_baseline" not in setting]
     by_option = parsed(cli("search", *by_default, "--no-tuned-baseline", "--json").out)
@@ -122,6 +127,7 @@ def test_without_a_tuned_baseline_by_option_or_key(cli: Cli) -> None:
     assert [one["role"] for one in by_option["confirmation"]["contestants"]] == ["challenger", "fedavg"]
 
 
+@pytest.mark.slow
 def test_a_file_and_arguments_make_one_configuration(cli: Cli, tmp_path: Path) -> None:
     (tmp_path / "study.yaml").write_text("seed: 4\nsearch: {budget: 2}\n")
     by_option = parsed(cli("search", "-c", "study.yaml", *SMALL[:5], "search.confirmation_seeds=0", "--json").out)
@@ -131,6 +137,7 @@ def test_a_file_and_arguments_make_one_configuration(cli: Cli, tmp_path: Path) -
     assert as_argument["config"]["search"]["budget"] == 2  # and a later file over arguments
 
 
+@pytest.mark.slow
 def test_a_trial_that_fails_is_shown_and_the_study_goes_on(cli: Cli, tmp_path: Path) -> None:
     # A scale of 1e30 a round takes the model beyond float32 in the second.
     (tmp_path / "exploding.py").write_text(OWN_STRATEGY.format(name="Exploding"))
@@ -169,6 +176,7 @@ def test_train_logs_one_trial(cli: Cli, tmp_path: Path) -> None:
     assert f"{document['trial']['fitness']:.4f}" in shown.out
 
 
+@pytest.mark.slow
 def test_train_without_a_strategy_is_fedavg_in_a_folder_of_its_own(cli: Cli, tmp_path: Path) -> None:
     document = parsed(cli("train", *SMALL, "--json").out)
     assert document["trial"]["strategy"] == "fedavg"
@@ -221,6 +229,7 @@ def test_a_class_from_the_working_directory_is_trained(cli: Cli, tmp_path: Path)
     assert document["rounds"]["loss"] == pytest.approx(fedavg["rounds"]["loss"], rel=1e-4)
 
 
+@pytest.mark.slow
 def test_a_class_from_the_working_directory_joins_the_search(cli: Cli, tmp_path: Path) -> None:
     (tmp_path / "searched_here.py").write_text(OWN_STRATEGY.format(name="Scaled"))
     (tmp_path / "study.yaml").write_text(
@@ -271,6 +280,7 @@ def test_detect_shows_three_lines_and_what_was_found(cli: Cli) -> None:
     assert "Published rule" not in done.out
 
 
+@pytest.mark.slow
 def test_a_diagnosis_that_was_kept_is_the_study_s(cli: Cli, tmp_path: Path) -> None:
     detected = parsed(cli("detect", *SMALL, "--json", "--out", "out").out)
     assert parsed((tmp_path / "out" / "report.json").read_text()) == detected["report"]
@@ -282,6 +292,7 @@ def test_a_diagnosis_that_was_kept_is_the_study_s(cli: Cli, tmp_path: Path) -> N
 # trials, strategies
 
 
+@pytest.mark.slow
 def test_trials_shows_the_log(cli: Cli) -> None:
     searched = parsed(cli("search", *SMALL, "--json", "--out", "out").out)
     done = cli("trials", "out", "--json")

@@ -35,6 +35,7 @@ def test_fewer_clients_than_can_be_compared_are_refused(cli: Cli) -> None:
     assert "x>=3" in done.err
 
 
+@pytest.mark.slow
 def test_modules_are_told_one_a_line_beside_the_whole(cli: Cli) -> None:
     done = cli(*TINY, "--modules", "--json")
     assert (done.code, done.err) == (0, "")

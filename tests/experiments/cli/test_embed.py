@@ -32,6 +32,7 @@ def hospitals(tmp_path: Path) -> Path:
     return tmp_path / "eyes"
 
 
+@pytest.mark.slow
 def test_from_pictures_to_a_diagnosis(cli: Cli, hospitals: Path, tmp_path: Path) -> None:
     asked = ("embed", f"federation.dataset={hospitals}/", "--random", "0")
     first = cli(*asked, "--size", "32", "--json")

@@ -27,6 +27,7 @@ def test_what_the_first_rows_suggest(tmp_path: Path, table: pd.DataFrame, label:
     assert (found.columns, found.label, found.client) == (tuple(table.columns), label, client)
 
 
+@pytest.mark.slow
 def test_two_commands_from_a_file_to_the_verdict(cli: Cli, tmp_path: Path) -> None:
     saved(patients(), tmp_path / "visits.csv")
     done = cli("init", "--yes")

@@ -59,6 +59,7 @@ def test_a_terminal_shows_trials_rounds_time_left_and_the_best_and_then_the_scre
     assert all(len(line) <= 80 for line in text[: text.index("Use ")].replace("\r", "\n").split("\n"))
 
 
+@pytest.mark.slow
 def test_a_pipe_gets_a_line_a_stage_and_a_generation(cli: Cli) -> None:
     done = cli("run", *SMALL, "--out", "out")
     stages = [line.removeprefix("fedscout: ").partition(":")[0] for line in done.err.splitlines()]
@@ -67,6 +68,7 @@ def test_a_pipe_gets_a_line_a_stage_and_a_generation(cli: Cli) -> None:
     assert "4/8 trials" in done.err
 
 
+@pytest.mark.slow
 def test_json_is_alone_as_ever(cli: Cli) -> None:
     done = cli("run", *SMALL, "--out", "out", "--json")
     assert (done.code, done.err) == (0, "")

@@ -23,6 +23,7 @@ def test_one_is_trained_and_logged_with_the_parameters_of_both(cli: Cli, tmp_pat
     assert trial["strategy"] == "fedyogi+fedbn"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("searcher", ["genetic", "random"])
 def test_a_search_draws_logs_and_resumes_them(cli: Cli, tmp_path: Path, searcher: str) -> None:
     """Told twice, it trains nothing again; a trial that is lost is trained again and is the same."""
@@ -48,6 +49,7 @@ def test_a_search_draws_logs_and_resumes_them(cli: Cli, tmp_path: Path, searcher
     assert (exported.code, exported.err) == (0, "")
 
 
+@pytest.mark.slow
 def test_all_strategies_are_searched_and_what_is_impossible_is_left_out(cli: Cli, tmp_path: Path) -> None:
     command = ("search", *SMALL, "search.strategies=all", "search.confirmation_seeds=0", "training.momentum=0.5")
     done = cli(*command, "--out", "out", "--json")

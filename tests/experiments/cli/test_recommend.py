@@ -76,6 +76,7 @@ def test_a_report_stands_for_the_federation(cli: Cli, report: Path, tmp_path: Pa
     assert json.loads(cli(*arguments, wrapped).out) == found
 
 
+@pytest.mark.slow
 def test_a_language_model_recommends_and_its_record_does_so_again_without_it(
     cli: Cli, server: Server, report: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -143,6 +144,7 @@ def test_where_the_model_can_not_be_reached_auto_takes_the_rules_and_says_so(
     assert "answered 503" in strict.err
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "play",
     [
@@ -332,6 +334,7 @@ def test_a_study_by_a_model_is_told_from_its_record_without_a_key(
     assert len(serving.asked) == num_asked
 
 
+@pytest.mark.slow
 def test_one_shot_is_one_command_from_words_to_a_verdict(cli: Cli, server: Server) -> None:
     serving = server([GOOD])
     words = 'one site\'s "labels" are: random\n# 😀 {x: [1'
@@ -348,6 +351,7 @@ def test_one_shot_is_one_command_from_words_to_a_verdict(cli: Cli, server: Serve
     assert "Seconds of this run: data" in cli(*command, "--verbose").out
 
 
+@pytest.mark.slow
 def test_one_shot_by_rules_says_that_they_are_the_rules(cli: Cli) -> None:
     done = cli("run", *SMALL, "--one-shot", "--out", "out")
     assert done.code == 0, done.err

@@ -6,10 +6,13 @@ import json
 import re
 from pathlib import Path
 
+import pytest
+
 from tests.experiments.cli.conftest import SMALL, Cli
 from tests.experiments.reports.page.written_study import write_study
 
 
+@pytest.mark.slow
 def test_a_study_leaves_its_report_and_names_it(cli: Cli) -> None:
     done = cli("run", *SMALL, "--out", "out")
     assert done.code == 0
@@ -24,6 +27,7 @@ def test_a_study_leaves_its_report_and_names_it(cli: Cli) -> None:
     assert Path("out/report.html").is_file()
 
 
+@pytest.mark.slow
 def test_what_train_search_and_a_quantity_leave_can_be_shown(cli: Cli) -> None:
     few = [*SMALL, "search.budget=2", "search.confirmation_seeds=0"]
     quantity = ["federation.dataset=diabetes", "federation.partition.kind=iid"]
@@ -42,6 +46,7 @@ def test_what_train_search_and_a_quantity_leave_can_be_shown(cli: Cli) -> None:
     assert "R²" in shown["run"]
 
 
+@pytest.mark.slow
 def test_pictures_become_files(cli: Cli, tmp_path: Path) -> None:
     write_study(tmp_path / "out")
     done = cli("plot", "out", "--format", "svg", "--what", "confirmation")

@@ -59,6 +59,7 @@ def test_a_diagnosis_tells_of_wrong_labels_and_slow_clients(cli: Cli) -> None:
     assert "label_noise" in json.dumps(report)
 
 
+@pytest.mark.slow
 def test_the_bench_has_a_row_for_each_scenario(cli: Cli) -> None:
     done = cli("bench", "scenarios", *QUICK, "--json")
     assert done.code == 0

@@ -37,6 +37,7 @@ def trained(cli: Cli, screen: str) -> dict[str, Any]:
     return trial
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["run", "search"])
 def test_the_screen_fits_a_terminal(cli: Cli, name: str) -> None:
     done = cli(name, *SMALL, "--out", "out")
@@ -49,6 +50,7 @@ def test_the_screen_fits_a_terminal(cli: Cli, name: str) -> None:
     assert "fedscout: generation 1: best so far " in done.err
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "more",
     [
@@ -77,6 +79,7 @@ def test_the_command_to_train_gives_the_very_trial(cli: Cli, tmp_path: Path) -> 
     assert trial["fitness"] == best["fitness"]
 
 
+@pytest.mark.slow
 def test_the_command_to_train_a_user_s_own_strategy(cli: Cli, tmp_path: Path) -> None:
     (tmp_path / "own_on_screen.py").write_text(OWN_STRATEGY.format(name="Scaled"))
     (tmp_path / "own study.yaml").write_text(
@@ -94,6 +97,7 @@ def test_the_command_to_train_a_user_s_own_strategy(cli: Cli, tmp_path: Path) ->
     assert trial["fitness"] == best["fitness"]
 
 
+@pytest.mark.slow
 def test_the_command_to_train_fedavg_at_its_tuned_rate(cli: Cli, tmp_path: Path) -> None:
     screen = cli("search", *SMALL, "search.strategies=[fedmedian]", "--tuned-baseline", "--out", "out").out
     assert screen.startswith("Use FedAvg at its tuned client rate ")
@@ -102,6 +106,7 @@ def test_the_command_to_train_fedavg_at_its_tuned_rate(cli: Cli, tmp_path: Path)
     assert (trial["strategy"], trial["learning_rate"]) == ("fedavg", rate)
 
 
+@pytest.mark.slow
 def test_the_command_to_export_writes_the_app(cli: Cli, tmp_path: Path) -> None:
     screen = cli("search", *SMALL, "--out", "a folder").out
     done = cli(*command_of(screen, "Export"))
@@ -109,6 +114,7 @@ def test_the_command_to_export_writes_the_app(cli: Cli, tmp_path: Path) -> None:
     assert (tmp_path / "federation_app" / "pyproject.toml").is_file()
 
 
+@pytest.mark.slow
 def test_a_report_is_offered_where_there_is_one(cli: Cli, tmp_path: Path) -> None:
     assert command_of(cli("search", *SMALL, "--out", "out").out, "Report") == ["report", "out", "--open"]
     (tmp_path / "out" / "report.html").unlink()
@@ -116,6 +122,7 @@ def test_a_report_is_offered_where_there_is_one(cli: Cli, tmp_path: Path) -> Non
     assert "\nReport " not in cli("search", *SMALL, "--out", "out").out
 
 
+@pytest.mark.slow
 def test_clients_are_called_by_their_names(cli: Cli, tmp_path: Path) -> None:
     """Three hospitals; in the last one every label is exchanged."""
     rows = []

@@ -59,6 +59,7 @@ def test_fedbn_is_refused_where_nothing_would_stay(cli: Cli, tmp_path: Path) -> 
     assert not (tmp_path / "out" / "trials").exists()
 
 
+@pytest.mark.slow
 def test_a_study_that_names_some_searches_and_logs_them_and_goes_on(cli: Cli, tmp_path: Path) -> None:
     """Told twice, it trains nothing again; a trial that is lost is trained again and is the same."""
     document = parsed(cli("search", *NAMED, "--out", "out", "--json").out)

@@ -79,6 +79,7 @@ def link(agreement: Path) -> NodeLink:
     return linked(client_app(agreement, policy=TRUSTING), *({"partition-id": client} for client in range(3)))
 
 
+@pytest.mark.slow
 def test_a_winner_is_trained_to_the_bits_of_the_simulation(
     config: StudyConfig, agreement: Path, link: NodeLink, tmp_path: Path
 ) -> None:
@@ -99,6 +100,7 @@ def test_a_winner_is_trained_to_the_bits_of_the_simulation(
     assert rounds["round_accuracy"].tolist() == list(trial.round_accuracy)
 
 
+@pytest.mark.slow
 def test_the_diagnosis_is_that_of_the_simulation(
     config: StudyConfig, agreement: Path, link: NodeLink, tmp_path: Path
 ) -> None:
@@ -126,6 +128,7 @@ def test_the_whole_program_ends_with_a_model_and_begins_nothing_twice(
     assert (tmp_path / "out" / "model.pt").is_file()
 
 
+@pytest.mark.slow
 def test_clients_keep_their_numbers_though_they_come_back_in_another_order(
     agreement: Path, link: NodeLink, tmp_path: Path
 ) -> None:
@@ -142,6 +145,7 @@ def test_clients_keep_their_numbers_though_they_come_back_in_another_order(
     assert names == ["0", "1", "2"]
 
 
+@pytest.mark.slow
 def test_a_search_that_costs_more_than_is_allowed_is_refused_with_what_it_costs(
     agreement: Path, link: NodeLink, tmp_path: Path
 ) -> None:
@@ -154,6 +158,7 @@ def test_a_search_that_costs_more_than_is_allowed_is_refused_with_what_it_costs(
         federation.choose(report, by="search", max_bytes=1000)
 
 
+@pytest.mark.slow
 def test_clients_that_do_not_come_are_waited_for_so_long_as_was_said(
     agreement: Path, link: NodeLink, tmp_path: Path
 ) -> None:
@@ -178,6 +183,7 @@ def test_owners_that_refuse_training_leave_nothing_to_train(agreement: Path, tmp
         federation.train({"kind": "fedavg"})
 
 
+@pytest.mark.slow
 def test_a_client_of_another_agreement_is_told_so(config: StudyConfig, agreement: Path, tmp_path: Path) -> None:
     other = tmp_path / "other.json"
     other.write_text(Agreement.of_study(config).model_copy(update={"seed": 7}).text)
@@ -219,6 +225,7 @@ def test_own_tables_train_as_they_would_have_in_one_table(tmp_path: Path) -> Non
     assert (real.round_accuracy, real.round_loss) == (trial.round_accuracy, trial.round_loss)
 
 
+@pytest.mark.slow
 def test_a_table_of_settings_goes_one_way_and_no_message_tells_a_client_s_rows(tmp_path: Path) -> None:
     """The clients hold 185, 84 and 131 rows; no answer holds any of these numbers, or those of their parts.
 

@@ -56,6 +56,7 @@ def met(agreement: Path, out: Path, owner: OwnerPolicy = SUMS_ALONE, secure: boo
     return federation, link
 
 
+@pytest.mark.slow
 def test_a_model_that_is_trained_under_masks_has_the_bytes_of_one_in_the_clear(agreement: Path, tmp_path: Path) -> None:
     secure, link = met(agreement, tmp_path / "secure")
     plain, _ = met(agreement, tmp_path / "plain", OwnerPolicy(small_clients="train"), secure=False)
@@ -118,6 +119,7 @@ def test_a_detection_is_refused_with_what_can_be_had(agreement: Path, tmp_path: 
         plain.totals()
 
 
+@pytest.mark.slow
 def test_totals_are_those_of_all_rows(config: StudyConfig, agreement: Path, tmp_path: Path) -> None:
     federation, _ = met(agreement, tmp_path / "out", SUMS_ALONE.model_copy(update={"min_release": 1}))
     totals = federation.totals()
@@ -131,6 +133,7 @@ def test_totals_are_those_of_all_rows(config: StudyConfig, agreement: Path, tmp_
     assert (tmp_path / "out" / "totals.json").is_file()
 
 
+@pytest.mark.slow
 def test_clients_with_too_few_rows_give_no_totals(agreement: Path, tmp_path: Path) -> None:
     federation, _ = met(agreement, tmp_path / "out", SUMS_ALONE.model_copy(update={"min_release": 10_000}))
     with pytest.raises(TrialError, match="holds fewer rows than"):

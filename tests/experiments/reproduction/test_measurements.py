@@ -35,6 +35,7 @@ def trained(out: Path, *arguments: str, seed: int) -> float:
     return run_training(config, out)[1].fitness
 
 
+@pytest.mark.slow
 def test_a_cell_is_what_train_finds(tmp_path: Path) -> None:
     cells = {
         ("FedAvg", "skewed"): SKEWED,
@@ -48,6 +49,7 @@ def test_a_cell_is_what_train_finds(tmp_path: Path) -> None:
             assert value == trained(tmp_path / f"{number}-{seed}", *arguments, seed=seed)
 
 
+@pytest.mark.slow
 def test_nothing_is_trained_twice_and_more_seeds_train_what_is_new(tmp_path: Path) -> None:
     cells = {("FedAvg", "skewed"): SKEWED, ("longer", "skewed"): (*SKEWED, "training.local_epochs=2")}
     first = TrainedCells(cells, 2).measure(Desk(tmp_path))
@@ -66,6 +68,7 @@ def test_the_best_round_is_no_less_than_the_last_ones(tmp_path: Path) -> None:
     assert all(one >= other for one, other in zip(best, last, strict=True))  # type: ignore[operator]
 
 
+@pytest.mark.slow
 def test_choices_share_searches_and_fresh_seeds(tmp_path: Path) -> None:
     search = ("search.kind=random", "search.budget=4")
     choices = {
@@ -85,6 +88,7 @@ def test_choices_share_searches_and_fresh_seeds(tmp_path: Path) -> None:
     assert num_trials(tmp_path) == trials
 
 
+@pytest.mark.slow
 def test_the_best_of_a_strategy_in_a_search(tmp_path: Path) -> None:
     search = ("search.kind=random", "search.budget=6")
     found = FiftyTrials({"skewed": SKEWED}, search, ("fedavg", "krum", "fedbn"), 2).measure(Desk(tmp_path))
@@ -159,6 +163,7 @@ def test_settings_win_over_a_study_s(tmp_path: Path) -> None:
     assert value == trained(tmp_path / "one", *WINE, *one_round, seed=other_seeds("reproduction", 2)[0])
 
 
+@pytest.mark.slow
 def test_selection_is_measured_by_its_benchmark(tmp_path: Path) -> None:
     quick = ("training.num_rounds=2", "training.local_epochs=1", "model.hidden=[8]", "federation.num_clients=10")
     cells = SelectionCells("contexts", strategies=("fedavg",), num_seeds=2)
@@ -189,6 +194,7 @@ def test_client_settings_are_measured_by_their_benchmark(tmp_path: Path) -> None
     assert found.test_to_train == pytest.approx(1 / 3)
 
 
+@pytest.mark.slow
 def test_a_cell_may_be_the_median_of_several_trainings(tmp_path: Path) -> None:
     cells = {("FedAvg", "skewed"): (*SKEWED, "training.repetitions=3")}
     found = TrainedCells(cells, 2).measure(Desk(tmp_path / "ours"))

@@ -58,6 +58,7 @@ def test_what_is_said_is_said_of_cells_that_are_there(source: Source, study: Pub
     assert "laptop" in study.measurements
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("source", "study"), STUDIES)
 def test_every_argument_is_read(source: Source, study: PublishedStudy) -> None:
     for measurement in study.measurements.values():

@@ -125,6 +125,7 @@ def study(folder: Path, **more: Any) -> fedscout.Study:
     return fedscout.study(federation, out=folder, detection_first=False, **{**asked, **more})
 
 
+@pytest.mark.slow
 def test_a_study_searches_logs_and_goes_on(tmp_path: Path) -> None:
     first = study(tmp_path / "one")
     rows = pq.read_table(tmp_path / "one" / "trials").to_pylist()

@@ -18,6 +18,7 @@ from tests.experiments.reports.page.test_study_page import specifications, value
 HERE = {"grid": "local"}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["tpe", "genetic"])
 def test_a_study_tells_of_its_front(tmp_path: Path, kind: str) -> None:
     federation = fedscout.Federation("wine", num_clients=4, partition={"kind": "dirichlet", "alpha": 0.5})

@@ -45,6 +45,7 @@ def test_the_import_is_quick_and_loads_nothing_heavy() -> None:
     assert min(float(seconds) for seconds, _ in runs) <= 0.1
 
 
+@pytest.mark.slow
 def test_a_study_is_that_of_the_command_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     federation = fedscout.Federation("wine", **WINE)
@@ -177,6 +178,7 @@ def test_settings_are_refused_as_on_the_command_line(call: Any, fault: str, tmp_
         call()
 
 
+@pytest.mark.slow
 def test_what_the_document_shows_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(str(REPOSITORY))

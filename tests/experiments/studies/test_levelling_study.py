@@ -69,6 +69,7 @@ def lasting(document: dict[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in written.items() if name != "timings"}
 
 
+@pytest.mark.slow
 def test_every_other_trial_has_the_rounds_after_which_fedavg_levels_off(finished: Finished) -> None:
     table = pd.read_parquet(finished.folder / "trials").sort_values("trial")
     assert list(table["num_rounds"]) == [*SHORTER, *[ROUNDS] * (len(table) - len(SHORTER))]
@@ -119,6 +120,7 @@ def test_a_finished_one_is_told_without_a_trial(finished: Finished, monkeypatch:
     assert lasting(run_workflow(CONFIG, finished.folder, Display()).document) == lasting(finished.document)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("num_kept", [1, 4])
 def test_cut_off_anywhere_it_ends_with_the_same_result(finished: Finished, tmp_path: Path, num_kept: int) -> None:
     files = sorted((finished.folder / "trials").iterdir())

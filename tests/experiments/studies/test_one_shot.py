@@ -151,6 +151,7 @@ def test_a_kept_answer_names_nothing_outside_of_the_space(by_rules: Finished, tm
 # By a language model.
 
 
+@pytest.mark.slow
 def test_a_models_answer_is_trained_and_a_killed_study_does_not_ask_again(
     server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -174,6 +175,7 @@ def test_a_models_answer_is_trained_and_a_killed_study_does_not_ask_again(
     assert "as clients drift" in page
 
 
+@pytest.mark.slow
 def test_a_study_that_is_interrupted_in_its_first_round_has_its_answer(
     server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -191,6 +193,7 @@ def test_a_study_that_is_interrupted_in_its_first_round_has_its_answer(
     assert len(at.asked) == 1
 
 
+@pytest.mark.slow
 def test_where_a_model_can_not_be_reached_the_rules_answer_and_still_do_when_it_can(
     server: Server, by_rules: Finished, tmp_path: Path
 ) -> None:
@@ -220,6 +223,7 @@ def test_a_model_that_must_answer_and_does_not_ends_the_study(server: Server, tm
 WORDS = 'recommender.text="one site labels at random"'
 
 
+@pytest.mark.slow
 def test_words_take_the_place_of_the_diagnosis(server: Server, tmp_path: Path) -> None:
     at = server([GOOD, OTHER])
     found = run_workflow(small(WORDS, at=at), tmp_path / "whole")

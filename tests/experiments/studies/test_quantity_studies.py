@@ -78,6 +78,7 @@ def test_arrays_of_clients_predict_a_quantity(tmp_path: Path, monkeypatch: pytes
     assert train(federation).trial["fitness"] > 0.9
 
 
+@pytest.mark.slow
 def test_a_study_detects_searches_and_confirms(tmp_path: Path) -> None:
     frame = loads()
     frame.to_csv(tmp_path / "loads.csv", index=False)

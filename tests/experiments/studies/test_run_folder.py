@@ -79,6 +79,7 @@ def test_default_folder_is_that_of_the_configuration() -> None:
 # Refusals.
 
 
+@pytest.mark.slow
 def test_a_folder_in_use_is_refused_until_its_process_is_gone(tmp_path: Path) -> None:
     holder = subprocess.Popen(
         [sys.executable, "-c", HOLD, str(tmp_path)],

@@ -64,6 +64,7 @@ def test_an_unknown_metric_is_told_with_those_that_there_are() -> None:
         fedscout.train(federation, training={"metric": "f1"}, engine=HERE)
 
 
+@pytest.mark.slow
 def test_the_study_speaks_of_its_metric(tmp_path: Path) -> None:
     """Its fitness is the metric, so is the verdict's difference; the log keeps accuracy beside it."""
     found = study(tmp_path, metric="balanced_accuracy")
@@ -81,6 +82,7 @@ def test_the_study_speaks_of_its_metric(tmp_path: Path) -> None:
     assert document["baseline"]["metric"] == "balanced_accuracy"
 
 
+@pytest.mark.slow
 def test_without_a_metric_a_study_is_as_before(tmp_path: Path) -> None:
     found = study(tmp_path)
     assert "measure" not in found.document["confirmation"]
@@ -108,6 +110,7 @@ def test_the_worst_clients_guess_what_scikit_learn_says_of_each() -> None:
     assert constant_answer(built, None, "rounds_to_target") == 0
 
 
+@pytest.mark.slow
 def test_a_study_for_the_worst_clients(tmp_path: Path) -> None:
     found = study(tmp_path, objective="worst_clients")
     trials = found.trials
@@ -118,6 +121,7 @@ def test_a_study_for_the_worst_clients(tmp_path: Path) -> None:
     assert all(one.score is not None for one in found.confirmation.contestants)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("objective", ["rounds_to_target", "bytes_to_target"])
 def test_a_study_for_a_target(tmp_path: Path, objective: str) -> None:
     """Three rounds are one window, so who gets there does so in the last one, with one round to spare."""
@@ -131,6 +135,7 @@ def test_a_study_for_a_target(tmp_path: Path, objective: str) -> None:
     np.testing.assert_allclose(again.trials["fitness"], expected)
 
 
+@pytest.mark.slow
 def test_a_study_for_time_reads_its_own_clock(tmp_path: Path) -> None:
     """Every round takes ten seconds, which is also a plain round's bound: the same as counting rounds."""
     federation = fedscout.Federation(

@@ -76,6 +76,7 @@ def test_a_race_enters_what_it_is_given(earlier: Path, tmp_path: Path) -> None:
     assert {trial["num_rounds"] for trial in finished.document["trials"]} == {1, 4}
 
 
+@pytest.mark.slow
 def test_a_study_is_not_told_of_its_own_federation(tmp_path: Path) -> None:
     first = run_workflow(load_config(ARGUMENTS), tmp_path / "first", Display())
     finished = run_workflow(config_from(tmp_path, more=("seed=1",)), tmp_path / "second", Display())
@@ -101,6 +102,7 @@ def test_mistakes_are_told_before_anything_is_done_and_leave_nothing(earlier: Pa
     assert not (tmp_path / "study").exists()
 
 
+@pytest.mark.slow
 def test_a_kept_warm_start_names_no_code(earlier: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Who plants one can't have a module imported, whatever the file proposes; what does not fit is made again."""
     monkeypatch.syspath_prepend(tmp_path)

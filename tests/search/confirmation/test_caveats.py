@@ -86,6 +86,7 @@ def test_the_ceiling(tmp_path: Path, rows: int, score: float) -> None:
     assert found.caveats == (f"FedAvg is at the ceiling, {score:.4f}: nothing can be gained.",)
 
 
+@pytest.mark.slow
 def test_a_difference_of_few_test_rows(tmp_path: Path) -> None:
     """The difference counts if it is claimed: a row of four is 25 points, more than any noise here."""
     few = confirmed(tmp_path / "few", curves(level(0.75), level(0.5), rows=4), seeds=30)

@@ -88,6 +88,7 @@ def test_a_failed_trial_counts_as_guessing_and_is_told_of(make_record: Callable[
     assert one.failures == {2: "diverged"}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("num_rounds", [2, 7])
 def test_fedavg_under_another_name_does_not_beat_itself(tmp_path: Path, num_rounds: int) -> None:
     """It drives its own rounds and returns its model at the end; still every trial is measured by its last five."""
@@ -137,6 +138,7 @@ def test_the_best_few_are_confirmed_and_the_lucky_one_does_not_win(tmp_path: Pat
     assert all(rival.dropped for rival in lucky)
 
 
+@pytest.mark.slow
 def test_contestants_are_the_pick_the_baselines_and_the_others(tmp_path: Path) -> None:
     def at_rates(spec: TrialSettings) -> Measured:
         """As by kind, FedAvg best at twice the study's rate."""

@@ -132,6 +132,7 @@ def test_ordinary_intervals_looked_at_again_and_again_would_find_differences_tha
     assert too_many(num_wrong, NUM_STUDIES // 4)
 
 
+@pytest.mark.slow
 def test_the_best_challenger_is_seldom_dropped_and_bad_ones_are() -> None:
     design = SequentialDesign(max_seeds=16, batch=4, num_challengers=3)
     generator = np.random.default_rng(7)

@@ -150,6 +150,7 @@ def test_a_server_that_refuses_everything_is_told_so_and_asked_no_more_than_six_
 # Servers that fail.
 
 
+@pytest.mark.slow
 def test_a_busy_server_is_asked_again_after_the_time_that_it_names(server: Server, talk: TalkTo) -> None:
     at = server([fails(429, "slow down", retry_after="1"), chooses("fedavg")])
     asking = talk(at, connection_retries=1)
@@ -191,6 +192,7 @@ def test_a_slow_server(server: Server, talk: TalkTo) -> None:
     assert "must answer within 0.3 s, and did not" in asking.error(UnreachableModelError)
 
 
+@pytest.mark.slow
 def test_an_answer_that_drips_does_not_hold_on_for_ever(server: Server, talk: TalkTo) -> None:
     dripping = Play(body=chooses("fedavg").body, drip_seconds=0.05)
     started = time.monotonic()

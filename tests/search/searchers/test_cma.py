@@ -80,6 +80,7 @@ def lowest_of_the_searcher(function: Callable[[np.ndarray], float], seed: int, n
     return -max(evaluation.fitness for evaluation in told)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "function", [lambda places: float(np.sum((places - 0.8) ** 2)), height], ids=["sphere", "rosenbrock"]
 )

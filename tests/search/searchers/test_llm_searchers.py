@@ -171,6 +171,7 @@ def by_spec(spec: Any) -> Any:
     return completed(int(spec.strategy.digest(COHORT)[:6], 16) / 2**24)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["multishot_llm", "llm_genetic"])
 def test_a_study_that_was_cut_off_asks_nothing_twice(
     tmp_path: Path, played_server: Callable[[SearchSpace], ModelServer], kind: Any

@@ -144,6 +144,7 @@ def adam_is_good(spec: StrategySpec) -> Trial:
     return Trial(spec, fitness=0.9 - (place - 0.5) ** 2)
 
 
+@pytest.mark.slow
 def test_they_learn_which_strategy_is_good(make: Callable[..., OptunaSearcher]) -> None:
     """Of the last 24 trials, one in twelve would be FedAdam's by chance, and 9 but once in 10⁴ studies."""
     found = proposals(make(task(SPACE, budget=52)), adam_is_good, budget=52)
@@ -202,6 +203,7 @@ def test_a_generation_is_worked_out_once(make: Callable[..., OptunaSearcher], mo
     assert len(thought) == 2
 
 
+@pytest.mark.slow
 def test_the_process_chooses_the_candidate_of_largest_expected_improvement() -> None:
     """Fitness rises along one coordinate and is flat along the other: of four corners the highest new one is chosen.
 
@@ -229,6 +231,7 @@ def test_how_many_trials_are_random(budget: int, population: int, expected: int)
     assert num_random(budget, population) == expected <= NUM_RANDOM
 
 
+@pytest.mark.slow
 def test_optuna_is_imported_when_a_search_begins() -> None:
     code = "import fedscout.search.study.searcher_table, sys; assert not {'optuna', 'torch', 'scipy'} & {*sys.modules}"
     subprocess.run([sys.executable, "-c", code], check=True, timeout=60)

@@ -49,6 +49,7 @@ def raced(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, StudyOutcome,
     return folder, outcome, len(rounds)
 
 
+@pytest.mark.slow
 def test_a_study_of_rungs(raced: tuple[Path, StudyOutcome, int]) -> None:
     folder, outcome, num_trained = raced
     rungs = [(entry.num_rounds, entry.generation) for entry in outcome.trials]
@@ -89,6 +90,7 @@ def test_survivors_have_the_bits_of_straight_trainings(raced: tuple[Path, StudyO
                 assert survivor.round_accuracy[:2] == entry.round_accuracy
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("num_lost", [0, 4, 5, 6, 7, 9, 11, NUM_TRIALS])
 def test_a_race_cut_off_anywhere_ends_with_the_same_result(
     tmp_path: Path, raced: tuple[Path, StudyOutcome, int], num_lost: int
@@ -111,6 +113,7 @@ class Killed(BaseException):
     """What ends a run in the middle of a round."""
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("round_of_death", [1, 7, 8, 16, 17, 20, 25, 30])
 def test_a_race_killed_in_any_round_goes_on_without_repeating_what_it_kept(
     tmp_path: Path, raced: tuple[Path, StudyOutcome, int], round_of_death: int

@@ -36,6 +36,7 @@ def config(kind: str) -> SearchConfig:
     )
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("error")
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_study_that_lost_trials_ends_with_the_same_result(tmp_path: Path, kind: str) -> None:

@@ -200,6 +200,7 @@ def test_no_seeds_no_confirmation(tmp_path: Path) -> None:
     assert scripted_study(tmp_path, jittered, confirmation_seeds=0).confirmation is None
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("view", ["own", "clean"])
 def test_views_differ_where_a_client_is_corrupted_and_agree_where_none_is(tmp_path: Path, view: str) -> None:
     config = SearchConfig(view=view, strategies=CHEAP, budget=3, confirmation_seeds=2, tuned_baseline=False)
@@ -228,6 +229,7 @@ def with_other_test_rows(federation: Federation) -> Federation:
     return replace(federation, features=features)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("validation_fraction", [0.0, 0.25])
 def test_with_validation_rows_the_search_never_reads_test_rows(tmp_path: Path, validation_fraction: float) -> None:
     config = SearchConfig(
@@ -281,6 +283,7 @@ def whole_study(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[st
     return folder, found
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("num_lost", range(0, NUM_TRIALS + 1, 2))
 def test_a_study_cut_off_anywhere_ends_with_the_same_result(
     tmp_path: Path, whole_study: tuple[Path, dict[str, Any]], num_lost: int

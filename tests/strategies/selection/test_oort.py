@@ -118,6 +118,7 @@ def test_once_all_are_explored_all_are_exploited() -> None:
     assert sorted(policy.choose(2, table(10), 5, np.random.default_rng(0))) == sorted(policy.exploited)
 
 
+@pytest.mark.slow
 def test_exploring_alone_is_uniform() -> None:
     """ε = 1: each round is uniform among those that never trained, so every sweep is a random order of all."""
     spec, num_sweeps, first = OortSpec(exploration=1.0, exploration_decay=1.0), 2000, Counter[int]()

@@ -29,6 +29,7 @@ def host() -> ClientHost:
     return ClientHost(with_server_rows(federation, labelled=True), CLIENT_QUERIES)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS)
 def test_exactly_the_chosen_clients_train(host: ClientHost, kind: str) -> None:
     cohort = Cohort(len(SIZES), NUM_SAMPLED, 0.1, server_rows=100, server_labels=True, chosen=True)

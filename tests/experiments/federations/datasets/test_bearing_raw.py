@@ -79,6 +79,7 @@ def test_a_snapshot_is_read_as_it_was_written(tmp_path: Path) -> None:
     np.testing.assert_array_equal(read_snapshot(write(tmp_path / "snapshot", lines_of(values)), 4), values)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("line", "text", "reason"),
     [
@@ -167,6 +168,7 @@ def test_nothing_is_left_on_disk(test_2: Path) -> None:
     assert sorted(test_2.rglob("*")) == before
 
 
+@pytest.mark.slow
 def test_the_usual_label_of_test_2_is_that_of_its_table_of_features(many: Callable[..., Dataset]) -> None:
     dataset = many("bearing_raw", "bearing/2nd_test", 984)
     # 984 snapshots ten minutes apart end at 2004.02.19.06.22.39, the second of the two after the shutdown.

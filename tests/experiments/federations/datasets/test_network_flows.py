@@ -120,6 +120,7 @@ def test_missing_files_name_the_publisher(tmp_path: Path, name: str) -> None:
         load_dataset(name, folder=tmp_path)
 
 
+@pytest.mark.slow
 @pytest.mark.data
 def test_published_unsw(data_folder: Path) -> None:
     dataset = load_dataset("unsw_nb15", label="attack_cat", folder=data_folder)

@@ -178,6 +178,7 @@ def test_whole_numbers_that_hardly_repeat_are_a_quantity(tmp_path: Path) -> None
     assert load_dataset(str(save(named, tmp_path / "t.csv")), label="price").num_classes == 200
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("times", [2, 11])
 def test_a_label_of_more_values_than_classes_can_be_is_refused(tmp_path: Path, times: int) -> None:
     """Of eleven rows of a class in a run, no block of rows holds too many."""

@@ -163,6 +163,7 @@ def test_a_long_text_of_parquet(tmp_path: Path) -> None:
         read_parquet(path)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("length", [MAX_NAME_LENGTH + 1, 10_000_000])
 @pytest.mark.parametrize("suffix", ["csv", "parquet"])
 def test_a_column_name_without_end(tmp_path: Path, suffix: str, length: int) -> None:

@@ -87,6 +87,7 @@ def test_limits_hold_in_every_format(tmp_path: Path, name: str) -> None:
         load_dataset(path, ReadLimits(max_bytes=2000), **ROLES)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", FORMATS)
 def test_any_damage_is_one_clear_fault(tmp_path: Path, name: str) -> None:
     """A byte turned, an end cut off: a data set, or an error that is the user's."""
@@ -299,6 +300,7 @@ def server(tmp_path: Path) -> Iterator[str]:
         served.shutdown()
 
 
+@pytest.mark.slow
 def test_a_table_on_the_web(tmp_path: Path, server: str) -> None:
     wanted = load_dataset(str(save(patients(), tmp_path / "t.parquet")), **ROLES)
     dataset = load_dataset(f"{server}/t.parquet", **ROLES)

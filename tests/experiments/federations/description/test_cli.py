@@ -52,6 +52,7 @@ def test_figures_are_those_of_detect(cli: Cli) -> None:
     assert {key: found[key] for key in shared} == pytest.approx({key: report["metrics"][key] for key in shared})
 
 
+@pytest.mark.slow
 def test_files_are_written_and_named(cli: Cli, tmp_path: Path) -> None:
     done = cli("describe", *WINE, "--out", "a/b")
     assert done.code == 0

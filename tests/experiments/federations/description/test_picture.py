@@ -53,6 +53,7 @@ def test_many_clients_are_ordered_by_divergence_and_those_without_one_left_out()
     assert cells.get_ylabel().startswith(f"{MAX_ROWS + 3} of {MAX_ROWS + 5} clients")
 
 
+@pytest.mark.slow
 def test_files_are_a_png_and_an_svg_and_the_same_each_time(tmp_path: Path) -> None:
     # A dollar sign or two in a user's class names begin no formula.
     description = described([[30, 10], [5, 15]], class_names=("$a_$", "b" * 50))

@@ -150,6 +150,7 @@ def test_of_many_clients_pairs_are_drawn_by_seed_and_the_rest_is_over_all() -> N
 # Laws
 
 
+@pytest.mark.slow
 @given(st.integers(0, 2**32), st.integers(2, 12))
 def test_the_order_of_clients_does_not_matter(seed: int, num_clients: int) -> None:
     generator = np.random.default_rng(seed)

@@ -101,6 +101,7 @@ def test_shades_by_rows() -> None:
     assert "rows: · none, ░ to 10, ▒ to 20, ▓ to 30, █ to 40" in text
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("width", [40, 80, 200])
 def test_nothing_is_wider_than_the_terminal(width: int) -> None:
     counts = np.random.default_rng(0).integers(1, 30, (60, 150))

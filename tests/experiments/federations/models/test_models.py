@@ -240,6 +240,7 @@ def test_dense_net_is_not_linear_and_linear_one_is() -> None:
         assert bool((second_differences.abs() < 1e-5).all()) is expected
 
 
+@pytest.mark.slow
 def test_nothing_heavy_is_imported_until_it_is_needed() -> None:
     script = (
         "import sys, fedscout.experiments.federations.assembly.build_federation;"

@@ -475,6 +475,7 @@ def in_another_process(script: str, *arguments: str | Path, folder: Path) -> str
     return done.stdout
 
 
+@pytest.mark.slow
 def test_another_process_finds_the_module_and_still_our_packages(
     build: Build, user_folder: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> None:

@@ -41,6 +41,7 @@ def test_the_gradient_reaches_every_parameter(name: str) -> None:
     assert without == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", SMALL)
 def test_federated_averaging_learns(name: str) -> None:
     """Two clients, three rounds: the averaged model is better on all rows than the initial one."""

@@ -87,6 +87,7 @@ def test_vanishing_alpha_gives_each_class_to_one_client(alpha: float) -> None:
     assert (counts.max(axis=0) >= 1000 - result.facts["dirichlet_moved_rows"] - 1).all()
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:The specified min_partition_size")
 @pytest.mark.parametrize("self_balancing", [False, True])
 def test_sizes_are_distributed_as_flower_s_partitioner_has_them(self_balancing: bool) -> None:

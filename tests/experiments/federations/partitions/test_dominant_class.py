@@ -11,6 +11,7 @@ from fedscout.engine.errors import DataError
 from tests.experiments.federations.partitions.requests import class_counts, deal
 
 
+@pytest.mark.slow
 @given(
     st.lists(st.integers(60, 400), min_size=2, max_size=6),
     st.integers(2, 12),

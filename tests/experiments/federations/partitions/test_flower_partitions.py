@@ -86,6 +86,7 @@ def test_pathological_rare_class() -> None:
         deal("pathological", labels, 10, classes_per_client=1)
 
 
+@pytest.mark.slow
 def test_pathological_draws_are_bounded() -> None:
     # Both classes at every client: class 1 has nine rows for ten of them, whatever is drawn.
     labels = np.array([0] * 300 + [1] * 9)

@@ -37,6 +37,7 @@ def choices(kind: str, num_clients: int, num_classes: int) -> dict[str, Any]:
     return {"min_size": 1} if "min_size" in PARTITIONS[kind].reads else {}
 
 
+@pytest.mark.slow
 @KINDS
 @settings(max_examples=12)
 @given(data=st.data())

@@ -28,6 +28,7 @@ def test_minimum_size_is_reached_whatever_alpha(alpha: float) -> None:
         assert sizes.sum() == 100
 
 
+@pytest.mark.slow
 def test_shares_have_the_second_moment_of_the_distribution() -> None:
     # A symmetric Dirichlet(α) over K has E Σ p² = (α + 1)/(Kα + 1); of 10⁴ rows, rounding is 10⁻⁴ of a share.
     seconds = []

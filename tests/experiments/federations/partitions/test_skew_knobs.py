@@ -28,6 +28,7 @@ LABEL_KNOBS: list[tuple[str, str, list[Any], float | None, float | None]] = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("kind", "knob", "values", "weakest", "strongest"), LABEL_KNOBS)
 def test_label_skew(kind: str, knob: str, values: list[Any], weakest: float | None, strongest: float | None) -> None:
     others = {"dominant_fraction": 1.0} if knob == "dominant_share" else {}
@@ -62,6 +63,7 @@ def test_quantity_skew() -> None:
     assert spreads[-1] == pytest.approx(sizes.std() / sizes.mean(), rel=0.05)
 
 
+@pytest.mark.slow
 def test_spread_of_the_distribution() -> None:
     def spread(sigma: float) -> float:
         settings = {"lognormal_sigma": sigma, "min_size": 2}

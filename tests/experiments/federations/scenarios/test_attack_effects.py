@@ -297,6 +297,7 @@ def accuracy(strategy: str, attack: str | None) -> float:
     return result.round_clean_accuracy[-1]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("attack", ATTACKS)
 @pytest.mark.parametrize("strategy", ROBUST)
 def test_two_attackers_of_ten_break_the_mean_and_not_what_is_robust(strategy: str, attack: str) -> None:

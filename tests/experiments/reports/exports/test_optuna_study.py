@@ -45,6 +45,7 @@ def exported(study: LoggedStudy, path: Path) -> optuna.Study:
     return studies_in(path)[study.name]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["optuna.log", "optuna.db"])
 def test_trials_keep_their_numbers_values_and_conditional_parameters(
     make_study: MakeStudy, tmp_path: Path, name: str
@@ -116,6 +117,7 @@ def test_trials_of_fewer_rounds_are_pruned(make_study: MakeStudy, tmp_path: Path
     assert {trial.value for trial in pruned} <= {0.26, 0.27}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["optuna.log", "optuna.db"])
 def test_exported_again_it_is_replaced_and_other_studies_stay(make_study: MakeStudy, tmp_path: Path, name: str) -> None:
     path = tmp_path / name

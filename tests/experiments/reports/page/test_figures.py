@@ -17,6 +17,7 @@ from tests.experiments.reports.page.written_study import write_study
 MAGIC = {"png": b"\x89PNG", "pdf": b"%PDF", "svg": b"<svg"}
 
 
+@pytest.mark.slow
 def test_every_picture_of_the_page_becomes_a_file(tmp_path: Path) -> None:
     folder = write_study(tmp_path / "out")
     files = write_figures(folder, "svg")
@@ -36,6 +37,7 @@ def test_a_picture_that_is_not_there_is_told_with_those_that_are(tmp_path: Path)
         write_figures(write_study(tmp_path / "out"), "png", "curves")
 
 
+@pytest.mark.slow
 def test_studies_stand_side_by_side(tmp_path: Path) -> None:
     folders = [write_study(tmp_path / name, num_trials=3 + place) for place, name in enumerate(("one", "two"))]
     drawn = specifications(write_comparison(folders))
@@ -47,6 +49,7 @@ def test_studies_stand_side_by_side(tmp_path: Path) -> None:
     assert [row[0] for row in table.rows] == ["one", "two"]
 
 
+@pytest.mark.slow
 def test_an_unfinished_study_beside_a_finished_one(tmp_path: Path) -> None:
     folders = [write_study(tmp_path / "one"), write_study(tmp_path / "two", finished=False)]
     assert write_comparison(folders).is_file()

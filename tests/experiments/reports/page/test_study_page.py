@@ -37,6 +37,7 @@ def values_of(chart: dict[str, Any]) -> list[dict[str, Any]]:
     return [row for data in held for row in data.get("values", named.get(data.get("name", ""), []))]
 
 
+@pytest.mark.slow
 def test_curves_on_the_page_are_those_of_the_log(tmp_path: Path) -> None:
     folder = write_study(tmp_path / "out")
     log = pd.read_parquet(folder / "trials").set_index("trial")
@@ -105,6 +106,7 @@ def test_clients_before_and_after_are_means_over_paired_seeds(tmp_path: Path) ->
     assert drawn["3"] == (pytest.approx(0.6), pytest.approx(0.5), "3 of 3 seeds")
 
 
+@pytest.mark.slow
 def test_clients_and_classes_are_called_by_their_names(tmp_path: Path) -> None:
     folder = write_study(tmp_path / "out", class_names=("cat", "dog"))
     names = ["North", "South", "East", "<West>"]
@@ -121,6 +123,7 @@ def test_clients_and_classes_are_called_by_their_names(tmp_path: Path) -> None:
     assert "<West>" not in re.sub(r"<script.*?</script>", "", (folder / "report.html").read_text(), flags=re.DOTALL)
 
 
+@pytest.mark.slow
 def test_an_unfinished_study_without_detection_says_what_is_missing(tmp_path: Path) -> None:
     folder = write_study(tmp_path / "out", finished=False, diagnosed=False)
     page = study_page(folder)
@@ -132,6 +135,7 @@ def test_an_unfinished_study_without_detection_says_what_is_missing(tmp_path: Pa
     assert write_report(folder).is_file()
 
 
+@pytest.mark.slow
 def test_no_word_of_others_becomes_code(tmp_path: Path) -> None:
     evil = "</script><script>alert(1)</script><img src=x onerror=alert(2)>\u202e"
     folder = write_study(tmp_path / "out", class_names=(evil, "dog"), name=evil)
@@ -148,6 +152,7 @@ def test_a_folder_without_a_study_is_told_in_a_line(tmp_path: Path) -> None:
         write_report(tmp_path)
 
 
+@pytest.mark.slow
 def test_a_full_disk_loses_the_report_alone(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -116,6 +116,7 @@ def test_neighbours_and_refinement_go_by_the_parameter() -> None:
     assert {place.quantity for place in finer_grid(grid, rows_of([100] * 9))} == {10, 20, 30, 40, 50}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("metric", "levels", "found_by"),
     [("dirichlet", (0.2, 2), ("dirichlet", "dirichlet_bhattacharyya")), ("entropy", (0.3, 0.7), ("entropy",))],

@@ -52,6 +52,7 @@ def test_clients_that_tell_nothing_end_it_in_a_line() -> None:
         synthetic_rows(federation, config, 300)
 
 
+@pytest.mark.slow
 def test_a_table_of_synthetic_rows_says_so_and_can_be_refined(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     small = ("federation.dataset=wine", "federation.num_clients=3", "engine.grid=local", "training.num_rounds=2")

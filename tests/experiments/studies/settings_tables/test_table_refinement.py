@@ -23,6 +23,7 @@ def coarse(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path / "coarse.parquet"
 
 
+@pytest.mark.slow
 def test_old_cells_stay_and_new_ones_are_tuned(coarse: Path) -> None:
     fine = coarse.with_name("fine.parquet")
     assert tune("--refine", coarse, "engine.grid=local", "--out", fine) == 0
@@ -43,6 +44,7 @@ def test_old_cells_stay_and_new_ones_are_tuned(coarse: Path) -> None:
         assert trials["param_client_learning_rate"].iloc[0] in {*new["learning_rate"]}  # a neighbour's best
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [

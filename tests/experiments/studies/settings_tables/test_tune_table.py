@@ -44,6 +44,7 @@ def _here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
 
 
+@pytest.mark.slow
 def test_the_table_holds_the_best_logged_setting_of_each_cell(
     tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
@@ -63,6 +64,7 @@ def test_the_table_holds_the_best_logged_setting_of_each_cell(
         assert beside["trials"] == len(trials) == 3
 
 
+@pytest.mark.slow
 def test_a_killed_tuner_goes_on_and_ends_with_the_same_table(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     whole, cut = tmp_path / "whole.parquet", tmp_path / "cut.parquet"
     assert tune(*LOCAL, "--out", whole) == 0
@@ -85,6 +87,7 @@ def test_a_killed_tuner_goes_on_and_ends_with_the_same_table(tmp_path: Path, mon
     assert logs(cut) == logs(whole)
 
 
+@pytest.mark.slow
 def test_what_is_tuned_is_not_tuned_again_when_the_grid_grows(tmp_path: Path) -> None:
     out = tmp_path / "hrt.parquet"
     assert tune(*SMALL, "engine.grid=local", "--heterogeneity", "0", "--quantity", "6", "--out", out) == 0
@@ -137,6 +140,7 @@ def test_a_table_of_other_settings_is_not_written_over(tmp_path: Path, capfd: py
     assert out.read_bytes() == written
 
 
+@pytest.mark.slow
 def test_no_client_trains_on_what_its_table_was_tuned_on(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     assert tune(*LOCAL, "--out", tmp_path / "hrt.parquet") == 0
     table = ("client_settings.kind=table", "client_settings.path=hrt.parquet", "search.tuned_baseline=false")

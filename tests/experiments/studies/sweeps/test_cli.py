@@ -14,6 +14,7 @@ from tests.experiments.studies.sweeps.sweeps import written
 SETTINGS = (*(one for one in SMALL if not one.startswith("federation.num_clients")), "search.confirmation_seeds=0")
 
 
+@pytest.mark.slow
 def test_json_stands_alone_on_standard_output(cli: Cli, tmp_path: Path) -> None:
     done = cli("sweep", *SETTINGS, "federation.num_clients=4,5", "--out", "out", "--json")
     assert (done.code, done.err) == (0, "")
@@ -27,6 +28,7 @@ def test_json_stands_alone_on_standard_output(cli: Cli, tmp_path: Path) -> None:
     ]
 
 
+@pytest.mark.slow
 def test_a_failed_study_is_named_and_the_others_count(cli: Cli, tmp_path: Path) -> None:
     done = cli("sweep", *SETTINGS, "federation.num_clients=4,500", "--out", "out")
     assert done.code == 0
@@ -68,6 +70,7 @@ def test_a_dry_run_lists_the_studies_and_makes_nothing(cli: Cli, tmp_path: Path)
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.slow
 def test_a_dry_run_knows_what_is_finished(cli: Cli) -> None:
     assert cli("sweep", *SETTINGS, "seed=0", "--out", "out", "--json").code == 0
     done = cli("sweep", *SETTINGS, "seed=0,1", "--out", "out", "--dry-run", "--json")
@@ -87,6 +90,7 @@ def test_every_fault_is_told_before_anything_is_made(cli: Cli, tmp_path: Path) -
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.slow
 def test_the_default_folder_is_found_again_with_more_values(cli: Cli, tmp_path: Path) -> None:
     assert cli("sweep", *SETTINGS, "seed=0,1", "--json").code == 0
     (folder,) = (tmp_path / "runs").iterdir()

@@ -105,6 +105,7 @@ def test_further_axes_get_panels() -> None:
     assert {len(panel.lines) for panel in panels} == {4}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "axes", [{}, {"seed": [0, 1, 2]}, {SCENARIO: ["a", None]}, {"flag": [True, False], SCENARIO: ["a", "b"]}]
 )

@@ -82,6 +82,7 @@ def test_the_table_is_that_of_the_single_studies(outcome: SweepOutcome, tmp_path
         assert [rows["fedavg"][f"accuracy{end}"] for end in ("_low", "_high")] == [alone.low, alone.high]
 
 
+@pytest.mark.slow
 def test_every_study_is_there_in_the_order_of_the_points(outcome: SweepOutcome) -> None:
     hashes = list(dict.fromkeys(outcome.table["config_hash"].to_pylist()))
     assert hashes == [point.digest for point in small(*AXES).configurations]
@@ -125,6 +126,7 @@ def test_an_axis_has_the_type_of_its_values(values: list[Any], kind: str) -> Non
     assert axis_type(values) == kind
 
 
+@pytest.mark.slow
 def test_groups_have_a_column_of_lists(tmp_path: Path) -> None:
     sweep = small("model.hidden=[8],[8,4]", "search.strategies=[fedadam]", "search.confirmation_seeds=0")
     rows = sweep_here(sweep, tmp_path / "out").table.to_pylist()
@@ -132,6 +134,7 @@ def test_groups_have_a_column_of_lists(tmp_path: Path) -> None:
     assert {row["accuracy"] for row in rows} == {None}
 
 
+@pytest.mark.slow
 def test_the_tuned_baseline_is_a_chooser(tmp_path: Path) -> None:
     settings = ("search.tuned_baseline=true", "search.tuning_factors=[2]", "search.tuning_seeds=1")
     sweep = small(*settings, "training.metric=macro_f1")
@@ -164,6 +167,7 @@ def without(row: dict[str, Any], keys: set[str]) -> dict[str, Any]:
     return {key: value for key, value in row.items() if key not in keys}
 
 
+@pytest.mark.slow
 def test_a_finished_sweep_runs_nothing(outcome: SweepOutcome, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     out = copy_of(outcome, tmp_path / "out")
     monkeypatch.setattr(workflow, "run_workflow", lambda *_, **__: pytest.fail("it is finished"))
@@ -173,6 +177,7 @@ def test_a_finished_sweep_runs_nothing(outcome: SweepOutcome, tmp_path: Path, mo
     assert again.table.equals(outcome.table)  # times, too: they are read
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("stopped_at", [0, 5])
 def test_an_interrupted_sweep_ends_the_same(
     outcome: SweepOutcome, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, stopped_at: int
@@ -223,6 +228,7 @@ def test_an_added_value_runs_its_own_studies_alone(outcome: SweepOutcome, tmp_pa
 # What goes wrong.
 
 
+@pytest.mark.slow
 def test_an_impossible_point_is_a_row_with_its_reason(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     sweep = small(IMPOSSIBLE)
     first = sweep_here(sweep, tmp_path / "out")
@@ -236,6 +242,7 @@ def test_an_impossible_point_is_a_row_with_its_reason(tmp_path: Path, monkeypatc
     assert lasting(sweep_here(sweep, tmp_path / "out").table) == lasting(first.table)
 
 
+@pytest.mark.slow
 def test_a_point_that_has_become_possible_is_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     sweep = small("seed=0")
     with monkeypatch.context() as patch:
@@ -272,6 +279,7 @@ def test_what_is_no_mistake_of_the_user_s_loses_a_study(
     assert "build_or_fail" in (end.details or "")
 
 
+@pytest.mark.slow
 def test_a_lost_study_harms_no_other_and_goes_on_later(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     sweep = small("seed=0,1")
     with monkeypatch.context() as patch:
@@ -297,6 +305,7 @@ def test_one_process_runs_one_study_at_a_time(tmp_path: Path) -> None:
         run_sweep(small("seed=0,1"), tmp_path / "out", SweepDisplay(), parallel=2)
 
 
+@pytest.mark.slow
 def test_a_study_leaves_nothing_of_itself_in_memory(tmp_path: Path) -> None:
     def federations() -> list[Federation]:
         return [one for one in gc.get_objects() if type(one) is Federation]

@@ -104,6 +104,7 @@ def test_a_result_that_is_not_the_study_s_is_none(tmp_path: Path, content: str) 
     assert folder.result(sweep.configurations[0]) is None
 
 
+@pytest.mark.slow
 def test_a_study_that_a_dying_process_holds_is_waited_for(tmp_path: Path) -> None:
     config = read_sweep(["seed=0"]).configurations[0].config
     released: list[float] = []
