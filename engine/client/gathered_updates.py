@@ -1,4 +1,4 @@
-"""From clients' updates to one host's answer: matrices of vectors, or their exact sums."""
+"""From clients' updates to one host's answer: each client's vectors, or their exact sums."""
 
 from __future__ import annotations
 
@@ -50,9 +50,7 @@ class GatheredUpdates:
             name: ExactScale.of_companion(call.companions.get(name), max_weight)
             for name in self._companions_weighted_by
         }
-        self._place = {client: place for place, client in enumerate(call.clients)}
-        num_rows = 0 if self._merged else len(call.clients)
-        self._vectors = np.empty((num_rows, len(received)), np.float32)
+        self._vectors: dict[int, FloatArray] = {}
         self._total = np.zeros(len(received), np.int64)
         self._updates: dict[int, tuple[int, ClientUpdate]] = {}  # without their vectors, which are many
 
@@ -78,7 +76,7 @@ class GatheredUpdates:
             if self._norms_from is not None:
                 self._results.update_norms[work.client] = self._norm(update.vector)
             if not self._merged:
-                self._vectors[self._place[work.client]] = update.vector
+                self._vectors[work.client] = np.ascontiguousarray(update.vector, np.float32)
             kept = {} if self._merged else update.companions
             self._updates[work.client] = (self._rows(work), replace(update, vector=NOTHING, companions=kept))
 
@@ -144,10 +142,7 @@ class GatheredUpdates:
         if self._merged:
             results.total = self._total if results.clients else None  # nothing, where only others score
             return results
-        if len(results.clients) == len(self._vectors):
-            results.vectors = self._vectors
-        else:
-            results.vectors = self._vectors[[self._place[client] for client in results.clients]]
+        results.vectors = [self._vectors.pop(client) for client in results.clients]
         for name in self._companions_weighted_by:
             rows = [self._updates[client][1].companions[name] for client in results.clients]
             results.companions[name] = np.stack(rows) if rows else np.empty((0, 0), np.float32)

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, Literal, get_args
 
 import ray
 
@@ -16,8 +16,13 @@ from fedscout.engine.grid.client_states import state_bytes
 from fedscout.engine.grid.watchdog import perform_watched
 from fedscout.engine.host_device import CPU, HostDevice
 from fedscout.engine.messages.added_sums import Answer, with_one_sum
-from fedscout.engine.messages.host_calls import FederationFacts, HostCall
+from fedscout.engine.messages.host_calls import FederationFacts, HostCall, TrainResults
 from fedscout.engine.runtime.ray_internals import HeadNotes
+
+Part = Literal["vectors", "states"]
+
+BESIDE: tuple[Part, ...] = get_args(Part)
+"""What may lie beside the results of a training, in the order in which it comes."""
 
 
 class HostActor:
@@ -64,28 +69,38 @@ class HostActor:
         return perform_watched(self._perform, method, call, HeadNotes())
 
     def train_apart(
-        self, large_bytes: int, call: HostCall, vector: FloatArray | None, owners: Sequence[int], *states: ClientState
+        self,
+        large_bytes: int,
+        parts: Collection[Part],
+        call: HostCall,
+        vector: FloatArray | None,
+        owners: Sequence[int],
+        *states: ClientState,
     ) -> Iterator[Any]:
-        """Train, and yield the results, then for each of the call's clients its new state if that is large, else None.
+        """Train, and yield the results, then for each of the call's clients its model, then for each its new state.
 
-        Each is an object of its own, which Ray stores before the next is asked for.
+        Each is an object of its own, which Ray stores before the next is asked for; None of who has none, or has a
+        state that is not large and comes with the results.
 
         Args:
             large_bytes: From which a state is large.
+            parts: Which of the two lie beside the results.
             call: As for `perform`, like all others.
             vector: The model.
             owners: Whose states these are.
             states: What they kept.
         """
         done = self.perform("train", call, vector, owners, *states)
-        kept: dict[int, ClientState] = {}
-        for results in done if isinstance(done, list) else [done]:
-            results.large = [c for c, state in results.states.items() if state_bytes(state) >= large_bytes]
-            kept |= {client: results.states.pop(client) for client in results.large}
+        apart = [
+            _taken_out(part, large_bytes, done if isinstance(done, list) else [done])
+            for part in BESIDE
+            if part in parts
+        ]
         yield done
         del done
-        for client in call.clients:
-            yield kept.pop(client, None)
+        for of_clients in apart:
+            for client in call.clients:
+                yield of_clients.pop(client, None)
 
     def _perform(self, method: str, call: HostCall) -> Any:
         return getattr(self._host, method)(call)
@@ -97,3 +112,16 @@ class HostActor:
     def process_id(self) -> int:
         """Return the operating system's id of this host's process."""
         return os.getpid()
+
+
+def _taken_out(part: Part, large_bytes: int, done: Sequence[TrainResults]) -> dict[int, Any]:
+    """Take models, or large states, out of the results of a training, and return them by client."""
+    found: dict[int, Any] = {}
+    for results in done:
+        if part == "vectors":
+            found |= zip(results.clients, results.vectors or (), strict=True)
+            results.vectors = None
+        else:
+            results.large = [c for c, state in results.states.items() if state_bytes(state) >= large_bytes]
+            found |= {client: results.states.pop(client) for client in results.large}
+    return found

@@ -10,8 +10,8 @@ Where a group of hosts adds its sums before they come here, and that fails, each
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 import ray
@@ -26,6 +26,7 @@ from ray.exceptions import (
 
 from fedscout.engine.errors import EngineError, LostStatesError
 from fedscout.engine.grid.client_states import StateReference
+from fedscout.engine.grid.host_actor import Part
 from fedscout.engine.grid.ray_hosts import RESTARTS, lost_host
 
 
@@ -36,9 +37,9 @@ class RayCall:
     Attributes:
         results: Of the clients together.
         host: Who does it.
-        clients: Those that may keep something large.
-        states: Of these clients.
-        send: Sends the call once more and returns both; None where Ray does so itself.
+        clients: Those of which something may lie beside the results.
+        beside: Of each client's part that does, in the order of the clients.
+        send: Sends the call once more and returns all of them, results first; None where Ray does so itself.
         repeats_left: How often that may be done.
         group: Of the answers of a group of calls, with one sum among them; None of a call whose answer comes alone.
         place: Of this call's answer there.
@@ -47,26 +48,42 @@ class RayCall:
     results: Any
     host: int
     clients: Sequence[int] = ()
-    states: Sequence[Any] = ()
+    beside: Mapping[Part, Sequence[Any]] = field(default_factory=dict)
     send: Callable[[], Sequence[Any]] | None = None
     repeats_left: int = RESTARTS
     group: Any = None
     place: int = 0
 
     @classmethod
-    def sent(cls, send: Callable[[], Sequence[Any]], host: int, clients: Sequence[int]) -> RayCall:
-        """Send a call that is repeated here."""
-        results, *states = send()
-        return cls(results, host, clients, states, send)
+    def sent(
+        cls, send: Callable[[], Sequence[Any]], host: int, clients: Sequence[int], apart: Sequence[Part]
+    ) -> RayCall:
+        """Send a call that is repeated here.
+
+        Args:
+            send: See the attributes, as all others.
+            host: Who does it.
+            clients: Whose parts lie beside the results.
+            apart: Which parts do.
+        """
+        call = cls(None, host, clients, dict.fromkeys(apart, ()), send)
+        call._take(send())
+        return call
+
+    def _take(self, references: Sequence[Any]) -> None:
+        self.results, *beside = references
+        each = len(self.clients)
+        self.beside = {part: beside[each * n : each * (n + 1)] for n, part in enumerate(self.beside)}
 
     @property
     def reference(self) -> Any:
-        """Of what is to be fetched."""
+        """Of its answer, which others may have a part in."""
         return self.results if self.group is None else self.group
 
-    def answer(self, fetched: Any) -> Any:
-        """Return this call's answer in what was fetched."""
-        return fetched if self.group is None else fetched[self.place]
+    @property
+    def references(self) -> list[Any]:
+        """Of all that is fetched."""
+        return [self.reference, *self.beside.get("vectors", ())]
 
     def sent_again(self) -> bool:
         """Send the call again if its host died under it; return whether that was so."""
@@ -75,19 +92,27 @@ class RayCall:
         try:
             ray.get(self.results, timeout=0)
         except (RayActorError, NodeDiedError, OutOfMemoryError):
-            self.results, *self.states = self.send()
+            self._take(self.send())
             self.repeats_left -= 1
             return True
         except RayError:
             return False  # it is still on its way, or failed in another manner
         return False
 
-    def parts(self, results: Any) -> Iterator[Any]:
-        """Yield the clients' results, of which a watched call has several, with references of the large states."""
-        references = dict(zip(self.clients, self.states, strict=True))
+    def parts(self, fetched: Mapping[Any, Any]) -> Iterator[Any]:
+        """Yield the clients' results, of which a watched call has several, with large models and references of states.
+
+        Args:
+            fetched: What lay under each of the references of all calls.
+        """
+        answer = fetched[self.reference]
+        results = answer if self.group is None else answer[self.place]
+        references = {part: dict(zip(self.clients, each, strict=True)) for part, each in self.beside.items()}
         for part in results if isinstance(results, list) else [results]:
-            if references:
-                part.states |= {client: StateReference(references[client]) for client in part.large}
+            if "vectors" in references:
+                part.vectors = [fetched[references["vectors"][client]] for client in part.clients]
+            if "states" in references:
+                part.states |= {client: StateReference(references["states"][client]) for client in part.large}
             yield part
 
 
@@ -102,7 +127,7 @@ def gathered(calls: Sequence[RayCall], timeout: float | None) -> list[Any] | Non
     while True:
         left = None if deadline is None else max(0.0, deadline - time.monotonic())
         try:
-            references = [*dict.fromkeys(call.reference for call in calls)]  # a group's is fetched once
+            references = [*dict.fromkeys(one for call in calls for one in call.references)]  # a group's is fetched once
             fetched = dict(zip(references, ray.get(references, timeout=left), strict=True))
         except GetTimeoutError:
             return None
@@ -113,7 +138,7 @@ def gathered(calls: Sequence[RayCall], timeout: float | None) -> list[Any] | Non
             elif not sum(call.sent_again() for call in calls):
                 raise lost(error) from error
         else:
-            return [part for call in calls for part in call.parts(call.answer(fetched[call.reference]))]
+            return [part for call in calls for part in call.parts(fetched)]
 
 
 def lost(error: RayError) -> EngineError:

@@ -8,6 +8,9 @@ What a client keeps stays in the object store if it is large, and calls carry a 
 value of the call that made it, so it belongs to the trial's process and outlives its host: it is freed when the trial
 replaces it or ends, however that ends, and is only lost with the node where it lies. The trial then goes on from its
 last checkpoint, for which states are fetched. While a host trains, the states of before are kept for a repetition.
+
+A large model that is not summed on its host comes as an object of its own, too, and is read where it lies: whatever of
+them a strategy keeps is all that is kept.
 """
 
 from __future__ import annotations
@@ -26,12 +29,14 @@ from fedscout.engine.arrays import FloatArray
 from fedscout.engine.contracts.client_algorithm import ClientState
 from fedscout.engine.errors import EngineError
 from fedscout.engine.grid.client_states import StateReference, state_bytes
+from fedscout.engine.grid.host_actor import BESIDE, Part
 from fedscout.engine.grid.host_grid import HostGrid
 from fedscout.engine.grid.jobs import Job
 from fedscout.engine.grid.ray_calls import RayCall, gathered, lost
 from fedscout.engine.grid.ray_hosts import RayHosts, lost_host
 from fedscout.engine.messages.added_sums import group_size
-from fedscout.engine.messages.host_calls import HostCall
+from fedscout.engine.messages.host_calls import LARGE_VECTOR_BYTES, HostCall
+from fedscout.engine.messages.message_keys import REPLY_KEY
 from fedscout.engine.messages.session import Session
 
 INLINE_BYTES = 2**19
@@ -43,7 +48,7 @@ INLINE_TOTAL_BYTES = 2**23
 SUM_BYTES = 8
 """Of a parameter in an exact sum."""
 
-LARGE_STATE_BYTES = 2**20
+LARGE_STATE_BYTES = LARGE_VECTOR_BYTES
 """From here on a client's state stays in the object store, an object a client, which is freed when it is replaced.
 
 Measured on 2026-11-22 on 2 busy cores of an AMD EPYC with Ray 2.55.1: two hosts, 50 clients that make one step each, by
@@ -111,12 +116,19 @@ class RayGrid(HostGrid[RayCall]):
         actor, lying = self._hosts.actors[host], self._lying(call.states)
         if lying:
             call = replace(call, states={c: state for c, state in call.states.items() if c not in lying})
-        if method != "train" or not call.clients or not self._large_states:
+        apart = self._apart(call) if method == "train" and call.clients else ()
+        if not apart:
             beside = [tuple(lying), *lying.values()] if lying else []
             return RayCall(actor.perform.remote(method, call, reference, *beside), host)
-        train = actor.train_apart.options(num_returns=1 + len(call.clients), max_task_retries=0)
-        send = partial(train.remote, LARGE_STATE_BYTES, call, reference, tuple(lying), *lying.values())
-        return RayCall.sent(send, host, call.clients)
+        train = actor.train_apart.options(num_returns=1 + len(apart) * len(call.clients), max_task_retries=0)
+        send = partial(train.remote, LARGE_STATE_BYTES, apart, call, reference, tuple(lying), *lying.values())
+        return RayCall.sent(send, host, call.clients, apart)
+
+    def _apart(self, call: HostCall) -> tuple[Part, ...]:
+        """Return what of a training lies beside its results, an object a client, as it is large."""
+        sends_large = call.config[REPLY_KEY] != "merged" and 4 * self.facts.layout.size >= LARGE_VECTOR_BYTES
+        wanted: dict[Part, bool] = {"vectors": sends_large, "states": self._large_states}
+        return tuple(part for part in BESIDE if wanted[part])
 
     def _launch(self, job: Job[RayCall], clients: Collection[int]) -> None:
         super()._launch(job, clients)

@@ -24,7 +24,7 @@ from fedscout.engine.grid.jobs import Job
 from fedscout.engine.messages.client_half import asks_for_clipping, clipped
 from fedscout.engine.messages.companion_record import companion_record
 from fedscout.engine.messages.exact_mean import ExactScale
-from fedscout.engine.messages.host_calls import FederationFacts, QueryResults, TrainResults
+from fedscout.engine.messages.host_calls import LARGE_VECTOR_BYTES, FederationFacts, QueryResults, TrainResults
 from fedscout.engine.messages.message_keys import (
     ARRAYS_KEY,
     COMPANIONS_KEY,
@@ -106,8 +106,9 @@ class TrainReplies:
                     metrics_of[client][SIMULATED_SECONDS_KEY] = result.durations.get(client, 0.0)
             for row, (client, vector) in enumerate(zip(result.clients, result.vectors, strict=True)):
                 companions = {name: rows[row] for name, rows in result.companions.items()}
-                # A row of its own: a reply that a strategy keeps must not keep the host's whole answer alive.
-                contents[client] = self._content(vector.copy(), metrics_of[client], named, companions)
+                # A reply that a strategy keeps must not keep the host's whole answer alive, whose part a small one is.
+                own = vector if vector.nbytes >= LARGE_VECTOR_BYTES else vector.copy()
+                contents[client] = self._content(own, metrics_of[client], named, companions)
         return contents, failures
 
     def _content(
@@ -142,11 +143,12 @@ class TrainReplies:
                     companions[name].add_total(total)
                 continue
             assert result.vectors is not None
-            inside = model.scale.holds(result.vectors)
+            vectors = np.stack(result.vectors)
+            inside = model.scale.holds(vectors)
             for name, one in companions.items():
                 inside &= one.scale.holds(result.companions[name])
             diverged = diverged or not inside.all()
-            model.add(result.vectors, result, inside)
+            model.add(vectors, result, inside)
             for name, one in companions.items():
                 one.add(result.companions[name], result, inside)
         means = {name: one.mean(columns) for name, one in companions.items()}

@@ -21,6 +21,9 @@ from fedscout.engine.metrics.metric import Sums
 from fedscout.engine.metrics.row_losses import RowMeans
 from fedscout.engine.model.parameter_layout import ParameterLayout
 
+LARGE_VECTOR_BYTES = 2**20
+"""From here on a client's model, as what it keeps, is an object of its own in Ray's store; figures in `ray_grid.py`."""
+
 
 @dataclass(frozen=True)
 class FederationFacts:
@@ -140,7 +143,8 @@ class TrainResults:
         num_steps: Optimiser steps.
         losses: Mean training loss.
         initial_losses: Loss of the received model, where asked for.
-        vectors: One row a client, or None if merged.
+        vectors: The trained model of each client, shape `(params,)`; None if merged, or while they lie beside the
+            results.
         total: Exact sum of the scaled vectors, or None if individual, or if nobody trained.
         sum_elsewhere: Whether that and those of companions are part of another host's.
         companions: Vectors that go up beside the model, by name; one row a client, none if merged.
@@ -166,7 +170,7 @@ class TrainResults:
     num_steps: list[int] = field(default_factory=list)
     losses: list[float] = field(default_factory=list)
     initial_losses: list[float] = field(default_factory=list)
-    vectors: FloatArray | None = None
+    vectors: list[FloatArray] | None = None
     total: IntArray | None = None
     sum_elsewhere: bool = False
     companions: dict[str, FloatArray] = field(default_factory=dict)

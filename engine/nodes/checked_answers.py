@@ -94,7 +94,7 @@ def checked_training(results: Any, asked: Asked) -> TrainResults:
         num_steps=[_count("steps", results.num_steps, 1, 1 if alike else None)],
         losses=[_number("loss", results.losses)],
         initial_losses=initial_losses,
-        vectors=_vectors("model", results.vectors, size),
+        vectors=[_vectors("model", model[None], size)[0] for model in _only(results.vectors)],
         companions=_companions(results.companions, {} if algorithm is None else algorithm.companions, size),
         sums=_sums(results.sums, call, rows),
         update_norms={one: _number("norm", [norm]) for one, norm in norms.items()},
@@ -181,6 +181,12 @@ def _number(what: str, values: Sequence[float | None]) -> float:
     if value is None or not isfinite(value):
         raise AnswerError(f"its {what} is {shown(value)} and must be a finite number")
     return float(value)
+
+
+def _only(models: Sequence[npt.NDArray[Any]] | None) -> Sequence[npt.NDArray[Any]]:
+    if models is None or len(models) != 1:
+        raise AnswerError("it sent no model, or several")
+    return models
 
 
 def _vectors(what: str, rows: npt.NDArray[Any] | None, size: int) -> npt.NDArray[np.float32]:

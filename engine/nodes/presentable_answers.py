@@ -68,7 +68,7 @@ def clip(call: HostCall, layout: ParameterLayout, results: TrainResults, named: 
         results.failures[client] = f"{type(error).__name__} in clipping: {error}"
         return
     parts = dict(zip(layout.split(results.vectors[0]), trained, strict=True)) if named else {}
-    results.vectors = (layout.join(parts) if named else trained[0])[None]
+    results.vectors = [layout.join(parts) if named else trained[0]]
     results.sums[KEY_NORM_BIT] = [float(is_short)]
 
 

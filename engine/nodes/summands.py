@@ -130,7 +130,7 @@ def _put_training(summands: Summands, call: HostCall, results: TrainResults, max
     def total(scale: ExactScale, vectors: Any, weighted_by: str) -> IntArray:
         if not asked:
             return np.zeros(len(call.vector), np.int64)  # type: ignore[arg-type]
-        return scale.total(vectors, [weight_of(weighted_by, rows, sums)])
+        return scale.total(np.asarray(vectors), [weight_of(weighted_by, rows, sums)])
 
     summands.put("model", total(model, results.vectors, call.session.needs.weighted_by))
     for name, weighted_by in algorithm.companions.items():
@@ -170,7 +170,10 @@ def _check(
         raise UnfitError("did not train")
     if results.sums.keys() - {*algorithm.reports}:
         raise UnfitError(f"its algorithm must declare in `reports` what it reports, got {', '.join(results.sums)}")
-    held = [model.holds(results.vectors), *(scales[name].holds(results.companions[name]) for name in scales)]
+    held = [
+        model.holds(np.asarray(results.vectors)),
+        *(scales[name].holds(results.companions[name]) for name in scales),
+    ]
     losses, (rows,) = [*results.losses, *results.initial_losses], results.num_examples
     most = {name: rows if name in weighing_sums(session) else rows * LARGEST for name in results.sums}
     small = all(0 <= values[0] <= most[name] for name, values in results.sums.items())

@@ -165,6 +165,7 @@ class _Rounds:
         clock.lap("train")
         seed_global_random(self._seed, "aggregate", server_round)
         aggregated, metrics = strategy.aggregate_train(server_round, replies)
+        del replies  # maybe a model a client
         self._count_simulated(_own_seconds(self._settings, metrics, lasted))
         if aggregated is None:
             self._skip(server_round, len(messages), failures)

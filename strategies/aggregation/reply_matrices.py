@@ -1,8 +1,8 @@
-"""What is in replies: their records, their arrays as matrices with one row per client, whether they fit together."""
+"""What is in replies: their records, their arrays and vectors by client, whether they fit together."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -17,19 +17,17 @@ def array_record(content: RecordDict) -> ArrayRecord:
     return next(record for record in content.values() if isinstance(record, ArrayRecord))
 
 
-def stacked(contents: Sequence[RecordDict]) -> dict[str, npt.NDArray[Any]]:
-    """Return each array of all replies, shape `(clients, *shape)`, keyed by the names of the first reply."""
+def arrays_by_name(contents: Sequence[RecordDict]) -> dict[str, list[npt.NDArray[Any]]]:
+    """Return each array of all replies, one a client and to be read only, keyed by the names of the first reply."""
     records = [array_record(content) for content in contents]
-    return {name: np.stack([read_array(record[name]) for record in records]) for name in records[0]}
+    return {name: [read_array(record[name]) for record in records] for name in records[0]}
 
 
-def flat_matrix(contents: Sequence[RecordDict]) -> npt.NDArray[Any]:
-    """Return all parameters of all replies, shape `(clients, params)`, each reply's arrays in its own order."""
-    rows = []
+def flat_vectors(contents: Sequence[RecordDict]) -> Iterator[npt.NDArray[Any]]:
+    """Yield all parameters of each reply, shape `(params,)` and to be read only, its arrays in its own order."""
     for content in contents:
         vectors = [read_array(array).reshape(-1) for array in array_record(content).values()]
-        rows.append(vectors[0] if len(vectors) == 1 else np.concatenate(vectors))
-    return np.stack(rows)
+        yield vectors[0] if len(vectors) == 1 else np.concatenate(vectors)
 
 
 def metric_record(content: RecordDict) -> MetricRecord:

@@ -1,4 +1,4 @@
-"""FedMedian, FedTrimmedAvg, Krum, MultiKrum and Bulyan on matrices of replies."""
+"""FedMedian, FedTrimmedAvg, Krum, MultiKrum and Bulyan on replies where they lie."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from flwr.serverapp.strategy.strategy_utils import aggregate_arrayrecords
 
 from fedscout.engine.messages.view_array import view_record
 from fedscout.strategies.aggregation.krum_selection import select_multikrum
-from fedscout.strategies.aggregation.order_statistics import mean_around_median, median, trimmed_mean
-from fedscout.strategies.aggregation.reply_matrices import stacked
+from fedscout.strategies.aggregation.order_statistics import Values, mean_around_median, median, trimmed_mean
+from fedscout.strategies.aggregation.reply_matrices import arrays_by_name
 from fedscout.strategies.aggregation.round_messages import Aggregate, QuickMessages
 
 
-def _aggregated(contents: list[RecordDict], statistic: Callable[[npt.NDArray[Any]], npt.NDArray[Any]]) -> ArrayRecord:
-    return view_record({name: statistic(values) for name, values in stacked(contents).items()})
+def _aggregated(contents: list[RecordDict], statistic: Callable[[Values], npt.NDArray[Any]]) -> ArrayRecord:
+    return view_record({name: statistic(values) for name, values in arrays_by_name(contents).items()})
 
 
 class FedMedian(QuickMessages, flower.FedMedian):

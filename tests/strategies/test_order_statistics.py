@@ -70,8 +70,9 @@ def assert_same(ours: FloatArray, flowers: FloatArray) -> None:
 
 @pytest.fixture(autouse=True)
 def _small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
-    """So that small models have several, the last of one coordinate among them."""
+    """So that small models have several, and several slabs, the last of one coordinate among them."""
     monkeypatch.setattr(order_statistics, "BLOCK", 64)
+    monkeypatch.setattr(order_statistics, "SLAB", 128)
 
 
 @pytest.fixture(autouse=True)
@@ -115,11 +116,14 @@ def test_other_types(dtype: Any) -> None:
     assert_same(mean_around_median(values, 4), flowers_mean_around_median(values, 4))
 
 
-@pytest.mark.parametrize("block", [1000, 10**6])
-def test_no_block_size_and_no_number_of_threads_changes_anything(block: int, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(("block", "slab"), [(1000, 1000), (1000, 2000), (1000, 10**6), (10**6, 10**6)])
+def test_neither_blocks_and_slabs_nor_the_number_of_threads_change_anything(
+    block: int, slab: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     values = models("normal", 0, 50, (3001,))
     before = median(values), trimmed_mean(values, 7), mean_around_median(values, 30)
     monkeypatch.setattr(order_statistics, "BLOCK", block)
+    monkeypatch.setattr(order_statistics, "SLAB", slab)
     for num_threads in (1, 3):
         monkeypatch.setattr(order_statistics, "NUM_THREADS", num_threads)
         after = median(values), trimmed_mean(values, 7), mean_around_median(values, 30)
@@ -137,8 +141,8 @@ def test_what_is_given_is_not_changed() -> None:
 
 
 def test_a_fault_in_a_thread_is_not_lost() -> None:
-    def fail(part: slice, block: FloatArray) -> None:
-        raise ZeroDivisionError(str(part))
+    def fail(block: FloatArray) -> FloatArray:
+        raise ZeroDivisionError(str(block.shape))
 
     with pytest.raises(ZeroDivisionError):
         order_statistics._in_blocks(models("normal", 0, 3, (200,)), fail)

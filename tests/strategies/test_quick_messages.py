@@ -18,7 +18,7 @@ from flwr.serverapp.strategy.strategy_utils import aggregate_metricrecords
 from fedscout.engine.messages.task_identity import claim_task_identity
 from fedscout.strategies import aggregation as quick
 from fedscout.strategies.aggregation.metric_means import mean_metrics
-from fedscout.strategies.aggregation.reply_matrices import flat_matrix, stacked
+from fedscout.strategies.aggregation.reply_matrices import arrays_by_name, flat_vectors
 from tests.strategies.rounds import grid_of
 
 A, B = Array(np.ones(1)), Array(np.full((1, 2), 2.0))
@@ -147,14 +147,14 @@ def test_the_mean_of_one_reply_is_that_reply_and_is_told_of_as_flowers(name: str
     assert ours == told != []
 
 
-def test_stacked_arrays_have_the_names_of_the_first_reply_in_its_order() -> None:
+def test_arrays_have_the_names_of_the_first_reply_in_its_order() -> None:
     """And vectors each reply's own, so that two arrays in another order are another vector."""
     one, two = (RecordDict({"arrays": ArrayRecord(arrays)}) for arrays in ({"a": A, "b": B}, {"b": B, "a": A}))
-    found = {name: array.tolist() for name, array in stacked([two, one]).items()}
+    found = {name: np.stack(arrays).tolist() for name, arrays in arrays_by_name([two, one]).items()}
     assert found == {"a": [[1], [1]], "b": [[[2, 2]], [[2, 2]]]}
     assert list(found) == ["b", "a"]
-    assert list(stacked([one, two])) == ["a", "b"]
-    assert flat_matrix([one, two]).tolist() == [[1, 2, 2], [2, 2, 1]]
+    assert list(arrays_by_name([one, two])) == ["a", "b"]
+    assert [vector.tolist() for vector in flat_vectors([one, two])] == [[1, 2, 2], [2, 2, 1]]
 
 
 def test_replies_in_another_order_of_keys_pass_as_they_do_at_flower() -> None:

@@ -38,7 +38,7 @@ def individual(clients: list[int], vectors: FloatArray, **lists: Any) -> TrainRe
         num_steps=[2 + client for client in clients],
         losses=[float(client) for client in clients],
         initial_losses=[10.0 + client for client in clients],
-        vectors=vectors,
+        vectors=[*vectors],
         **lists,
     )
 
@@ -198,7 +198,7 @@ def test_failed_clients_leave_the_mean() -> None:
 
 @pytest.mark.parametrize("is_merged", [True, False])
 def test_without_answers_there_are_only_failures(is_merged: bool) -> None:
-    nothing = TrainResults(vectors=np.empty((0, 5), np.float32), failures={1: "a", 4: "b"})
+    nothing = TrainResults(vectors=[], failures={1: "a", 4: "b"})
 
     assert TrainReplies(FACTS, "num-examples").train(RECEIVED, is_merged, False, [nothing]) == ({}, {1: "a", 4: "b"})
 
@@ -226,10 +226,12 @@ def test_a_strategy_that_writes_into_a_reply_changes_no_other() -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("is_named", [True, False])
 def test_a_reply_that_is_kept_does_not_keep_the_other_clients(is_named: bool) -> None:
-    """A host's answer is one matrix, in shared memory on Ray: it must be freed with the round."""
-    results = [individual([0, 1, 2], vectors()[:3].copy())]
+    """A host's answer is one piece, in shared memory on Ray: it must be freed with the round."""
+    rows = vectors()[:3].copy()
+    results = [individual([0, 1, 2], rows)]
     contents, _ = TrainReplies(FACTS, "num-examples").train(RECEIVED, False, is_named, results)
-    kept, matrix = contents.pop(1), weakref.ref(results[0].vectors)
+    kept, matrix = contents.pop(1), weakref.ref(rows)
+    del rows
     contents.clear()
     results.clear()
     gc.collect()

@@ -1,4 +1,4 @@
-"""Large states that stay in the object store: the bits of states by value, whoever dies, and nothing is left there."""
+"""Large states and models, an object a client: the bits of what comes by value, whoever dies, and nothing is left."""
 
 from __future__ import annotations
 
@@ -18,6 +18,7 @@ from torch import nn
 
 from fedscout.engine.client.client_host import ClientHost
 from fedscout.engine.contracts.client_algorithm import ClientAlgorithm, Clients, Finished, LocalRun
+from fedscout.engine.contracts.trial_strategy import EngineNeeds
 from fedscout.engine.grid import ray_grid
 from fedscout.engine.grid.client_states import StateReference
 from fedscout.engine.grid.local_grid import LocalGrid
@@ -28,7 +29,7 @@ from fedscout.engine.trials.ray_runner import start_trial
 from fedscout.engine.trials.trial import run_trial
 from fedscout.engine.trials.trial_record import Trial
 from fedscout.engine.trials.trial_settings import TrialSettings
-from tests.engine.choices import FEDAVG, Choice, Participations, Variates, spec_of
+from tests.engine.choices import FEDAVG, FLOWER_CHOICES, Choice, Participations, Variates, spec_of
 from tests.engine.federations import ABLE, NUM_CLASSES, NUM_FEATURES, uneven_federation
 from tests.engine.trials.test_resume import assert_same
 from tests.faults.mortal import Counted, MortalCount, deaths
@@ -71,6 +72,19 @@ class LosesStates(FedAvg):
         if server_round == 3 and self.diary.read_text().count("3") == 1:
             free([state.reference for state in grid.client_states.values()])
         return super().configure_train(server_round, arrays, config, grid)
+
+
+class KeepsOne(FedAvg):
+    """Keeps the first client's replies, and no others."""
+
+    def __init__(self, **counts: Any) -> None:
+        super().__init__(**counts)
+        self.kept: list[Any] = []
+
+    def aggregate_train(self, server_round: int, replies: Any) -> Any:
+        replies = list(replies)
+        self.kept.append(replies[0])
+        return super().aggregate_train(server_round, replies)
 
 
 class DiesOnce(LosesStates):
@@ -172,6 +186,44 @@ def test_states_by_reference_have_the_bits_of_states_by_value(
     assert values.keys() == local.client_states.keys()
     for client, state in local.client_states.items():
         assert all(np.array_equal(values[client][name], array) for name, array in state.items())
+
+
+INDIVIDUAL = EngineNeeds(replies="individual")
+
+
+@pytest.mark.parametrize("name", ["krum", "fedmedian", "with states"])
+def test_large_models_that_come_one_by_one_have_the_bits_of_those_in_this_process(
+    hosts: RayHosts, host: ClientHost, name: str
+) -> None:
+    with_states = replace(FEDAVG, wants=INDIVIDUAL, algorithm=Variates())
+    spec = spec_of(with_states if name == "with states" else FLOWER_CHOICES[name])
+    assert_same(run_trial(spec, RayGrid(hosts, spec.session)), local_result(spec, host))
+
+
+def test_a_reply_that_a_strategy_keeps_is_one_model_in_the_store(hosts: RayHosts) -> None:
+    """Beside it, as above, lie the model that was sent and the one that came of it."""
+    spec = spec_of(Choice(KeepsOne, wants=INDIVIDUAL), num_rounds=NUM_ROUNDS)
+    without = settled_bytes(lambda stored: stored < WIDE_BYTES)
+    between: list[int] = []
+
+    def note(done: int) -> None:
+        stored = settled_bytes(lambda stored: round((stored - without) / WIDE_BYTES) <= done + 2)
+        between.append(round((stored - without) / WIDE_BYTES) - done)
+
+    assert run_trial(spec, RayGrid(hosts, spec.session), on_round=note).status == "completed"
+    assert max(between) <= 2
+
+
+def test_a_host_killed_while_it_trains_sends_every_model_again(
+    hosts: RayHosts, host: ClientHost, tmp_path: Path
+) -> None:
+    mortal, sound = (
+        spec_of(replace(FEDAVG, wants=INDIVIDUAL, algorithm=algorithm), num_rounds=NUM_ROUNDS)
+        for algorithm in (MortalCount(folder=str(tmp_path)), Counted())
+    )
+    result = run_trial(mortal, RayGrid(hosts, mortal.session))
+    assert deaths(tmp_path) == 1
+    assert_same(result, local_result(sound, host))
 
 
 def test_an_empty_state_forgets_a_large_one(hosts: RayHosts, monkeypatch: pytest.MonkeyPatch) -> None:

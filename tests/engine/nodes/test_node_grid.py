@@ -174,8 +174,9 @@ def test_a_client_that_misbehaves_is_left_out_with_one_line(
 
     def spoilt(told: Any) -> Any:
         if getattr(told, "vectors", None) is not None:
-            told.vectors = np.full_like(told.vectors, np.nan) if fault == "nan" else told.vectors
-            told.vectors = told.vectors[:, :-1] if fault == "shape" else told.vectors
+            (vector,) = told.vectors
+            vector = np.full_like(vector, np.nan) if fault == "nan" else vector
+            told.vectors = [vector[:-1] if fault == "shape" else vector]
             told.num_examples = [1_000_000] if fault == "million" else told.num_examples
         return told
 

@@ -280,7 +280,7 @@ def test_no_message_holds_a_clients_own_numbers(federation: Federation, monkeypa
     told = [wire.opened(message.content) for message in clear.heard]
     answered = [one for message in told if isinstance(message, NodeAnswers) for one in message.answers]
     updates = [one for one in answered if isinstance(one, TrainResults)]
-    secrets = [one.vectors.tobytes() for one in updates if one.vectors is not None]  # what is told in the clear
+    secrets = [one.vectors[0].tobytes() for one in updates if one.vectors is not None]  # what is told in the clear
     secrets += [rows.tobytes() for one in updates for rows in one.companions.values()]
     assert len(secrets) == 2 * 3 * len(SIZES)
 

@@ -84,7 +84,7 @@ VALUES: dict[str, Any] = {
     "an empty training": TrainResults(),
     "a training": TrainResults(
         *([3], [17], [9], [float("nan")], [float("inf")]),
-        vectors=VECTOR[None],
+        vectors=[VECTOR],
         companions={"control-change": VECTOR[None]},
         sums={"path": [2.5]},
         states={3: {}},
