@@ -17,7 +17,8 @@ from fedscout.engine.data.release import Release
 from fedscout.engine.errors import StrategyError
 from fedscout.engine.seeds import stream
 from fedscout.strategies import FedAvgSpec
-from fedscout.strategies.methods.clients.fedex import Configuration, FedEx, FedExSpec, Schedule
+from fedscout.strategies.methods.clients.drawn_training import Configuration
+from fedscout.strategies.methods.clients.fedex import FedEx, FedExSpec, Schedule
 from tests.engine.federations import QUERIES, uneven_federation
 from tests.engine.trials.test_resume import assert_same
 from tests.strategies.by_hand import SEED, SIZES, TRAINING, Hand, host_of, result_of, spec_of, weights_of
