@@ -18,6 +18,7 @@ from fedscout.strategies.methods.clients.feddyn import FedDynSpec
 from fedscout.strategies.methods.clients.fedex import FedExSpec
 from fedscout.strategies.methods.clients.fedlc import FedLCSpec
 from fedscout.strategies.methods.clients.fednova import FedNovaSpec
+from fedscout.strategies.methods.clients.fedpop import FedPopSpec
 from fedscout.strategies.methods.clients.fedrs import FedRSSpec
 from fedscout.strategies.methods.clients.fedsam import FedSAMSpec
 from fedscout.strategies.methods.clients.moon import MoonSpec
@@ -95,6 +96,7 @@ CHOSEN_BY_NAME: tuple[type[StrategySpec], ...] = (
     PFedMeSpec,
     FedRoDSpec,
     FedExSpec,
+    FedPopSpec,
     DPFedAvgSpec,
     CommunitiesSpec,
     FedDFSpec,

@@ -49,6 +49,7 @@ from fedscout.strategies import (
     StrategySpec,
 )
 from fedscout.strategies.methods.clients.fedex import FedExSpec
+from fedscout.strategies.methods.clients.fedpop import FedPopSpec
 from fedscout.strategies.methods.clients.fedrs import FedRSSpec
 from fedscout.strategies.methods.clients.fedsam import FedSAMSpec
 from fedscout.strategies.methods.clients.symmetric_loss import SymmetricLossSpec
@@ -91,6 +92,7 @@ METHODS: Mapping[str, StrategySpec] = {
     "fedrod": FedRoDSpec(),
     "fedbio": FedBiOSpec(),
     "fedex": FedExSpec(num_configurations=4),
+    "fedpop": FedPopSpec(num_configurations=4, evolve_every=1),
 }
 MODELS: Mapping[str, ModelFactory] = {"fedbn": normalised, "mfedbn": normalised, "mfedbn, overwritten": normalised}
 """Of methods that need another net than the dense one."""

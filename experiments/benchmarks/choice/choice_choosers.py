@@ -2,8 +2,8 @@
 
 A searcher's pick is the best of its study, FedAvg included, without a confirmation: what is measured is the search. Its
 cost counts the rounds of its trials in full trainings; the training of FedAvg, with which every study is compared, is
-not counted, nor is the detection that rules, warm starts and language models rest on. FedEx costs nothing beside its
-own training, in which it tunes.
+not counted, nor is the detection that rules, warm starts and language models rest on. FedEx and FedPop cost nothing
+beside their own training, in which they tune.
 """
 
 from __future__ import annotations
@@ -212,6 +212,7 @@ CHOOSERS: Mapping[str, Chooser] = {
         Chooser("rules", lambda choosing: Pick(recommend_by_rules(choosing.situation()).spec)),
         Chooser("LLM", _language_model, asks_model=True, in_tables=False),
         Chooser("FedEx", lambda _: Pick(parse_strategy("fedex")), in_tables=False),
+        Chooser("FedPop", lambda _: Pick(parse_strategy("fedpop")), in_tables=False),
         Chooser("genetic 4", _searching((GENETIC[0], "search.budget=4"))),
         Chooser("genetic 4 informed", _searching((*INFORMED, "search.budget=4"))),
         Chooser("random 8", _searching(("search.kind=random", "search.budget=8"))),

@@ -94,7 +94,7 @@ def test_a_policy_goes_on_without_whom_it_does_not_know(kind: str, federation: F
     assert any("joined" in note for note in trial.notes)
 
 
-@pytest.mark.parametrize("kind", ["fedbuff", "fedbio", "local", "fine_tuning", "fedex", "rhfl", "fedrod"])
+@pytest.mark.parametrize("kind", ["fedbuff", "fedbio", "local", "fine_tuning", "fedex", "fedpop", "rhfl", "fedrod"])
 def test_a_strategy_with_needs_of_its_own_has_the_bits_of_a_simulation(kind: str, federation: Federation) -> None:
     held = with_server_rows(federation, labelled=True)
     assert_same_bits(settings_of(kind, held), held)

@@ -87,6 +87,7 @@ def assert_same_after_restart(agreement: Path, link: NodeLink, out: Path, strate
         ({"kind": "fedmedian"}, "fedmedian looks at the model of each client"),
         ({"kind": "communities"}, "communities groups clients by what each of them tells"),
         ({"kind": "fedex"}, "fedex compares what few clients measure"),
+        ({"kind": "fedpop"}, "fedpop compares what few clients measure"),
         ({"kind": "dp_fedavg", "noise_multiplier": 1.0}, "dp_fedavg looks at the model of each client"),
         ({"kind": "fedavg", "selection": "oort"}, "selection.kind=oort chooses by what each client reports"),
     ],
