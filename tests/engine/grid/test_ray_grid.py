@@ -54,7 +54,7 @@ TRIALS = {
 
 @pytest.fixture(
     scope="module",
-    params=[pytest.param(1, marks=pytest.mark.stress), 2, pytest.param(4, marks=pytest.mark.slow)],
+    params=[pytest.param(1, marks=pytest.mark.stress), 2, pytest.param(4, marks=pytest.mark.stress)],
     ids=str,
 )
 def hosts(ray_session: None, request: pytest.FixtureRequest) -> Iterator[RayHosts]:
