@@ -7,7 +7,7 @@ so a host can be replaced at any time and the work repeated bit for bit.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from functools import lru_cache, partial
@@ -117,9 +117,26 @@ class ClientHost:
         model = new_model(self._federation.model, integer(seed, "initial-model"))
         return model.vector.numpy().copy()
 
-    @torch.random.fork_rng(devices=[])  # dropout draws from torch's global generator, which is put back
     def train(self, call: HostCall) -> TrainResults:
         """Train each client from `call.vector`, which the clients of `call.evaluated` score first."""
+        steps = self.training(call)
+        while True:
+            try:
+                next(steps)
+            except StopIteration as end:
+                results: TrainResults = end.value
+                return results
+
+    def training(self, call: HostCall) -> Generator[GatheredUpdates, None, TrainResults]:
+        """Train as `train` does, and yield after each block of clients what is there, of which parts may be taken.
+
+        Returns:
+            What was not taken.
+        """
+        with torch.random.fork_rng(devices=[]):  # dropout draws from torch's global generator, which is put back
+            return (yield from self._training(call))
+
+    def _training(self, call: HostCall) -> Generator[GatheredUpdates, None, TrainResults]:
         started = time.perf_counter()
         assert call.vector is not None
         evaluation = self.evaluate(replace(call, clients=call.evaluated)) if call.evaluated else None
@@ -138,6 +155,7 @@ class ClientHost:
                 answers.failed(client, error)
         for block in self._trainer(call, asked).train(asked, works):
             answers.add(with_signals(asked, withheld.of(sent.of(block))))
+            yield answers
         results = answers.results()
         results.num_withheld = withheld.num_values
         if call.watched is not None:

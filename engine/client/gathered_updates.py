@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 
 from fedscout.engine.arrays import FloatArray, IntArray
 from fedscout.engine.contracts.client_update import ClientUpdate
 from fedscout.engine.messages.exact_mean import ExactScale
-from fedscout.engine.messages.host_calls import HostCall, TrainResults
+from fedscout.engine.messages.host_calls import HostCall, Part, TrainResults, state_bytes
 from fedscout.engine.messages.message_keys import NUM_CLIENTS_KEY, NUM_EXAMPLES_KEY, REPLY_KEY
 from fedscout.engine.training.local_training import Outcome, RowsWork
 
@@ -51,6 +52,7 @@ class GatheredUpdates:
             for name in self._companions_weighted_by
         }
         self._vectors: dict[int, FloatArray] = {}
+        self._untaken: list[int] = []
         self._total = np.zeros(len(received), np.int64)
         self._updates: dict[int, tuple[int, ClientUpdate]] = {}  # without their vectors, which are many
 
@@ -77,6 +79,7 @@ class GatheredUpdates:
                 self._results.update_norms[work.client] = self._norm(update.vector)
             if not self._merged:
                 self._vectors[work.client] = np.ascontiguousarray(update.vector, np.float32)
+            self._untaken.append(work.client)
             kept = {} if self._merged else update.companions
             self._updates[work.client] = (self._rows(work), replace(update, vector=NOTHING, companions=kept))
 
@@ -123,8 +126,28 @@ class GatheredUpdates:
             total = totals.setdefault(name, np.zeros(rows.shape[1], np.int64))
             add(total, self._companion_scales[name], rows, self._companions_weighted_by[name])
 
+    def taken(self, parts: Collection[Part], large_bytes: int) -> Iterator[Mapping[Part, Any]]:
+        """Yield what of the clients that were added since lies beside the results: each one's model and large state.
+
+        Args:
+            parts: Which of the two do.
+            large_bytes: From which a state is large.
+        """
+        waiting, self._untaken = self._untaken, []
+        for client in waiting:
+            lying: dict[Part, Any] = {}
+            if "vectors" in parts:
+                lying["vectors"] = self._vectors.pop(client, None)
+            num_examples, update = self._updates[client]
+            if "states" in parts and self._keeps_state and state_bytes(update.state) >= large_bytes:
+                lying["states"] = update.state
+                self._results.large.append(client)
+                self._updates[client] = num_examples, replace(update, state={})
+            self._results.slots.append(client)
+            yield lying
+
     def results(self) -> TrainResults:
-        """Return the answer, its lists in ascending order of the clients."""
+        """Return the answer, its lists in ascending order of the clients, without what was taken."""
         results = self._results
         for client in sorted(self._updates):
             num_examples, update = self._updates[client]
@@ -136,13 +159,14 @@ class GatheredUpdates:
                 results.initial_losses.append(update.initial_loss)
             for name, value in update.sums.items():
                 results.sums.setdefault(name, []).append(value)
-            if self._keeps_state:
+            if self._keeps_state and client not in results.large:
                 results.states[client] = update.state
         results.diverged.sort()
         if self._merged:
             results.total = self._total if results.clients else None  # nothing, where only others score
             return results
-        results.vectors = [self._vectors.pop(client) for client in results.clients]
+        if len(self._vectors) == len(results.clients):
+            results.vectors = [self._vectors.pop(client) for client in results.clients]
         for name in self._companions_weighted_by:
             rows = [self._updates[client][1].companions[name] for client in results.clients]
             results.companions[name] = np.stack(rows) if rows else np.empty((0, 0), np.float32)

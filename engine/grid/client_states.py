@@ -35,8 +35,3 @@ def keep(states: MutableMapping[int, KeptState], answered: Mapping[int, KeptStat
             states[client] = state
         else:
             states.pop(client, None)
-
-
-def state_bytes(state: ClientState) -> int:
-    """Return the size of a state's arrays."""
-    return sum(array.nbytes for array in state.values())

@@ -3,26 +3,24 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Generator, Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, Literal, get_args
+from itertools import repeat
+from typing import TYPE_CHECKING, Any
 
 import ray
 
 from fedscout.engine.arrays import FloatArray
 from fedscout.engine.contracts.client_algorithm import ClientState
 from fedscout.engine.data.client_query import QueryTable
-from fedscout.engine.grid.client_states import state_bytes
 from fedscout.engine.grid.watchdog import perform_watched
 from fedscout.engine.host_device import CPU, HostDevice
 from fedscout.engine.messages.added_sums import Answer, with_one_sum
-from fedscout.engine.messages.host_calls import FederationFacts, HostCall, TrainResults
+from fedscout.engine.messages.host_calls import FederationFacts, HostCall, Part, TrainResults, state_bytes
 from fedscout.engine.runtime.ray_internals import HeadNotes
 
-Part = Literal["vectors", "states"]
-
-BESIDE: tuple[Part, ...] = get_args(Part)
-"""What may lie beside the results of a training, in the order in which it comes."""
+if TYPE_CHECKING:
+    from fedscout.engine.client.gathered_updates import GatheredUpdates
 
 
 class HostActor:
@@ -60,10 +58,7 @@ class HostActor:
             owners: Clients whose states come beside the call.
             states: Theirs.
         """
-        if vector is not None:
-            call = replace(call, vector=vector)
-        if owners:
-            call = replace(call, states={**call.states, **dict(zip(owners, states, strict=True))})
+        call = _whole(call, vector, owners, states)
         if call.session.round_timeout_seconds is None:
             return self._perform(method, call)
         return perform_watched(self._perform, method, call, HeadNotes())
@@ -71,36 +66,47 @@ class HostActor:
     def train_apart(
         self,
         large_bytes: int,
-        parts: Collection[Part],
+        parts: Sequence[Part],
         call: HostCall,
         vector: FloatArray | None,
         owners: Sequence[int],
         *states: ClientState,
     ) -> Iterator[Any]:
-        """Train, and yield the results, then for each of the call's clients its model, then for each its new state.
+        """Train, and yield for each client what of it lies beside the results, as soon as it is trained, then these.
 
-        Each is an object of its own, which Ray stores before the next is asked for; None of who has none, or has a
-        state that is not large and comes with the results.
+        Each is an object of its own, which Ray stores before the next is asked for, so that this process has but one
+        block of clients' models. Results say whose they were; for clients that have not trained there is None, and so
+        for a state that is not large and comes with the results.
 
         Args:
             large_bytes: From which a state is large.
-            parts: Which of the two lie beside the results.
+            parts: What lies beside the results; of each client in this order.
             call: As for `perform`, like all others.
             vector: The model.
             owners: Whose states these are.
             states: What they kept.
         """
-        done = self.perform("train", call, vector, owners, *states)
-        apart = [
-            _taken_out(part, large_bytes, done if isinstance(done, list) else [done])
-            for part in BESIDE
-            if part in parts
-        ]
+        call, missing = _whole(call, vector, owners, states), len(call.clients)
+        training = self._training(call)
+        while True:
+            try:
+                answers = next(training)
+            except StopIteration as end:
+                done = end.value
+                break
+            for lying in answers.taken(parts, large_bytes):
+                yield from map(lying.get, parts)
+                missing -= 1
+        yield from repeat(None, missing * len(parts))
         yield done
-        del done
-        for of_clients in apart:
-            for client in call.clients:
-                yield of_clients.pop(client, None)
+
+    def _training(self, call: HostCall) -> Generator[GatheredUpdates | _Whole, None, Any]:
+        """Train, and yield from what parts may be taken; return the rest."""
+        if call.session.round_timeout_seconds is None:
+            return (yield from self._host.training(call))
+        done: Any = perform_watched(self._perform, "train", call, HeadNotes())  # which ends this process, or returns
+        yield _Whole(done)
+        return done
 
     def _perform(self, method: str, call: HostCall) -> Any:
         return getattr(self._host, method)(call)
@@ -114,14 +120,32 @@ class HostActor:
         return os.getpid()
 
 
-def _taken_out(part: Part, large_bytes: int, done: Sequence[TrainResults]) -> dict[int, Any]:
-    """Take models, or large states, out of the results of a training, and return them by client."""
-    found: dict[int, Any] = {}
-    for results in done:
-        if part == "vectors":
-            found |= zip(results.clients, results.vectors or (), strict=True)
-            results.vectors = None
-        else:
-            results.large = [c for c, state in results.states.items() if state_bytes(state) >= large_bytes]
-            found |= {client: results.states.pop(client) for client in results.large}
-    return found
+def _whole(call: HostCall, vector: FloatArray | None, owners: Sequence[int], states: Sequence[ClientState]) -> HostCall:
+    """Return a call with what came beside it."""
+    if vector is not None:
+        call = replace(call, vector=vector)
+    return replace(call, states={**call.states, **dict(zip(owners, states, strict=True))}) if owners else call
+
+
+class _Whole:
+    """Results of a training that is done, of which parts may be taken as while it goes on.
+
+    Args:
+        done: Those of one part of the clients after the other; taken parts are no more among them.
+    """
+
+    def __init__(self, done: Sequence[TrainResults]) -> None:
+        self._done = done
+
+    def taken(self, parts: Collection[Part], large_bytes: int) -> Iterator[Mapping[Part, Any]]:
+        """Yield each client's parts; see `GatheredUpdates.taken`."""
+        for results in self._done:
+            vectors: dict[int, Any] = {}
+            if "vectors" in parts:
+                vectors, results.vectors = dict(zip(results.clients, results.vectors or (), strict=True)), None
+            if "states" in parts:
+                results.large = [c for c, state in results.states.items() if state_bytes(state) >= large_bytes]
+            results.slots = [*results.clients]
+            for client in results.slots:
+                state = results.states.pop(client) if client in results.large else None
+                yield {"vectors": vectors.pop(client, None), "states": state}

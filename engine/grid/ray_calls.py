@@ -26,8 +26,8 @@ from ray.exceptions import (
 
 from fedscout.engine.errors import EngineError, LostStatesError
 from fedscout.engine.grid.client_states import StateReference
-from fedscout.engine.grid.host_actor import Part
 from fedscout.engine.grid.ray_hosts import RESTARTS, lost_host
+from fedscout.engine.messages.host_calls import Part
 
 
 @dataclass
@@ -37,9 +37,8 @@ class RayCall:
     Attributes:
         results: Of the clients together.
         host: Who does it.
-        clients: Those of which something may lie beside the results.
-        beside: Of each client's part that does, in the order of the clients.
-        send: Sends the call once more and returns all of them, results first; None where Ray does so itself.
+        beside: By what lies beside the results, of each client's in the order in which clients finish.
+        send: Sends the call once more and returns all of them, results last; None where Ray does so itself.
         repeats_left: How often that may be done.
         group: Of the answers of a group of calls, with one sum among them; None of a call whose answer comes alone.
         place: Of this call's answer there.
@@ -47,7 +46,6 @@ class RayCall:
 
     results: Any
     host: int
-    clients: Sequence[int] = ()
     beside: Mapping[Part, Sequence[Any]] = field(default_factory=dict)
     send: Callable[[], Sequence[Any]] | None = None
     repeats_left: int = RESTARTS
@@ -55,25 +53,15 @@ class RayCall:
     place: int = 0
 
     @classmethod
-    def sent(
-        cls, send: Callable[[], Sequence[Any]], host: int, clients: Sequence[int], apart: Sequence[Part]
-    ) -> RayCall:
-        """Send a call that is repeated here.
-
-        Args:
-            send: See the attributes, as all others.
-            host: Who does it.
-            clients: Whose parts lie beside the results.
-            apart: Which parts do.
-        """
-        call = cls(None, host, clients, dict.fromkeys(apart, ()), send)
+    def sent(cls, send: Callable[[], Sequence[Any]], host: int, apart: Sequence[Part]) -> RayCall:
+        """Send a call that is repeated here; `apart` is what lies beside its results."""
+        call = cls(None, host, dict.fromkeys(apart, ()), send)
         call._take(send())
         return call
 
     def _take(self, references: Sequence[Any]) -> None:
-        self.results, *beside = references
-        each = len(self.clients)
-        self.beside = {part: beside[each * n : each * (n + 1)] for n, part in enumerate(self.beside)}
+        *beside, self.results = references
+        self.beside = {part: beside[n :: len(self.beside)] for n, part in enumerate(self.beside)}
 
     @property
     def reference(self) -> Any:
@@ -107,8 +95,10 @@ class RayCall:
         """
         answer = fetched[self.reference]
         results = answer if self.group is None else answer[self.place]
-        references = {part: dict(zip(self.clients, each, strict=True)) for part, each in self.beside.items()}
-        for part in results if isinstance(results, list) else [results]:
+        several = results if isinstance(results, list) else [results]
+        finished = [client for part in several for client in part.slots] if self.beside else []
+        references = {part: dict(zip(finished, each, strict=False)) for part, each in self.beside.items()}
+        for part in several:
             if "vectors" in references:
                 part.vectors = [fetched[references["vectors"][client]] for client in part.clients]
             if "states" in references:

@@ -10,7 +10,7 @@ replaces it or ends, however that ends, and is only lost with the node where it 
 last checkpoint, for which states are fetched. While a host trains, the states of before are kept for a repetition.
 
 A large model that is not summed on its host comes as an object of its own, too, and is read where it lies: whatever of
-them a strategy keeps is all that is kept.
+them a strategy keeps is all that is kept. Hosts hand over models and states as soon as a block of clients is trained.
 """
 
 from __future__ import annotations
@@ -28,14 +28,13 @@ from ray.exceptions import RayError
 from fedscout.engine.arrays import FloatArray
 from fedscout.engine.contracts.client_algorithm import ClientState
 from fedscout.engine.errors import EngineError
-from fedscout.engine.grid.client_states import StateReference, state_bytes
-from fedscout.engine.grid.host_actor import BESIDE, Part
+from fedscout.engine.grid.client_states import StateReference
 from fedscout.engine.grid.host_grid import HostGrid
 from fedscout.engine.grid.jobs import Job
 from fedscout.engine.grid.ray_calls import RayCall, gathered, lost
 from fedscout.engine.grid.ray_hosts import RayHosts, lost_host
 from fedscout.engine.messages.added_sums import group_size
-from fedscout.engine.messages.host_calls import LARGE_VECTOR_BYTES, HostCall
+from fedscout.engine.messages.host_calls import LARGE_VECTOR_BYTES, HostCall, Part, state_bytes
 from fedscout.engine.messages.message_keys import REPLY_KEY
 from fedscout.engine.messages.session import Session
 
@@ -122,13 +121,13 @@ class RayGrid(HostGrid[RayCall]):
             return RayCall(actor.perform.remote(method, call, reference, *beside), host)
         train = actor.train_apart.options(num_returns=1 + len(apart) * len(call.clients), max_task_retries=0)
         send = partial(train.remote, LARGE_STATE_BYTES, apart, call, reference, tuple(lying), *lying.values())
-        return RayCall.sent(send, host, call.clients, apart)
+        return RayCall.sent(send, host, apart)
 
     def _apart(self, call: HostCall) -> tuple[Part, ...]:
         """Return what of a training lies beside its results, an object a client, as it is large."""
         sends_large = call.config[REPLY_KEY] != "merged" and 4 * self.facts.layout.size >= LARGE_VECTOR_BYTES
         wanted: dict[Part, bool] = {"vectors": sends_large, "states": self._large_states}
-        return tuple(part for part in BESIDE if wanted[part])
+        return tuple(part for part, is_wanted in wanted.items() if is_wanted)
 
     def _launch(self, job: Job[RayCall], clients: Collection[int]) -> None:
         super()._launch(job, clients)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Literal
 
 import numpy.typing as npt
 
@@ -23,6 +23,15 @@ from fedscout.engine.model.parameter_layout import ParameterLayout
 
 LARGE_VECTOR_BYTES = 2**20
 """From here on a client's model, as what it keeps, is an object of its own in Ray's store; figures in `ray_grid.py`."""
+
+
+Part = Literal["vectors", "states"]
+"""What of a client may lie beside the results of its training."""
+
+
+def state_bytes(state: ClientState) -> int:
+    """Return the size of a state's arrays."""
+    return sum(array.nbytes for array in state.values())
 
 
 @dataclass(frozen=True)
@@ -152,7 +161,8 @@ class TrainResults:
         sums: Scalars that add up over clients, by name.
         diverged: Clients whose parameters or companions can't enter an exact sum.
         states: New client states.
-        large: Clients whose new states lie beside the results.
+        slots: Clients of whom something may lie beside the results, in the order in which it does.
+        large: Clients whose new states do.
         failures: Reason of each client that raised, or that did not finish in time.
         hanging: Clients that did not finish in time.
         evaluation: Scores of the received model, if clients were named for that.
@@ -178,6 +188,7 @@ class TrainResults:
     sums: dict[str, list[float]] = field(default_factory=dict)
     diverged: list[int] = field(default_factory=list)
     states: dict[int, Any] = field(default_factory=dict)
+    slots: list[int] = field(default_factory=list)
     large: list[int] = field(default_factory=list)
     failures: dict[int, str] = field(default_factory=dict)
     hanging: list[int] = field(default_factory=list)

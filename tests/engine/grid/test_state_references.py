@@ -41,6 +41,7 @@ if TYPE_CHECKING:
 pytestmark = [pytest.mark.slow, pytest.mark.ray, pytest.mark.timeout(120)]
 
 NUM_ROUNDS = 4
+INDIVIDUAL = EngineNeeds(replies="individual")
 
 
 @dataclass(frozen=True)
@@ -169,6 +170,20 @@ def test_one_state_a_client_lies_there_between_rounds_and_none_after_the_trial(h
     assert after <= without
 
 
+def test_a_reply_that_a_strategy_keeps_is_one_model_in_the_store(hosts: RayHosts) -> None:
+    """Beside it, as above, lie the model that was sent and the one that came of it."""
+    spec = spec_of(Choice(KeepsOne, wants=INDIVIDUAL), num_rounds=NUM_ROUNDS)
+    without = settled_bytes(lambda stored: stored < WIDE_BYTES)
+    between: list[int] = []
+
+    def note(done: int) -> None:
+        stored = settled_bytes(lambda stored: round((stored - without) / WIDE_BYTES) <= done + 2)
+        between.append(round((stored - without) / WIDE_BYTES) - done)
+
+    assert run_trial(spec, RayGrid(hosts, spec.session), on_round=note).status == "completed"
+    assert max(between) <= 2
+
+
 @pytest.mark.parametrize("num_sampled", [7, 3])
 @pytest.mark.parametrize("algorithm", [Variates(), Own()], ids=["trains", "is scored"])
 def test_states_by_reference_have_the_bits_of_states_by_value(
@@ -188,9 +203,6 @@ def test_states_by_reference_have_the_bits_of_states_by_value(
         assert all(np.array_equal(values[client][name], array) for name, array in state.items())
 
 
-INDIVIDUAL = EngineNeeds(replies="individual")
-
-
 @pytest.mark.parametrize("name", ["krum", "fedmedian", "with states"])
 def test_large_models_that_come_one_by_one_have_the_bits_of_those_in_this_process(
     hosts: RayHosts, host: ClientHost, name: str
@@ -198,20 +210,6 @@ def test_large_models_that_come_one_by_one_have_the_bits_of_those_in_this_proces
     with_states = replace(FEDAVG, wants=INDIVIDUAL, algorithm=Variates())
     spec = spec_of(with_states if name == "with states" else FLOWER_CHOICES[name])
     assert_same(run_trial(spec, RayGrid(hosts, spec.session)), local_result(spec, host))
-
-
-def test_a_reply_that_a_strategy_keeps_is_one_model_in_the_store(hosts: RayHosts) -> None:
-    """Beside it, as above, lie the model that was sent and the one that came of it."""
-    spec = spec_of(Choice(KeepsOne, wants=INDIVIDUAL), num_rounds=NUM_ROUNDS)
-    without = settled_bytes(lambda stored: stored < WIDE_BYTES)
-    between: list[int] = []
-
-    def note(done: int) -> None:
-        stored = settled_bytes(lambda stored: round((stored - without) / WIDE_BYTES) <= done + 2)
-        between.append(round((stored - without) / WIDE_BYTES) - done)
-
-    assert run_trial(spec, RayGrid(hosts, spec.session), on_round=note).status == "completed"
-    assert max(between) <= 2
 
 
 def test_a_host_killed_while_it_trains_sends_every_model_again(
