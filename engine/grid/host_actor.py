@@ -58,7 +58,7 @@ class HostActor:
             owners: Clients whose states come beside the call.
             states: Theirs.
         """
-        call = _whole(call, vector, owners, states)
+        call = _completed(call, vector, owners, states)
         if call.session.round_timeout_seconds is None:
             return self._perform(method, call)
         return perform_watched(self._perform, method, call, HeadNotes())
@@ -86,7 +86,7 @@ class HostActor:
             owners: Whose states these are.
             states: What they kept.
         """
-        call, missing = _whole(call, vector, owners, states), len(call.clients)
+        call, missing = _completed(call, vector, owners, states), len(call.clients)
         training = self._training(call)
         while True:
             try:
@@ -120,7 +120,9 @@ class HostActor:
         return os.getpid()
 
 
-def _whole(call: HostCall, vector: FloatArray | None, owners: Sequence[int], states: Sequence[ClientState]) -> HostCall:
+def _completed(
+    call: HostCall, vector: FloatArray | None, owners: Sequence[int], states: Sequence[ClientState]
+) -> HostCall:
     """Return a call with what came beside it."""
     if vector is not None:
         call = replace(call, vector=vector)

@@ -21,7 +21,8 @@ configuration. Momentum, weight decay and dropout are left as they are, and noth
 program's default; so are a quantile of 0.3, five rounds and a discount of 0.9. What diverges counts as wrong.
 
 Reference:
-    Chen, Krompass, Gu, Tresp: FedPop: federated population-based hyperparameter tuning. AAAI 2025. arXiv:2308.08634
+    Chen, Krompass, Gu, Tresp: FedPop: federated population-based hyperparameter tuning. AAAI 2025. arXiv:2308.08634.
+        Their program: https://github.com/HaokunChen245/FedPop
 """
 
 from __future__ import annotations
