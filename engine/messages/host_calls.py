@@ -24,7 +24,6 @@ from fedscout.engine.model.parameter_layout import ParameterLayout
 LARGE_VECTOR_BYTES = 2**20
 """From here on a client's model, as what it keeps, is an object of its own in Ray's store; figures in `ray_grid.py`."""
 
-
 Part = Literal["vectors", "states"]
 """What of a client may lie beside the results of its training."""
 

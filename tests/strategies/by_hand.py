@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+import pytest
 import torch
 from flwr.app import ConfigRecord
 from torch import nn
@@ -43,6 +44,14 @@ WHOLE = LocalTraining(local_epochs=1, batch_size=1000, learning_rate=0.2)
 
 Correct = Callable[[Vector, Vector], Vector]
 """Weights and gradient to the gradient that is followed."""
+
+
+def ended(rule: Any, monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+    """Return a list to which each server's half of this class is added as its trial ends."""
+    found: list[Any] = []
+    told = rule.trial_notes
+    monkeypatch.setattr(rule, "trial_notes", lambda self: found.append(self) or told(self))
+    return found
 
 
 def spec_of(strategy: StrategySpec, **changes: Any) -> TrialSettings:

@@ -21,7 +21,7 @@ from fedscout.strategies.methods.clients.drawn_training import Configuration
 from fedscout.strategies.methods.clients.fedex import FedEx, FedExSpec, Schedule
 from tests.engine.federations import QUERIES, uneven_federation
 from tests.engine.trials.test_resume import assert_same
-from tests.strategies.by_hand import SEED, SIZES, TRAINING, Hand, host_of, result_of, spec_of, weights_of
+from tests.strategies.by_hand import SEED, SIZES, TRAINING, Hand, ended, host_of, result_of, spec_of, weights_of
 
 EVERYBODY = len(SIZES)
 SHARE = 0.25
@@ -46,10 +46,7 @@ def choice_of(*configurations: Configuration, **values: Any) -> ChosenSpec:
 @pytest.fixture
 def rules(monkeypatch: pytest.MonkeyPatch) -> list[FedEx]:
     """The server's halves of all trials that have ended."""
-    ended: list[FedEx] = []
-    told = FedEx.trial_notes
-    monkeypatch.setattr(FedEx, "trial_notes", lambda self: ended.append(self) or told(self))
-    return ended
+    return ended(FedEx, monkeypatch)
 
 
 @pytest.mark.parametrize("backend", ["auto", "loop"])

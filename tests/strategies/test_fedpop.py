@@ -10,13 +10,16 @@ import pytest
 from fedscout.engine.contracts.local_training_config import LocalTraining
 from fedscout.engine.contracts.trial_strategy import Cohort
 from fedscout.engine.errors import StrategyError
+from fedscout.engine.grid.local_grid import LocalGrid
 from fedscout.engine.seeds import stream
+from fedscout.engine.trials.checkpoint import CheckpointStore
+from fedscout.engine.trials.trial import run_trial
 from fedscout.strategies import FedAvgSpec
 from fedscout.strategies.methods.clients.drawn_training import Configuration
 from fedscout.strategies.methods.clients.fedpop import FedPop, FedPopSpec
 from tests.engine.federations import uneven_federation
 from tests.engine.trials.test_resume import assert_same
-from tests.strategies.by_hand import SEED, SIZES, TRAINING, host_of, result_of, weights_of
+from tests.strategies.by_hand import SEED, SIZES, TRAINING, ended, host_of, result_of, spec_of, weights_of
 from tests.strategies.test_fedex import SHARE, ValidatingHand
 
 EVERYBODY = len(SIZES)
@@ -25,10 +28,7 @@ EVERYBODY = len(SIZES)
 @pytest.fixture
 def rules(monkeypatch: pytest.MonkeyPatch) -> list[FedPop]:
     """The server's halves of all trials that have ended."""
-    ended: list[FedPop] = []
-    told = FedPop.trial_notes
-    monkeypatch.setattr(FedPop, "trial_notes", lambda self: ended.append(self) or told(self))
-    return ended
+    return ended(FedPop, monkeypatch)
 
 
 def rule_of(**values: Any) -> FedPop:
@@ -142,7 +142,7 @@ def test_evolution_comes_every_so_many_rounds() -> None:
 
 
 def test_a_rate_that_is_far_too_low_rises(rules: list[FedPop]) -> None:
-    """With a tenth of a good step size all that validates well is at the upper end."""
+    """With a fortieth of the usual step size what validates well is at the upper end."""
     training = TRAINING.model_copy(update={"learning_rate": TRAINING.learning_rate / 40, "local_epochs": 1})
     spec = FedPopSpec(num_configurations=8, evolve_every=1, validation_share=SHARE, rate_factor=30)
     result = result_of(host_of(), spec, num_sampled=EVERYBODY, num_rounds=25, training=training)
@@ -153,11 +153,6 @@ def test_a_rate_that_is_far_too_low_rises(rules: list[FedPop]) -> None:
 
 
 def test_a_trial_goes_on_from_its_population(tmp_path: Any) -> None:
-    from fedscout.engine.grid.local_grid import LocalGrid
-    from fedscout.engine.trials.checkpoint import CheckpointStore
-    from fedscout.engine.trials.trial import run_trial
-    from tests.strategies.by_hand import spec_of
-
     spec = spec_of(FedPopSpec(num_configurations=4, evolve_every=2), num_rounds=6, num_sampled=EVERYBODY)
     store = CheckpointStore(tmp_path, every_rounds=3)
 

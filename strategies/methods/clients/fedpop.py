@@ -110,6 +110,7 @@ class FedPop(DrawnTrainingRule):
         rows: All of these rows, likewise.
         num_rounds: Since the last evolution.
         num_evolutions: So far.
+        fittest: The best configuration of the last evolution, which leaves it as it is.
     """
 
     unjudged = "no configuration was replaced"
