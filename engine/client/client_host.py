@@ -43,6 +43,7 @@ from fedscout.engine.messages.host_calls import (
     EvaluateResults,
     FederationFacts,
     HostCall,
+    Part,
     QueryResults,
     ServeResults,
     TrainResults,
@@ -119,24 +120,37 @@ class ClientHost:
 
     def train(self, call: HostCall) -> TrainResults:
         """Train each client from `call.vector`, which the clients of `call.evaluated` score first."""
-        steps = self.training(call)
+        _, results = self.train_apart(call)
+        return results
+
+    def train_apart(
+        self, call: HostCall, parts: Sequence[Part] = (), large_bytes: int = 0
+    ) -> tuple[list[Any], TrainResults]:
+        """Train as `train` does; return what `training` yields, and what it returns."""
+        training, taken = self.training(call, parts, large_bytes), []
         while True:
             try:
-                next(steps)
+                taken.append(next(training))
             except StopIteration as end:
-                results: TrainResults = end.value
-                return results
+                return taken, end.value
 
-    def training(self, call: HostCall) -> Generator[GatheredUpdates, None, TrainResults]:
-        """Train as `train` does, and yield after each block of clients what is there, of which parts may be taken.
+    def training(
+        self, call: HostCall, parts: Sequence[Part] = (), large_bytes: int = 0
+    ) -> Generator[Any, None, TrainResults]:
+        """Train as `train` does, and yield after each block of clients what of them lies beside the results.
+
+        Args:
+            call: What is asked.
+            parts: See `GatheredUpdates.taken`.
+            large_bytes: Likewise.
 
         Returns:
-            What was not taken.
+            The rest.
         """
         with torch.random.fork_rng(devices=[]):  # dropout draws from torch's global generator, which is put back
-            return (yield from self._training(call))
+            return (yield from self._training(call, parts, large_bytes))
 
-    def _training(self, call: HostCall) -> Generator[GatheredUpdates, None, TrainResults]:
+    def _training(self, call: HostCall, parts: Sequence[Part], large_bytes: int) -> Generator[Any, None, TrainResults]:
         started = time.perf_counter()
         assert call.vector is not None
         evaluation = self.evaluate(replace(call, clients=call.evaluated)) if call.evaluated else None
@@ -155,7 +169,8 @@ class ClientHost:
                 answers.failed(client, error)
         for block in self._trainer(call, asked).train(asked, works):
             answers.add(with_signals(asked, withheld.of(sent.of(block))))
-            yield answers
+            if parts:
+                yield from answers.taken(parts, large_bytes)
         results = answers.results()
         results.num_withheld = withheld.num_values
         if call.watched is not None:

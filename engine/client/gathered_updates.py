@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
 from fedscout.engine.arrays import FloatArray, IntArray
+from fedscout.engine.contracts.client_algorithm import ClientState
 from fedscout.engine.contracts.client_update import ClientUpdate
 from fedscout.engine.messages.exact_mean import ExactScale
 from fedscout.engine.messages.host_calls import HostCall, Part, TrainResults, state_bytes
@@ -126,25 +127,26 @@ class GatheredUpdates:
             total = totals.setdefault(name, np.zeros(rows.shape[1], np.int64))
             add(total, self._companion_scales[name], rows, self._companions_weighted_by[name])
 
-    def taken(self, parts: Collection[Part], large_bytes: int) -> Iterator[Mapping[Part, Any]]:
-        """Yield what of the clients that were added since lies beside the results: each one's model and large state.
+    def taken(self, parts: Sequence[Part], large_bytes: int) -> Iterator[Any]:
+        """Yield what of the clients that were added since lies beside the results: of each these parts, in this order.
 
         Args:
-            parts: Which of the two do.
-            large_bytes: From which a state is large.
+            parts: A model; a state, in place of which there is None if it is not large.
+            large_bytes: From which a state is.
         """
         waiting, self._untaken = self._untaken, []
+        self._results.slots += waiting
         for client in waiting:
-            lying: dict[Part, Any] = {}
-            if "vectors" in parts:
-                lying["vectors"] = self._vectors.pop(client, None)
-            num_examples, update = self._updates[client]
-            if "states" in parts and self._keeps_state and state_bytes(update.state) >= large_bytes:
-                lying["states"] = update.state
-                self._results.large.append(client)
-                self._updates[client] = num_examples, replace(update, state={})
-            self._results.slots.append(client)
-            yield lying
+            for part in parts:
+                yield self._vectors.pop(client) if part == "vectors" else self._large_state(client, large_bytes)
+
+    def _large_state(self, client: int, large_bytes: int) -> ClientState | None:
+        num_examples, update = self._updates[client]
+        if not self._keeps_state or state_bytes(update.state) < large_bytes:
+            return None
+        self._results.large.append(client)
+        self._updates[client] = num_examples, replace(update, state={})
+        return update.state
 
     def results(self) -> TrainResults:
         """Return the answer, its lists in ascending order of the clients, without what was taken."""

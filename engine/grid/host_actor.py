@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Collection, Generator, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from itertools import repeat
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import ray
 
@@ -16,11 +16,8 @@ from fedscout.engine.data.client_query import QueryTable
 from fedscout.engine.grid.watchdog import perform_watched
 from fedscout.engine.host_device import CPU, HostDevice
 from fedscout.engine.messages.added_sums import Answer, with_one_sum
-from fedscout.engine.messages.host_calls import FederationFacts, HostCall, Part, TrainResults, state_bytes
+from fedscout.engine.messages.host_calls import FederationFacts, HostCall, Part
 from fedscout.engine.runtime.ray_internals import HeadNotes
-
-if TYPE_CHECKING:
-    from fedscout.engine.client.gathered_updates import GatheredUpdates
 
 
 class HostActor:
@@ -86,27 +83,25 @@ class HostActor:
             owners: Whose states these are.
             states: What they kept.
         """
-        call, missing = _completed(call, vector, owners, states), len(call.clients)
-        training = self._training(call)
-        while True:
-            try:
-                answers = next(training)
-            except StopIteration as end:
-                done = end.value
-                break
-            for lying in answers.taken(parts, large_bytes):
-                yield from map(lying.get, parts)
-                missing -= 1
-        yield from repeat(None, missing * len(parts))
-        yield done
-
-    def _training(self, call: HostCall) -> Generator[GatheredUpdates | _Whole, None, Any]:
-        """Train, and yield from what parts may be taken; return the rest."""
+        call = _completed(call, vector, owners, states)
+        done: Any
         if call.session.round_timeout_seconds is None:
-            return (yield from self._host.training(call))
-        done: Any = perform_watched(self._perform, "train", call, HeadNotes())  # which ends this process, or returns
-        yield _Whole(done)
-        return done
+            done = yield from self._host.training(call, parts, large_bytes)
+        else:  # the watchdog ends this process, or sees the end of the work
+            taken: list[Any] = []
+
+            def perform(method: str, part: HostCall) -> Any:
+                if method != "train":
+                    return self._perform(method, part)
+                lying, results = self._host.train_apart(part, parts, large_bytes)
+                taken.extend(lying)
+                return results
+
+            done = perform_watched(perform, "train", call, HeadNotes())
+            yield from taken
+        num_missing = len(call.clients) - sum(len(part.slots) for part in (done if isinstance(done, list) else [done]))
+        yield from repeat(None, len(parts) * num_missing)
+        yield done
 
     def _perform(self, method: str, call: HostCall) -> Any:
         return getattr(self._host, method)(call)
@@ -127,27 +122,3 @@ def _completed(
     if vector is not None:
         call = replace(call, vector=vector)
     return replace(call, states={**call.states, **dict(zip(owners, states, strict=True))}) if owners else call
-
-
-class _Whole:
-    """Results of a training that is done, of which parts may be taken as while it goes on.
-
-    Args:
-        done: Those of one part of the clients after the other; taken parts are no more among them.
-    """
-
-    def __init__(self, done: Sequence[TrainResults]) -> None:
-        self._done = done
-
-    def taken(self, parts: Collection[Part], large_bytes: int) -> Iterator[Mapping[Part, Any]]:
-        """Yield each client's parts; see `GatheredUpdates.taken`."""
-        for results in self._done:
-            vectors: dict[int, Any] = {}
-            if "vectors" in parts:
-                vectors, results.vectors = dict(zip(results.clients, results.vectors or (), strict=True)), None
-            if "states" in parts:
-                results.large = [c for c, state in results.states.items() if state_bytes(state) >= large_bytes]
-            results.slots = [*results.clients]
-            for client in results.slots:
-                state = results.states.pop(client) if client in results.large else None
-                yield {"vectors": vectors.pop(client, None), "states": state}

@@ -203,12 +203,13 @@ def test_states_by_reference_have_the_bits_of_states_by_value(
         assert all(np.array_equal(values[client][name], array) for name, array in state.items())
 
 
+@pytest.mark.parametrize("limit", [None, 60.0], ids=["no limit", "limit"])
 @pytest.mark.parametrize("name", ["krum", "fedmedian", "with states"])
 def test_large_models_that_come_one_by_one_have_the_bits_of_those_in_this_process(
-    hosts: RayHosts, host: ClientHost, name: str
+    hosts: RayHosts, host: ClientHost, name: str, limit: float | None
 ) -> None:
     with_states = replace(FEDAVG, wants=INDIVIDUAL, algorithm=Variates())
-    spec = spec_of(with_states if name == "with states" else FLOWER_CHOICES[name])
+    spec = spec_of(with_states if name == "with states" else FLOWER_CHOICES[name], round_timeout_seconds=limit)
     assert_same(run_trial(spec, RayGrid(hosts, spec.session)), local_result(spec, host))
 
 
