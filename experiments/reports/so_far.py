@@ -26,6 +26,7 @@ class SoFar:
         self.step = ""
         self._num_trainings = 0
         self._num_known = 0
+        self._num_short = 0
         self._best: Trial | None = None
         self._fedavg: Trial | None = None
         self._lost: set[str] = set()
@@ -39,6 +40,7 @@ class SoFar:
         self.num_trials += 1
         self._num_trainings += trial.num_trainings
         self._num_known += trial.num_trainings if known else 0
+        self._num_short += 0 if trial.whole else trial.num_trainings
         self._lost |= {place.partition(":")[2] for place in trial.dropped_clients}
         if trial.status != "failed" and trial.whole and trial.phase in ("baseline", "search"):
             if trial.phase == "baseline":
@@ -67,4 +69,4 @@ class SoFar:
 
     def cost(self, seconds: float) -> Cost:
         """Return what it cost, of a study that is finished."""
-        return Cost(self._num_trainings, self._num_known, seconds)
+        return Cost(self._num_trainings, self._num_known, seconds, self._num_short)

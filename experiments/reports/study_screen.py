@@ -36,14 +36,17 @@ class Cost:
         num_trainings: All of them, those of fewer rounds included.
         num_known: Those of them that were in the log before.
         seconds: Of this run.
+        num_short: Those that a race ended after few rounds.
     """
 
     num_trainings: int
     num_known: int
     seconds: float
+    num_short: int = 0
 
     def __str__(self) -> str:
         trainings = f"{self.num_trainings} training{'' if self.num_trainings == 1 else 's'}"
+        trainings += f" ({self.num_short} of few rounds)" if self.num_short else ""
         seconds = f"{self.seconds:.{0 if self.seconds >= 10 else 1}f} s"
         if self.num_known == self.num_trainings:
             return f"Cost: {trainings}, all of them from the log of an earlier run ({seconds})."

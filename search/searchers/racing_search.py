@@ -2,10 +2,10 @@
 
 **Successive halving** (Jamieson & Talwalkar 2016, figure 1). With η the reduction factor and R the study's rounds,
 rungs end after R, R/η, R/η², … rounds, as long as that is at least `min_rounds`. Of the n configurations of a rung
-the best ⌈n/η⌉ reach the next. The first rung takes as many as the budget allows, counted in full trainings; a survivor
-goes on from its checkpoint, so rung i costs n_i (r_i − r_{i−1}) rounds. **Brackets** (Hyperband, Li et al. 2018,
-algorithm 1) share the budget equally: bracket s leaves the s shortest rungs out, so it drops nobody after so few
-rounds, and begins with fewer configurations.
+the best ⌊n/η⌋, at least one, reach the next. The first rung takes as many as the budget allows, counted in full
+trainings; a survivor goes on from its checkpoint, so rung i costs n_i (r_i − r_{i−1}) rounds. **Brackets** (Hyperband,
+Li et al. 2018, algorithm 1) share the budget equally: bracket s leaves the s shortest rungs out, so it drops nobody
+after so few rounds, and begins with fewer configurations.
 
 **Who starts.** Configurations from earlier studies, if there are any; then every strategy at its documented defaults,
 in an order drawn from the seed; then random configurations. That defaults are known to work is knowledge that a random
@@ -24,7 +24,7 @@ Failed configurations drop out. Equals are ordered by digest, which is arbitrary
 rung fails, the next best of the rung before take their place, beyond the budget.
 
 Deviations from the papers: survivors go on instead of starting anew, as a trial of more rounds begins with the same
-bits; ⌈n/η⌉ where the papers round down; the brackets run side by side.
+bits; the brackets run side by side.
 
 References:
     Jamieson, Talwalkar: Non-stochastic best arm identification and hyperparameter optimization. AISTATS 2016.
@@ -37,7 +37,6 @@ References:
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
@@ -85,14 +84,14 @@ def rungs_within(ends: Sequence[int], reduction_factor: int, budget_rounds: floa
 
     Args:
         ends: Rounds at which rungs end, ascending.
-        reduction_factor: η; of n configurations ⌈n/η⌉ go on.
+        reduction_factor: η; of n configurations ⌊n/η⌋ go on, at least one.
         budget_rounds: Rounds that may be trained in all.
     """
 
     def of(first: int) -> list[Rung]:
         sizes = [first]
         for _ in ends[1:]:
-            sizes.append(math.ceil(sizes[-1] / reduction_factor))
+            sizes.append(max(1, sizes[-1] // reduction_factor))
         return [Rung(end, size) for end, size in zip(ends, sizes, strict=True)]
 
     first = 1

@@ -107,6 +107,7 @@ def test_failures_are_counted(tmp_path: Path) -> None:
     [
         (Cost(1, 0, 0.25), "Cost: 1 training, 0.2 s."),
         (Cost(30, 12, 99.6), "Cost: 30 trainings, 12 of them from the log of an earlier run, 100 s."),
+        (Cost(41, 0, 9.84, num_short=18), "Cost: 41 trainings (18 of few rounds), 9.8 s."),
         (Cost(30, 30, 1.0), "Cost: 30 trainings, all of them from the log of an earlier run (1.0 s)."),
     ],
 )

@@ -23,13 +23,13 @@ NUM_ROUNDS = 6
 CONFIG = SearchConfig(
     kind="racing",
     strategies=("fedavg", "fedmedian", "fedadam", "krum", "fedtrimmedavg", "fedavgm"),
-    racing=RacingConfig(trainings=3, reduction_factor=3, min_rounds=2),
+    racing=RacingConfig(trainings=3.5, reduction_factor=3, min_rounds=2),
     confirmation_seeds=2,
     tuned_baseline=False,
 )
-"""Rungs of 2 and 6 rounds: 5 start and 2 go on, 5·2 + 2·4 = 18 rounds; 6 would cost 6·2 + 2·4 = 20."""
-RUNGS = [(2, 5), (NUM_ROUNDS, 2)]
-NUM_TRIALS = 1 + 5 + 2 + 2 * 2
+"""Rungs of 2 and 6 rounds: 6 start and 2 go on, 6·2 + 2·4 = 20 rounds; 7 would cost 7·2 + 2·4 = 22."""
+RUNGS = [(2, 6), (NUM_ROUNDS, 2)]
+NUM_TRIALS = 1 + 6 + 2 + 2 * 2
 
 
 def runner_in(folder: Path, every_rounds: int = 1) -> LocalRunner:
@@ -54,20 +54,20 @@ def test_a_study_of_rungs(raced: tuple[Path, StudyOutcome, int]) -> None:
     folder, outcome, num_trained = raced
     rungs = [(entry.num_rounds, entry.generation) for entry in outcome.trials]
     assert rungs == [(rounds, number) for number, (rounds, size) in enumerate(RUNGS, start=1) for _ in range(size)]
-    assert outcome.trainings == (5 * 2 + 2 * 4) / NUM_ROUNDS
+    assert outcome.trainings == (6 * 2 + 2 * 4) / NUM_ROUNDS
     # FedAvg, the race, and two contestants on two fresh seeds.
-    assert num_trained == NUM_ROUNDS + 18 + 4 * NUM_ROUNDS
+    assert num_trained == NUM_ROUNDS + 20 + 4 * NUM_ROUNDS
     assert list((folder / "checkpoints").iterdir()) == []
     table = pd.read_parquet(folder / "trials").sort_values("trial")
-    assert list(table["num_rounds"]) == [6, 2, 2, 2, 2, 2, 6, 6, 6, 6, 6, 6]
+    assert list(table["num_rounds"]) == [6, 2, 2, 2, 2, 2, 2, 6, 6, 6, 6, 6, 6]
     assert table["key"].is_unique
 
 
 def test_only_full_trainings_win_and_are_confirmed(raced: tuple[Path, StudyOutcome, int]) -> None:
     _, outcome, _ = raced
     assert outcome.best is not None
-    whole = [outcome.baseline, *outcome.trials[5:]]
-    assert outcome.whole_trials == outcome.trials[5:]
+    whole = [outcome.baseline, *outcome.trials[6:]]
+    assert outcome.whole_trials == outcome.trials[6:]
     assert outcome.best.fitness == max(entry.fitness for entry in whole)
     assert outcome.confirmation is not None
     assert outcome.confirmation.contestants[0].strategy in {entry.spec.label for entry in outcome.whole_trials}
@@ -84,7 +84,7 @@ def test_survivors_have_the_bits_of_straight_trainings(raced: tuple[Path, StudyO
     ledger = open_ledger(tmp_path, runner_in(tmp_path), num_rounds=NUM_ROUNDS, searcher="racing")
     straight = ledger.run([ledger.facts.trial("search", entry.spec) for entry in outcome.whole_trials])
     assert [comparable(e) for e in outcome.whole_trials] == [comparable(record) for record in straight]
-    for entry in outcome.trials[:5]:
+    for entry in outcome.trials[:6]:
         for survivor in outcome.whole_trials:
             if survivor.spec == entry.spec:
                 assert survivor.round_accuracy[:2] == entry.round_accuracy
@@ -144,7 +144,7 @@ def test_rungs_share_the_name_of_their_checkpoint_until_the_race_is_over(tmp_pat
     baseline, *rung = runner.batches[0]
     assert baseline.whole
     assert {(spec.num_rounds, spec.whole) for spec in rung} == {(2, False)}
-    assert len({spec.checkpoint for spec in rung}) == len({spec.key for spec in rung}) == 5
+    assert len({spec.checkpoint for spec in rung}) == len({spec.key for spec in rung}) == 6
     final = runner.batches[1]
     assert {spec.checkpoint for spec in final} <= {spec.checkpoint for spec in rung}
     assert {(spec.num_rounds, spec.whole) for spec in final} == {(NUM_ROUNDS, True)}
