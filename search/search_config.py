@@ -79,6 +79,13 @@ class SearchConfig(BaseModel, frozen=True, extra="forbid"):
     budget: int = Field(default=8, ge=1, le=10_000, description="trials, FedAvg as trial 0 not counted")
     generation_size: int = Field(default=4, ge=1, le=1000, description="trials evaluated at once")
     mutation_rate: float = Field(default=1.0, ge=0, le=1, description="share of children that are mutants")
+    mutation_step: float | None = Field(
+        default=None,
+        gt=0,
+        le=1,
+        description="largest step of a mutant's real parameter, a share of its range; nothing is 0.1, or 0.3 where "
+        "clients' settings are searched",
+    )
     grid_points: int = Field(
         default=3,
         ge=1,

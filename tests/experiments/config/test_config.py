@@ -308,6 +308,7 @@ OTHER_VALUES = {
     "search.objective": "worst_clients",
     "search.target": "0.9",
     "search.mutation_rate": "0.5",
+    "search.mutation_step": "0.2",
     "search.strategies": "[krum]",
     "search.customs": "[{path: 'a:B'}]",
     "search.client_ranges.learning_rate": "{low: 0.1, high: 1}",

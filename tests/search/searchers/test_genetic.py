@@ -23,6 +23,7 @@ from fedscout.strategies import (
     FedProxSpec,
     IntegerRange,
     KrumSpec,
+    RealRange,
     SearchSpace,
     StrategySpec,
     space_of,
@@ -191,6 +192,26 @@ def _with_seed(searcher: GeneticSearcher, seed: int) -> GeneticSearcher:
     other = GeneticSearcher(task(searcher.space, seed))
     other.tell([*searcher.archive.references, *searcher.archive.searched])
     return other
+
+
+@pytest.mark.parametrize(
+    ("searches_clients", "options", "largest"),
+    [(False, {}, 0.1), (True, {}, 0.3), (False, {"mutation_step": 0.5}, 0.5), (True, {"mutation_step": 0.05}, 0.05)],
+)
+def test_a_search_s_steps(searches_clients: bool, options: dict[str, float], largest: float) -> None:
+    """Of 400 uniform steps the largest exceeds 95 % of the bound but with probability 0.95^400 < 1e-8."""
+    rates = {"client_learning_rate": RealRange(1e-6, 1.0, log=True)} if searches_clients else None
+    space = space_of(COHORT, kinds=("fedprox",), client_ranges=rates)
+    names = space.parameters_of("fedprox")
+    parent = space.compose("fedprox", lambda _, found: found.from_unit(0.5))
+    steps: dict[str, list[float]] = {name: [] for name in names}
+    for seed in range(400):
+        (child,) = told((parent, 0.9), space=space, seed=seed, generation_size=1, **options).ask(1)
+        for name, found in names.items():
+            before, after = parent.search_values()[name], child.search_values()[name]
+            steps[name].append(abs(found.to_unit(after) - found.to_unit(before)))
+    for moved in steps.values():
+        assert 0.95 * largest < max(moved) <= largest + 1e-3
 
 
 def test_at_rate_zero_the_search_is_random() -> None:
