@@ -3,13 +3,16 @@
 A rule calls `serve` while it aggregates. The grid leads to the hosts, and Flower shows it to `configure_train` alone,
 so it is kept from there until the round's replies are in. Between rounds nothing is kept: a strategy is written into
 checkpoints.
+
+Many vectors go each by itself, not as a matrix, which would be a copy of all of them (`numbered`, `in_order`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any
 
+import numpy.typing as npt
 from flwr.app import ArrayRecord, ConfigRecord, Message
 from flwr.serverapp import Grid
 from flwr.serverapp import strategy as flower
@@ -59,6 +62,19 @@ class Hosted(flower.Strategy):
             return super().aggregate_train(server_round, replies)  # type: ignore[safe-super]
         finally:
             self.grid = None
+
+
+def numbered(name: str, vectors: Iterable[npt.NDArray[Any]]) -> dict[str, npt.NDArray[Any]]:
+    """Return vectors under a name and their numbers."""
+    return {f"{name} {number}": vector for number, vector in enumerate(vectors)}
+
+
+def in_order(name: str, arrays: Arrays) -> Sequence[npt.NDArray[Any]]:
+    """Return the vectors that lie under a name and their numbers."""
+    found: list[npt.NDArray[Any]] = []
+    while (key := f"{name} {len(found)}") in arrays:
+        found.append(arrays[key])
+    return found
 
 
 class HostedRule(Hosted, ServerRule):

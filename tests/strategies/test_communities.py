@@ -42,13 +42,14 @@ from fedscout.strategies import (
     parse_strategy,
 )
 from fedscout.strategies.aggregation.grouped_rule import GroupedRule, sampled_of
+from fedscout.strategies.aggregation.order_statistics import SLAB
 from fedscout.strategies.methods.groups import label_communities
 from fedscout.strategies.methods.groups.label_communities import (
     affinity_propagation,
     average_linkage,
     cosine_similarities,
 )
-from fedscout.strategies.methods.groups.update_communities import halves
+from fedscout.strategies.methods.groups.update_communities import halves, inner_products
 from tests.engine.choices import rounds_of
 from tests.engine.federations import (
     NUM_CLASSES,
@@ -273,6 +274,17 @@ def test_halves_are_the_best_of_all_bipartitions(num_clients: int, seed: int) ->
 
 
 CONCEPTS = {"training": LocalTraining(local_epochs=2, batch_size=16, learning_rate=0.3), "num_sampled": 8}
+
+
+@pytest.mark.parametrize("size", [53, SLAB, 2 * SLAB + 1])
+def test_inner_products_of_updates(size: int) -> None:
+    generator = np.random.default_rng(0)
+    origin, *models = generator.normal(size=(5, size)).astype(np.float32)
+    moved = np.stack(models).astype(np.float64) - origin
+    found = inner_products(models, origin)
+    np.testing.assert_allclose(found, moved @ moved.T, rtol=0, atol=1e-12 * size)
+    if size <= SLAB:
+        assert np.array_equal(found, moved @ moved.T)
 
 
 @pytest.mark.parametrize("shifted", [(0, 1, 2, 3), (1, 4, 6), (7, 2)], ids=str)

@@ -30,6 +30,7 @@ from fedscout.engine.trials.trial import run_trial
 from fedscout.experiments.config.config_file import load_config
 from fedscout.experiments.studies.workflow import run_training, run_workflow
 from fedscout.strategies import FedAvgSpec
+from fedscout.strategies.aggregation.hosted_rule import in_order, numbered
 from fedscout.strategies.methods.servers.feddf import Distillation, FedDFSpec, teacher_of
 from tests.engine.choices import rounds_of
 from tests.engine.federations import QUERIES, dense, normalised, plain_model, uneven_federation, with_server_rows
@@ -75,7 +76,7 @@ def distilled(context: Any, models: Vectors, **changes: Any) -> tuple[Vectors, f
     """Return the mean of models after distillation, and the divergences before and after."""
     settings = {"num_steps": 20, "learning_rate": 0.01, "batch_size": 16, "patience": 1000, **changes}
     student = models.astype(np.float64).mean(axis=0).astype(np.float32)
-    found = Distillation(**settings).run(context, {"student": student, "teachers": models})
+    found = Distillation(**settings).run(context, {"student": student, **numbered("teacher", models)})
     before, after = found["divergences"].tolist()
     return found["student"], before, after
 
@@ -198,7 +199,7 @@ def test_a_round_is_the_mean_distilled(host: ClientHost) -> None:
     np.testing.assert_allclose(grid.served[0][0]["student"], mean, rtol=0, atol=1e-7)
     np.testing.assert_array_equal(taught, grid.served[-1][1]["student"])
     for arrays, found in grid.served:
-        assert arrays["teachers"].shape == (8, len(mean))
+        assert [len(teacher) for teacher in in_order("teacher", arrays)] == [len(mean)] * 8
         before, after = found["divergences"]
         assert after < before
         assert np.abs(found["student"] - arrays["student"]).max() > 1e-3
@@ -226,7 +227,7 @@ def test_clients_that_fail_or_are_absent_teach_nobody() -> None:
         grid = Kept(ClientHost(federation, QUERIES), session=spec.session)
         result = run_trial(spec, grid)
         assert (result.status, result.skipped_rounds) == ("completed", {})
-        counts = [len(arrays["teachers"]) for arrays, _ in grid.served]
+        counts = [len(in_order("teacher", arrays)) for arrays, _ in grid.served]
         assert len(counts) == 4
         assert {*counts} <= expected
         assert sum(counts) == 4 * 7 - len(result.dropped_clients)

@@ -25,6 +25,7 @@ from fedscout.engine.seeds import stream
 from fedscout.engine.trials.checkpoint import CheckpointStore
 from fedscout.engine.trials.trial import run_trial
 from fedscout.strategies import LocalOnlySpec
+from fedscout.strategies.aggregation.hosted_rule import in_order, numbered
 from fedscout.strategies.methods.groups import rhfl
 from fedscout.strategies.methods.groups.rhfl import Alignment, Rhfl, RhflSpec, confidences
 from tests.engine.federations import QUERIES, dense, plain_model, uneven_federation, with_server_rows
@@ -53,7 +54,8 @@ def models_of(count: int) -> Any:
 
 def aligned(models: Any, weights: Any, **changes: Any) -> Any:
     alignment = Alignment(**{"num_epochs": 30, "learning_rate": 0.01, "batch_size": 16, **changes})
-    return alignment.run(context(), {"models": models, "weights": np.asarray(weights, np.float32)})["models"]
+    arrays = {"weights": np.asarray(weights, np.float32), **numbered("model", models)}
+    return np.stack(in_order("model", alignment.run(context(), arrays)))
 
 
 def told(vector: Any) -> torch.Tensor:
@@ -90,7 +92,7 @@ def test_who_is_heard_follows_from_the_losses_of_each_round(monkeypatch: pytest.
     def serve(rule: Rhfl, work: Any, arrays: Any) -> Any:
         rounds.append((work, arrays["weights"], dict(told)))
         told.clear()
-        return {"models": arrays["models"]}
+        return arrays
 
     monkeypatch.setattr(rhfl, "metrics_of", noted)
     monkeypatch.setattr(Rhfl, "serve", serve)
@@ -133,7 +135,7 @@ def test_common_steps_by_hand(weights: list[float]) -> None:
 
 def test_each_model_passes_over_the_rows_as_often_as_asked() -> None:
     context = context_of()
-    Alignment(3, 0.01, 16).run(context, {"models": models_of(2), "weights": np.array([0.5, 0.5])})
+    Alignment(3, 0.01, 16).run(context, {"weights": np.array([0.5, 0.5]), **numbered("model", models_of(2))})
     assert [len(batch) for batch in context.batches] == [16, 16, 16, 12] * 3 * 2
 
 

@@ -39,7 +39,7 @@ from fedscout.engine.contracts.trial_strategy import Cohort, EngineNeeds
 from fedscout.engine.messages.message_contents import client_of, metrics_of
 from fedscout.strategies import aggregation as quick
 from fedscout.strategies.aggregation.grouped_rule import Group, GroupedRule
-from fedscout.strategies.aggregation.hosted_rule import Hosted
+from fedscout.strategies.aggregation.hosted_rule import Hosted, in_order, numbered
 from fedscout.strategies.methods.clients.symmetric_loss import SymmetricDescent
 from fedscout.strategies.methods.servers.feddf import LEAST_GAIN, batches, divergence
 from fedscout.strategies.ranges import IntegerRange, RealRange
@@ -66,15 +66,15 @@ class Alignment:
     batch_size: int = 128
 
     def run(self, context: ServerContext, arrays: Arrays) -> Arrays:
-        """Return the aligned `models`, shape `(clients, size)`.
+        """Return the aligned models as `model 0` and so on, each of shape `(size,)`.
 
         Args:
             context: With unlabelled rows.
-            arrays: `models` likewise, and their `weights` w, shape `(clients,)`.
+            arrays: The models likewise, and their `weights` w, shape `(clients,)`.
         """
         import torch
 
-        models = torch.from_numpy(np.array(arrays["models"], np.float32))
+        models = [torch.from_numpy(np.array(model, np.float32)) for model in in_order("model", arrays)]
         told = torch.stack([context.outputs(model).softmax(dim=1) for model in models])
         weights = torch.from_numpy(np.array(arrays["weights"], np.float32))
         for place, model in enumerate(models):
@@ -82,7 +82,7 @@ class Alignment:
             others[place] = 0
             share = others.sum()
             self._align(context, model, (others[:, None, None] * told).sum(dim=0) / share, float(share))
-        return {"models": models.numpy()}
+        return numbered("model", (model.numpy() for model in models))
 
     def _align(self, context: ServerContext, model: Tensor, teacher: Tensor, share: float) -> None:
         """Move a model in place: Σ_{j≠i} w_j KL(z_j ‖ z_i) has the gradient of `share` times KL(their mean ‖ z_i)."""
@@ -155,8 +155,8 @@ class Rhfl(Hosted, GroupedRule):
         now = np.array([self.losses.get(client, np.inf) for client in clients])
         if self.alignment is None or len(clients) == 1:
             return super().record(vectors)
-        arrays = {"models": np.stack(vectors), "weights": confidences(before, now, self.strength)}
-        return super().record([*self.serve(self.alignment, arrays)["models"]])
+        arrays = {"weights": confidences(before, now, self.strength), **numbered("model", vectors)}
+        return super().record(in_order("model", self.serve(self.alignment, arrays)))
 
     def __getstate__(self) -> dict[str, Any]:
         """Return what a checkpoint holds."""

@@ -37,6 +37,7 @@ from fedscout.engine.messages.message_keys import FLAT_KEY, NUM_EXAMPLES_KEY
 from fedscout.engine.messages.view_array import read_array
 from fedscout.strategies.aggregation.clusterings import clusterings
 from fedscout.strategies.aggregation.grouped_rule import Group, GroupedRule
+from fedscout.strategies.aggregation.order_statistics import SLAB
 from fedscout.strategies.aggregation.reply_matrices import array_record
 
 Matrix = npt.NDArray[np.float64]
@@ -86,9 +87,8 @@ class UpdateCommunities(GroupedRule):
         answers = {client_of(reply.metadata.src_node_id): reply for reply in replies if reply.has_content()}
         if not answers:
             return [group.clients]
-        updates = np.stack([_vector(answers[client]) for client in sorted(answers)]).astype(np.float64) - sent
+        products = inner_products([_vector(answers[client]) for client in sorted(answers)], sent)
         weights = np.array([metrics_of(answers[client])[NUM_EXAMPLES_KEY] for client in sorted(answers)], np.float64)
-        products = updates @ updates.T
         if not np.isfinite(products).all():  # the trial fails by the model
             return [group.clients]
         lengths, mean = np.sqrt(np.diag(products)), _mean_length(products, weights / weights.sum())
@@ -103,6 +103,21 @@ class UpdateCommunities(GroupedRule):
             return [group.clients]
         clients = np.array(group.clients)
         return [clients[half == half[0]].tolist(), clients[half != half[0]].tolist()]
+
+
+def inner_products(models: Sequence[FloatArray], origin: FloatArray) -> Matrix:
+    """Return ⟨y_i − x, y_j − x⟩, shape `(models, models)`; besides them, memory holds one slab of coordinates.
+
+    Args:
+        models: y_i, each of shape `(params,)`.
+        origin: x, likewise.
+    """
+    products = np.zeros((len(models), len(models)))
+    for start in range(0, len(origin), SLAB):
+        part = slice(start, start + SLAB)
+        moved = np.stack([model[part] for model in models]).astype(np.float64) - origin[part]
+        products += moved @ moved.T
+    return products
 
 
 def halves(similarities: Matrix) -> tuple[npt.NDArray[np.bool_], float]:

@@ -30,7 +30,7 @@ Reference:
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
@@ -42,7 +42,7 @@ from pydantic import Field
 from fedscout.engine.arrays import IntArray
 from fedscout.engine.contracts.server_work import Arrays, ServerContext
 from fedscout.engine.contracts.trial_strategy import Cohort, EngineNeeds
-from fedscout.strategies.aggregation.hosted_rule import HostedRule
+from fedscout.strategies.aggregation.hosted_rule import HostedRule, in_order, numbered
 from fedscout.strategies.aggregation.server_rule import ClientModel, Vector, weighted_mean
 from fedscout.strategies.methods.averaging import FedAvgSpec, SampleScaling, weight_metric
 from fedscout.strategies.ranges import IntegerRange, RealRange
@@ -76,12 +76,12 @@ class Distillation:
 
         Args:
             context: With unlabelled rows.
-            arrays: `student`, shape `(size,)`, and the clients' models `teachers`, shape `(clients, size)`.
+            arrays: `student`, and the clients' models as `teacher 0` and so on, each of shape `(size,)`.
         """
         import torch
 
         start = torch.from_numpy(np.array(arrays["student"], np.float32))
-        teacher = teacher_of(context, [torch.from_numpy(np.array(model)) for model in arrays["teachers"]])
+        teacher = teacher_of(context, (torch.from_numpy(np.array(model)) for model in in_order("teacher", arrays)))
         before = divergence(teacher, context.outputs(start)).item()
         student, after = self._distilled(context, teacher, start, before) if before >= LEAST_GAIN else (start, before)
         return {"student": student.numpy(), "divergences": np.array([before, after])}
@@ -111,12 +111,10 @@ class Distillation:
         return self.learning_rate * (1 + math.cos(math.pi * (step - 1) / self.num_steps)) / 2
 
 
-def teacher_of(context: ServerContext, models: Sequence[Tensor]) -> Tensor:
+def teacher_of(context: ServerContext, models: Iterable[Tensor]) -> Tensor:
     """Return the probabilities that models give together: softmax of their mean outputs, shape `(rows, classes)`."""
-    total = context.outputs(models[0])
-    for model in models[1:]:
-        total = total + context.outputs(model)
-    return (total / len(models)).softmax(dim=1)
+    outputs = [context.outputs(model) for model in models]
+    return (sum(outputs[1:], start=outputs[0]) / len(outputs)).softmax(dim=1)
 
 
 def divergence(teacher: Tensor, outputs: Tensor) -> Tensor:
@@ -151,7 +149,7 @@ class FedDF(HostedRule):
         student = weighted_mean(models, weights)
         if self.distillation is None:
             return student
-        arrays = {"student": student.astype(np.float32), "teachers": np.stack(models)}
+        arrays = {"student": student.astype(np.float32), **numbered("teacher", models)}
         return self.serve(self.distillation, arrays)["student"].astype(np.float64)
 
 
