@@ -1,6 +1,8 @@
 """One verdict a property: the calibrated answer decides, the published rule stands beside it, with why they part.
 
-Where a calibrated test could not be made, or a report of an earlier version has none, the published rule decides.
+Where a calibrated test of skew could not be made, or a report of an earlier version has none, the published rule
+decides. Of outliers nothing is said then: the published rule names somebody nearly everywhere, and under label skew,
+which is why that test most often can't be made, honest clients (`docs/detection.md`).
 """
 
 from __future__ import annotations
@@ -47,6 +49,14 @@ class Verdict:
         return self.decided_by.measured
 
 
+def deciding(report: HeterogeneityReport, published: Finding) -> Finding | CalibratedFinding:
+    """Return the finding that decides on the property of a published one."""
+    calibrated = report.calibrated_finding(published.name)
+    if calibrated is None:
+        return published
+    return calibrated if calibrated.measured or published.name == "outliers" or not published.measured else published
+
+
 def verdicts(report: HeterogeneityReport) -> tuple[Verdict, ...]:
     """Return the verdicts of a report, in the order in which they are told."""
     return tuple(_verdict(report, published) for published in report.findings)
@@ -58,8 +68,8 @@ def _verdict(report: HeterogeneityReport, published: Finding) -> Verdict:
         return Verdict(published, published.sentence)
     tested = calibrated.sentence.replace(", calibrated:", ":", 1)
     if not calibrated.measured:
-        if not published.measured:
-            return Verdict(calibrated, tested)
+        if deciding(report, published) is calibrated:
+            return Verdict(calibrated, tested, _published_line(published) if published.measured else "")
         reason = calibrated.sentence.partition("not measured; ")[2].rstrip(".")
         return Verdict(published, f"{published.sentence} By the published rule, as no test was possible: {reason}.")
     beside = _published_line(published)

@@ -74,7 +74,7 @@ MEASURES = {
     "mae": Measure(
         goal="reduction of the mean absolute error against a constant answer, mean of the last five rounds",
         name="MAE reduction",
-        unit="of MAE reduction",
+        unit="MAE reduction",
         per_unit=1.0,
         best=None,  # that of a constant answer, which depends on the rows
         step=0.0,

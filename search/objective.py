@@ -94,7 +94,7 @@ class Objective:
         if self.name == "worst_clients":
             name = f"{score.name} of the worst tenth"
             goal = f"{score.name} of the worst tenth of the clients, mean of the last five rounds"
-            unit = f"{score.unit.partition(' of ')[0]} of {name}"
+            unit = name if score.unit == score.name else f"{score.unit.partition(' of ')[0]} of {name}"
             return score.model_copy(update={"name": name, "goal": goal, "unit": unit, "of": "worst"})
         if self.name == "time_to_accuracy":
             return Measure(

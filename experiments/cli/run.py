@@ -143,6 +143,7 @@ def _show(
         tuple(_next_steps(finished, folder, report, arguments, config_file, verbose)),
         measure,
         finished.second_measure,
+        finished.document["dependence"],
     ).show(console)
     show_columns(console, finished.federation.facts, is_brief=not verbose)
     if verbose:

@@ -67,6 +67,7 @@ class StudyScreen:
         next_steps: Label and command of what can be done next; a command may have several lines.
         measure: What the fitness measures.
         front_of: What the second of two objectives measures, if there is one.
+        dependence: What must be known of rows that belong together.
     """
 
     outcome: StudyOutcome
@@ -77,6 +78,7 @@ class StudyScreen:
     next_steps: Sequence[tuple[str, str]] = ()
     measure: Measure = ACCURACY
     front_of: Measure | None = None
+    dependence: Sequence[str] = ()
 
     def show(self, console: Console) -> None:
         """Print it, in lines that fit."""
@@ -89,10 +91,11 @@ class StudyScreen:
         yield from paragraph(head, width, 2, indent="", style="bold")
         if self.outcome.confirmation is not None:
             yield from paragraph(_how_sure(self.outcome.confirmation), width, 3)
-            yield from paragraph(_beside(self.outcome.confirmation), width, 2)
+            yield from paragraph(_beside(self.outcome.confirmation), width, 3)
         yield from paragraph(str(self.cost), width, 1)
         yield Text()
         yield from paragraph(self.federation, width, 1, indent="", style="bold")
+        yield from paragraph(" ".join(self.dependence), width, 3)
         if self.report is not None:
             yield from diagnosis_lines(self.report, self.naming, width)
         if self.outcome.recommendation is not None:
@@ -150,8 +153,8 @@ def _how_sure(confirmation: Confirmation) -> str:
 
 
 def _beside(confirmation: Confirmation) -> str:
-    """Return what is worth knowing of the verdict, empty if nothing is."""
+    """Return what is worth knowing of the verdict, the weightiest first, as its end may be cut; empty if nothing is."""
     from fedscout.search.confirmation.confirmation import failures_told, rivals_told
 
-    told = [*confirmation.caveats, rivals_told(confirmation.rivals), failures_told(confirmation.contestants)]
+    told = [failures_told(confirmation.contestants), *confirmation.caveats, rivals_told(confirmation.rivals)]
     return " ".join(part.strip() for part in told if part)

@@ -8,7 +8,8 @@ A verdict is about a number of rounds and some test rows. Told is, of the fresh 
   is often only the speed of the first ones;
 - **near guessing**: neither of the two has come a tenth of the way from guessing, as by the share of the most frequent
   class, to the best score there can be;
-- **at the ceiling**: the reference is within half a point, or a test row, of that: there is nothing to gain;
+- **at the ceiling**: the reference is within half a point of that, or a test row of one of the seeds: nothing is to be
+  gained;
 - **few test rows**: a difference of accuracies that is called one is less than three test rows of the federation.
 
 The limits are choices of ours.
@@ -31,7 +32,7 @@ FEW_ROWS = 3
 
 
 def caveats(confirmation: Confirmation, trials: Mapping[str, Sequence[Trial]], guessing: float) -> tuple[str, ...]:
-    """Return what is worth knowing of a verdict, each a sentence.
+    """Return what is worth knowing of a verdict, each a sentence, the weightiest first.
 
     Args:
         confirmation: Whose verdict it is.
@@ -42,19 +43,17 @@ def caveats(confirmation: Confirmation, trials: Mapping[str, Sequence[Trial]], g
     reference = next(one for one in confirmation.contestants if one.role == confirmation.reference)
     names: dict[str, str] = {"challenger": pick.name, reference.role: reference_name(reference)}
     means = [fmean(one.scores(confirmation.view)) for one in (pick, reference)]
-    found: list[str] = []
     measure = confirmation.measure
-    if measure.of != "target":
-        found += _rising(names, trials, confirmation)
     best, row = measure.best, confirmation.design.resolution
+    found = [*_few_rows(confirmation, row)] if measure.is_accuracy else []
     known = guessing > 0 or measure.guessing_is_zero
     if best is not None and known and max(means) - guessing < ABOVE_GUESSING * (best - guessing):
         alone = "the most frequent class alone" if measure.is_accuracy else "a constant answer"
         found.append(f"Neither is far above guessing: {alone} gives {guessing:.4f}.")
-    if best is not None and best - means[1] <= max(CEILING * best, row):
+    if best is not None and best - means[1] <= max(CEILING * best, row / len(reference.scores(confirmation.view))):
         found.append(f"{names[reference.role]} is at the ceiling, {means[1]:.4f}: nothing can be gained.")
-    if measure.is_accuracy:
-        found += _few_rows(confirmation, row)
+    if measure.of != "target":
+        found += _rising(names, trials, confirmation)
     return tuple(found)
 
 

@@ -1,7 +1,7 @@
 """The diagnosis: a heterogeneity report, reduced to what a recommendation rests on.
 
-Three findings, each a severity. A detector's calibrated decision counts where the report has one, else its published
-rule. How strong a finding is, `low` or `high`, is a choice of ours:
+Three findings, each a severity, by what decides in a verdict (`detectors/verdict.py`). How strong a finding is, `low`
+or `high`, is a choice of ours:
 
 - label skew is high from a largest Jensen-Shannon divergence of 0.3 bits: ten clients' labels dealt by Dirichlet(0.5)
   lie about there, by Dirichlet(1) below, by Dirichlet(0.1) well above;
@@ -22,6 +22,7 @@ from typing import Literal
 from pydantic import BaseModel, Field
 
 from fedscout.detectors.report import CalibratedFinding, Finding, HeterogeneityReport
+from fedscout.detectors.verdict import deciding
 
 Severity = Literal["none", "low", "high"]
 
@@ -129,11 +130,8 @@ def _reaches(finding: Finding, value: float) -> bool:
 def _aspect(
     report: HeterogeneityReport, published: Finding, is_high: bool, feature_names: Sequence[str] = ()
 ) -> Aspect:
-    """Return one kind of heterogeneity; the calibrated decision counts where there is one."""
-    calibrated = report.calibrated_finding(published.name)
-    found: Finding | CalibratedFinding = published
-    if calibrated is not None and calibrated.measured:
-        found = calibrated
+    """Return one kind of heterogeneity, by the finding that decides."""
+    found = deciding(report, published)
     severity: Severity = ("high" if is_high else "low") if found.detected else "none"
     return Aspect(
         severity=severity if found.measured else None,

@@ -2,7 +2,7 @@
 
 In order, each configuration once, FedAvg left out as it is trained anyway:
 
-1. the rules' answer;
+1. the rules' answer, then what did well in like federations;
 2. what further rules propose that apply, too;
 3. where clients are suspected, the robust strategies that leave out as many as are suspected in a round;
 4. what has the best chance where nothing in particular is known: FedAdam, FedRep if the space has it and clients' own
@@ -11,8 +11,9 @@ In order, each configuration once, FedAvg left out as it is trained anyway:
 
 Where who trains is searched, they take the policies in turn, in the order in which the search names them.
 
-A quarter of the generation, at least one configuration, is left to exploration: uniformly from the space, but robust
-strategies with the number of suspected clients, and not at all where nobody is suspected. Without a suspect they equal
+A quarter of the generation, at least one configuration, is left to exploration, uniformly from the space. Robust
+strategies, drawn or of like federations, come with the number of suspected clients, and not at all where nobody is
+suspected. Without a suspect they equal
 the mean, or throw away honest clients: a generation of four drawn from the whole space held two or three of them, on
 whatever federation. A poisoned client that the detectors miss is the price of that; `search.informed=false` draws from
 the whole space.
@@ -89,15 +90,16 @@ def _founded(
     """Yield what the diagnosis proposes, repetitions included; each is in the space."""
     diagnosis, space = situation.diagnosis, situation.space
     assert diagnosis is not None, "rules need a diagnosis"
+    suspects = suspected_in_a_round(situation)
     ground = recommendation.grounds[0]
     yield Alternative(recommendation.spec, ground.because, ground.source)
-    yield from priors
+    yield from (fitting for each in priors if (fitting := _as_suspected(each, suspects, situation)) is not None)
     proposals = [
         (rule.proposal(situation, diagnosis), because, rule.source)
         for rule in RULES
         if (because := rule.because(situation, diagnosis)) is not None
     ]
-    if suspects := suspected_in_a_round(situation):
+    if suspects:
         because = f"{suspects} of {situation.cohort.num_sampled} clients a round are suspected."
         left = situation.cohort.num_sampled - suspects
         robust = (MultiKrumSpec(num_malicious_nodes=suspects, num_nodes_to_select=left), FedMedianSpec())
@@ -129,11 +131,18 @@ def _drawn(situation: Situation, seed: int) -> Iterator[Alternative]:
     generator = stream(seed, "informed first generation")
     suspects = suspected_in_a_round(situation)
     for _ in range(DRAWS):
-        spec: StrategySpec | None = situation.space.random(generator)
-        if isinstance(spec, ROBUST):
-            spec = _against(suspects, spec, situation) if suspects else None
-        if spec is not None:
-            yield Alternative(spec, "Drawn, to explore.", spec.paper)
+        spec = situation.space.random(generator)
+        drawn = _as_suspected(Alternative(spec, "Drawn, to explore.", spec.paper), suspects, situation)
+        if drawn is not None:
+            yield drawn
+
+
+def _as_suspected(proposed: Alternative, suspects: int, situation: Situation) -> Alternative | None:
+    """Return what is proposed, a robust strategy with so many suspects; None where there are none for it."""
+    if not isinstance(proposed.spec, ROBUST):
+        return proposed
+    spec = _against(suspects, proposed.spec, situation) if suspects else None
+    return None if spec is None else replace(proposed, spec=spec)
 
 
 def _against(suspects: int, spec: StrategySpec, situation: Situation) -> StrategySpec | None:

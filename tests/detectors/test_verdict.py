@@ -80,9 +80,19 @@ def test_skew_is_why_honest_models_differ(report: HeterogeneityReport) -> None:
     assert "label skew alone" in changed(skewed, "outliers", True, finding_of("outliers", 0.3, False)).beside
 
 
-def test_without_a_test_the_published_rule_decides(report: HeterogeneityReport) -> None:
-    for calibrated in (None, CalibratedFinding.unmeasured("outliers", 0.0167, "there are two clients")):
-        verdict = changed(report, "outliers", True, calibrated)
+def test_without_a_test_nobody_is_called_an_outlier(report: HeterogeneityReport) -> None:
+    verdict = changed(report, "outliers", True, CalibratedFinding.unmeasured("outliers", 0.0167, "there is label skew"))
+    assert not verdict.detected
+    assert not verdict.measured
+    assert "not measured; there is label skew" in verdict.sentence
+    assert verdict.beside.startswith("Published rule: yes")
+    old = changed(report, "outliers", True, None)
+    assert old.detected
+
+
+def test_without_a_test_of_skew_the_published_rule_decides(report: HeterogeneityReport) -> None:
+    for calibrated in (None, CalibratedFinding.unmeasured("label_skew", 0.0167, "there are two clients")):
+        verdict = changed(report, "label_skew", True, calibrated)
         assert verdict.detected
         assert verdict.beside == ""
         assert ("as no test was possible: there are two clients." in verdict.sentence) == (calibrated is not None)

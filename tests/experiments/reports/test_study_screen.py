@@ -54,6 +54,11 @@ OUTCOMES: dict[str, tuple[Callable[[TrialSettings], Measured], dict[str, Any]]] 
 }
 
 
+def test_it_says_that_rows_belong_together(tmp_path: Path) -> None:
+    note = "Test rows have near copies among the training rows."
+    assert f"  {note}" in lines_of(found(tmp_path, by_kind(fedmedian=0.75)), dependence=[note])
+
+
 @pytest.mark.parametrize("name", OUTCOMES)
 @pytest.mark.parametrize("report", [None, ALIKE, SKEWED], ids=["undiagnosed", "alike", "skewed"])
 def test_a_screen_is_no_larger_than_80_by_24(tmp_path: Path, name: str, report: HeterogeneityReport | None) -> None:

@@ -94,7 +94,8 @@ def test_a_study_detects_searches_and_confirms(tmp_path: Path) -> None:
     assert found.report.metrics.output_divergence is None
     assert any("labels are its tenths" in note for note in found.report.notes)
     assert found.confirmation is not None
-    assert "of MAE reduction of the worst tenth" in found.confirmation.sentence
+    assert " MAE reduction of the worst tenth" in found.confirmation.sentence
+    assert "of MAE" not in found.confirmation.sentence
     assert "points" not in found.confirmation.sentence
     document = json.loads((tmp_path / "out" / "result.json").read_text())
     assert document["baseline"]["metric"] == "mae"

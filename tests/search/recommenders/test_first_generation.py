@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from itertools import product
 
@@ -12,7 +12,7 @@ from fedscout.search.recommenders.diagnosis import Diagnosis
 from fedscout.search.recommenders.first_generation import ROBUST, first_generation
 from fedscout.search.recommenders.recommendation import Alternative, Situation
 from fedscout.search.recommenders.rules import recommend_by_rules, suspected_in_a_round
-from fedscout.strategies import ChoiceRange, FedAvgSpec
+from fedscout.strategies import ChoiceRange, FedAvgSpec, MultiKrumSpec
 from fedscout.strategies.specification import SELECTION
 from tests.search.recommenders.reports import diagnosis_of
 
@@ -20,14 +20,17 @@ SituationOf = Callable[..., Situation]
 FEDAVG = FedAvgSpec()
 
 
-def proposed(situation: Situation, size: int = 4, seed: int = 0) -> tuple[Alternative, ...]:
-    return first_generation(situation, recommend_by_rules(situation), size, seed, (FEDAVG,))
+def proposed(
+    situation: Situation, size: int = 4, seed: int = 0, priors: Sequence[Alternative] = ()
+) -> tuple[Alternative, ...]:
+    return first_generation(situation, recommend_by_rules(situation), size, seed, (FEDAVG,), priors)
 
 
 def robust_in(candidates: tuple[Alternative, ...]) -> list[object]:
     return [each.spec for each in candidates if isinstance(each.spec, ROBUST)]
 
 
+LIKE = (Alternative(MultiKrumSpec(num_malicious_nodes=1, num_nodes_to_select=5), "It did well there.", "priors"),)
 POISONED = diagnosis_of(outlier="high", outliers=(2, 5))
 SEVERITIES = ("none", "high")
 
@@ -84,6 +87,7 @@ def test_without_a_suspect_nothing_robust_is_tried(situation_of: SituationOf, di
     situation = situation_of(diagnosis)
     assert suspected_in_a_round(situation) == 0
     assert robust_in(proposed(situation, size=40)) == []
+    assert robust_in(proposed(situation, size=40, priors=LIKE)) == []
 
 
 def test_robust_rules_enter_with_the_number_of_suspects(situation_of: SituationOf) -> None:
@@ -95,6 +99,9 @@ def test_robust_rules_enter_with_the_number_of_suspects(situation_of: SituationO
     assert counts == {("multikrum", 2), ("krum", 2), ("bulyan", 1), ("fedmedian", None), ("fedtrimmedavg", None)}
     trimmed = [spec.num_trimmed(situation.cohort) for spec in robust if spec.kind == "fedtrimmedavg"]  # type: ignore[attr-defined]
     assert trimmed == [2]
+    first, second, *_ = proposed(situation, priors=LIKE)
+    assert second.spec == MultiKrumSpec(num_malicious_nodes=2, num_nodes_to_select=5)
+    assert (second.because, first.spec) == (LIKE[0].because, proposed(situation)[0].spec)
 
 
 def test_only_strategies_of_the_space_are_tried(situation_of: SituationOf) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -56,7 +57,7 @@ def parts(federation: Federation, client: int, seed: int) -> tuple[np.ndarray, n
 def test_the_group_column_is_no_feature_and_its_groups_are_not_divided(tmp_path: Path) -> None:
     federation = build(tmp_path, group_column="subject")
     assert federation.feature_names == ("time", "pulse")
-    assert federation.facts["num_groups"] == SUBJECTS
+    assert json.loads(json.dumps(federation.facts))["num_groups"] == SUBJECTS
     for client in range(2):
         for seed in range(5):
             train, test = parts(federation, client, seed)
@@ -82,6 +83,22 @@ def test_a_sample_of_rows_keeps_their_groups(tmp_path: Path) -> None:
     federation = build(tmp_path, group_column="subject", max_rows=60)
     assert federation.groups is not None
     assert (federation.groups % 2 == federation.labels).all()  # as in the table: names ascend with the numbers
+
+
+@pytest.mark.slow
+def test_a_study_of_grouped_rows_ends_with_a_result(tmp_path: Path) -> None:
+    federation = fedscout.Federation(table(), label="ill", client_column="ward", group_column="subject")
+    found = fedscout.study(
+        federation,
+        training={"num_rounds": 2},
+        search={"budget": 1, "confirmation_seeds": 2, "tuned_baseline": False},
+        engine={"grid": "local"},
+        out=tmp_path / "out",
+    )
+    document = json.loads((tmp_path / "out" / "result.json").read_text())
+    assert document["federation"]["num_groups"] == SUBJECTS
+    assert found.confirmation is not None
+    assert document["confirmation"]["sentence"] == found.confirmation.sentence
 
 
 def test_a_data_frame_has_groups_too() -> None:
