@@ -1,9 +1,10 @@
 """What a run says of rows that belong together: what its split leaks, and how much.
 
-Accuracy on test rows is that on new data only if test rows are independent of the training rows. Three things are said:
-that a data set known to be a series is split at random; that a partition deals rows of one group to several clients,
-so that what one tests on resembles what another trains on; and that more test rows have near copies among the training
-rows than independent rows would (`fedscout.detectors.statistics.near_copies`).
+Accuracy on test rows is that on new data only if test rows are independent of the training rows. Said is that a data
+set known to be a series is split at random; that one cut in its order is tested on the same rows by every seed, so that
+no interval over seeds is one for new data; that a partition deals rows of one group to several clients, so that what
+one tests on resembles what another trains on; and that more test rows have near copies among the training rows than
+independent rows would (`fedscout.detectors.statistics.near_copies`).
 
 The last is measured on the split of the study's seed, on rows as they are stored, over all clients together: up to
 `LOOKED_AT` test rows against the training rows of all clients, of which a random sample is taken where they hold more
@@ -45,6 +46,11 @@ def dependence_notes(federation: Federation, seed: int, test_fraction: float) ->
         notes.append(
             f"The rows are a series, {series}, and test rows are drawn at random: their neighbours in time are among "
             "the training rows, which flatters accuracy. federation.split=last tests on each client's last rows."
+        )
+    if federation.split == "last":
+        notes.append(
+            "Every seed tests on the same rows, each client's last ones: intervals are for another training run here, "
+            "and too short for new data, whatever they are called."
         )
     shared, total = _shared_groups(federation)
     if shared:
