@@ -229,8 +229,7 @@ class StudyConfig(BaseModel):
             search |= {"objective", "target"}
         if not self.search.is_informed:
             search.add("informed")
-        if self.search.selection is None:
-            search.add("selection")
+        search |= {key for key in ("selection", "mutation_step") if getattr(self.search, key) is None}
         if not self.training.level_off:
             training.add("level_off")
         if self.training.repetitions == 1:
