@@ -44,8 +44,8 @@ def train(
         }
         rounds: dict[str, list[float | None]] = finite if any(finite["accuracy"]) else {"loss": finite["loss"]}
         for name in (*SCORES_WHERE_KNOWN, "seconds"):
-            if (scores := getattr(trial, f"round_{name}")) is not None:
-                rounds[name] = list(scores)
+            if (scores := getattr(trial, f"round_{name}")) is not None and any(map(isfinite, scores)):
+                rounds[name] = [value if isfinite(value) else None for value in scores]
         show_json({"trial": trial.summary(), "rounds": rounds, "out": str(folder)})
         raise typer.Exit(FAILED if trial.status == "failed" else 0)
     console = out_console()

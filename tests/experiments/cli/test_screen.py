@@ -146,3 +146,13 @@ def test_nothing_is_coloured_unless_wanted(cli: Cli, monkeypatch: pytest.MonkeyP
     monkeypatch.setenv("TERM", "xterm-256color")
     assert "\x1b[31m" in cli("detect", *SMALL, "federation.scenario=label_poisoning").out
     assert "\x1b[31m" not in cli("--no-color", "detect", *SMALL, "federation.scenario=label_poisoning").out
+
+
+@pytest.mark.slow
+def test_of_a_quantity_with_models_of_their_own_json_has_finite_numbers_alone(cli: Cli) -> None:
+    few = ("federation.num_clients=4", "training.num_rounds=2", "engine.grid=local", "federation.unseen_clients=1")
+    done = cli("train", "federation.dataset=diabetes", *few, "strategy.kind=ditto", "--json", "--out", "out")
+    assert done.code == 0, done.err
+    rounds = json.loads(done.out)["rounds"]
+    assert {"loss", "metric", "global_metric", "new_client_metric"} <= {*rounds}
+    assert not {name for name in rounds if name.endswith("accuracy")}
