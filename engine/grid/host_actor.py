@@ -15,7 +15,7 @@ from fedscout.engine.contracts.client_algorithm import ClientState
 from fedscout.engine.data.client_query import QueryTable
 from fedscout.engine.grid.watchdog import perform_watched
 from fedscout.engine.host_device import CPU, HostDevice
-from fedscout.engine.messages.added_sums import Answer, with_one_sum
+from fedscout.engine.messages.added_sums import Answer, added_to, with_one_sum
 from fedscout.engine.messages.host_calls import FederationFacts, HostCall, Part
 from fedscout.engine.runtime.ray_internals import HeadNotes
 
@@ -66,6 +66,7 @@ class HostActor:
         parts: Sequence[Part],
         call: HostCall,
         vector: FloatArray | None,
+        before: Answer | None,
         owners: Sequence[int],
         *states: ClientState,
     ) -> Iterator[Any]:
@@ -80,6 +81,7 @@ class HostActor:
             parts: What lies beside the results; of each client in this order.
             call: As for `perform`, like all others.
             vector: The model.
+            before: The answer to other clients' part of the same call, which these results are added to.
             owners: Whose states these are.
             states: What they kept.
         """
@@ -101,7 +103,7 @@ class HostActor:
             yield from taken
         num_missing = len(call.clients) - sum(len(part.slots) for part in (done if isinstance(done, list) else [done]))
         yield from repeat(None, len(parts) * num_missing)
-        yield done
+        yield done if before is None else added_to(before, done)
 
     def _perform(self, method: str, call: HostCall) -> Any:
         return getattr(self._host, method)(call)

@@ -7,7 +7,8 @@ by Ray from the same federation and its unanswered calls are repeated, with the 
 What a client keeps stays in the object store if it is large, and calls carry a reference. Such a state is a return
 value of the call that made it, so it belongs to the trial's process and outlives its host: it is freed when the trial
 replaces it or ends, however that ends, and is only lost with the node where it lies. The trial then goes on from its
-last checkpoint, for which states are fetched. While a host trains, the states of before are kept for a repetition.
+last checkpoint, for which states are fetched. While a host trains, the states of before are kept for a repetition; so
+where they take much room it is sent some clients at a time, and has old and new states of these alone.
 
 A large model that is not summed on its host comes as an object of its own, too, and is read where it lies: whatever of
 them a strategy keeps is all that is kept. Hosts hand over models and states as soon as a block of clients is trained.
@@ -28,10 +29,10 @@ from ray.exceptions import RayError
 from fedscout.engine.arrays import FloatArray
 from fedscout.engine.contracts.client_algorithm import ClientState
 from fedscout.engine.errors import EngineError
-from fedscout.engine.grid.client_states import StateReference
+from fedscout.engine.grid.client_states import StateReference, keep
 from fedscout.engine.grid.host_grid import HostGrid
 from fedscout.engine.grid.jobs import Job
-from fedscout.engine.grid.ray_calls import RayCall, gathered, lost
+from fedscout.engine.grid.ray_calls import RayCall, Send, gathered, lost
 from fedscout.engine.grid.ray_hosts import RayHosts, lost_host
 from fedscout.engine.messages.added_sums import group_size
 from fedscout.engine.messages.host_calls import LARGE_VECTOR_BYTES, HostCall, Part, state_bytes
@@ -56,6 +57,13 @@ and 375; SCAFFOLD with 1M 735 and 848, Ditto 968 and 863: so on one machine, whe
 costs nothing from 1 MiB on. Most memory in MiB, 191 of which are one state a client: SCAFFOLD 629 and 439 in the object
 store and 374 and 62 more in the hosts; Ditto with 10 of 50 clients a round 1297 and 267 in the store, as a value is a
 view of all that came with it.
+"""
+
+
+STATES_BYTES_TOGETHER = 2**28
+"""Of the clients of a host that are trained by one call, at least one.
+
+A call more costs some milliseconds and moves a sum of 8 bytes a parameter, 16 with companions, to the store and back.
 """
 
 
@@ -119,9 +127,21 @@ class RayGrid(HostGrid[RayCall]):
         if not apart:
             beside = [tuple(lying), *lying.values()] if lying else []
             return RayCall(actor.perform.remote(method, call, reference, *beside), host)
-        train = actor.train_apart.options(num_returns=1 + len(apart) * len(call.clients), max_task_retries=0)
-        send = partial(train.remote, LARGE_STATE_BYTES, apart, call, reference, tuple(lying), *lying.values())
-        return RayCall.sent(send, host, apart)
+        sends: list[Send] = []
+        for part in self._in_parts(call) if "states" in apart else [call]:
+            train = actor.train_apart.options(num_returns=1 + len(apart) * len(part.clients), max_task_retries=0)
+            of = {client: lying[client] for client in {*part.clients, *part.evaluated} & lying.keys()}
+            asked = (LARGE_STATE_BYTES, apart, part, reference, tuple(of), tuple(of.values()))
+            sends.append(partial(_send, train, asked))
+        return RayCall.sent(sends, host, apart)
+
+    def _in_parts(self, call: HostCall) -> list[HostCall]:
+        """Return a training by the clients that are trained together, as their states take much room."""
+        most = max(1, STATES_BYTES_TOGETHER // (4 * self.facts.layout.size))
+        first, *others = (call.clients[start : start + most] for start in range(0, len(call.clients), most))
+        watched = None if call.watched is None else replace(call.watched, measured=())
+        rest = (replace(call, clients=some, evaluated=(), call_id=self._call_id(), watched=watched) for some in others)
+        return [replace(call, clients=first), *rest]
 
     def _apart(self, call: HostCall) -> tuple[Part, ...]:
         """Return what of a training lies beside its results, an object a client, as it is large."""
@@ -136,6 +156,8 @@ class RayGrid(HostGrid[RayCall]):
 
     def _add_in_groups(self, calls: Sequence[RayCall]) -> None:
         """Have the first host of each group add the sums of all its hosts."""
+        if any(call.further for call in calls):
+            return
         size = group_size(len(calls), self._hosts.num_nodes, SUM_BYTES * self.facts.layout.size)
         for start in range(0, len(calls) if size > 1 else 0, size):
             members = calls[start : start + size]
@@ -156,8 +178,15 @@ class RayGrid(HostGrid[RayCall]):
         return lying
 
     def _gather(self, handles: Sequence[RayCall], timeout: float | None) -> list[Any] | None:
-        return gathered(handles, timeout)
+        return gathered(handles, timeout, lambda part: keep(self.client_states, part.states))
 
     def _give_up(self, handles: Sequence[RayCall]) -> None:
         for call in handles:
             ray.cancel(call.results)
+
+
+def _send(train: Any, asked: tuple[Any, ...], before: Any) -> Sequence[Any]:
+    """Send a part of a training, told the answer to those before; return the references of what it will give."""
+    *what, owners, states = asked
+    references: Sequence[Any] = train.remote(*what, before, owners, *states)
+    return references

@@ -8,6 +8,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from math import isqrt
 
+import numpy as np
+
 from fedscout.engine.arrays import IntArray
 from fedscout.engine.messages.host_calls import TrainResults
 
@@ -46,13 +48,19 @@ def with_one_sum(answers: Sequence[Answer]) -> list[Answer]:
     return [*answers]
 
 
+def added_to(before: Answer, answer: Answer) -> list[TrainResults]:
+    """Return the parts of two answers, the earlier one's first, with one sum among them; both are changed."""
+    with_one_sum([answer, before])
+    return [part for one in (before, answer) for part in (one if isinstance(one, list) else [one])]
+
+
 class _Added:
-    """The sums of a part, and of those that are added."""
+    """The sums of a part, which may be changed if they can be, and of those that are added."""
 
     def __init__(self, first: TrainResults) -> None:
         assert first.total is not None
-        self.total: IntArray = first.total.copy()
-        self.companions = {name: total.copy() for name, total in first.companion_totals.items()}
+        self.total: IntArray = np.require(first.total, requirements="W")
+        self.companions = {n: np.require(total, requirements="W") for n, total in first.companion_totals.items()}
 
     def add(self, part: TrainResults) -> None:
         """Add those of another part."""

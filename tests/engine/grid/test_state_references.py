@@ -106,6 +106,12 @@ def wide() -> nn.Module:
 WIDE_BYTES = 4 * 300_003
 
 
+@pytest.fixture(params=[ray_grid.STATES_BYTES_TOGETHER, 2 * WIDE_BYTES], ids=["all together", "two together"])
+def together(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """How many clients of a host are trained by one call."""
+    monkeypatch.setattr(ray_grid, "STATES_BYTES_TOGETHER", request.param)
+
+
 @pytest.fixture(scope="module", params=NUM_HOSTS, ids=str)
 def hosts(ray_session: None, request: pytest.FixtureRequest) -> Iterator[RayHosts]:
     started = start_hosts(uneven_federation(model=wide), {}, request.param)
@@ -170,6 +176,38 @@ def test_one_state_a_client_lies_there_between_rounds_and_none_after_the_trial(h
     assert after <= without
 
 
+def test_old_states_are_let_go_as_soon_as_their_clients_have_trained(
+    hosts: RayHosts, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where a client is trained at a time, each host has the old states of those that wait, and of the one before."""
+    from ray._private.worker import global_worker
+
+    monkeypatch.setattr(ray_grid, "STATES_BYTES_TOGETHER", 1)
+    spec = spec_of(replace(FEDAVG, algorithm=Variates()), num_rounds=NUM_ROUNDS)
+    grid, send = RayGrid(hosts, spec.session), ray_grid._send
+    before: set[bytes] = set()
+    referred_to: list[int] = []
+
+    def old_states() -> int:
+        return len(before & set(global_worker.core_worker.get_all_reference_counts()))
+
+    def watched(*arguments: Any) -> Any:
+        referred_to.append(old_states())
+        return send(*arguments)
+
+    def note(done: int) -> None:
+        before.clear()
+        before.update(state.reference.hex().encode() for state in grid.client_states.values())
+        referred_to.clear()
+
+    monkeypatch.setattr(ray_grid, "_send", watched)
+    run_trial(spec, grid, on_round=lambda done: note(done) if done < NUM_ROUNDS else None)
+
+    num_hosts = len(hosts.actors)
+    assert referred_to[0] == len(ABLE)
+    assert referred_to[-1] <= 2 * num_hosts
+
+
 def test_a_reply_that_a_strategy_keeps_is_one_model_in_the_store(hosts: RayHosts) -> None:
     """Beside it, as above, lie the model that was sent and the one that came of it."""
     spec = spec_of(Choice(KeepsOne, wants=INDIVIDUAL), num_rounds=NUM_ROUNDS)
@@ -184,6 +222,7 @@ def test_a_reply_that_a_strategy_keeps_is_one_model_in_the_store(hosts: RayHosts
     assert max(between) <= 2
 
 
+@pytest.mark.usefixtures("together")
 @pytest.mark.parametrize("num_sampled", [7, 3])
 @pytest.mark.parametrize("algorithm", [Variates(), Own()], ids=["trains", "is scored"])
 def test_states_by_reference_have_the_bits_of_states_by_value(
@@ -204,12 +243,14 @@ def test_states_by_reference_have_the_bits_of_states_by_value(
 
 
 @pytest.mark.parametrize("limit", [None, 60.0], ids=["no limit", "limit"])
-@pytest.mark.parametrize("name", ["krum", "fedmedian", "with states"])
+@pytest.mark.parametrize("name", ["krum", "fedmedian", "with states", "with states, one together"])
 def test_large_models_that_come_one_by_one_have_the_bits_of_those_in_this_process(
-    hosts: RayHosts, host: ClientHost, name: str, limit: float | None
+    hosts: RayHosts, host: ClientHost, name: str, limit: float | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    if name.endswith("one together"):
+        monkeypatch.setattr(ray_grid, "STATES_BYTES_TOGETHER", 1)
     with_states = replace(FEDAVG, wants=INDIVIDUAL, algorithm=Variates())
-    spec = spec_of(with_states if name == "with states" else FLOWER_CHOICES[name], round_timeout_seconds=limit)
+    spec = spec_of(FLOWER_CHOICES.get(name, with_states), round_timeout_seconds=limit)
     assert_same(run_trial(spec, RayGrid(hosts, spec.session)), local_result(spec, host))
 
 
@@ -256,6 +297,7 @@ def test_a_host_killed_between_rounds_takes_no_state_with_it(hosts: RayHosts, ho
     assert_same(result, local_result(spec, host))
 
 
+@pytest.mark.usefixtures("together")
 def test_a_host_killed_while_it_trains_repeats_it_and_counts_once(
     hosts: RayHosts, host: ClientHost, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
