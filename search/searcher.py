@@ -110,6 +110,8 @@ class SearchTask:
         settings: The user's choices.
         num_rounds: Rounds of a full training.
         first: Configurations that are tried before any other, best first; those outside the space are left out.
+        kinds: A configuration of each kind that may be worth a trial, for searchers that leave room to explore; none
+            leaves that to the searcher.
         references: Configurations evaluated outside the budget, never proposed.
         measure: What the fitness measures.
     """
@@ -119,6 +121,7 @@ class SearchTask:
     settings: SearchConfig = field(default_factory=SearchConfig)
     num_rounds: int = 30
     first: Sequence[StrategySpec] = ()
+    kinds: Sequence[StrategySpec] = ()
     references: Sequence[StrategySpec] = (FedAvgSpec(),)
     measure: Measure = ACCURACY
 

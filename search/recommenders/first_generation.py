@@ -1,4 +1,4 @@
-"""The first generation of an informed search: what the diagnosis proposes, and a stated share of exploration.
+"""What an informed search begins with: what the diagnosis proposes, a stated share of exploration, kinds for later.
 
 In order, each configuration once, FedAvg left out as it is trained anyway:
 
@@ -73,6 +73,21 @@ def first_generation(
     return (*founded, *_new(_drawn(situation, seed), size - len(founded), situation, taken))
 
 
+def kinds_in_turn(situation: Situation, seed: int) -> tuple[StrategySpec, ...]:
+    """Return one configuration of each kind of the space, drawn and in drawn order, robust ones as suspected.
+
+    Args:
+        situation: Has a diagnosis.
+        seed: Of what is drawn.
+    """
+    found: dict[str, StrategySpec] = {}
+    for drawn in _drawn(situation, seed, "kinds in turn"):
+        found.setdefault(drawn.spec.label, drawn.spec)
+        if len(found) == len(situation.space.kinds):
+            break
+    return tuple(found.values())
+
+
 def _new(source: Iterator[Alternative], count: int, situation: Situation, taken: set[str]) -> list[Alternative]:
     """Return the first of a source that are not taken, at most so many, which are taken from then on."""
     found: list[Alternative] = []
@@ -126,9 +141,9 @@ def _by_policies_in_turn(source: Iterator[Alternative], situation: Situation) ->
             yield replace(candidate, spec=candidate.spec.with_values({SELECTION: next(turns)}))
 
 
-def _drawn(situation: Situation, seed: int) -> Iterator[Alternative]:
+def _drawn(situation: Situation, seed: int, purpose: str = "informed first generation") -> Iterator[Alternative]:
     """Yield random configurations; no robust one unless somebody is suspected, and then with as many."""
-    generator = stream(seed, "informed first generation")
+    generator = stream(seed, purpose)
     suspects = suspected_in_a_round(situation)
     for _ in range(DRAWS):
         spec = situation.space.random(generator)

@@ -25,7 +25,7 @@ from fedscout.search.confirmation.confirmation_runs import confirm_winner
 from fedscout.search.confirmation.rate_tuning import TunedRate, tune
 from fedscout.search.ledger import Ledger, StudyFacts
 from fedscout.search.recommenders.diagnosis import diagnose
-from fedscout.search.recommenders.first_generation import first_generation
+from fedscout.search.recommenders.first_generation import first_generation, kinds_in_turn
 from fedscout.search.recommenders.llm_recommender import LanguageModel
 from fedscout.search.recommenders.recommendation import Alternative, Recommendation, Situation
 from fedscout.search.recommenders.rules import recommend_by_rules
@@ -39,6 +39,7 @@ from fedscout.strategies import (
     ChoiceRange,
     CustomSpec,
     SearchSpace,
+    StrategySpec,
     given_values,
     parse_selection,
     parse_strategy,
@@ -168,9 +169,9 @@ def run_study(
     facts = ledger.facts
     space = study_space(config, facts)
     given = [recommendation.spec] if recommendation is not None else warm_start.specs() if warm_start else []
-    advice, informed = (None, ()) if report is None else advised(config, space, facts, report, bool(given))
+    advice, informed, kinds = (None, (), ()) if report is None else advised(config, space, facts, report, bool(given))
     first = [*given, *(candidate.spec for candidate in informed)]
-    task = SearchTask(space, facts.session.seed, config, facts.num_rounds, first, (BASELINE,), facts.measure)
+    task = SearchTask(space, facts.session.seed, config, facts.num_rounds, first, kinds, (BASELINE,), facts.measure)
     with timed("training"):
         outcome = _search(config, ledger, new_searcher(task, report, model))
     outcome.recommendation = recommendation
@@ -186,21 +187,22 @@ def run_study(
 
 def advised(
     config: SearchConfig, space: SearchSpace, facts: StudyFacts, report: HeterogeneityReport, warm: bool = False
-) -> tuple[Recommendation, tuple[Alternative, ...]]:
-    """Return the rules' answer to a diagnosis, and what it proposes to an informed search.
+) -> tuple[Recommendation, tuple[Alternative, ...], tuple[StrategySpec, ...]]:
+    """Return the rules' answer to a diagnosis, what it proposes to an informed search, and one of each kind for later.
 
     Where earlier studies propose the first generation (`warm`), the answer is all that is tried beside it.
     """
     situation = Situation(space, facts.num_rounds, config.view, diagnose(report), dealing=facts.dealing)
     advice = recommend_by_rules(situation)
     if not config.is_informed:
-        return advice, ()
+        return advice, (), ()
+    kinds = kinds_in_turn(situation, facts.session.seed)
     if warm:
         ground = advice.grounds[0]
-        return advice, (Alternative(advice.spec, ground.because, ground.source),)
+        return advice, (Alternative(advice.spec, ground.because, ground.source),), kinds
     size, references = config.generation_size, (BASELINE,)
     known = priors(report, facts, space, size, references)
-    return advice, first_generation(situation, advice, size, facts.session.seed, references, known)
+    return advice, first_generation(situation, advice, size, facts.session.seed, references, known), kinds
 
 
 def _is_best_possible(trial: Trial, facts: StudyFacts) -> bool:

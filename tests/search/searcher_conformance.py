@@ -35,9 +35,15 @@ COHORT = Cohort(num_clients=10, num_sampled=10, client_learning_rate=0.2)
 Evaluate = Callable[[StrategySpec], Trial]
 
 
-def task(space: SearchSpace, seed: int = 0, first: Sequence[StrategySpec] = (), **settings: object) -> SearchTask:
+def task(
+    space: SearchSpace,
+    seed: int = 0,
+    first: Sequence[StrategySpec] = (),
+    kinds: Sequence[StrategySpec] = (),
+    **settings: object,
+) -> SearchTask:
     """What a searcher is made from, with settings as a user names them."""
-    return SearchTask(space, seed, SearchConfig.model_validate(settings), first=first)
+    return SearchTask(space, seed, SearchConfig.model_validate(settings), first=first, kinds=kinds)
 
 
 def some_fitness(spec: StrategySpec) -> Trial:

@@ -9,7 +9,7 @@ from itertools import product
 import pytest
 
 from fedscout.search.recommenders.diagnosis import Diagnosis
-from fedscout.search.recommenders.first_generation import ROBUST, first_generation
+from fedscout.search.recommenders.first_generation import ROBUST, first_generation, kinds_in_turn
 from fedscout.search.recommenders.recommendation import Alternative, Situation
 from fedscout.search.recommenders.rules import recommend_by_rules, suspected_in_a_round
 from fedscout.strategies import ChoiceRange, FedAvgSpec, MultiKrumSpec
@@ -115,3 +115,17 @@ def test_who_has_other_inputs_is_suspected_where_clean_data_judge(
 ) -> None:
     diagnosis = diagnosis_of(outlier="high", feature_skew="high", other_inputs=(2,))
     assert suspected_in_a_round(situation_of(diagnosis, view=view)) == expected
+
+
+@pytest.mark.parametrize("diagnosis", [diagnosis_of(label_skew="high"), POISONED], ids=["nobody", "two suspected"])
+def test_each_kind_has_its_turn_and_robust_ones_as_suspected(situation_of: SituationOf, diagnosis: Diagnosis) -> None:
+    situation = situation_of(diagnosis)
+    found = kinds_in_turn(situation, seed=3)
+    robust = {spec.label for spec in found if isinstance(spec, ROBUST)}
+    others = [spec.label for spec in found if not isinstance(spec, ROBUST)]
+    suspects = suspected_in_a_round(situation)
+    assert sorted(others) == sorted({*situation.space.kinds} - {kind.model_fields["kind"].default for kind in ROBUST})
+    assert bool(robust) == bool(suspects)
+    assert all(spec.num_malicious_nodes == suspects for spec in found if isinstance(spec, MultiKrumSpec))
+    assert all(situation.space.contains(spec) for spec in found)
+    assert found != kinds_in_turn(situation, seed=4)

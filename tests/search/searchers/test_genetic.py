@@ -136,6 +136,38 @@ def test_every_child_comes_from_the_top_two_of_the_whole_archive(seed: int) -> N
         assert all(any(near(child, parent) for parent in parents) for child in children)
 
 
+def each_kind(space: SearchSpace) -> list[StrategySpec]:
+    generator = np.random.default_rng(5)
+    return [space.compose(kind, lambda _, found: found.draw(generator)) for kind in space.kinds]
+
+
+class TestExploringGeneticSearcher(GenerationalLaws):
+    def make(self, space: SearchSpace, seed: int) -> Searcher:
+        return GeneticSearcher(task(space, seed, kinds=each_kind(space)))
+
+
+def test_a_child_of_each_generation_from_the_third_on_is_of_a_kind_tried_least() -> None:
+    """FedAdam alone is bred, so each of the other five kinds gets the first place of a generation in its turn."""
+    given = each_kind(FERTILE)
+    plain, exploring = (
+        GeneticSearcher(task(FERTILE, kinds=kinds, first=[FedAdamSpec(eta=eta) for eta in (0.02, 0.1, 0.3, 0.5)]))
+        for kinds in ((), given)
+    )
+
+    def adam_is_best(spec: StrategySpec) -> Trial:
+        return Trial(spec, fitness=some_fitness(spec).fitness / 2 + (spec.kind == "fedadam") / 2)
+
+    bred = proposals(plain, adam_is_best, budget=32)
+    found = proposals(exploring, adam_is_best, budget=32)
+    assert {spec.kind for spec in bred} == {"fedadam"}
+    assert found[:8] == bred[:8]
+    firsts = [found[start] for start in range(8, 32, 4)]
+    assert firsts[:5] == [spec for spec in given if spec.kind != "fedadam"]
+    rest = [spec for place, spec in enumerate(found[8:]) if place % 4]
+    assert {spec.kind for spec in rest} == {"fedadam"}
+    assert firsts[5] == next(spec for spec in given if spec.kind == "fedadam")
+
+
 def told(*evaluations: tuple[StrategySpec, float], seed: int = 0, **options) -> GeneticSearcher:
     searcher = GeneticSearcher(task(options.pop("space", SPACE), seed, **options))
     searcher.tell([Trial(spec, fitness=fitness) for spec, fitness in evaluations])
