@@ -83,7 +83,7 @@ def feature_moments(inputs: QueryInputs) -> Answer:
     scatter = np.zeros((num_features, num_features))
     for chunk in [flat] if whole else (flat_features(features) for features, _ in inputs.data.chunks()):
         centred = np.subtract(chunk, mean, out=chunk)
-        scatter += centred.T @ centred
+        scatter += inputs.cross_products(centred)
     triangle = scatter[upper_triangle(num_features)]
     return {"sum": Over(total, len(inputs.data)), "scatter": Over(triangle, len(inputs.data))}
 

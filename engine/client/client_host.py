@@ -23,6 +23,7 @@ from fedscout.engine.client.gathered_updates import GatheredUpdates
 from fedscout.engine.client.metric_sums import add_statistics
 from fedscout.engine.client.personal_scores import Tuning, personal_scores, tuned_scores
 from fedscout.engine.client.round_durations import RoundDurations
+from fedscout.engine.client.row_products import products_on
 from fedscout.engine.client.sent_updates import SentUpdates
 from fedscout.engine.client.server_model import ServerModel
 from fedscout.engine.client.withheld_tensors import WithheldTensors
@@ -33,7 +34,7 @@ from fedscout.engine.contracts.server_work import ServerWork
 from fedscout.engine.contracts.train_request import TrainRequest
 from fedscout.engine.data.availability import AbsentError, check_takes_part, misses
 from fedscout.engine.data.client_data import Samples, TargetScale
-from fedscout.engine.data.client_query import QueryInputs, QueryTable
+from fedscout.engine.data.client_query import QueryInputs, QueryTable, products_on_a_core
 from fedscout.engine.data.client_split import ClientSplit
 from fedscout.engine.data.federation import Federation
 from fedscout.engine.data.release import Arrays, WithheldError
@@ -56,7 +57,7 @@ from fedscout.engine.model.flat_model import FlatModel, new_model
 from fedscout.engine.runtime.kept_memory import keep_freed_memory
 from fedscout.engine.seeds import integer, stream
 from fedscout.engine.training.client_settings import with_signals
-from fedscout.engine.training.local_training import RowsWork, model_outputs
+from fedscout.engine.training.local_training import RowsWork
 from fedscout.engine.training.task_training import TaskTrainer
 from fedscout.engine.training.training_backends import LoopTrainer, Trainer, fastest_trainer
 
@@ -74,7 +75,8 @@ class ClientHost:
     Args:
         federation: The whole federation; large arrays are shared memory where Ray provides it.
         queries: The aggregates that clients are willing to give.
-        device: Where clients train; a task and the server's own work stay on the core.
+        device: Where clients train, and rows are embedded, multiplied and given to models for detectors; a task and the
+            server's own work stay on the core.
     """
 
     def __init__(self, federation: Federation, queries: QueryTable, device: HostDevice = CPU) -> None:
@@ -86,7 +88,9 @@ class ClientHost:
         self._model = new_model(federation.model, seed=0)
         self._trainers = _trainers(self._model, federation, device)
         source = federation.embedding
-        self._embedding = None if source is None else Embedding(source, federation.seed)
+        there = device.opened()
+        self._embedding = None if source is None else Embedding(source, federation.seed, there)
+        self._cross_products = products_on(there) if device.in_lanes else products_on_a_core
         self._embedded: dict[int, Samples] = {}
         self._client = lru_cache(CLIENTS_KEPT)(federation.client_data)
         self._splits = lru_cache(SEEDS_KEPT)(self._splits_of)
@@ -329,7 +333,7 @@ class ClientHost:
             if terms != call.config:
                 raise WithheldError("has answered this query with noise before, on other terms")
             return told
-        outputs = partial(model_outputs, self._model, data)
+        outputs = partial(self._trainers["auto"].outputs, data)
         inputs = QueryInputs(
             self._described(client),
             self._federation.num_classes,
@@ -338,6 +342,7 @@ class ClientHost:
             outputs,
             release.min_release,
             self._federation.client_groups(client),
+            self._cross_products,
         )
         arrays = release.answer(partial(function, inputs))
         if release.privacy is not None:  # noise that is drawn anew each time could be averaged away

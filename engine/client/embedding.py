@@ -40,10 +40,11 @@ class Embedding:
     Args:
         source: Which network.
         seed: Of the federation.
+        device: Where it runs.
     """
 
-    def __init__(self, source: EmbeddingSource, seed: int) -> None:
-        self._model = new_model(source.network, integer(seed, "embedding"))
+    def __init__(self, source: EmbeddingSource, seed: int, device: torch.device | None = None) -> None:
+        self._model = new_model(source.network, integer(seed, "embedding"), device)
         self._model.module.eval()
         self._last = _LastInput()
         if source.penultimate:
@@ -59,6 +60,6 @@ class Embedding:
             self._last.rows = None
             outputs = self._model.module(features)
             rows = outputs if self._last.rows is None else self._last.rows
-            parts.append(rows.reshape(len(features), -1).float().numpy().copy())
+            parts.append(rows.reshape(len(features), -1).float().cpu().numpy().copy())
         labels: IntArray = data.labels[data.rows]
         return Samples(np.concatenate(parts), labels, np.arange(len(data)))

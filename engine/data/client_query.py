@@ -26,6 +26,15 @@ Outputs = Callable[[FloatArray], Iterator[FloatArray]]
 """From a model's flat vector to its softmax outputs on the client's rows, chunk by chunk, `(rows, num_classes)`."""
 
 
+DoubleArray = npt.NDArray[np.float64]
+RowProducts = Callable[[DoubleArray], DoubleArray]
+
+
+def products_on_a_core(rows: DoubleArray) -> DoubleArray:
+    """Return XᵀX, shape `(d, d)` from rows of shape `(rows, d)`."""
+    return rows.T @ rows
+
+
 def _no_model(vector: FloatArray) -> Iterator[FloatArray]:
     raise ValueError(f"no model here takes a vector of {len(vector)} parameters")
 
@@ -42,6 +51,7 @@ class QueryInputs:
         outputs: Runs the federation's model over the client's rows, for queries about outputs.
         min_release: Fewest rows behind a number that leaves the client; for queries about parts of its rows.
         groups: The group of each row, shape `(num_rows,)`; None where rows are independent.
+        cross_products: XᵀX of rows X, wherever the host has the most room for it.
     """
 
     data: Samples
@@ -51,6 +61,7 @@ class QueryInputs:
     outputs: Outputs = _no_model
     min_release: int = 1
     groups: IntArray | None = None
+    cross_products: RowProducts = products_on_a_core
 
     def by_class(self, name: str, num_classes: int) -> npt.NDArray[np.float64]:
         """Return an array of the message that holds something of each class, as float64.

@@ -23,6 +23,7 @@ from typing import ClassVar
 import numpy as np
 from torch import Tensor
 
+from fedscout.engine.arrays import FloatArray
 from fedscout.engine.contracts.client_update import ClientScore, ClientUpdate
 from fedscout.engine.contracts.train_request import TrainRequest
 from fedscout.engine.data.client_data import Samples
@@ -32,7 +33,7 @@ from fedscout.engine.model.flat_model import FlatModel
 from fedscout.engine.training.algorithm_runs import train_block_by, train_client_by
 from fedscout.engine.training.client_settings import by_settings
 from fedscout.engine.training.layer_draws import seed_layers
-from fedscout.engine.training.local_training import Outcome, RowsWork, train_client
+from fedscout.engine.training.local_training import Outcome, RowsWork, model_outputs, train_client
 from fedscout.engine.training.scoring import score_clients
 from fedscout.engine.training.validated_updates import with_validation
 from fedscout.engine.training.vectorised_training import aligned_row_step, padded_rows, train_block
@@ -99,6 +100,10 @@ class Trainer(ABC):
         together = vectors.reshape(-1, vectors.shape[-1])
         found = score_clients(self._model, self._stack, together, list(clients.values()), metric)
         return dict(zip(clients, found, strict=True))
+
+    def outputs(self, data: Samples, vector: FloatArray) -> Iterator[FloatArray]:
+        """Yield the softmax outputs of a model on all of a client's rows, chunk by chunk, `(rows, num_classes)`."""
+        return model_outputs(self._model, data, vector)
 
     def _mixes(self, asked: TrainRequest) -> bool:
         """Return whether clients of different rates, batches and epochs are trained together."""
