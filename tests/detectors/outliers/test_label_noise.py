@@ -78,7 +78,10 @@ def measured(scenario: Any, **federation: Any) -> LabelNoise:
     return found.label_noise
 
 
-@pytest.mark.parametrize(("dataset", "num_clients"), [("bearing", 10), ("breast_cancer", 6), ("digits", 10)])
+@pytest.mark.parametrize(
+    ("dataset", "num_clients"),
+    [pytest.param("bearing", 10, marks=pytest.mark.data), ("breast_cancer", 6), ("digits", 10)],
+)
 def test_rates_of_federations(dataset: str, num_clients: int) -> None:
     """None, one client's 30 %, and Beta(15, 85) of all; docs/detection.md has ten seeds."""
     federation = {"dataset": dataset, "num_clients": num_clients}
