@@ -117,12 +117,20 @@ def study(
 
 @bench.command()
 def kernels(
-    turns: Annotated[int, typer.Option(min=1, help="Of which the shortest counts.")] = 10, as_json: AsJson = False
+    turns: Annotated[int, typer.Option(min=1, help="Of which the shortest counts.")] = 10,
+    ways: Annotated[bool, typer.Option("--ways", help="A step by PyTorch's other ways, beside ours.")] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Set one core's training and scoring of larger models, and of a block of small ones, beside its products."""
     from fedscout.engine.runtime.ray_runtime import prepare_environment
 
     prepare_environment(verbose=False)
+    if ways:
+        from fedscout.experiments.benchmarks.engine import kernel_ways
+
+        found = list(kernel_ways.way_timings(turns))
+        _show(as_json, {"ways": [timing.model_dump() for timing in found]}, kernel_ways.table_lines(found))
+        return
     from fedscout.experiments.benchmarks.engine import block_bench
     from fedscout.experiments.benchmarks.engine.kernel_bench import kernel_timings, product_rates, table_lines
 

@@ -18,6 +18,7 @@ from torch import nn
 from fedscout.engine.contracts.local_training_config import LocalTraining
 from fedscout.engine.data.client_data import Samples
 from fedscout.engine.model.flat_model import new_model
+from fedscout.engine.model.parameter_layout import ModelFactory
 from fedscout.engine.runtime.kept_memory import keep_freed_memory
 from fedscout.engine.training.local_training import descend, score_client
 from fedscout.experiments.federations.models.model_request import ModelRequest
@@ -79,20 +80,26 @@ def kernel_timings(turns: int) -> Iterator[KernelTiming]:
     """Yield the timing of each model, of so many turns the shortest."""
     torch.set_num_threads(1)
     keep_freed_memory()
-    training = LocalTraining(batch_size=BATCH_ROWS, learning_rate=1e-3)
     for request in REQUESTS:
         factory = MODELS[request.settings.kind](request)
-        model, data = new_model(factory, seed=0), _rows(request)
+        model, data = new_model(factory, seed=0), rows_of(request)
         yield KernelTiming(
             model=str(factory),
-            step_seconds=shortest(lambda: descend(model, data, training, np.random.default_rng(0)), turns)  # noqa: B023
-            / (len(data) // BATCH_ROWS),
+            step_seconds=step_seconds(factory, data, turns),
             scored_row_seconds=shortest(lambda: score_client(model, data), turns) / len(data),  # noqa: B023
             step_operations=_operations(factory(), data),
         )
 
 
-def _rows(request: ModelRequest) -> Samples:
+def step_seconds(factory: ModelFactory, data: Samples, turns: int) -> float:
+    """Return what a step of a client takes, of so many turns the shortest."""
+    model, training = new_model(factory, seed=0), LocalTraining(batch_size=BATCH_ROWS, learning_rate=1e-3)
+    epoch = shortest(lambda: descend(model, data, training, np.random.default_rng(0)), turns)
+    return epoch / (len(data) // BATCH_ROWS)
+
+
+def rows_of(request: ModelRequest) -> Samples:
+    """Return four batches of a model's rows."""
     generator, num_rows = np.random.default_rng(0), 4 * BATCH_ROWS
     size = (num_rows, *request.feature_shape)
     drawn = generator.integers(1, VOCABULARY_SIZE, size) if request.vocabulary_size else generator.normal(size=size)
