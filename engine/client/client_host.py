@@ -233,6 +233,7 @@ class ClientHost:
     def _trainer(self, call: HostCall, asked: TrainRequest) -> Trainer:
         """Return the way in which a call trains."""
         one_by_one = asked.algorithm is not None and asked.algorithm.one_by_one
+        one_by_one |= asked.training.is_narrow and not self._device.in_lanes  # blocks of small nets gain nothing
         return self._trainers["loop" if one_by_one else call.session.backend]
 
     def _honest_vectors(self, call: HostCall, asked: TrainRequest, clients: Sequence[int]) -> FloatArray:

@@ -13,6 +13,9 @@ from fedscout.engine.arrays import IntArray
 ADDED_TERMS = ("pseudo_label_weight", "reverse_weight")
 """Weights of what is added to the loss, 0 where nothing is."""
 
+UNSAID = (*ADDED_TERMS, "precision")
+"""What messages and identities leave out where it is as it is by default, as before there was the key."""
+
 
 class LocalTraining(BaseModel):
     """How a client trains in one round.
@@ -41,6 +44,11 @@ class LocalTraining(BaseModel):
         default=0.0, ge=0, le=1000, description="β: added to the loss, times 4 (1 − the label's probability)"
     )
 
+    precision: Literal["float32", "bfloat16"] = Field(
+        default="float32",
+        description="of a step's layers; bfloat16, with weights, loss and sums in float32, where processors have it",
+    )
+
     def without_added_terms(self) -> Self:
         """Return the same with the plain loss."""
         return self.model_copy(update=dict.fromkeys(ADDED_TERMS, 0.0)) if self.is_weighed else self
@@ -49,6 +57,11 @@ class LocalTraining(BaseModel):
     def is_weighed(self) -> bool:
         """Whether anything is added to the loss; see `fedscout.engine.model.row_loss`."""
         return self.pseudo_label_weight > 0 or self.reverse_weight > 0
+
+    @property
+    def is_narrow(self) -> bool:
+        """Whether layers compute in fewer bits than weights have."""
+        return self.precision != "float32"
 
     def num_steps(self, num_rows: IntArray) -> IntArray:
         """Return the optimiser steps of clients on so many training rows; a last batch of one row joins the one before.
@@ -61,10 +74,14 @@ class LocalTraining(BaseModel):
         return np.asarray(self.local_epochs * (batches - joined))
 
     def to_config(self) -> dict[str, int | float | str]:
-        """Return the entries of a train message's configuration; nothing is said of terms that nobody asks for."""
-        silent = {name for name in ADDED_TERMS if not getattr(self, name)}
+        """Return the entries of a train message's configuration; nothing is said of what nobody asks for."""
+        silent = self.unsaid()
         said = {name: getattr(self, name) for name in LocalTraining.model_fields if name not in silent}
         return {name.replace("_", "-"): value for name, value in said.items()}
+
+    def unsaid(self) -> set[str]:
+        """Return the names of what goes without saying."""
+        return {name for name in UNSAID if getattr(self, name) == LocalTraining.model_fields[name].default}
 
     @classmethod
     def from_config(cls, config: Mapping[str, Any]) -> Self:

@@ -84,6 +84,12 @@ class FlatModel:
         for buffer, initial in self._counters:  # such as batch norm's count, which must not pass to the next client
             buffer.copy_(initial)
 
+    def narrow_outputs(self, rows: Tensor) -> Tensor:
+        """Call the module with its layers in bfloat16, as far as PyTorch takes them so; return float32."""
+        with torch.autocast(self.device.type, torch.bfloat16):
+            outputs: Tensor = self.module(rows)
+        return outputs.float()
+
     def input_format(self, row_shape: tuple[int, ...]) -> torch.memory_format:
         """Return how rows of this shape are best laid out in memory; a matter of the module and the shape alone.
 

@@ -70,13 +70,18 @@ class ClientLanes:
         self._probe = probe
         self._most = most
         self._values_a_row = 0
-        self._served: dict[tuple[int, int], bool] = {}
+        self._served: dict[tuple[int, int, bool], bool] = {}
         mixed = any(isinstance(part, ROWS_MIXED) for part in model.module.modules())
         self.serve = not mixed and self._expressible() and self.num_lanes(USUAL_ROWS) > 1
 
-    def num_lanes(self, num_rows: int) -> int:
-        """Return how many clients with batches of so many rows lie side by side, a power of two."""
-        shape = lanes, _ = self._wanted(num_rows), num_rows
+    def num_lanes(self, num_rows: int, narrow: bool = False) -> int:
+        """Return how many clients with batches of so many rows lie side by side, a power of two.
+
+        Args:
+            num_rows: Of a batch.
+            narrow: Whether layers compute in bfloat16.
+        """
+        shape = lanes, *_ = self._wanted(num_rows), num_rows, narrow
         if shape not in self._served:
             self._served[shape] = lanes == 1 or self._same_in_any_lane(*shape)
         return lanes if self._served[shape] else 1
@@ -107,7 +112,7 @@ class ClientLanes:
             while waiting:
                 drawn_from = [works[position].generator.bit_generator.state for position in waiting]
                 try:
-                    lanes = _Lanes(self.num_lanes(num_rows), num_rows, waiting)
+                    lanes = _Lanes(self.num_lanes(num_rows, how.training.is_narrow), num_rows, waiting)
                     made = self._descend(lanes, start, works, how, received)
                 except torch.OutOfMemoryError:
                     self._halve(num_rows)
@@ -142,7 +147,7 @@ class ClientLanes:
         weights, buffers = self._tensors(in_lanes(start))
         beside = [self._tensors(in_lanes(vectors))[0] for vectors in how.beside]
         with Representation(self._model) as seen:
-            loss = LaneLoss(self._model.module, how.weighed, how.compared, seen)
+            loss = LaneLoss(self._model.module, how.weighed, how.compared, seen, how.training.is_narrow)
             found = self._rows.reach(works[0].data, plan.rows)
             beyond = self._beyond(how, received, in_lanes)
             sums = self._make_steps(plan, found, weights, buffers, beside, beyond, loss, how)
@@ -214,12 +219,12 @@ class ClientLanes:
         self._values_a_row = sum(counts) // ROW_STEP
         return True
 
-    def _same_in_any_lane(self, num_lanes: int, num_rows: int) -> bool:
+    def _same_in_any_lane(self, num_lanes: int, num_rows: int, narrow: bool) -> bool:
         """Compare the gradients of some clients with those of the same ones in the opposite order."""
-        there, back = (self._tried_gradient(num_lanes, num_rows, turned) for turned in (False, True))
+        there, back = (self._tried_gradient(num_lanes, num_rows, turned, narrow) for turned in (False, True))
         return all(torch.equal(there[name], back[name].flip(0)) for name in there)
 
-    def _tried_gradient(self, num_lanes: int, num_rows: int, turned: bool) -> Tensors:
+    def _tried_gradient(self, num_lanes: int, num_rows: int, turned: bool, narrow: bool = False) -> Tensors:
         generator = stream(0, "lanes")
         factors = torch.from_numpy(generator.uniform(0.9, 1.1, (num_lanes, 1))).float()
         vectors = self._model.vector.cpu() * factors
@@ -228,7 +233,7 @@ class ClientLanes:
             vectors, rows = vectors.flip(0), np.ascontiguousarray(rows[:, ::-1])
         weights, buffers = self._tensors(vectors)
         shares = torch.full((num_lanes, num_rows), 1 / num_rows, device=self._model.device)
-        loss = LaneLoss(self._model.module, RowLoss(), None, Representation(self._model))
+        loss = LaneLoss(self._model.module, RowLoss(), None, Representation(self._model), narrow)
         batch = _batch(self._rows.reach(self._probe, rows), 0)
         gradient: Tensors = _gradient_of(loss)(weights, buffers, *batch, shares, {})[0]
         return gradient

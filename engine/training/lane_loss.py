@@ -6,9 +6,11 @@ What differs between clients beside their models and rows comes as `Beyond`, ten
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 
@@ -33,18 +35,20 @@ class LaneLoss:
         row_loss: What weighs the cross-entropy, and is added to it.
         compared: What is added by the representations of rows.
         seen: Those of the module, entered.
+        narrow: Whether layers compute in bfloat16, as far as PyTorch takes them so.
     """
 
     module: nn.Module
     row_loss: RowLoss
     compared: Compared | None
     seen: Representation
+    narrow: bool = False
 
     def __call__(
         self, weights: Tensors, buffers: Tensors, rows: Tensor, answers: Tensor, shares: Tensor, beyond: Beyond
     ) -> Tensor:
         """Return the mean over a batch whose rows count by their shares, which add up to 1."""
-        outputs = functional_call(self.module, {**weights, **buffers}, (rows,))
+        outputs = self._outputs({**weights, **buffers}, rows)
         if answers.is_floating_point():
             return (mean_loss(outputs, answers, reduction="none") * shares).sum()
         logits = _adjusted(outputs, beyond)
@@ -56,13 +60,19 @@ class LaneLoss:
             costs = costs + self._compared(own, rows, beyond["others"])
         return (costs * shares).sum()
 
+    def _outputs(self, tensors: Tensors, rows: Tensor) -> Tensor:
+        """Return what the module says of a batch with these tensors, float32."""
+        with torch.autocast(rows.device.type, torch.bfloat16) if self.narrow else nullcontext():
+            outputs: Tensor = functional_call(self.module, tensors, (rows,))
+        return outputs.float()
+
     def _weighed(self, costs: Tensor, logits: Tensor, rows: Tensor, answers: Tensor, beyond: Beyond) -> Tensor:
         """Return what rows cost by `row_loss`, see `fedscout.engine.model.row_loss`."""
         logs, loss = logits.log_softmax(dim=1), self.row_loss
         total = loss.cross_entropy * costs + loss.miss * (1 - logs.gather(1, answers[:, None])[:, 0].exp())
         if not loss.pseudo_label:
             return total
-        said = functional_call(self.module, beyond["teacher"], (rows,))
+        said = self._outputs(beyond["teacher"], rows)
         told = _adjusted(said, beyond).softmax(dim=1).detach()
         return total - loss.pseudo_label * (told * logs).sum(dim=1)
 
@@ -71,7 +81,7 @@ class LaneLoss:
         assert self.compared is not None
         found = []
         for tensors in others:
-            functional_call(self.module, tensors, (rows,))
+            self._outputs(tensors, rows)
             found.append(self.seen.latest().detach().flatten(1)[None])
         costs: Tensor = self.compared.measure(own.flatten(1)[None], *found)[0]
         return costs

@@ -148,6 +148,7 @@ def descend(
     model.module.train()
     optimizer = new_optimizer(training)
     weights, gradient = model.weights, model.gradient
+    backward = partial(_backward, model, narrow=training.is_narrow)
     means: list[Tensor] = []
     sizes: list[int] = []
     bounds = batch_bounds(len(data), training.batch_size)
@@ -155,12 +156,12 @@ def descend(
         batches = epoch_batches(model, data, order, bounds)
         for (start, stop), (features, labels) in zip(bounds, batches, strict=True):
             measure = first if weigh is None else partial(weigh, first, order[start:stop])
-            means.append(_backward(model, measure, features, labels))
+            means.append(backward(measure, features, labels))
             sizes.append(len(labels))
             if ahead is not None:
                 present = weights.clone()
                 weights.copy_(ahead(weights, gradient))
-                _backward(model, measure, features, labels)
+                backward(measure, features, labels)
                 weights.copy_(present)
             if correct is not None:
                 correct(weights, gradient)
@@ -174,12 +175,13 @@ def _plain_loss(outputs: Tensor, labels: Tensor, features: Tensor) -> Tensor:
     return mean_loss(outputs, labels)
 
 
-def _backward(model: FlatModel, loss: Loss, features: Tensor, labels: Tensor) -> Tensor:
+def _backward(model: FlatModel, loss: Loss, features: Tensor, labels: Tensor, narrow: bool) -> Tensor:
     """Put the gradient of a batch's mean loss in the model's, and return that loss."""
-    if loss is _plain_loss and model.stack is not None and not labels.is_floating_point():
+    if loss is _plain_loss and model.stack is not None and not narrow and not labels.is_floating_point():
         return model.stack.loss_and_gradient(features, labels)
     model.gradient.zero_()
-    mean = loss(model.outputs(features), labels, features)
+    outputs = model.narrow_outputs if narrow else model.outputs
+    mean = loss(outputs(features), labels, features)
     mean.backward()  # type: ignore[no-untyped-call]
     return mean.detach()
 

@@ -69,4 +69,4 @@ class Representation:
 
     def _see(self, layer: nn.Module, inputs: tuple[Tensor, ...]) -> None:
         del layer
-        self._latest = inputs[0]
+        self._latest = inputs[0].float()

@@ -42,6 +42,9 @@ def engine(
     peers: Annotated[bool, typer.Option("--peers", help="Run other simulators on the same work.")] = False,
     repeats: Annotated[int, typer.Option(min=1, help="Turns: ours and peers, again and again.")] = 1,
     peer_seconds: Annotated[float, typer.Option(min=1.0, help="After which a peer is given up.")] = 600.0,
+    precision: Annotated[
+        Literal["float32", "bfloat16"], typer.Option(help="Of our clients' layers; peers have float32.")
+    ] = "float32",
     memory: Annotated[bool, typer.Option("--memory", help="Sample our memory, which takes a little time.")] = False,
     strategies: Annotated[
         str | None,
@@ -78,7 +81,8 @@ def engine(
     specs = [parse_strategy(text, cohort) for text in strategy or ["fedavg"]]
     shares = hosts if device == "cuda" else None
     config = EngineConfig(grid="local" if local else "ray", num_hosts=hosts, device=device, hosts_per_gpu=shares)
-    sitting = Sitting(repeats, PEERS if peers else (), peer_seconds, memory)
+    training = TRAINING.model_copy(update={"precision": precision})
+    sitting = Sitting(repeats, PEERS if peers else (), peer_seconds, memory, training)
     note = tell if peers or repeats > 1 else lambda _: None
     task = Task(work, clients, samples, rounds, hosts, device, sampled)
     report = measure_engine(task, specs, config, sitting, note)

@@ -183,6 +183,14 @@ class StudyConfig(BaseModel):
 
     @field_validator("training")
     @classmethod
+    def _players_have_no_batches(cls, training: TrainingConfig, info: ValidationInfo) -> TrainingConfig:
+        federation = info.data.get("federation")
+        if training.is_narrow and federation is not None and federation.dataset in ENVIRONMENTS:
+            raise ValueError(f"precision must be float32 where clients play episodes, got {training.precision}")
+        return training
+
+    @field_validator("training")
+    @classmethod
     def _added_terms_are_of_classes(cls, training: TrainingConfig, info: ValidationInfo) -> TrainingConfig:
         federation = info.data.get("federation")
         if federation is None or not training.is_weighed:
@@ -218,7 +226,7 @@ class StudyConfig(BaseModel):
         later = ("group_column", "like", "task", "columns", "query")
         without |= {key for key in later if not getattr(self.federation, key)}
         training = {"metric"} if self.training.metric in (None, ACCURACY) else set()
-        training |= {name for name in ADDED_TERMS if not getattr(self.training, name)}
+        training |= self.training.unsaid()
         places = {*NO_PART_OF_THE_IDENTITY}
         asked = ("source", "text", "show_schema", "few_shot")
         places |= {

@@ -17,6 +17,7 @@ from typing import Any
 
 from pydantic import BaseModel
 
+from fedscout.engine.contracts.local_training_config import LocalTraining
 from fedscout.engine.engine_config import EngineConfig
 from fedscout.experiments.benchmarks.engine.engine_work import TRAINING, work_federation
 from fedscout.experiments.benchmarks.engine.memory_peak import MemoryPeak, watched_memory
@@ -60,7 +61,9 @@ class EngineTiming(RoundTimes):
     driver_seconds_per_client_round: float
 
 
-def time_engine(task: Task, strategies: Sequence[StrategySpec], engine: EngineConfig) -> list[EngineTiming]:
+def time_engine(
+    task: Task, strategies: Sequence[StrategySpec], engine: EngineConfig, training: LocalTraining = TRAINING
+) -> list[EngineTiming]:
     """Measure strategies on the same hosts, one after the other.
 
     Raises:
@@ -73,7 +76,7 @@ def time_engine(task: Task, strategies: Sequence[StrategySpec], engine: EngineCo
         del federation  # the hosts have it
         runner.started()
         for strategy in strategies:
-            run = partial(run_rounds, runner.grid, strategy, num_sampled, TRAINING, num_scored=task.sampled)
+            run = partial(run_rounds, runner.grid, strategy, num_sampled, training, num_scored=task.sampled)
             run(WARM_UP_ROUNDS, lambda _: None)
             ends = [time.perf_counter()]
             driver_seconds = -time.thread_time()
@@ -144,12 +147,14 @@ class Sitting:
         peers: To compare with.
         peer_seconds: After which a peer is given up.
         memory: Whether our memory is sampled, which takes some time from the rounds.
+        training: Of our clients; peers train in float32.
     """
 
     repeats: int = 1
     peers: tuple[Peer, ...] = ()
     peer_seconds: float = 600.0
     memory: bool = False
+    training: LocalTraining = TRAINING
 
 
 class EngineReport(BaseModel, frozen=True):
@@ -206,7 +211,7 @@ def measure_engine(
         note(f"turn {turn + 1} of {sitting.repeats}: fedscout")
         with ExitStack() as stack:
             watch = stack.enter_context(watched_memory()) if sitting.memory else None
-            runs.append(time_engine(task, strategies, engine))
+            runs.append(time_engine(task, strategies, engine, sitting.training))
         memory = memory if watch is None else memory.joined(watch.peak)
         for peer in sitting.peers:
             known = peers.get(peer.name)

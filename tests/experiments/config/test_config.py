@@ -423,6 +423,16 @@ def test_a_study_of_the_plain_loss_is_that_from_before_anything_could_be_added(n
     assert load_config([f"training.{name}=2"]).identity()["training"][name] == 2
 
 
+def test_a_study_in_float32_is_that_from_before_there_was_another_precision() -> None:
+    assert "precision" not in load_config(["training.momentum=0.5"]).identity()["training"]
+    assert load_config(["training.precision=bfloat16"]).identity()["training"]["precision"] == "bfloat16"
+
+
+def test_players_are_refused_another_precision() -> None:
+    with pytest.raises(ConfigurationError, match=r"^training: precision must be float32 where clients play episodes"):
+        load_config(["federation.dataset=cartpole", "training.precision=bfloat16"])
+
+
 @pytest.mark.parametrize(
     ("dataset", "why"), [("diabetes", "a quantity is predicted"), ("cartpole", "clients play episodes")]
 )
