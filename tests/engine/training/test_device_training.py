@@ -178,8 +178,10 @@ def core_in_loop(host: ClientHost, clients: tuple[int, ...], training: LocalTrai
 def test_lanes_whose_bits_depend_on_the_place_are_not_used(monkeypatch: pytest.MonkeyPatch) -> None:
     tried = ClientLanes._tried_gradient
 
-    def leaning(lanes: ClientLanes, num_lanes: int, num_rows: int, turned: bool) -> dict[str, Tensor]:
-        gradient = tried(lanes, num_lanes, num_rows, turned)
+    def leaning(
+        lanes: ClientLanes, num_lanes: int, num_rows: int, turned: bool, narrow: bool = False
+    ) -> dict[str, Tensor]:
+        gradient = tried(lanes, num_lanes, num_rows, turned, narrow)
         for part in gradient.values():
             part[0] *= 1 + 1e-6
         return gradient
