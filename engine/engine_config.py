@@ -5,6 +5,7 @@ But for the last bits on a GPU, which sums in another order than a core: see `fe
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, Field
@@ -40,6 +41,25 @@ class EngineConfig(BaseModel):
         """Whether work may be done in this process if that is sooner: nothing is said of Ray."""
         silent = {self.num_hosts, self.address, self.object_store_bytes, self.hosts_per_gpu} == {None}
         return self.grid == "auto" and silent and self.device != "cuda"
+
+    def hosts_each_gpu(self, num_gpus: int, measured: Callable[[], int]) -> int:
+        """Return how many hosts share each of some GPUs.
+
+        Args:
+            num_gpus: At least one.
+            measured: Finds out how many keep one busy, where nothing is said.
+
+        Raises:
+            ConfigurationError: If more hosts are asked for than may share them.
+        """
+        if self.hosts_per_gpu is None:
+            return measured() if self.num_hosts is None else -(-self.num_hosts // num_gpus)
+        if self.num_hosts is not None and self.num_hosts > num_gpus * self.hosts_per_gpu:
+            raise ConfigurationError(
+                f"engine.num_hosts must be at most {num_gpus * self.hosts_per_gpu} where engine.hosts_per_gpu="
+                f"{self.hosts_per_gpu} share each of {num_gpus} GPUs, got {self.num_hosts}"
+            )
+        return self.hosts_per_gpu
 
     def host_device(self, has_gpu: bool) -> HostDevice:
         """Return what hosts train on.

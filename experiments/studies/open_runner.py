@@ -6,6 +6,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, redirect_stdout
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from fedscout.detectors import CLIENT_QUERIES
@@ -158,7 +159,8 @@ def _on_ray(
         cpus, gpus = max(1, int(there.get("CPU", 1))), int(there.get("GPU", 0))
         device, gpu_share, places = config.host_device(gpus > 0), 0.0, cpus
         if device.on_gpu:
-            hosts_each = config.hosts_per_gpu or hosts_on_gpus(federation, CLIENT_QUERIES, device, session, cpus / gpus)
+            measured = partial(hosts_on_gpus, federation, CLIENT_QUERIES, device, session, cpus / gpus)
+            hosts_each = config.hosts_each_gpu(gpus, measured)
             gpu_share, places = 1 / hosts_each, gpus * hosts_each
         num_hosts = config.num_hosts or min(places, federation.num_clients)
         warm: list[Any] = []  # processes for trials, which start while the hosts do

@@ -170,8 +170,11 @@ def _run_all(
         stack.callback(pool.close)
         pool.keep_nodes_like_here([workers.with_share(config, 0) for config in configs])
         timed = any(config.training.has_time_limit for config in configs)
-        there = workers.cluster_cpus(ray, pool.nodes)
-        share = workers.share_out(there, len(pending), engine.num_hosts, parallel, timed)
+        if engine.device != "cpu" and ray.cluster_resources().get("GPU", 0) >= 1:
+            share = workers.share_gpus(parallel)
+        else:
+            there = workers.cluster_cpus(ray, pool.nodes)
+            share = workers.share_out(there, len(pending), engine.num_hosts, parallel, timed)
         studies = [(workers.with_share(one.config, share.num_hosts), folder.study(one)) for one in pending]
         ends = pool.run(
             studies, share.parallel, lambda position: display.begun(pending[position]), lambda: display.tick(folder)

@@ -42,10 +42,15 @@ class ClusterCpus(NamedTuple):
 
 
 class Share(NamedTuple):
-    """Studies at once, and hosts of each; 0 runs a study's trials in the process that drives it."""
+    """Studies at once, and hosts of each.
+
+    Attributes:
+        parallel: At least one.
+        num_hosts: 0 runs a study's trials in the process that drives it; None has as many as a study by itself.
+    """
 
     parallel: int
-    num_hosts: int
+    num_hosts: int | None
 
 
 def cluster_cpus(ray: Any, driving: Mapping[str, int] | None = None) -> ClusterCpus:
@@ -94,10 +99,26 @@ def share_out(
     return Share(at_once, hosts)
 
 
-def with_share(config: StudyConfig, num_hosts: int) -> StudyConfig:
+def share_gpus(parallel: int | None) -> Share:
+    """Return that studies on GPUs run one after the other: each has all of them, and as many hosts as keep them busy.
+
+    Raises:
+        ConfigurationError: If several at once are asked for.
+    """
+    if parallel not in (None, 1):
+        raise ConfigurationError(
+            f"--parallel must be left out or 1 on GPUs, all of which a study has; engine.device=cpu leaves them alone, "
+            f"got {parallel}"
+        )
+    return Share(1, None)
+
+
+def with_share(config: StudyConfig, num_hosts: int | None) -> StudyConfig:
     """Return a study's configuration with its share of the hosts, for a worker, which has another working directory."""
     engine: dict[str, Any] = {"grid": "local"}
-    if num_hosts:
+    if num_hosts is None:
+        engine = {"grid": "ray", "address": None}
+    elif num_hosts:
         clients = config.federation.num_clients or num_hosts
         engine = {"grid": "ray", "num_hosts": min(num_hosts, clients), "address": None}
     federation = config.federation

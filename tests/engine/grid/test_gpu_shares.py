@@ -90,3 +90,22 @@ def test_hosts_hold_their_parts_of_gpus_and_let_them_go() -> None:
     assert float(share) == pytest.approx(3 * 0.475, abs=0.005)  # and what reservations take
     assert device == ["cpu, 8 clients side by side"]
     assert free == "FREE 2.0"
+
+
+def unmeasured() -> int:
+    raise AssertionError("what is said needs no measurement")
+
+
+def test_what_is_said_of_hosts_is_what_share_a_gpu() -> None:
+    assert EngineConfig().hosts_each_gpu(2, lambda: 3) == 3
+    assert EngineConfig(num_hosts=5).hosts_each_gpu(2, unmeasured) == 3
+    assert EngineConfig(hosts_per_gpu=4).hosts_each_gpu(2, unmeasured) == 4
+    assert EngineConfig(hosts_per_gpu=4, num_hosts=8).hosts_each_gpu(2, unmeasured) == 4
+
+
+def test_more_hosts_than_may_share_gpus_are_refused() -> None:
+    with pytest.raises(ConfigurationError) as refused:
+        EngineConfig(hosts_per_gpu=4, num_hosts=9).hosts_each_gpu(2, unmeasured)
+    assert str(refused.value) == (
+        "engine.num_hosts must be at most 8 where engine.hosts_per_gpu=4 share each of 2 GPUs, got 9"
+    )

@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fedscout.engine.errors import ConfigurationError
-from fedscout.experiments.studies.sweeps.study_worker_pool import ClusterCpus, Share, share_out
+from fedscout.experiments.studies.sweeps.study_worker_pool import ClusterCpus, Share, share_gpus, share_out
 
 ROOMS = st.builds(
     lambda here, nodes, everywhere, work: ClusterCpus(here * nodes, here * nodes if everywhere else here, work),
@@ -21,6 +21,7 @@ STUDIES = st.integers(1, 500)
 
 def cpus_asked_for(there: ClusterCpus, share: Share) -> int:
     """Hosts ask for a CPU each; where one study has more hosts than there are CPUs, for all of them together."""
+    assert share.num_hosts is not None
     return share.parallel * min(share.num_hosts, there.cpus)
 
 
@@ -35,7 +36,7 @@ def test_left_to_itself_it_never_asks_for_more_cpus_than_there_are(
     if num_hosts is not None:
         assert share.num_hosts == num_hosts
     if timed:
-        assert share.num_hosts >= 1
+        assert share.num_hosts
 
 
 @settings(deadline=None)
@@ -88,3 +89,9 @@ def test_examples(there: ClusterCpus, studies: int, num_hosts: int | None, paral
 def test_the_refusal_says_how_many_are_possible() -> None:
     with pytest.raises(ConfigurationError, match=r"--parallel must be at most 1 with 2 hosts a study on 2 CPUs, got 3"):
         share_out(LAPTOP, 48, 2, 3)
+
+
+def test_on_gpus_studies_run_one_after_the_other() -> None:
+    assert share_gpus(None) == share_gpus(1) == Share(1, None)
+    with pytest.raises(ConfigurationError, match=r"^--parallel must be left out or 1 on GPUs.*, got 2$"):
+        share_gpus(2)

@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from fedscout.engine.engine_config import EngineConfig
 from fedscout.experiments.config.config_file import load_config
 from fedscout.experiments.config.study_config import StudyConfig
 from fedscout.experiments.studies.sweeps.study_run import StudyEnd
@@ -150,6 +151,8 @@ def test_a_study_gets_its_share_and_no_more_hosts_than_clients() -> None:
     config = load_config(["federation.num_clients=4", "engine.address=auto", "engine.checkpoint_every_rounds=3"])
     shared = with_share(config, num_hosts=16)
     assert (shared.engine.grid, shared.engine.num_hosts, shared.engine.address) == ("ray", 4, None)
+    whole = with_share(config.model_copy(update={"engine": EngineConfig(num_hosts=3)}), num_hosts=None)
+    assert (whole.engine.grid, whole.engine.num_hosts) == ("ray", 3)
     alone = with_share(config, num_hosts=0)
     assert (alone.engine.grid, alone.engine.checkpoint_every_rounds) == ("local", 3)
     assert shared.digest() == alone.digest() == config.digest()
