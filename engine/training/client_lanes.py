@@ -5,8 +5,9 @@ alone; lanes without a client and batches that a client does not have count for 
 the same shapes whoever trains beside whom, and a client's bits do not depend on how clients are spread over hosts.
 
 Whether they depend on the lane is tried before lanes of some shape are used, on rows that all hosts have; so is whether
-`torch.func` can express the module, which it can't where layers draw random numbers or change what they keep. Rows of a
-batch must not see one another, as padding is among them, so nets with batch normalisation have no lanes.
+`torch.func` can express the module, which it can't where layers draw random numbers, but for plain dropout
+(`lane_dropout`), or change what they keep. Rows of a batch must not see one another, as padding is among them, so nets
+with batch normalisation have no lanes.
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ from fedscout.engine.model.flat_model import FlatModel
 from fedscout.engine.model.row_loss import RowLoss
 from fedscout.engine.seeds import stream
 from fedscout.engine.training.client_optimizers import new_optimizer
+from fedscout.engine.training.lane_dropout import LaneDropout
 from fedscout.engine.training.lane_loss import Beyond, LaneLoss, Tensors
 from fedscout.engine.training.lane_plan import ROW_STEP, LanePlan, lane_rows
 from fedscout.engine.training.local_training import RowsWork
@@ -70,6 +72,7 @@ class ClientLanes:
         self._probe = probe
         self._most = most
         self._values_a_row = 0
+        self._dropout = LaneDropout(model.module)
         self._served: dict[tuple[int, int, bool], bool] = {}
         mixed = any(isinstance(part, ROWS_MIXED) for part in model.module.modules())
         self.serve = not mixed and self._expressible() and self.num_lanes(USUAL_ROWS) > 1
@@ -93,7 +96,14 @@ class ClientLanes:
         lanes = 1 << (int(room).bit_length() - 1)
         return max(1, lanes >> self.num_halved)
 
-    def descend(self, start: Tensor, works: Sequence[RowsWork], how: Steps, received: Tensor) -> BlockDescent:
+    def descend(
+        self,
+        start: Tensor,
+        works: Sequence[RowsWork],
+        how: Steps,
+        received: Tensor,
+        generators: Sequence[torch.Generator],
+    ) -> BlockDescent:
         """Make all local steps of some clients.
 
         Args:
@@ -101,6 +111,7 @@ class ClientLanes:
             works: Each with rows, all of one source.
             how: Without a loss of its own and without looking ahead.
             received: The model that tells pseudo-labels, shape `(size,)`.
+            generators: Of each client, from which its layers draw.
         """
         alike: dict[int, list[int]] = {}
         for position, work in enumerate(works):
@@ -111,13 +122,16 @@ class ClientLanes:
             waiting = members
             while waiting:
                 drawn_from = [works[position].generator.bit_generator.state for position in waiting]
+                layers_drew_from = [generators[position].get_state() for position in waiting]
                 try:
                     lanes = _Lanes(self.num_lanes(num_rows, how.training.is_narrow), num_rows, waiting)
-                    made = self._descend(lanes, start, works, how, received)
+                    made = self._descend(lanes, start, works, how, received, generators)
                 except torch.OutOfMemoryError:
                     self._halve(num_rows)
                     for position, state in zip(waiting, drawn_from, strict=True):
                         works[position].generator.bit_generator.state = state
+                    for position, layers_state in zip(waiting, layers_drew_from, strict=True):
+                        generators[position].set_state(layers_state)
                     continue
                 vectors[lanes.clients] = made.vectors
                 for position, steps, loss in zip(lanes.clients, made.num_steps, made.losses, strict=True):
@@ -138,7 +152,13 @@ class ClientLanes:
         self.num_halved += 1
 
     def _descend(
-        self, lanes: _Lanes, start: Tensor, works: Sequence[RowsWork], how: Steps, received: Tensor
+        self,
+        lanes: _Lanes,
+        start: Tensor,
+        works: Sequence[RowsWork],
+        how: Steps,
+        received: Tensor,
+        generators: Sequence[torch.Generator],
     ) -> BlockDescent:
         """Make the steps of those of some clients that are in the lanes."""
         works = [works[position] for position in lanes.clients]
@@ -146,11 +166,12 @@ class ClientLanes:
         in_lanes = partial(lanes.filled, plan.order)
         weights, buffers = self._tensors(in_lanes(start))
         beside = [self._tensors(in_lanes(vectors))[0] for vectors in how.beside]
-        with Representation(self._model) as seen:
-            loss = LaneLoss(self._model.module, how.weighed, how.compared, seen, how.training.is_narrow)
+        drawn_from = [generators[lanes.clients[place]] for place in plan.order]
+        with Representation(self._model) as seen, self._dropout as dropout:
+            loss = LaneLoss(self._model.module, how.weighed, how.compared, seen, dropout, how.training.is_narrow)
             found = self._rows.reach(works[0].data, plan.rows)
             beyond = self._beyond(how, received, in_lanes)
-            sums = self._make_steps(plan, found, weights, buffers, beside, beyond, loss, how)
+            sums = self._make_steps(plan, found, weights, buffers, beside, beyond, loss, how, drawn_from)
         trained = torch.cat([part.flatten(1) for part in (*weights.values(), *buffers.values())], dim=1).cpu()
         lane_of = np.argsort(plan.order)
         num_seen = plan.sizes.sum(axis=0)
@@ -182,13 +203,18 @@ class ClientLanes:
         beyond: Beyond,
         loss: LaneLoss,
         how: Steps,
+        generators: Sequence[torch.Generator],
     ) -> Tensor:
         """Change the weights by all steps, and return each lane's loss summed over the rows that it saw, float64."""
         optimizer, gradient_of = new_optimizer(how.training), _gradient_of(loss)
         shares, sizes = (self._here(torch.from_numpy(array)) for array in (plan.shares, plan.sizes))
         sums = torch.zeros_like(sizes[0])
         for step, num_active in enumerate(plan.num_active):
-            gradient, means = gradient_of(weights, buffers, *_batch(found, step), shares[step], beyond)
+            worn = beyond
+            if loss.dropout.draws:
+                masks = loss.dropout.drawn(generators[:num_active], plan.sizes[step].astype(int), plan.rows.shape[2])
+                worn = {**beyond, "masks": [self._here(mask) for mask in masks]}
+            gradient, means = gradient_of(weights, buffers, *_batch(found, step), shares[step], worn)
             sums += means.double() * sizes[step]
             at, slopes, *others = (_firsts(tensors, num_active) for tensors in (weights, gradient, *beside))
             if how.correct is not None:
@@ -209,6 +235,7 @@ class ClientLanes:
         handles = [leaf.register_forward_hook(count) for leaf in leaves]
         try:
             self._tried_gradient(1, ROW_STEP, turned=False)
+            self._dropout.known()
         except torch.OutOfMemoryError:
             raise
         except Exception:  # what is not about lanes comes again with the client's own rows, one by one
@@ -233,9 +260,10 @@ class ClientLanes:
             vectors, rows = vectors.flip(0), np.ascontiguousarray(rows[:, ::-1])
         weights, buffers = self._tensors(vectors)
         shares = torch.full((num_lanes, num_rows), 1 / num_rows, device=self._model.device)
-        loss = LaneLoss(self._model.module, RowLoss(), None, Representation(self._model), narrow)
         batch = _batch(self._rows.reach(self._probe, rows), 0)
-        gradient: Tensors = _gradient_of(loss)(weights, buffers, *batch, shares, {})[0]
+        with self._dropout as dropout:
+            loss = LaneLoss(self._model.module, RowLoss(), None, Representation(self._model), dropout, narrow)
+            gradient: Tensors = _gradient_of(loss)(weights, buffers, *batch, shares, {})[0]
         return gradient
 
     def _here(self, tensor: Tensor) -> Tensor:

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Self
 
+import torch
 from torch import Tensor
 
 from fedscout.engine.contracts.client_algorithm import ClientAlgorithm, Steps
@@ -18,6 +19,7 @@ from fedscout.engine.metrics.metric import Metric
 from fedscout.engine.model.flat_model import FlatModel, new_model
 from fedscout.engine.training.algorithm_runs import TogetherRun, known_of, updates_by
 from fedscout.engine.training.client_lanes import MOST_LANES, USUAL_ROWS, ClientLanes
+from fedscout.engine.training.layer_draws import layer_generators
 from fedscout.engine.training.local_training import RowsWork
 from fedscout.engine.training.resident_rows import ResidentRows
 from fedscout.engine.training.slab_scores import SlabScores
@@ -37,19 +39,21 @@ class LaneRun(TogetherRun):
 
     Attributes:
         lanes: Where they train.
+        generators: Of each, from which its layers draw, on and on from one training to the next.
     """
 
     lanes: ClientLanes
+    generators: Sequence[torch.Generator]
 
     @classmethod
     def of(cls, lanes: ClientLanes, model: FlatModel, asked: TrainRequest, works: Sequence[RowsWork]) -> Self:
         """Return the run of some clients, each with rows."""
         known = known_of(asked, model.layout, works, [len(work.data) for work in works])
-        return cls(**known, lanes=lanes, works=works)
+        return cls(**known, lanes=lanes, works=works, generators=layer_generators(asked, works))
 
     def _made(self, start: Tensor, steps: Steps) -> BlockDescent:
         """Make the steps in lanes."""
-        return self.lanes.descend(start, self.works, steps, self.received)
+        return self.lanes.descend(start, self.works, steps, self.received, self.generators)
 
 
 class DeviceTrainer(LoopTrainer):

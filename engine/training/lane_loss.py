@@ -17,13 +17,15 @@ from torch.func import functional_call
 from fedscout.engine.contracts.client_algorithm import Compared
 from fedscout.engine.model.adjusted_outputs import Adjusted
 from fedscout.engine.model.row_loss import RowLoss
+from fedscout.engine.training.lane_dropout import LaneDropout
 from fedscout.engine.training.mean_loss import mean_loss
 from fedscout.engine.training.representation import Representation
 
 Tensors = dict[str, Tensor]
 
 Beyond = Mapping[str, Any]
-"""`scale` and `shift` of `Adjusted`, `teacher` and `others`, tensors of models by name; what nobody wants is absent."""
+"""`scale` and `shift` of `Adjusted`, `teacher` and `others`, tensors of models by name, and of each batch `masks` of
+dropout, which these do without; what nobody wants is absent."""
 
 
 @dataclass(frozen=True)
@@ -35,6 +37,7 @@ class LaneLoss:
         row_loss: What weighs the cross-entropy, and is added to it.
         compared: What is added by the representations of rows.
         seen: Those of the module, entered.
+        dropout: Of the module, entered.
         narrow: Whether layers compute in bfloat16, as far as PyTorch takes them so.
     """
 
@@ -42,13 +45,15 @@ class LaneLoss:
     row_loss: RowLoss
     compared: Compared | None
     seen: Representation
+    dropout: LaneDropout
     narrow: bool = False
 
     def __call__(
         self, weights: Tensors, buffers: Tensors, rows: Tensor, answers: Tensor, shares: Tensor, beyond: Beyond
     ) -> Tensor:
         """Return the mean over a batch whose rows count by their shares, which add up to 1."""
-        outputs = self._outputs({**weights, **buffers}, rows)
+        with self.dropout.wearing(beyond.get("masks", ())):
+            outputs = self._outputs({**weights, **buffers}, rows)
         if answers.is_floating_point():
             return (mean_loss(outputs, answers, reduction="none") * shares).sum()
         logits = _adjusted(outputs, beyond)

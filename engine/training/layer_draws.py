@@ -31,6 +31,11 @@ def seed_layers(asked: TrainRequest, client: int, device: torch.device) -> None:
         torch.cuda.manual_seed(seed)
 
 
+def layer_generators(asked: TrainRequest, works: Sequence[ClientWork]) -> list[torch.Generator]:
+    """Return what the layers of each client draw from, where several are trained at once."""
+    return [torch.Generator().manual_seed(layer_seed(asked, work.client)) for work in works]
+
+
 class LayerDraws:
     """Masks of dropout for the clients of a block, which are drawn on from one training to the next.
 
@@ -43,8 +48,7 @@ class LayerDraws:
     def __init__(self, stack: DenseStack, asked: TrainRequest, works: Sequence[ClientWork]) -> None:
         self._widths = [layer.num_outputs for layer in stack.layers[:-1]] if stack.dropout else []
         self._kept_share = 1.0 - stack.dropout
-        drawing = works if self._widths else ()
-        self._generators = [torch.Generator().manual_seed(layer_seed(asked, work.client)) for work in drawing]
+        self._generators = layer_generators(asked, works if self._widths else ())
 
     def masks(self, start: int, sizes: IntArray, num_rows: int) -> list[Tensor]:
         """Return the factors of each hidden layer's outputs, 0 or 1 / (1 − dropout); an empty list without dropout.

@@ -41,7 +41,6 @@ from tests.engine.federations import (
     NUM_CLASSES,
     NUM_FEATURES,
     QUERIES,
-    dropping,
     normalised,
     uneven_federation,
     wide,
@@ -97,8 +96,20 @@ def trained(host: ClientHost, clients: Sequence[int], training: LocalTraining, m
     return host.train(HostCall(tuple(clients), session, config, host.initial_vector(0), evaluated=scored))
 
 
+def wide_dropping() -> nn.Module:
+    """A dense net with two layers of dropout."""
+    hidden = (nn.Linear(NUM_FEATURES, 16), nn.ReLU(), nn.Dropout(0.5), nn.Linear(16, 16), nn.ReLU(), nn.Dropout(0.5))
+    return nn.Sequential(*hidden, nn.Linear(16, NUM_CLASSES))
+
+
+def alpha_dropping() -> nn.Module:
+    """A dense net with a dropout that is not plain."""
+    return nn.Sequential(nn.Linear(NUM_FEATURES, 5), nn.SELU(), nn.AlphaDropout(0.5), nn.Linear(5, NUM_CLASSES))
+
+
 CASES: dict[str, tuple[Callable[[], Federation], tuple[int, ...]]] = {
     "dense": (lambda: uneven_federation(wide), ABLE),
+    "dropout": (lambda: uneven_federation(wide_dropping), ABLE),
     "images": (images, tuple(range(6))),
     "quantities": (quantities, tuple(client for client in ABLE if client != 5)),
 }
@@ -158,7 +169,7 @@ def test_ray_s_hosts_give_the_local_grid_s_bits(ray_session: None, num_hosts: in
         hosts.stop()
 
 
-@pytest.mark.parametrize("model", [normalised, dropping])
+@pytest.mark.parametrize("model", [normalised, alpha_dropping])
 def test_layers_that_mix_rows_or_draw_are_trained_one_client_after_the_other(model: ModelFactory) -> None:
     lanes, core = ClientHost(uneven_federation(model), QUERIES, IN_LANES), ClientHost(uneven_federation(model), QUERIES)
     assert lanes.facts().trained_on == "cpu, one client after the other"
