@@ -25,7 +25,7 @@ from fedscout.search.measure import ACCURACY, Measure
 from fedscout.search.objective import Objective
 from fedscout.search.repetitions import median_of, told_by_trial, trainings_of
 from fedscout.search.search_config import View
-from fedscout.strategies import SelectionSpec, StrategySpec, parse_selection
+from fedscout.strategies import SelectionSpec, StrategySpec, named_selection
 
 logger = logging.getLogger("fedscout")
 
@@ -113,13 +113,8 @@ class StudyFacts:
             generation=generation,
             whole=num_rounds is None,
             full_rounds=self.num_rounds,
-            selection=self._selection_of(strategy),
+            selection=named_selection(strategy.selection, self.selection),
         )
-
-    def _selection_of(self, strategy: StrategySpec) -> SelectionSpec | None:
-        """Return the policy of a strategy's trials; the study's with its parameters, unless another kind is named."""
-        named, own = strategy.selection, self.selection
-        return own if named is None or (own is not None and own.kind == named) else parse_selection(named)
 
 
 @dataclass(frozen=True)

@@ -29,7 +29,7 @@ from fedscout.strategies.methods.servers.robust import (
 )
 from fedscout.strategies.ranges import ChoiceRange, IntegerRange, Range, RealRange, Value
 from fedscout.strategies.selection.selection_specification import SelectionSpec
-from fedscout.strategies.selection.selection_table import SELECTIONS, parse_selection
+from fedscout.strategies.selection.selection_table import SELECTIONS, named_selection, parse_selection
 from fedscout.strategies.space.pairs import PairSpec
 from fedscout.strategies.space.parameter_columns import parameter_columns
 from fedscout.strategies.space.search_space import ParameterRow, SearchSpace, StrategyRow, space_of
@@ -103,6 +103,7 @@ __all__ = [
     "Value",
     "given_values",
     "named_classes",
+    "named_selection",
     "parameter_columns",
     "parse_selection",
     "parse_strategy",

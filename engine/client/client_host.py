@@ -115,6 +115,7 @@ class ClientHost:
             grouped=federation.groups is not None,
             classifies=federation.targets is None,
             trained_on=f"{self._device.name()}, {self._trainers['auto'].told()}",
+            least_training_rows=federation.release.least_rows,
         )
 
     def initial_vector(self, seed: int) -> FloatArray:

@@ -159,9 +159,14 @@ class Release:
         if num_rows < self.min_release:
             raise WithheldError("holds fewer rows than federation.min_release")
 
+    @property
+    def least_rows(self) -> int:
+        """From how many rows a client trains on them, or is scored on them."""
+        return 0 if self.small_clients == "train" else self.min_release
+
     def takes_part(self, num_rows: int) -> bool:
         """Return whether a client trains on so many rows, or is scored on them."""
-        return self.small_clients == "train" or num_rows >= self.min_release
+        return num_rows >= self.least_rows
 
     def answer(self, query: Callable[[], Answer]) -> Arrays:
         """Return what leaves the client in answer to a query.

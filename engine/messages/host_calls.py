@@ -51,6 +51,7 @@ class FederationFacts:
         grouped: Whether clients know which of their rows belong together.
         classifies: Whether the model tells classes, and no quantity.
         trained_on: By which device, and in what way, in words.
+        least_training_rows: From how many training rows a client takes part; 0 where the driver does not know.
     """
 
     num_clients: int
@@ -66,6 +67,7 @@ class FederationFacts:
     grouped: bool = False
     classifies: bool = True
     trained_on: str = ""
+    least_training_rows: int = 0
 
     @property
     def num_seen(self) -> int:

@@ -171,7 +171,8 @@ class NodeGrid(HostGrid[Flight]):
                 "clients on machines of their own must tell classes: a quantity is standardised over the rows of all "
                 "clients, which nobody sees there, and clients that play have no rows"
             )
-        return replace(facts, num_clients=len(told), client_rows=rows, grouped=grouped)
+        known = replace(facts, least_training_rows=0)  # each owner says from how many rows its client takes part
+        return replace(known, num_clients=len(told), client_rows=rows, grouped=grouped)
 
     def _start(self, host: int, method: str, call: HostCall) -> Flight:
         del host  # each has one client

@@ -15,13 +15,14 @@ from flwr.app import ArrayRecord, Message
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Strategy
 
-from fedscout.engine.contracts.client_selection import Assignment, ClientTable, SelectionChoice
+from fedscout.engine.contracts.client_selection import Assignment, ClientTable, SelectionChoice, SelectionPolicy
 from fedscout.engine.errors import TrialError
 from fedscout.engine.fault_text import shown
+from fedscout.engine.grid.able_clients import able_clients
 from fedscout.engine.grid.chosen_nodes import ChosenNodes, train_all_shown
 from fedscout.engine.grid.expected_durations import expected_seconds
 from fedscout.engine.grid.host_grid import HostGrid
-from fedscout.engine.messages.host_calls import Watched
+from fedscout.engine.messages.host_calls import FederationFacts, Watched
 from fedscout.engine.messages.message_contents import FIRST_NODE_ID
 from fedscout.engine.messages.several_models import holds_several
 from fedscout.engine.seeds import stream
@@ -47,8 +48,8 @@ class ClientChoice:
         self._state = state
         self._grid = grid
         self._num_chosen = self._num_asked = 0
+        self._facts: FederationFacts | None = None
         if settings.selection is not None:
-            self._expected = expected_seconds(grid.facts, grid.session)
             self._refuse_impossible(settings.selection)
             train_all_shown(state.strategy)
 
@@ -57,7 +58,7 @@ class ClientChoice:
         policy, selection = self._state.policy, self._settings.selection
         if policy is None or selection is None:
             return self._grid
-        table = self._table()
+        table = self._table(policy, selection.label)
         generator = stream(self._settings.session.seed, "selection", server_round)
         num_asked = min(self._settings.num_sampled, len(table.clients))
         chosen = _checked(policy.choose(server_round, table, num_asked, generator), table, selection.label)
@@ -114,11 +115,25 @@ class ClientChoice:
             label = "" if self._settings.selection is None else self._settings.selection.label
             yield f"selection.kind={label} chose {self._num_chosen} clients in the last round, not {self._num_asked}"
 
-    def _table(self) -> ClientTable:
+    def _table(self, policy: SelectionPolicy, label: str) -> ClientTable:
+        """Return the clients that can be reached, without those that could never train.
+
+        Raises:
+            TrialError: If nobody could.
+        """
         nodes = np.array([*self._grid.get_node_ids()], np.int64)  # who has joined is in the facts then
+        facts = self._grid.facts
+        if facts is not self._facts:
+            self._facts, self._expected = facts, expected_seconds(facts, self._grid.session)
+            self._able = able_clients(facts, self._grid.session, policy)
         reached = nodes - FIRST_NODE_ID
         clients = reached[reached < self._state.num_choosable]
-        facts = self._grid.facts
+        clients = clients[self._able[clients]]
+        if not len(clients):
+            raise TrialError(
+                f"selection.kind={label} must have clients to choose from, got none: all of the {len(nodes)} train on "
+                "too few rows to take part, or take longer than the deadline"
+            )
         columns = clients, facts.client_rows[clients], self._expected[clients]
         for column in columns:
             column.flags.writeable = False  # a policy's choice is checked against what it was shown

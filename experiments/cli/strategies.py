@@ -18,6 +18,7 @@ def strategies(settings: Settings = None, config_file: ConfigFile = None, as_jso
     from fedscout.engine.fault_text import listed
     from fedscout.experiments.cli.options import user_folders
     from fedscout.experiments.reports.console import out_console, plain_table, show_json
+    from fedscout.experiments.studies.client_selection import own_selection
     from fedscout.experiments.studies.workflow import cohort_of
     from fedscout.search.study.study import planned_space
     from fedscout.strategies import (
@@ -37,12 +38,13 @@ def strategies(settings: Settings = None, config_file: ConfigFile = None, as_jso
 
         clients = build_federation(config.federation, config.model).num_seen
     cohort = cohort_of(config, clients)
-    space = planned_space(config.search, cohort)
+    own = own_selection(config)
+    space = planned_space(config.search, cohort, selection=own)
     others = tuple(kind for kind in CHOSEN_BY_NAME_KINDS if kind not in {*space.kinds, *space.absent})
     impossible = {kind: reason for kind in others if (reason := strategy_class(kind).unavailable(cohort))}
     possible = tuple(kind for kind in others if kind not in impossible)
     unnamed = config.search.model_copy(update={"strategies": possible, "customs": ()})
-    by_name = planned_space(unnamed, cohort) if possible else None
+    by_name = planned_space(unnamed, cohort, selection=own) if possible else None
     notes = parse_strategy(config.strategy, cohort).notes(cohort) if config.strategy else []
     if as_json:
         schemas = {"schema": space.json_schema(), "by_name": by_name and by_name.json_schema()}

@@ -52,7 +52,7 @@ from fedscout.search.ledger import Ledger, StudyEvents, StudyFacts
 from fedscout.search.recommenders.diagnosis import diagnose
 from fedscout.search.recommenders.recommendation import Situation
 from fedscout.search.recommenders.rules import recommend_by_rules
-from fedscout.search.study.study import planned_space, run_study
+from fedscout.search.study.study import run_study, study_space
 from fedscout.strategies import StrategySpec, parameter_columns, parse_strategy
 
 CLIENTS_FILE = "clients.json"
@@ -179,7 +179,7 @@ class RealFederation:
         with self._folder(SEARCH) as folder:
             facts = self._facts()
             if by == "rules":
-                space = planned_space(self._config.search, facts.cohort, facts.session.training)
+                space = study_space(self._config.search, facts)
                 diagnosis = diagnose(report, self.agreement.feature_names)
                 situation = Situation(space, facts.num_rounds, facts.view, diagnosis=diagnosis)
                 return _document(recommend_by_rules(situation).spec)

@@ -42,7 +42,7 @@ def check_clock(config: StudyConfig, federation: Federation, spec: StrategySpec)
     if deadline is None or not federation.devices:
         return
     seen = _seen(federation)
-    seconds = least_seconds(_facts(federation), _session(config, spec))[seen]
+    seconds = least_seconds(driver_facts(federation), session_of(config, spec))[seen]
     if seconds.min() > deadline:
         fastest = seen[int(np.argmin(seconds))]
         raise ConfigurationError(
@@ -58,7 +58,7 @@ def plain_seconds(config: StudyConfig, federation: Federation) -> float:
     exponential times of the largest mean; H_n = 1 + 1/2 + … + 1/n.
     """
     seen = _seen(federation)
-    least = float(least_seconds(_facts(federation), _session(config, FedAvgSpec()))[seen].max())
+    least = float(least_seconds(driver_facts(federation), session_of(config, FedAvgSpec()))[seen].max())
     late = max((federation.devices[client].mean_seconds for client in seen if client in federation.devices), default=0)
     seconds = least + late * float((1 / np.arange(1, len(seen) + 1)).sum())
     deadline = config.training.simulated_deadline_seconds
@@ -69,13 +69,13 @@ def _seen(federation: Federation) -> list[int]:
     return [client for client in range(federation.num_clients) if client not in federation.unseen]
 
 
-def _session(config: StudyConfig, spec: StrategySpec) -> Session:
+def session_of(config: StudyConfig, spec: StrategySpec) -> Session:
     """Return what fixes how long a specification's rounds take."""
     session = config.training.session(config.seed, config.search.validation_fraction)
     return replace(session, training=spec.local_training(session.training), algorithm=spec.client_algorithm())
 
 
-def _facts(federation: Federation) -> FederationFacts:
+def driver_facts(federation: Federation) -> FederationFacts:
     """Return what a driver would know of a federation that is not placed yet."""
     from fedscout.engine.model.flat_model import new_model  # torch, which others do without
 
@@ -87,4 +87,7 @@ def _facts(federation: Federation) -> FederationFacts:
         corrupted_clients=(),
         devices=federation.devices,
         holds_rows=federation.task is None,
+        unseen=federation.unseen,
+        grouped=federation.groups is not None,
+        least_training_rows=federation.release.least_rows,
     )

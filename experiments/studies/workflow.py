@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -31,7 +31,6 @@ from fedscout.detectors import HeterogeneityReport
 from fedscout.detectors.detection.detect import detect
 from fedscout.engine.contracts.trial_strategy import Cohort
 from fedscout.engine.data.federation import Federation
-from fedscout.engine.errors import StrategyError
 from fedscout.engine.grid.expected_durations import expected_seconds
 from fedscout.engine.messages.session import Session
 from fedscout.engine.trials.trial_log import TrialLog
@@ -41,8 +40,13 @@ from fedscout.experiments.config.study_config import StudyConfig, check_searchab
 from fedscout.experiments.federations.assembly.build_federation import build_federation, data_digest
 from fedscout.experiments.federations.description.dependent_rows import dependence_notes
 from fedscout.experiments.federations.description.realised_heterogeneity import realised
-from fedscout.experiments.federations.environments.environment_table import ENVIRONMENTS
 from fedscout.experiments.federations.look_alikes.report_file import read_report
+from fedscout.experiments.studies.client_selection import (
+    check_able_clients,
+    own_selection,
+    searched_policies,
+    selection_of,
+)
 from fedscout.experiments.studies.client_settings import check_alone, check_client_settings, client_table_of
 from fedscout.experiments.studies.grid_choice import ExpectedWork
 from fedscout.experiments.studies.one_shot import NAME as ONE_SHOT_FILE
@@ -70,7 +74,7 @@ from fedscout.search.recommenders.recommendation import Recommendation, Situatio
 from fedscout.search.search_config import ONE_SHOT
 from fedscout.search.study.levelling import level_off
 from fedscout.search.study.study import StudyOutcome, check_search, planned_space, run_study, study_space
-from fedscout.strategies import SelectionSpec, named_classes, parameter_columns, parse_selection, parse_strategy
+from fedscout.strategies import named_classes, named_selection, parameter_columns, parse_strategy
 from fedscout.strategies.methods.averaging import FedAvgSpec
 
 logger = logging.getLogger("fedscout")
@@ -275,7 +279,7 @@ def recommend(
     if report is not None:
         num_clients = report.num_clients
     cohort = cohort_of(config, num_clients or road.federation.num_seen)
-    space = planned_space(config.search, cohort, config.training.local())
+    space = planned_space(config.search, cohort, config.training.local(), own_selection(config))
     asked = Situation(
         space,
         config.training.num_rounds,
@@ -321,10 +325,11 @@ def run_training(
     check_alone(config)
     road = Road(config, display, verbose, search_path, federation)
     spec = parse_strategy(config.strategy or {}, road.cohort)
-    selection_of(config, road.cohort)
+    own = selection_of(config, road.cohort)
     metric_of(config.metric_name, road.federation)
     check_clock(config, road.federation, spec)
     check_client_settings(config, road.federation)
+    check_able_clients(config, road.federation, road.cohort, spec, [named_selection(spec.selection, own)])
     for note in spec.notes(road.cohort):
         logger.warning("%s", note)
     opened = open_run_folder(out, config, road.digest, reading_suffices=True)
@@ -358,12 +363,13 @@ def run_workflow(
     road = Road(config, display, verbose, search_path, federation)
     found = realised(road.federation, config.detection, config.seed)
     dependence = dependence_notes(road.federation, config.seed, config.training.test_fraction)
-    check_search(config.search, road.cohort, config.training.local())
-    _check_labels(config, road.cohort, map(parse_selection, config.search.selection or ()))
-    selection_of(config, road.cohort)
+    own = selection_of(config, road.cohort)
+    check_search(config.search, road.cohort, config.training.local(), own)
+    policies = [own, *searched_policies(config, road.cohort)]
     metric_of(config.metric_name, road.federation)
     check_clock(config, road.federation, FedAvgSpec())
     check_client_settings(config, road.federation, detection)
+    check_able_clients(config, road.federation, road.cohort, FedAvgSpec(), policies)
     num_trials, rounds_less = planned_trials(config)
     num_rounds = num_trials * config.training.num_rounds - rounds_less + detection * config.detection.num_rounds
     with open_run_folder(out, config, road.digest, reading_suffices=True) as folder:
@@ -408,25 +414,6 @@ def cohort_of(config: StudyConfig, num_clients: int) -> Cohort:
         chosen=config.chooses_clients,
         own_settings=config.client_settings.kind is not None,
     )
-
-
-def selection_of(config: StudyConfig, cohort: Cohort) -> SelectionSpec | None:
-    """Return who trains in a round where a strategy does not say; None leaves that to the strategy.
-
-    Raises:
-        StrategyError: If it is no policy, or one that is asked for can't choose among these clients.
-    """
-    own = None if config.selection is None else parse_selection(config.selection, cohort)
-    named = (config.strategy or {}).get("selection")
-    _check_labels(config, cohort, [own, None if named is None else parse_selection(named, cohort)])
-    return own
-
-
-def _check_labels(config: StudyConfig, cohort: Cohort, policies: Iterable[SelectionSpec | None]) -> None:
-    """Return unless policies measure losses on labels where clients play, and have none."""
-    for spec in policies if config.federation.dataset in ENVIRONMENTS else ():
-        if spec is not None and spec.build(cohort).observes.losses:
-            raise StrategyError(spec.without_labels)
 
 
 def study_facts(config: StudyConfig, federation: Federation) -> StudyFacts:

@@ -39,9 +39,10 @@ from fedscout.strategies import (
     ChoiceRange,
     CustomSpec,
     SearchSpace,
+    SelectionSpec,
     StrategySpec,
     given_values,
-    parse_selection,
+    named_selection,
     parse_strategy,
     space_of,
 )
@@ -99,7 +100,12 @@ class StudyOutcome:
         return worst_of([self.baseline, *self.trials])
 
 
-def planned_space(config: SearchConfig, cohort: Cohort, training: LocalTraining | None = None) -> SearchSpace:
+def planned_space(
+    config: SearchConfig,
+    cohort: Cohort,
+    training: LocalTraining | None = None,
+    selection: SelectionSpec | None = None,
+) -> SearchSpace:
     """Return the space of a study.
 
     Args:
@@ -107,6 +113,7 @@ def planned_space(config: SearchConfig, cohort: Cohort, training: LocalTraining 
         cohort: The clients.
         training: What clients are told where a strategy says nothing; with it, a client parameter at that value is the
             same as one that is not set.
+        selection: The study's policy, which is searched with its parameters; None where it has none.
 
     Raises:
         StrategyError: If a strategy that was asked for is unknown or impossible with these clients.
@@ -115,7 +122,7 @@ def planned_space(config: SearchConfig, cohort: Cohort, training: LocalTraining 
     own = [custom for custom in customs if isinstance(custom, CustomSpec)]
     searched = {**config.client_ranges.ranges()}
     if config.selection is not None:
-        kinds = [parse_selection(kind, cohort).kind for kind in config.selection]
+        kinds = [named_selection(kind, selection, cohort).kind for kind in config.selection]
         searched[SELECTION] = ChoiceRange(tuple(kinds))
     return space_of(
         cohort,
@@ -127,19 +134,21 @@ def planned_space(config: SearchConfig, cohort: Cohort, training: LocalTraining 
     )
 
 
-def check_search(config: SearchConfig, cohort: Cohort, training: LocalTraining) -> None:
-    """Refuse a search that can't begin, before anything is started for it.
+def check_search(
+    config: SearchConfig, cohort: Cohort, training: LocalTraining, selection: SelectionSpec | None = None
+) -> None:
+    """Refuse a search that can't begin, before anything is started for it; takes what `planned_space` takes.
 
     Raises:
         StrategyError: If the space can't be built.
         ConfigurationError: If it is not one for the configured searcher.
     """
-    check_space(config, planned_space(config, cohort, training))
+    check_space(config, planned_space(config, cohort, training, selection))
 
 
 def study_space(config: SearchConfig, facts: StudyFacts) -> SearchSpace:
     """Return the space in which a study searches."""
-    return planned_space(config, facts.cohort, facts.session.training)
+    return planned_space(config, facts.cohort, facts.session.training, facts.selection)
 
 
 def run_study(

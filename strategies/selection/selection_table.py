@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, overload
 
 from pydantic import ValidationError
 
@@ -40,6 +40,21 @@ SELECTIONS: Mapping[str, type[SelectionSpec]] = {
 """Every policy by its kind."""
 
 
+def selection_class(kind: Any) -> type[SelectionSpec]:
+    """Return the specification of a kind of policy.
+
+    Raises:
+        StrategyError: If there is none.
+    """
+    if not isinstance(kind, str) or kind not in SELECTIONS:
+        raise _no_kind(f"{shown(kind)}{did_you_mean(kind, SELECTIONS)}")
+    return SELECTIONS[kind]
+
+
+def _no_kind(given: str) -> StrategyError:
+    return StrategyError(f"kind of a selection must be one of {', '.join(SELECTIONS)}, got {given}")
+
+
 def parse_selection(value: Mapping[str, Any] | str, cohort: Cohort | None = None) -> SelectionSpec:
     """Return the policy that a document describes.
 
@@ -52,10 +67,9 @@ def parse_selection(value: Mapping[str, Any] | str, cohort: Cohort | None = None
     """
     document = {"kind": value} if isinstance(value, str) else dict(value)
     kind = document.get("kind")
-    if not isinstance(kind, str) or kind not in SELECTIONS:
-        given = shown(document) if kind is None else f"{shown(kind)}{did_you_mean(kind, SELECTIONS)}"
-        raise StrategyError(f"kind of a selection must be one of {', '.join(SELECTIONS)}, got {given}")
-    spec_class = SELECTIONS[kind]
+    if kind is None:
+        raise _no_kind(shown(document))
+    spec_class = selection_class(kind)
     try:
         spec = spec_class.model_validate(document)
     except ValidationError as error:
@@ -63,6 +77,34 @@ def parse_selection(value: Mapping[str, Any] | str, cohort: Cohort | None = None
     if cohort is not None:
         spec.build(cohort)
     return spec
+
+
+@overload
+def named_selection(kind: str, own: SelectionSpec | None, cohort: Cohort | None = None) -> SelectionSpec: ...
+
+
+@overload
+def named_selection(
+    kind: str | None, own: SelectionSpec | None, cohort: Cohort | None = None
+) -> SelectionSpec | None: ...
+
+
+def named_selection(kind: str | None, own: SelectionSpec | None, cohort: Cohort | None = None) -> SelectionSpec | None:
+    """Return the policy of a kind: the study's with its parameters, or of another kind with their defaults.
+
+    Args:
+        kind: Of the policy; None means the study's.
+        own: The study's; None where it has none.
+        cohort: If given, the policy must be able to choose there.
+
+    Raises:
+        StrategyError: If it is no valid policy; carries every fault with what is allowed.
+    """
+    if kind is not None and (own is None or own.kind != kind):
+        return parse_selection(kind, cohort)
+    if own is not None and cohort is not None:
+        own.build(cohort)
+    return own
 
 
 def _sentence(detail: Any, spec_class: type[SelectionSpec], kind: str) -> str:

@@ -13,7 +13,7 @@ from fedscout.engine.contracts.trial_strategy import Cohort
 from fedscout.engine.errors import StrategyError
 from fedscout.engine.fault_text import details, predicate, shown
 from fedscout.engine.truth_values import truths_as_words
-from fedscout.strategies.selection.selection_table import parse_selection
+from fedscout.strategies.selection.selection_table import selection_class
 from fedscout.strategies.space.strategy_names import strategy_class
 from fedscout.strategies.space.strategy_table import STRATEGIES
 from fedscout.strategies.specification import SHARED_PARAMETERS, StrategySpec, searched_fields
@@ -39,7 +39,7 @@ def parse_strategy(value: Mapping[str, Any] | str, cohort: Cohort | None = None)
         faults = [_sentence(detail, spec_class, document["kind"]) for detail in details(error)]
         raise StrategyError([*faults, *_cohort_faults(spec_class, document, error, cohort)]) from error
     if spec.selection is not None:
-        parse_selection(spec.selection)
+        selection_class(spec.selection)  # of its parameters the study decides
     if cohort is not None and (faults := spec.faults(cohort)):
         raise StrategyError(faults)
     return spec

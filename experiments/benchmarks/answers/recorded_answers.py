@@ -7,6 +7,7 @@ from pathlib import Path
 
 from fedscout.experiments.config.study_config import StudyConfig
 from fedscout.experiments.federations.assembly.build_federation import build_federation
+from fedscout.experiments.studies.client_selection import own_selection
 from fedscout.experiments.studies.workflow import cohort_of
 from fedscout.search.plain_text import one_line
 from fedscout.search.recommenders.answer_validity import Validity, count_valid
@@ -20,7 +21,8 @@ def measure_answers(config: StudyConfig, files: Sequence[Path]) -> list[Validity
         UserError: If a file can't be read, or was recorded for another federation.
     """
     num_clients = config.federation.num_seen or build_federation(config.federation, config.model).num_seen
-    space = planned_space(config.search, cohort_of(config, num_clients), config.training.local())
+    cohort = cohort_of(config, num_clients)
+    space = planned_space(config.search, cohort, config.training.local(), own_selection(config))
     return count_valid(files, space)
 
 

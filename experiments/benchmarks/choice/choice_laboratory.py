@@ -212,7 +212,7 @@ class Laboratory:
     @property
     def space(self) -> SearchSpace:
         """What can be chosen."""
-        return planned_space(self.config.search, self.cohort, self.config.training.local())
+        return planned_space(self.config.search, self.cohort, self.config.training.local(), self._facts.selection)
 
     def ledger(self, config: StudyConfig) -> Ledger:
         """Return a new ledger of a study on this federation, whose configuration differs in seed and search alone.

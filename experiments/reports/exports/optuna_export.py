@@ -20,6 +20,7 @@ from fedscout.engine.errors import LogError, first_line
 from fedscout.engine.runtime.atomic_file import not_written, write_atomically
 from fedscout.engine.trials.trial_record import Trial
 from fedscout.experiments.reports.exports.logged_study import LoggedStudy
+from fedscout.experiments.studies.client_selection import own_selection
 from fedscout.experiments.studies.workflow import cohort_of
 from fedscout.search.searchers.optuna_searcher import quiet_optuna, values_of
 from fedscout.search.study.earlier_studies import full_rounds
@@ -79,7 +80,8 @@ def optuna_trials(study: LoggedStudy) -> Iterator[FrozenTrial]:
     shown = [record for record in study.records if record.phase in PHASES]
     specs = [_spec(record) for record in shown]
     cohort = cohort_of(study.config, study.num_clients)
-    space = planned_space(study.config.search, cohort, study.config.training.local())
+    own = own_selection(study.config)
+    space = planned_space(study.config.search, cohort, study.config.training.local(), own)
     labels = tuple(dict.fromkeys([*space.kinds, *(spec.label for spec in specs)]))
     baseline = [record.num_rounds for record in shown if record.phase == "baseline"]
     num_rounds = full_rounds(study.config.training.model_dump(), baseline)

@@ -88,12 +88,13 @@ def one_line(defect: Exception) -> str:
 def reason_against(config: StudyConfig) -> str | None:
     """Return why a study can't begin, found without running anything of it; None if it may."""
     from fedscout.experiments.federations.assembly.build_federation import build_federation
+    from fedscout.experiments.studies.client_selection import own_selection
     from fedscout.experiments.studies.workflow import cohort_of
     from fedscout.search.study.study import planned_space
 
     try:
         federation = build_federation(config.federation, config.model)
-        planned_space(config.search, cohort_of(config, federation.num_seen))
+        planned_space(config.search, cohort_of(config, federation.num_seen), selection=own_selection(config))
     except UserError as mistake:
         return str(mistake)
     return None

@@ -27,6 +27,7 @@ from fedscout.engine.contracts.client_selection import (
 )
 from fedscout.engine.contracts.trial_strategy import Cohort
 from fedscout.engine.data.device import Device
+from fedscout.engine.data.release import Release
 from fedscout.engine.grid.local_grid import LocalGrid
 from fedscout.engine.grid.ray_grid import RayGrid
 from fedscout.engine.grid.ray_hosts import start_hosts
@@ -390,6 +391,29 @@ def test_every_round_draws_anew(host: ClientHost) -> None:
 def test_another_number_of_clients_than_asked_for_is_told(host: ClientHost) -> None:
     trial, _ = run(host, settings_of(selection=Choosing(fixed=(1, 5))))
     assert trial.notes == ("selection.kind=recorder chose 2 clients in the last round, not 3",)
+
+
+def test_who_can_never_answer_is_not_in_the_table() -> None:
+    """Of 40, 17, 1, 12, 0, 33 and 2 rows three quarters of four fifths train: 24, 10 or 11, 1, 7 or 8, 0, 19 or 20, 1.
+
+    Of those that do not abstain, client 5 is late: three can train, and no more are asked for.
+    """
+    release, slow = Release(5, "abstain"), {5: Device(shift_seconds=3.0)}
+    federation = replace(uneven_federation(), release=release, devices=slow)
+    settings = settings_of(num_sampled=4)
+    settings = replace(settings, session=replace(settings.session, deadline_seconds=2.0))
+    trial, reports = run(ClientHost(federation, QUERIES), settings)
+    assert trial.client_rounds == (4, 4, 0, 4, 0, 0, 0)
+    assert not trial.dropped_clients
+    assert all(report.clients.tolist() == [0, 1, 3] for report in reports)  # the others are not measured either
+    assert not trial.notes
+
+
+def test_with_nobody_who_could_answer_the_trial_says_so() -> None:
+    federation = replace(uneven_federation(), release=Release(50, "abstain"))
+    trial, _ = run(ClientHost(federation, QUERIES), settings_of())
+    assert trial.status == "failed"
+    assert "selection.kind=recorder must have clients to choose from, got none: all of the 7 train" in str(trial.error)
 
 
 def test_who_is_corrupted_measures_its_own_rows() -> None:

@@ -12,11 +12,13 @@ import pytest
 import fedscout
 from fedscout.engine.errors import UserError
 from fedscout.experiments.config.config_file import load_config
-from fedscout.experiments.studies.workflow import cohort_of, selection_of
+from fedscout.experiments.studies.client_selection import searched_policies, selection_of
+from fedscout.experiments.studies.workflow import cohort_of
 from fedscout.search.ledger import StudyFacts
 from fedscout.search.study.study import planned_space
 from fedscout.strategies import FedAvgSpec, parse_strategy
 from fedscout.strategies.selection.flash import FlashSpec
+from fedscout.strategies.selection.random_selection import RandomSpec
 
 SOME = ("federation.num_clients=20", "training.fraction_train=0.2", "training.num_rounds=30")
 
@@ -54,6 +56,55 @@ def test_a_searched_policy_that_measures_labels_is_refused_where_clients_play(tm
             federation, detection_first=False, out=tmp_path, search={"selection": ["random", "flash"]}, **asked
         )
     assert not [*tmp_path.glob("trials*")]
+
+
+FEW_ROWS: dict[str, Any] = {"min_release": 40, "small_clients": "abstain"}
+
+
+@pytest.mark.parametrize(
+    ("federation", "more", "says"),
+    [
+        (
+            fedscout.Federation("digits", num_clients=60, partition={"kind": "iid"}, **FEW_ROWS),
+            {"selection": {"kind": "random"}, "training": {"num_rounds": 2, "fraction_train": 0.9}},
+            "random must have the 54 clients to choose from that training.fraction_train asks for, got 0 of 60 that "
+            "can ever train: 60 train on fewer rows than federation.min_release=40 and abstain",
+        ),
+        (
+            fedscout.Federation(
+                "digits",
+                num_clients=4,
+                partition={"kind": "iid"},
+                scenario={"kind": "devices", "clients": [0, 2, 3], "seconds_per_step": 9},
+            ),
+            {
+                "strategy": {"kind": "fedavg", "selection": "oort"},
+                "training": {"num_rounds": 2, "fraction_train": 0.5, "simulated_deadline_seconds": 8},
+            },
+            "oort must have the 2 clients to choose from that training.fraction_train asks for, got 1 of 4 that can "
+            "ever train: 3 take longer than training.simulated_deadline_seconds=8",
+        ),
+    ],
+)
+def test_too_few_who_can_ever_train_are_refused_before_anything_does(
+    federation: fedscout.Federation, more: dict[str, Any], says: str, tmp_path: Path
+) -> None:
+    """A digit in 60 parts is 29 or 30 rows; and of 449 rows 359 make twelve steps of nine seconds."""
+    with pytest.raises(UserError, match=says):
+        fedscout.train(federation, out=tmp_path, **more)
+    assert not [*tmp_path.iterdir()]
+
+
+@pytest.mark.parametrize("fraction", [0.2, 0.6])
+def test_a_searched_policy_must_have_enough_who_can_train(fraction: float, tmp_path: Path) -> None:
+    """Of 90 rows a client 72 train, and 65 where a policy measures on a tenth: with 70 these all abstain."""
+    federation = fedscout.Federation(
+        "digits", num_clients=20, partition={"kind": "iid"}, min_release=70, small_clients="abstain"
+    )
+    more: dict[str, Any] = {"training": {"num_rounds": 2, "fraction_train": fraction}, "detection_first": False}
+    with pytest.raises(UserError, match=r"selection.kind=flash must have the .* got 0 of 20 that can ever train"):
+        fedscout.study(federation, out=tmp_path, search={"selection": ["random", "flash"]}, **more)
+    assert not [*tmp_path.iterdir()]
 
 
 @pytest.mark.parametrize("names", ["[]", "[oort, oort]"])
@@ -99,6 +150,37 @@ def test_a_named_policy_has_the_study_s_parameters_if_it_is_the_study_s() -> Non
     assert len(keys) == 2
 
 
+BRIEF = ("federation.num_clients=10", "training.fraction_train=0.3", "training.num_rounds=6")
+OWN_POLICY = "fedscout.strategies.selection.random_selection:RandomSelection"
+
+
+@pytest.mark.parametrize(
+    ("own", "kind"),
+    [
+        (["selection.kind=fedcor", "selection.warm_up=3", "selection.dimension=5"], "fedcor"),
+        (["selection.kind=custom", f"selection.path={OWN_POLICY}"], "custom"),
+    ],
+)
+def test_a_searched_policy_has_the_study_s_parameters_if_it_is_the_study_s(own: list[str], kind: str) -> None:
+    """By themselves these kinds could not choose here: FedCor's warm-up is too long, and one's own has no path."""
+    config = load_config([*BRIEF, *own, f"search.selection=[random,{kind}]"])
+    cohort = cohort_of(config, 10)
+    study_s = selection_of(config, cohort)
+    assert [*searched_policies(config, cohort)] == [RandomSpec(), study_s]
+    space = planned_space(config.search, cohort, config.training.local(), study_s)
+    assert {space.random(np.random.default_rng(seed)).selection for seed in range(20)} == {"random", kind}
+    facts = StudyFacts("x", 6, cohort, config.training.session(0), selection=study_s)
+    assert facts.trial("search", parse_strategy({"kind": "fedavg", "selection": kind})).selection == study_s
+    alone = load_config([*BRIEF, f"search.selection=[random,{kind}]"])
+    with pytest.raises(UserError, match=rf"of selection.kind={kind} must be"):
+        planned_space(alone.search, cohort)
+
+
+def test_a_named_policy_of_one_s_own_needs_its_path() -> None:
+    says = refusal(*BRIEF, "strategy={kind: fedavg, selection: custom}")
+    assert says == "path of selection.kind=custom must be given"
+
+
 def test_validation_rows_come_from_the_training_rows_only_for_who_measures_on_them() -> None:
     config = load_config(SOME)
     facts = StudyFacts("x", 30, cohort_of(config, 20), config.training.session(0))
@@ -139,5 +221,28 @@ def test_a_study_searches_logs_and_goes_on(tmp_path: Path) -> None:
     last = max((tmp_path / "one" / "trials").iterdir(), key=lambda path: path.name)
     last.unlink()
     again = study(tmp_path / "one")
+    assert again.document["best"] == first.document["best"]
+    assert again.document["confirmation"] == first.document["confirmation"]
+
+
+@pytest.mark.slow
+def test_a_study_searches_a_policy_of_one_s_own_and_goes_on(tmp_path: Path) -> None:
+    more: dict[str, Any] = {
+        "selection": {"kind": "custom", "path": OWN_POLICY},
+        "search": {
+            "selection": ["custom", "oort"],
+            "budget": 4,
+            "generation_size": 4,
+            "confirmation_seeds": 2,
+            "tuned_baseline": False,
+        },
+    }
+    first = study(tmp_path / "one", **more)
+    rows = pq.read_table(tmp_path / "one" / "trials").to_pylist()
+    assert {row["selection"] for row in rows if row["phase"] == "search"} == {OWN_POLICY, "oort"}
+    assert {row["selection"] for row in rows if row["phase"] == "baseline"} == {OWN_POLICY}
+    for trial in sorted((tmp_path / "one" / "trials").iterdir())[::2]:
+        trial.unlink()
+    again = study(tmp_path / "one", **more)
     assert again.document["best"] == first.document["best"]
     assert again.document["confirmation"] == first.document["confirmation"]

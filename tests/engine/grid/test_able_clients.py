@@ -1,0 +1,128 @@
+"""Who could be asked for ever in vain is known beforehand, and nobody else is taken for such a client."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from fedscout.engine.arrays import IntArray
+from fedscout.engine.client.client_host import ClientHost
+from fedscout.engine.contracts.client_algorithm import ClientAlgorithm, LocalFacts
+from fedscout.engine.contracts.client_selection import Assignment, ClientTable, SelectionPolicy
+from fedscout.engine.contracts.local_training_config import LocalTraining
+from fedscout.engine.data.device import Device
+from fedscout.engine.data.federation import Federation
+from fedscout.engine.data.release import Release
+from fedscout.engine.grid.able_clients import able_clients
+from fedscout.engine.grid.local_grid import LocalGrid
+from fedscout.engine.messages.session import Session
+from fedscout.engine.trials.trial import run_trial
+from tests.engine.choices import FEDAVG, spec_of
+from tests.engine.federations import QUERIES, SIZES, uneven_federation
+
+MODEL_BYTES = 4 * 53
+
+
+class First(SelectionPolicy):
+    """Chooses the first clients."""
+
+    def choose(self, server_round: int, table: ClientTable, num_chosen: int, generator: Any) -> IntArray:
+        return table.clients[:num_chosen]
+
+
+class Withholding(First):
+    """Spares clients a part of what they send."""
+
+    def assign(self, table: ClientTable, chosen: Sequence[int]) -> Mapping[int, Assignment]:
+        return {client: Assignment(withheld=0.5) for client in chosen}
+
+
+class OneEpoch(ClientAlgorithm):
+    """Has every client train for one epoch."""
+
+    name = "one-epoch"
+
+    def settings(self, facts: LocalFacts) -> LocalTraining:
+        return facts.training.model_copy(update={"local_epochs": 1})
+
+
+def abstaining(least: int, **changes: Any) -> Federation:
+    return replace(uneven_federation(), release=Release(least, "abstain"), **changes)
+
+
+def able(federation: Federation, session: Session | None = None, policy: SelectionPolicy | None = None) -> list[int]:
+    facts = ClientHost(federation, QUERIES).facts()
+    return np.flatnonzero(able_clients(facts, session or Session(), policy or First())).tolist()
+
+
+def test_who_trains_on_too_few_rows_abstains_for_ever() -> None:
+    """Of 40, 17, 1, 12, 0, 33 and 2 rows a fifth is tested on; 32, 14, 1, 10, 0, 26 and 1 are left to train on."""
+    assert able(abstaining(11)) == [0, 1, 5]
+    assert able(abstaining(10)) == [0, 1, 3, 5]
+    assert able(abstaining(11), Session(validation_fraction=0.3)) == [0, 5]  # of 14 rows 4 are held back
+    assert able(uneven_federation(min_release=11)) == [*range(len(SIZES))]  # small clients train
+
+
+def test_of_rows_in_groups_only_who_holds_too_few_is_certain_to_abstain() -> None:
+    """Those of one group are not divided: client 3 may train on all its 12 rows."""
+    groups = np.zeros(len(uneven_federation().labels), np.int64)
+    assert able(abstaining(11, groups=groups)) == [0, 1, 3, 5]
+    assert able(abstaining(13, groups=groups)) == [0, 1, 5]
+
+
+def test_who_joins_later_does_not_train() -> None:
+    assert able(replace(uneven_federation(), unseen=frozenset({0, 6}))) == [1, 2, 3, 4, 5]
+
+
+def steps_take(seconds: float, num_clients: int = len(SIZES)) -> Mapping[int, Device]:
+    return dict.fromkeys(range(num_clients), Device(seconds_per_step=seconds))
+
+
+def test_whose_least_duration_is_beyond_the_deadline_is_late_for_ever() -> None:
+    """A second a step, batches of eight: 4, 2, 1, 2, 0, 4 and 1 steps an epoch, twice."""
+    federation = replace(uneven_federation(), devices=steps_take(1.0))
+    session = Session(training=LocalTraining(batch_size=8, local_epochs=2), deadline_seconds=4.0)
+    assert able(federation, session) == [1, 2, 3, 4, 6]
+    assert able(federation, replace(session, deadline_seconds=8.0)) == [*range(len(SIZES))]
+    assert able(federation, replace(session, deadline_seconds=None)) == [*range(len(SIZES))]
+
+
+def test_a_mean_delay_may_be_none_in_some_round() -> None:
+    federation = replace(uneven_federation(), devices={0: Device(mean_seconds=1e6), 1: Device(shift_seconds=5.0)})
+    assert 0 in able(federation, Session(deadline_seconds=1.0))
+    assert 1 not in able(federation, Session(deadline_seconds=1.0))
+
+
+def test_only_what_is_certain_counts() -> None:
+    """Groups may leave one row, an algorithm may choose one epoch, a policy may have tensors withheld."""
+    session = Session(training=LocalTraining(batch_size=8, local_epochs=2), deadline_seconds=2.0)
+    federation = replace(uneven_federation(), devices=steps_take(1.0))
+    assert able(federation, session) == [2, 4, 6]
+    grouped = replace(federation, groups=np.zeros(len(federation.labels), np.int64))
+    assert able(grouped, session) == [*range(len(SIZES))]
+    assert able(federation, replace(session, algorithm=OneEpoch())) == [*range(len(SIZES))]
+    sending = replace(federation, devices={0: Device(bytes_per_second_up=MODEL_BYTES / 3)})
+    assert 0 not in able(sending, session)
+    assert 0 in able(sending, session, Withholding())
+    receiving = replace(federation, devices={0: Device(bytes_per_second_down=MODEL_BYTES / 3)})
+    assert 0 not in able(receiving, session, Withholding())
+
+
+@pytest.mark.parametrize("validation_fraction", [0.0, 0.3])
+def test_who_is_left_out_is_who_never_answers(validation_fraction: float) -> None:
+    """Asked in every round, without any delay that is drawn."""
+    devices = {client: Device(seconds_per_step=0.25 * client) for client in range(len(SIZES))}
+    federation = abstaining(2, devices=devices)
+    settings = spec_of(FEDAVG, num_rounds=3, num_sampled=len(SIZES), deadline_seconds=2.0)
+    session = replace(settings.session, validation_fraction=validation_fraction)
+    settings = replace(settings, session=session)
+    trial = run_trial(settings, LocalGrid(ClientHost(federation, QUERIES), session=settings.session))
+    assert trial.status == "completed"
+    failed = [int(key.split(":")[1]) for key in trial.dropped_clients]
+    never = [client for client in range(len(SIZES)) if failed.count(client) == settings.num_rounds]
+    assert 0 < len(never) < len(SIZES)
+    assert able(federation, settings.session) == [client for client in range(len(SIZES)) if client not in never]
