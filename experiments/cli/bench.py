@@ -436,7 +436,7 @@ def selection(
         str | None, typer.Option(help="Kinds such as oort,fedcor; all of the part's if left out.")
     ] = None,
     strategies: Annotated[str | None, typer.Option(help="Kinds such as fedavg,scaffold; likewise.")] = None,
-    heterogeneities: Annotated[str | None, typer.Option(help="skew, noise or both, with commas; likewise.")] = None,
+    heterogeneities: Annotated[str | None, typer.Option(help="Such as skew,noise; likewise.")] = None,
     dataset: Annotated[str, typer.Option(help="digits, or a sample of fashion_mnist.")] = "digits",
     seeds: Annotated[int, typer.Option(min=2, help="On which everything is trained.")] = 5,
     out: Annotated[
@@ -464,9 +464,9 @@ def selection(
     from fedscout.experiments.benchmarks.selection.selection_measurement import run_selection
     from fedscout.experiments.benchmarks.selection.selection_tables import table_lines
 
-    asked = part_of(part, _listed("policies", policies), _listed("strategies", strategies))
     where = _listed("heterogeneities", heterogeneities)
-    report = run_selection(asked, part, dataset, where, seeds, settings or [], out, note=tell)
+    asked = part_of(part, _listed("policies", policies), _listed("strategies", strategies), where)
+    report = run_selection(asked, part, dataset, seeds, settings or [], out, note=tell)
     _show(as_json, report.model_dump(mode="json"), table_lines(report))
 
 

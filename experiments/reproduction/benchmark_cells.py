@@ -41,9 +41,9 @@ class SelectionCells:
 
     def measure(self, desk: Desk) -> Measured:
         """Train what is not in the logs."""
-        part = selection_battery.part_of(self.part, None, self.strategies)
+        part = selection_battery.part_of(self.part, strategies=self.strategies)
         out, count = desk.folder / BENCHMARK, desk.num_seeds or self.num_seeds
-        report = run_selection(part, self.part, self.data, None, count, desk.settings, out, desk.note)
+        report = run_selection(part, self.part, self.data, count, desk.settings, out, desk.note)
         values: dict[Cell, tuple[float | None, ...]] = {}
         for row in report.rows:
             for column in report.heterogeneities:

@@ -133,7 +133,7 @@ def policy_costs(policies: Sequence[str] | None = None, note: Note = lambda _: N
     Raises:
         StrategyError: If one is unknown.
     """
-    specs = [parse_selection(kind) for kind in policies or POLICIES]
+    specs = [parse_selection(kind) for kind in policies or (*POLICIES, "power_of_choice")]
     ready = ready_case(case_of("digits", "skew"), (), quick=False)
     facts = study_facts(ready.config, ready.federation)
     found = []

@@ -15,7 +15,7 @@ from typing import Any, Literal
 from fedscout.engine.contracts.trial_strategy import Cohort
 from fedscout.engine.errors import ConfigurationError
 from fedscout.experiments.benchmarks.choice.choice_battery import FederationCase
-from fedscout.strategies import SelectionSpec, parse_selection
+from fedscout.strategies import SelectionSpec, parse_selection, parse_strategy
 
 Loss = Literal["plain", "robust"]
 
@@ -225,24 +225,61 @@ PARTS: Mapping[str, Part] = {
 }
 """By the name of `--part`."""
 
+OTHERS = ("regret", "cost")
+"""Parts that compare no accuracies: `planted_regret.py`, `policy_cost.py`."""
 
-def part_of(name: str, policies: Sequence[str] | None, strategies: Sequence[str] | None) -> Part:
+
+def part_of(
+    name: str,
+    policies: Sequence[str] | None = None,
+    strategies: Sequence[str] | None = None,
+    heterogeneities: Sequence[str] | None = None,
+) -> Part:
     """Return a part, or what is asked for of it.
 
     Args:
         name: Of the part.
         policies: Kinds; None is all of the part's. What the others are compared with stays.
-        strategies: Kinds; None is all of the part's.
+        strategies: Kinds, also others than the part's; None is all of the part's.
+        heterogeneities: Names of the part's, also cut at their commas, as a list on the command line is; None is all.
 
     Raises:
-        ConfigurationError: If there is no such part, or none of its rows is asked for.
+        UserError: If there is no such part or strategy, or the part has no such row or heterogeneity.
     """
     if name not in PARTS:
-        raise ConfigurationError(f"--part must be one of {', '.join(PARTS)}, got {name!r}")
+        raise ConfigurationError(f"--part must be one of {', '.join((*PARTS, *OTHERS))}, got {name!r}")
     part = PARTS[name]
-    kinds = {str(row.policy["kind"]) for row in part.rows}
-    if unknown := sorted({*(policies or ())} - kinds):
-        raise ConfigurationError(f"--policies must be of {', '.join(sorted(kinds))} in {name}, got {unknown[0]!r}")
+    kinds = sorted({str(row.policy["kind"]) for row in part.rows})
+    if unknown := [kind for kind in policies or () if kind not in kinds]:
+        raise ConfigurationError(f"--policies must be of {', '.join(kinds)} in {name}, got {unknown[0]!r}")
+    for kind in strategies or ():
+        if not isinstance(kind, str):
+            raise ConfigurationError(f"--strategies must be kinds such as {', '.join(part.strategies)}, got {kind!r}")
+        parse_strategy(kind)
     rows = [row for row in part.rows[:-1] if policies is None or row.policy["kind"] in policies]
-    chosen = part.strategies if strategies is None else tuple(strategies)
-    return Part(part.title, (*rows, part.rows[-1]), chosen, part.heterogeneities, part.published)
+    return replace(
+        part,
+        rows=(*rows, part.rows[-1]),
+        strategies=part.strategies if strategies is None else tuple(strategies),
+        heterogeneities=part.heterogeneities
+        if heterogeneities is None
+        else _named(heterogeneities, part.heterogeneities, name),
+    )
+
+
+def _named(pieces: Sequence[str], names: tuple[str, ...], part: str) -> tuple[str, ...]:
+    """Return the names of which these are the pieces between commas.
+
+    Raises:
+        ConfigurationError: If a piece belongs to none.
+    """
+    found: list[str] = []
+    left = [str(piece) for piece in pieces]
+    while left:
+        ends = [end for end in range(1, len(left) + 1) if ", ".join(left[:end]) in names]
+        if not ends:
+            told = "; ".join(names)
+            raise ConfigurationError(f"--heterogeneities must be of {told} in {part}, got {', '.join(left)!r}")
+        found.append(", ".join(left[: ends[-1]]))
+        left = left[ends[-1] :]
+    return tuple(found)

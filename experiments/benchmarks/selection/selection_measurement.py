@@ -54,7 +54,6 @@ def run_selection(
     part: Part,
     name: str,
     data: str,
-    heterogeneities: Sequence[str] | None,
     num_seeds: int,
     settings: Sequence[str],
     out: Path,
@@ -66,7 +65,6 @@ def run_selection(
         part: What is measured.
         name: Of the part.
         data: Of which federations are made.
-        heterogeneities: Of the part's; None is all.
         num_seeds: Fresh ones, >= 2.
         settings: Arguments that hold everywhere.
         out: The folder; continued if it holds an earlier measurement.
@@ -75,8 +73,7 @@ def run_selection(
     Raises:
         UserError: If a federation can't be built, a strategy or policy can't be used, or the folder can't.
     """
-    names = part.heterogeneities if heterogeneities is None else tuple(heterogeneities)
-    ready, missing = ready_cases([case_of(data, each) for each in names], settings, quick=False)
+    ready, missing = ready_cases([case_of(data, each) for each in part.heterogeneities], settings, quick=False)
     cells: list[SelectionCell] = []
     targets: dict[str, float] = {}
     with measurement_folder(out, [f"{each}{ending}" for each in PARTS for ending in (".json", ".md")]) as folder:

@@ -23,11 +23,14 @@ def table_lines(report: SelectionReport) -> list[str]:
     ]
     if len(report.strategies) == 1:
         lines += ["", f"With {report.strategies[0]}:", "", *_of_one_strategy(report, report.strategies[0])]
+        if _has_clock(report):
+            title = "Simulated seconds to the accuracy in the heading, median over the seeds that reach it:"
+            lines += ["", title, "", *_times_of_one_strategy(report, report.strategies[0])]
     for name in report.heterogeneities if len(report.strategies) > 1 else ():
         lines += ["", f"{name.capitalize()}:", "", *_accuracies(report, name)]
-        if times := _times(report, name):
+        if _has_clock(report):
             title = f"Simulated seconds to {100 * report.targets[name]:.1f} %, median over the seeds that reach it:"
-            lines += ["", title, "", *times]
+            lines += ["", title, "", *_times(report, name)]
     reasons = sorted({f"{cell.strategy}: {cell.impossible}" for cell in report.cells if cell.impossible})
     failures = sorted({f"{cell.strategy}, {cell.row}: {why}" for cell in report.cells for why in cell.failures})
     left_out = [f"{name} is left out: {why}" for name, why in report.missing.items()]
@@ -88,13 +91,24 @@ def _compared(one: RowDifference, is_last: bool, published: bool) -> list[str]:
     return [mean, _points(one.difference), told, beyond, verdict]
 
 
+def _has_clock(report: SelectionReport) -> bool:
+    return any(second is not None for cell in report.cells for second in cell.seconds)
+
+
 def _times(report: SelectionReport, heterogeneity: str) -> list[str]:
-    rows = []
-    for row in report.rows:
-        cells = [_seconds(report.of(heterogeneity, row, strategy)) for strategy in report.strategies]
-        rows.append([row, *cells])
-    told = any(second is not None for cell in report.cells for second in cell.seconds)
-    return markdown_table(["policy", *report.strategies], rows) if told else []
+    rows = [
+        [row, *(_seconds(report.of(heterogeneity, row, strategy)) for strategy in report.strategies)]
+        for row in report.rows
+    ]
+    return markdown_table(["policy", *report.strategies], rows)
+
+
+def _times_of_one_strategy(report: SelectionReport, strategy: str) -> list[str]:
+    headings = [f"{name}: {100 * report.targets[name]:.1f} %" for name in report.heterogeneities]
+    rows = [
+        [row, *(_seconds(report.of(name, row, strategy)) for name in report.heterogeneities)] for row in report.rows
+    ]
+    return markdown_table(["policy", *headings], rows)
 
 
 def _seconds(cell: SelectionCell) -> str:

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from numpy.testing import assert_allclose
 
-from fedscout.engine.errors import ConfigurationError
+from fedscout.engine.errors import UserError
 from fedscout.engine.trials import trial_runner
 from fedscout.engine.trials.trial_record import Trial
 from fedscout.engine.trials.trial_settings import TrialSettings
@@ -52,9 +52,15 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[TrialSettings]:
     return seen
 
 
-def measure(out: Path, *heterogeneities: str, part: str = "table", kinds: tuple[str, ...] = ("random", "oort")) -> Any:
-    asked_for = part_of(part, kinds, ["fedavg", "scaffold"])
-    return run_selection(asked_for, part, "digits", heterogeneities or ["skew"], 3, ROUNDS, out)
+def measure(
+    out: Path,
+    *heterogeneities: str,
+    part: str = "table",
+    kinds: tuple[str, ...] = ("random", "oort"),
+    strategies: tuple[str, ...] = ("fedavg", "scaffold"),
+) -> Any:
+    asked_for = part_of(part, kinds, strategies, heterogeneities or ("skew",))
+    return run_selection(asked_for, part, "digits", 3, ROUNDS, out)
 
 
 @pytest.mark.slow
@@ -102,6 +108,26 @@ def test_differences_are_of_means_over_strategies_and_failures_count_at_chance(
     assert (tmp_path / "table.md").read_text() == lines + "\n"
 
 
+def test_times_are_told_with_one_strategy_as_with_several(tmp_path: Path, asked: list[TrialSettings]) -> None:
+    """Rounds take two seconds, and the first five have the mean that is the target already: ten seconds."""
+    report = measure(tmp_path, "skew", "noise", strategies=("fedavg",))
+    lines = table_lines(report)
+    place = lines.index("Simulated seconds to the accuracy in the heading, median over the seeds that reach it:")
+    targets = [report.targets[name] for name in ("skew", "noise")]
+    assert all(0.45 <= target < 0.46 for target in targets), "nine tenths of random choice's 0.5"
+    skew, noise = (f"{100 * target:.1f} %" for target in targets)
+    assert lines[place + 2] == f"| policy | skew: {skew} | noise: {noise} |"
+    assert lines[place + 4 : place + 7] == [
+        "| random | 10 | 10 |",
+        "| oort | 10 | 10 |",
+        "| flash, robust loss | 10 | 10 |",
+    ]
+    silent = report.model_copy(
+        update={"cells": tuple(cell.model_copy(update={"seconds": (None,) * 3}) for cell in report.cells)}
+    )
+    assert not [line for line in table_lines(silent) if "Simulated seconds" in line]
+
+
 def trial(clean: list[float], seconds: list[float] | None = None, status: Any = "completed") -> Trial:
     ones = tuple(clean)
     return Trial(
@@ -126,14 +152,27 @@ def test_the_best_round_and_the_time_to_a_mean_of_five_by_hand() -> None:
     ("call", "says"),
     [
         (lambda: part_of("nix", None, None), "--part must be one of table, robust"),
+        (lambda: part_of("nix"), "rates, grid, regret, cost, got 'nix'"),
+        (lambda: part_of("table", None, ["fedavg", "nix"]), "kind must be a known strategy, got 'nix'"),
+        (lambda: part_of("table", None, [{"kind": "fedavg"}]), "--strategies must be kinds such as fedavg, fedprox"),
+        (lambda: part_of("table", [{"kind": "oort"}]), "--policies must be of fedcor, feel, flash"),
+        (lambda: part_of("grid", heterogeneities=["skew"]), "must be of 0% skewed, noise 0; 0% .* in grid, got 'skew'"),
+        (lambda: part_of("table", heterogeneities=["skew", "nix"]), "must be of skew; noise; both in table, got 'nix'"),
         (lambda: part_of("table", ["nix"], None), "--policies must be of fedcor, feel, flash"),
         (lambda: case_of("nix", "skew"), "--dataset must be of digits, fashion_mnist"),
         (lambda: case_of("digits", "nix"), "--heterogeneities must be of skew, noise, both"),
     ],
 )
 def test_what_there_is_not_is_refused(call: Callable[[], Any], says: str) -> None:
-    with pytest.raises(ConfigurationError, match=says):
+    with pytest.raises(UserError, match=says):
         call()
+
+
+def test_names_with_commas_come_in_pieces() -> None:
+    asked_for = ["60% skewed", "noise 25", "0% skewed", "noise 0"]
+    assert part_of("grid", heterogeneities=asked_for).heterogeneities == ("60% skewed, noise 25", "0% skewed, noise 0")
+    assert part_of("grid", heterogeneities=[*GRID]) == PARTS["grid"]
+    assert part_of("speed", heterogeneities=["skew", "devices unlike"]) == PARTS["speed"]
 
 
 def test_the_source_s_rows_are_those_of_its_table() -> None:
