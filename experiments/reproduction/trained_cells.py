@@ -35,8 +35,8 @@ def last_rounds(trial: Trial) -> float:
 
 
 def best_round(trial: Trial) -> float:
-    """Return the best of all rounds on the test rows; 0 if the trial failed."""
-    return max(trial.round_accuracy) if trial.status == "completed" else 0.0
+    """Return the best of all rounds on the test rows as they were before any noise; 0 if the trial failed."""
+    return max(trial.round_clean_accuracy) if trial.status == "completed" else 0.0
 
 
 @dataclass(frozen=True)

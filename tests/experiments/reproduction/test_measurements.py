@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from fedscout.engine.trials.trial_log import read_columns
+from fedscout.engine.trials.trial_record import Trial
 from fedscout.experiments.benchmarks.choice.choice_laboratory import other_seeds
 from fedscout.experiments.benchmarks.detection.noise_columns import compare_under_noise
 from fedscout.experiments.config.config_file import load_config
@@ -16,9 +18,12 @@ from fedscout.experiments.reproduction.chosen_cells import Asked, ChosenCells, K
 from fedscout.experiments.reproduction.fifty_trials import FiftyTrials
 from fedscout.experiments.reproduction.published_study import Desk
 from fedscout.experiments.reproduction.reported_cells import ReportedCells
+from fedscout.experiments.reproduction.sources.client_selection import FIGURE_5
 from fedscout.experiments.reproduction.timed_cells import MODULES, TimedDetections, TimedModules, TimedStudies
 from fedscout.experiments.reproduction.trained_cells import TrainedCells, best_round
 from fedscout.experiments.studies.workflow import run_detection, run_training
+from fedscout.strategies import parse_selection
+from fedscout.strategies.selection.flash import FlashSpec
 
 WINE = ("federation.dataset=wine", "federation.num_clients=4", "training.num_rounds=3", "training.learning_rate=0.02")
 SKEWED = (*WINE, "federation.partition.alpha=0.1")
@@ -66,6 +71,26 @@ def test_the_best_round_is_no_less_than_the_last_ones(tmp_path: Path) -> None:
     last = TrainedCells(cells, 2).measure(Desk(tmp_path)).values["FedAvg", "skewed"]
     best = TrainedCells(cells, 2, best_round).measure(Desk(tmp_path)).values["FedAvg", "skewed"]
     assert all(one >= other for one, other in zip(best, last, strict=True))  # type: ignore[operator]
+
+
+def test_the_best_round_is_that_on_rows_before_any_noise() -> None:
+    noisy = Trial(status="completed", round_accuracy=(0.2, 0.6, 0.9), round_clean_accuracy=(0.3, 0.8, 0.7))
+    assert best_round(noisy) == 0.8
+    assert best_round(replace(noisy, status="failed")) == 0.0
+
+
+def test_flash_s_weights_are_those_of_training_and_of_the_policy() -> None:
+    """Figure 5 varies one pair (α, β), of the one robust loss L."""
+    measured = FIGURE_5.measurements["laptop"]
+    assert isinstance(measured, TrainedCells)
+    cells = measured.cells
+    assert {row for row, _ in cells} == {*FIGURE_5.rows}
+    for (row, _), arguments in cells.items():
+        config = load_config(arguments)
+        policy = parse_selection(config.selection or {})
+        assert isinstance(policy, FlashSpec)
+        assert (policy.alpha, policy.beta) == (config.training.pseudo_label_weight, config.training.reverse_weight)
+        assert row == f"α {policy.alpha:g}, β {policy.beta:g}"
 
 
 @pytest.mark.slow
