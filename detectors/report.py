@@ -289,6 +289,11 @@ class SpeedSkew(_ReportPart):
             sentence=f"Speed: {where}{rest}.",
         )
 
+    @property
+    def is_worth_telling(self) -> bool:
+        """Whether the slowest takes longer than the median client by more than rounding."""
+        return self.ratio is None or round(self.ratio, 1) > 1
+
 
 def _percent(least: float, most: float) -> str:
     low, high = round(100 * least), round(100 * most)
@@ -349,7 +354,8 @@ class HeterogeneityReport(_ReportPart):
     @property
     def beside(self) -> tuple[str, ...]:
         """What is told beside the findings, a sentence each."""
-        return tuple(found.sentence for found in (self.label_noise, self.speed_skew) if found is not None)
+        speeds = self.speed_skew if self.speed_skew is not None and self.speed_skew.is_worth_telling else None
+        return tuple(found.sentence for found in (self.label_noise, speeds) if found is not None)
 
     def calibrated_finding(self, name: DetectorName) -> CalibratedFinding | None:
         """Return the calibrated finding of a detector, or None where the report has none."""

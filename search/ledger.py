@@ -74,6 +74,11 @@ class StudyFacts:
     dealing: Dealing | None = None
     repetitions: int = 1
 
+    @property
+    def selection_kind(self) -> str | None:
+        """Kind of the policy that says who trains; None where the strategy does."""
+        return None if self.selection is None else self.selection.kind
+
     def trial(
         self,
         phase: str,

@@ -10,7 +10,22 @@ import typer
 from fedscout.experiments.cli.options import AsJson
 from fedscout.experiments.visible import show, show_json_text, tell
 
-COLUMNS = ["trial", "phase", "generation", "strategy", "parameters", "seed", "num_rounds", "status", "fitness", "error"]
+POLICY = "selection"
+"""Stands where some trial has one."""
+
+COLUMNS = [
+    "trial",
+    "phase",
+    "generation",
+    "strategy",
+    "parameters",
+    POLICY,
+    "seed",
+    "num_rounds",
+    "status",
+    "fitness",
+    "error",
+]
 
 
 def trials(
@@ -33,6 +48,8 @@ def trials(
     for path, reason in faults.items():
         tell(f"{path} can't be used and is left out ({reason})")
     table = pd.DataFrame(rows, columns=COLUMNS)
+    if table[POLICY].isna().all():
+        table = table.drop(columns=POLICY)
     if as_json:
         show_json_text(table.to_json(orient="records", indent=2))
         return

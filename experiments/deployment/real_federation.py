@@ -181,7 +181,9 @@ class RealFederation:
             if by == "rules":
                 space = study_space(self._config.search, facts)
                 diagnosis = diagnose(report, self.agreement.feature_names)
-                situation = Situation(space, facts.num_rounds, facts.view, diagnosis=diagnosis)
+                situation = Situation(
+                    space, facts.num_rounds, facts.view, diagnosis=diagnosis, selection=facts.selection_kind
+                )
                 return _document(recommend_by_rules(situation).spec)
             self._refuse_costs(max_rounds, max_bytes)
             outcome = run_study(self._config.search, self._ledger(folder, facts), report)

@@ -11,6 +11,7 @@ from rich.text import Text
 from fedscout.experiments.reports.console import plain_table, show_path
 from fedscout.experiments.reports.naming import Naming
 from fedscout.experiments.reports.trial_columns import Told, told_columns
+from fedscout.experiments.reports.trial_name import trial_name
 from fedscout.experiments.reports.verdict import show_verdict
 from fedscout.search.measure import ACCURACY, Measure
 
@@ -126,7 +127,7 @@ def show_trials(
         more = [cells[index] for cells in told.values()]
         generation = str(trial.generation) if trial.generation else "-"
         rounds = [str(trial.num_rounds)] if rungs else []
-        first = [str(trial.trial), generation, *rounds, str(trial.spec)]
+        first = [str(trial.trial), generation, *rounds, trial_name(trial.spec, trial.selection)]
         if trial.status == "failed":
             table.add_row(*first, "failed", (trial.error or "")[:60], *more)
             continue

@@ -211,6 +211,7 @@ class Road:
             description=self.config.recommender.text,
             measure=facts.measure,
             dealing=facts.dealing,
+            selection=facts.selection_kind,
         )
 
         def diagnosis() -> Diagnosis:
@@ -279,7 +280,8 @@ def recommend(
     if report is not None:
         num_clients = report.num_clients
     cohort = cohort_of(config, num_clients or road.federation.num_seen)
-    space = planned_space(config.search, cohort, config.training.local(), own_selection(config))
+    own = own_selection(config)
+    space = planned_space(config.search, cohort, config.training.local(), own)
     asked = Situation(
         space,
         config.training.num_rounds,
@@ -287,6 +289,7 @@ def recommend(
         description=wanted.text,
         measure=measures_of_study(config)[0],
         dealing=None if given else dealing_of(config),
+        selection=None if own is None else own.kind,
     )
 
     def diagnosis() -> Diagnosis:

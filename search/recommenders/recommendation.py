@@ -32,6 +32,7 @@ class Situation:
         description: The same in a person's words; None if nobody gave any.
         measure: What is to be as large as possible.
         dealing: How rows came to the clients; None if nobody knows.
+        selection: Kind of the policy that says who trains; None where the strategy does.
     """
 
     space: SearchSpace
@@ -41,6 +42,7 @@ class Situation:
     description: str | None = None
     measure: Measure = ACCURACY
     dealing: Dealing | None = None
+    selection: str | None = None
 
     @property
     def cohort(self) -> Cohort:

@@ -201,7 +201,9 @@ def advised(
 
     Where earlier studies propose the first generation (`warm`), the answer is all that is tried beside it.
     """
-    situation = Situation(space, facts.num_rounds, config.view, diagnose(report), dealing=facts.dealing)
+    situation = Situation(
+        space, facts.num_rounds, config.view, diagnose(report), dealing=facts.dealing, selection=facts.selection_kind
+    )
     advice = recommend_by_rules(situation)
     if not config.is_informed:
         return advice, (), ()

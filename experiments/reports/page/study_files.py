@@ -52,6 +52,9 @@ COLUMNS = (
     "seconds",
     "versions",
     "objectives",
+    "selection",
+    "client_rounds",
+    "round_seconds",
 )
 
 Model = TypeVar("Model", bound=BaseModel)

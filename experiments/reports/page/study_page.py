@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pandas as pd
 
+from fedscout.engine.fault_text import listed
 from fedscout.experiments.reports.naming import Naming
 from fedscout.experiments.reports.page.diagnosis_section import diagnosis
 from fedscout.experiments.reports.page.front_table import front_table, objective_names
@@ -124,6 +125,9 @@ def _search(study: StudyFiles) -> Section:
     sentences = _one_shot(study) or [
         f"{len(tried)} configurations were tried beside FedAvg; the best on the search's seed is {best['name']}."
     ]
+    policies = study.trials.loc[study.trials["phase"] == "search", "selection"].dropna().unique()
+    if len(policies):
+        sentences.append(f"Who trains in a round was chosen by {listed(map(str, policies))}.")
     if len(failed):
         reason = next(iter(failed["error"].dropna()), "unknown")
         sentences.append(f"{len(failed)} trainings failed; the first reason: {reason}.")

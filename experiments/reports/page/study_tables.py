@@ -12,9 +12,11 @@ import pandas as pd
 
 from fedscout.engine.errors import StrategyError
 from fedscout.experiments.reports.page.study_files import StudyFiles
+from fedscout.experiments.reports.trial_name import trial_name
 from fedscout.search.confirmation.confirmation import Confirmation
 from fedscout.search.confirmation.intervals import PairedDifference
 from fedscout.strategies import parse_strategy
+from fedscout.strategies.specification import SELECTION
 
 PARTS: Mapping[str, str] = {
     "baseline": "FedAvg",
@@ -57,15 +59,26 @@ def fittest(trials: pd.DataFrame) -> dict[str, Any]:
     return max(rows_of(trials), key=lambda trial: float(trial["fitness"]))
 
 
-def strategy_name(trial: Mapping[str, Any]) -> str:
-    """Return a trial's strategy with its parameters, as everywhere: `fedprox(proximal_mu=0.1)`.
+def policy_of(trial: Mapping[str, Any]) -> str | None:
+    """Return the policy by which a trial's clients were chosen; None without one, as in logs of earlier versions."""
+    selection = trial.get(SELECTION)
+    return selection if isinstance(selection, str) else None
 
-    A user's own, whose code no page runs, and one of another version are shown as the log has them.
+
+def strategy_name(trial: Mapping[str, Any]) -> str:
+    """Return a trial's strategy with its parameters and its policy, as everywhere: `fedprox(proximal_mu=0.1)`.
+
+    The policy stands there where the parameters name it, or the study is this one training: of a search, all trials
+    that name none have the study's. A user's own strategy, whose code no page runs, and one of another version are
+    shown as the log has them.
     """
     strategy, parameters = str(trial["strategy"]), trial["parameters"]
+    selection = policy_of(trial) if trial.get("phase") == "train" else None
     if '"path"' not in json.dumps(parameters):
         with suppress(StrategyError):
-            return str(parse_strategy({**parameters, "kind": strategy}))
+            return trial_name(parse_strategy({**parameters, "kind": strategy}), selection)
+    if selection is not None:
+        parameters = {**parameters, SELECTION: selection}
     shown = [f"{name}={value}" for name, value in parameters.items() if value is not None and name != "path"]
     return f"{strategy}({', '.join(shown)})" if shown else strategy
 

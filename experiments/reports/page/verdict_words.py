@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping
+from typing import Any
+
 from fedscout.detectors.report import name_clients
 from fedscout.experiments.reports.page.study_files import StudyFiles
-from fedscout.experiments.reports.page.study_tables import BeforeAndAfter, cost_table, fittest, strategy_name
+from fedscout.experiments.reports.page.study_tables import BeforeAndAfter, cost_table, fittest, policy_of, strategy_name
 from fedscout.experiments.reports.trial_columns import bytes_text, seconds_text
 from fedscout.search.confirmation.confirmation import Confirmation, reference_name
 from fedscout.search.confirmation.intervals import PairedDifference
@@ -91,13 +94,32 @@ def _unconfirmed(study: StudyFiles) -> tuple[str, tuple[str, ...]]:
     best = fittest(searched)
     name, fitness = strategy_name(best), f"{study.measure.name} {best['fitness']:.4f}"
     if study.result is None and best["phase"] == "train":
-        return f"{name} was trained.", (f"It reached {fitness}, the mean of the last rounds.",)
+        told = (f"It reached {fitness}, the mean of the last rounds.", *_chosen(best), *_simulated(best))
+        return f"{name} was trained.", told
     if study.result is None:
         headline = f"Not finished: {name} is best so far."
         return headline, (f"It has {fitness} on the search's seed; the same command goes on.",)
     several = len(searched) > 1
     flattered = "the largest of several on one seed, which flatters it" if several else "on the search's one seed"
     return f"Best of the search: {name}.", (f"It has {fitness}, {flattered}; it was not tried on fresh seeds.",)
+
+
+def _chosen(trial: Mapping[str, Any]) -> Iterator[str]:
+    """Yield who chose the clients of a trial, and in how many rounds these trained; nothing without a policy."""
+    policy, rounds = policy_of(trial), trial["client_rounds"]
+    if policy is None or not isinstance(rounds, list):
+        return
+    idle = [client for client, count in zip(trial["client"], rounds, strict=True) if not count]
+    told = (
+        f"{policy} chose who trains: clients trained in {min(rounds)} to {max(rounds)} of {trial['num_rounds']} rounds"
+    )
+    yield told + (f", {name_clients(idle)} in none." if idle else ".")
+
+
+def _simulated(trial: Mapping[str, Any]) -> Iterator[str]:
+    """Yield what the rounds of a trial took on the simulated clock; nothing without one."""
+    if isinstance(trial["round_seconds"], list):
+        yield f"Its rounds took {seconds_text(sum(trial['round_seconds']))} of simulated time."
 
 
 def _cost_figures(study: StudyFiles) -> tuple[tuple[str, str], ...]:

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import pytest
+
 from fedscout.detectors.statistics.speed_skew import speed_skew
+from tests.search.recommenders.reports import report_of
 
 
 def test_the_slowest_against_the_median() -> None:
@@ -27,3 +30,13 @@ def test_of_equals_the_first() -> None:
     found = speed_skew({4: 1.0, 2: 1.0})
     assert found is not None
     assert (found.slowest, found.ratio) == (2, 1.0)
+
+
+@pytest.mark.parametrize(("slowest", "is_told"), [(1.0, False), (1.04, False), (1.06, True), (7.5, True)], ids=str)
+def test_that_all_are_about_as_quick_is_not_worth_a_line(slowest: float, is_told: bool) -> None:
+    found = speed_skew({0: 10.0, 1: 10.0, 2: 10.0 * slowest})
+    assert found is not None
+    assert found.is_worth_telling == is_told
+    report = report_of().model_copy(update={"speed_skew": found})
+    assert (found.sentence in report.beside) == is_told
+    assert report.speed_skew == found

@@ -176,6 +176,19 @@ def test_train_logs_one_trial(cli: Cli, tmp_path: Path) -> None:
     assert f"{document['trial']['fitness']:.4f}" in shown.out
 
 
+def test_who_chose_the_clients_is_shown_where_a_policy_did(cli: Cli) -> None:
+    some = ("training.fraction_train=0.5", "strategy.kind=fedavg")
+    chosen = cli("train", *SMALL, *some, "selection.kind=oort", "--out", "chosen")
+    assert chosen.code == 0, chosen.err
+    assert "fedavg(selection=oort)" in chosen.out
+    plain = cli("train", *SMALL, *some, "--out", "plain")
+    assert "selection" not in plain.out
+    (row,) = parsed(cli("trials", "chosen", "--json").out)
+    assert row["selection"] == "oort"
+    assert "selection" in cli("trials", "chosen").out.splitlines()[0]
+    assert "selection" not in cli("trials", "plain").out
+
+
 @pytest.mark.slow
 def test_train_without_a_strategy_is_fedavg_in_a_folder_of_its_own(cli: Cli, tmp_path: Path) -> None:
     document = parsed(cli("train", *SMALL, "--json").out)

@@ -6,6 +6,7 @@ import errno
 import json
 import re
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,9 +14,10 @@ import pandas as pd
 import pytest
 
 from fedscout.engine.errors import EngineError, LogError
+from fedscout.experiments.reports.page.page_parts import Page
 from fedscout.experiments.reports.page.pictures.learning_curves import thinned
 from fedscout.experiments.reports.page.study_files import read_study_files
-from fedscout.experiments.reports.page.study_page import study_page
+from fedscout.experiments.reports.page.study_page import page_of, study_page
 from fedscout.experiments.reports.page.study_tables import rows_of, searched, strategy_name
 from fedscout.experiments.reports.page.write_report import report_of_finished, write_report
 from fedscout.strategies import parse_strategy
@@ -59,6 +61,39 @@ def test_trials_are_called_as_the_verdict_calls_them(tmp_path: Path) -> None:
 def test_a_strategy_that_is_not_the_program_s_is_called_as_in_the_log(strategy: str) -> None:
     parameters = {"share": 0.5, **({"path": strategy} if ":" in strategy else {})}
     assert strategy_name({"strategy": strategy, "parameters": parameters}) == f"{strategy}(share=0.5)"
+    trained = {"strategy": strategy, "parameters": parameters, "phase": "train", "selection": "oort"}
+    assert strategy_name(trained) == f"{strategy}(share=0.5, selection=oort)"
+
+
+def one_training(folder: Path, **told: Any) -> Page:
+    """Return the page of a folder whose log is one training."""
+    study = read_study_files(write_study(folder, num_trials=1, finished=False, diagnosed=False))
+    trained = study.trials.iloc[:1].copy()
+    for name, value in {"phase": "train", **told}.items():
+        trained[name] = [value]
+    return page_of(replace(study, trials=trained))
+
+
+def test_a_training_s_page_says_who_chose_its_clients_and_what_its_rounds_took(tmp_path: Path) -> None:
+    told = {"selection": "flash", "client_rounds": [10, 3, 0, 4], "round_seconds": [30.0] * 10}
+    page = one_training(tmp_path / "one", **told)
+    assert page.headline == "fedavg(selection=flash) was trained."
+    assert page.lead[1:] == (
+        "flash chose who trains: clients trained in 0 to 10 of 10 rounds, client 2 in none.",
+        "Its rounds took 5 min of simulated time.",
+    )
+    plain = one_training(tmp_path / "two")
+    assert plain.headline == "fedavg was trained."
+    assert len(plain.lead) == 1
+
+
+def test_of_a_search_the_policies_are_told_once(tmp_path: Path) -> None:
+    study = read_study_files(write_study(tmp_path / "out"))
+    chosen = study.trials.assign(selection=["oort" if trial % 2 else "random" for trial in study.trials["trial"]])
+    section = next(one for one in page_of(replace(study, trials=chosen)).sections if one.name == "search")
+    assert "Who trains in a round was chosen by oort, random." in section.sentences
+    assert "fedadam(eta=" in section.sentences[0]
+    assert "selection=" not in section.sentences[0]
 
 
 def test_the_verdict_names_pick_interval_cost_and_loser(tmp_path: Path) -> None:
