@@ -11,7 +11,10 @@ from fedscout.engine.contracts.client_selection import ClientTable
 from fedscout.engine.contracts.trial_strategy import Cohort
 from fedscout.engine.seeds import stream
 from fedscout.strategies import CHOSEN_BY_NAME_KINDS, FedAvgSpec, parse_strategy
+from fedscout.strategies.selection.flash import FlashSpec
+from fedscout.strategies.selection.pyramidfl import PyramidFLSpec
 from fedscout.strategies.selection.random_selection import RandomSpec
+from fedscout.strategies.selection.selection_specification import SelectionSpec
 from fedscout.strategies.space.strategy_table import BUILT_IN_KINDS
 from tests.engine.federations import normalised, uneven_federation, with_server_rows
 from tests.strategies.by_hand import SIZES, result_of
@@ -45,6 +48,26 @@ def test_exactly_the_chosen_clients_train(host: ClientHost, kind: str) -> None:
     assert sum(trial.client_rounds) == NUM_SAMPLED * NUM_ROUNDS
     assert max(trial.client_rounds) <= NUM_ROUNDS
     assert not trial.dropped_clients
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["fedavg", "krum", "scaffold", "fedbn", "communities"])
+@pytest.mark.parametrize("policy", [FlashSpec(), PyramidFLSpec()], ids=str)
+def test_policies_that_measure_and_assign_choose_for_unlike_strategies(
+    host: ClientHost, kind: str, policy: SelectionSpec
+) -> None:
+    """FLASH has everybody measure, and all train in its first round; PyramidFL has clients withhold tensors."""
+    cohort = Cohort(len(SIZES), NUM_SAMPLED, 0.1, chosen=True)
+    spec = parse_strategy(kind, cohort)
+    trial = result_of(host, spec, num_sampled=NUM_SAMPLED, num_rounds=NUM_ROUNDS, selection=policy)
+    assert trial.client_rounds is not None
+    first = len(SIZES) if isinstance(policy, FlashSpec) else NUM_SAMPLED
+    assert sum(trial.client_rounds) == first + NUM_SAMPLED * (NUM_ROUNDS - 1)
+    assert max(trial.client_rounds) <= NUM_ROUNDS
+    assert not trial.dropped_clients
+    assert trial.round_accuracy[-1] > 0
+    apart = result_of(host, spec, False, num_sampled=NUM_SAMPLED, num_rounds=NUM_ROUNDS, selection=policy)
+    assert (apart.client_rounds, apart.round_accuracy) == (trial.client_rounds, trial.round_accuracy)
 
 
 def test_all_strategies_meet_the_same_choice(host: ClientHost) -> None:
