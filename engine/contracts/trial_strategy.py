@@ -29,6 +29,7 @@ class Cohort:
         classifies: Whether the model tells classes, and no quantity.
         chosen: Whether a selection policy says who trains, in the strategy's place.
         own_settings: Whether clients take rates, batches and epochs from a table, and tell nothing of their data.
+        has_clock: Whether clients' rounds take simulated time; None where it is not known.
     """
 
     num_clients: int
@@ -43,6 +44,7 @@ class Cohort:
     classifies: bool = True
     chosen: bool = False
     own_settings: bool = False
+    has_clock: bool | None = None
 
 
 @dataclass(frozen=True)

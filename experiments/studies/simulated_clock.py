@@ -36,8 +36,7 @@ def check_clock(config: StudyConfig, federation: Federation, spec: StrategySpec)
         raise ConfigurationError(
             f"search.objective must not be time_to_accuracy without a simulated clock: {NEEDS_DEVICES}"
         )
-    if spec.needs().durations and not federation.devices:
-        raise ConfigurationError(f"strategy.kind must not be {spec.kind} without a simulated clock: {NEEDS_DEVICES}")
+    check_durations(federation, spec)
     deadline = config.training.simulated_deadline_seconds
     if deadline is None or not federation.devices:
         return
@@ -49,6 +48,16 @@ def check_clock(config: StudyConfig, federation: Federation, spec: StrategySpec)
             f"training.simulated_deadline_seconds must be at least what a client's round takes, got {deadline:g}: the "
             f"fastest, client {fastest}, takes {seconds.min():.3g} s or more"
         )
+
+
+def check_durations(federation: Federation, spec: StrategySpec) -> None:
+    """Return if a strategy that needs to know how long clients take, a user's own included, can be told.
+
+    Raises:
+        ConfigurationError: If there is no clock.
+    """
+    if spec.needs().durations and not federation.devices:
+        raise ConfigurationError(f"strategy.kind must not be {spec.label} without a simulated clock: {NEEDS_DEVICES}")
 
 
 def plain_seconds(config: StudyConfig, federation: Federation) -> float:

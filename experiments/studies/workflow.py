@@ -54,7 +54,7 @@ from fedscout.experiments.studies.one_shot import check_one_shot, one_shot_answe
 from fedscout.experiments.studies.open_runner import LazyRunner, open_runner
 from fedscout.experiments.studies.recommending import Recommended, Wanted, asks_model, check_wanted, choose
 from fedscout.experiments.studies.run_folder import RunFolder, bind, open_run_folder
-from fedscout.experiments.studies.simulated_clock import check_clock
+from fedscout.experiments.studies.simulated_clock import check_clock, check_durations
 from fedscout.experiments.studies.stages import Stage
 from fedscout.experiments.studies.study_language_model import check_language_model, language_model_of_study
 from fedscout.experiments.studies.study_objective import (
@@ -371,6 +371,8 @@ def run_workflow(
     policies = [own, *searched_policies(config, road.cohort)]
     metric_of(config.metric_name, road.federation)
     check_clock(config, road.federation, FedAvgSpec())
+    for member in planned_space(config.search, road.cohort).members.values():
+        check_durations(road.federation, member)
     check_client_settings(config, road.federation, detection)
     check_able_clients(config, road.federation, road.cohort, FedAvgSpec(), policies)
     num_trials, rounds_less = planned_trials(config)
@@ -416,6 +418,7 @@ def cohort_of(config: StudyConfig, num_clients: int) -> Cohort:
         classifies=not config.federation.predicts_quantity,
         chosen=config.chooses_clients,
         own_settings=config.client_settings.kind is not None,
+        has_clock=config.federation.has_clock,
     )
 
 

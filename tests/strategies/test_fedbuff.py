@@ -15,6 +15,7 @@ from fedscout.engine.client.client_host import ClientHost
 from fedscout.engine.contracts.trial_strategy import Cohort
 from fedscout.engine.data.device import Device
 from fedscout.engine.data.federation import Federation
+from fedscout.engine.errors import StrategyError
 from fedscout.engine.grid.local_grid import LocalGrid
 from fedscout.engine.grid.ray_grid import RayGrid
 from fedscout.engine.grid.ray_hosts import start_hosts
@@ -24,7 +25,7 @@ from fedscout.engine.trials.checkpoint import CheckpointStore
 from fedscout.engine.trials.trial import run_trial
 from fedscout.engine.trials.trial_record import Trial
 from fedscout.engine.trials.trial_settings import TrialSettings
-from fedscout.strategies import FedAvgSpec, StrategySpec
+from fedscout.strategies import FedAvgSpec, StrategySpec, space_of
 from fedscout.strategies.methods.servers.fedbuff import FedBuffSpec, buffered_change
 from tests.engine.choices import FEDAVG, spec_of
 from tests.engine.federations import QUERIES, uneven_federation
@@ -160,3 +161,14 @@ def test_no_more_updates_than_clients_in_training() -> None:
     assert "buffer_size" in FedBuffSpec(buffer_size=6).faults(Cohort(7, 5, 0.1))[0]
     assert "needs at least 2 clients in training" in FedBuffSpec(buffer_size=1).faults(Cohort(7, 1, 0.1))[0]
     assert "no selection policy" in FedBuffSpec().faults(Cohort(7, 5, 0.1, chosen=True))[0]
+
+
+def test_where_there_is_no_clock_it_can_not_be_chosen() -> None:
+    still, ticking = Cohort(7, 5, 0.1, has_clock=False), Cohort(7, 5, 0.1, has_clock=True)
+    assert FedBuffSpec().faults(ticking) == FedBuffSpec().faults(Cohort(7, 5, 0.1)) == []
+    with pytest.raises(StrategyError, match=r"fedbuff needs a simulated clock .* got none"):
+        space_of(still, kinds=["fedavg", "fedbuff"])
+    assert "fedbuff" in space_of(ticking, kinds=["all"]).kinds
+    everything = space_of(still, kinds=["all"])
+    assert "fedbuff" not in everything.kinds
+    assert "simulated clock" in everything.absent["fedbuff"]

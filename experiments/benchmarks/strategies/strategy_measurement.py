@@ -16,7 +16,7 @@ OUT/table.md        the same as Markdown, as it is printed
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
@@ -157,7 +157,8 @@ def chance_level(federation: Federation) -> float:
 def faults_of(spec: StrategySpec, laboratory: Laboratory) -> list[str]:
     """Return why a strategy can't be trained on a federation, with its model and clients; empty if it can."""
     settings = laboratory.ledger(laboratory.config).facts.trial("confirmation", spec)
-    return spec.faults(cohort_of(settings, laboratory.runner.grid(settings.session)))
+    cohort = cohort_of(settings, laboratory.runner.grid(settings.session))
+    return spec.faults(replace(cohort, has_clock=laboratory.cohort.has_clock))
 
 
 @dataclass(frozen=True)

@@ -176,9 +176,19 @@ class FederationConfig(DatasetRequest):
         """How rows are dealt, where that is all that decides who holds which; None where other things do."""
         if self.scenario == IID:
             return PartitionConfig(kind=IID)
-        effects = self.scenario if isinstance(self.scenario, tuple) else ()
+        effects = () if isinstance(self.scenario, str) else self.effects
         dealt_by_this = self.partition.kind is not None and self.dataset not in ENVIRONMENTS
         return self.partition if dealt_by_this and not any(effect.moves_rows for effect in effects) else None
+
+    @property
+    def effects(self) -> tuple[ScenarioEffect, ...]:
+        """What is done to clients, in order."""
+        return SCENARIOS[self.scenario].effects if isinstance(self.scenario, str) else self.scenario or ()
+
+    @property
+    def has_clock(self) -> bool:
+        """Whether clients' rounds take simulated time."""
+        return any(effect.takes_time for effect in self.effects)
 
     @property
     def row_seed(self) -> int:

@@ -11,7 +11,7 @@ Where two effects of a kind name a client, the later one counts.
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import ClassVar, Literal
 
 from pydantic import Field
 
@@ -20,6 +20,8 @@ from fedscout.experiments.federations.scenarios.effect import EffectRequest, Sce
 
 class LatencyEffect(ScenarioEffect):
     """A round takes a client a fixed time and a random one, in simulated seconds; the last such effect counts."""
+
+    takes_time: ClassVar[bool] = True
 
     kind: Literal["latency"] = "latency"
     shift_seconds: float = Field(default=0.0, ge=0, description="that every round takes at least")

@@ -10,7 +10,7 @@ effect that sets it counts, and `latency` sets `latency_seconds` anew.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Literal, Self
+from typing import ClassVar, Literal, Self
 
 import numpy as np
 from pydantic import BaseModel, ConfigDict, Field, model_validator
@@ -41,6 +41,8 @@ class DeviceClass(BaseModel):
 
 class DevicesEffect(ScenarioEffect):
     """Steps, and what a client receives and sends, take it simulated seconds; of each value the last one counts."""
+
+    takes_time: ClassVar[bool] = True
 
     kind: Literal["devices"] = "devices"
     seconds_per_step: float | None = Field(default=None, ge=0, description="of an optimiser step")

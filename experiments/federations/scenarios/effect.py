@@ -120,6 +120,9 @@ class ScenarioEffect(BaseModel):
     needs_classes: ClassVar[bool] = False
     """Whether it changes labels, which must be classes."""
 
+    takes_time: ClassVar[bool] = False
+    """Whether the clients' rounds take simulated time."""
+
     kind: str
     clients: ClientChoice = Field(
         default=None, description="indices such as [2], a share such as 0.3 drawn by seed, or all; nothing means [2]"

@@ -158,7 +158,12 @@ class FedBuffSpec(StrategySpec):
 
     @classmethod
     def unavailable(cls, cohort: Cohort) -> str | None:
-        """Return why no parameters could make it work: who is asked is who is free, and one client makes no buffer."""
+        """Return why no parameters could make it work: time stands still, one client trains, or others say who does."""
+        if cohort.has_clock is False:
+            return (
+                "fedbuff needs a simulated clock (federation.scenario with devices or latency, such as "
+                "{kind: latency, clients: all, mean_seconds: 10}), got none"
+            )
         if cohort.num_sampled < 2:
             return f"fedbuff needs at least 2 clients in training at a time, got {clients_text(cohort.num_sampled)}"
         return "fedbuff asks clients that are free, so no selection policy can choose for it" if cohort.chosen else None

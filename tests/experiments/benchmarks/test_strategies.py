@@ -28,7 +28,7 @@ from fedscout.experiments.benchmarks.strategies.strategy_measurement import (
 from fedscout.experiments.benchmarks.strategies.strategy_results import StrategiesReport
 from fedscout.experiments.benchmarks.strategies.strategy_tables import table_lines
 from fedscout.search.confirmation.intervals import PairedDifference, paired_difference
-from fedscout.strategies import BUILT_IN_KINDS, CHOSEN_BY_NAME_KINDS
+from fedscout.strategies import BUILT_IN_KINDS, CHOSEN_BY_NAME_KINDS, parse_strategy
 from tests.search.studies import Measured, completed, failed
 
 SETTINGS = ("training.num_rounds=2", "model.hidden=[4]")
@@ -212,6 +212,13 @@ def test_a_claim_can_be_tested_where_it_should_show(claim: Claim, tmp_path: Path
     (federation,) = federations_of([claim.federation])
     with open_laboratory(ready_case(federation.case, (), quick=False), tmp_path) as laboratory:
         assert [fault for spec in claim.specs() for fault in faults_of(spec, laboratory)] == []
+
+
+def test_what_needs_a_clock_can_not_be_trained_without_one(tmp_path: Path) -> None:
+    (federation,) = federations_of(["dirichlet_0.5"])
+    with open_laboratory(ready_case(federation.case, SETTINGS, quick=False), tmp_path) as laboratory:
+        (fault,) = faults_of(parse_strategy("fedbuff"), laboratory)
+    assert "fedbuff needs a simulated clock" in fault
 
 
 def test_each_pair_of_clients_has_a_class() -> None:

@@ -22,11 +22,19 @@ SERVER = ("federation.server_rows=20", "federation.server_labels=true")
 
 
 CLOCK = "federation.scenario={kind: latency, clients: all, mean_seconds: 1}"
-"""What one needs, which is trained without it where it is searched: all updates then arrive at once."""
+"""What one needs."""
 
 
-def test_those_that_need_rows_of_the_server_s_are_listed_as_not_possible_without(cli: Cli) -> None:
+def test_a_search_that_names_what_needs_a_clock_is_refused_without_one(cli: Cli, tmp_path: Path) -> None:
+    done = cli("search", *SMALL, "search.strategies=[fedavg,fedbuff]", "--out", "out")
+    assert (done.code, len(done.err.splitlines())) == (2, 1)
+    assert "fedbuff needs a simulated clock" in done.err
+    assert not (tmp_path / "out" / "trials").exists()
+
+
+def test_those_that_need_rows_of_the_server_s_or_a_clock_are_listed_as_not_possible_without(cli: Cli) -> None:
     listed = " ".join(cli("strategies").out.split())
+    assert "not here: fedbuff needs a simulated clock" in listed
     assert "not here: feddf needs rows that the server holds" in listed
     assert "not here: fedbio needs labelled rows that the server holds" in listed
 
@@ -97,22 +105,22 @@ def test_the_log_of_a_study_that_names_none_has_the_columns_of_earlier_versions(
 
 
 def test_they_are_listed_after_the_search_space_with_how_to_name_them(cli: Cli) -> None:
-    listed = " ".join(cli("strategies", *SERVER).out.split())
+    listed = " ".join(cli("strategies", *SERVER, CLOCK).out.split())
     for kind in CHOSEN_BY_NAME_KINDS:
         assert f"Joins a search by search.strategies=[{kind}]." in listed
     assert listed.index("qfedavg") < listed.index("rfa") < listed.index("fedexp")
     everything = f"search.strategies=[{','.join(CHOSEN_BY_NAME_KINDS)}]"
-    named = " ".join(cli("strategies", *SERVER, everything).out.split())
+    named = " ".join(cli("strategies", *SERVER, CLOCK, everything).out.split())
     assert "Joins a search" not in named
     assert "fedadam" not in named.partition("Pairs, as")[0]
 
 
 def test_the_schema_of_the_search_space_is_without_them(cli: Cli) -> None:
-    document = parsed(cli("strategies", *SERVER, "--json").out)
+    document = parsed(cli("strategies", *SERVER, CLOCK, "--json").out)
     kinds = {name: [entry["title"] for entry in document[name]["oneOf"]] for name in ("schema", "by_name")}
     assert kinds == {"schema": [*BUILT_IN_KINDS], "by_name": [*CHOSEN_BY_NAME_KINDS]}
     everything = f"search.strategies=[{','.join(CHOSEN_BY_NAME_KINDS)}]"
-    assert parsed(cli("strategies", *SERVER, "--json", everything).out)["by_name"] is None
+    assert parsed(cli("strategies", *SERVER, CLOCK, "--json", everything).out)["by_name"] is None
 
 
 def test_a_mistake_is_one_line_before_anything_is_trained(cli: Cli, tmp_path: Path) -> None:

@@ -3,13 +3,19 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
+from fedscout.engine.contracts.trial_strategy import Cohort
 from fedscout.engine.data.device import Device
 from fedscout.engine.errors import ConfigurationError
+from fedscout.experiments.config.config_file import load_config
 from fedscout.experiments.config.study_config import StudyConfig
+from fedscout.experiments.federations.assembly.build_federation import build_federation
+from fedscout.experiments.federations.scenarios.published_scenarios import SCENARIOS
 from fedscout.experiments.studies.simulated_clock import check_clock, plain_seconds
+from fedscout.experiments.studies.workflow import cohort_of, run_workflow
 from fedscout.strategies.methods.averaging import FedAvgSpec
 from fedscout.strategies.methods.servers.fedbuff import FedBuffSpec
 from tests.engine.federations import uneven_federation
@@ -53,6 +59,36 @@ def test_an_asynchronous_strategy_needs_a_clock() -> None:
     with pytest.raises(ConfigurationError, match=r"strategy.kind must not be fedbuff without a simulated clock"):
         check_clock(config(None), uneven_federation(), FedBuffSpec())
     check_clock(config(None), replace(uneven_federation(), devices={0: Device(mean_seconds=1.0)}), FedBuffSpec())
+
+
+class OwnTimed(FedBuffSpec):
+    """A user's own that needs a clock, and does not ask whether there is one."""
+
+    @classmethod
+    def unavailable(cls, cohort: Cohort) -> str | None:
+        return None
+
+
+def test_a_user_s_own_that_needs_a_clock_is_refused_in_a_search(tmp_path: Path) -> None:
+    own = f"search.customs=[{{path: '{__name__}:OwnTimed'}}]"
+    config = load_config(["engine.grid=local", "federation.dataset=wine", "search.strategies=[fedavg]", own])
+    with pytest.raises(ConfigurationError, match=r"must not be .*:OwnTimed without a simulated clock"):
+        run_workflow(config, tmp_path / "out", detection=False)
+    assert not (tmp_path / "out").exists()
+
+
+EFFECTS = (
+    "{kind: latency, clients: all, mean_seconds: 1}",
+    "[{kind: label_flip, rate: 0.1}, {kind: devices, clients: [0], seconds_per_step: 1}]",
+    "{kind: dropout, probability: 0.1}",
+)
+
+
+@pytest.mark.parametrize("scenario", [*SCENARIOS, *EFFECTS])
+def test_a_scenario_says_what_the_federation_will_have(scenario: str) -> None:
+    config = load_config(["federation.dataset=wine", "federation.num_clients=4", f"federation.scenario={scenario}"])
+    federation = build_federation(config.federation, config.model)
+    assert config.federation.has_clock == cohort_of(config, 4).has_clock == bool(federation.devices)
 
 
 def test_a_plain_round_is_no_longer_than_its_bound() -> None:
