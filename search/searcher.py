@@ -160,6 +160,10 @@ class Searcher(ABC):
         """Return what `ask` returns, with the rounds of each."""
         return [Proposal(spec) for spec in self.ask(num_proposals)]
 
+    def notes(self) -> list[str]:
+        """Return what is worth knowing of what it does not try, each a sentence."""
+        return []
+
     def tell(self, trials: Sequence[Trial]) -> None:
         """Take in trials, failed ones included; in their order when a log is told.
 

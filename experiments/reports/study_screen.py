@@ -1,8 +1,8 @@
 """What a study found, on one screen of 80 × 24: what to use, how sure, what it cost, why, and what to do next.
 
 Every part has its most lines, and what is longer ends in `…`: 7 lines of verdict, 1 of cost, 1 of the federation, 3 of
-diagnosis, 1 of the search, and what to do next. The commands alone are never cut. Where nothing was searched, 3 lines
-say who recommended what was trained, and why.
+diagnosis, 1 of the search, 2 of what it never tried, and what to do next. The commands alone are never cut. Where
+nothing was searched, 3 lines say who recommended what was trained, and why.
 """
 
 from __future__ import annotations
@@ -102,6 +102,7 @@ class StudyScreen:
             yield from paragraph(self.outcome.recommendation.answered_by, width, 2)
             yield from paragraph(self.outcome.recommendation.grounds[0].because, width, 1)
         yield from paragraph(self._search(), width, 1)
+        yield from paragraph("; ".join(self.outcome.notes), width, 2)
         yield Text()
         for label, command in self.next_steps:
             for number, line in enumerate(command.split("\n")):

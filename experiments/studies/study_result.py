@@ -56,6 +56,7 @@ def result_document(
         "report": None if report is None else report.without_timings().model_dump(mode="json"),
         "trials": [trial.summary() for trial in [outcome.baseline, *outcome.trials]],
         "trainings": outcome.trainings,
+        **({"notes": outcome.notes} if outcome.notes else {}),
         "warm_start": None if outcome.warm_start is None else outcome.warm_start.model_dump(mode="json"),
         **_advised(outcome),
         **({"front": [trial.summary() for trial in outcome.front]} if outcome.front else {}),

@@ -8,8 +8,9 @@ Li et al. 2018, algorithm 1) share the budget equally: bracket s leaves the s sh
 after so few rounds, and begins with fewer configurations.
 
 **Who starts.** Configurations from earlier studies, if there are any; then every strategy at its documented defaults,
-in an order drawn from the seed; then random configurations. That defaults are known to work is knowledge that a random
-draw does not have, and all strategies are seen at least once where the budget allows it.
+in an order drawn from the seed, those of which something has started last; then random configurations. That defaults
+are known to work is knowledge that a random draw does not have, and all strategies are seen at least once where the
+budget allows it. Where it does not, the race says what would.
 
 **Who survives.** A rung ranks by fitness, the mean of the last five rounds so far. A configuration that needs more
 rounds than a rung has to get going is lost: adaptive strategies with a small server rate are. Ranking by the level of a
@@ -127,6 +128,22 @@ def race(config: RacingConfig, num_rounds: int) -> list[list[Rung]]:
     return [rungs_within(race, config.reduction_factor, share) for race in races]
 
 
+def least_trainings(config: RacingConfig, num_rounds: int, num_starters: int) -> float:
+    """Return the least budget, a number of halves, with which so many configurations start, over all brackets.
+
+    Args:
+        config: Of a race in which fewer start.
+        num_rounds: Rounds of a full training.
+        num_starters: That are to start.
+    """
+    halves = int(2 * config.trainings)
+    while True:
+        halves += 1
+        brackets = race(config.model_copy(update={"trainings": halves / 2}), num_rounds)
+        if sum(bracket[0].size for bracket in brackets) >= num_starters:
+            return halves / 2
+
+
 class RacingSearcher(Searcher):
     """Races configurations; those that the task gives start before all others."""
 
@@ -144,6 +161,23 @@ class RacingSearcher(Searcher):
     def trainings(self) -> float:
         """What the races cost if nobody fails, in full trainings."""
         return sum(rung_costs(bracket) for bracket in self.brackets) / self.num_rounds
+
+    @property
+    def never_started(self) -> tuple[str, ...]:
+        """Strategies of which no configuration starts, nor an equivalent of their defaults."""
+        return self._not_among([spec for entrants in self._entrants for spec in entrants])
+
+    def notes(self) -> list[str]:
+        """Return how many strategies never start, and with which budget each does once."""
+        if not (left_out := self.never_started):
+            return []
+        starters = [*islice(self._starters(), len(self.task.first) + len(self.space.kinds))]
+        needed = next(count for count in range(1, len(starters) + 1) if not self._not_among(starters[:count]))
+        trainings = least_trainings(self.task.settings.racing, self.num_rounds, needed)
+        return [
+            f"{len(left_out)} of {len(self.space.kinds)} strategies never started in the race; "
+            f"search.racing.trainings={trainings:g} lets each start once"
+        ]
 
     def ask(self, num_proposals: int) -> list[StrategySpec]:
         """Return the configurations of `plan`, without their rounds."""
@@ -183,11 +217,20 @@ class RacingSearcher(Searcher):
             entrants = [each.spec for each in best_first(survivors, self.task)]
         return len(bracket), []
 
+    def _not_among(self, starters: Sequence[StrategySpec]) -> tuple[str, ...]:
+        """Return the strategies of which some do not hold a configuration, nor an equivalent of their defaults."""
+        labels = {spec.label for spec in starters}
+        digests = self.archive.reference_digests.union(map(self.space.digest, starters))
+        others = [kind for kind in self.space.kinds if kind not in labels]
+        return tuple(kind for kind in others if self.space.digest(self.space.default(kind)) not in digests)
+
     def _starters(self) -> Iterator[StrategySpec]:
         """Yield distinct configurations, none of them a reference, until a thousand draws bring nothing new."""
         generator = stream(self.seed, "racing")
         kinds = [self.space.kinds[int(place)] for place in generator.permutation(len(self.space.kinds))]
         given = [spec for spec in self.task.first if self.space.contains(spec)]
+        begun = {spec.label for spec in given}
+        kinds.sort(key=lambda kind: kind in begun)  # none a second time before each has started once
         known = [*given, *(self.space.default(kind) for kind in kinds)]
         seen = set(self.archive.reference_digests)
         failures = 0

@@ -73,6 +73,7 @@ class StudyOutcome:
         levelled: Rounds after which FedAvg had levelled off, or the most, where that decided; None where it did not.
         at_ceiling: Whether the search ended early, as FedAvg has the best score there can be.
         recommendation: What a one-shot study trained, and who recommended it; None where a search chose.
+        notes: What the searcher says of what it did not try.
     """
 
     baseline: Trial
@@ -88,6 +89,7 @@ class StudyOutcome:
     levelled: int | None = None
     at_ceiling: bool = False
     recommendation: Recommendation | None = None
+    notes: list[str] = field(default_factory=list)
 
     @property
     def whole_trials(self) -> list[Trial]:
@@ -253,4 +255,5 @@ def _search(config: SearchConfig, ledger: Ledger, searcher: Searcher) -> StudyOu
     outcome.best = best_of([outcome.baseline, *trials])
     outcome.front = front_of([outcome.baseline, *trials])
     outcome.trainings = trainings_of(trials, facts.num_rounds)
+    outcome.notes = [] if outcome.at_ceiling else searcher.notes()
     return outcome

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Callable, Iterator
 
@@ -86,6 +87,41 @@ def test_what_is_given_starts_before_all_others_if_it_is_in_the_space() -> None:
     first = [proposal.spec for proposal in searcher.plan(ALL)]
     assert first[:2] == given[:2]
     assert not {given[2], given[3]} & set(first)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_no_strategy_starts_a_second_time_before_each_has_started_once(seed: int) -> None:
+    given = [FedAdamSpec(eta=0.02), FedAdamSpec(eta=0.2)]
+    searcher = RacingSearcher(task(SPACE, seed, first=given, racing={"trainings": 4}))
+    kinds = [proposal.spec.kind for proposal in searcher.plan(ALL)][2:]
+    others = {*SPACE.kinds} - {"fedavg", "fedadam"}
+    assert {*kinds[: len(others)]} == others
+
+
+@pytest.mark.parametrize("config", [{}, {"brackets": 2}, {"reduction_factor": 2}, {"min_rounds": 30}])
+@pytest.mark.parametrize("given", [[], [FedAdamSpec(eta=0.02), FedAdamSpec(eta=0.2), FedProxSpec(proximal_mu=0.3)]])
+def test_a_race_tells_the_least_budget_with_which_each_strategy_starts(
+    config: dict[str, float], given: list[StrategySpec]
+) -> None:
+    def raced(trainings: float) -> RacingSearcher:
+        return RacingSearcher(task(SPACE, first=given, racing={**config, "trainings": trainings}))
+
+    small = raced(1)
+    started = {proposal.spec.kind for proposal in small.plan(ALL)}
+    assert {*small.never_started} == {*SPACE.kinds} - {"fedavg"} - started
+    (note,) = small.notes()
+    assert note.startswith(f"{len(small.never_started)} of {len(SPACE.kinds)} strategies never started")
+    told = re.search(r"search\.racing\.trainings=([\d.]+) lets", note)
+    assert told is not None
+    enough = float(told[1])
+    assert (raced(enough).never_started, raced(enough).notes()) == ((), [])
+    assert raced(enough - 0.5).never_started
+
+
+def test_a_strategy_that_is_the_reference_needs_no_start() -> None:
+    """FedAvgM at rate 1 without momentum is FedAvg, and so is the trimmed mean that trims nobody."""
+    space = space_of(Cohort(2, 2, 0.2), kinds=("fedavg", "fedtrimmedavg", "fedmedian"))
+    assert make(space=space, trainings=1).notes() == []
 
 
 @pytest.mark.parametrize("seed", range(5))
