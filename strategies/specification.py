@@ -146,6 +146,7 @@ class StrategySpec(BaseModel, ABC):
         bound: Parameters of Flower's class that are not free here, and what binds them.
         reads_layers: Whether it depends on the model's layers, which then must be in the cohort.
         unpaired: Why it is no half of a pair, where its methods do not tell; empty otherwise.
+        grouped: Whether groups of clients may have global models of their own.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
@@ -154,6 +155,7 @@ class StrategySpec(BaseModel, ABC):
     bound: ClassVar[Mapping[str, str]] = {}
     reads_layers: ClassVar[bool] = False
     unpaired: ClassVar[str] = ""
+    grouped: ClassVar[bool] = False
 
     client_learning_rate: Annotated[
         float | None, Field(gt=0, le=100, description="η_l, the clients' step size; nothing means the study's")

@@ -37,6 +37,7 @@ from fedscout.engine.trials.cheap_collections import cheap_collections
 from fedscout.engine.trials.checkpoint import CheckpointStore
 from fedscout.engine.trials.client_choice import ClientChoice
 from fedscout.engine.trials.global_random import UNSEEDED, global_random_kept, seed_global_random, unseeded_generators
+from fedscout.engine.trials.kept_model import kept_model
 from fedscout.engine.trials.own_start import run_own_start
 from fedscout.engine.trials.plain_state import PlainState
 from fedscout.engine.trials.table_notes import table_notes
@@ -348,9 +349,9 @@ class _Rounds:
             groups: The clients that take part with each model.
         """
         first, asked = self._grid.first_trained, self._settings.num_sampled
-        algorithm = self._settings.session.algorithm
-        if self._settings.keep_model and algorithm is not None and algorithm.personal:
-            yield "the model that is kept is the global one; what clients have of their own stays with them"
+        kept = kept_model(self._settings.session.algorithm, self._grid.facts.layout)
+        if self._settings.keep_model and kept is not None:
+            yield kept
         yield from self._grid.memory_notes
         if unread := self._grid.unread:
             yield f"it sends {', '.join(unread)}, which no client here reads (docs/custom_strategy.md)"

@@ -44,11 +44,15 @@ def app(
     prepare(verbose)
     user_folders()
     from fedscout.engine.errors import ConfigurationError
+    from fedscout.engine.model.flat_model import new_model
     from fedscout.experiments.deployment.agreement import Agreement
     from fedscout.experiments.deployment.app_folder import app_name, write_app
     from fedscout.experiments.deployment.study_winner import winner_of
+    from fedscout.experiments.deployment.trained_model import what_is_kept
+    from fedscout.strategies import parse_strategy
 
     app_name(out)
+    kept = None
     if study is None:
         agreement = Agreement.of_study(read_settings(settings, config_file, verbose))
         written = write_app(out, agreement, None, choose.value, max_rounds, max_bytes)
@@ -56,5 +60,9 @@ def app(
         if config_file or choose is not By.rules or max_rounds or max_bytes:
             raise ConfigurationError("--from takes what is trained from the study; leave out -c, --choose and --max-…")
         config, strategy = winner_of(study, settings or [])
-        written = write_app(out, Agreement.of_study(config), strategy)
+        agreement = Agreement.of_study(config)
+        kept = what_is_kept(parse_strategy(strategy), new_model(agreement.factory, seed=0).layout)
+        written = write_app(out, agreement, strategy)
     show(f"{written}: an app for `flwr run`; its README.md has the commands")
+    if kept is not None:
+        show(f"note: {kept}")

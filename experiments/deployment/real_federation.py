@@ -43,7 +43,7 @@ from fedscout.experiments.deployment.federation_totals import FederationTotals, 
 from fedscout.experiments.deployment.node_runner import NodeRunner
 from fedscout.experiments.deployment.study_winner import advised
 from fedscout.experiments.deployment.sums_only import DETECTION, beyond_sums_of
-from fedscout.experiments.deployment.trained_model import write_model, write_rounds
+from fedscout.experiments.deployment.trained_model import what_is_kept, write_model, write_rounds
 from fedscout.experiments.deployment.travelling import wire
 from fedscout.experiments.studies.run_folder import RunFolder, open_run_folder
 from fedscout.experiments.studies.workflow import REPORT_FILE, measure, stored_report, study_facts
@@ -204,7 +204,7 @@ class RealFederation:
             rounds: In place of the study's.
 
         Raises:
-            StrategyError: If it does not fit these clients.
+            StrategyError: If it does not fit these clients, or no model is trained in common.
             TrialError: If the training failed.
         """
         with self._folder() as folder:
@@ -215,6 +215,9 @@ class RealFederation:
             settings = replace(facts.trial("train", spec), keep_model=True)
             if self._secure and (reason := beyond_sums_of(settings)):
                 raise StrategyError(reason)
+            kept = what_is_kept(spec, self._server.facts().layout) or ""
+            if kept:
+                self._tell(visible_line(f"note: {kept}"))
             (trial,) = ledger.run([settings])
             self._note_clients(folder)
             if trial.status != "completed":
@@ -223,7 +226,8 @@ class RealFederation:
             if trial.vector is not None:  # it is not in the log; what an earlier run has written stays
                 write_model(folder.path, self.agreement.factory, trial.vector)
         for note in trial.notes:
-            self._tell(visible_line(f"note: {note}"))
+            if note not in kept:  # which was told already
+                self._tell(visible_line(f"note: {note}"))
         return trial
 
     @contextmanager

@@ -1,23 +1,56 @@
-"""A trained model on disk, as safetensors, which hold numbers alone, and as PyTorch's own; its rounds as Parquet."""
+"""A trained model on disk, as safetensors, which hold numbers alone, and as PyTorch's own; its rounds as Parquet.
+
+Of several models each has files of its own, `model_0.safetensors` and so on, in the order in which the trial's notes
+name their clients.
+"""
 
 from __future__ import annotations
 
+import re
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from fedscout.engine.model.parameter_layout import ModelFactory
+from fedscout.engine.errors import StrategyError
+from fedscout.engine.model.parameter_layout import ModelFactory, ParameterLayout
 from fedscout.engine.runtime.atomic_file import write_atomically
+from fedscout.engine.trials.kept_model import kept_model, shares_nothing
 from fedscout.engine.trials.trial_record import Trial
+from fedscout.strategies import StrategySpec
 
-SAFE_FILE, TORCH_FILE, ROUNDS_FILE = "model.safetensors", "model.pt", "rounds.parquet"
+SAFE_FILE, TORCH_FILE, ROUNDS_FILE = "model{}.safetensors", "model{}.pt", "rounds.parquet"
+SEVERAL = "each group of clients has a model and files of its own, model_0 the first one's"
+MODEL_FILES = re.compile(r"model(_\d+)?\.(safetensors|pt)")
+
+
+def what_is_kept(spec: StrategySpec, layout: ParameterLayout) -> str | None:
+    """Return what the files will hold, a sentence; None where that is the model that every client uses.
+
+    Args:
+        spec: What is going to be trained.
+        layout: Of the model.
+
+    Raises:
+        StrategyError: If nothing will be trained in common.
+    """
+    algorithm = spec.client_algorithm()
+    if shares_nothing(algorithm, layout):
+        raise StrategyError(
+            f"a strategy whose clients share something must be trained where the model is kept, got {spec.label}: all "
+            "that it trains stays with its client"
+        )
+    told = [SEVERAL if spec.grouped else None, kept_model(algorithm, layout)]
+    return "; ".join(filter(None, told)) or None
 
 
 def write_model(folder: Path, model: ModelFactory, vector: npt.NDArray[np.float32]) -> None:
-    """Write a model, the first of several: its tensors by name, as `load_state_dict` takes them.
+    """Write a model, or several: the tensors by name, as `load_state_dict` takes them.
+
+    Files of an earlier training, which held another number of models, are removed.
 
     Args:
         folder: Where to.
@@ -29,11 +62,18 @@ def write_model(folder: Path, model: ModelFactory, vector: npt.NDArray[np.float3
 
     from fedscout.engine.model.flat_model import new_model
 
-    flat = new_model(model, seed=0)
-    arrays = flat.layout.split(vector if vector.ndim == 1 else vector[0])
-    tensors = {name: torch.from_numpy(np.array(array)) for name, array in arrays.items()}
-    write_atomically(folder / SAFE_FILE, lambda temporary: save_file(tensors, str(temporary)))
-    write_atomically(folder / TORCH_FILE, lambda temporary: torch.save(tensors, temporary))
+    layout = new_model(model, seed=0).layout
+    models = {"": vector} if vector.ndim == 1 else {f"_{place}": each for place, each in enumerate(vector)}
+    written = set()
+    for number, each in models.items():
+        tensors = {name: torch.from_numpy(np.array(array)) for name, array in layout.split(each).items()}
+        safe, plain = (folder / name.format(number) for name in (SAFE_FILE, TORCH_FILE))
+        write_atomically(safe, partial(save_file, tensors))
+        write_atomically(plain, partial(torch.save, tensors))
+        written |= {safe, plain}
+    for path in folder.iterdir():
+        if MODEL_FILES.fullmatch(path.name) and path not in written:
+            path.unlink()
 
 
 def write_rounds(folder: Path, trial: Trial) -> None:

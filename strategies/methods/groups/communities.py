@@ -67,6 +67,7 @@ class CommunitiesSpec(StrategySpec):
     """Communities: clients that are alike train a model of their own, by a strategy inside each community."""
 
     paper: ClassVar[str] = "FedPilot (by labels); Sattler et al. 2020, arXiv:1910.01991 (by updates)"
+    grouped: ClassVar[bool] = True
 
     unpaired: ClassVar[str] = "it wraps a strategy, which strategy.inside names"
     named: ClassVar[Callable[[object], type[StrategySpec]]]

@@ -177,6 +177,7 @@ class RhflSpec(StrategySpec):
     """RHFL: each client keeps a model, trains it on a loss that bounds wrong labels, and learns from all others."""
 
     paper: ClassVar[str] = "Fang and Ye 2022, doi:10.1109/CVPR52688.2022.00983"
+    grouped: ClassVar[bool] = True
 
     kind: Literal["rhfl"] = "rhfl"
     cross_entropy_weight: Annotated[

@@ -9,13 +9,17 @@ import zipfile
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
+from safetensors.numpy import load_file
 
-from fedscout.engine.errors import ConfigurationError, LogError
+from fedscout.engine.errors import ConfigurationError, LogError, StrategyError
+from fedscout.engine.model.flat_model import new_model
 from fedscout.experiments.config.config_file import load_config
 from fedscout.experiments.deployment.agreement import Agreement
 from fedscout.experiments.deployment.app_folder import app_name, write_app
 from fedscout.experiments.deployment.study_winner import winner_of
+from fedscout.experiments.deployment.trained_model import what_is_kept, write_model
 from fedscout.strategies import parse_strategy
 
 STRATEGY = {"kind": "fedadam", "eta": 0.1, "client_learning_rate": 0.4}
@@ -124,3 +128,52 @@ def test_a_study_that_found_nothing_is_told_so(tmp_path: Path) -> None:
         winner_of(study(tmp_path, confirmation=None, best=None))
     with pytest.raises(LogError, match="must be the folder of a finished study"):
         winner_of(tmp_path / "nowhere")
+
+
+@pytest.mark.parametrize(
+    ("strategy", "told"),
+    [
+        ({"kind": "fedavg"}, None),
+        ({"kind": "fedadam+moon"}, None),
+        ({"kind": "fedper"}, "is the global one, which a new client is given; what clients have of their own stays"),
+        ({"kind": "ditto"}, "is the global one, which a new client is given; what clients have of their own stays"),
+        ({"kind": "fedbabu"}, "is the global one, which a new client is given; clients tune it for use"),
+        ({"kind": "communities"}, "each group of clients has a model and files of its own"),
+        (
+            {"kind": "communities", "inside": "fine_tuning"},
+            "first one's; the model that is kept is the global one",
+        ),
+        ({"kind": "rhfl"}, "each group of clients has a model and files of its own"),
+    ],
+)
+def test_what_is_kept_is_told_where_clients_use_others(
+    agreement: Agreement, strategy: dict[str, Any], told: str | None
+) -> None:
+    kept = what_is_kept(parse_strategy(strategy), new_model(agreement.factory, seed=0).layout)
+    assert (kept is None) == (told is None)
+    assert told is None or (kept is not None and told in kept)
+
+
+@pytest.mark.parametrize("strategy", [{"kind": "local"}, {"kind": "fedper", "personal_layers": 3}])
+def test_where_nothing_is_shared_there_is_no_model(agreement: Agreement, strategy: dict[str, Any]) -> None:
+    """Of two layers three stay."""
+    with pytest.raises(StrategyError, match=f"whose clients share something .* got {strategy['kind']}: all that it"):
+        what_is_kept(parse_strategy(strategy), new_model(agreement.factory, seed=0).layout)
+
+
+@pytest.mark.parametrize("num_models", [1, 3])
+def test_each_of_several_models_is_written_and_none_of_before_stays(
+    agreement: Agreement, tmp_path: Path, num_models: int
+) -> None:
+    layout = new_model(agreement.factory, seed=0).layout
+    vectors = np.random.default_rng(0).normal(size=(num_models, layout.size)).astype(np.float32)
+    (tmp_path / "model_mine.pt").touch()
+    for others in (vectors[0], np.concatenate([vectors, vectors])):
+        write_model(tmp_path, agreement.factory, others)
+    write_model(tmp_path, agreement.factory, vectors if num_models > 1 else vectors[0])
+    names = ["model"] if num_models == 1 else [f"model_{place}" for place in range(num_models)]
+    files = {path.name for path in tmp_path.iterdir()}
+    assert files == {"model_mine.pt", *(f"{name}.{ending}" for name in names for ending in ("safetensors", "pt"))}
+    for name, vector in zip(names, vectors, strict=True):
+        written = load_file(tmp_path / f"{name}.safetensors")
+        assert all(np.array_equal(written[tensor], array) for tensor, array in layout.split(vector).items())

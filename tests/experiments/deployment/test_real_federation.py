@@ -21,9 +21,10 @@ from fedscout.detectors import CLIENT_QUERIES
 from fedscout.engine.client.client_host import ClientHost
 from fedscout.engine.contracts.settings_table import SettingsCell, SettingsTable
 from fedscout.engine.contracts.trial_strategy import Cohort
-from fedscout.engine.errors import ConfigurationError, DataError, LogError, TrialError
+from fedscout.engine.errors import ConfigurationError, DataError, LogError, StrategyError, TrialError
 from fedscout.engine.grid.local_grid import LocalGrid
 from fedscout.engine.messages.task_identity import claim_task_identity
+from fedscout.engine.model.flat_model import new_model
 from fedscout.engine.nodes.owner_policy import OwnerPolicy
 from fedscout.engine.trials.trial import run_trial
 from fedscout.engine.trials.trial_settings import TrialSettings
@@ -98,6 +99,34 @@ def test_a_winner_is_trained_to_the_bits_of_the_simulation(
     assert real.round_accuracy == trial.round_accuracy
     rounds = pd.read_parquet(tmp_path / "out" / "rounds.parquet")
     assert rounds["round_accuracy"].tolist() == list(trial.round_accuracy)
+
+
+def test_what_the_files_will_hold_is_told_before_anything_trains(
+    agreement: Path, link: NodeLink, tmp_path: Path
+) -> None:
+    told: list[str] = []
+    federation = RealFederation(link, agreement, tmp_path / "out", tell=told.append)
+    federation.wait_for(3, patience=5)
+    met = len(link.heard)
+    with pytest.raises(StrategyError, match="got local: all that it trains stays with its client"):
+        federation.train({"kind": "local"})
+    assert len(link.heard) == met
+    trial = federation.train({"kind": "fedper"}, rounds=1)
+    (kept,) = (line for line in told if "the model that is kept is the global one" in line)
+    assert kept.removeprefix("note: ") in trial.notes
+
+
+@pytest.mark.slow
+def test_each_community_s_model_is_written(agreement: Path, link: NodeLink, tmp_path: Path) -> None:
+    federation = RealFederation(link, agreement, tmp_path / "out")
+    federation.wait_for(3, patience=5)
+    trial = federation.train({"kind": "communities", "num_communities": 2}, rounds=1)
+    assert trial.vector is not None
+    assert len(trial.vector) == 2
+    layout = new_model(Agreement.read(agreement).factory, seed=0).layout
+    for place, vector in enumerate(trial.vector):
+        written = load_file(tmp_path / "out" / f"model_{place}.safetensors")
+        assert all(np.array_equal(written[name], array) for name, array in layout.split(vector).items())
 
 
 @pytest.mark.slow
