@@ -38,6 +38,7 @@ from fedscout.engine.trials.checkpoint import CheckpointStore
 from fedscout.engine.trials.client_choice import ClientChoice
 from fedscout.engine.trials.global_random import UNSEEDED, global_random_kept, seed_global_random, unseeded_generators
 from fedscout.engine.trials.kept_model import kept_model
+from fedscout.engine.trials.missing_record import missing_record
 from fedscout.engine.trials.own_start import run_own_start
 from fedscout.engine.trials.plain_state import PlainState
 from fedscout.engine.trials.table_notes import table_notes
@@ -281,7 +282,8 @@ class _Rounds:
     def _reason(self, error: BaseException) -> str:
         if isinstance(error, TrialError):
             return str(error)
-        return f"round {self._state.server_round + 1}: {type(error).__name__}: {error}"
+        told = missing_record(error) or f"{type(error).__name__}: {error}"
+        return f"round {self._state.server_round + 1}: {told}"
 
     def _score_what_was_trained(self) -> str | None:
         """Score the last round of a failed trial; return why that failed, which then came first."""

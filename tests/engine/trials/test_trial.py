@@ -6,14 +6,14 @@ import inspect
 import math
 import random
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MetricRecord
+from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Bulyan, FedAvg, FedMedian, Result
 
@@ -671,6 +671,35 @@ def test_what_no_client_reads_is_named_once(host: ClientHost) -> None:
         "it sends temperature, proximal-mu, hints, which no client here reads (docs/custom_strategy.md)"
     ]
     assert result_of(spec_of(Choice(FedAvg)), host).notes == ()
+
+
+@pytest.mark.parametrize(
+    ("read", "held"),
+    [
+        (lambda content: content["node-config"], "arrays, metrics"),
+        (lambda content: content.config_records["node-config"], "none of that kind"),
+        (lambda content: content.metric_records["node-config"], "metrics"),
+    ],
+)
+def test_a_strategy_that_waits_for_what_no_client_sends_is_told_why(
+    host: ClientHost, read: Callable[[RecordDict], Any], held: str
+) -> None:
+    class Waits(FedAvg):
+        def aggregate_train(self, server_round: int, replies: Iterable[Message]) -> Any:
+            return read(next(iter(replies)).content)
+
+    assert result_of(spec_of(Choice(Waits)), host).error == (
+        f"round 1: a message has no record 'node-config', it holds {held}: clients send arrays and metrics alone, and "
+        "nothing of a node's configuration (docs/custom_strategy.md)"
+    )
+
+
+def test_a_key_that_is_missing_elsewhere_is_the_user_s_mistake(host: ClientHost) -> None:
+    class Forgets(FedAvg):
+        def aggregate_train(self, server_round: int, replies: Iterable[Message]) -> Any:
+            return {}["node-config"]
+
+    assert result_of(spec_of(Choice(Forgets)), host).error == "round 1: KeyError: 'node-config'"
 
 
 @pytest.mark.parametrize(
