@@ -5,7 +5,8 @@ client it has batch normalisation, which FedBN needs. Attackers change what they
 are honest, and the accuracy over all clients is that on honest data. They are 3 of 15, the fewest of whom a fifth
 attacks and Bulyan's 4f + 3 still holds; at factor 4 their flipped updates cancel those of the other twelve in a mean.
 
-Two federations are there for claims that need them, and are trained by those whom the claims name.
+Three federations are there for claims that need them, and are trained by those whom the claims name. Where labels are
+wrong at some clients, rates are chosen and models scored by the labels as they were.
 """
 
 from __future__ import annotations
@@ -101,6 +102,15 @@ BATTERY: tuple[StrategyFederation, ...] = (
         "digits, labels by Dirichlet 0.1 to 10 clients, 3 rounds of 10 local epochs, 200 rows at the server",
         *("federation.partition.alpha=0.1", "training.local_epochs=10", "federation.server_rows=200"),
         rounds=3,
+        for_claims=True,
+    ),
+    _digits(
+        "noisy_labels",
+        "digits, IID to 10 clients, 40 % of the labels wrong at four of them, scored by right ones, 5 local epochs; "
+        "200 labelled rows at the server",
+        *("federation.partition.kind=iid", "federation.scenario={kind: label_flip, clients: [6, 7, 8, 9], rate: 0.4}"),
+        *("search.view=clean", "training.local_epochs=5"),
+        *("federation.server_rows=200", "federation.server_labels=true"),
         for_claims=True,
     ),
 )

@@ -73,6 +73,12 @@ CLAIMS: tuple[Claim, ...] = (
     Claim("fedbn", "feature_scale", "batch normalisation at home takes out a shift of features"),
     Claim("mfedbn", "feature_scale", "a server rate around FedBN", than="fedbn"),
     Claim("ditto", "two_concepts", "models of their own where clients' concepts conflict"),
+    Claim(
+        "communities",
+        "two_concepts",
+        "clients of one concept are found by the directions of their updates",
+        told={"grouped_by": "updates"},
+    ),
     Claim("fedmedian", "attackers", _ATTACKED),
     Claim("fedtrimmedavg", "attackers", _ATTACKED),
     Claim("krum", "attackers", _ATTACKED, told=_TOLD),
@@ -81,6 +87,9 @@ CLAIMS: tuple[Claim, ...] = (
     Claim("rfa", "attackers", _ATTACKED),
     Claim("centered_clipping", "attackers", _ATTACKED),
     Claim("feddf", "few_rounds", "distillation of the ensemble needs fewer rounds"),
+    Claim("symmetric_loss", "noisy_labels", "a reverse cross-entropy bounds what a wrong label pulls"),
+    Claim("rhfl", "noisy_labels", "a loss that bounds wrong labels, and more heed to clients that learn well"),
+    Claim("fedbio", "noisy_labels", "a few rows that are known to be right weigh clients of wrong labels down"),
 )
 
 

@@ -235,6 +235,16 @@ def test_a_fifth_attacks_and_their_rows_are_honest() -> None:
     assert not any(federation.client_data(client).corrupted for client in range(federation.num_clients))
 
 
+def test_wrong_labels_are_at_four_clients_and_scores_by_right_ones() -> None:
+    (noisy,) = federations_of(["noisy_labels"])
+    ready = ready_case(noisy.case, (), quick=False)
+    assert ready.config.search.view == "clean"
+    for client in range(10):
+        data = ready.federation.client_data(client)
+        own, clean = (samples.labels[samples.rows] for samples in (data.own, data.clean))
+        assert np.count_nonzero(own != clean) == (round(0.4 * len(own)) if client >= 6 else 0)
+
+
 @pytest.mark.parametrize(
     ("low", "high", "verdict"), [(0.01, 0.2, "seen"), (-0.1, 0.2, "within noise"), (-0.2, -0.1, "not seen")]
 )
