@@ -43,8 +43,9 @@ It is called before every step, ahead of weight decay and momentum, for as many 
 together in memory. So it must work element by element; what needs a whole vector, such as a norm, belongs in the loss.
 """
 
-Loss = Callable[["Tensor", "Tensor", "Tensor"], "Tensor"]
-"""Of outputs, labels and features of a batch, the mean over its rows."""
+Loss = Callable[..., "Tensor"]
+"""Of outputs, labels and features of a batch, and of the received model's outputs if asked for, the mean over its rows.
+"""
 
 Ahead = Callable[["Tensor", "Tensor"], "Tensor"]
 """Of weights and gradient, trainable part, the weights at which the gradient is taken that a step follows."""
@@ -76,6 +77,7 @@ class Steps:
     adjusted: Adjusted | None = None
     compared: Compared | None = None
     row_loss: RowLoss = field(default_factory=RowLoss)
+    reads_received: bool = False
 
     @property
     def weighed(self) -> RowLoss:
@@ -181,6 +183,7 @@ class LocalRun(Clients, ABC):
         trainable: npt.NDArray[np.bool_] | None = None,
         epochs: int | None = None,
         row_loss: RowLoss | None = None,
+        reads_received: bool = False,
     ) -> Descent:
         """Make all local steps; a second call goes on drawing batches where the first ended.
 
@@ -195,13 +198,23 @@ class LocalRun(Clients, ABC):
             trainable: Which elements move, shape `(size,)`, truth values; None moves all. Buffers always move.
             epochs: In place of those of `training`, >= 1.
             row_loss: What weighs the cross-entropy, or `loss`, and is added to it; what `training` adds comes on top.
+            reads_received: Whether `loss` is given the received model's outputs of the batch as well, in evaluation
+                mode and without a gradient; they are computed once for all rows.
+
+        Raises:
+            TypeError: If what belongs to one loss is given beside another.
         """
+        if loss is not None and (adjusted is not None or compared is not None):
+            raise TypeError("loss must stand alone, as adjusted and compared are of the cross-entropy")
+        if loss is None and reads_received:
+            raise TypeError("reads_received must come with the loss that reads")
         training = self.training if epochs is None else self.training.model_copy(update={"local_epochs": epochs})
         if trainable is not None:
             correct, beside = frozen_but(trainable, training.weight_decay, correct, beside)
             training = training.model_copy(update={"weight_decay": 0.0})
         row_loss = RowLoss() if row_loss is None else row_loss
-        return self._descend(start, Steps(training, correct, beside, loss, ahead, adjusted, compared, row_loss))
+        steps = Steps(training, correct, beside, loss, ahead, adjusted, compared, row_loss, reads_received)
+        return self._descend(start, steps)
 
     @abstractmethod
     def _descend(self, start: Tensor, steps: Steps) -> Descent:

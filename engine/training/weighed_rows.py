@@ -1,6 +1,7 @@
 """The loop's half of `fedscout.engine.model.row_loss`: one client's rows, and what the received model says of them.
 
-That is asked once a round, in evaluation mode, and of outputs that are adjusted as the client's own are.
+That is asked once a round, in evaluation mode. Probabilities are of outputs that are adjusted as the client's own are;
+a loss of an algorithm's own may read the outputs as they are.
 """
 
 from __future__ import annotations
@@ -26,11 +27,13 @@ class WeighedRows:
         row_loss: The weights.
         told: Probabilities under the received model, shape `(rows of the client, classes)`; None where nobody asks.
         adjusted: What is made of outputs ahead of every term.
+        received: Outputs of the received model, likewise; None unless the algorithm's loss reads them.
     """
 
     row_loss: RowLoss
     told: Tensor | None
     adjusted: Adjusted | None
+    received: Tensor | None = None
 
     def __call__(self, loss: Loss, positions: IntArray, outputs: Tensor, labels: Tensor, features: Tensor) -> Tensor:
         """Return the mean over a batch.
@@ -42,8 +45,10 @@ class WeighedRows:
             labels: Of the rows.
             features: Likewise.
         """
-        told = None if self.told is None else self.told[torch.from_numpy(positions)]
-        first = loss(outputs, labels, features)
+        rows = torch.from_numpy(positions)
+        told = None if self.told is None else self.told[rows]
+        read = () if self.received is None else (self.received[rows],)
+        first = loss(outputs, labels, features, *read)
         return self.row_loss.mean(first, _adjusted(self.adjusted, outputs), labels, told)
 
 
@@ -59,20 +64,25 @@ def weighed_rows(
         batches: All of the client's rows, in order.
     """
     row_loss = steps.weighed
-    if row_loss.is_plain:
+    if row_loss.is_plain and not steps.reads_received:
         return None
     adjusted = None if steps.adjusted is None else steps.adjusted.to(model.device)
-    told = _told(model, adjusted, received, batches) if row_loss.pseudo_label else None
-    return WeighedRows(row_loss, told, adjusted)
+    asked = row_loss.pseudo_label or steps.reads_received
+    outputs = _outputs(model, received, batches) if asked else []
+    told = [_adjusted(adjusted, each).softmax(dim=1) for each in outputs] if row_loss.pseudo_label else []
+    return WeighedRows(
+        row_loss,
+        torch.cat(told) if told else None,
+        adjusted,
+        torch.cat(outputs) if steps.reads_received else None,
+    )
 
 
 @torch.no_grad()
-def _told(
-    model: FlatModel, adjusted: Adjusted | None, received: Tensor, batches: Iterable[tuple[Tensor, Tensor]]
-) -> Tensor:
+def _outputs(model: FlatModel, received: Tensor, batches: Iterable[tuple[Tensor, Tensor]]) -> list[Tensor]:
     model.load(received)
     model.module.eval()
-    return torch.cat([_adjusted(adjusted, model.outputs(features)).softmax(dim=1) for features, _ in batches])
+    return [model.outputs(features) for features, _ in batches]
 
 
 def _adjusted(adjusted: Adjusted | None, outputs: Tensor) -> Tensor:
