@@ -53,6 +53,8 @@ class Observed:
 class ClientTable:
     """The clients that can be reached in a round, one element each, ascending; arrays that can't be written to.
 
+    Without those that could never train, whatever is drawn.
+
     Attributes:
         clients: Their numbers.
         num_examples: Local rows of each.
