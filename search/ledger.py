@@ -53,6 +53,7 @@ class StudyFacts:
         selection: Who trains where a strategy does not say; None leaves that to the strategy.
         dealing: How rows came to the clients; None where nobody knows.
         repetitions: Trainings of a trial, an odd number; see `fedscout.search.repetitions`.
+        same_test_rows: Whether every seed tests on the same rows.
     """
 
     name: str
@@ -73,6 +74,7 @@ class StudyFacts:
     selection: SelectionSpec | None = None
     dealing: Dealing | None = None
     repetitions: int = 1
+    same_test_rows: bool = False
 
     @property
     def selection_kind(self) -> str | None:

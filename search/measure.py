@@ -45,6 +45,11 @@ class Measure(BaseModel):
         """The smallest score there can be; None where a model can be worse than a constant answer without end."""
         return None if self.guessing_is_zero else 0.0
 
+    @property
+    def span(self) -> float | None:
+        """The largest difference of two scores that there can be; None where that is not known."""
+        return None if self.best is None or self.worst is None else self.best - self.worst
+
     def number(self, difference: float) -> str:
         """Return a difference without its unit, such as `+3.1`."""
         digits = ".1f" if self.per_unit == 100 else ".3g"

@@ -260,8 +260,10 @@ def show_confirmation(
     for role, sides in confirmation.versus.items():
         for view in ("own", "clean") if clean else ("own",):
             name = f"challenger minus {role}" + (f", {view} data" if clean else "")
-            console.print(f"{name}: {difference_text(sides[view], measure)}")
+            console.print(f"{name}: {difference_text(sides[view], measure, confirmation.design)}")
     for rival in confirmation.rivals:
         told = "dropped" if rival.dropped else "still in the running"
-        console.print(f"challenger minus {rival.name} ({told}): {difference_text(rival.behind, measure)}")
+        console.print(
+            f"challenger minus {rival.name} ({told}): {difference_text(rival.behind, measure, confirmation.design)}"
+        )
     console.print(confirmation.sentence, style="bold")

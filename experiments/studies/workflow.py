@@ -449,6 +449,7 @@ def study_facts(config: StudyConfig, federation: Federation) -> StudyFacts:
         selection=selection_of(config, cohort),
         dealing=dealing_of(config),
         repetitions=config.training.repetitions,
+        same_test_rows=federation.split == "last",
     )
 
 

@@ -22,7 +22,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from fedscout.engine.seeds import integer
 from fedscout.engine.trials.trial_record import Trial
 from fedscout.search.confirmation.intervals import PairedDifference
-from fedscout.search.confirmation.sequential_design import SequentialDesign
+from fedscout.search.confirmation.sequential_design import NEW_DATA, SequentialDesign
 from fedscout.search.measure import ACCURACY, Measure
 from fedscout.search.search_config import View
 
@@ -124,6 +124,11 @@ class Confirmation(BaseModel):
     design: SequentialDesign
     caveats: tuple[str, ...] = ()
     measure: Measure = Field(default=ACCURACY, exclude_if=lambda value: value == ACCURACY)
+
+    @property
+    def gave_up(self) -> bool:
+        """Whether seeds of the plan were left, as they would hardly tell pick and reference apart."""
+        return self.verdict == "no difference" and len(self.seeds) < self.design.max_seeds
 
     @property
     def advised(self) -> str:
@@ -273,7 +278,12 @@ def confirm(
     verdict: Verdict = {1: "better", 0: "no difference", -1: "worse"}[difference.verdict]  # type: ignore[assignment]
     if difference.low is None:
         verdict = "not confirmed"
-    sentence = _sentence(pick.name, reference_name(reference), difference, verdict, measure)
+    told = (
+        _sentence(pick.name, reference_name(reference), difference_text(difference, measure, design), verdict),
+        rivals_told(rivals),
+        _design_told(design, len(seeds), verdict),
+        failures_told(contestants),
+    )
     return Confirmation(
         seeds=tuple(seeds),
         view=view,
@@ -281,7 +291,7 @@ def confirm(
         versus=versus,
         reference=reference.role,
         verdict=verdict,
-        sentence=sentence + rivals_told(rivals) + _design_told(design, len(seeds)) + failures_told(contestants),
+        sentence="".join(told),
         rivals=tuple(rivals),
         design=design,
         measure=measure,
@@ -311,8 +321,16 @@ def _rival(
     return Rival(name=one.name, behind=behind, versus_fedavg=versus_fedavg, dropped=dropped)
 
 
-def difference_text(difference: PairedDifference, measure: Measure = ACCURACY) -> str:
-    """Return a difference in the measure's unit with its intervals and the number of seeds."""
+def difference_text(
+    difference: PairedDifference, measure: Measure = ACCURACY, design: SequentialDesign | None = None
+) -> str:
+    """Return a difference in the measure's unit with its intervals and the number of seeds.
+
+    Args:
+        difference: On fresh seeds.
+        measure: What it is of.
+        design: Says what the intervals are for; None: the usual.
+    """
     seeds = f"{len(difference.differences)} seed{'s' if len(difference.differences) != 1 else ''}"
     if difference.low is None or difference.high is None:
         return f"{measure.told(difference.mean)}, no interval from {seeds}"
@@ -320,18 +338,15 @@ def difference_text(difference: PairedDifference, measure: Measure = ACCURACY) -
     if difference.here_low is None or difference.here_high is None or difference.here_low == difference.low:
         return f"{measure.told(difference.mean)}, 95 % interval {beyond}, {seeds}"
     here = _interval(difference.here_low, difference.here_high, measure)
-    return (
-        f"{measure.told(difference.mean)}, 95 % interval {beyond} for new data from these clients, {here} for "
-        f"another run here, {seeds}"
-    )
+    wider = NEW_DATA if design is None else design.wider_is
+    return f"{measure.told(difference.mean)}, 95 % interval {beyond} {wider}, {here} for another run here, {seeds}"
 
 
 def _interval(low: float, high: float, measure: Measure) -> str:
     return f"[{measure.number(low)}, {measure.number(high)}]"
 
 
-def _sentence(name: str, reference: str, difference: PairedDifference, verdict: Verdict, measure: Measure) -> str:
-    measured = difference_text(difference, measure)
+def _sentence(name: str, reference: str, measured: str, verdict: Verdict) -> str:
     return {
         "better": f"{name} beats {reference} on fresh seeds: {measured}.",
         "no difference": (
@@ -350,8 +365,8 @@ def rivals_told(rivals: Sequence[Rival]) -> str:
     return f" Not told apart from it: {'; '.join(level)}." if level else ""
 
 
-def _design_told(design: SequentialDesign, num_seeds: int) -> str:
-    """Return for what the interval was widened, and whether the seeds ran out."""
+def _design_told(design: SequentialDesign, num_seeds: int, verdict: Verdict) -> str:
+    """Return for what the interval was widened, and whether and why the seeds did not run out."""
     parts = []
     if design.num_challengers > 1:
         parts.append(f"all {design.num_challengers} configurations compared")
@@ -360,6 +375,7 @@ def _design_told(design: SequentialDesign, num_seeds: int) -> str:
     told = f" The interval holds for {' and '.join(parts)} together." if parts else ""
     if num_seeds < design.max_seeds:
         told += f" Decided after {num_seeds} of at most {design.max_seeds} seeds."
+        told += " The others would hardly tell them apart." if verdict == "no difference" else ""
     return told
 
 

@@ -28,19 +28,26 @@ from fedscout.search.study_trials import BASELINE, best_of
 
 
 def confirm_winner(
-    config: SearchConfig, ledger: Ledger, trials: Sequence[Trial], tuned: Sequence[TunedRate]
+    config: SearchConfig,
+    ledger: Ledger,
+    trials: Sequence[Trial],
+    tuned: Sequence[TunedRate],
+    front: Sequence[Trial] = (),
 ) -> Confirmation | None:
     """Pit the best configurations other than FedAvg against the baselines on fresh seeds.
 
     Args:
         config: How many configurations, seeds and looks.
         ledger: Runs and logs the trials.
-        trials: Of the search, or of its front, of which FedAvg is left out.
+        trials: Full trainings of the search, of which FedAvg is left out.
         tuned: FedAvg at several client learning rates, best first; empty if that was not asked for. The study's own
             rate is FedAvg itself, and no further baseline.
+        front: Of two objectives the trials that no other beats, to which the choice is limited unless FedAvg alone is
+            among them.
     """
     facts = ledger.facts
-    others = [trial for trial in trials if trial.spec != BASELINE]
+    of_front = [trial for trial in front if trial.spec != BASELINE]
+    others = of_front or [trial for trial in trials if trial.spec != BASELINE]
     challengers = challengers_of(others, config.confirmation_top)
     if not challengers:
         return None
@@ -56,13 +63,16 @@ def confirm_winner(
         batch=config.confirmation_batch,
         num_challengers=len(challengers),
         test_to_train=tested_to_trained(facts.session.test_fraction, facts.session.validation_fraction),
+        span=facts.measure.span,
+        same_rows=facts.same_test_rows,
     )
     found = _train_until_decided(ledger, design, entrants)
     if facts.second_measure is None:
         return found
-    trained = f"{len(challengers)} of {len(others)}"
-    told = f"The verdict is by {facts.measure.name} alone; of the front's configurations other than FedAvg {trained}"
-    return found.with_caveats([f"{told} trained on fresh seeds."])
+    alone = "the front is FedAvg alone, and of what else was tried"
+    whose = "of the front's configurations other than FedAvg" if of_front else alone
+    trained = f"{len(challengers)} of {len(others)} trained on fresh seeds"
+    return found.with_caveats([f"The verdict is by {facts.measure.name} alone; {whose} {trained}."])
 
 
 def challengers_of(trials: Sequence[Trial], count: int) -> list[Trial]:

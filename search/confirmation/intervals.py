@@ -16,6 +16,9 @@ few test rows, two seeds easily give equal differences. A score read on a scale 
 r/√12, a difference of two scores r/√6 (Guide to the Expression of Uncertainty in Measurement, JCGM 100:2008, F.2.2.1).
 The standard deviation counts as at least that, with one test row as the step. A difference beyond noise is rarely near
 this floor; it matters where a federation has few test rows or two configurations hardly differ.
+
+Two scores of a bounded measure differ by no more than its span, so intervals end there. What is cut off holds no
+difference that there can be, so that an interval holds its truth as often as before.
 """
 
 from __future__ import annotations
@@ -76,6 +79,7 @@ def paired_difference(
     error: float = ERROR,
     resolution: float = 0.0,
     test_to_train: float = 0.0,
+    span: float | None = None,
 ) -> PairedDifference:
     """Compare accuracies measured on the same seeds.
 
@@ -88,6 +92,7 @@ def paired_difference(
         error: Chance that an interval misses the true difference, in `[0, 1)`; 0.05 gives 95 % intervals.
         resolution: Step of the scale, such as one test row's share; 0 if the scale has none.
         test_to_train: n_test / n_train; 0 where seeds share no rows, so that both intervals are one.
+        span: The largest difference that there can be; None where that is not known.
     """
     differences = (np.asarray(ours, dtype=np.float64) - np.asarray(baseline, dtype=np.float64)).tolist()
     count, mean = len(differences), float(np.mean(differences))
@@ -95,16 +100,17 @@ def paired_difference(
     if count < 2:
         return nothing
     beyond, here = (half_width(differences, count, error, resolution, shared) for shared in (test_to_train, 0.0))
-    if not math.isfinite(beyond):
+    if not math.isfinite(beyond) and span is None:
         return nothing
     ends = {"low": mean - beyond, "high": mean + beyond, "here_low": mean - here, "here_high": mean + here}
-    return nothing.model_copy(update=ends)
+    most = math.inf if span is None else span
+    return nothing.model_copy(update={name: min(max(end, -most), most) for name, end in ends.items()})
 
 
 def half_width(
     differences: Sequence[float], count: int, error: float, resolution: float = 0.0, test_to_train: float = 0.0
 ) -> float:
-    """Return half the length that the interval of so many seeds has if their differences scatter as these.
+    """Return half the length that the interval of so many seeds has if their differences scatter as these, >= 0.
 
     Args:
         differences: At least two.
@@ -115,5 +121,7 @@ def half_width(
     """
     from scipy.special import stdtrit  # not before: the command line starts without it
 
+    if error <= 0:
+        return math.inf
     deviation = max(float(np.std(differences, ddof=1)), resolution / math.sqrt(6))
     return float(-stdtrit(count - 1, error / 2)) * deviation * math.sqrt(1 / count + test_to_train)

@@ -35,6 +35,9 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from fedscout.search.confirmation.intervals import ERROR, PairedDifference, half_width, paired_difference
 
+NEW_DATA = "for new data from these clients"
+"""What the wider interval is for where seeds test on other rows each."""
+
 FEWEST_SEEDS = 2
 """A single difference has no interval."""
 
@@ -60,6 +63,8 @@ class SequentialDesign(BaseModel):
         num_challengers: Configurations that are compared with FedAvg.
         resolution: Step of the scores' scale, see `fedscout.search.confirmation.intervals`.
         test_to_train: Test rows of a split over its training rows, likewise.
+        span: The largest difference that there can be, likewise; None where that is not known.
+        same_rows: Whether all seeds test on the same rows, so that neither interval is for new data.
     """
 
     model_config = ConfigDict(frozen=True)
@@ -69,6 +74,13 @@ class SequentialDesign(BaseModel):
     num_challengers: int = Field(default=1, ge=1)
     resolution: float = Field(default=0.0, ge=0)
     test_to_train: float = Field(default=0.0, ge=0)
+    span: float | None = Field(default=None, gt=0, exclude_if=lambda span: span is None)
+    same_rows: bool = Field(default=False, exclude_if=lambda same_rows: not same_rows)
+
+    @property
+    def wider_is(self) -> str:
+        """What the wider interval is for, in words; the narrower one is for another run here."""
+        return "widened as for new data, for which it is too short" if self.same_rows else NEW_DATA
 
     @property
     def looks(self) -> tuple[int, ...]:
@@ -109,4 +121,4 @@ class SequentialDesign(BaseModel):
         return -half < here.low and here.high < half
 
     def _compared(self, ours: Sequence[float], others: Sequence[float], error: float) -> PairedDifference:
-        return paired_difference(ours, others, error, self.resolution, self.test_to_train)
+        return paired_difference(ours, others, error, self.resolution, self.test_to_train, self.span)

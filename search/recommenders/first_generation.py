@@ -44,6 +44,8 @@ from fedscout.strategies.specification import SELECTION
 EXPLORING = 4
 """One of so many configurations of a generation is drawn."""
 DRAWS = 1000
+DRAWN = "Drawn, to explore."
+"""The reason of what nothing is known of."""
 
 ROBUST = (BulyanSpec, CenteredClippingSpec, FedMedianSpec, FedTrimmedAvgSpec, KrumSpec, MultiKrumSpec, RfaSpec)
 
@@ -147,7 +149,7 @@ def _drawn(situation: Situation, seed: int, purpose: str = "informed first gener
     suspects = suspected_in_a_round(situation)
     for _ in range(DRAWS):
         spec = situation.space.random(generator)
-        drawn = _as_suspected(Alternative(spec, "Drawn, to explore.", spec.paper), suspects, situation)
+        drawn = _as_suspected(Alternative(spec, DRAWN, spec.paper), suspects, situation)
         if drawn is not None:
             yield drawn
 

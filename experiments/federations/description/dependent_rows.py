@@ -43,14 +43,11 @@ def dependence_notes(federation: Federation, seed: int, test_fraction: float) ->
     notes = []
     series = federation.facts.get("series")
     if series and federation.split == "random" and federation.groups is None:
-        notes.append(
-            f"The rows are a series, {series}, and test rows are drawn at random: their neighbours in time are among "
-            "the training rows, which flatters accuracy. federation.split=last tests on each client's last rows."
-        )
+        notes.append(_series_note(str(series), federation.facts.get("accuracy_by_split")))
     if federation.split == "last":
         notes.append(
             "Every seed tests on the same rows, each client's last ones: intervals are for another training run here, "
-            "and too short for new data, whatever they are called."
+            "and too short for new data."
         )
     shared, total = _shared_groups(federation)
     if shared:
@@ -64,15 +61,26 @@ def dependence_notes(federation: Federation, seed: int, test_fraction: float) ->
     return tuple(notes)
 
 
+def _series_note(series: str, accuracy_by_split: str | None) -> str:
+    """Return what a random split of a series leaks, with what was measured where it was."""
+    told = (
+        f"The rows are a series, {series}, split at random: neighbours of test rows train, which may flatter accuracy. "
+    )
+    if accuracy_by_split is None:
+        return f"{told}federation.split=last tests on each client's last rows."
+    return f"{told}FedAvg had {accuracy_by_split} (docs/bearing.md)."
+
+
 def _copies_note(federation: Federation, copies: NearCopies) -> str:
+    """Return what copies do, and what to do about them, before how many there are, as screens cut the end."""
     advice = (
         "federation.group_column keeps what belongs together on one side, federation.split=last cuts a series."
         if federation.groups is None
         else "Groups are kept together already, so copies are of other groups, or held by other clients."
     )
     return (
-        f"Test rows have near copies among the training rows: {copies.text()}. What is learnt by heart counts as "
-        f"accuracy there. {advice}"
+        "Test rows have near copies among the training rows, so that what is learnt by heart counts as accuracy. "
+        f"{advice} Copies: {copies.text()}."
     )
 
 

@@ -76,6 +76,9 @@ def _gains(studies: dict[str, StudyFiles]) -> Section:
         "What each study's pick gains on the stronger of FedAvg and tuned FedAvg. Thin line: 95 % interval for new "
         "data; thick: for another run; ticks: fresh seeds."
     )
+    same_rows = [name for name, study in studies.items() if (one := study.confirmation) and one.design.same_rows]
+    if same_rows:
+        caption += f" Every seed of {', '.join(same_rows)} tests on the same rows, for which both are too short."
     chart = confirmed_difference(pd.DataFrame(means), pd.DataFrame(seeds), unit)
     return Section("gains", "Gains", pictures=(Picture("gains", caption, chart),))
 

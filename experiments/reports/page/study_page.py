@@ -202,11 +202,13 @@ def _confirmation(study: StudyFiles) -> Section:
         mean, each = gain_rows(names[role], confirmation, found)
         means.append(mean)
         seeds += each
-        rows.append((names[role], difference_text(found, confirmation.measure)))
-    chart = confirmed_difference(pd.DataFrame(means), pd.DataFrame(seeds), confirmation.measure.unit)
+        rows.append((names[role], difference_text(found, confirmation.measure, confirmation.design)))
+    wider = "widened" if confirmation.design.same_rows else "new data"
+    chart = confirmed_difference(pd.DataFrame(means), pd.DataFrame(seeds), confirmation.measure.unit, wider)
     caption = (
-        f"What {confirmation.contestants[0].name} gains on each. Thin line: 95 % interval for new data from these "
-        "clients; thick: for another run on these rows; diamond: mean; ticks below: each fresh seed."
+        f"What {confirmation.contestants[0].name} gains on each. Thin line: 95 % interval "
+        f"{confirmation.design.wider_is}; thick: for another run on these rows; diamond: mean; ticks below: each fresh "
+        "seed."
     )
     scores = Table(
         ("configuration", *(f"seed {number}" for number in range(1, len(confirmation.seeds) + 1)), "mean"),

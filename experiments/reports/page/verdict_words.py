@@ -59,6 +59,8 @@ def _certainty(confirmation: Confirmation, difference: PairedDifference) -> str:
     measure = confirmation.measure
     ends = f"{measure.number(difference.low)} to {measure.told(difference.high)}"
     holds = "holds zero" if difference.low <= 0 <= difference.high else "does not hold zero"
+    if confirmation.design.same_rows:
+        return f"The 95 % interval, {confirmation.design.wider_is}, is {ends}, which {holds}."
     return f"For new data from these clients the 95 % interval is {ends}, which {holds}."
 
 

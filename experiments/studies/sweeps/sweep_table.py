@@ -174,8 +174,13 @@ def _confirmed(contestant: Mapping[str, Any], fedavg: Mapping[str, Any], confirm
     if contestant["role"] == "challenger":
         difference = PairedDifference.model_validate(confirmation["versus"]["fedavg"][view])
     else:
-        scores = contestant[view], fedavg[view]
-        difference = paired_difference(*scores, resolution=design.resolution, test_to_train=design.test_to_train)
+        difference = paired_difference(
+            contestant[view],
+            fedavg[view],
+            resolution=design.resolution,
+            test_to_train=design.test_to_train,
+            span=design.span,
+        )
     return row | {
         "difference": difference.mean,
         "difference_low": difference.low,

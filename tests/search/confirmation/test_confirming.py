@@ -15,6 +15,8 @@ from fedscout.engine.trials.trial_record import Trial
 from fedscout.engine.trials.trial_settings import TrialSettings
 from fedscout.search.confirmation.confirmation import Confirmation, confirmation_seeds, contestant
 from fedscout.search.confirmation.confirmation_runs import resolution
+from fedscout.search.measure import MEASURES
+from fedscout.search.objective import Objective
 from fedscout.search.search_config import SearchConfig
 from fedscout.search.study.study import StudyOutcome
 from tests.search.studies import (
@@ -77,8 +79,59 @@ def test_where_nothing_differs_it_gives_up_and_fedavg_is_kept(tmp_path: Path) ->
     outcome, num_trials = scripted(tmp_path, by_kind())
     found = confirmation_of(outcome)
     assert (found.verdict, len(found.seeds), num_trials) == ("no difference", 8, 16)
+    assert found.gave_up
     assert "Keep FedAvg." in found.sentence
-    assert "Decided after 8 of at most 12 seeds." in found.sentence
+    assert "Decided after 8 of at most 12 seeds. The others would hardly tell them apart." in found.sentence
+
+
+def test_an_early_look_says_no_more_than_what_is_possible(tmp_path: Path) -> None:
+    """Of 48 seeds an early look may cost next to no error: its interval is all differences that accuracy has."""
+    outcome, _ = scripted(tmp_path, by_kind(noise=0.15), confirmation_seeds=48)
+    found = confirmation_of(outcome)
+    ends = [end for one in found.versus["fedavg"].values() for end in (one.low, one.high)]
+    assert found.gave_up
+    assert ends == [-1.0, 1.0] * 2
+
+
+def test_a_clear_winner_does_not_give_up(tmp_path: Path) -> None:
+    found = confirmation_of(scripted(tmp_path, by_kind(fedadam=0.8))[0])
+    assert not found.gave_up
+    assert "hardly" not in found.sentence
+
+
+def test_where_every_seed_tests_on_the_same_rows_no_interval_is_called_one_for_new_data(tmp_path: Path) -> None:
+    config = SearchConfig(**{**BATCHES, "confirmation_batch": None})
+    drawn, same = (
+        confirmation_of(study(tmp_path / str(is_same), ScriptedRunner(by_kind()), config, same_test_rows=is_same))
+        for is_same in (False, True)
+    )
+    assert drawn.versus == same.versus
+    assert "for new data from these clients" in drawn.sentence
+    assert "for new data from these clients" not in same.sentence
+    assert "for another run here" in same.sentence
+
+
+@pytest.mark.parametrize("at_four_times_the_rate", [0.9, 0.8])
+def test_where_fedavg_alone_is_the_front_the_search_is_confirmed_and_the_tuned_rate_is_not_lost(
+    tmp_path: Path, at_four_times_the_rate: float
+) -> None:
+    """No strategy of the search is as good as FedAvg by either objective; at four times the rate it is better yet."""
+
+    def measured(spec: TrialSettings) -> Measured:
+        tuned = spec.session.training.learning_rate == 0.8
+        score = at_four_times_the_rate if tuned else 0.8 if spec.strategy.kind == "fedavg" else 0.7
+        return {**completed(score), "round_worst_clients": (score / 2,) * 2}
+
+    two = tuple(Objective(name, 2) for name in ("accuracy", "worst_clients"))
+    asked = SearchConfig(strategies=KINDS, budget=4, tuned_baseline=True, objective=("accuracy", "worst_clients"))
+    second = two[1].measure(MEASURES["accuracy"])
+    outcome = study(tmp_path, ScriptedRunner(measured), asked, objectives=two, second_measure=second)
+    assert outcome.front == [outcome.baseline]
+    found = confirmation_of(outcome)
+    better = at_four_times_the_rate > 0.8
+    assert found.advised == ("FedAvg at its tuned client rate 0.8" if better else "FedAvg")
+    assert found.verdict == "worse"
+    assert "the front is FedAvg alone" in found.sentence
 
 
 def test_a_failed_trial_counts_as_guessing_and_is_told_of(make_record: Callable[..., Trial]) -> None:

@@ -99,6 +99,22 @@ def test_where_no_error_is_allowed_there_is_no_interval() -> None:
     assert (found.low, found.high, found.verdict) == (None, None, 0)
 
 
+@pytest.mark.parametrize("error", [0.0, 1e-12, 0.001, 0.05, 0.5])
+@pytest.mark.parametrize("span", [0.3, 1.0])
+def test_an_interval_ends_where_differences_do_and_says_the_same(error: float, span: float) -> None:
+    """What is cut off holds no difference that there can be, and zero never lies there."""
+    ours, baseline = np.random.default_rng(2).uniform(size=(2, 6)) * [[span], [span]]
+    wide = paired_difference(ours, baseline, error, test_to_train=0.25)
+    cut = paired_difference(ours, baseline, error, test_to_train=0.25, span=span)
+    for low, high, cut_low, cut_high in (
+        (wide.low, wide.high, cut.low, cut.high),
+        (wide.here_low, wide.here_high, cut.here_low, cut.here_high),
+    ):
+        assert cut_low == max(-span, -np.inf if low is None else low)
+        assert cut_high == min(span, np.inf if high is None else high)
+    assert (cut.mean, cut.verdict) == (wide.mean, wide.verdict)
+
+
 def test_swapping_the_sides_mirrors_everything() -> None:
     ours, baseline = [0.7, 0.9, 0.8], [0.5, 0.69, 0.61]
     forth, back = paired_difference(ours, baseline), paired_difference(baseline, ours)

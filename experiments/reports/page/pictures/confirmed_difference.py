@@ -10,7 +10,9 @@ from fedscout.experiments.reports.page.pictures.chart_style import BLUE, ORANGE,
 ROW = 64
 
 
-def confirmed_difference(means: pd.DataFrame, seeds: pd.DataFrame, unit: str) -> alt.TopLevelMixin:
+def confirmed_difference(
+    means: pd.DataFrame, seeds: pd.DataFrame, unit: str, wider: str = "new data"
+) -> alt.TopLevelMixin:
     """Draw a row a comparison.
 
     Args:
@@ -18,13 +20,14 @@ def confirmed_difference(means: pd.DataFrame, seeds: pd.DataFrame, unit: str) ->
             no interval, all in the unit.
         seeds: A row a comparison and seed with `against`, `seed` and `difference`.
         unit: Of the differences.
+        wider: What the wider interval is for.
     """
     base = alt.Chart(inline(means.to_dict("records")))
     down = alt.Y("against:N", sort=None, title=None, axis=alt.Axis(labelLimit=130, labelFontSize=12))
     told = tooltips(
         against="compared with",
         mean__Q=f"mean ({unit})",
-        low__Q="new data, from",
+        low__Q=f"{wider}, from",
         high__Q="to",
         here_low__Q="another run, from",
         here_high__Q="to ",
