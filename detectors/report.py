@@ -28,6 +28,9 @@ TITLES: Final[Mapping[DetectorName, str]] = {
 CLIENTS_NAMED = 12
 """A sentence names this many clients and counts the rest."""
 
+ROWS_BELONG_TOGETHER: Final = "Rows seem to belong together"
+"""How the note begins which says so."""
+
 TENTHS: Final = "A quantity is predicted: labels are its tenths, and models were compared by their parameters alone."
 """The note of a report on clients that do not tell classes."""
 
@@ -350,6 +353,11 @@ class HeterogeneityReport(_ReportPart):
     def findings(self) -> tuple[Finding, ...]:
         """All findings, in the order in which they are told."""
         return (self.label_skew, self.feature_skew, self.outliers)
+
+    @property
+    def rows_belong_together(self) -> bool:
+        """Whether rows seem to be alike beyond chance at the same client, so that what was found may be false."""
+        return any(note.startswith(ROWS_BELONG_TOGETHER) for note in self.notes)
 
     @property
     def beside(self) -> tuple[str, ...]:

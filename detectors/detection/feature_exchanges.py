@@ -18,6 +18,7 @@ from fedscout.detectors.outliers.agreement_tests import label_tests
 from fedscout.detectors.outliers.label_agreement import LABEL_AGREEMENT, Agreement, Discriminant, discriminant
 from fedscout.detectors.outliers.label_noise import label_noise
 from fedscout.detectors.report import (
+    ROWS_BELONG_TOGETHER,
     CalibratedFinding,
     ClientFeatures,
     FeatureDensity,
@@ -207,7 +208,7 @@ def _copies_notes(copies: NearCopies) -> list[str]:
     if not copies.too_many:
         return []
     return [
-        f"Rows seem to belong together, as they have near copies at the same client: {copies.text()}. The tests take "
+        f"{ROWS_BELONG_TOGETHER}, as they have near copies at the same client: {copies.text()}. The tests take "
         "rows as independent, so that what they find may be a false alarm; federation.group_column names what rows "
         "belong to."
     ]

@@ -4,7 +4,7 @@ It is the verdict alone: the calibrated answer, or the published rule's where no
 the client that stands out most, in the unit of the deciding finding: the part of its rows that would have to change
 class, its shift in standard deviations, how much less its labels say of its rows or how much farther its models lie; a
 full bar is all of the rows, one standard deviation, or 100 %. Of a published rule it is the value against the
-threshold, at which the bar is full.
+threshold, at which the bar is full. A line below casts doubt on what was found where rows seem to belong together.
 """
 
 from __future__ import annotations
@@ -30,25 +30,30 @@ BAR = 10
 MOST_LINES = 5
 """Of a sentence."""
 
+DOUBT = "May be a false alarm: rows seem to belong together (federation.group_column)."
+
 
 def diagnosis_lines(report: HeterogeneityReport, naming: Naming, width: int) -> Iterator[Text]:
-    """Yield a line for each verdict of a report."""
+    """Yield a line for each verdict of a report, and one of doubt below where there is reason for it."""
     from fedscout.detectors.report import TITLES
     from fedscout.detectors.verdict import verdicts
 
-    for verdict in verdicts(report):
+    told = verdicts(report)
+    for verdict in told:
         answer, style = _answer(verdict)
         line = Text(f"  {TITLES[verdict.name]:<16}")
         line.append(f"{answer:<4}", style=style)
-        strength, told = strength_of(verdict)
+        strength, in_words = strength_of(verdict)
         line.append(f"{bar(strength):<{BAR}}", style=style)
-        line.append(f" {told:<13} ")
+        line.append(f" {in_words:<13} ")
         clients = verdict.decided_by.flagged_clients
         who = naming.few_clients(clients, width - line.cell_len) if verdict.detected else ""
         line.append(visible(who))
         line.truncate(width, overflow="ellipsis")
         line.rstrip()
         yield line
+    if report.rows_belong_together and any(verdict.detected for verdict in told):
+        yield from paragraph(DOUBT, width, 1, style="yellow")
 
 
 def show_diagnosis(console: Console, report: HeterogeneityReport, naming: Naming) -> None:

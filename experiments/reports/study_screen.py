@@ -1,8 +1,10 @@
-"""What a study found, on one screen of 80 × 24: what to use, how sure, what it cost, why, and what to do next.
+"""What a study found, on one screen of 80 × 24: what to use, how sure, why, what it cost, and what to do next.
 
-Every part has its most lines, and what is longer ends in `…`: 7 lines of verdict, 1 of cost, 1 of the federation, 3 of
-diagnosis, 1 of the search, 2 of what it never tried, and what to do next. The commands alone are never cut. Where
-nothing was searched, 3 lines say who recommended what was trained, and why.
+Every part has its most lines, and what is longer ends in `…`: in the first 5 lines what to use, by how much better, how
+sure and why, then 3 of what else is worth knowing of that, 1 of cost, 1 of the federation, 3 of rows that belong
+together, 4 of diagnosis, 1 of the search, 2 of what it never tried, and what to do next. The commands alone are never
+cut; where they are long, what is told of the verdict is shorter, and no line is empty. Where nothing was searched, 2
+lines say who recommended what was trained.
 """
 
 from __future__ import annotations
@@ -26,6 +28,14 @@ if TYPE_CHECKING:
     from fedscout.detectors import HeterogeneityReport
     from fedscout.search.confirmation.confirmation import Confirmation
     from fedscout.search.study.study import StudyOutcome
+
+
+SCREEN = 24
+"""Lines of all."""
+VERDICT = 5
+"""Lines in which the verdict and its reason stand."""
+BESIDE = 3
+"""Lines of what else is worth knowing of it."""
 
 
 @dataclass(frozen=True)
@@ -85,13 +95,19 @@ class StudyScreen:
         for line in self.lines(min(console.width, WIDTH)):
             console.print(line, soft_wrap=True)
 
-    def lines(self, width: int = WIDTH) -> Iterator[Text]:
-        """Yield its lines, from the first to the last."""
-        head, *_ = verdict_lines(self.outcome, None)
-        yield from paragraph(head, width, 2, indent="", style="bold")
-        if self.outcome.confirmation is not None:
-            yield from paragraph(_how_sure(self.outcome.confirmation), width, 3)
-            yield from paragraph(_beside(self.outcome.confirmation), width, 3)
+    def lines(self, width: int = WIDTH) -> list[Text]:
+        """Return its lines, from the first to the last."""
+        below = [*self._below(width)]
+        left = SCREEN - len(below)
+        told = "" if self.outcome.confirmation is None else _beside(self.outcome.confirmation)
+        num_beside = len(paragraph(told, width, BESIDE))
+        verdict = self._verdict(width, 2 if VERDICT + num_beside <= left else 1)
+        beside = paragraph(told, width, min(BESIDE, max(1, left - len(verdict))))
+        lines = [*verdict, *beside, *below]
+        return lines if len(lines) <= SCREEN else [line for line in lines if line.plain]
+
+    def _below(self, width: int) -> Iterator[Text]:
+        """Yield what stands below the verdict."""
         yield from paragraph(str(self.cost), width, 1)
         yield Text()
         yield from paragraph(self.federation, width, 1, indent="", style="bold")
@@ -100,13 +116,24 @@ class StudyScreen:
             yield from diagnosis_lines(self.report, self.naming, width)
         if self.outcome.recommendation is not None:
             yield from paragraph(self.outcome.recommendation.answered_by, width, 2)
-            yield from paragraph(self.outcome.recommendation.grounds[0].because, width, 1)
         yield from paragraph(self._search(), width, 1)
         yield from paragraph("; ".join(self.outcome.notes), width, 2)
         yield Text()
         for label, command in self.next_steps:
             for number, line in enumerate(command.split("\n")):
                 yield Text(f"{label if number == 0 else '':<8}", style="bold").append(visible(line), style="not bold")
+
+    def _verdict(self, width: int, most_of_why: int) -> list[Text]:
+        """Return what to use, how sure that is and why, in `VERDICT` lines at most."""
+        from fedscout.experiments.reports.reason import reason  # not before: it loads the strategies
+
+        head, *_ = verdict_lines(self.outcome, None)
+        lines = paragraph(head, width, 2, indent="", style="bold")
+        if self.outcome.confirmation is not None:
+            lines += paragraph(_how_sure(self.outcome.confirmation), width, VERDICT - 1 - len(lines))
+        if why := self.naming.told(reason(self.outcome)):
+            lines += paragraph(f"Why: {why}", width, min(most_of_why, VERDICT - len(lines)))
+        return lines
 
     def _search(self) -> str:
         """Return what was tried, and the best of each kind."""
@@ -146,9 +173,13 @@ def _how_sure(confirmation: Confirmation) -> str:
     if difference.low is None or difference.high is None:
         return f"{name}: {gain} on {seeds}, and it takes two to tell that from noise."
     interval = f"95 % interval {measure.number(difference.low)} to {measure.number(difference.high)}, {seeds}"
+    rival, design = reference_name(reference), confirmation.design
     if confirmation.verdict == "better":
-        return f"{gain} against {reference_name(reference)} ({interval})."
-    rival = reference_name(reference)
+        return f"{gain} against {rival} ({interval})."
+    if confirmation.gave_up:
+        if difference.low == -(design.span or 0.0) and difference.high == design.span:
+            interval = f"{count} of {design.max_seeds} fresh seeds rule nothing out"
+        return f"{name} can't be told from {rival}: {gain} ({interval}), and more would hardly tell."
     found = f"worse than {rival}" if confirmation.verdict == "worse" else f"not better than {rival} beyond noise"
     return f"{name} is {found}: {gain} ({interval})."
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from rich.text import Text
 
-from fedscout.detectors.report import CalibratedFinding
+from fedscout.detectors.report import ROWS_BELONG_TOGETHER, CalibratedFinding
 from fedscout.experiments.reports.diagnosis_lines import BAR, bar, diagnosis_lines
 from fedscout.experiments.reports.naming import Naming
 from tests.search.recommenders.reports import report_of
@@ -54,6 +54,19 @@ def test_the_calibrated_answer_alone_is_told_where_there_is_one() -> None:
 def test_what_was_not_measured_is_no_no() -> None:
     line = next(diagnosis_lines(report_of(divergence=None), Naming(), 80)).plain
     assert line.split()[2:] == ["?", "not", "measured"]
+
+
+@pytest.mark.parametrize("detected", [True, False])
+@pytest.mark.parametrize("together", [True, False])
+def test_what_was_found_is_doubted_in_a_line_where_rows_seem_to_belong_together(detected: bool, together: bool) -> None:
+    note = f"{ROWS_BELONG_TOGETHER}, as they have near copies at the same client."
+    report = report_of(divergence=0.5 if detected else 0.01)
+    report = report.model_copy(update={"notes": ("Another note.", note) if together else ("Another note.",)})
+    lines = [line.plain for line in diagnosis_lines(report, Naming(), 80)]
+    doubts = [line for line in lines if "false alarm" in line]
+    assert len(doubts) == (detected and together)
+    assert len(lines) == 3 + len(doubts)
+    assert all("federation.group_column" in line and len(line) <= 80 and "…" not in line for line in doubts)
 
 
 def test_names_that_steer_a_terminal_are_shown_and_cut() -> None:

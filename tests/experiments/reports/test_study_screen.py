@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from fedscout.detectors import HeterogeneityReport
+from fedscout.detectors.report import ROWS_BELONG_TOGETHER
 from fedscout.engine.trials.trial_settings import TrialSettings
 from fedscout.experiments.reports.console import PlainConsole
 from fedscout.experiments.reports.naming import Naming
@@ -70,6 +71,45 @@ def test_a_screen_is_no_larger_than_80_by_24(tmp_path: Path, name: str, report: 
     file = io.StringIO()
     shown.show(PlainConsole(file=file, width=80))
     assert file.getvalue().splitlines() == [line.plain for line in lines]  # as they are, and none broken
+
+
+@pytest.mark.parametrize("name", OUTCOMES)
+@pytest.mark.parametrize("report", [None, ALIKE, SKEWED], ids=["undiagnosed", "alike", "skewed"])
+def test_what_to_use_how_sure_and_why_are_in_the_first_five_lines(
+    tmp_path: Path, name: str, report: HeterogeneityReport | None
+) -> None:
+    measured, settings = OUTCOMES[name]
+    outcome = found(tmp_path, measured, report, **settings)
+    first = lines_of(outcome, report)[:5]
+    assert first[0].startswith(("Use ", "Best of the search: ", "No trial went through"))
+    assert any("Why: " in line for line in first) == (outcome.best is not None)
+    if outcome.confirmation is not None:
+        assert "fresh seed" in " ".join(" ".join(first).split())
+    if outcome.best is not None and outcome.advice is not None:
+        assert "rules" in " ".join(first)
+
+
+@pytest.mark.parametrize("name", OUTCOMES)
+def test_where_much_is_to_be_told_the_screen_stays_one(tmp_path: Path, name: str) -> None:
+    measured, settings = OUTCOMES[name]
+    doubted = SKEWED.model_copy(update={"notes": (f"{ROWS_BELONG_TOGETHER}, as is seen.",)})
+    outcome = found(tmp_path, measured, doubted, **settings)
+    lines = lines_of(outcome, doubted, dependence=["Test rows have near copies. " * 20], next_steps=STEPS)
+    assert len(lines) <= 24
+    assert lines[-len(COMMAND.splitlines()) - 3 :][0].startswith("Train")
+
+
+def test_what_gave_up_early_can_t_be_told(tmp_path: Path) -> None:
+    """Of 48 seeds in batches of two; by the first look at which it may give up, any difference is possible."""
+
+    def noisy(spec: TrialSettings) -> Measured:
+        return completed(0.5 + 0.2 * ((spec.session.seed + len(spec.strategy.kind)) % 7 - 3) / 3)
+
+    outcome = found(tmp_path, noisy, confirmation_seeds=48, confirmation_batch=2)
+    text = " ".join(" ".join(lines_of(outcome)[:5]).split())
+    assert "can't be told from FedAvg" in text
+    assert "of 48 fresh seeds rule nothing out" in text
+    assert "95 %" not in text
 
 
 def test_the_verdict_is_the_confirmation_s(tmp_path: Path) -> None:
