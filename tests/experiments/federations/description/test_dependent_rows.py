@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -11,7 +13,9 @@ from fedscout.engine.data.client_data import Partition
 from fedscout.engine.data.federation import Federation
 from fedscout.experiments.federations.assembly.build_federation import build_federation
 from fedscout.experiments.federations.assembly.federation_config import FederationConfig, ModelConfig
+from fedscout.experiments.federations.datasets.bearings.bearing import BY_SPLIT, SERIES
 from fedscout.experiments.federations.description.dependent_rows import dependence_notes, near_copies_of_test_rows
+from fedscout.experiments.reports.paragraph import paragraph
 from tests.experiments.federations.description.federations import NoModel
 
 
@@ -34,7 +38,9 @@ def test_near_copies_across_the_split_are_told_and_gone_with_groups() -> None:
     plain = visits(0.05)
     (note,) = dependence_notes(plain, 0, 0.2)
     assert "near copies among the training rows" in note
-    assert "federation.group_column" in note
+    on_screen = " ".join(line.plain.strip() for line in paragraph(note, 80, 3))
+    assert "federation.group_column keeps what belongs together on one side" in on_screen
+    assert "federation.split=last cuts a series" in on_screen
     assert dependence_notes(replace(plain, groups=np.arange(500) // 5), 0, 0.2) == ()
 
 
@@ -61,8 +67,23 @@ def test_a_series_that_is_drawn_from_is_told() -> None:
     (note,) = dependence_notes(series, 0, 0.2)
     assert "snapshots of a run to failure" in note
     assert "federation.split=last" in note
+    assert "FedAvg" not in note
     (cut,) = dependence_notes(replace(series, split="last"), 0, 0.2)
     assert cut.startswith("Every seed tests on the same rows")
+
+
+@pytest.mark.parametrize("name", BY_SPLIT)
+def test_a_series_that_was_measured_is_told_with_the_figures_of_its_page(name: str) -> None:
+    facts = {"series": SERIES, "accuracy_by_split": BY_SPLIT[name]}
+    (note,) = dependence_notes(replace(visits(10.0), facts=facts), 0, 0.2)
+    *lines, last = paragraph(note, 80, 3)
+    told = " ".join(line.plain.strip() for line in (*lines, last))
+    assert told == note  # all of it is on a screen
+    page = (Path(__file__).parents[4] / "docs" / "bearing.md").read_text()
+    column = ("bearing", "bearing_faults").index(name) + 2
+    rows = [line.split("|") for line in page.partition("| test rows |")[2].splitlines()[2:5]]
+    published = [row[column].split()[0] for row in rows]
+    assert re.findall(r"\d?\.\d{3}", note) == published
 
 
 def test_texts_are_not_compared() -> None:
