@@ -343,9 +343,13 @@ def choice(
     as_json: AsJson = False,
 ) -> None:
     """Measure how much each way to choose a strategy loses against the best one, and what it costs."""
+    from fedscout.engine.errors import ConfigurationError
     from fedscout.experiments.cli.options import prepare
 
     prepare(verbose=False)
+    of_a_replay = {"--half": half is not None, "--strategies-alone": strategies_alone}
+    if replay is None and (given := [option for option, is_given in of_a_replay.items() if is_given]):
+        raise ConfigurationError(f"{' and '.join(given)} must be given with --replay, got no --replay")
     if replay is not None:
         from fedscout.experiments.benchmarks.choice.replay_measurement import run_replay
         from fedscout.experiments.benchmarks.choice.replay_tables import replay_lines

@@ -20,6 +20,9 @@ NOT_OF_A_TRAINING = ("search.", "recommender.", "strategy")
 RANGES = "ranges"
 """What a user's own strategy has for a search alone."""
 
+OF_ROUNDS = ("training.num_rounds=", "training.level_off=")
+"""How those begin that say how many rounds there are to be."""
+
 OF_ITS_MEASURE = ("search.view=", "search.objective=", "search.target=")
 
 
@@ -58,7 +61,8 @@ def training_command(
         strategy: Kind and parameters of the winner.
         num_rounds: Of a study that found out how many; None leaves it to the arguments.
     """
-    kept = [setting for setting in settings if _is_of_a_training(setting)]
+    found_out = OF_ROUNDS if num_rounds is not None else ()
+    kept = [setting for setting in settings if _is_of_a_training(setting) and not setting.startswith(found_out)]
     rounds = [] if num_rounds is None else [f"training.num_rounds={num_rounds}"]
     known = {**strategy, "kind": "custom"} if ":" in strategy["kind"] else strategy
     fields = type(parse_strategy(known)).model_fields

@@ -16,6 +16,7 @@ from fedscout.detectors.detection_config import DetectionConfig
 from fedscout.engine.contracts.local_training_config import ADDED_TERMS, LocalTraining
 from fedscout.engine.engine_config import EngineConfig
 from fedscout.engine.errors import ConfigurationError
+from fedscout.engine.fault_text import shown
 from fedscout.engine.messages.session import Session
 from fedscout.engine.metrics.metric import Metric
 from fedscout.engine.metrics.metric_table import ACCURACY
@@ -85,6 +86,13 @@ class TrainingConfig(LocalTraining):
             if given.get("level_off", True) is not True:
                 raise ValueError("level_off must be left out where num_rounds is auto, got " + repr(given["level_off"]))
             return {**given, "num_rounds": MOST_AUTO_ROUNDS, "level_off": True}
+        return given
+
+    @field_validator("num_rounds", mode="before")
+    @classmethod
+    def _number_or_auto(cls, given: Any) -> Any:
+        if isinstance(given, str) and not given.strip().lstrip("+-").isdecimal():
+            raise ValueError(f"must be a whole number or {AUTO}, got {shown(given)}")
         return given
 
     @field_validator("repetitions")

@@ -106,6 +106,7 @@ def show_sweep(console: Console, outcome: SweepOutcome) -> None:
     """Print the means over seeds, and where everything is."""
     from fedscout.experiments.studies.sweeps.grid_configurations import value_text
     from fedscout.experiments.studies.sweeps.sweep_plot import LABELS
+    from fedscout.experiments.studies.sweeps.sweep_table import TUNED
 
     kept = list(outcome.groups[0].values) if outcome.groups else []
     choosers = list(dict.fromkeys(chooser for group in outcome.groups for chooser in group.accuracy))
@@ -114,7 +115,7 @@ def show_sweep(console: Console, outcome: SweepOutcome) -> None:
     title = (
         f"{measure.name[:1].upper()}{measure.name[1:]} on fresh seeds" if confirmed else "Fitness on the search's seed"
     )
-    against = f"{measure.unit} against FedAvg"
+    against = f"{measure.unit} against {'the stronger FedAvg' if TUNED in choosers else 'FedAvg'}"
     headings = [*kept, "studies", *(LABELS[chooser] for chooser in choosers), against, "95 % interval"]
     headings += [*(["better"] if confirmed else []), "label skew", "feature skew", "outliers"]
     table = plain_table(*headings, title=f"{title}, mean over studies", numbers=headings)
@@ -126,7 +127,7 @@ def show_sweep(console: Console, outcome: SweepOutcome) -> None:
             *(value_text(value) for value in group.values.values()),
             str(of) if done == of else f"{done} of {of}",
             *(_score(group.accuracy.get(chooser)) for chooser in choosers),
-            *_gain(group.difference, measure),
+            *_gain(group.gain, measure),
             *(f"{count}/{done}" if done else "" for count in counts),
         )
     console.print(table)

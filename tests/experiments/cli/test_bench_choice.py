@@ -36,6 +36,8 @@ def test_tables_and_json_tell_the_same(cli: Cli, tmp_path: Path) -> None:
         (("--federation", ""), "--federation must be arguments such as federation.dataset=wine, got an empty text"),
         (("strategy.kind=krum", "--quick"), "strategy must be left out of a search"),
         (("--fresh-seeds", "1"), "1 is not in the range x>=2"),
+        (("--half", "development"), "--half must be given with --replay, got no --replay"),
+        (("--strategies-alone", "--quick"), "--strategies-alone must be given with --replay, got no --replay"),
     ],
 )
 def test_mistakes_are_told_before_anything_is_done(

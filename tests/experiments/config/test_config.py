@@ -408,8 +408,9 @@ def test_automatic_rounds_are_at_most_200_until_fedavg_levels_off() -> None:
     assert config == load_config(["training.num_rounds=200", "training.level_off=true"])
     assert (config.training.num_rounds, config.training.level_off) == (200, True)
     assert load_config(["training.num_rounds=auto", "training.num_rounds=50"]).training.level_off is False
-    with pytest.raises(ConfigurationError, match=r"training\.num_rounds"):
+    with pytest.raises(ConfigurationError) as refused:
         load_config(["training.num_rounds=automatic"])
+    assert str(refused.value) == "training.num_rounds must be a whole number or auto, got 'automatic'"
 
 
 @pytest.mark.parametrize("arguments", [["search.informed=false"], ["search.kind=grid"], ["search.kind=llm_genetic"]])
