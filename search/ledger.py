@@ -11,7 +11,7 @@ configuration goes on. Such checkpoints stay until `release`; one that is lost c
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Generator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from fedscout.engine.contracts.trial_strategy import Cohort
@@ -158,6 +158,10 @@ class Ledger:
         self._next = 0
         self._kept: dict[str, None] = {}
         self._noted: set[tuple[str, str]] = set()
+
+    def know_told(self, strategy: str, notes: Iterable[str]) -> None:
+        """Tell none of these notes of a strategy's trials, as they were told before."""
+        self._noted.update((strategy, note) for note in notes)
 
     def run(self, batch: Sequence[TrialSettings]) -> list[Trial]:
         """Bring a batch of trials to its end and return them, in its order."""

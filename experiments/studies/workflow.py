@@ -333,11 +333,13 @@ def run_training(
     check_clock(config, road.federation, spec)
     check_client_settings(config, road.federation)
     check_able_clients(config, road.federation, road.cohort, spec, [named_selection(spec.selection, own)])
-    for note in spec.notes(road.cohort):
+    notes = spec.notes(road.cohort)
+    for note in notes:
         logger.warning("%s", note)
     opened = open_run_folder(out, config, road.digest, reading_suffices=True)
     with opened as folder, road.place(config.training.num_rounds, folder) as runner:
         ledger = road.ledger(runner, folder)
+        ledger.know_told(spec.label, notes)
         (trial,) = ledger.run([ledger.facts.trial("train", spec)])
         return road.federation, trial, folder.path
 

@@ -26,7 +26,7 @@ from fedscout.engine.trials.trial import run_trial
 from fedscout.engine.trials.trial_record import Trial
 from fedscout.engine.trials.trial_settings import TrialSettings
 from fedscout.strategies import BUILT_IN_KINDS, DPFedAvgSpec, FedAvgSpec, parameter_columns, parse_strategy, space_of
-from fedscout.strategies.client_level_privacy import Sampling, epsilon_of
+from fedscout.strategies.client_level_privacy import LEAST_NOISE, Sampling, epsilon_of
 from fedscout.strategies.methods.servers.private_averaging import AVERAGING
 from tests.engine.federations import QUERIES, uneven_federation
 from tests.engine.trials.test_resume import Interruption, assert_same, interrupt_in
@@ -195,6 +195,10 @@ def test_the_noise_is_that_of_the_norm_by_which_the_round_was_clipped() -> None:
         ({"noise_multiplier": -0.5}, "noise_multiplier of dp_fedavg must be greater than or equal to 0, got -0.5"),
         ({"clipping_norm": 0}, "clipping_norm of dp_fedavg must be greater than 0, got 0"),
         ({"epsilon": 1e-6, "delta": 1e-9}, "epsilon of dp_fedavg must be at least 0.0"),
+        (
+            {"epsilon": 1e9},
+            "got 1e+09; that takes a noise_multiplier of 0.01, and one that is less must be given itself",
+        ),
         ({"clipping": "adaptive"}, "clipped_count_stddev of dp_fedavg must be more than 0.5, half the noise"),
     ],
 )
@@ -203,6 +207,15 @@ def test_what_is_refused(parameters: dict[str, Any], text: str) -> None:
         parse_strategy({"kind": "dp_fedavg", **parameters}, COHORT)
     assert text in str(caught.value)
     assert "\n" not in str(caught.value)
+
+
+def test_the_largest_epsilon_is_that_of_the_least_noise() -> None:
+    most = epsilon_of(LEAST_NOISE, Sampling(6, 4, 5), 1e-3)
+    assert spec(epsilon=most, delta=1e-3).noise(COHORT) == LEAST_NOISE
+    with pytest.raises(
+        StrategyError, match=f"epsilon of dp_fedavg must be at most {most:.3g} in 5 rounds".replace("+", r"\+")
+    ):
+        spec(epsilon=1.01 * most, delta=1e-3).build(COHORT)
 
 
 def test_an_epsilon_needs_to_know_the_rounds() -> None:

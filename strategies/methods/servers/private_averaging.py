@@ -42,6 +42,7 @@ from fedscout.engine.fault_text import shown
 from fedscout.strategies import aggregation as quick
 from fedscout.strategies.aggregation.private_mean import AdaptiveClipping, PrivateMean
 from fedscout.strategies.client_level_privacy import (
+    LEAST_NOISE,
     MOST_NOISE,
     Sampling,
     default_delta,
@@ -187,15 +188,9 @@ class DPFedAvgSpec(StrategySpec):
             return faults
         if self.epsilon is not None and cohort.num_rounds is None:
             return ["epsilon of dp_fedavg must be left out where the number of rounds is not known"]
+        if self.epsilon is not None and (fault := self._epsilon_fault(self.epsilon, cohort)):
+            return [fault]
         noise = self.noise(cohort)
-        if math.isinf(noise):
-            assert cohort.num_rounds is not None
-            sampling, delta = _sampling(cohort, cohort.num_rounds), self.delta_of(cohort)
-            least = epsilon_of(MOST_NOISE, sampling, delta)
-            return [
-                f"epsilon of dp_fedavg must be at least {least:.3g} in {sampling} and delta={delta:.3g}, "
-                f"got {self.epsilon}; that takes a noise_multiplier of {MOST_NOISE:g}, the largest allowed"
-            ]
         if self.clipping == "adaptive" and noise >= 2 * self._count_deviation(cohort):
             where = f"with {clients_text(cohort.num_sampled)} and noise_multiplier={noise:.4g}"
             return [
@@ -203,6 +198,24 @@ class DPFedAvgSpec(StrategySpec):
                 f"{where}, got {self._count_deviation(cohort):g}"
             ]
         return []
+
+    def _epsilon_fault(self, epsilon: float, cohort: Cohort) -> str | None:
+        """Return that no noise multiplier takes ε there; None if one does."""
+        assert cohort.num_rounds is not None
+        sampling, delta = _sampling(cohort, cohort.num_rounds), self.delta_of(cohort)
+        least, most = (epsilon_of(noise, sampling, delta) for noise in (MOST_NOISE, LEAST_NOISE))
+        where = f"in {sampling} and delta={delta:.3g}, got {epsilon:g}"
+        if epsilon > most:
+            return (
+                f"epsilon of dp_fedavg must be at most {most:.3g} {where}; that takes a noise_multiplier of "
+                f"{LEAST_NOISE:g}, and one that is less must be given itself"
+            )
+        if math.isinf(self.noise(cohort)):
+            return (
+                f"epsilon of dp_fedavg must be at least {least:.3g} {where}; that takes a noise_multiplier of "
+                f"{MOST_NOISE:g}, the largest allowed"
+            )
+        return None
 
     def _count_deviation(self, cohort: Cohort) -> float:
         """Return σ_b as Flower chooses it."""
