@@ -296,6 +296,8 @@ class ClientAlgorithm:
         mixes: Whether a run may hold clients of different rates, batches and epochs, as under a table of settings. Then
             `run.training` tells none of these, and all that `train` does is descend, as the clients' settings say.
         reports: Names of the sums that `train` reports; those that are not named can't be summed under masks.
+        companions_follow: Whether the companions that go up follow from the model that was sent and the one that comes
+            back, so that they tell no more of a client than these.
     """
 
     reads: ClassVar[tuple[str, ...]] = ()
@@ -306,6 +308,7 @@ class ClientAlgorithm:
     validates: ClassVar[bool] = False
     mixes: ClassVar[bool] = False
     reports: ClassVar[tuple[str, ...]] = ()
+    companions_follow: ClassVar[bool] = False
 
     @property
     def companions(self) -> Mapping[str, str]:

@@ -62,6 +62,7 @@ class EngineNeeds:
         validation_share: Share of the training rows that clients keep for validation, unless the session has some
             already, in [0, 1).
         sees_evaluation: Whether the strategy configures and aggregates evaluation itself, besides the trial's own.
+        queries: What the strategy asks of clients' data beside training, by the names of the queries.
     """
 
     arrays: Literal["flat", "named"] = "flat"
@@ -71,6 +72,7 @@ class EngineNeeds:
     durations: bool = False
     validation_share: float = 0.0
     sees_evaluation: bool = False
+    queries: tuple[str, ...] = ()
 
 
 class TrialStrategy(Protocol):

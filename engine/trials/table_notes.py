@@ -27,11 +27,16 @@ def table_notes(settings: TrialSettings, grid: HostGrid[Any]) -> Iterator[str]:
 
 
 def _told(settings: TrialSettings, grid: HostGrid[Any]) -> Iterator[str]:
-    """Yield what a server learns beyond that of how many rows clients hold, or how many steps they make."""
-    if sums := sorted(grid.told_sums.keys() - {FAR_KEY}):
-        yield f"{settings.strategy.label} has them report {', '.join(sums)}"
-    if settings.session.needs.durations:
-        yield f"{settings.strategy.label} needs to know how long each takes"
+    """Yield what a server learns beyond that of how clients' data lie, or how they train."""
+    label, needs, algorithm = settings.strategy.label, settings.session.needs, settings.session.algorithm
+    companions = {} if algorithm is None or algorithm.companions_follow else algorithm.companions
+    if told := [*sorted(grid.told_sums.keys() - {FAR_KEY}), *sorted(companions)]:
+        is_summed = needs.replies == "merged" and settings.num_sampled > 1
+        yield f"{label} has them report {', '.join(told)}" + (", of which it reads the round's sum" * is_summed)
+    if needs.queries:
+        yield f"{label} asks for their {', '.join(needs.queries)}"
+    if needs.durations:
+        yield f"{label} needs to know how long each takes"
     if settings.selection is not None:
         yield f"the selection policy {settings.selection.label} is told their numbers of rows"
 

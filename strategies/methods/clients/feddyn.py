@@ -68,6 +68,8 @@ class RegularisedDescent(ClientAlgorithm):
         weighted_by: The metric that weighs the mean of the changes.
     """
 
+    companions_follow: ClassVar[bool] = True
+
     alpha: float
     weighted_by: str = "num-clients"
 

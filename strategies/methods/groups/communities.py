@@ -22,6 +22,7 @@ from pydantic import BeforeValidator, Field, ValidationError, WithJsonSchema, fi
 
 from fedscout.engine.contracts.client_algorithm import ClientAlgorithm
 from fedscout.engine.contracts.trial_strategy import Cohort, EngineNeeds
+from fedscout.engine.data.client_query import LABEL_COUNTS
 from fedscout.engine.errors import StrategyError
 from fedscout.engine.fault_text import details, predicate, shown
 from fedscout.strategies.aggregation.mean_rule import MeanRule
@@ -114,7 +115,9 @@ class CommunitiesSpec(StrategySpec):
     def needs(self) -> EngineNeeds:
         """Return what the engine must provide: what the strategy inside needs; by updates one reply per client."""
         needs = self.inside.needs()
-        return replace(needs, replies="individual") if self.grouped_by == "updates" else needs
+        if self.grouped_by == "updates":
+            return replace(needs, replies="individual")
+        return replace(needs, queries=(LABEL_COUNTS,))
 
     def client_algorithm(self) -> ClientAlgorithm | None:
         """Return that of the strategy inside."""

@@ -13,6 +13,8 @@ import pytest
 from flwr.app import Message
 from torch import nn
 
+from fedscout.detectors.detection.client_queries import CLIENT_QUERIES
+from fedscout.engine.client.client_host import ClientHost
 from fedscout.engine.contracts.class_sampling import missing_entropy
 from fedscout.engine.contracts.client_algorithm import Finished, LocalRun
 from fedscout.engine.contracts.client_update import ClientUpdate
@@ -22,6 +24,7 @@ from fedscout.engine.contracts.settings_table import SettingsCell, SettingsTable
 from fedscout.engine.contracts.train_request import TrainRequest
 from fedscout.engine.contracts.trial_strategy import Cohort
 from fedscout.engine.data.client_data import Samples
+from fedscout.engine.data.client_query import LABEL_COUNTS
 from fedscout.engine.grid.local_grid import LocalGrid
 from fedscout.engine.messages.host_calls import HostCall
 from fedscout.engine.messages.message_contents import train_config
@@ -33,11 +36,28 @@ from fedscout.engine.training.training_backends import BlockTrainer, fastest_tra
 from fedscout.engine.trials.checkpoint import CheckpointStore
 from fedscout.engine.trials.trial import run_trial
 from fedscout.engine.trials.trial_record import Trial
-from fedscout.strategies import FedAvgSpec, StrategySpec, parse_selection, parse_strategy
+from fedscout.strategies import (
+    BUILT_IN_KINDS,
+    CHOSEN_BY_NAME_KINDS,
+    STRATEGIES,
+    FedAvgSpec,
+    StrategySpec,
+    parse_selection,
+    parse_strategy,
+)
 from fedscout.strategies.methods.proximal_term import HeldNear
-from tests.engine.federations import NUM_CLASSES, NUM_FEATURES, dense, learnable_rows
+from tests.engine.federations import (
+    NUM_CLASSES,
+    NUM_FEATURES,
+    QUERIES,
+    dense,
+    learnable_rows,
+    normalised,
+    uneven_federation,
+    with_server_rows,
+)
 from tests.engine.trials.test_resume import assert_same
-from tests.strategies.by_hand import SEED, TRAINING, Hand, host_of, models, result_of, spec_of
+from tests.strategies.by_hand import SEED, SIZES, TRAINING, Hand, host_of, models, result_of, spec_of
 
 HOST = host_of()
 NUM_CLIENTS = 8
@@ -274,15 +294,80 @@ def test_where_hosts_merge_they_tell_no_more(kind: str) -> None:
     assert not results.sums
 
 
-def test_who_reports_steps_or_rows_makes_the_run_say_so() -> None:
-    def noted(trial: Trial) -> bool:
-        return any("something of clients' data goes back" in note for note in trial.notes)
+def noted(trial: Trial) -> list[str]:
+    return [note for note in trial.notes if "something of clients' data goes back" in note]
 
+
+def test_who_reports_steps_or_rows_makes_the_run_say_so() -> None:
     assert not noted(trial_of(SEVERAL))
     assert noted(trial_of(SEVERAL, parse_strategy({"kind": "fednova"})))
     policy = parse_selection({"kind": "oort"}, Cohort(NUM_CLIENTS, 5, 0.1, chosen=True))
     assert noted(trial_of(SEVERAL, selection=policy))
     assert not noted(result_of(HOST, parse_strategy({"kind": "fednova"})))
+
+
+OTHERS = SettingsTable(
+    tuple(
+        SettingsCell(cell.heterogeneity, cell.quantity, 0.7 * cell.learning_rate, cell.batch_size + 1, 4)
+        for cell in SEVERAL.cells
+    )
+)
+"""Other settings in every cell."""
+
+COHORT = Cohort(NUM_CLIENTS, NUM_CLIENTS, 0.1, server_rows=60, server_labels=True, own_settings=True)
+UNDER_A_TABLE = [
+    kind for kind in (*BUILT_IN_KINDS, *CHOSEN_BY_NAME_KINDS) if STRATEGIES[kind].unavailable(COHORT) is None
+]
+
+
+def told_beside_models(strategy: StrategySpec, host: ClientHost, table: SettingsTable) -> list[dict[str, Any]]:
+    """Return by client all that the first round's replies hold but for models, losses and what follows from models."""
+    session = spec_of(strategy, client_table=SettingsLookup(table)).session
+    received, everybody = host.initial_vector(SEED), tuple(range(NUM_CLIENTS))
+    config = train_config(TRAINING, SEED, 1, "individual", session.needs.initial_loss)
+    results = host.train(HostCall(everybody, session, dict(config), received))
+    assert results.clients == [*everybody]
+    assert results.vectors is not None
+    changes = np.stack(results.vectors) - received
+    beside = {name: vectors for name, vectors in results.companions.items() if not np.array_equal(vectors, changes)}
+    sums = {**beside, **results.sums, "rows": results.num_examples, "steps": results.num_steps}
+    return [{name: np.asarray(values[client]).tolist() for name, values in sums.items()} for client in everybody]
+
+
+@pytest.mark.parametrize("kind", UNDER_A_TABLE)
+def test_what_tells_the_settings_of_equal_data_apart_makes_the_run_say_so(kind: str) -> None:
+    """The same clients from the same model under two tables: replies, but for models and losses, are the same bits."""
+    strategy = parse_strategy({"kind": kind}, COHORT)
+    model = normalised if kind in ("fedbn", "mfedbn") else dense
+    federation = with_server_rows(uneven_federation(model, SIZES, min_release=1), labelled=True)
+    host = ClientHost(federation, {**QUERIES, LABEL_COUNTS: CLIENT_QUERIES[LABEL_COUNTS]})
+    first, second = (told_beside_models(strategy, host, table) for table in (SEVERAL, OTHERS))
+    spec = spec_of(
+        strategy, client_table=SettingsLookup(SEVERAL), num_rounds=1, num_sampled=NUM_CLIENTS, keep_model=False
+    )
+    grid = Recorder(host, session=spec.session)
+    trial = run_trial(spec, grid)
+    assert trial.status == "completed", trial.error
+    queries = [message for message in grid.sent if message.metadata.message_type == "query"]
+    tells = bool(queries) or first != second
+    assert tells <= bool(noted(trial)), "it tells, and does not say so"
+    assert tells == (kind in ("scaffold", "fednova", "communities"))
+
+
+def test_scaffold_s_replies_tell_steps_times_rate() -> None:
+    """By its eq. 4, c being 0 in the first round: (x − y)/(c_i⁺ − c_i) = K η in every element that moved."""
+    hand, received = Hand(HOST._federation), HOST.initial_vector(SEED)
+    session = spec_of(parse_strategy({"kind": "scaffold"}), client_table=SettingsLookup(SEVERAL)).session
+    config = train_config(TRAINING, SEED, 1, "individual", False)
+    results = HOST.train(HostCall(tuple(range(NUM_CLIENTS)), session, dict(config), received))
+    (changes,) = results.companions.values()
+    for client, vector in enumerate(results.vectors or ()):
+        counts = hand.label_counts(client)
+        cell = SEVERAL.nearest(heterogeneity_index(counts), int(counts.sum()))
+        moved = np.abs(changes[client]) > 1e-3
+        quotients = (received - vector)[moved] / changes[client][moved]
+        (steps,) = cell.local_training(TRAINING).num_steps(np.array([counts.sum()]))
+        np.testing.assert_allclose(quotients, steps * cell.learning_rate, rtol=1e-4)
 
 
 def test_fednova_under_a_table_counts_clients() -> None:
