@@ -91,6 +91,7 @@ class Agreement(BaseModel):
         """
         from fedscout.experiments.federations.datasets.loaders.dataset_table import load_dataset
         from fedscout.experiments.federations.environments.environment_table import ENVIRONMENTS
+        from fedscout.experiments.studies.client_settings import warn_of_other_tuning
 
         federation = config.federation
         if federation.predicts_quantity:
@@ -107,7 +108,7 @@ class Agreement(BaseModel):
                 f"got {config.metric_name}"
             )
         dataset = dataset or load_dataset(federation)
-        return cls(
+        agreement = cls(
             rows=DatasetRequest(**{name: getattr(federation, name) for name in DatasetRequest.model_fields}),
             kind=dataset.kind,
             feature_shape=dataset.features.shape[1:],
@@ -124,6 +125,9 @@ class Agreement(BaseModel):
             settings=None if settings.kind is None else _lookup_document(settings, dataset.num_classes),
             study=config.model_copy(update={"client_settings": ClientSettingsConfig()}).model_dump(mode="json"),
         )
+        if settings.kind is not None:
+            warn_of_other_tuning(settings.read()[1], config, str(agreement.factory))
+        return agreement
 
     @classmethod
     def read(cls, path: Path) -> Self:

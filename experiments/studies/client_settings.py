@@ -16,6 +16,7 @@ from fedscout.engine.data.federation import Federation
 from fedscout.engine.errors import ConfigurationError, first_line
 from fedscout.experiments.config.study_config import StudyConfig
 from fedscout.experiments.studies.proxy_overlap import check_proxy_rows
+from fedscout.strategies import BUILT_IN_KINDS
 from fedscout.strategies.import_path import imported
 from fedscout.strategies.specification import CLIENT_PARAMETERS
 
@@ -58,16 +59,48 @@ def check_client_settings(config: StudyConfig, federation: Federation, detection
         return
     path, (_, provenance) = config.client_settings.path, config.client_settings.read()
     check_proxy_rows(provenance, config.federation, str(path))
-    given: Mapping[str, Any] = {"dataset": config.federation.dataset, "model": config.model.kind}
-    others = [f"{name} {provenance[name]}" for name in given if provenance.get(name, given[name]) != given[name]]
-    if others:
-        here = ", ".join(f"{name} {value}" for name, value in given.items())
-        logger.warning("%s was tuned for %s; this study is of %s", path, " and ".join(others), here)
+    warn_of_other_tuning(provenance, config, str(federation.facts.get("model")))
     if detection:
         logger.warning(
             "detectors ask clients for aggregates of their data, so with them something goes back that a table of "
             "client settings keeps at home; fedscout search and train ask nothing"
         )
+
+
+def warn_of_other_tuning(provenance: Mapping[str, Any], config: StudyConfig, model: str) -> None:
+    """Say in one line what a table was tuned for, as far as it says so, and what this study has in its place.
+
+    Args:
+        provenance: Of the table.
+        config: Of the study.
+        model: That its clients train, in words.
+    """
+    if others := _others(provenance, config, model):
+        tuned, here = (", ".join(f"{name} {pair[side]}" for name, pair in others.items()) for side in (0, 1))
+        logger.warning("%s was tuned for %s; this study has %s", config.client_settings.path, tuned, here)
+
+
+def _others(provenance: Mapping[str, Any], config: StudyConfig, trained: str) -> dict[str, tuple[object, object]]:
+    """Return the pairs that differ.
+
+    A table of FedAvg's serves every strategy (docs/client_settings.md), one of another that one alone.
+    """
+    tuned = provenance.get("tuned")
+    training = tuned.get("training") if isinstance(tuned, Mapping) else None
+    told = {**(training if isinstance(training, Mapping) else {}), **provenance}
+    if "trained_model" in told:
+        model = {"model": (told["trained_model"], trained)}
+    else:
+        model = {"model": (told.get("model", config.model.kind), config.model.kind)}
+    dataset = {"dataset": (told.get("dataset", config.federation.dataset), config.federation.dataset)}
+    given = {name: getattr(config.training, name) for name in ("optimizer", "momentum", "weight_decay")}
+    pairs = {**dataset, **model, **{name: (told.get(name, value), value) for name, value in given.items()}}
+    others = {name: pair for name, pair in pairs.items() if pair[0] != pair[1]}
+    kinds = [str(config.strategy["kind"])] if config.strategy else [*(config.search.strategies or BUILT_IN_KINDS)]
+    family = told.get("strategy", "fedavg")
+    if family != "fedavg" and kinds != [family]:
+        others["strategy"] = family, " or ".join(kinds)
+    return others
 
 
 def check_alone(config: StudyConfig) -> None:

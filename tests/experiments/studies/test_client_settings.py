@@ -110,6 +110,59 @@ def test_a_table_of_another_model_or_data_set_is_a_warning(path: Path, tmp_path:
     assert sum("was tuned for model auto" in message for message in caplog.messages) == 1
 
 
+TUNED = {
+    **PROVENANCE,
+    "trained_model": "dense 64-64-32-10",
+    "tuned": {"training": {"optimizer": "sgd", "momentum": 0.0}},
+}
+
+
+@pytest.mark.parametrize(
+    ("tuned", "study", "said"),
+    [
+        ({}, [], None),
+        ({}, ["model.kind=dense", "model.hidden=[64,32]"], None),
+        ({}, ["strategy.kind=fedadagrad"], None),
+        ({"strategy": "fedadagrad"}, ["strategy.kind=fedadagrad"], None),
+        (
+            {},
+            ["model.hidden=[8]", "training.optimizer=adam", "strategy.kind=fedadagrad"],
+            "was tuned for model dense 64-64-32-10, optimizer sgd; this study has model dense 64-8-10, optimizer adam",
+        ),
+        ({}, ["training.momentum=0.9"], "was tuned for momentum 0.0; this study has momentum 0.9"),
+        (
+            {"strategy": "fedadagrad"},
+            ["strategy.kind=fedprox"],
+            "was tuned for strategy fedadagrad; this study has strategy fedprox",
+        ),
+        ({"dataset": "wine"}, [], "was tuned for dataset wine; this study has dataset digits"),
+        ({"tuned": "?", "trained_model": 3}, [], "was tuned for model 3; this study has model dense 64-64-32-10"),
+    ],
+)
+def test_what_a_table_was_tuned_for_is_said_where_the_study_has_something_else(
+    tmp_path: Path, caplog: Any, tuned: dict[str, Any], study: list[str], said: str | None
+) -> None:
+    """In one line, before anything trains; a table of FedAvg's serves every strategy."""
+    path = tmp_path / "table.parquet"
+    write_settings_table(path, TABLE, {**TUNED, **tuned})
+    with caplog.at_level(logging.WARNING, logger="fedscout"):
+        run_training(load_config(with_table(path, "training.num_rounds=1", *study)), tmp_path / "out")
+    assert [message for message in caplog.messages if "was tuned" in message] == (
+        [] if said is None else [f"{path} {said}"]
+    )
+
+
+def test_a_table_of_one_strategy_is_not_for_a_search_of_all(tmp_path: Path, caplog: Any) -> None:
+    path = tmp_path / "table.parquet"
+    write_settings_table(path, TABLE, {**TUNED, "strategy": "fedadam"})
+    with caplog.at_level(logging.WARNING, logger="fedscout"):
+        for number, strategies in enumerate(["[fedadam]", "[fedadam,fedprox]"]):
+            config = load_config(with_table(path, f"search.strategies={strategies}"))
+            run_workflow(config, tmp_path / str(number), detection=False)
+    (told,) = [message for message in caplog.messages if "was tuned" in message]
+    assert told.endswith("was tuned for strategy fedadam; this study has strategy fedadam or fedprox")
+
+
 def test_a_metric_of_ones_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "own_metrics_of_clients.py").write_text(
         "def largest(counts, rows):\n    return counts.max() / rows\n\n\ndef nothing(counts, rows):\n    return None\n"
