@@ -91,7 +91,7 @@ class Agreement(BaseModel):
         """
         from fedscout.experiments.federations.datasets.loaders.dataset_table import load_dataset
         from fedscout.experiments.federations.environments.environment_table import ENVIRONMENTS
-        from fedscout.experiments.studies.client_settings import warn_of_other_tuning
+        from fedscout.experiments.studies.client_settings import warn_of_table
 
         federation = config.federation
         if federation.predicts_quantity:
@@ -126,7 +126,7 @@ class Agreement(BaseModel):
             study=config.model_copy(update={"client_settings": ClientSettingsConfig()}).model_dump(mode="json"),
         )
         if settings.kind is not None:
-            warn_of_other_tuning(settings.read()[1], config, str(agreement.factory))
+            warn_of_table(config, str(agreement.factory))
         return agreement
 
     @classmethod

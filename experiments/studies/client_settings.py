@@ -59,7 +59,7 @@ def check_client_settings(config: StudyConfig, federation: Federation, detection
         return
     path, (_, provenance) = config.client_settings.path, config.client_settings.read()
     check_proxy_rows(provenance, config.federation, str(path))
-    warn_of_other_tuning(provenance, config, str(federation.facts.get("model")))
+    warn_of_table(config, str(federation.facts.get("model")))
     if detection:
         logger.warning(
             "detectors ask clients for aggregates of their data, so with them something goes back that a table of "
@@ -67,17 +67,23 @@ def check_client_settings(config: StudyConfig, federation: Federation, detection
         )
 
 
-def warn_of_other_tuning(provenance: Mapping[str, Any], config: StudyConfig, model: str) -> None:
-    """Say in one line what a table was tuned for, as far as it says so, and what this study has in its place.
+def warn_of_table(config: StudyConfig, model: str) -> None:
+    """Say in a line each what a table was tuned for and this study has something else, and batches beyond its grid.
 
     Args:
-        provenance: Of the table.
-        config: Of the study.
+        config: Of the study, with a table.
         model: That its clients train, in words.
     """
+    path, (table, provenance) = config.client_settings.path, config.client_settings.read()
     if others := _others(provenance, config, model):
         tuned, here = (", ".join(f"{name} {pair[side]}" for name, pair in others.items()) for side in (0, 1))
-        logger.warning("%s was tuned for %s; this study has %s", config.client_settings.path, tuned, here)
+        logger.warning("%s was tuned for %s; this study has %s", path, tuned, here)
+    rows = max(cell.quantity for cell in table.cells)
+    if (batch := max(cell.batch_size for cell in table.cells)) > rows:
+        logger.warning(
+            "%s has batches of up to %s rows, and cells of at most %s: there a client makes one step of all its rows",
+            *(path, f"{batch:,}", f"{rows:,}"),
+        )
 
 
 def _others(provenance: Mapping[str, Any], config: StudyConfig, trained: str) -> dict[str, tuple[object, object]]:

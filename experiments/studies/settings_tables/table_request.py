@@ -7,6 +7,7 @@ from 1 to 30. Deviation: at most twenty evaluations a cell, where the source wou
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import inf
@@ -47,6 +48,8 @@ from fedscout.experiments.studies.settings_tables.table_tuning import (
 from fedscout.experiments.studies.versions import versions
 from fedscout.search.settings_table_file import read_settings_table
 from fedscout.strategies.specification import CLIENT_PARAMETERS
+
+logger = logging.getLogger("fedscout")
 
 PROXY_SHARE = 0.3
 """Of the data set, which the server holds where nothing else is said."""
@@ -186,6 +189,7 @@ def make_table(
     grid = _grid(request, tuning)
     if faults := [fault for place in grid for fault in place_faults(place, tuning.proxy)]:
         raise ConfigurationError(faults[0])
+    _check_batches(request.config, grid)
     told = provenance(request, federation, tuning)
     refuse_foreign(out, told)
     folder = folder_of(out)
@@ -221,6 +225,30 @@ def _sampled_grid(request: TableRequest, proxy: ProxyData) -> tuple[Place, ...]:
         largest = max(place.sampling.shares(num_classes).max() for place in places if place.sampling is not None)
         quantities = scaled(QUANTITIES, int(np.quantile(proxy.class_rows, 0.25) / largest))
     return sampled_grid(request.metric, request.levels, quantities, num_classes)
+
+
+def _check_batches(config: StudyConfig, grid: Sequence[Place]) -> None:
+    """Refuse batches that no proxy client has the rows for, and say where some of a range are such.
+
+    A batch holds at most a client's rows, so a larger one is the same setting again. That bounds its memory by that of
+    the rows; how much memory clients have, nobody knows here.
+
+    Raises:
+        ConfigurationError: If all of the range are.
+    """
+    batches, most = config.search.client_ranges.batch_size, max(place.quantity for place in grid)
+    if batches is None or batches.high <= most:
+        return
+    if batches.low > most:
+        raise ConfigurationError(
+            f"search.client_ranges.batch_size must begin with at most {most} rows, which clients of the largest "
+            f"quantity hold, got low {batches.low}"
+        )
+    logger.warning(
+        "batches of %s to %s rows are all the rows of a client in every cell; search.client_ranges.batch_size may end "
+        "there",
+        *(most, batches.high),
+    )
 
 
 def provenance(request: TableRequest, federation: Federation, tuning: CellTuning) -> dict[str, Any]:

@@ -116,6 +116,10 @@ def test_workers_on_ray_give_the_bits_of_one_process(tmp_path: Path, ray_session
         (("federation.dataset=cartpole",), "federation.dataset must be of classes"),
         (("search.strategies=[fedprox]",), "search.strategies must be left out"),
         (("search.kind=racing",), "search.kind must be one of gp, tpe, random, genetic"),
+        (
+            ("--quantity", "6,12", "search.client_ranges.batch_size={low: 13, high: 64}"),
+            "search.client_ranges.batch_size must begin with at most 12 rows, which clients of the",
+        ),
         (("--proxy", "wine"), "must be another data set than federation.dataset=wine"),
         (("--proxy", "digits"), "must hold rows like those of data set 'wine'"),
     ],
@@ -138,6 +142,15 @@ def test_a_table_of_other_settings_is_not_written_over(tmp_path: Path, capfd: py
     assert tune(*SMALL, *one, "seed=1", "--out", out) == 2
     assert "of which differ: seed: 0 there, 1 here" in capfd.readouterr().err
     assert out.read_bytes() == written
+
+
+def test_batches_that_no_client_fills_are_said(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    one = ("--heterogeneity", "0", "--quantity", "6", "engine.grid=local")
+    for high, is_said in ((6, False), (64, True)):
+        batches = f"search.client_ranges.batch_size={{low: 4, high: {high}}}"
+        assert tune(*SMALL, *one, batches, "--out", tmp_path / f"{high}.parquet") == 0
+        told = " ".join(capfd.readouterr().err.split())
+        assert ("batches of 6 to 64 rows are all the rows of a client in every cell" in told) == is_said
 
 
 @pytest.mark.slow
