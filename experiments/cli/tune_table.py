@@ -29,7 +29,9 @@ Heterogeneity = Annotated[
 Metric = Annotated[
     str | None,
     typer.Option(
-        "--metric", help="heterogeneity, entropy, or the parameter of a class sampling: gaussian, poisson or dirichlet."
+        "--metric",
+        help="heterogeneity, entropy, the parameter of a class sampling (gaussian, poisson or dirichlet), or "
+        "package.module:function of (class counts, rows), whose values --heterogeneity then says.",
     ),
 ]
 Quantity = Annotated[

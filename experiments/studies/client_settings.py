@@ -40,7 +40,7 @@ def client_table_of(config: StudyConfig, federation: Federation) -> SettingsLook
             f"client_settings.path must be a table for {federation.num_classes} classes, as this federation has, "
             f"got {settings.path} for {classes}"
         )
-    folder = "" if settings.metric in METRICS else _folder_of(settings.metric, federation.num_classes)
+    folder = "" if settings.metric in METRICS else folder_of_metric(settings.metric, federation.num_classes)
     return SettingsLookup(table, settings.metric, folder, settings.epsilon)
 
 
@@ -138,8 +138,12 @@ def _check_clients(federation: Federation) -> None:
         )
 
 
-def _folder_of(metric: str, num_classes: int) -> str:
-    """Return where a user's own metric lies, once it has answered for a client with a row of each class."""
+def folder_of_metric(metric: str, num_classes: int) -> str:
+    """Return where a user's own metric lies, once it has answered for a client with a row of each class.
+
+    Raises:
+        UserError: If it can't be imported, or gives no number.
+    """
     found = imported(metric)
     wanted = f"client_settings.metric {metric} must be a function of (class counts, rows) that gives a number"
     try:

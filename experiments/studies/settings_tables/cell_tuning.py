@@ -18,6 +18,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from fedscout.engine.contracts.settings_lookup import HETEROGENEITY, METRICS
 from fedscout.engine.contracts.settings_table import SettingsCell
 from fedscout.engine.data.federation import Federation
 from fedscout.engine.errors import ConfigurationError
@@ -25,6 +26,7 @@ from fedscout.engine.model.parameter_layout import ModelFactory
 from fedscout.engine.seeds import integer
 from fedscout.engine.trials.trial_log import TrialLog
 from fedscout.engine.trials.trial_record import Trial
+from fedscout.engine.user_code import code_digests
 from fedscout.experiments.config.study_config import StudyConfig
 from fedscout.experiments.studies.open_runner import open_runner
 from fedscout.experiments.studies.own_code import federation_code
@@ -66,6 +68,7 @@ class CellTuning:
         model: Of the clients.
         num_clients: Proxy clients of a cell.
         patience: Evaluations without gain that end a cell.
+        metric: Of the table's first axis.
     """
 
     config: StudyConfig
@@ -73,6 +76,7 @@ class CellTuning:
     model: ModelFactory
     num_clients: int = 5
     patience: int = 5
+    metric: str = HETEROGENEITY
 
     def identity(self) -> dict[str, Any]:
         """Return what decides the result of every cell."""
@@ -83,7 +87,10 @@ class CellTuning:
             search["grid_points"] = self.config.search.grid_points
         training = {name: value for name, value in whole["training"].items() if name != "test_fraction"}
         own: dict[str, Any] = {"num_clients": self.num_clients, "patience": self.patience, "proxy": self.proxy.digest()}
-        if code := federation_code(self.config):  # of the user's own model
+        code = dict(federation_code(self.config))  # of the user's own model, and metric
+        if self.metric not in METRICS:
+            code[self.metric] = code_digests(self.metric)
+        if code:
             own["code"] = code
         if self.config.strategy:
             own["strategy"] = dict(self.config.strategy)

@@ -7,7 +7,7 @@ of the proxy data, whole and after its training rows: what a trial scores is the
 
 Where classes come from a sampling, a client holds its expected shares, rounded: so it has the cell's parameter as
 nearly as whole rows can. Its own class, or which class has which share, is drawn among those of which there are enough
-rows.
+rows. Of a metric of the user's own, which of the counts near the cell's value a client holds is drawn.
 
 Deviation: the source says nothing of the shares of a client's classes.
 """
@@ -25,6 +25,7 @@ from fedscout.engine.data.federation import Federation
 from fedscout.engine.errors import ConfigurationError
 from fedscout.engine.model.parameter_layout import ModelFactory
 from fedscout.engine.seeds import stream
+from fedscout.experiments.studies.settings_tables.own_metric import OwnMetric
 from fedscout.experiments.studies.settings_tables.proxy_data import ProxyData
 from fedscout.experiments.studies.settings_tables.sampled_classes import arrangements, sampled_rows, sampled_shares
 from fedscout.experiments.studies.settings_tables.settings_grid import Place
@@ -48,6 +49,9 @@ def place_faults(place: Place, proxy: ProxyData) -> list[str]:
     what = f"{place.quantity} rows of {place.num_classes} classes"
     axis = "heterogeneity" if place.sampling is None else place.sampling.kind
     cell = f"the cell of {axis} {place.heterogeneity(proxy.num_classes):.2g} and quantity {place.quantity}"
+    if isinstance(place.sampling, OwnMetric):
+        fault = place.sampling.fault(place.quantity, proxy.class_rows)
+        return [] if fault is None else [f"{cell} {fault}"]
     if place.sampling is not None:
         return _sampling_faults(place, place.sampling, proxy.class_rows, cell)
     there = int(np.count_nonzero(proxy.class_rows))
@@ -128,6 +132,8 @@ def _shares(place: Place, class_rows: IntArray, generator: np.random.Generator) 
 
     Classes are drawn at random; while they hold too few rows, the smallest makes way for the largest of the others.
     """
+    if isinstance(place.sampling, OwnMetric):
+        return np.asarray(generator.choice(place.sampling.counts(place.quantity, class_rows)))
     if place.sampling is not None:
         return sampled_shares(place.sampling, place.quantity, class_rows, generator)
     drawn = generator.permutation(np.flatnonzero(class_rows))

@@ -7,8 +7,10 @@ know the indices 0 and 1 only, and values that come to the same are one row of t
 Of a class sampling (`engine.contracts.class_sampling`) the rows of the grid are parameters, and all clients may hold
 all classes; and so it is where the rows of the grid are entropies.
 
+Of a metric of the user's own (`own_metric.py`) they are values of that.
+
 A refined grid has a value between any two, and one half a step beyond each end; all of the coarser one are in it.
-Parameters are halved in log space, entropies as they are.
+Parameters are halved in log space, entropies and values of one's own as they are.
 """
 
 from __future__ import annotations
@@ -21,6 +23,7 @@ from typing import cast
 
 from fedscout.engine.contracts.class_sampling import ClassSampling, Sampling
 from fedscout.engine.contracts.settings_lookup import ENTROPY, HETEROGENEITY, SHARES
+from fedscout.experiments.studies.settings_tables.own_metric import OwnMetric
 
 HETEROGENEITIES = (0.2, 0.4, 0.6, 0.8)
 QUANTITIES = (100, 200, 400, 600, 800, 1000)
@@ -41,19 +44,20 @@ class Place:
     Attributes:
         num_classes: Classes that each of its clients holds.
         quantity: Training rows that each of its clients holds.
-        sampling: From which the classes of its clients come, in place of equal shares of those that they hold.
+        sampling: From which the classes of its clients come, in place of equal shares of those that they hold; or
+            what a metric of the user's own is to give of them.
     """
 
     num_classes: int
     quantity: int
-    sampling: ClassSampling | None = None
+    sampling: ClassSampling | OwnMetric | None = None
 
     def heterogeneity(self, num_classes: int) -> float:
-        """Return HI where there are so many classes, or the parameter of the sampling."""
+        """Return HI where there are so many classes, or the parameter of the sampling, or the metric's value."""
         return index_of(self.num_classes, num_classes) if self.sampling is None else self.sampling.parameter
 
     @property
-    def level(self) -> tuple[int, ClassSampling | None]:
+    def level(self) -> tuple[int, ClassSampling | OwnMetric | None]:
         """Its row of the grid."""
         return self.num_classes, self.sampling
 
@@ -74,11 +78,28 @@ def grid_of(held: Iterable[int], quantities: Iterable[int]) -> tuple[Place, ...]
 
 
 def sampled_grid(
-    metric: str, parameters: Iterable[float], quantities: Iterable[int], num_classes: int
+    metric: str,
+    parameters: Iterable[float],
+    quantities: Iterable[int],
+    num_classes: int,
+    among: Sequence[float] | None = None,
 ) -> tuple[Place, ...]:
-    """Return the full grid of a class sampling: parameters ascending, and quantities from few to many."""
-    kind = cast(Sampling, metric)
-    samplings = [ClassSampling(kind, parameter) for parameter in sorted({*parameters})]
+    """Return the full grid of a class sampling, or a metric of one's own: parameters ascending, quantities likewise.
+
+    Args:
+        metric: Of the first axis.
+        parameters: Its values.
+        quantities: Of the second axis.
+        num_classes: There are.
+        among: All values of the table, from which clients tell theirs apart; None is `parameters`.
+    """
+    values = sorted({*parameters})
+    samplings: list[ClassSampling | OwnMetric]
+    if metric in LEVELS:
+        samplings = [ClassSampling(cast(Sampling, metric), value) for value in values]
+    else:
+        reach = min((high - low for low, high in pairwise(sorted({*(among or values)}))), default=inf) / 2
+        samplings = [OwnMetric(metric, value, reach) for value in values]
     return tuple(Place(num_classes, quantity, one) for one, quantity in product(samplings, sorted({*quantities})))
 
 
@@ -122,10 +143,12 @@ def refined_classes(held: Iterable[int], num_classes: int) -> tuple[int, ...]:
 
 
 def refined_parameters(metric: str, parameters: Iterable[float]) -> tuple[float, ...]:
-    """Return the parameters of a refined grid: those, and those between and beyond; in log space, but for shares."""
+    """Return the parameters of a refined grid: those, and those between and beyond; of samplings in log space."""
     values = sorted({*parameters})
     if metric in SHARES:
         return tuple(sorted({*values, *_halved(values, 0.0, 1.0)}))
+    if metric not in LEVELS:
+        return tuple(sorted({*values, *(_halved(values, -inf, inf) if len(values) > 1 else ())}))
     return tuple(sorted({*values, *map(exp, _halved([log(value) for value in values], -inf, inf))}))
 
 

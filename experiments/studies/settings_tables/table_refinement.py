@@ -86,6 +86,7 @@ def read_coarse(path: Path, arguments: Sequence[str] = (), file: Path | None = N
     counts: dict[str, Any] = {"num_clients": int(tuned["num_clients"]), "patience": int(tuned["patience"])}
     counts["synthetic"] = told.get("proxy", {}).get("synthetic")
     counts["metric"] = told.get("metric", HETEROGENEITY)
+    counts["heterogeneities"] = tuple(sorted({cell.heterogeneity for cell in table.cells}))
     return CoarseTable(path, results, tuned, TableRequest(config, threshold=table.threshold, **counts))
 
 
@@ -144,23 +145,26 @@ def finer_grid(places: Sequence[Place], proxy: ProxyData) -> tuple[Place, ...]:
 
 
 def _finer_samplings(places: Sequence[Place], proxy: ProxyData) -> tuple[Place, ...]:
-    """Return the refined grid of a class sampling: columns, then rows, that the proxy rows can fill."""
+    """Return the refined grid of a sampling or a metric of one's own: columns, then rows, that proxy rows can fill."""
     first = places[0].sampling
     assert first is not None, "of a sampling"
     quantities, kind, num_classes = {place.quantity for place in places}, first.kind, proxy.num_classes
     parameters = {place.sampling.parameter for place in places if place.sampling is not None}
+    wanted_values, wanted = refined_parameters(kind, parameters), refined_quantities(quantities)
+
+    def grid(values: Sequence[float], rows: Sequence[int]) -> tuple[Place, ...]:
+        return sampled_grid(kind, values, rows, num_classes, among=wanted_values)
 
     def fits(values: Sequence[float], rows: Sequence[int]) -> bool:
-        return not any(place_faults(place, proxy) for place in sampled_grid(kind, values, rows, num_classes))
+        return not any(place_faults(place, proxy) for place in grid(values, rows))
 
-    wanted_values, wanted = refined_parameters(kind, parameters), refined_quantities(quantities)
     kept = [quantity for quantity in wanted if quantity in quantities or fits([*parameters], [quantity])]
     kept_values = [value for value in wanted_values if value in parameters or fits([value], kept)]
     left_out = [f"quantity {quantity}" for quantity in wanted if quantity not in kept]
     left_out += [f"{kind} {value:.3g}" for value in wanted_values if value not in kept_values]
     if left_out:
         logger.warning("the proxy rows do not reach for %s, which the finer grid is without", ", ".join(left_out))
-    return sampled_grid(kind, kept_values, kept, num_classes)
+    return grid(kept_values, kept)
 
 
 def with_threshold(coarse: CoarseTable, threshold: float | None) -> CoarseTable:

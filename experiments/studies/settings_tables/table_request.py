@@ -10,12 +10,13 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from math import inf
+from math import inf, isfinite
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from fedscout.engine.contracts.class_sampling import ClassSampling
 from fedscout.engine.contracts.settings_lookup import HETEROGENEITY, SHARES
 from fedscout.engine.data.federation import Federation
 from fedscout.engine.errors import ConfigurationError
@@ -23,6 +24,7 @@ from fedscout.experiments.config.config_file import config_of, given_settings, l
 from fedscout.experiments.config.study_config import StudyConfig, check_searchable
 from fedscout.experiments.federations.assembly.build_federation import build_federation
 from fedscout.experiments.federations.environments.environment_table import ENVIRONMENTS
+from fedscout.experiments.studies.client_settings import folder_of_metric
 from fedscout.experiments.studies.run_folder import differences
 from fedscout.experiments.studies.settings_tables.cell_tuning import CellTuning
 from fedscout.experiments.studies.settings_tables.proxy_clients import place_faults
@@ -87,7 +89,8 @@ class TableRequest:
         patience: Evaluations without gain that end a cell.
         threshold: τ of the table; None has no client tell how far it is.
         synthetic: Proxy rows that are drawn by what clients tell of themselves; None takes the server's rows.
-        metric: Of the first axis: heterogeneity, entropy, or the parameter of a class sampling.
+        metric: Of the first axis: heterogeneity, entropy, the parameter of a class sampling, or a function of the
+            user's own.
     """
 
     config: StudyConfig
@@ -100,10 +103,16 @@ class TableRequest:
     metric: str = HETEROGENEITY
 
     def __post_init__(self) -> None:
-        if self.metric not in LEVELS:
-            raise ConfigurationError(f"--metric must be one of {', '.join(LEVELS)}, got {self.metric!r}")
+        if self.metric not in LEVELS and ":" not in self.metric:
+            raise ConfigurationError(
+                f"--metric must be one of {', '.join(LEVELS)} or package.module:function, got {self.metric!r}"
+            )
         faults = []
-        if self.metric in SHARES:
+        if self.metric not in LEVELS:
+            if not self.heterogeneities or not all(map(isfinite, self.heterogeneities)):
+                given = "none" if self.heterogeneities is None else ", ".join(map(str, self.heterogeneities))
+                faults.append(f"--heterogeneity must say values that {self.metric} gives, got {given}")
+        elif self.metric in SHARES:
             outside = [value for value in self.levels if not 0 <= value <= 1]
             faults += [f"--heterogeneity must be in [0, 1], got {value:g}" for value in outside]
         else:
@@ -120,7 +129,7 @@ class TableRequest:
     @property
     def levels(self) -> tuple[float, ...]:
         """The rows of the grid."""
-        return LEVELS[self.metric] if self.heterogeneities is None else self.heterogeneities
+        return self.heterogeneities or LEVELS[self.metric]
 
 
 def read_config(
@@ -203,8 +212,11 @@ def prepared(request: TableRequest) -> tuple[Federation, CellTuning]:
     federation = build_federation(config.federation, config.model, config.detection.privacy)
     if request.synthetic is not None:
         federation = replace(federation, server=synthetic_rows(federation, config, request.synthetic))
+    if request.metric not in LEVELS:
+        folder_of_metric(request.metric, federation.num_classes)
     proxy = proxy_data(federation, config.seed, config.federation.server_dataset is not None)
-    return federation, CellTuning(config, proxy, federation.model, request.num_clients, request.patience)
+    tuning = CellTuning(config, proxy, federation.model, request.num_clients, request.patience, request.metric)
+    return federation, tuning
 
 
 def _grid(request: TableRequest, tuning: CellTuning) -> tuple[Place, ...]:
@@ -218,11 +230,12 @@ def _grid(request: TableRequest, tuning: CellTuning) -> tuple[Place, ...]:
 
 
 def _sampled_grid(request: TableRequest, proxy: ProxyData) -> tuple[Place, ...]:
-    """Return the grid of a class sampling; columns that are left out are such that most classes have the rows."""
+    """Return the grid of any other metric; columns that are left out are such that most classes have the rows."""
     num_classes, quantities = proxy.num_classes, request.quantities
     if quantities is None:
         places = sampled_grid(request.metric, request.levels, [1], num_classes)
-        largest = max(place.sampling.shares(num_classes).max() for place in places if place.sampling is not None)
+        samplings = [place.sampling for place in places if isinstance(place.sampling, ClassSampling)]
+        largest = max((sampling.shares(num_classes).max() for sampling in samplings), default=1.0)
         quantities = scaled(QUANTITIES, int(np.quantile(proxy.class_rows, 0.25) / largest))
     return sampled_grid(request.metric, request.levels, quantities, num_classes)
 

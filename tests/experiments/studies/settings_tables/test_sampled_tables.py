@@ -116,10 +116,36 @@ def test_neighbours_and_refinement_go_by_the_parameter() -> None:
     assert {place.quantity for place in finer_grid(grid, rows_of([100] * 9))} == {10, 20, 30, 40, 50}
 
 
+def largest(label_counts: np.ndarray, num_rows: int) -> float:
+    """A metric of a user's own."""
+    return float(label_counts.max() / num_rows)
+
+
+def test_clients_of_a_metric_of_ones_own_find_their_cell() -> None:
+    """Whatever of 62 classes they hold; a cell's clients differ."""
+    proxy, metric, values = rows_of([60] * 62), f"{__name__}:largest", (0.05, 0.3, 0.9)
+    for place in sampled_grid(metric, values, [40, 200], 62):
+        if place.heterogeneity(62) == 0.9 and place.quantity == 200:  # 60 rows are of a class at most
+            assert place_faults(place, proxy)
+            continue
+        held = set()
+        for rows in draw_proxy_clients(place, proxy, 5, seed=1).rows:
+            counts = np.bincount(proxy.labels[rows], minlength=62)
+            assert counts.sum() == place.quantity == len(np.unique(rows))
+            nearest = min(values, key=lambda value: abs(value - largest(counts, place.quantity)))
+            assert nearest == place.heterogeneity(62)
+            held.add(tuple(counts.tolist()))
+        assert len(held) > 1
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("metric", "levels", "found_by"),
-    [("dirichlet", (0.2, 2), ("dirichlet", "dirichlet_bhattacharyya")), ("entropy", (0.3, 0.7), ("entropy",))],
+    [
+        ("dirichlet", (0.2, 2), ("dirichlet", "dirichlet_bhattacharyya")),
+        ("entropy", (0.3, 0.7), ("entropy",)),
+        (f"{__name__}:largest", (0.5, 0.8), (f"{__name__}:largest",)),
+    ],
 )
 def test_a_table_is_tuned_refined_and_trained_with(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, metric: str, levels: tuple[float, float], found_by: tuple[str, ...]
@@ -145,7 +171,19 @@ def test_a_table_is_tuned_refined_and_trained_with(
     [
         (
             ("--metric", "spread"),
-            "--metric must be one of heterogeneity, entropy, gaussian, poisson, dirichlet, got 'spread'",
+            "--metric must be one of heterogeneity, entropy, gaussian, poisson, dirichlet or package.module:function, "
+            "got 'spread'",
+        ),
+        (("--metric", f"{__name__}:largest"), "--heterogeneity must say values that"),
+        (("--metric", f"{__name__}:largest", "--heterogeneity", "nan"), "gives, got nan"),
+        (("--metric", f"{__name__}:smallest", "--heterogeneity", "1"), "must be a function of (class counts, rows)"),
+        (
+            ("--metric", f"{__name__}:largest", "--heterogeneity", "0.5,2", "--quantity", "9"),
+            "largest 2 and quantity 9 needs clients within 0.75 of that value, got 0.333 to 1 in 4,000 tries",
+        ),
+        (
+            ("--metric", f"{__name__}:largest", "--heterogeneity", "0.5", "--quantity", "600"),
+            "got no client that the proxy rows fill in 4,000 tries",
         ),
         (("--metric", "entropy", "--heterogeneity", "1.1"), "--heterogeneity must be in [0, 1], got 1.1"),
         (("--metric", "poisson", "--heterogeneity", "0"), "must be parameters of poisson above 0, got 0"),
