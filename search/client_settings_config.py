@@ -54,7 +54,7 @@ class ClientSettingsConfig(BaseModel, frozen=True, extra="forbid", allow_inf_nan
         """Return the table with the threshold that counts, and where it comes from.
 
         Raises:
-            ConfigurationError: If the file holds no table.
+            ConfigurationError: If the file holds no table, or one by which clients do not say what ε is the privacy of.
         """
         path = Path(self.path or "")
         stat = path.stat() if path.is_file() else None
@@ -64,7 +64,13 @@ class ClientSettingsConfig(BaseModel, frozen=True, extra="forbid", allow_inf_nan
             raise ConfigurationError(
                 f"client_settings.metric must be {told}, for which {path} was tuned, got {self.metric}"
             )
-        return (table if self.threshold is None else SettingsTable(table.cells, self.threshold)), provenance
+        table = table if self.threshold is None else SettingsTable(table.cells, self.threshold)
+        if self.epsilon is not None and table.threshold is None:
+            raise ConfigurationError(
+                f"client_settings.epsilon must come with client_settings.threshold, as {path} has none: without one "
+                f"clients say nothing, got {self.epsilon:g}"
+            )
+        return table, provenance
 
     def identity(self) -> dict[str, Any]:
         """Return what of it decides results: what the table holds, not where it lies.

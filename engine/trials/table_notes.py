@@ -46,6 +46,7 @@ def _far_note(table: SettingsLookup, num_saying: float, num_asked: int) -> str:
     said = f"{num_saying:.0f} of {num_asked} clients say that they are farther than {table.table.threshold:g}"
     noisy = ""
     if table.epsilon is not None:
-        noisy = f", which means about {max(0.0, table.num_far(num_saying, num_asked)):.1f} at epsilon {table.epsilon:g}"
+        meant = min(max(0.0, table.num_far(num_saying, num_asked)), num_asked)
+        noisy = f", which means about {meant:.1f} at epsilon {table.epsilon:g}"
     advice = "; fedscout tune-table --refine makes the table finer and wider" if num_saying else ""
     return f"{said} from every cell of their table{noisy}{advice}"

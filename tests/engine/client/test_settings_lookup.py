@@ -34,6 +34,7 @@ from fedscout.engine.training.client_settings import own_training
 from fedscout.engine.training.local_training import RowsWork
 from fedscout.engine.training.training_backends import BlockTrainer, fastest_trainer
 from fedscout.engine.trials.checkpoint import CheckpointStore
+from fedscout.engine.trials.table_notes import _far_note
 from fedscout.engine.trials.trial import run_trial
 from fedscout.engine.trials.trial_record import Trial
 from fedscout.strategies import (
@@ -391,6 +392,14 @@ def test_who_is_far_says_so_and_nothing_else() -> None:
     assert any(f"{far} of {NUM_CLIENTS} clients say" in note for note in trial.notes)
     assert np.array_equal(trial.vector, trial_of(SEVERAL, num_sampled=NUM_CLIENTS).vector)
     assert not any("something of clients' data" in note for note in trial.notes)
+
+
+def test_of_clients_that_say_so_no_more_are_meant_than_there_are() -> None:
+    """5 of 6 at ε = 1: (5 − 6/(1 + e)) / (1 − 2/(1 + e)) = 7.3; none: −3.5."""
+    table = SettingsLookup(replace(SEVERAL, threshold=0.1), epsilon=1.0)
+    assert table.num_far(5, 6) == pytest.approx((5 - 6 / (1 + math.e)) / (1 - 2 / (1 + math.e)))
+    assert "means about 6.0 at" in _far_note(table, 5, 6)
+    assert "means about 0.0 at" in _far_note(table, 0, 6)
 
 
 @pytest.mark.slow
