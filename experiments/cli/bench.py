@@ -50,6 +50,14 @@ def engine(
         str | None,
         typer.Option(help="In one process, each beside FedAvg, so many turns: kinds such as fedbn,ditto, or all."),
     ] = None,
+    mixed: Annotated[
+        bool,
+        typer.Option(
+            "--mixed",
+            help="Local training alone, in one process: settings of clients' own beside one setting of as many steps, "
+            "so many turns.",
+        ),
+    ] = False,
     as_json: AsJson = False,
 ) -> None:
     """Time a round: train, aggregate and evaluate through the Grid."""
@@ -65,6 +73,13 @@ def engine(
     from fedscout.experiments.benchmarks.peers.work import Task
     from fedscout.strategies import parse_strategy
 
+    if mixed:
+        from fedscout.experiments.benchmarks.engine.mixed_settings import mixed_lines, mixed_turns
+
+        task = Task(work, clients, samples, rounds, workers=1)
+        turns = mixed_turns(task, repeats, note=tell)
+        _show(as_json, {"turns": [turn.model_dump() for turn in turns]}, mixed_lines(task, turns))
+        return
     if strategies is not None:
         from fedscout.experiments.benchmarks.engine.strategy_cost import asked_strategies, cost_lines, strategy_costs
 
@@ -522,14 +537,17 @@ def client_settings(
     from fedscout.experiments.cli.options import prepare
 
     prepare(verbose=False)
-    from fedscout.experiments.benchmarks.client_settings.settings_battery import part_of
+    from fedscout.engine.errors import ConfigurationError
+    from fedscout.experiments.benchmarks.client_settings.settings_battery import OTHER_PARTS, part_of
     from fedscout.experiments.benchmarks.client_settings.settings_measurement import run_client_settings
     from fedscout.experiments.benchmarks.client_settings.settings_tables import table_lines
-    from fedscout.experiments.benchmarks.client_settings.tuning_steps import MEASUREMENTS, workshops
+    from fedscout.experiments.benchmarks.client_settings.tuning_steps import run_tuning_steps
 
-    if part in MEASUREMENTS:
-        with workshops(dataset, seeds, settings or [], out, note=tell) as shops:
-            lines = MEASUREMENTS[part](shops)
+    if part in OTHER_PARTS:
+        given = [f"--{name}" for name, text in (("rows", rows), ("strategies", strategies)) if text is not None]
+        if given:
+            raise ConfigurationError(f"{' and '.join(given)} must be left out with --part {part}, which has none")
+        lines = run_tuning_steps(part, dataset, seeds, settings or [], out, note=tell)
         _show(as_json, lines, lines)
         return
     asked = part_of(part, _listed("rows", rows), _listed("strategies", strategies))

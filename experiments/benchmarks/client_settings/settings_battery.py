@@ -208,7 +208,10 @@ PARTS: Mapping[str, Part] = {
     ),
     "normalisation": Part("FedAvg's mean and FedNova's under unequal steps", (GLOBAL, TABLE), ("fedavg", "fednova")),
 }
-"""By the name of `--part`. Beside them are `cost`, `steps` and `threshold`, which compare no accuracies."""
+"""By the name of `--part`."""
+
+OTHER_PARTS = ("cost", "steps", "threshold")
+"""That compare no accuracies, see `tuning_steps`."""
 
 
 def part_of(name: str, rows: Sequence[str] | None, strategies: Sequence[str] | None) -> Part:
@@ -223,7 +226,7 @@ def part_of(name: str, rows: Sequence[str] | None, strategies: Sequence[str] | N
         ConfigurationError: If there is no such part or row.
     """
     if name not in PARTS:
-        raise ConfigurationError(f"--part must be one of {', '.join(PARTS)}, cost, steps, threshold, got {name!r}")
+        raise ConfigurationError(f"--part must be one of {', '.join((*PARTS, *OTHER_PARTS))}, got {name!r}")
     part = PARTS[name]
     named = [row.name for row in part.rows]
     if unknown := [row for row in rows or () if row not in named]:

@@ -6,7 +6,7 @@ off goes on, and parts share what they have in common.
 
 OUT/studies/             trials of the federation
 OUT/tables/, clients/    trials of cells, and of clients that tune alone
-OUT/DATA-PART.json       the last measurement of a part
+OUT/DATA-PART.json       the last measurement of a part; of those that compare no accuracies, lines
 OUT/DATA-PART.md         the same as Markdown, as it is printed
 """
 
@@ -23,7 +23,14 @@ from fedscout.engine.errors import UserError
 from fedscout.engine.trials.trial_record import FITNESS_ROUNDS, Trial
 from fedscout.experiments.benchmarks.choice.choice_battery import ReadyCase, ready_case
 from fedscout.experiments.benchmarks.choice.choice_laboratory import measurement_folder, open_laboratory, other_seeds
-from fedscout.experiments.benchmarks.client_settings.settings_battery import DATA, PARTS, Part, Row, case_of
+from fedscout.experiments.benchmarks.client_settings.settings_battery import (
+    DATA,
+    OTHER_PARTS,
+    PARTS,
+    Part,
+    Row,
+    case_of,
+)
 from fedscout.experiments.benchmarks.client_settings.settings_results import (
     SettingsCellResult,
     SettingsDifference,
@@ -37,7 +44,9 @@ from fedscout.experiments.benchmarks.strategies.strategy_measurement import chan
 from fedscout.search.confirmation.intervals import PairedDifference, paired_difference, tested_to_trained
 from fedscout.strategies import StrategySpec, parse_strategy
 
-OWN_FILES = [f"{data}-{part}{ending}" for data in DATA for part in PARTS for ending in (".json", ".md")]
+OWN_FILES = [
+    f"{data}-{part}{ending}" for data in DATA for part in (*PARTS, *OTHER_PARTS) for ending in (".json", ".md")
+]
 """What a measurement leaves in its folder beside trials."""
 
 

@@ -11,6 +11,7 @@ the ends and the middle of the grid. The source has about half the steps of rand
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
@@ -28,6 +29,7 @@ from fedscout.experiments.benchmarks.client_settings.settings_rivals import coar
 from fedscout.experiments.benchmarks.client_settings.workshop import CLIENTS, TABLES, Note, Workshop
 from fedscout.experiments.reports.markdown_table import markdown_table
 from fedscout.experiments.studies.settings_tables.table_tuning import plan_cells
+from fedscout.experiments.studies.sweeps.sweep_folder import SweepFolder
 from fedscout.strategies import parameter_columns
 
 THRESHOLDS = (0.05, 0.1, 0.2, 0.3, 0.5)
@@ -125,3 +127,27 @@ MEASUREMENTS: Mapping[str, Callable[[Sequence[Workshop]], list[str]]] = {
     "threshold": threshold_lines,
 }
 """By the name of `--part`."""
+
+
+def run_tuning_steps(
+    part: str, data: str, num_seeds: int, settings: Sequence[str], out: Path, note: Note = lambda _: None
+) -> list[str]:
+    """Measure one of `MEASUREMENTS` on one data set, and write the result into the folder.
+
+    Args:
+        part: Its name.
+        data: Of the battery.
+        num_seeds: Fresh ones.
+        settings: Arguments that hold everywhere.
+        out: The folder; continued if it holds an earlier measurement.
+        note: Told what is done next.
+
+    Raises:
+        UserError: If the federation can't be built, or the folder can't be used.
+    """
+    with workshops(data, num_seeds, settings, out, note) as shops:
+        lines = MEASUREMENTS[part](shops)
+        folder = SweepFolder(shops[0].out)
+        folder.write_text(f"{data}-{part}.json", json.dumps(lines, indent=2) + "\n")
+        folder.write_text(f"{data}-{part}.md", "\n".join(lines) + "\n")
+    return lines

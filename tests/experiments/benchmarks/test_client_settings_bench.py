@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ from fedscout.engine.errors import ConfigurationError
 from fedscout.engine.trials import trial_runner
 from fedscout.experiments.benchmarks.client_settings import settings_battery
 from fedscout.experiments.benchmarks.client_settings.settings_battery import (
+    OTHER_PARTS,
     PARTS,
     PUBLISHED,
     SettingsData,
@@ -40,9 +42,10 @@ from fedscout.experiments.benchmarks.client_settings.settings_rivals import (
     table,
 )
 from fedscout.experiments.benchmarks.client_settings.settings_tables import table_lines
-from fedscout.experiments.benchmarks.client_settings.tuning_steps import MEASUREMENTS, workshops
+from fedscout.experiments.benchmarks.client_settings.tuning_steps import MEASUREMENTS, run_tuning_steps, workshops
 from fedscout.experiments.benchmarks.client_settings.workshop import VALIDATION_SHARE, Workshop
 from fedscout.experiments.benchmarks.client_settings.worse_proxies import PROXIES
+from fedscout.experiments.cli.main import main
 from fedscout.search.confirmation.intervals import paired_difference
 
 TINY = SettingsData(
@@ -182,8 +185,10 @@ def test_worse_proxies_are_worse_as_they_say(shop: Workshop) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("name", MEASUREMENTS)
 def test_costs_are_told(tmp_path: Path, name: str) -> None:
-    with workshops("digits", 2, (), tmp_path / "out") as shops:
-        lines = MEASUREMENTS[name](shops)
+    lines = run_tuning_steps(name, "digits", 2, (), tmp_path)
+    assert (tmp_path / f"digits-{name}.md").read_text() == "\n".join(lines) + "\n"
+    assert json.loads((tmp_path / f"digits-{name}.json").read_text()) == lines
+    assert run_tuning_steps(name, "digits", 2, (), tmp_path) == lines
     rows = [[cell.strip() for cell in line.split("|")[1:-1]] for line in lines if line.startswith("| ")]
     if name == "cost":
         assert [row[0] for row in rows[2:]] == ["1", "3", "6"]
@@ -251,3 +256,12 @@ def test_what_there_is_not_is_refused(call: Callable[[], Any], says: str) -> Non
 
 def test_rows_name_rivals_that_there_are() -> None:
     assert {row.rival for part in PARTS.values() for row in part.rows} == {*RIVALS}
+    assert {*MEASUREMENTS} == {*OTHER_PARTS}
+
+
+@pytest.mark.parametrize("given", [("--rows", "global"), ("--strategies", "fednova")])
+def test_what_a_part_does_not_read_is_refused(given: tuple[str, str], capfd: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as refused:
+        main(["bench", "client-settings", "--part", "cost", *given])
+    assert refused.value.code == 2
+    assert f"{given[0]} must be left out with --part cost" in capfd.readouterr().err
