@@ -10,7 +10,8 @@ Beside one setting for all of as many steps and rows (rates of 1e-4 to 0.8 and b
 logarithms, 1 to 30 epochs; two draws, processor time, alternating, on 2026-11-22) that takes 100 clients of 250 rows
 1.06 to 1.27 times as long, with the net above. 48 clients of some 30 rows take 1.7 to 1.8 times (64-64-32-10): three
 times as many products of a third of the clients, which alone take 1.34 to 1.42 times as long. A client's bits are those
-that it has alone, so its batches can't be padded to share another's product. `fedscout bench engine --mixed` measures it.
+that it has alone, so its batches can't be padded to share another's product. `fedscout bench engine --mixed` measures
+it.
 """
 
 from __future__ import annotations

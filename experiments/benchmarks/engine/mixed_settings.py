@@ -58,7 +58,9 @@ def drawn_settings(num_clients: int, turn: int) -> list[LocalTraining]:
     generator = stream(turn, "mixed-settings")
 
     def logarithmic(ends: tuple[float, float]) -> np.ndarray[tuple[int], np.dtype[np.float64]]:
-        return np.exp(generator.uniform(*np.log(ends), num_clients))
+        low, high = np.log(ends).tolist()
+        drawn: np.ndarray[tuple[int], np.dtype[np.float64]] = np.exp(generator.uniform(low, high, num_clients))
+        return drawn
 
     rates, batches = logarithmic(RATES), np.rint(logarithmic(BATCHES)).astype(np.int64)
     epochs = generator.integers(EPOCHS[0], EPOCHS[1] + 1, num_clients)

@@ -69,7 +69,8 @@ def _tried(metric: str, quantity: int, class_rows: tuple[int, ...]) -> tuple[Int
     generator, num_classes = stream(0, "own-metric", quantity), len(class_rows)
     num_held = generator.integers(1, num_classes + 1, TRIES)
     ranks = generator.permuted(np.tile(np.arange(num_classes), (TRIES, 1)), axis=1)
-    concentrations = np.exp(generator.uniform(*np.log(CONCENTRATIONS), TRIES))
+    low, high = np.log(CONCENTRATIONS).tolist()
+    concentrations = np.exp(generator.uniform(low, high, TRIES))
     weights = generator.gamma(np.tile(concentrations[:, None], num_classes)) + 1e-9  # some may be 0 to rounding
     weights[ranks >= num_held[:, None]] = 0.0
     counts = generator.multinomial(quantity, weights / weights.sum(axis=1, keepdims=True))
