@@ -340,7 +340,13 @@ def choice(
             "federation.num_clients=6'; may be repeated."
         ),
     ] = None,
-    chooser: Annotated[list[str] | None, typer.Option(help="May be repeated; all of them if left out.")] = None,
+    chooser: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="May be repeated; all of them if left out. Of a replay also a searcher of your own, "
+            "package.module:Class."
+        ),
+    ] = None,
     quick: Annotated[bool, typer.Option("--quick", help="Three federations, fewer rounds, a coarse grid.")] = False,
     search_seeds: Annotated[int | None, typer.Option(min=1, help="Choices of each chooser on each federation.")] = None,
     fresh_seeds: Annotated[int | None, typer.Option(min=2, help="On which every pick is trained.")] = None,
@@ -359,7 +365,7 @@ def choice(
 ) -> None:
     """Measure how much each way to choose a strategy loses against the best one, and what it costs."""
     from fedscout.engine.errors import ConfigurationError
-    from fedscout.experiments.cli.options import prepare
+    from fedscout.experiments.cli.options import prepare, user_folders
 
     prepare(verbose=False)
     of_a_replay = {"--half": half is not None, "--strategies-alone": strategies_alone}
@@ -369,6 +375,7 @@ def choice(
         from fedscout.experiments.benchmarks.choice.replay_measurement import run_replay
         from fedscout.experiments.benchmarks.choice.replay_tables import replay_lines
 
+        user_folders()
         replayed = run_replay(replay, chooser, half, settings or [], strategies_alone, note=tell)
         _show(as_json, replayed.model_dump(mode="json"), replay_lines(replayed))
         return

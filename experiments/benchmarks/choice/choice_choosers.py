@@ -3,7 +3,8 @@
 A searcher's pick is the best of its study, FedAvg included, without a confirmation: what is measured is the search. Its
 cost counts the rounds of its trials in full trainings; the training of FedAvg, with which every study is compared, is
 not counted, nor is the detection that rules, warm starts and language models rest on. FedEx and FedPop cost nothing
-beside their own training, in which they tune.
+beside their own training, in which they tune. What was trained on other federations for it stands beside the cost
+(`choice_archives`).
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from pathlib import Path
 from typing import Protocol
 
 from fedscout.detectors import HeterogeneityReport
+from fedscout.experiments.benchmarks.choice.choice_archives import Archived, rested_on, together, trained_by
 from fedscout.experiments.benchmarks.choice.choice_laboratory import Pick
 from fedscout.experiments.config.config_file import load_config
 from fedscout.experiments.config.study_config import StudyConfig
@@ -94,13 +96,19 @@ class Choosing:
 
     laboratory: AnyLaboratory
     seed: int
-    earlier: Sequence[EarlierStudy] = ()
-    searched: list[EarlierStudy] = field(default_factory=list)
+    earlier: Sequence[Archived] = ()
+    searched: list[Archived] = field(default_factory=list)
 
     def config(self, settings: Sequence[str] = ()) -> StudyConfig:
         """Return the configuration of a study on the federation."""
         arguments = (*self.laboratory.arguments, UNINFORMED, *settings, *UNCONFIRMED)
         return load_config([*arguments, f"seed={self.seed}"])
+
+    def others(self) -> list[Archived]:
+        """Return the earlier studies that may be read here: never one of the same federation."""
+        config = self.config()
+        identity, digest = config.identity(), config.digest()
+        return [each for each in self.earlier if not each.study.is_of(digest, identity, self.laboratory.data_digest)]
 
     def situation(self) -> Situation:
         """Return what a recommender is told."""
@@ -164,7 +172,10 @@ def _searching(settings: Sequence[str], first: Callable[[Choosing], WarmStart | 
         config = choosing.config(settings)
         laboratory = choosing.laboratory
         report = laboratory.report(choosing.seed)
-        outcome = run_study(config.search, laboratory.ledger(config), report, first(choosing))
+        ledger, start = laboratory.ledger(config), first(choosing)
+        outcome = run_study(config.search, ledger, report, start)
+        read = [each.trained for each in choosing.others()] if start is not None else []
+        rests_on = together([*read, rested_on(outcome, ledger.facts)])
         fedavg = outcome.baseline.fitness
         gains = [(trial.spec, trial.fitness - fedavg) for trial in outcome.whole_trials]
         study = EarlierStudy(  # as a later one on another federation would read it from its folder
@@ -175,8 +186,11 @@ def _searching(settings: Sequence[str], first: Callable[[Choosing], WarmStart | 
             report=report.model_dump(mode="json"),
             gains=best_first(gains),
         )
-        choosing.searched.append(study)
-        return Pick(BASELINE if outcome.best is None else outcome.best.spec, outcome.trainings)
+        choosing.searched.append(
+            Archived(study, together([trained_by(outcome, ledger.facts, laboratory.name), rests_on]))
+        )
+        best = BASELINE if outcome.best is None else outcome.best.spec
+        return Pick(best, outcome.trainings, archive=sum(rests_on.values()))
 
     return choose
 
@@ -185,13 +199,8 @@ def _from_earlier(choosing: Choosing) -> WarmStart:
     """Return the best of similar federations, never of the same one: as many as a study would try first."""
     laboratory = choosing.laboratory
     config = choosing.config()
-    others = [
-        study
-        for study in choosing.earlier
-        if not study.is_of(config.digest(), config.identity(), laboratory.data_digest)
-    ]
     return warm_start(
-        others,
+        [each.study for each in choosing.others()],
         laboratory.report(choosing.seed).model_dump(mode="json"),
         config.training.model_dump(mode="json"),
         laboratory.space,
@@ -204,11 +213,14 @@ GENETIC = ("search.kind=genetic", "search.budget=8")
 INFORMED = (*GENETIC, "search.informed=true")
 RACING = ("search.kind=racing",)
 
+TUNED = Chooser("tuned FedAvg", _tuned_fedavg)
+"""A chooser, and the reference of R_t."""
+
 CHOOSERS: Mapping[str, Chooser] = {
     chooser.name: chooser
     for chooser in (
         Chooser("FedAvg", lambda _: Pick(BASELINE)),
-        Chooser("tuned FedAvg", _tuned_fedavg),
+        TUNED,
         Chooser("rules", lambda choosing: Pick(recommend_by_rules(choosing.situation()).spec)),
         Chooser("LLM", _language_model, asks_model=True, in_tables=False),
         Chooser("FedEx", lambda _: Pick(parse_strategy("fedex")), in_tables=False),

@@ -175,11 +175,13 @@ class Pick:
         spec: The strategy.
         cost: What choosing took, in full trainings beside one of FedAvg.
         learning_rate: The clients' step size, where it is not the federation's.
+        archive: Full trainings elsewhere on which it rests (`choice_archives`).
     """
 
     spec: StrategySpec
     cost: float = 0.0
     learning_rate: float | None = None
+    archive: float = 0.0
 
     def __str__(self) -> str:
         return str(self.spec) + ("" if self.learning_rate is None else f" at rate {self.learning_rate:g}")

@@ -21,6 +21,7 @@ from statistics import fmean
 from pydantic import BaseModel
 
 from fedscout.engine.errors import ConfigurationError, RecommenderError
+from fedscout.experiments.benchmarks.choice.choice_archives import Archived
 from fedscout.experiments.benchmarks.choice.choice_battery import (
     BATTERY,
     QUICK_BATTERY,
@@ -28,7 +29,7 @@ from fedscout.experiments.benchmarks.choice.choice_battery import (
     case_of,
     ready_cases,
 )
-from fedscout.experiments.benchmarks.choice.choice_choosers import CHOOSERS, Chooser, Choosing
+from fedscout.experiments.benchmarks.choice.choice_choosers import CHOOSERS, TUNED, Chooser, Choosing
 from fedscout.experiments.benchmarks.choice.choice_laboratory import (
     Laboratory,
     Pick,
@@ -38,10 +39,9 @@ from fedscout.experiments.benchmarks.choice.choice_laboratory import (
     search_seeds,
 )
 from fedscout.experiments.benchmarks.choice.choice_oracle import DENSE, QUICK, Density, Oracle, find_oracle
-from fedscout.experiments.benchmarks.choice.choice_regret import Choice, Level, Summary, summarise
+from fedscout.experiments.benchmarks.choice.choice_regret import Choice, Level, Summary, TunedGain, summarise
 from fedscout.search.confirmation.intervals import tested_to_trained
 from fedscout.search.language_model.record import NAME as LLM_RECORD
-from fedscout.search.study.earlier_studies import EarlierStudy
 from fedscout.search.study_trials import BASELINE
 
 OWN = ("trials", "result.json", "choices.parquet", LLM_RECORD)
@@ -87,13 +87,20 @@ def plan_of(
 
 
 class MeasuredFederation(BaseModel, frozen=True):
-    """What there was to win: accuracies on the fresh seeds, the best configuration, why a chooser could not choose."""
+    """What there was to win: accuracies on the fresh seeds, the best configuration, why a chooser could not choose.
+
+    Attributes:
+        tuned: Of tuned FedAvg, mean over its choices on the search seeds.
+        beyond_tuned: What the oracle gains on it.
+    """
 
     name: str
     arguments: tuple[str, ...]
     num_rounds: int
     fedavg: float
+    tuned: float
     oracle: float
+    beyond_tuned: TunedGain
     worst: float
     best: str
     grid_size: int
@@ -127,7 +134,7 @@ class _Picks:
     ready: ReadyCase
     oracle: Oracle
     picks: dict[tuple[str, int], Pick] = field(default_factory=dict)
-    searched: dict[int, list[EarlierStudy]] = field(default_factory=dict)
+    searched: dict[int, list[Archived]] = field(default_factory=dict)
     failures: dict[str, str] = field(default_factory=dict)
 
 
@@ -212,7 +219,7 @@ def _choose_alone(ready: ReadyCase, plan: Plan, able: Sequence[Chooser], out: Pa
     return picks
 
 
-def _earlier(found: Sequence[_Picks], present: _Picks) -> dict[int, list[EarlierStudy]]:
+def _earlier(found: Sequence[_Picks], present: _Picks) -> dict[int, list[Archived]]:
     """Return the studies of the other federations, by seed."""
     others = [picks for picks in found if picks is not present]
     seeds = {seed for picks in others for seed in picks.searched}
@@ -224,7 +231,7 @@ def _choose(
     laboratory: Laboratory,
     picks: _Picks,
     plan: Plan,
-    earlier: Mapping[int, Sequence[EarlierStudy]],
+    earlier: Mapping[int, Sequence[Archived]],
     note: Note,
 ) -> None:
     note(f"{laboratory.name}: {chooser.name}")
@@ -243,12 +250,14 @@ def _measured(laboratory: Laboratory, found: _Picks, plan: Plan) -> tuple[Measur
     """Train what was picked on the fresh seeds."""
     oracle = found.oracle
     fresh = other_seeds("fresh", plan.num_fresh_seeds)
+    tuned = _tuned(laboratory, plan, fresh)
     references = laboratory.scores([Pick(spec) for spec in (oracle.best, oracle.worst, BASELINE)], fresh)
     training, search = laboratory.config.training, laboratory.config.search
     level = Level(
         oracle=float(references[0].mean()),
         worst=float(references[1].mean()),
         fedavg=tuple(references[2].tolist()),
+        beyond_tuned=TunedGain.of(references[0].tolist(), tuned),
         resolution=laboratory.resolution(fresh),
         test_to_train=tested_to_trained(training.test_fraction, search.validation_fraction),
     )
@@ -263,9 +272,11 @@ def _measured(laboratory: Laboratory, found: _Picks, plan: Plan) -> tuple[Measur
                 seed=seed,
                 pick=str(pick),
                 cost=pick.cost,
+                archive=pick.archive,
                 accuracy=accuracy,
                 regret_worst=level.regret_worst(accuracy),
                 regret_fedavg=level.regret_fedavg(accuracy),
+                regret_tuned=level.regret_tuned(accuracy),
                 difference=difference.mean,
                 difference_low=difference.low,
                 difference_high=difference.high,
@@ -276,10 +287,19 @@ def _measured(laboratory: Laboratory, found: _Picks, plan: Plan) -> tuple[Measur
         arguments=found.ready.arguments,
         num_rounds=laboratory.config.training.num_rounds,
         fedavg=fmean(level.fedavg),
+        tuned=fmean(tuned),
         oracle=level.oracle,
+        beyond_tuned=level.beyond_tuned,
         worst=level.worst,
         best=str(oracle.best),
         grid_size=oracle.grid_size,
         failures=found.failures,
     )
     return federation, choices
+
+
+def _tuned(laboratory: Laboratory, plan: Plan, fresh: Sequence[int]) -> list[float]:
+    """Return tuned FedAvg's accuracy on each fresh seed, the mean over its choices on the search seeds."""
+    picks = [TUNED.choose(Choosing(laboratory, seed)) for seed in search_seeds(plan.num_search_seeds)]
+    found: list[float] = laboratory.scores(picks, fresh).mean(axis=0).tolist()
+    return found

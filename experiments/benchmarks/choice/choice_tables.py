@@ -39,18 +39,23 @@ def _summary(report: ChoiceReport) -> list[str]:
     rows = []
     for one in report.summary:
         worse = f"{one.num_worse} of {one.num_choices}"
-        rows.append([one.chooser, f"{one.cost:.1f}", mean(one.regret_worst), mean(one.regret_fedavg), worse])
-    return markdown_table(["chooser", "cost, trainings", "R_w", "R_f", "worse than FedAvg"], rows)
+        regrets = [mean(each) for each in (one.regret_tuned, one.regret_fedavg, one.regret_worst)]
+        rows.append([one.chooser, f"{one.cost:.1f}", f"{one.archive:,.0f}", *regrets, worse])
+    headings = ["chooser", "cost, trainings", "archives", "R_t", "R_f", "R_w", "worse than FedAvg"]
+    return markdown_table(headings, rows)
 
 
 def _federations(report: ChoiceReport) -> list[str]:
     rows = []
     for one in report.federations:
-        accuracies = [f"{accuracy:.3f}" for accuracy in (one.worst, one.fedavg, one.oracle)]
-        gain = one.oracle - one.fedavg
-        counts = f"{100 * gain:+.1f}" + ("" if gain >= SMALLEST_GAIN else ", no R_f")
-        rows.append([one.name, *accuracies, counts, one.best, one.grid_size])
-    headings = ["federation", "worst", "FedAvg", "oracle", "to gain, points", "oracle's choice", "grid"]
+        accuracies = [f"{accuracy:.3f}" for accuracy in (one.worst, one.fedavg, one.tuned, one.oracle)]
+        gain, beyond = one.oracle - one.fedavg, one.beyond_tuned
+        on_fedavg = f"{100 * gain:+.1f}" + ("" if gain >= SMALLEST_GAIN else ", no R_f")
+        on_tuned = f"{100 * beyond.mean:+.1f} ± {100 * beyond.standard_error:.1f}"
+        on_tuned += "" if beyond.is_to_win else ", no R_t"
+        rows.append([one.name, *accuracies, on_fedavg, on_tuned, one.best, one.grid_size])
+    gains = ["gain on FedAvg, points", "on tuned FedAvg"]
+    headings = ["federation", "worst", "FedAvg", "tuned", "oracle", *gains, "oracle's choice", "grid"]
     return markdown_table(headings, rows)
 
 

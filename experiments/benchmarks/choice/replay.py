@@ -195,14 +195,14 @@ class ReplayLaboratory:
 
     @cached_property
     def tuned(self) -> Scores:
-        """FedAvg at the client rate that is best on all other seeds, by seed."""
-        rates = fedavg_rates(self._joint, list(self.federation.specs))
-        return _best_elsewhere(self.federation.scores[[self.federation.specs.index(spec) for spec in rates]])
+        """FedAvg at the client rate that is best on all other seeds, all else as the study has it, by seed."""
+        rates = fedavg_rates(self.space, list(self.federation.specs))
+        return best_elsewhere(self.federation.scores[[self.federation.specs.index(spec) for spec in rates]])
 
     @cached_property
     def oracle(self) -> Scores:
         """The configuration of the table that is best on all other seeds, by seed."""
-        return _best_elsewhere(self.federation.scores[self._allowed])
+        return best_elsewhere(self.federation.scores[self._allowed])
 
     @cached_property
     def best(self) -> StrategySpec:
@@ -219,7 +219,7 @@ class ReplayLaboratory:
         return [place for place, spec in enumerate(specs) if fixed.items() <= spec.client_values().items()]
 
 
-def _best_elsewhere(scores: np.ndarray[Any, np.dtype[np.float64]]) -> Scores:
+def best_elsewhere(scores: np.ndarray[Any, np.dtype[np.float64]]) -> Scores:
     """Return for each seed the score of what has the largest mean over the others; scores of shape `(specs, seeds)`."""
     total = scores.sum(axis=1, keepdims=True)
     best = np.argmax(total - scores, axis=0)

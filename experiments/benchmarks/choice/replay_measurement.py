@@ -19,16 +19,22 @@ import numpy as np
 from pydantic import BaseModel
 
 from fedscout.engine.errors import ConfigurationError
+from fedscout.experiments.benchmarks.choice.choice_archives import Archived
 from fedscout.experiments.benchmarks.choice.choice_choosers import CHOOSERS, Chooser, Choosing
 from fedscout.experiments.benchmarks.choice.choice_laboratory import Pick
-from fedscout.experiments.benchmarks.choice.choice_regret import SMALLEST_GAIN, BootstrapMean, bootstrap_mean
+from fedscout.experiments.benchmarks.choice.choice_regret import (
+    BootstrapMean,
+    TunedGain,
+    bootstrap_mean,
+    regret_fedavg,
+)
 from fedscout.experiments.benchmarks.choice.joint_battery import SPACE, Half, federations_of_half
-from fedscout.experiments.benchmarks.choice.replay import ReplayLaboratory, Scores
+from fedscout.experiments.benchmarks.choice.own_searcher import own_chooser
+from fedscout.experiments.benchmarks.choice.replay import ReplayLaboratory
 from fedscout.experiments.benchmarks.choice.trial_table import PUBLISHED, FederationTrials, read_table
-from fedscout.search.confirmation.intervals import paired_difference
-from fedscout.search.study.earlier_studies import EarlierStudy
+from fedscout.experiments.federations.models.imported_model import is_import_path
+from fedscout.search.confirmation.intervals import PairedDifference, paired_difference
 
-SMALLEST_TUNED_GAIN = 0.01
 ONE_POINT = 0.01
 
 
@@ -54,10 +60,14 @@ class TabledGain(BaseModel, frozen=True):
     best: str
 
     @property
+    def beyond_tuned(self) -> TunedGain:
+        """What the oracle gains on tuned FedAvg."""
+        return TunedGain(mean=self.oracle - self.tuned, standard_error=self.standard_error)
+
+    @property
     def is_to_win(self) -> bool:
         """Whether anything beats tuned FedAvg by a point or more, beyond noise."""
-        gain = self.oracle - self.tuned
-        return gain >= SMALLEST_TUNED_GAIN and gain > 2 * self.standard_error
+        return self.beyond_tuned.is_to_win
 
 
 class ReplayedChoice(BaseModel, frozen=True):
@@ -65,6 +75,7 @@ class ReplayedChoice(BaseModel, frozen=True):
 
     Attributes:
         cost: In full trainings beside one of FedAvg.
+        archive: Full trainings elsewhere on which it rests (`choice_archives`).
         regret_tuned: R_t; None where there is nothing to win.
         regret_fedavg: R_f, likewise.
         versus_tuned: Mean difference to tuned FedAvg.
@@ -76,6 +87,7 @@ class ReplayedChoice(BaseModel, frozen=True):
     seed: int
     pick: str
     cost: float
+    archive: float
     regret_tuned: float | None
     regret_fedavg: float | None
     versus_tuned: float
@@ -87,6 +99,7 @@ class ReplaySummary(BaseModel, frozen=True):
     chooser: str
     half: Half
     cost: float
+    archive: float
     regret_tuned: BootstrapMean | None
     regret_fedavg: BootstrapMean | None
     versus_tuned: BootstrapMean | None
@@ -103,21 +116,22 @@ class ReplayReport(BaseModel, frozen=True):
 
 
 @dataclass(frozen=True)
-class _Judged:
+class Judged:
+    """A choice, and its difference to tuned FedAvg on each seed that judges."""
+
     choice: ReplayedChoice
     differences: Mapping[int, float]
 
 
 def gain_of(laboratory: ReplayLaboratory) -> TabledGain:
     """Return what there is to win on a federation."""
-    won = laboratory.oracle - laboratory.tuned
     return TabledGain(
         name=laboratory.name,
         half=laboratory.about.half,
         fedavg=float(laboratory.baseline.mean()),
         tuned=float(laboratory.tuned.mean()),
         oracle=float(laboratory.oracle.mean()),
-        standard_error=float(won.std(ddof=1) / np.sqrt(len(won))),
+        standard_error=TunedGain.of(laboratory.oracle.tolist(), laboratory.tuned.tolist()).standard_error,
         best=str(laboratory.best),
     )
 
@@ -134,8 +148,8 @@ def replay(
     """
     laboratories = [ReplayLaboratory(federation, settings) for federation in table]
     gains = {laboratory.name: gain_of(laboratory) for laboratory in laboratories}
-    earlier: dict[int, list[EarlierStudy]] = {}
-    judged: list[_Judged] = []
+    earlier: dict[int, list[Archived]] = {}
+    judged: list[Judged] = []
     for chooser in sorted(choosers, key=lambda each: each.is_warm):
         note(chooser.name)
         for laboratory in laboratories:
@@ -144,8 +158,7 @@ def replay(
                 pick = chooser.choose(choosing)
                 if laboratory.about.half == "development" and not chooser.is_warm:
                     earlier.setdefault(seed, []).extend(choosing.searched)
-                scores = laboratory.federation.scores[laboratory.places(pick)]
-                judged.append(_judge(laboratory, gains[laboratory.name], chooser.name, seed, pick, scores))
+                judged.append(judged_pick(laboratory, gains[laboratory.name], chooser.name, seed, pick))
     order = {chooser.name: place for place, chooser in enumerate(choosers)}
     judged.sort(key=lambda each: order[each.choice.chooser])
     return ReplayReport(
@@ -163,11 +176,11 @@ def run_replay(
     strategies_alone: bool,
     note: Callable[[str], None] = lambda _: None,
 ) -> ReplayReport:
-    """Replay named choosers, or all whose picks a table may hold, on a table.
+    """Replay named choosers, or all built-in ones whose picks a table may hold, on a table.
 
     Args:
         table: Its file, or `published`.
-        choosers: Their names.
+        choosers: Their names; `package.module:Class` is a searcher of the user's own.
         half: `development` or `held-out` federations alone.
         settings: Arguments that hold on every federation.
         strategies_alone: Whether the clients' settings are the study's own; else the joint space is searched.
@@ -177,14 +190,11 @@ def run_replay(
         UserError: If something of it can't be used.
     """
     wanted = {each.half for each in federations_of_half(half)}
-    for name in choosers or ():
-        if name not in CHOOSERS or not CHOOSERS[name].in_tables:
-            allowed = ", ".join(each for each, chooser in CHOOSERS.items() if chooser.in_tables)
-            raise ConfigurationError(f"--chooser of a replay must be one of {allowed}, got {name!r}")
-    names = choosers or [name for name, chooser in CHOOSERS.items() if chooser.in_tables]
+    built_in = {name: chooser for name, chooser in CHOOSERS.items() if chooser.in_tables}
+    replayed = [_chooser(name, built_in) for name in choosers or built_in]
     found = read_table(PUBLISHED if table == "published" else Path(table))
     # warm choosers learn from the development federations, whichever half is told of
-    report = replay(found, [CHOOSERS[name] for name in names], (*(() if strategies_alone else SPACE), *settings), note)
+    report = replay(found, replayed, (*(() if strategies_alone else SPACE), *settings), note)
     return ReplayReport(
         gains=tuple(each for each in report.gains if each.half in wanted),
         choices=tuple(each for each in report.choices if each.half in wanted),
@@ -192,12 +202,22 @@ def run_replay(
     )
 
 
-def _judge(
-    laboratory: ReplayLaboratory, gain: TabledGain, chooser: str, seed: int, pick: Pick, scores: Scores
-) -> _Judged:
+def _chooser(name: str, built_in: Mapping[str, Chooser]) -> Chooser:
+    if is_import_path(name):
+        return own_chooser(name)
+    if name not in built_in:
+        raise ConfigurationError(
+            f"--chooser of a replay must be one of {', '.join(built_in)}, or the package.module:Class of a searcher, "
+            f"got {name!r}"
+        )
+    return built_in[name]
+
+
+def judged_pick(laboratory: ReplayLaboratory, gain: TabledGain, chooser: str, seed: int, pick: Pick) -> Judged:
+    """Judge what a chooser picked on one seed by the others."""
+    scores = laboratory.federation.scores[laboratory.places(pick)]
     judges = [place for place, each in enumerate(laboratory.federation.seeds) if each != seed]
     lost = float((laboratory.oracle - scores)[judges].mean())
-    to_win = gain.oracle - gain.fedavg
     differences = {laboratory.federation.seeds[place]: float((scores - laboratory.tuned)[place]) for place in judges}
     choice = ReplayedChoice(
         federation=laboratory.name,
@@ -206,14 +226,15 @@ def _judge(
         seed=seed,
         pick=str(pick),
         cost=pick.cost,
-        regret_tuned=lost / (gain.oracle - gain.tuned) if gain.is_to_win else None,
-        regret_fedavg=lost / to_win if to_win >= SMALLEST_GAIN else None,
+        archive=pick.archive,
+        regret_tuned=gain.beyond_tuned.regret(lost),
+        regret_fedavg=regret_fedavg(lost, gain.oracle - gain.fedavg),
         versus_tuned=float(np.mean([*differences.values()])),
     )
-    return _Judged(choice, differences)
+    return Judged(choice, differences)
 
 
-def _summaries(judged: Sequence[_Judged]) -> Iterable[ReplaySummary]:
+def _summaries(judged: Sequence[Judged]) -> Iterable[ReplaySummary]:
     halves: tuple[Half, ...] = ("development", "held out")
     for half in halves:
         for chooser in dict.fromkeys(each.choice.chooser for each in judged):
@@ -222,8 +243,8 @@ def _summaries(judged: Sequence[_Judged]) -> Iterable[ReplaySummary]:
                 yield _summary(chooser, half, own)
 
 
-def _summary(chooser: str, half: Half, own: Sequence[_Judged]) -> ReplaySummary:
-    groups: dict[str, list[_Judged]] = {}
+def _summary(chooser: str, half: Half, own: Sequence[Judged]) -> ReplaySummary:
+    groups: dict[str, list[Judged]] = {}
     for each in own:
         groups.setdefault(each.choice.federation, []).append(each)
 
@@ -235,6 +256,7 @@ def _summary(chooser: str, half: Half, own: Sequence[_Judged]) -> ReplaySummary:
         chooser=chooser,
         half=half,
         cost=float(np.mean([each.choice.cost for each in own])),
+        archive=float(np.mean([each.choice.archive for each in own])),
         regret_tuned=mean(lambda choice: choice.regret_tuned),
         regret_fedavg=mean(lambda choice: choice.regret_fedavg),
         versus_tuned=mean(lambda choice: choice.versus_tuned),
@@ -243,12 +265,17 @@ def _summary(chooser: str, half: Half, own: Sequence[_Judged]) -> ReplaySummary:
     )
 
 
-def _is_below(group: Sequence[_Judged]) -> bool:
-    """Whether a chooser's picks on a federation are below tuned FedAvg; a seed judges the mean of all other's picks."""
+def _is_below(group: Sequence[Judged]) -> bool:
+    """Whether a chooser's picks on a federation are below tuned FedAvg."""
+    versus = versus_tuned(group)
+    return versus.mean < -ONE_POINT and versus.verdict < 0
+
+
+def versus_tuned(group: Sequence[Judged]) -> PairedDifference:
+    """Compare picks on one federation with tuned FedAvg; a seed judges the mean of the picks of all others."""
     by_seed: dict[int, list[float]] = {}
     for each in group:
         for seed, difference in each.differences.items():
             by_seed.setdefault(seed, []).append(difference)
     means = [float(np.mean(differences)) for differences in by_seed.values()]
-    versus = paired_difference(means, [0.0] * len(means))
-    return versus.mean < -ONE_POINT and versus.verdict < 0
+    return paired_difference(means, [0.0] * len(means))

@@ -45,8 +45,8 @@ def _summary(report: ReplayReport, half: str) -> list[str]:
         if one.half == half:
             means = (_mean(one.regret_tuned), _mean(one.regret_fedavg), _mean(one.versus_tuned, 100, "+.1f"))
             below = f"{len(one.below)} of {one.num_federations}"
-            rows.append([one.chooser, f"{one.cost:.1f}", *means, below])
-    headings = ["chooser", "cost, trainings", "R_t", "R_f", "points beyond tuned FedAvg", "below it"]
+            rows.append([one.chooser, f"{one.cost:.1f}", f"{one.archive:,.0f}", *means, below])
+    headings = ["chooser", "cost, trainings", "archives", "R_t", "R_f", "points beyond tuned FedAvg", "below it"]
     return markdown_table(headings, rows)
 
 

@@ -16,6 +16,7 @@ told what is written there, so that a new one is judged in minutes, and by other
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache, cached_property
@@ -136,6 +137,12 @@ def _rows_of(federation: FederationTrials) -> Iterator[dict[str, Any]]:
             "failed": trial.failed,
             "round_accuracy": [round(UNITS * accuracy) for accuracy in trial.round_accuracy],
         }
+
+
+def trial_counts(path: Path) -> dict[str, int]:
+    """Return how many trials a table has of each federation, by its name."""
+    names = pq.read_table(path, columns=["federation"]).column("federation").to_pylist()
+    return dict(Counter(names))
 
 
 def read_table(path: Path) -> list[FederationTrials]:

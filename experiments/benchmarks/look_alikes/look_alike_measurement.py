@@ -206,7 +206,7 @@ def _searched(laboratory: Laboratory, search: str, seed: int) -> tuple[StrategyS
     """Return what a search picks, the first of what it tried, the pick included, and its cost in full trainings."""
     choosing = Choosing(laboratory, seed)
     pick = CHOOSERS[search].choose(choosing)
-    tried = [spec for study in choosing.searched for spec, _ in study.gains]
+    tried = [spec for each in choosing.searched for spec, _ in each.study.gains]
     return pick.spec, list(dict.fromkeys([pick.spec, *tried]))[:NUM_FINALISTS], pick.cost
 
 

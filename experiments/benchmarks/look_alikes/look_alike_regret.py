@@ -16,8 +16,13 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 from pydantic import BaseModel
 
-from fedscout.experiments.benchmarks.choice.choice_regret import SMALLEST_GAIN, BootstrapMean, bootstrap_mean
-from fedscout.experiments.benchmarks.choice.replay_measurement import SMALLEST_TUNED_GAIN
+from fedscout.experiments.benchmarks.choice.choice_regret import (
+    SMALLEST_TUNED_GAIN,
+    BootstrapMean,
+    TunedGain,
+    bootstrap_mean,
+    regret_fedavg,
+)
 
 
 class OriginalLevel(BaseModel, frozen=True):
@@ -33,21 +38,23 @@ class OriginalLevel(BaseModel, frozen=True):
     best: str
 
     @property
+    def beyond_tuned(self) -> TunedGain:
+        """What the oracle gains on tuned FedAvg."""
+        return TunedGain.of(self.oracle, self.tuned)
+
+    @property
     def is_to_win(self) -> bool:
         """Whether anything beats tuned FedAvg by a point or more, beyond noise."""
-        won = np.subtract(self.oracle, self.tuned)
-        gain, error = float(won.mean()), float(won.std(ddof=1) / np.sqrt(len(won)))
-        return gain >= SMALLEST_TUNED_GAIN and gain > 2 * error
+        return self.beyond_tuned.is_to_win
 
     def regret_tuned(self, accuracy: float) -> float | None:
         """Return R_t; None where there is nothing to win."""
-        oracle = float(np.mean(self.oracle))
-        return (oracle - accuracy) / (oracle - float(np.mean(self.tuned))) if self.is_to_win else None
+        return self.beyond_tuned.regret(float(np.mean(self.oracle)) - accuracy)
 
     def regret_fedavg(self, accuracy: float) -> float | None:
         """Return R_f; None where there is hardly anything to gain."""
         oracle, fedavg = float(np.mean(self.oracle)), float(np.mean(self.fedavg))
-        return (oracle - accuracy) / (oracle - fedavg) if oracle - fedavg >= SMALLEST_GAIN else None
+        return regret_fedavg(oracle - accuracy, oracle - fedavg)
 
 
 class CarriedChoice(BaseModel, frozen=True):

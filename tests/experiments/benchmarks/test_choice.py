@@ -82,6 +82,41 @@ def test_fedavg_loses_all_that_there_is_to_gain(outcome: tuple[Path, ChoiceRepor
             assert choice.regret_fedavg == pytest.approx(1.0)
 
 
+def test_tuned_fedavg_loses_all_that_a_step_size_does_not_give(outcome: tuple[Path, ChoiceReport]) -> None:
+    """Its choices' mean is the reference, measured also where it is not among the choosers that are named."""
+    _, report = outcome
+    for federation in report.federations:
+        own = [c for c in report.choices if (c.federation, c.chooser) == (federation.name, "tuned FedAvg")]
+        assert np.mean([choice.accuracy for choice in own]) == pytest.approx(federation.tuned)
+        assert federation.beyond_tuned.mean == pytest.approx(federation.oracle - federation.tuned)
+        regrets = [choice.regret_tuned for choice in own]
+        if federation.beyond_tuned.is_to_win:
+            assert np.mean([regret for regret in regrets if regret is not None]) == pytest.approx(1.0)
+        else:
+            assert regrets == [None, None]
+
+
+@pytest.mark.slow
+def test_without_the_tuned_chooser_there_is_its_reference_all_the_same(outcome: tuple[Path, ChoiceReport]) -> None:
+    out, report = outcome
+    alone = measured(out, ("FedAvg",))
+    assert [one.chooser for one in alone.summary] == ["FedAvg"]
+    assert [one.tuned for one in alone.federations] == [one.tuned for one in report.federations]
+
+
+def test_a_warm_start_rests_on_what_the_other_federation_trained(outcome: tuple[Path, ChoiceReport]) -> None:
+    """The searches of the other federation on the same seed share FedAvg and what they proposed alike."""
+    _, report = outcome
+    archives = {one.chooser: one.archive for one in report.summary}
+    assert archives["FedAvg"] == archives["tuned FedAvg"] == archives["rules"] == archives["genetic 8"] == 0
+    informed = {(c.federation, c.seed): c.archive for c in report.choices if c.chooser == "genetic 8 informed"}
+    other = {one.name: two.name for one, two in zip(report.federations, report.federations[::-1], strict=True)}
+    for choice in report.choices:
+        if choice.chooser == "warm start 8":
+            searched = choice.archive - informed[other[choice.federation], choice.seed]
+            assert 1 + 8 <= searched <= 1 + 8 + 8 + 2.5
+
+
 def chosen(federation: str, regret: float | None, high: float | None, chooser: str = "racing") -> Choice:
     return Choice(
         federation=federation,
@@ -89,9 +124,11 @@ def chosen(federation: str, regret: float | None, high: float | None, chooser: s
         seed=0,
         pick="fedavg()",
         cost=2.0 if regret is None else 1.0,
+        archive=30.0 if regret is None else 10.0,
         accuracy=0.5,
         regret_worst=0.1,
         regret_fedavg=regret,
+        regret_tuned=None if regret is None else 2 * regret,
         difference=-0.1,
         difference_low=None if high is None else -0.3,
         difference_high=high,
@@ -111,6 +148,9 @@ def test_the_summary_is_the_mean_over_federations_and_counts_who_is_worse_beyond
     assert (found.num_choices, found.num_worse, found.cost) == (4, 2, 1.25)
     assert found.regret_fedavg is not None
     assert (found.regret_fedavg.mean, found.regret_fedavg.federations) == (pytest.approx(0.5), 2)
+    assert found.regret_tuned is not None
+    assert (found.regret_tuned.mean, found.regret_tuned.federations) == (pytest.approx(1.0), 2)
+    assert found.archive == 15
     assert found.regret_worst is not None
     assert (found.regret_worst.mean, found.regret_worst.federations) == (pytest.approx(0.1), 3)
 

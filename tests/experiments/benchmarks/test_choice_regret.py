@@ -6,9 +6,11 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from fedscout.experiments.benchmarks.choice.choice_regret import Level, bootstrap_mean
+from fedscout.experiments.benchmarks.choice.choice_regret import Level, TunedGain, bootstrap_mean
 
-LEVEL = Level(oracle=0.9, worst=0.4, fedavg=(0.68, 0.72), resolution=0.01)
+BEYOND_TUNED = TunedGain.of((0.93, 0.87), (0.82, 0.78))
+"""0.11 and 0.09: mean 0.1, deviation 0.01 · √2, standard error 0.01."""
+LEVEL = Level(oracle=0.9, worst=0.4, fedavg=(0.68, 0.72), beyond_tuned=BEYOND_TUNED, resolution=0.01)
 
 
 @pytest.mark.parametrize(
@@ -18,6 +20,24 @@ LEVEL = Level(oracle=0.9, worst=0.4, fedavg=(0.68, 0.72), resolution=0.01)
 def test_regrets(accuracy: float, of_range: float, of_gain: float) -> None:
     assert LEVEL.regret_worst(accuracy) == pytest.approx(of_range)
     assert LEVEL.regret_fedavg(accuracy) == pytest.approx(of_gain)
+
+
+@pytest.mark.parametrize(("accuracy", "lost"), [(0.9, 0.0), (0.8, 1.0), (0.7, 2.0), (0.95, -0.5)])
+def test_the_regret_of_what_a_step_size_does_not_give(accuracy: float, lost: float) -> None:
+    assert (BEYOND_TUNED.mean, BEYOND_TUNED.standard_error) == (pytest.approx(0.1), pytest.approx(0.01))
+    assert LEVEL.regret_tuned(accuracy) == pytest.approx(lost)
+
+
+@pytest.mark.parametrize(
+    ("mean", "standard_error", "is_to_win"),
+    [(0.01, 0.0, True), (0.0099, 0.0, False), (0.05, 0.0249, True), (0.05, 0.025, False), (-0.05, 0.0, False)],
+)
+def test_there_is_to_win_from_a_point_on_and_beyond_two_standard_errors(
+    mean: float, standard_error: float, is_to_win: bool
+) -> None:
+    gain = TunedGain(mean=mean, standard_error=standard_error)
+    assert gain.is_to_win == is_to_win
+    assert gain.regret(0.5 * mean) == (pytest.approx(0.5) if is_to_win else None)
 
 
 def test_where_there_is_hardly_anything_to_gain_there_is_no_regret_of_the_gain() -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -27,69 +26,22 @@ from fedscout.experiments.benchmarks.choice.table_training import train_table
 from fedscout.experiments.benchmarks.choice.trial_table import (
     PUBLISHED,
     FederationTrials,
-    TabledFederation,
     TabledTrial,
     read_table,
     write_table,
 )
 from fedscout.experiments.config.config_file import load_config
-from fedscout.search.study.study import planned_space
 from fedscout.search.study_trials import BASELINE
-from fedscout.strategies import FedAdamSpec, FedAvgSpec, SearchSpace, StrategySpec, parse_strategy
-from tests.search.recommenders.reports import report_of
-
-ARGUMENTS = (
-    "federation.dataset=wine",
-    "federation.num_clients=8",
-    "training.num_rounds=6",
-    "training.learning_rate=0.1",
+from fedscout.strategies import FedAdamSpec, FedAvgSpec, StrategySpec, parse_strategy
+from tests.experiments.benchmarks.made_up_tables import (
+    ARGUMENTS,
+    NUM_ROUNDS,
+    SEEDS,
+    by_rate,
+    federation,
+    rate_of,
+    space_of,
 )
-SEEDS = (0, 1, 2)
-NUM_ROUNDS = 6
-REPORT = report_of(divergence=0.5, rows=(160,) * 8, distances=(1.0,) * 8, num_classes=3)
-
-
-def space_of(arguments: tuple[str, ...] = ARGUMENTS) -> SearchSpace:
-    """Return the joint space of a study of eight clients."""
-    from fedscout.experiments.studies.workflow import cohort_of
-
-    config = load_config((*arguments, *SPACE))
-    return planned_space(config.search, cohort_of(config, 8), config.training.local())
-
-
-def federation(score: Callable[[StrategySpec, int], float], half: str = "development") -> FederationTrials:
-    """Return a federation whose trials have the same accuracy in every round; NaN fails in the third."""
-    about = TabledFederation(
-        name=f"made up, {half}",
-        half=half,  # type: ignore[arg-type]
-        arguments=ARGUMENTS,
-        num_clients=8,
-        guessing=0.25,
-        data_digest=half,
-        reports={seed: REPORT.model_dump(mode="json") for seed in SEEDS},
-    )
-
-    def trial(spec: StrategySpec, seed: int) -> TabledTrial:
-        accuracy = score(spec, seed)
-        failed = math.isnan(accuracy)
-        return TabledTrial(spec, seed, failed, (0.5, 0.5) if failed else (accuracy,) * NUM_ROUNDS)
-
-    return FederationTrials(
-        about, {(spec, seed): trial(spec, seed) for spec in joint_grid(space_of()) for seed in SEEDS}
-    )
-
-
-def rate_of(spec: StrategySpec) -> float:
-    """Return a configuration's client rate."""
-    return float(spec.client_values()["client_learning_rate"])
-
-
-def by_rate(spec: StrategySpec, seed: int) -> float:
-    """FedAvg is best at rate 0.5, and FedAdam at eta 0.3 is ten points better."""
-    if isinstance(spec, FedAdamSpec) and spec.eta == 0.3:
-        return round(0.9 + 0.01 * seed, 4)
-    is_best = spec.kind == "fedavg" and rate_of(spec) == 0.5
-    return round((0.8 if is_best else 0.6) + 0.01 * seed, 4)
 
 
 def test_no_data_set_is_in_both_halves() -> None:
@@ -238,6 +190,17 @@ def test_without_the_clients_settings_choosers_know_those_of_the_study() -> None
     assert isinstance(laboratory.best, FedAdamSpec)
     (choice, *_) = replay([laboratory.federation], [CHOOSERS["genetic 8"]], ("training.learning_rate=0.5",)).choices
     assert "client_learning_rate" not in choice.pick
+
+
+def test_the_tuned_reference_differs_in_its_rate_alone() -> None:
+    """A study of three local epochs is compared with FedAvg of three local epochs."""
+
+    def by_epochs(spec: StrategySpec, seed: int) -> float:
+        return {1: 0.9, 3: 0.7}[int(spec.client_values()["client_local_epochs"])] if rate_of(spec) == 0.2 else 0.5
+
+    three = ("training.local_epochs=3",)
+    assert ReplayLaboratory(federation(by_epochs)).tuned.tolist() == pytest.approx([0.9] * 3)
+    assert ReplayLaboratory(federation(by_epochs), three).tuned.tolist() == pytest.approx([0.7] * 3)
 
 
 def test_priors_are_gains_over_the_fedavg_of_their_setting() -> None:
