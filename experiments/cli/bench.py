@@ -388,6 +388,32 @@ def choice(
 
 
 @bench.command()
+def rules(
+    settings: Settings = None,
+    table: Annotated[str, typer.Option(help="A table of trials; published is the own one.")] = "published",
+    strategies_alone: Annotated[
+        bool, typer.Option("--strategies-alone", help="The clients' settings are not searched.")
+    ] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Count on a table of trials how often each rule decides and is right, and look at what no rule reads."""
+    from fedscout.experiments.cli.options import prepare
+
+    prepare(verbose=False)
+    from fedscout.experiments.benchmarks.choice.joint_battery import SPACE
+    from fedscout.experiments.benchmarks.choice.rule_counts import count_rules
+    from fedscout.experiments.benchmarks.choice.rule_tables import rule_lines
+    from fedscout.experiments.benchmarks.choice.trial_table import PUBLISHED, read_table
+    from fedscout.experiments.benchmarks.choice.unread_conditions import unread_conditions
+
+    trials = read_table(PUBLISHED if table == "published" else Path(table))
+    counts = count_rules(trials, (*(() if strategies_alone else SPACE), *(settings or [])))
+    conditions = unread_conditions(trials)
+    document = {"rules": [one.model_dump(mode="json") for one in counts], **conditions.model_dump(mode="json")}
+    _show(as_json, document, rule_lines(counts, conditions))
+
+
+@bench.command()
 def table(
     settings: Settings = None,
     half: Annotated[str | None, typer.Option(help="development or held-out federations alone.")] = None,
