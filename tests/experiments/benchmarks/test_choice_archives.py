@@ -46,6 +46,7 @@ def test_what_two_studies_share_is_trained_once_and_other_seeds_and_federations_
     assert sum(together([here, trained_by(outcome, other_seed, "here")]).values()) == 4
 
 
+@pytest.mark.slow
 def test_priors_rest_on_all_trials_of_the_development_half_but_those_of_the_own_federation() -> None:
     table = read_table(PUBLISHED)
     trials = {each.about.name: len(each.trials) for each in table if each.about.half == "development"}

@@ -107,6 +107,7 @@ def test_the_p_value_of_a_correlation() -> None:
     assert (one.coefficient, one.p_value) == (pytest.approx(0.6), pytest.approx(0.4))
 
 
+@pytest.mark.slow
 def test_the_tables_hold_every_rule_and_condition() -> None:
     table = [federation(by_clients(0.9), name=name) for _, name in CONDITIONS]
     lines = rule_lines(count_rules(table, ()), unread_conditions(table))

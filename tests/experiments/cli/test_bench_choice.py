@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from fedscout.experiments.benchmarks.choice.trial_table import write_table
+from tests.experiments.benchmarks.made_up_tables import by_rate, federation
 from tests.experiments.cli.conftest import Cli
 
 FEDERATION = "federation.dataset=wine federation.num_clients=4 training.learning_rate=0.02"
@@ -48,3 +50,34 @@ def test_mistakes_are_told_before_anything_is_done(
     assert fault in done.err
     assert "Traceback" not in done.err
     assert not (tmp_path / "out").exists()
+
+
+SILENT = """
+from fedscout.search.searcher import Searcher
+
+class Silent(Searcher):
+    def ask(self, num_proposals):
+        return []
+"""
+
+
+def test_a_searcher_of_the_working_directory_joins_a_replay(cli: Cli, tmp_path: Path) -> None:
+    write_table(tmp_path / "t.parquet", [federation(by_rate)])
+    (tmp_path / "silent_here.py").write_text(SILENT)
+    shown = cli("bench", "choice", "--replay", "t.parquet", "--chooser", "silent_here:Silent")
+    assert shown.code == 0, shown.err
+    assert "| silent_here:Silent | 0.0 | 0 | 3.00 [3.00, 3.00] | 1.00 [1.00, 1.00] |" in shown.out
+    refused = cli("bench", "choice", "--replay", "t.parquet", "--chooser", "silent_here:Loud")
+    assert (refused.code, refused.out, refused.err.count("\n")) == (2, "", 1)
+
+
+def test_rules_are_counted_on_a_table(cli: Cli, tmp_path: Path) -> None:
+    write_table(tmp_path / "t.parquet", [federation(by_rate)])
+    shown = cli("bench", "rules", "--table", "t.parquet")
+    assert shown.code == 0, shown.err
+    assert "| skewed labels | 1 | 0 | 1 | -20.0 | 0 |  |  |  |" in shown.out
+    found = json.loads(cli("bench", "rules", "--table", "t.parquet", "--strategies-alone", "--json").out)
+    assert [one["rule"] for one in found["rules"] if one["worse"]] == ["few steps"]
+    assert (found["conditions"], len(found["correlations"])) == ([], 24)
+    refused = cli("bench", "rules", "--table", "nowhere.parquet")
+    assert (refused.code, refused.out, refused.err.count("\n")) == (2, "", 1)
