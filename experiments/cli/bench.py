@@ -559,7 +559,7 @@ def client_settings(
     ] = "table",
     rows: Annotated[str | None, typer.Option(help="Names of a part's rows; all of them if left out.")] = None,
     strategies: Annotated[str | None, typer.Option(help="Kinds such as fedavg,fednova; likewise.")] = None,
-    dataset: Annotated[str, typer.Option(help="digits, fashion_mnist, wine or text.")] = "digits",
+    dataset: Annotated[str, typer.Option(help="digits, fashion_mnist, wine, text, cifar10 or shakespeare.")] = "digits",
     seeds: Annotated[int, typer.Option(min=2, help="On which everything is tuned and trained.")] = 5,
     out: Annotated[
         Path, typer.Option("--out", "-o", help="Folder of trials and tables; what it holds is not trained again.")
