@@ -4,7 +4,7 @@ Each is a function of a workshop and of the strategy that will train, and tells 
 is a table, or a setting for each client, goes to the clients as a table, so that in all of them clients count alike.
 
 - `table`: FedCust, or the same with another search, grid, proxy data or metric; `own_table`: tuned with the strategy
-  that it is for; `finer_table`: with a column between any two.
+  that it is for; `finer_table`: refined, with the cells between and beyond tuned as well.
 - `random_table`: as many cells, with settings drawn from the ranges; `shuffled_table`: the tuned settings, each in a
   cell that is drawn. `interpolated_table`: six cells are tuned, the others lie between (log rate, log batch, epochs).
 - `one_for_all`: one setting, tuned by the federation itself on its clients' validation rows.
@@ -31,6 +31,7 @@ from fedscout.experiments.benchmarks.client_settings.workshop import VALIDATION_
 from fedscout.experiments.benchmarks.client_settings.worse_proxies import PROXIES
 from fedscout.experiments.studies.settings_tables.cell_tuning import CellResult, CellTuning, Setting
 from fedscout.experiments.studies.settings_tables.settings_grid import LEVELS, Place, classes_of, grid_of, sampled_grid
+from fedscout.experiments.studies.settings_tables.table_refinement import finer_grid
 from fedscout.strategies import parse_strategy
 
 Rival = Callable[..., Settings]
@@ -68,13 +69,13 @@ def own_table(workshop: Workshop, kind: str) -> Settings:
     return table(workshop, kind, strategy=None if kind == "fedavg" else kind)
 
 
-def finer_table(workshop: Workshop, _: str) -> Settings:
-    """Return a table with a column between any two."""
+def finer_table(workshop: Workshop, _: str, *, grid: tuple[int, int] | None = None) -> Settings:
+    """Return a table refined as `fedscout tune-table --refine` does: between its cells and beyond its ends."""
     tuning = workshop.tuning()
-    quantities = np.array(workshop.battery.quantities)
-    between = ((quantities[1:] + quantities[:-1]) // 2).tolist()
-    held = {place.num_classes for place in workshop.grid}
-    return _of_cells(workshop.tuned(tuning, grid_of(held, [*quantities.tolist(), *between])).values(), tuning)
+    coarse = workshop.tuned(tuning, workshop.grid if grid is None else coarser_grid(workshop, *grid))
+    finer = finer_grid([*coarse], workshop.proxy)
+    found = {**coarse, **workshop.tuned(tuning, [place for place in finer if place not in coarse], coarse)}
+    return _of_cells([found[place] for place in finer], tuning)
 
 
 def random_table(workshop: Workshop, _: str) -> Settings:

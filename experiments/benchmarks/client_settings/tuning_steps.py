@@ -25,15 +25,20 @@ from fedscout.experiments.benchmarks.choice.choice_battery import ready_case
 from fedscout.experiments.benchmarks.choice.choice_laboratory import measurement_folder, open_laboratory, other_seeds
 from fedscout.experiments.benchmarks.client_settings.settings_battery import case_of
 from fedscout.experiments.benchmarks.client_settings.settings_measurement import OWN_FILES
-from fedscout.experiments.benchmarks.client_settings.settings_rivals import coarser_grid, table
-from fedscout.experiments.benchmarks.client_settings.workshop import CLIENTS, TABLES, Note, Workshop
+from fedscout.experiments.benchmarks.client_settings.settings_rivals import coarser_grid, finer_table, table
+from fedscout.experiments.benchmarks.client_settings.workshop import CLIENTS, TABLES, Note, Settings, Workshop
 from fedscout.experiments.reports.markdown_table import markdown_table
 from fedscout.experiments.studies.settings_tables.table_tuning import plan_cells
 from fedscout.experiments.studies.sweeps.sweep_folder import SweepFolder
 from fedscout.strategies import parameter_columns
 
 THRESHOLDS = (0.05, 0.1, 0.2, 0.3, 0.5)
-GRIDS = {"1 cell": (1, 1), "4 cells": (2, 2), "table": None}
+GRIDS: Mapping[str, Callable[[Workshop], Settings]] = {
+    "1 cell": lambda shop: table(shop, "fedavg", grid=(1, 1)),
+    "4 cells": lambda shop: table(shop, "fedavg", grid=(2, 2)),
+    "4 cells refined": lambda shop: finer_table(shop, "fedavg", grid=(2, 2)),
+    "table": lambda shop: table(shop, "fedavg"),
+}
 
 
 @contextmanager
@@ -104,10 +109,10 @@ def _curve(shop: Workshop, kind: str) -> np.ndarray[tuple[int], np.dtype[np.floa
 def threshold_lines(shops: Sequence[Workshop]) -> list[str]:
     """Return how many clients lie farther than τ from every cell, mean over seeds, by table."""
     rows = []
-    for name, grid in GRIDS.items():
+    for name, made in GRIDS.items():
         far = np.zeros(len(THRESHOLDS))
         for shop in shops:
-            lookup = table(shop, "fedavg", grid=grid).lookup
+            lookup = made(shop).lookup
             assert lookup is not None
             places = [shop.place(client) for client in range(shop.num_clients)]
             nearest = np.array([lookup.table.distances(*place).min() for place in places])

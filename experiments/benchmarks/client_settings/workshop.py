@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -142,10 +142,18 @@ class Workshop:
         config = self.config.model_copy(update=changed)
         return CellTuning(config, proxy or self.proxy, self.ready.federation.model, patience=patience)
 
-    def tuned(self, tuning: CellTuning, cells: Sequence[Place]) -> dict[Place, CellResult]:
-        """Tune cells on proxy clients, and return what was found for each."""
+    def tuned(
+        self, tuning: CellTuning, cells: Sequence[Place], known: Mapping[Place, CellResult] | None = None
+    ) -> dict[Place, CellResult]:
+        """Tune cells on proxy clients, and return what was found for each.
+
+        Args:
+            tuning: What they share.
+            cells: Their places.
+            known: Cells that are tuned, with which they begin.
+        """
         folder = self.out / TABLES
-        planned = plan_cells(tuning, cells, folder)
+        planned = plan_cells(tuning, cells, folder, {place: result.setting for place, result in (known or {}).items()})
         display = TuningDisplay(ended=lambda position: self.note(f"  cell {planned[position].folder.name}"))
         return tune_table(tuning, planned, folder, display)
 
