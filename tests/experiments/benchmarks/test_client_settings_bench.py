@@ -157,7 +157,7 @@ def test_a_refined_table_holds_the_coarse_one_and_cells_between_and_beyond(shop:
     assert finer.lookup is not None
     assert {*coarse.lookup.table.cells} < {*finer.lookup.table.cells}
     held = {cell.quantity for cell in finer.lookup.table.cells}
-    assert held == {12, 24, 36, 48}, "of 12 and 36: between, and half a step beyond; eight classes don't fit into 6 rows"
+    assert held == {12, 24, 36, 48}, "between and beyond; eight classes have no room in 6 rows"
     classes = {round(9 * (1 - cell.heterogeneity)) + 1 for cell in finer.lookup.table.cells}
     assert classes == {3, 6, 8, 10}, "one class has no 48 rows"
     assert finer.proxy_steps > coarse.proxy_steps
