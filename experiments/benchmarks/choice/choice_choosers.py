@@ -232,6 +232,7 @@ CHOOSERS: Mapping[str, Chooser] = {
         Chooser("genetic 8 informed", _searching(INFORMED)),
         Chooser("genetic 16", _searching((GENETIC[0], "search.budget=16"))),
         Chooser("genetic 16 informed", _searching((*INFORMED, "search.budget=16"))),
+        Chooser("genetic 32 informed", _searching((*INFORMED, "search.budget=32"))),
         Chooser("TPE 8", _searching(("search.kind=tpe", "search.budget=8"))),
         Chooser("TPE 50", _searching(("search.kind=tpe", "search.budget=50"))),
         Chooser("racing", _searching(RACING)),
