@@ -98,6 +98,8 @@ class TogetherRun(LocalRun):
         """Make all local steps of all clients."""
         if steps.loss is not None or steps.ahead is not None:
             raise TypeError("an algorithm with a loss of its own, or one that looks ahead, must declare one_by_one")
+        if self.works[0].training is not None and steps.training != self.training:
+            raise TypeError("an algorithm that mixes must train as clients' settings say, of all parameters")
         made = self._made(start, steps)
         return Descent(made.vectors, torch.tensor(made.num_steps), torch.tensor(made.losses, dtype=torch.float64))
 
@@ -131,8 +133,6 @@ class BlockRun(TogetherRun):
 
     def _made(self, start: Tensor, steps: Steps) -> BlockDescent:
         """Make the steps in lockstep."""
-        if self.works[0].training is not None and steps.training != self.training:
-            raise TypeError("an algorithm that mixes must train as clients' settings say, of all parameters")
         return descend_block(self.stack, start, self.works, steps, self.received, self.draws)
 
 

@@ -21,12 +21,12 @@ from torch import Tensor, nn
 from torch.func import grad_and_value, vmap
 
 from fedscout.engine.arrays import IntArray
-from fedscout.engine.contracts.client_algorithm import Steps
+from fedscout.engine.contracts.client_algorithm import Correct, Steps
 from fedscout.engine.data.client_data import Samples
 from fedscout.engine.model.flat_model import FlatModel
 from fedscout.engine.model.row_loss import RowLoss
 from fedscout.engine.seeds import stream
-from fedscout.engine.training.client_optimizers import new_optimizer
+from fedscout.engine.training.client_optimizers import Optimizer, new_optimizer
 from fedscout.engine.training.lane_dropout import LaneDropout
 from fedscout.engine.training.lane_loss import Beyond, LaneLoss, Tensors
 from fedscout.engine.training.lane_plan import ROW_STEP, LanePlan, lane_rows
@@ -115,7 +115,7 @@ class ClientLanes:
         """
         alike: dict[int, list[int]] = {}
         for position, work in enumerate(works):
-            alike.setdefault(lane_rows(len(work.data), how.training), []).append(position)
+            alike.setdefault(lane_rows(len(work.data), work.training or how.training), []).append(position)
         vectors = torch.empty(len(works), self._model.layout.size)
         num_steps, losses = [0] * len(works), [0.0] * len(works)
         for num_rows, members in alike.items():
@@ -161,6 +161,7 @@ class ClientLanes:
         generators: Sequence[torch.Generator],
     ) -> BlockDescent:
         """Make the steps of those of some clients that are in the lanes."""
+        rates = rates_of(works)
         works = [works[position] for position in lanes.clients]
         plan = LanePlan.of(works, how.training, lanes.number, lanes.num_rows)
         in_lanes = partial(lanes.filled, plan.order)
@@ -171,7 +172,10 @@ class ClientLanes:
             loss = LaneLoss(self._model.module, how.weighed, how.compared, seen, dropout, how.training.is_narrow)
             found = self._rows.reach(works[0].data, plan.rows)
             beyond = self._beyond(how, received, in_lanes)
-            sums = self._make_steps(plan, found, weights, buffers, beside, beyond, loss, how, drawn_from)
+            optimizer = new_optimizer(how.training, None if rates is None else self._here(in_lanes(rates)))
+            sums = self._make_steps(
+                plan, found, weights, buffers, beside, beyond, loss, how.correct, optimizer, drawn_from
+            )
         trained = torch.cat([part.flatten(1) for part in (*weights.values(), *buffers.values())], dim=1).cpu()
         lane_of = np.argsort(plan.order)
         num_seen = plan.sizes.sum(axis=0)
@@ -202,11 +206,12 @@ class ClientLanes:
         beside: Sequence[Tensors],
         beyond: Beyond,
         loss: LaneLoss,
-        how: Steps,
+        correct: Correct | None,
+        optimizer: Optimizer,
         generators: Sequence[torch.Generator],
     ) -> Tensor:
         """Change the weights by all steps, and return each lane's loss summed over the rows that it saw, float64."""
-        optimizer, gradient_of = new_optimizer(how.training), _gradient_of(loss)
+        gradient_of = _gradient_of(loss)
         shares, sizes = (self._here(torch.from_numpy(array)) for array in (plan.shares, plan.sizes))
         sums = torch.zeros_like(sizes[0])
         for step, num_active in enumerate(plan.num_active):
@@ -217,9 +222,9 @@ class ClientLanes:
             gradient, means = gradient_of(weights, buffers, *_batch(found, step), shares[step], worn)
             sums += means.double() * sizes[step]
             at, slopes, *others = (_firsts(tensors, num_active) for tensors in (weights, gradient, *beside))
-            if how.correct is not None:
+            if correct is not None:
                 for parts in zip(at, slopes, *others, strict=True):
-                    how.correct(*parts)
+                    correct(*parts)
             optimizer.step_all(at, slopes)
         return sums.cpu()
 
@@ -282,6 +287,15 @@ class ClientLanes:
     def _all_tensors(self, vectors: Tensor) -> Tensors:
         weights, buffers = self._tensors(vectors)
         return {**weights, **buffers}
+
+
+def rates_of(works: Sequence[RowsWork]) -> Tensor | None:
+    """Return the step size of each client, float64, shape `(clients, 1)`; None without settings of their own.
+
+    Where they have, also where all are equal, as kernels must be the same whoever is beside whom.
+    """
+    own = [work.training.learning_rate for work in works if work.training is not None]
+    return torch.tensor(own, dtype=torch.float64)[:, None] if own else None
 
 
 def _gradient_of(loss: LaneLoss):  # type: ignore[no-untyped-def]  # torch.func's own type

@@ -23,7 +23,7 @@ from fedscout.engine.training.layer_draws import layer_generators
 from fedscout.engine.training.local_training import RowsWork
 from fedscout.engine.training.resident_rows import ResidentRows
 from fedscout.engine.training.slab_scores import SlabScores
-from fedscout.engine.training.training_backends import MOST_CLIENTS, LoopTrainer, Trainer
+from fedscout.engine.training.training_backends import MOST_CLIENTS, LoopTrainer, Trainer, num_own_steps
 from fedscout.engine.training.vectorised_training import BlockDescent
 
 PROBE_ROWS = 4096
@@ -95,6 +95,10 @@ class DeviceTrainer(LoopTrainer):
             scores |= zip(members, found, strict=True)
         return {client: scores[client] for client in clients}
 
+    def _mixes(self, asked: TrainRequest) -> bool:
+        """Return whether clients in lanes train plainly, or by an algorithm that says so."""
+        return self._lanes is not None and (asked.algorithm is None or asked.algorithm.mixes)
+
     def _blocks(self, asked: TrainRequest, works: Sequence[RowsWork]) -> Iterator[Sequence[RowsWork]]:
         """Yield the clients that are trained together: those that read the same arrays."""
         if self._lanes is None:
@@ -102,7 +106,8 @@ class DeviceTrainer(LoopTrainer):
             return
         yield from ([work] for work in works if not len(work.data))
         filled = {number: work for number, work in enumerate(works) if len(work.data)}
-        for members in by_source({number: work.data for number, work in filled.items()}):
+        for alike in by_source({number: work.data for number, work in filled.items()}):
+            members = sorted(alike, key=lambda number: -num_own_steps(filled[number]))
             for start in range(0, len(members), MOST_CLIENTS):
                 yield [filled[number] for number in members[start : start + MOST_CLIENTS]]
 

@@ -47,18 +47,22 @@ class LanePlan:
 
         Args:
             works: At most as many as lanes, each with rows, whose batches have at most `num_rows`.
-            training: Epochs and batches.
+            training: Epochs and batches of those that have no settings of their own.
             num_lanes: Side by side.
             num_rows: Of every batch, padding included.
         """
-        plans = [schedule(len(work.data), training.batch_size, training.local_epochs, num_rows) for work in works]
+        own = [work.training or training for work in works]
+        plans = [
+            schedule(len(work.data), each.batch_size, each.local_epochs, num_rows)
+            for work, each in zip(works, own, strict=True)
+        ]
         order = np.argsort([-len(plan) for plan in plans], kind="stable")
         shape = len(plans[order[0]]), num_lanes
         rows, shares = np.zeros((*shape, num_rows), np.int64), np.zeros((*shape, num_rows), np.float32)
         sizes = np.zeros(shape)
         for lane, position in enumerate(order):
             work, plan = works[position], plans[position]
-            orders = list(epoch_orders(len(work.data), training.local_epochs, work.generator))
+            orders = list(epoch_orders(len(work.data), own[position].local_epochs, work.generator))
             rows[: len(plan), lane] = work.data.rows[np.concatenate(orders)[plan.places]].reshape(-1, num_rows)
             shares[: len(plan), lane] = plan.shares.reshape(-1, num_rows)
             sizes[: len(plan), lane] = plan.sizes

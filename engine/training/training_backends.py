@@ -194,7 +194,7 @@ class BlockTrainer(Trainer):
 
     def _cut(self, asked: TrainRequest, works: Sequence[RowsWork]) -> Iterator[Sequence[RowsWork]]:
         """Yield blocks of nearly equal numbers, clients with most steps first, then those with most rows."""
-        filled = sorted(works, key=lambda work: (-_num_steps(work), -len(work.data)))
+        filled = sorted(works, key=lambda work: (-num_own_steps(work), -len(work.data)))
         most = min(MOST_CLIENTS, max(FEWEST_CLIENTS, BLOCK_BYTES // (2 * asked.received.nbytes)))
         num_blocks = -(-len(filled) // most)
         stops = [len(filled) * (block + 1) // num_blocks for block in range(num_blocks)]
@@ -207,7 +207,7 @@ class BlockTrainer(Trainer):
         return train_block_by(asked.algorithm, self._dense, self._model.layout, asked, works)
 
 
-def _num_steps(work: RowsWork) -> int:
+def num_own_steps(work: RowsWork) -> int:
     """Return the steps of a client with settings of its own; 0 of others, whose rows tell who has most."""
     return 0 if work.training is None else int(work.training.num_steps(np.array([len(work.data)]))[0])
 

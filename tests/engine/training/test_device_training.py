@@ -6,6 +6,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -15,7 +16,10 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 
 from fedscout.engine.client.client_host import ClientHost
+from fedscout.engine.contracts.client_algorithm import ClientAlgorithm
 from fedscout.engine.contracts.local_training_config import LocalTraining
+from fedscout.engine.contracts.settings_lookup import SettingsLookup
+from fedscout.engine.contracts.settings_table import SettingsCell, SettingsTable
 from fedscout.engine.data.client_data import Partition
 from fedscout.engine.data.federation import Federation
 from fedscout.engine.errors import EngineError
@@ -35,6 +39,7 @@ from fedscout.engine.training.lane_plan import ROW_STEP, LanePlan, lane_rows
 from fedscout.engine.training.local_training import RowsWork
 from fedscout.engine.training.resident_rows import ResidentRows
 from fedscout.engine.trials.trial import run_trial
+from fedscout.strategies.methods.proximal_term import HeldNear
 from tests.engine.choices import FLOWER_CHOICES, spec_of
 from tests.engine.federations import (
     ABLE,
@@ -89,8 +94,15 @@ def quantities() -> Federation:
     return replace(federation, targets=targets)
 
 
-def trained(host: ClientHost, clients: Sequence[int], training: LocalTraining, measured: bool = False) -> TrainResults:
-    session = Session(seed=5, training=training)
+def trained(
+    host: ClientHost,
+    clients: Sequence[int],
+    training: LocalTraining,
+    measured: bool = False,
+    table: SettingsLookup | None = None,
+    algorithm: ClientAlgorithm | None = None,
+) -> TrainResults:
+    session = Session(seed=5, training=training, client_table=table, algorithm=algorithm)
     scored = tuple(clients) if measured else ()
     config = {**base_config(session, 1), REPLY_KEY: "individual"}
     return host.train(HostCall(tuple(clients), session, config, host.initial_vector(0), evaluated=scored))
@@ -150,6 +162,69 @@ def test_a_client_has_its_bits_whoever_trains_beside_it(chosen: list[int], name:
     assert some.vectors is not None
     for client, vector in zip(some.clients, some.vectors, strict=True):
         assert np.array_equal(vector, together.vectors[together.clients.index(client)])
+
+
+OWN = ((2, 1.5, 4, 1), (14, 0.5, 9, 2), (26, 1.0, 7, 4), (32, 0.1, 20, 3))
+"""Of clients of so many training rows: multiples of a training's rate, batches and epochs."""
+
+
+def table_for(training: LocalTraining) -> SettingsLookup:
+    cells = (SettingsCell(0.5, rows, rate * training.learning_rate, *others) for rows, rate, *others in OWN)
+    return SettingsLookup(SettingsTable(tuple(cells)))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("algorithm", [None, HeldNear(0.5)], ids=["plainly", "fedprox"])
+@pytest.mark.parametrize("case", ["dense", "images"])
+@pytest.mark.parametrize("name", ["plain", "momentum", "adam", "rmsprop", "adadelta"])
+def test_lanes_of_clients_own_settings_are_the_loop(
+    name: str, case: str, algorithm: ClientAlgorithm | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And clients of different rates and epochs are side by side."""
+    make, clients = CASES[case]
+    lanes, core = ClientHost(make(), QUERIES, IN_LANES), ClientHost(make(), QUERIES)
+    planned, beside = LanePlan.of, []
+
+    def noted(works: Sequence[RowsWork], *others: Any) -> LanePlan:
+        beside.append({work.training for work in works})
+        return planned(works, *others)
+
+    monkeypatch.setattr(LanePlan, "of", noted)
+    training = TRAININGS[name]
+    table = table_for(training)
+    one, other = (trained(host, clients, training, False, table, algorithm) for host in (lanes, core))
+    assert max(map(len, beside)) > 1
+    assert one.vectors is not None
+    assert one.clients == other.clients == list(clients)
+    np.testing.assert_allclose(one.vectors, other.vectors, rtol=0, atol=TOLERANCE)
+    np.testing.assert_allclose(one.losses, other.losses, rtol=1e-5)
+    assert np.abs(one.vectors - lanes.initial_vector(0)).max(axis=1).min() > 1e-4
+
+
+@pytest.mark.slow
+@settings(deadline=None, max_examples=15)
+@given(
+    chosen=st.lists(st.sampled_from(ABLE), min_size=1, unique=True),
+    name=st.sampled_from(["plain", "momentum", "adam", "rmsprop", "adadelta"]),
+)
+def test_a_client_of_a_table_has_its_bits_whoever_trains_beside_it(chosen: list[int], name: str) -> None:
+    host, training = ClientHost(uneven_federation(wide), QUERIES, IN_LANES), TRAININGS[name]
+    together, some = (trained(host, sorted(each), training, table=table_for(training)) for each in (ABLE, chosen))
+    assert together.vectors is not None
+    assert some.vectors is not None
+    for client, vector in zip(some.clients, some.vectors, strict=True):
+        assert np.array_equal(vector, together.vectors[together.clients.index(client)])
+
+
+@pytest.mark.slow
+def test_a_table_of_one_cell_is_one_setting_for_all_in_lanes() -> None:
+    host, training = ClientHost(uneven_federation(wide), QUERIES, IN_LANES), TRAININGS["momentum"]
+    cell = SettingsCell(0.5, 20, training.learning_rate, training.batch_size, training.local_epochs)
+    table = SettingsLookup(SettingsTable((cell,)))
+    one, other = (trained(host, ABLE, training, table=given) for given in (table, None))
+    assert one.vectors is not None
+    assert other.vectors is not None
+    np.testing.assert_allclose(one.vectors, other.vectors, rtol=0, atol=TOLERANCE)
 
 
 @pytest.mark.slow

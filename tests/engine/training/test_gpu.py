@@ -17,7 +17,7 @@ from fedscout.engine.model.parameter_layout import ModelFactory
 from fedscout.engine.trials.trial import run_trial
 from tests.engine.choices import FLOWER_CHOICES, spec_of
 from tests.engine.federations import QUERIES, dense, dropping, normalised, uneven_federation, wide
-from tests.engine.training.test_device_training import CASES, trained
+from tests.engine.training.test_device_training import CASES, table_for, trained
 from tests.engine.training.test_vectorised import TOLERANCE, TRAININGS
 from tests.engine.trials.test_resume import assert_same
 
@@ -48,6 +48,19 @@ def test_a_client_has_its_bits_whoever_trains_beside_it(model: ModelFactory, cho
     together, some = (trained(host, clients, TRAININGS["epochs"]) for clients in ((0, 1, 3, 5), chosen))
     assert together.vectors is not None
     assert some.vectors is not None
+    for client, vector in zip(some.clients, some.vectors, strict=True):
+        assert np.array_equal(vector, together.vectors[together.clients.index(client)])
+
+
+@pytest.mark.parametrize("name", ["plain", "momentum", "adam"])
+def test_clients_of_a_table_are_those_of_the_core_whoever_trains_beside_them(name: str) -> None:
+    training, (make, clients) = TRAININGS[name], CASES["dense"]
+    table, host = table_for(training), ClientHost(make(), QUERIES, GPU)
+    together, some = (trained(host, chosen, training, table=table) for chosen in (clients, clients[::2]))
+    core = trained(ClientHost(make(), QUERIES), clients, training, table=table)
+    assert together.vectors is not None
+    assert some.vectors is not None
+    np.testing.assert_allclose(together.vectors, core.vectors, rtol=0, atol=TOLERANCE)
     for client, vector in zip(some.clients, some.vectors, strict=True):
         assert np.array_equal(vector, together.vectors[together.clients.index(client)])
 
