@@ -373,7 +373,7 @@ def run_workflow(
     policies = [own, *searched_policies(config, road.cohort)]
     metric_of(config.metric_name, road.federation)
     check_clock(config, road.federation, FedAvgSpec())
-    for member in planned_space(config.search, road.cohort).members.values():
+    for member in planned_space(config.search, road.cohort, selection=own).members.values():
         check_durations(road.federation, member)
     check_client_settings(config, road.federation, detection)
     check_able_clients(config, road.federation, road.cohort, FedAvgSpec(), policies)
