@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
@@ -85,6 +86,8 @@ class HostActor:
             owners: Whose states these are.
             states: What they kept.
         """
+        if "states" in parts:
+            gc.collect()  # cycles of the part before may hold its clients' old states
         call = _completed(call, vector, owners, states)
         done: Any
         if call.session.round_timeout_seconds is None:
