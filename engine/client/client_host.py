@@ -312,10 +312,12 @@ class ClientHost:
         started = time.perf_counter()
         assert call.work is not None
         results = ServeResults()
-        generator = stream(call.config[SEED_KEY], "server", call.config[ROUND_KEY])
         try:
             work: ServerWork = call.work.opened() if isinstance(call.work, OwnValue) else call.work
-            results.arrays = dict(work.run(ServerModel.of(self._federation, self._model, generator), call.arrays))
+            for arrays in call.inputs:
+                generator = stream(call.config[SEED_KEY], "server", call.config[ROUND_KEY])
+                context = ServerModel.of(self._federation, self._model, generator)
+                results.outputs.append(dict(work.run(context, arrays)))
         except Exception as error:
             results.failure = f"{type(error).__name__} in the server's work: {error}"
         results.seconds = time.perf_counter() - started

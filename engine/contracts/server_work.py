@@ -2,7 +2,8 @@
 
 A strategy aggregates on the driver, which has neither. What needs a model, such as distillation, is a frozen, picklable
 value with one function, `run`, which a host calls: on vectors that the strategy sends along, with the model as
-functions on flat vectors. A host keeps nothing of it, so the work can be repeated anywhere, bit for bit.
+functions on flat vectors. A host keeps nothing of it, so the work can be repeated anywhere, bit for bit. Work that is
+done on each of many models is given one at a time, so that neither a host nor the store between ever holds them all.
 
 Vectors are whole: trainable parameters, then buffers. This file needs no torch, as drivers read it, too.
 """
@@ -10,7 +11,7 @@ Vectors are whole: trainable parameters, then buffers. This file needs no torch,
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
@@ -90,5 +91,15 @@ class ServesWork(Protocol):
 
         Raises:
             TrialError: If it fails.
+        """
+        ...
+
+    def serve_each(self, work: ServerWork, inputs: Sequence[Arrays]) -> Iterator[Arrays]:
+        """Have it done on each of some inputs, by all places there are, and yield what it returns, in order.
+
+        None knows of the others, and each has the round's random numbers from their beginning.
+
+        Raises:
+            TrialError: If it fails for one.
         """
         ...

@@ -13,7 +13,9 @@ import itertools
 import time
 import uuid
 from abc import abstractmethod
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections import deque
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, Generic
 
 from flwr.app import ArrayRecord, Message, MessageType, RecordDict
@@ -45,6 +47,9 @@ from fedscout.engine.messages.session import Session
 from fedscout.engine.messages.several_models import models_of
 from fedscout.engine.messages.task_identity import give_id
 from fedscout.engine.messages.travelling_values import BYTES_A_VALUE, num_shared
+
+INPUT_BYTES_TOGETHER = 2**26
+"""Of what one call has work of the server's done on, at least one input."""
 
 
 class HostGrid(Grid, Generic[Handle]):
@@ -227,16 +232,45 @@ class HostGrid(Grid, Generic[Handle]):
         Raises:
             TrialError: If it fails, or takes longer than a part of a round may.
         """
+        (done,) = self.serve_each(work, [arrays])
+        return done
+
+    def serve_each(self, work: ServerWork, inputs: Sequence[Arrays]) -> Iterator[Arrays]:
+        """Have it done on each of some inputs, and yield what that gives, in order.
+
+        Every host has one call at a time, with some of them, and is sent the next when that is fetched.
+
+        Raises:
+            TrialError: If it fails for one, or a call takes longer than a part of a round may.
+        """
         call = HostCall(
             clients=(),
             session=self.session,
             config=base_config(self.session, self.server_round),
-            arrays=arrays,
-            call_id=self._call_id(),
             work=OwnValue.of(work) if is_own(work) else work,
         )
-        host = self.server_round % self._num_hosts
-        results = self._gather([self._start(host, "serve", call)], None)
+        largest = max((sum(array.nbytes for array in arrays.values()) for arrays in inputs), default=0)
+        together = min(-(-len(inputs) // self._num_hosts), max(1, INPUT_BYTES_TOGETHER // max(1, largest)))
+        hosts = itertools.cycle(range(self._num_hosts))
+        waited_for: deque[Handle] = deque()
+        try:
+            for start in range(0, len(inputs), max(1, together)):
+                if len(waited_for) == self._num_hosts:
+                    yield from self._served(waited_for.popleft())
+                part = replace(call, inputs=[*inputs[start : start + together]], call_id=self._call_id())
+                waited_for.append(self._start((self.server_round + next(hosts)) % self._num_hosts, "serve", part))
+            while waited_for:
+                yield from self._served(waited_for.popleft())
+        finally:
+            self._give_up(waited_for)
+
+    def _served(self, handle: Handle) -> Sequence[Arrays]:
+        """Wait for a call of server's work and return what it gave.
+
+        Raises:
+            TrialError: See `serve_each`.
+        """
+        results = self._gather([handle], None)
         if not results:
             limit = self.session.round_timeout_seconds
             raise TrialError(f"round {self.server_round}: the server's work was not done within {limit or 0:g} s")
@@ -244,8 +278,8 @@ class HostGrid(Grid, Generic[Handle]):
         (result,) = results
         if result.failure is not None:
             raise TrialError(f"round {self.server_round}: {result.failure}")
-        done: Arrays = result.arrays
-        return done
+        outputs: Sequence[Arrays] = result.outputs
+        return outputs
 
     def measure(self, arrays: ArrayRecord) -> None:
         """Have those who are to measure without training do so ahead of it, each under its own of several models.
@@ -441,6 +475,7 @@ class HostGrid(Grid, Generic[Handle]):
             left = None if deadline is None else max(0.0, deadline - time.monotonic())
             results = self._gather(job.handles, left) if job.replies is None else None
             if results is not None:
+                job.handles.clear()  # and with them what was sent, ahead of other jobs' results
                 self._count_seconds(results)
                 job.replies = {reply.metadata.reply_to_message_id: reply for reply in self._reply(job, results)}
         replies: list[Message] = []

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -99,12 +99,13 @@ class HostCall:
         session: The trial's side.
         config: The message's configuration over the session's defaults.
         vector: The model, shape `(params,)`; None for a query.
-        arrays: Those of a query, or of work on the server.
+        arrays: Those of a query.
         states: What these clients kept, and those of `evaluated` where scores depend on it.
         companions: Vectors that came beside the model.
         evaluated: Of a train call: clients that score `vector` before anybody trains, ascending.
         call_id: Tells it from all other calls, where a limit of time may have it repeated.
         work: What is done on the server's side, by a call without clients.
+        inputs: What that is done on, one after the other.
         watched: Of a train call: what a selection policy wants of these clients; None without one.
     """
 
@@ -118,6 +119,7 @@ class HostCall:
     evaluated: tuple[int, ...] = ()
     call_id: str = ""
     work: ServerWork | OwnValue | None = None
+    inputs: Sequence[Arrays] = ()
     watched: Watched | None = None
 
 
@@ -218,11 +220,11 @@ class ServeResults:
     """What work on the server gave.
 
     Attributes:
-        arrays: By name.
+        outputs: By name, of each input.
         failure: Why there are none; None if there are.
         seconds: Time spent.
     """
 
-    arrays: dict[str, npt.NDArray[Any]] = field(default_factory=dict)
+    outputs: list[Arrays] = field(default_factory=list)
     failure: str | None = None
     seconds: float = 0.0

@@ -68,7 +68,7 @@ def engine(
     from fedscout.engine.engine_config import EngineConfig
     from fedscout.engine.errors import ConfigurationError
     from fedscout.experiments.benchmarks.engine.engine_bench import Sitting, measure_engine, report_lines
-    from fedscout.experiments.benchmarks.engine.engine_work import TRAINING
+    from fedscout.experiments.benchmarks.engine.engine_work import SERVER_ROWS, TRAINING
     from fedscout.experiments.benchmarks.engine.peer_runs import PEERS
     from fedscout.experiments.benchmarks.peers.work import Task
     from fedscout.strategies import parse_strategy
@@ -92,7 +92,7 @@ def engine(
             f"--sampled must be at most --clients={clients}, and left out beside --peers, all of whose clients train; "
             f"got {sampled}"
         )
-    cohort = Cohort(clients, sampled or clients, TRAINING.learning_rate)
+    cohort = Cohort(clients, sampled or clients, TRAINING.learning_rate, server_rows=SERVER_ROWS, server_labels=True)
     specs = [parse_strategy(text, cohort) for text in strategy or ["fedavg"]]
     shares = hosts if device == "cuda" else None
     config = EngineConfig(grid="local" if local else "ray", num_hosts=hosts, device=device, hosts_per_gpu=shares)

@@ -172,11 +172,11 @@ class GroupedRule(flower.Strategy):
             group_of[[*group.clients]] = place
         return group_of
 
-    def record(self, vectors: Sequence[FloatArray]) -> ArrayRecord:
-        """Return the groups' models, in their order, as what a round gave."""
+    def record(self, vectors: Sequence[FloatArray] | FloatArray) -> ArrayRecord:
+        """Return the groups' models, in their order, as what a round gave; a matrix of them is not copied."""
         if len(vectors) == 1:
             return view_record({FLAT_KEY: vectors[0]})
-        return several_models(np.stack(vectors), self._group_of())
+        return several_models(np.asarray(vectors), self._group_of())
 
     def _made(
         self, parts: Sequence[Sequence[int]], num_sampled: int, memory: Mapping[str, float] | None = None

@@ -4,20 +4,22 @@ A rule calls `serve` while it aggregates. The grid leads to the hosts, and Flowe
 so it is kept from there until the round's replies are in. Between rounds nothing is kept: a strategy is written into
 checkpoints.
 
-Many vectors go each by itself, not as a matrix, which would be a copy of all of them (`numbered`, `in_order`).
+Many models are worked on one at a time (`serve_each`), so that no host is sent all of them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any
 
-import numpy.typing as npt
+import numpy as np
 from flwr.app import ArrayRecord, ConfigRecord, Message
 from flwr.serverapp import Grid
 from flwr.serverapp import strategy as flower
 
-from fedscout.engine.contracts.server_work import Arrays, ServerWork, ServesWork
+from fedscout.engine.arrays import FloatArray
+from fedscout.engine.contracts.server_work import Arrays, ServerContext, ServerWork, ServesWork
 from fedscout.engine.errors import StrategyError
 from fedscout.strategies.aggregation.round_messages import Aggregate
 from fedscout.strategies.aggregation.server_rule import ServerRule
@@ -43,11 +45,32 @@ class Hosted(flower.Strategy):
             StrategyError: If the grid has no hosts.
             TrialError: If the work fails.
         """
+        return self._serving.serve(work, arrays)
+
+    def serve_each(self, work: ServerWork, inputs: Sequence[Arrays]) -> Iterator[Arrays]:
+        """Have work of this round done on each of some inputs, by all hosts, and yield what it returns, in order.
+
+        Args:
+            work: A frozen, picklable value.
+            inputs: What it is given.
+
+        Raises:
+            StrategyError: If the grid has no hosts.
+            TrialError: If the work fails for one.
+        """
+        return self._serving.serve_each(work, inputs)
+
+    def outputs(self, models: Iterable[FloatArray]) -> Iterator[FloatArray]:
+        """Yield what each model says of the server's rows, its logits, shape `(rows, num_classes)`."""
+        return (said["outputs"] for said in self.serve_each(Outputs(), [{"model": model} for model in models]))
+
+    @property
+    def _serving(self) -> ServesWork:
         grid: ServesWork | None = self.grid if hasattr(self.grid, "serve") else None  # maybe by way of another grid
         if grid is None:
             name = type(self.grid).__name__
             raise StrategyError(f"{type(self).__name__} needs a grid with hosts for the server's work, got {name}")
-        return grid.serve(work, arrays)
+        return grid
 
     def configure_train(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
@@ -64,17 +87,15 @@ class Hosted(flower.Strategy):
             self.grid = None
 
 
-def numbered(name: str, vectors: Iterable[npt.NDArray[Any]]) -> dict[str, npt.NDArray[Any]]:
-    """Return vectors under a name and their numbers."""
-    return {f"{name} {number}": vector for number, vector in enumerate(vectors)}
+@dataclass(frozen=True)
+class Outputs:
+    """What a model says of the server's rows."""
 
+    def run(self, context: ServerContext, arrays: Arrays) -> Arrays:
+        """Return the logits of the `model` as `outputs`, shape `(rows, num_classes)`."""
+        import torch
 
-def in_order(name: str, arrays: Arrays) -> Sequence[npt.NDArray[Any]]:
-    """Return the vectors that lie under a name and their numbers."""
-    found: list[npt.NDArray[Any]] = []
-    while (key := f"{name} {len(found)}") in arrays:
-        found.append(arrays[key])
-    return found
+        return {"outputs": context.outputs(torch.from_numpy(np.array(arrays["model"], np.float32))).numpy()}
 
 
 class HostedRule(Hosted, ServerRule):

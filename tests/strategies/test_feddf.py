@@ -30,8 +30,8 @@ from fedscout.engine.trials.trial import run_trial
 from fedscout.experiments.config.config_file import load_config
 from fedscout.experiments.studies.workflow import run_training, run_workflow
 from fedscout.strategies import FedAvgSpec
-from fedscout.strategies.aggregation.hosted_rule import in_order, numbered
-from fedscout.strategies.methods.servers.feddf import Distillation, FedDFSpec, teacher_of
+from fedscout.strategies.aggregation.hosted_rule import Outputs
+from fedscout.strategies.methods.servers.feddf import Distillation, FedDFSpec
 from tests.engine.choices import rounds_of
 from tests.engine.federations import QUERIES, dense, normalised, plain_model, uneven_federation, with_server_rows
 from tests.engine.trials.test_resume import Interruption, assert_same, run
@@ -76,7 +76,8 @@ def distilled(context: Any, models: Vectors, **changes: Any) -> tuple[Vectors, f
     """Return the mean of models after distillation, and the divergences before and after."""
     settings = {"num_steps": 20, "learning_rate": 0.01, "batch_size": 16, "patience": 1000, **changes}
     student = models.astype(np.float64).mean(axis=0).astype(np.float32)
-    found = Distillation(**settings).run(context, {"student": student, **numbered("teacher", models)})
+    outputs = np.mean([Outputs().run(context, {"model": model})["outputs"] for model in models], axis=0)
+    found = Distillation(**settings).run(context, {"student": student, "outputs": outputs})
     before, after = found["divergences"].tolist()
     return found["student"], before, after
 
@@ -108,12 +109,6 @@ def test_without_a_step_it_is_fedavg_to_the_bit(host: ClientHost, scaling: Any) 
     assert rounds_of(one) == rounds_of(other)
     cohort = Cohort(8, 5, 0.1, server_rows=NUM_ROWS)
     assert spec.digest(cohort) == FedAvgSpec(sample_scaling=scaling).digest(cohort)
-
-
-def test_the_teacher_is_the_softmax_of_the_mean_logits() -> None:
-    models = models_of()
-    found = teacher_of(context_of(), [torch.from_numpy(model) for model in models])
-    np.testing.assert_allclose(found, teacher_by_hand(models), rtol=0, atol=1e-6)
 
 
 def test_divergences_are_those_computed_by_hand_and_distillation_lowers_them() -> None:
@@ -198,24 +193,32 @@ def test_a_round_is_the_mean_distilled(host: ClientHost) -> None:
     assert mean is not None
     np.testing.assert_allclose(grid.served[0][0]["student"], mean, rtol=0, atol=1e-7)
     np.testing.assert_array_equal(taught, grid.served[-1][1]["student"])
-    for arrays, found in grid.served:
-        assert [len(teacher) for teacher in in_order("teacher", arrays)] == [len(mean)] * 8
+    assert [len(models) for models in grid.asked] == [8] * 3
+    for (arrays, found), models in zip(grid.served, grid.asked, strict=True):
+        teacher = torch.from_numpy(arrays["outputs"]).double().softmax(dim=1)
+        np.testing.assert_allclose(teacher, teacher_by_hand(models), rtol=0, atol=1e-6)
         before, after = found["divergences"]
         assert after < before
         assert np.abs(found["student"] - arrays["student"]).max() > 1e-3
 
 
 class Kept(LocalGrid):
-    """Remembers the work that was done for the server."""
+    """Remembers the work that was done for the server: what was distilled, and which models were asked before."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self.served: list[tuple[Any, Any]] = []
+        self.asked: list[Any] = []
 
     def serve(self, work: Any, arrays: Any) -> Any:
         found = super().serve(work, arrays)
         self.served.append((arrays, found))
         return found
+
+    def serve_each(self, work: Any, inputs: Any) -> Any:
+        if work == Outputs():
+            self.asked.append(np.stack([arrays["model"] for arrays in inputs]))
+        return super().serve_each(work, inputs)
 
 
 def test_clients_that_fail_or_are_absent_teach_nobody() -> None:
@@ -227,7 +230,7 @@ def test_clients_that_fail_or_are_absent_teach_nobody() -> None:
         grid = Kept(ClientHost(federation, QUERIES), session=spec.session)
         result = run_trial(spec, grid)
         assert (result.status, result.skipped_rounds) == ("completed", {})
-        counts = [len(in_order("teacher", arrays)) for arrays, _ in grid.served]
+        counts = [len(models) for models in grid.asked]
         assert len(counts) == 4
         assert {*counts} <= expected
         assert sum(counts) == 4 * 7 - len(result.dropped_clients)

@@ -20,12 +20,12 @@ from fedscout.engine.grid.local_grid import LocalGrid
 from fedscout.engine.grid.ray_grid import RayGrid
 from fedscout.engine.grid.ray_hosts import start_hosts
 from fedscout.engine.messages.message_contents import client_of, metrics_of
+from fedscout.engine.messages.session import Session
 from fedscout.engine.model.flat_model import new_model
 from fedscout.engine.seeds import stream
 from fedscout.engine.trials.checkpoint import CheckpointStore
 from fedscout.engine.trials.trial import run_trial
 from fedscout.strategies import LocalOnlySpec
-from fedscout.strategies.aggregation.hosted_rule import in_order, numbered
 from fedscout.strategies.methods.groups import rhfl
 from fedscout.strategies.methods.groups.rhfl import Alignment, Rhfl, RhflSpec, confidences
 from tests.engine.federations import QUERIES, dense, plain_model, uneven_federation, with_server_rows
@@ -54,8 +54,9 @@ def models_of(count: int) -> Any:
 
 def aligned(models: Any, weights: Any, **changes: Any) -> Any:
     alignment = Alignment(**{"num_epochs": 30, "learning_rate": 0.01, "batch_size": 16, **changes})
-    arrays = {"weights": np.asarray(weights, np.float32), **numbered("model", models)}
-    return np.stack(in_order("model", alignment.run(context(), arrays)))
+    rule = Rhfl(alignment, 0.5, Cohort(len(models), len(models), 0.1))
+    rule.grid = LocalGrid(with_server_rows(uneven_federation()), session=Session(seed=3))
+    return rule.aligned(alignment, [*models], np.asarray(weights, np.float32))
 
 
 def told(vector: Any) -> torch.Tensor:
@@ -78,24 +79,26 @@ def test_who_improves_is_heard_more() -> None:
     np.testing.assert_allclose(confidences(np.full(3, np.inf), np.ones(3), 0.6), 1 / 3, rtol=1e-6)
     without_loss = confidences(np.array([0.0, 2.0]), np.array([0.0, 1.0]), 0.6)  # it can't fall any more
     np.testing.assert_allclose(without_loss, np.array([1, np.exp(0.6)]) / (1 + np.exp(0.6)), rtol=1e-6)
+    assert confidences(np.array([2.0, 2.0]), np.array([1.0, 2.0]), 1e4).tolist() == [1, 0]
 
 
 def test_who_is_heard_follows_from_the_losses_of_each_round(monkeypatch: pytest.MonkeyPatch) -> None:
     """Two clients miss rounds, and what they lost last counts as of the round before."""
     told: dict[int, float] = {}
     rounds: list[tuple[Any, Any, dict[int, float]]] = []
+    taught = Rhfl.aligned
 
     def noted(reply: Message) -> Any:
         told[client_of(reply.metadata.src_node_id)] = metrics_of(reply)["loss"]  # type: ignore[assignment]
         return metrics_of(reply)
 
-    def serve(rule: Rhfl, work: Any, arrays: Any) -> Any:
-        rounds.append((work, arrays["weights"], dict(told)))
+    def aligned(rule: Rhfl, alignment: Any, models: Any, weights: Any) -> Any:
+        rounds.append((alignment, weights, dict(told)))
         told.clear()
-        return arrays
+        return taught(rule, alignment, models, weights)
 
     monkeypatch.setattr(rhfl, "metrics_of", noted)
-    monkeypatch.setattr(Rhfl, "serve", serve)
+    monkeypatch.setattr(Rhfl, "aligned", aligned)
     federation = replace(with_server_rows(uneven_federation(sizes=SIZES)), dropout={2: 0.5, 5: 0.5})
     asked = RhflSpec(confidence_strength=2.0, alignment_epochs=7, alignment_rate=0.02)
     result_of(ClientHost(federation, QUERIES), asked, num_sampled=ALL)
@@ -134,9 +137,17 @@ def test_common_steps_by_hand(weights: list[float]) -> None:
 
 
 def test_each_model_passes_over_the_rows_as_often_as_asked() -> None:
-    context = context_of()
-    Alignment(3, 0.01, 16).run(context, {"weights": np.array([0.5, 0.5]), **numbered("model", models_of(2))})
-    assert [len(batch) for batch in context.batches] == [16, 16, 16, 12] * 3 * 2
+    """In orders of its own: those that all models draw, one after the other."""
+    drawn = context().generator
+    orders = [drawn.permutation(NUM_ROWS).tolist() for _ in range(2 * 3)]
+    model, other = models_of(2)
+    for place in range(2):
+        context_of_place = context_of()
+        arrays = {"model": model, "taught": told(other).float().numpy(), "share": np.float32(0.5), "place": place}
+        Alignment(3, 0.01, 16).run(context_of_place, arrays)
+        batches = context_of_place.batches
+        assert [len(batch) for batch in batches] == [16, 16, 16, 12] * 3
+        assert [row for batch in batches for row in batch] == [r for order in orders[3 * place :][:3] for r in order]
 
 
 def test_models_that_say_the_same_stay() -> None:
@@ -158,6 +169,7 @@ def test_who_has_no_weight_is_not_heard() -> None:
     models = models_of(3)
     found, alone = aligned(models, [1.0, 0.0, 0.0]), aligned(models[:2], [1.0, 0.0])
     np.testing.assert_allclose(told(found[1]), told(alone[1]), atol=0.02)
+    assert np.array_equal(found[0], models[0])
 
 
 def test_it_is_resumed_and_runs_on_ray_with_the_same_bits(host: ClientHost, tmp_path: Path) -> None:

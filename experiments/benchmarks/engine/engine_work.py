@@ -7,6 +7,7 @@ import numpy as np
 from fedscout.engine.contracts.local_training_config import LocalTraining
 from fedscout.engine.data.client_data import Partition
 from fedscout.engine.data.federation import Federation
+from fedscout.engine.data.server_data import ServerData
 from fedscout.experiments.benchmarks.peers.work import (
     BATCH_SIZE,
     FEATURE_SHAPES,
@@ -23,9 +24,14 @@ from fedscout.experiments.federations.models.model_table import dense, lenet, re
 
 TRAINING = LocalTraining(local_epochs=1, batch_size=BATCH_SIZE, learning_rate=LEARNING_RATE)
 
+SERVER_ROWS = 100
+
 
 def work_federation(name: WorkName, num_clients: int, num_samples: int, batch_norm: bool = False) -> Federation:
-    """Return the federation of a piece of work, with so many rows a client; the dense net may have batch norm."""
+    """Return the federation of a piece of work, with so many rows a client, and some of the server's own.
+
+    The dense net may have batch norm. The server's rows and labels are for strategies that can't do without.
+    """
     shape = FEATURE_SHAPES[name]
     settings = ModelSettings(
         hidden=HIDDEN.get(name),
@@ -45,4 +51,5 @@ def work_federation(name: WorkName, num_clients: int, num_samples: int, batch_no
         num_classes=NUM_CLASSES[name],
         partition=Partition(np.arange(num_clients * num_samples), num_samples * np.arange(num_clients + 1)),
         model=build(ModelRequest(shape, NUM_CLASSES[name], settings, "tokens" if num_tokens else "table", num_tokens)),
+        server=ServerData(*client_rows(name, num_clients, SERVER_ROWS)),
     )

@@ -11,21 +11,19 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from itertools import pairwise
 from statistics import median
 
 from pydantic import BaseModel
 
 from fedscout.engine.contracts.trial_strategy import Cohort
-from fedscout.engine.data.server_data import ServerData
 from fedscout.engine.engine_config import EngineConfig
 from fedscout.engine.errors import UserError
 from fedscout.engine.trials.trial_runner import TrialRunner
 from fedscout.experiments.benchmarks.engine.engine_bench import Note
 from fedscout.experiments.benchmarks.engine.engine_work import TRAINING, work_federation
 from fedscout.experiments.benchmarks.engine.round_times import run_rounds
-from fedscout.experiments.benchmarks.peers.work import Task, client_rows
+from fedscout.experiments.benchmarks.peers.work import Task
 from fedscout.experiments.reports.markdown_table import markdown_table
 from fedscout.experiments.studies.open_runner import open_runner
 from fedscout.strategies import (
@@ -37,7 +35,6 @@ from fedscout.strategies import (
     parse_strategy,
 )
 
-SERVER_ROWS = 100
 HEADINGS = ("strategy", "times FedAvg", "from … to", "ms a round", "FedAvg, ms", "net")
 
 
@@ -106,8 +103,7 @@ def _costs(
     found: dict[StrategySpec, list[tuple[float, float]]] = {spec: [] for spec in strategies}
     missing: dict[StrategySpec, str] = {}
     federation = work_federation(task.name, task.clients, task.samples, batch_norm)
-    server = ServerData(*client_rows(task.name, task.clients, SERVER_ROWS))
-    with open_runner(replace(federation, server=server), EngineConfig(grid="local"), None, parallel=1) as lazy:
+    with open_runner(federation, EngineConfig(grid="local"), None, parallel=1) as lazy:
         runner = lazy.started()
         for turn in range(turns):
             note(f"turn {turn + 1} of {turns}")

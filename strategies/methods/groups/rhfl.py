@@ -39,7 +39,7 @@ from fedscout.engine.contracts.trial_strategy import Cohort, EngineNeeds
 from fedscout.engine.messages.message_contents import client_of, metrics_of
 from fedscout.strategies import aggregation as quick
 from fedscout.strategies.aggregation.grouped_rule import Group, GroupedRule
-from fedscout.strategies.aggregation.hosted_rule import Hosted, in_order, numbered
+from fedscout.strategies.aggregation.hosted_rule import Hosted
 from fedscout.strategies.methods.clients.symmetric_loss import SymmetricDescent
 from fedscout.strategies.methods.servers.feddf import LEAST_GAIN, batches, divergence
 from fedscout.strategies.ranges import IntegerRange, RealRange
@@ -53,7 +53,7 @@ Losses = npt.NDArray[np.float64]
 
 @dataclass(frozen=True)
 class Alignment:
-    """What is done on a host: the common steps.
+    """What is done on a host: the common steps of one model.
 
     Attributes:
         num_epochs: Passes over the server's rows.
@@ -66,31 +66,28 @@ class Alignment:
     batch_size: int = 128
 
     def run(self, context: ServerContext, arrays: Arrays) -> Arrays:
-        """Return the aligned models as `model 0` and so on, each of shape `(size,)`.
+        """Return the aligned `model`: Σ_{j≠i} w_j KL(z_j ‖ z_i) has the gradient of Σ w_j times KL(their mean ‖ z_i).
 
         Args:
             context: With unlabelled rows.
-            arrays: The models likewise, and their `weights` w, shape `(clients,)`.
+            arrays: The `model`, shape `(size,)`; its `place` among all; the mean of the others' probabilities, weighed
+                by w, as `taught`, shape `(rows, num_classes)`; and Σ_{j≠i} w_j, their `share`.
         """
         import torch
 
-        models = [torch.from_numpy(np.array(model, np.float32)) for model in in_order("model", arrays)]
-        told = torch.stack([context.outputs(model).softmax(dim=1) for model in models])
-        weights = torch.from_numpy(np.array(arrays["weights"], np.float32))
-        for place, model in enumerate(models):
-            others = weights.clone()
-            others[place] = 0
-            share = others.sum()
-            self._align(context, model, (others[:, None, None] * told).sum(dim=0) / share, float(share))
-        return numbered("model", (model.numpy() for model in models))
+        model = torch.from_numpy(np.array(arrays["model"], np.float32))
+        self._align(context, model, torch.from_numpy(np.array(arrays["taught"])), arrays)
+        return {"model": model.numpy()}
 
-    def _align(self, context: ServerContext, model: Tensor, teacher: Tensor, share: float) -> None:
-        """Move a model in place: Σ_{j≠i} w_j KL(z_j ‖ z_i) has the gradient of `share` times KL(their mean ‖ z_i)."""
+    def _align(self, context: ServerContext, model: Tensor, teacher: Tensor, arrays: Arrays) -> None:
+        """Move a model in place."""
         from fedscout.engine.training.client_optimizers import Adam
 
         if divergence(teacher, context.outputs(model)).item() < LEAST_GAIN:
             return  # Adam's steps would be as long on rounding alone
-        optimizer, num_passes = Adam(self.learning_rate), 0
+        for _ in range(int(arrays["place"]) * self.num_epochs):
+            context.generator.permutation(context.num_rows)  # each model has orders of its own
+        optimizer, num_passes, share = Adam(self.learning_rate), 0, float(arrays["share"])
         for rows, is_last in batches(context, self.batch_size):
             _, gradient = context.gradient(model, partial(divergence, teacher[rows]), rows)
             optimizer.step(model[: context.layout.num_trainable], gradient * share)
@@ -110,8 +107,28 @@ def confidences(before: Losses, now: Losses, strength: float) -> FloatArray:
     known = np.isfinite(before) & (before > 0)
     drops = np.zeros_like(now)
     drops[known] = np.maximum(0, 1 - now[known] / before[known])
-    raised = np.exp(strength * drops / drops.sum()) if drops.any() else np.ones_like(now)
+    shares = drops / drops.sum() if drops.any() else drops
+    raised = np.exp(strength * (shares - shares.max()))
     return np.asarray(raised / raised.sum(), np.float32)
+
+
+def teachers(said: FloatArray, weights: FloatArray) -> tuple[FloatArray, FloatArray]:
+    """Return what each client is taught, shape `(clients, rows, num_classes)`, and by how much weight, `(clients,)`.
+
+    Args:
+        said: Logits of each client's model on the server's rows, shape `(clients, rows, num_classes)`.
+        weights: w.
+
+    Returns:
+        Means of the others' probabilities; zeros for whom nobody else is heard, from which no step leads away.
+    """
+    from scipy.special import softmax
+
+    told = softmax(said.astype(np.float64), axis=2).reshape(len(said), -1)
+    others = np.where(np.eye(len(said), dtype=bool), 0.0, weights)
+    share = others.sum(axis=1)
+    taught = np.divide(others @ told, share[:, None], out=np.zeros_like(told), where=share[:, None] > 0)
+    return taught.astype(np.float32).reshape(said.shape), share.astype(np.float32)
 
 
 class Rhfl(Hosted, GroupedRule):
@@ -147,7 +164,7 @@ class Rhfl(Hosted, GroupedRule):
                 self._seen[group.clients[0]] = cast(float, metrics_of(reply)["loss"])
         return super().parts(group, sent, replies, num_groups)
 
-    def record(self, vectors: Sequence[FloatArray]) -> ArrayRecord:
+    def record(self, vectors: Sequence[FloatArray] | FloatArray) -> ArrayRecord:
         """Return the models after the common steps."""
         clients = [group.clients[0] for group in self.groups]
         before = np.array([self.losses.get(client, np.inf) for client in clients])
@@ -155,8 +172,28 @@ class Rhfl(Hosted, GroupedRule):
         now = np.array([self.losses.get(client, np.inf) for client in clients])
         if self.alignment is None or len(clients) == 1:
             return super().record(vectors)
-        arrays = {"weights": confidences(before, now, self.strength), **numbered("model", vectors)}
-        return super().record(in_order("model", self.serve(self.alignment, arrays)))
+        heard = confidences(before, now, self.strength)
+        return super().record(self.aligned(self.alignment, vectors, heard))
+
+    def aligned(
+        self, alignment: Alignment, models: Sequence[FloatArray] | FloatArray, weights: FloatArray
+    ) -> FloatArray:
+        """Return models after the common steps, shape `(clients, size)`.
+
+        Args:
+            alignment: The steps.
+            models: Of the clients, each of shape `(size,)`.
+            weights: w, shape `(clients,)`.
+        """
+        taught, share = teachers(np.stack([*self.outputs(models)]), weights)
+        inputs = [
+            {"model": model, "place": np.array(place), "taught": taught[place], "share": share[place]}
+            for place, model in enumerate(models)
+        ]
+        aligned = np.empty((len(models), len(models[0])), np.float32)
+        for place, found in enumerate(self.serve_each(alignment, inputs)):
+            aligned[place] = found["model"]
+        return aligned
 
     def __getstate__(self) -> dict[str, Any]:
         """Return what a checkpoint holds."""

@@ -30,9 +30,9 @@ Reference:
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from functools import partial
+from functools import partial, reduce
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 import numpy as np
@@ -42,7 +42,7 @@ from pydantic import Field
 from fedscout.engine.arrays import IntArray
 from fedscout.engine.contracts.server_work import Arrays, ServerContext
 from fedscout.engine.contracts.trial_strategy import Cohort, EngineNeeds
-from fedscout.strategies.aggregation.hosted_rule import HostedRule, in_order, numbered
+from fedscout.strategies.aggregation.hosted_rule import HostedRule
 from fedscout.strategies.aggregation.server_rule import ClientModel, Vector, weighted_mean
 from fedscout.strategies.methods.averaging import FedAvgSpec, SampleScaling, weight_metric
 from fedscout.strategies.ranges import IntegerRange, RealRange
@@ -76,12 +76,12 @@ class Distillation:
 
         Args:
             context: With unlabelled rows.
-            arrays: `student`, and the clients' models as `teacher 0` and so on, each of shape `(size,)`.
+            arrays: `student`, shape `(size,)`, and the clients' mean `outputs`, shape `(rows, num_classes)`.
         """
         import torch
 
         start = torch.from_numpy(np.array(arrays["student"], np.float32))
-        teacher = teacher_of(context, (torch.from_numpy(np.array(model)) for model in in_order("teacher", arrays)))
+        teacher = torch.from_numpy(np.array(arrays["outputs"])).softmax(dim=1)
         before = divergence(teacher, context.outputs(start)).item()
         student, after = self._distilled(context, teacher, start, before) if before >= LEAST_GAIN else (start, before)
         return {"student": student.numpy(), "divergences": np.array([before, after])}
@@ -109,12 +109,6 @@ class Distillation:
 
     def _rate(self, step: int) -> float:
         return self.learning_rate * (1 + math.cos(math.pi * (step - 1) / self.num_steps)) / 2
-
-
-def teacher_of(context: ServerContext, models: Iterable[Tensor]) -> Tensor:
-    """Return the probabilities that models give together: softmax of their mean outputs, shape `(rows, classes)`."""
-    outputs = [context.outputs(model) for model in models]
-    return (sum(outputs[1:], start=outputs[0]) / len(outputs)).softmax(dim=1)
 
 
 def divergence(teacher: Tensor, outputs: Tensor) -> Tensor:
@@ -149,7 +143,10 @@ class FedDF(HostedRule):
         student = weighted_mean(models, weights)
         if self.distillation is None:
             return student
-        arrays = {"student": student.astype(np.float32), **numbered("teacher", models)}
+        arrays = {
+            "student": student.astype(np.float32),
+            "outputs": reduce(np.add, self.outputs(models)) / np.float32(len(models)),
+        }
         return self.serve(self.distillation, arrays)["student"].astype(np.float64)
 
 

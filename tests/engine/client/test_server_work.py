@@ -20,6 +20,7 @@ from fedscout.engine.client.server_model import ServerModel
 from fedscout.engine.contracts.server_work import Arrays, ServerContext, ServesWork
 from fedscout.engine.data.federation import Federation
 from fedscout.engine.errors import TrialError
+from fedscout.engine.grid import host_grid
 from fedscout.engine.grid.local_grid import LocalGrid
 from fedscout.engine.grid.ray_grid import RayGrid
 from fedscout.engine.grid.ray_hosts import RayHosts, start_hosts
@@ -154,6 +155,74 @@ def test_failing_work_fails_the_trial_with_its_reason(federation: Federation, wo
     assert str(caught.value) == told
 
 
+def test_work_on_each_input_is_that_on_it_alone_in_order() -> None:
+    grid = LocalGrid(federation_of(), session=SESSION)
+    inputs = [{"model": grid.initial_vector(seed)} for seed in range(5)]
+    alone = [grid.serve(Steps(), one) for one in inputs]
+    together = [*grid.serve_each(Steps(), inputs)]
+    assert len(together) == 5
+    for one, other in zip(alone, together, strict=True):
+        assert all(np.array_equal(one[name], other[name]) for name in one)
+    assert [*grid.serve_each(Steps(), [])] == []
+
+
+class SeveralHosts(LocalGrid):
+    """Pretends that there are three, and notes who is called and fetched when."""
+
+    def __init__(self, federation: Federation) -> None:
+        super().__init__(federation, session=SESSION)
+        self._num_hosts = 3
+        self.events: list[tuple[str, int, int]] = []
+        self.taken_back = 0
+
+    def _start(self, host, method, call):  # type: ignore[no-untyped-def]
+        self.events.append(("called", host, len(call.inputs)))
+        perform = super()._start(host, method, call)
+
+        def fetched() -> Any:
+            self.events.append(("fetched", host, len(call.inputs)))
+            return perform()
+
+        return fetched
+
+    def _give_up(self, handles):  # type: ignore[no-untyped-def]
+        self.taken_back += len(handles)
+
+
+def test_inputs_are_dealt_to_all_hosts_from_the_round_s_on() -> None:
+    grid = SeveralHosts(federation_of())
+    grid.server_round = 2
+    model = {"model": grid.initial_vector(3)}
+    assert len([*grid.serve_each(Steps(1), [model] * 7)]) == 7
+    assert [event for event in grid.events if event[0] == "called"] == [
+        ("called", 2, 3),
+        ("called", 0, 3),
+        ("called", 1, 1),
+    ]
+    grid.events.clear()
+    grid.serve(Steps(1), model)
+    assert grid.events == [("called", 2, 1), ("fetched", 2, 1)]
+
+
+def test_a_host_has_one_call_of_large_inputs_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    grid = SeveralHosts(federation_of())
+    model = {"model": grid.initial_vector(3)}
+    monkeypatch.setattr(host_grid, "INPUT_BYTES_TOGETHER", 2 * model["model"].nbytes)
+    assert len([*grid.serve_each(Steps(1), [model] * 9)]) == 9
+    on_the_way: set[int] = set()
+    for what, host, _ in grid.events:
+        assert (host in on_the_way) == (what == "fetched")
+        on_the_way ^= {host}
+    assert [event[1:] for event in grid.events if event[0] == "called"] == [(0, 2), (1, 2), (2, 2), (0, 2), (1, 1)]
+
+
+def test_where_one_input_fails_the_calls_behind_it_are_taken_back() -> None:
+    grid = SeveralHosts(federation_of())
+    with pytest.raises(TrialError, match=r"^round 0: ArithmeticError in the server's work: no way"):
+        [*grid.serve_each(Fails(), [{"a": np.ones(1)}] * 3)]
+    assert grid.taken_back == 2
+
+
 class TooSlow(LocalGrid):
     """Answers a call as a host does whose watchdog has struck in the first attempt."""
 
@@ -192,7 +261,7 @@ def test_work_of_a_user_s_own_reaches_a_process_that_has_never_heard_of_its_modu
     sys.modules.pop("own_server_work")
     assert str(tmp_path) not in sys.path
     (call,) = grid.calls
-    assert grid.host.serve(pickle.loads(pickle.dumps(call))).arrays["rows"].tolist() == [120]
+    assert grid.host.serve(pickle.loads(pickle.dumps(call))).outputs[0]["rows"].tolist() == [120]
     sys.path.remove(str(tmp_path))
 
 
@@ -227,6 +296,9 @@ def test_hosts_on_ray_give_the_bits_of_the_local_grid(hosts: RayHosts) -> None:
         found, expected = ray.serve(Steps(), model), local.serve(Steps(), model)
         assert found.keys() == expected.keys()
         assert all(np.array_equal(found[name], expected[name]) for name in expected)
+        several = [{"model": local.initial_vector(seed)} for seed in range(5)]
+        for one, other in zip(ray.serve_each(Steps(), several), local.serve_each(Steps(), several), strict=True):
+            assert all(np.array_equal(one[name], other[name]) for name in other)
         with pytest.raises(TrialError, match=rf"^round {server_round}: ArithmeticError in the server's work: no way"):
             ray.serve(Fails(), model)
     assert ray.take_compute_seconds() > 0

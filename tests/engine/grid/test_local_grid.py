@@ -155,6 +155,28 @@ def test_delivered_messages_are_forgotten(host: ClientHost) -> None:
     assert [reference() for reference in watched] == [None] * len(SIZES)
 
 
+class Letting(LocalGrid):
+    """Notes at each wait how many of the calls that were waited for before are still referred to."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.awaited: list[weakref.ref[Thunk]] = []
+        self.still_held: list[int] = []
+
+    def _gather(self, handles: Sequence[Thunk], timeout: float | None) -> list[Any]:
+        self.still_held.append(sum(reference() is not None for reference in self.awaited))
+        self.awaited += map(weakref.ref, handles)
+        return super()._gather(handles, timeout)
+
+
+def test_a_call_is_let_go_of_before_the_next_job_is_waited_for(host: ClientHost) -> None:
+    """It may refer to a model that was sent to one client alone."""
+    grid = Letting(host, session=session())
+    sent = [message for client in range(3) for message in messages(grid, clients=[client])]
+    assert len(list(grid.send_and_receive(sent))) == 3
+    assert grid.still_held == [0, 0, 0]
+
+
 def test_pulling_one_by_one_is_sending_and_receiving(host: ClientHost) -> None:
     grid = LocalGrid(host, session=session())
     together = list(grid.send_and_receive(messages(grid)))
