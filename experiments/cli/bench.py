@@ -371,6 +371,14 @@ def choice(
     of_a_replay = {"--half": half is not None, "--strategies-alone": strategies_alone}
     if replay is None and (given := [option for option, is_given in of_a_replay.items() if is_given]):
         raise ConfigurationError(f"{' and '.join(given)} must be given with --replay, got no --replay")
+    of_trainings = {
+        "--federation": bool(federation),
+        "--quick": quick,
+        "--search-seeds": search_seeds is not None,
+        "--fresh-seeds": fresh_seeds is not None,
+    }
+    if replay is not None and (given := [option for option, is_given in of_trainings.items() if is_given]):
+        raise ConfigurationError(f"{' and '.join(given)} must be left out with --replay, which trains nothing")
     if replay is not None:
         from fedscout.experiments.benchmarks.choice.replay_measurement import run_replay
         from fedscout.experiments.benchmarks.choice.replay_tables import replay_lines

@@ -40,6 +40,11 @@ def test_tables_and_json_tell_the_same(cli: Cli, tmp_path: Path) -> None:
         (("--fresh-seeds", "1"), "1 is not in the range x>=2"),
         (("--half", "development"), "--half must be given with --replay, got no --replay"),
         (("--strategies-alone", "--quick"), "--strategies-alone must be given with --replay, got no --replay"),
+        (("--replay", "published", "--quick"), "--quick must be left out with --replay, which trains nothing"),
+        (
+            ("--replay", "published", "--federation", "federation.dataset=wine", "--fresh-seeds", "3"),
+            "--federation and --fresh-seeds must be left out with --replay, which trains nothing",
+        ),
     ],
 )
 def test_mistakes_are_told_before_anything_is_done(
