@@ -27,6 +27,9 @@ from fedscout.engine.model.parameter_layout import ParameterLayout
 from fedscout.engine.training.local_training import Outcome
 from fedscout.engine.training.training_backends import MOST_CLIENTS, Trainer
 
+MODELS_BYTES_TOGETHER = 2**26
+"""Of clients' own models that are made and scored together, at least one; an algorithm holds each some times."""
+
 
 def personal_scores(
     algorithm: ClientAlgorithm,
@@ -63,8 +66,9 @@ def personal_scores(
         return {client: score for one in group for client, score in scored({one: group[one]}).items()}
 
     found: dict[int, ClientScore | Exception] = {}
-    for first in range(0, len(clients), MOST_CLIENTS):
-        found |= scored({client: clients[client] for client in [*clients][first : first + MOST_CLIENTS]})
+    most = min(MOST_CLIENTS, max(1, MODELS_BYTES_TOGETHER // received.nbytes))
+    for first in range(0, len(clients), most):
+        found |= scored({client: clients[client] for client in [*clients][first : first + most]})
     return found
 
 
