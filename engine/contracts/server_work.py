@@ -3,7 +3,7 @@
 A strategy aggregates on the driver, which has neither. What needs a model, such as distillation, is a frozen, picklable
 value with one function, `run`, which a host calls: on vectors that the strategy sends along, with the model as
 functions on flat vectors. A host keeps nothing of it, so the work can be repeated anywhere, bit for bit. Work that is
-done on each of many models is given one at a time, so that neither a host nor the store between ever holds them all.
+done on each of many models is given them one at a time, so that no host ever holds all of them.
 
 Vectors are whole: trainable parameters, then buffers. This file needs no torch, as drivers read it, too.
 """

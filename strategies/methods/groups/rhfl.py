@@ -50,6 +50,38 @@ if TYPE_CHECKING:
 
 Losses = npt.NDArray[np.float64]
 
+LARGEST_EXPONENT = 600.0
+"""Of e, far from what a float64 holds."""
+
+
+@dataclass(frozen=True)
+class Teachers:
+    """What is done on a host: what each client is taught."""
+
+    def run(self, context: ServerContext, arrays: Arrays) -> Arrays:
+        """Return the means of the others' probabilities, weighed by w, as `taught`, and Σ_{j≠i} w_j as `share`.
+
+        Where nobody else is heard, `taught` are zeros, from which no step leads away.
+
+        Args:
+            context: Not needed.
+            arrays: Logits of each client's model on the server's rows as `outputs`, shape
+                `(clients, rows, num_classes)`, and `weights` w, shape `(clients,)`.
+        """
+        import torch
+
+        del context
+        told = torch.from_numpy(np.array(arrays["outputs"])).softmax(dim=2)
+        weights = torch.from_numpy(np.array(arrays["weights"]))
+        taught, share = torch.zeros_like(told), torch.zeros_like(weights)
+        for place in range(len(told)):
+            others = weights.clone()
+            others[place] = 0
+            share[place] = others.sum()
+            if share[place]:
+                taught[place] = (others[:, None, None] * told).sum(dim=0) / share[place]
+        return {"taught": taught.numpy(), "share": share.numpy()}
+
 
 @dataclass(frozen=True)
 class Alignment:
@@ -70,8 +102,8 @@ class Alignment:
 
         Args:
             context: With unlabelled rows.
-            arrays: The `model`, shape `(size,)`; its `place` among all; the mean of the others' probabilities, weighed
-                by w, as `taught`, shape `(rows, num_classes)`; and Σ_{j≠i} w_j, their `share`.
+            arrays: The `model`, shape `(size,)`; its `place` among all; and of `Teachers` what it is `taught`, shape
+                `(rows, num_classes)`, and its `share`.
         """
         import torch
 
@@ -107,28 +139,9 @@ def confidences(before: Losses, now: Losses, strength: float) -> FloatArray:
     known = np.isfinite(before) & (before > 0)
     drops = np.zeros_like(now)
     drops[known] = np.maximum(0, 1 - now[known] / before[known])
-    shares = drops / drops.sum() if drops.any() else drops
-    raised = np.exp(strength * (shares - shares.max()))
+    exponents = strength * drops / drops.sum() if drops.any() else drops
+    raised = np.exp(exponents - max(0.0, exponents.max() - LARGEST_EXPONENT))
     return np.asarray(raised / raised.sum(), np.float32)
-
-
-def teachers(said: FloatArray, weights: FloatArray) -> tuple[FloatArray, FloatArray]:
-    """Return what each client is taught, shape `(clients, rows, num_classes)`, and by how much weight, `(clients,)`.
-
-    Args:
-        said: Logits of each client's model on the server's rows, shape `(clients, rows, num_classes)`.
-        weights: w.
-
-    Returns:
-        Means of the others' probabilities; zeros for whom nobody else is heard, from which no step leads away.
-    """
-    from scipy.special import softmax
-
-    told = softmax(said.astype(np.float64), axis=2).reshape(len(said), -1)
-    others = np.where(np.eye(len(said), dtype=bool), 0.0, weights)
-    share = others.sum(axis=1)
-    taught = np.divide(others @ told, share[:, None], out=np.zeros_like(told), where=share[:, None] > 0)
-    return taught.astype(np.float32).reshape(said.shape), share.astype(np.float32)
 
 
 class Rhfl(Hosted, GroupedRule):
@@ -185,9 +198,10 @@ class Rhfl(Hosted, GroupedRule):
             models: Of the clients, each of shape `(size,)`.
             weights: w, shape `(clients,)`.
         """
-        taught, share = teachers(np.stack([*self.outputs(models)]), weights)
+        said = np.stack([*self.outputs(models)])
+        lessons = self.serve(Teachers(), {"outputs": said, "weights": weights})
         inputs = [
-            {"model": model, "place": np.array(place), "taught": taught[place], "share": share[place]}
+            {"model": model, "place": np.array(place), **{name: each[place] for name, each in lessons.items()}}
             for place, model in enumerate(models)
         ]
         aligned = np.empty((len(models), len(models[0])), np.float32)
