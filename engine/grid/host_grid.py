@@ -257,7 +257,7 @@ class HostGrid(Grid, Generic[Handle]):
             for start in range(0, len(inputs), max(1, together)):
                 if len(waited_for) == self._num_hosts:
                     yield from self._served(waited_for.popleft())
-                part = replace(call, inputs=[*inputs[start : start + together]], call_id=self._call_id())
+                part = replace(call, inputs=(*inputs[start : start + together],), call_id=self._call_id())
                 waited_for.append(self._start((self.server_round + next(hosts)) % self._num_hosts, "serve", part))
             while waited_for:
                 yield from self._served(waited_for.popleft())

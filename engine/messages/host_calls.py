@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -119,7 +119,7 @@ class HostCall:
     evaluated: tuple[int, ...] = ()
     call_id: str = ""
     work: ServerWork | OwnValue | None = None
-    inputs: Sequence[Arrays] = ()
+    inputs: tuple[Arrays, ...] = ()
     watched: Watched | None = None
 
 
