@@ -250,11 +250,11 @@ class HostGrid(Grid, Generic[Handle]):
             work=OwnValue.of(work) if is_own(work) else work,
         )
         largest = max((sum(array.nbytes for array in arrays.values()) for arrays in inputs), default=0)
-        together = min(-(-len(inputs) // self._num_hosts), max(1, INPUT_BYTES_TOGETHER // max(1, largest)))
+        together = max(1, min(-(-len(inputs) // self._num_hosts), INPUT_BYTES_TOGETHER // max(1, largest)))
         hosts = itertools.cycle(range(self._num_hosts))
         waited_for: deque[Handle] = deque()
         try:
-            for start in range(0, len(inputs), max(1, together)):
+            for start in range(0, len(inputs), together):
                 if len(waited_for) == self._num_hosts:
                     yield from self._served(waited_for.popleft())
                 part = replace(call, inputs=(*inputs[start : start + together],), call_id=self._call_id())

@@ -51,7 +51,7 @@ if TYPE_CHECKING:
 Losses = npt.NDArray[np.float64]
 
 LARGEST_EXPONENT = 600.0
-"""Of e, far from what a float64 holds."""
+"""Of exp, which float64 holds up to 709."""
 
 
 @dataclass(frozen=True)
