@@ -53,9 +53,10 @@ class GatheredUpdates:
             for name in self._companions_weighted_by
         }
         self._vectors: dict[int, FloatArray] = {}
+        self._companions: dict[int, Mapping[str, FloatArray]] = {}
         self._untaken: list[int] = []
         self._total = np.zeros(len(received), np.int64)
-        self._updates: dict[int, tuple[int, ClientUpdate]] = {}  # without their vectors, which are many
+        self._updates: dict[int, tuple[int, ClientUpdate]] = {}  # without what is large of them
 
     def failed(self, client: int, error: Exception) -> None:
         """Note a client's failure."""
@@ -80,9 +81,9 @@ class GatheredUpdates:
                 self._results.update_norms[work.client] = self._norm(update.vector)
             if not self._merged:
                 self._vectors[work.client] = np.ascontiguousarray(update.vector, np.float32)
+                self._companions[work.client] = update.companions
             self._untaken.append(work.client)
-            kept = {} if self._merged else update.companions
-            self._updates[work.client] = (self._rows(work), replace(update, vector=NOTHING, companions=kept))
+            self._updates[work.client] = (self._rows(work), replace(update, vector=NOTHING, companions={}))
 
     def _rows(self, work: RowsWork) -> int:
         """Return the training rows that a client says it has: one under a table of settings, as rows tell the cell."""
@@ -131,14 +132,19 @@ class GatheredUpdates:
         """Yield what of the clients that were added since lies beside the results: of each these parts, in this order.
 
         Args:
-            parts: A model; a state, in place of which there is None if it is not large.
+            parts: A model; its companions; a state, in place of which there is None if it is not large.
             large_bytes: From which a state is.
         """
         waiting, self._untaken = self._untaken, []
         self._results.slots += waiting
         for client in waiting:
             for part in parts:
-                yield self._vectors.pop(client) if part == "vectors" else self._large_state(client, large_bytes)
+                yield self._part(part, client, large_bytes)
+
+    def _part(self, part: Part, client: int, large_bytes: int) -> Any:
+        if part == "states":
+            return self._large_state(client, large_bytes)
+        return (self._vectors if part == "vectors" else self._companions).pop(client)
 
     def _large_state(self, client: int, large_bytes: int) -> ClientState | None:
         num_examples, update = self._updates[client]
@@ -169,9 +175,10 @@ class GatheredUpdates:
             return results
         if len(self._vectors) == len(results.clients):
             results.vectors = [self._vectors.pop(client) for client in results.clients]
-        for name in self._companions_weighted_by:
-            rows = [self._updates[client][1].companions[name] for client in results.clients]
-            results.companions[name] = np.stack(rows) if rows else np.empty((0, 0), np.float32)
+        if len(self._companions) == len(results.clients):
+            beside = [self._companions.pop(client) for client in results.clients]
+            names = self._companions_weighted_by
+            results.companions = {name: [vectors[name] for vectors in beside] for name in names}
         return results
 
 

@@ -102,7 +102,7 @@ class RayCall:
     @property
     def references(self) -> list[Any]:
         """Of all that is fetched."""
-        return [self.reference, *self.beside.get("vectors", ())]
+        return [self.reference, *self.beside.get("vectors", ()), *self.beside.get("companions", ())]
 
     def sent_again(self) -> bool:
         """Send the call again if its host died under it; return whether that was so."""
@@ -119,7 +119,7 @@ class RayCall:
         return False
 
     def parts(self, fetched: Mapping[Any, Any]) -> Iterator[Any]:
-        """Yield the clients' results, of which a watched call has several, with large models and references of states.
+        """Yield the clients' results, several of a watched call, with what is large of them and references of states.
 
         Args:
             fetched: What lay under each of the references of all calls.
@@ -130,6 +130,9 @@ class RayCall:
         for part in several:
             if "vectors" in references:
                 part.vectors = [fetched[references["vectors"][client]] for client in part.clients]
+            if "companions" in references:
+                each = [fetched[references["companions"][client]] for client in part.clients]
+                part.companions = {name: [vectors[name] for vectors in each] for name in (each[0] if each else ())}
             yield self._with_states(part, references)
 
     def _references(self, several: Sequence[TrainResults]) -> dict[Part, dict[int, Any]]:

@@ -146,7 +146,9 @@ class RayGrid(HostGrid[RayCall]):
     def _apart(self, call: HostCall) -> tuple[Part, ...]:
         """Return what of a training lies beside its results, an object a client, as it is large."""
         sends_large = call.config[REPLY_KEY] != "merged" and 4 * self.facts.layout.size >= LARGE_VECTOR_BYTES
-        wanted: dict[Part, bool] = {"vectors": sends_large, "states": self._large_states}
+        algorithm = call.session.algorithm
+        accompanied = sends_large and algorithm is not None and bool(algorithm.companions)
+        wanted: dict[Part, bool] = {"vectors": sends_large, "companions": accompanied, "states": self._large_states}
         return tuple(part for part, is_wanted in wanted.items() if is_wanted)
 
     def _launch(self, job: Job[RayCall], clients: Collection[int]) -> None:

@@ -145,12 +145,13 @@ class TrainReplies:
             assert result.vectors is not None
             vectors = np.stack(result.vectors)
             inside = model.scale.holds(vectors)
+            beside = {name: np.asarray(result.companions[name]) for name in companions}
             for name, one in companions.items():
-                inside &= one.scale.holds(result.companions[name])
+                inside &= one.scale.holds(beside[name])
             diverged = diverged or not inside.all()
             model.add(vectors, result, inside)
             for name, one in companions.items():
-                one.add(result.companions[name], result, inside)
+                one.add(beside[name], result, inside)
         means = {name: one.mean(columns) for name, one in companions.items()}
         vector = model.mean(columns)
         if self._at_home is not None:  # an exact sum rounds values far below 1

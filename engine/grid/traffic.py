@@ -33,4 +33,4 @@ def bytes_up(results: Sequence[TrainResults], shared: int) -> int:
 def _num_companion_values(result: TrainResults) -> int:
     """Return the values of one client's companions."""
     summed = [total.size for total in result.companion_totals.values()]
-    return sum(summed) + sum(int(rows.shape[1]) for rows in result.companions.values())
+    return sum(summed) + sum(len(rows[0]) for rows in result.companions.values() if len(rows))

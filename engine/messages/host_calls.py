@@ -24,7 +24,7 @@ from fedscout.engine.model.parameter_layout import ParameterLayout
 LARGE_VECTOR_BYTES = 2**20
 """From here on a client's model, as what it keeps, is an object of its own in Ray's store; figures in `ray_grid.py`."""
 
-Part = Literal["vectors", "states"]
+Part = Literal["vectors", "companions", "states"]
 """What of a client may lie beside the results of its training."""
 
 
@@ -159,7 +159,8 @@ class TrainResults:
             results.
         total: Exact sum of the scaled vectors, or None if individual, or if nobody trained.
         sum_elsewhere: Whether that and those of companions are part of another host's.
-        companions: Vectors that go up beside the model, by name; one row a client, none if merged.
+        companions: Vectors that go up beside the model, by name, one of each client; none if merged, or while they lie
+            beside the results.
         companion_totals: Their exact sums, none if individual.
         sums: Scalars that add up over clients, by name.
         diverged: Clients whose parameters or companions can't enter an exact sum.
@@ -186,7 +187,7 @@ class TrainResults:
     vectors: list[FloatArray] | None = None
     total: IntArray | None = None
     sum_elsewhere: bool = False
-    companions: dict[str, FloatArray] = field(default_factory=dict)
+    companions: dict[str, list[FloatArray]] = field(default_factory=dict)
     companion_totals: dict[str, IntArray] = field(default_factory=dict)
     sums: dict[str, list[float]] = field(default_factory=dict)
     diverged: list[int] = field(default_factory=list)

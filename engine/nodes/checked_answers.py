@@ -94,7 +94,7 @@ def checked_training(results: Any, asked: Asked) -> TrainResults:
         num_steps=[_count("steps", results.num_steps, 1, 1 if alike else None)],
         losses=[_number("loss", results.losses)],
         initial_losses=initial_losses,
-        vectors=[_vectors("model", model[None], size)[0] for model in _only(results.vectors)],
+        vectors=_only("model", results.vectors, size),
         companions=_companions(results.companions, {} if algorithm is None else algorithm.companions, size),
         sums=_sums(results.sums, call, rows),
         update_norms={one: _number("norm", [norm]) for one, norm in norms.items()},
@@ -183,28 +183,25 @@ def _number(what: str, values: Sequence[float | None]) -> float:
     return float(value)
 
 
-def _only(models: Sequence[npt.NDArray[Any]] | None) -> Sequence[npt.NDArray[Any]]:
-    if models is None or len(models) != 1:
-        raise AnswerError("it sent no model, or several")
-    return models
-
-
-def _vectors(what: str, rows: npt.NDArray[Any] | None, size: int) -> npt.NDArray[np.float32]:
-    if rows is None or rows.dtype != np.float32 or rows.ndim != 2 or len(rows) != 1:
+def _only(what: str, vectors: Sequence[npt.NDArray[Any]] | None, size: int) -> list[npt.NDArray[np.float32]]:
+    if vectors is None or len(vectors) != 1:
+        raise AnswerError(f"it sent no {what}, or several")
+    (vector,) = vectors
+    if vector.dtype != np.float32 or vector.ndim != 1:
         raise AnswerError(f"its {what} is no vector of float32")
-    if rows.shape[1] != size:
-        raise AnswerError(f"its {what} has {rows.shape[1]} parameters and must have {size}")
-    if not np.isfinite(rows).all():
+    if len(vector) != size:
+        raise AnswerError(f"its {what} has {len(vector)} parameters and must have {size}")
+    if not np.isfinite(vector).all():
         raise AnswerError(f"its {what} is not finite")
-    return rows
+    return [vector]
 
 
 def _companions(
-    given: Mapping[str, npt.NDArray[Any]], wanted: Mapping[str, str], size: int
-) -> dict[str, npt.NDArray[np.float32]]:
+    given: Mapping[str, Sequence[npt.NDArray[Any]]], wanted: Mapping[str, str], size: int
+) -> dict[str, list[npt.NDArray[np.float32]]]:
     if given.keys() != wanted.keys():
         raise AnswerError(f"it must send {', '.join(wanted) or 'nothing'} beside the model, and sent {shown([*given])}")
-    return {name: _vectors(name, given[name], size) for name in wanted}
+    return {name: _only(name, given[name], size) for name in wanted}
 
 
 def _sums(given: Mapping[str, Sequence[float]], call: HostCall, num_rows: int) -> dict[str, list[float]]:

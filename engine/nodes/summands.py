@@ -172,7 +172,7 @@ def _check(
         raise UnfitError(f"its algorithm must declare in `reports` what it reports, got {', '.join(results.sums)}")
     held = [
         model.holds(np.asarray(results.vectors)),
-        *(scales[name].holds(results.companions[name]) for name in scales),
+        *(scales[name].holds(np.asarray(results.companions[name])) for name in scales),
     ]
     losses, (rows,) = [*results.losses, *results.initial_losses], results.num_examples
     most = {name: rows if name in weighing_sums(session) else rows * LARGEST for name in results.sums}

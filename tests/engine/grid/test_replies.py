@@ -156,7 +156,7 @@ class Keeps(ClientAlgorithm):
 def test_one_companion_that_diverged_makes_the_whole_mean_nan() -> None:
     along = np.zeros((5, 5), np.float32)
     along[0, 1] = 1e10
-    results = [individual([0, 1, 2, 3, 4], vectors(), companions={"variate": along})]
+    results = [individual([0, 1, 2, 3, 4], vectors(), companions={"variate": [*along]})]
 
     contents, _ = TrainReplies(FACTS, "num-examples", Sends()).train(RECEIVED, True, False, results)
 

@@ -9,10 +9,12 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
+from flwr.app import Array, ArrayRecord
 from flwr.serverapp.strategy import FedAvg
 from torch import nn
 
@@ -24,6 +26,8 @@ from fedscout.engine.grid.client_states import StateReference
 from fedscout.engine.grid.local_grid import LocalGrid
 from fedscout.engine.grid.ray_grid import RayGrid
 from fedscout.engine.grid.ray_hosts import RayHosts, start_hosts
+from fedscout.engine.messages.companion_record import replied_companions
+from fedscout.engine.messages.message_keys import NUM_EXAMPLES_KEY
 from fedscout.engine.trials.checkpoint import CheckpointStore
 from fedscout.engine.trials.ray_runner import start_trial
 from fedscout.engine.trials.trial import run_trial
@@ -86,6 +90,28 @@ class KeepsOne(FedAvg):
         replies = list(replies)
         self.kept.append(replies[0])
         return super().aggregate_train(server_round, replies)
+
+
+@dataclass(frozen=True)
+class SendsDrift(Variates):
+    """Its clients send how far they moved beside their models."""
+
+    companions = MappingProxyType({"drift": NUM_EXAMPLES_KEY})
+
+    def train(self, run: LocalRun) -> Finished:
+        finished = super().train(run)
+        return replace(finished, companions={"drift": finished.vectors - run.received})
+
+
+class ByDrift(FedAvg):
+    """Goes half of the first client's way, and a hundredth of each other one's."""
+
+    def aggregate_train(self, server_round: int, replies: Any) -> Any:
+        replies = list(replies)
+        arrays, metrics = super().aggregate_train(server_round, replies)
+        first, *others = (replied_companions(reply.content)["drift"] for reply in replies if reply.has_content())
+        moved = arrays["flat"].numpy() + np.float32(0.5) * first + np.float32(0.01) * np.sum(others, axis=0)
+        return ArrayRecord({"flat": Array(moved)}), metrics
 
 
 class DiesOnce(LosesStates):
@@ -243,14 +269,18 @@ def test_states_by_reference_have_the_bits_of_states_by_value(
 
 
 @pytest.mark.parametrize("limit", [None, 60.0], ids=["no limit", "limit"])
-@pytest.mark.parametrize("name", ["krum", "fedmedian", "with states", "with states, one together"])
+@pytest.mark.parametrize(
+    "name", ["krum", "fedmedian", "with states", "with states, one together", "drift", "drift, one together"]
+)
 def test_large_models_that_come_one_by_one_have_the_bits_of_those_in_this_process(
     hosts: RayHosts, host: ClientHost, name: str, limit: float | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if name.endswith("one together"):
         monkeypatch.setattr(ray_grid, "STATES_BYTES_TOGETHER", 1)
     with_states = replace(FEDAVG, wants=INDIVIDUAL, algorithm=Variates())
-    spec = spec_of(FLOWER_CHOICES.get(name, with_states), round_timeout_seconds=limit)
+    by_drift = Choice(ByDrift, wants=INDIVIDUAL, algorithm=SendsDrift())
+    choice = by_drift if name.startswith("drift") else FLOWER_CHOICES.get(name, with_states)
+    spec = spec_of(choice, round_timeout_seconds=limit)
     assert_same(run_trial(spec, RayGrid(hosts, spec.session)), local_result(spec, host))
 
 

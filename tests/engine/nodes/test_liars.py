@@ -330,7 +330,7 @@ LIES: dict[str, dict[str, Any]] = {
     "a short model": {"vectors": [np.zeros(2, np.float32)]},
     "a model of doubles": {"vectors": [np.zeros(3)]},
     "a model of NaN": {"vectors": [np.full(3, np.nan, np.float32)]},
-    "companions": {"companions": {"x": np.zeros((1, 3), np.float32)}},
+    "companions": {"companions": {"x": [np.zeros(3, np.float32)]}},
     "a length below nothing": {"update_norms": {1: float("nan")}},
     "no length": {"update_norms": {0: 1.0}},
     "a loss below nothing": {"received_losses": {"train": {1: replace(MEANS, squared=-1.0)}}},

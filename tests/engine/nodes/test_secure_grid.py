@@ -281,7 +281,7 @@ def test_no_message_holds_a_clients_own_numbers(federation: Federation, monkeypa
     answered = [one for message in told if isinstance(message, NodeAnswers) for one in message.answers]
     updates = [one for one in answered if isinstance(one, TrainResults)]
     secrets = [one.vectors[0].tobytes() for one in updates if one.vectors is not None]  # what is told in the clear
-    secrets += [rows.tobytes() for one in updates for rows in one.companions.values()]
+    secrets += [row.tobytes() for one in updates for rows in one.companions.values() for row in rows]
     assert len(secrets) == 2 * 3 * len(SIZES)
 
     unmasked: list[npt.NDArray[np.int64]] = []

@@ -85,7 +85,7 @@ VALUES: dict[str, Any] = {
     "a training": TrainResults(
         *([3], [17], [9], [float("nan")], [float("inf")]),
         vectors=[VECTOR],
-        companions={"control-change": VECTOR[None]},
+        companions={"control-change": [VECTOR]},
         sums={"path": [2.5]},
         states={3: {}},
         failures={3: "why"},
