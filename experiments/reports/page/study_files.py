@@ -94,6 +94,11 @@ class StudyFiles:
         return {} if self.result is None else self.result.get("federation", {})
 
     @property
+    def dependence(self) -> tuple[str, ...]:
+        """What must be known of rows that belong together, a sentence each."""
+        return tuple(map(str, (self.result or {}).get("dependence", ())))
+
+    @property
     def name(self) -> str:
         """What the study is of."""
         known = self.federation.get("name") or next(iter(self.trials["study"]), "")

@@ -88,7 +88,7 @@ def _federation(study: StudyFiles) -> Section:
     total = int(sizes["rows"].sum())
     facts = f"{len(sizes)} clients hold {total:,} rows, from {sizes['rows'].min():,} to {sizes['rows'].max():,} each."
     model = study.federation.get("model")
-    sentences = [facts if model is None else f"{facts} They train one model: {model}."]
+    sentences = (facts if model is None else f"{facts} They train one model: {model}.", *study.dependence)
     pictures: list[Picture] = []
     missing: list[str] = []
     if labels.empty:
@@ -97,7 +97,7 @@ def _federation(study: StudyFiles) -> Section:
         pictures.append(_class_picture(labels))
     caption = "Rows of each client." + (" Red: changed by the scenario." if sizes["affected"].any() else "")
     pictures.append(Picture("client-rows", caption, client_sizes(sizes)))
-    return Section("federation", "Federation", tuple(sentences), tuple(pictures), missing=tuple(missing))
+    return Section("federation", "Federation", sentences, tuple(pictures), missing=tuple(missing))
 
 
 def _class_picture(labels: pd.DataFrame) -> Picture:

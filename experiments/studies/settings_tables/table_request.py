@@ -175,6 +175,8 @@ def _check(config: StudyConfig) -> None:
         faults.append(f"search.kind must be one of {', '.join(SEARCHERS)} for a table, got {config.search.kind}")
     if config.search.objectives != ("accuracy",) or config.search.validation_fraction:
         faults.append("search.objective and search.validation_fraction must be left out: proxy rows score a setting")
+    if config.search.selection is not None:
+        faults.append("search.selection must be left out, as all proxy clients of a table train in every round")
     if config.client_settings.kind is not None:
         faults.append("client_settings must be left out, as a table is tuned without one")
     if faults:

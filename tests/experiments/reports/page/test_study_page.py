@@ -159,6 +159,14 @@ def test_clients_and_classes_are_called_by_their_names(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
+def test_the_page_says_that_rows_belong_together(tmp_path: Path) -> None:
+    study = read_study_files(write_study(tmp_path / "out"))
+    told = "12 of 200 test rows have near copies among the training rows."
+    (federation, *_) = page_of(replace(study, result={**(study.result or {}), "dependence": [told]})).sections
+    assert federation.sentences[-1] == told
+    assert page_of(study).sections[0].sentences == federation.sentences[:-1]
+
+
 def test_an_unfinished_study_without_detection_says_what_is_missing(tmp_path: Path) -> None:
     folder = write_study(tmp_path / "out", finished=False, diagnosed=False)
     page = study_page(folder)

@@ -115,6 +115,7 @@ def test_workers_on_ray_give_the_bits_of_one_process(tmp_path: Path, ray_session
         (("federation.dataset=diabetes",), "federation.dataset must be of classes"),
         (("federation.dataset=cartpole",), "federation.dataset must be of classes"),
         (("search.strategies=[fedprox]",), "search.strategies must be left out"),
+        (("search.selection=[random, oort]",), "search.selection must be left out, as all proxy clients"),
         (("search.kind=racing",), "search.kind must be one of gp, tpe, random, genetic"),
         (
             ("--quantity", "6,12", "search.client_ranges.batch_size={low: 13, high: 64}"),
