@@ -5,7 +5,8 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -13,6 +14,7 @@ import pytest
 from flwr.app import Error, Message
 from flwr.clientapp import ClientApp
 
+from fedscout.engine.contracts.client_algorithm import ClientAlgorithm
 from fedscout.engine.contracts.client_selection import Observed
 from fedscout.engine.contracts.client_update import ClientScore
 from fedscout.engine.contracts.trial_strategy import Cohort
@@ -362,6 +364,32 @@ def test_a_training_that_lies_is_not_used(lie: str) -> None:
     with pytest.raises(AnswerError) as refusal:
         checked_training(told, asked())
     assert str(refusal.value).isprintable()
+
+
+@dataclass(frozen=True)
+class Sends(ClientAlgorithm):
+    """Its clients send a variate along."""
+
+    companions = MappingProxyType({"variate": "num-clients"})
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        [],
+        [np.zeros(3, np.float32)] * 2,
+        [np.zeros((1, 3), np.float32)],
+        [np.zeros(2, np.float32)],
+        [np.zeros(3)],
+        [np.full(3, np.inf, np.float32)],
+    ],
+)
+def test_what_comes_beside_a_model_is_one_vector_like_it(given: list[Any]) -> None:
+    call = replace(CALL, session=replace(SESSION, algorithm=Sends()))
+    sound = {"variate": [np.ones(3, np.float32)]}
+    assert checked_training(TrainResults(**GOOD, companions=sound), asked(call)).companions == sound
+    with pytest.raises(AnswerError, match="variate"):
+        checked_training(TrainResults(**GOOD, companions={"variate": given}), asked(call))
 
 
 def test_what_nobody_asked_for_does_not_pass() -> None:
