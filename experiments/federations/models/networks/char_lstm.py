@@ -42,11 +42,12 @@ class CharacterNet(nn.Module):
         states = self.embedding(tokens)
         for layer in self.layers:
             states, _ = layer(states)
-        logits: Tensor = self.last(states[torch.arange(len(tokens)), _last_positions(tokens)])
+        rows = torch.arange(len(tokens), device=tokens.device)
+        logits: Tensor = self.last(states[rows, _last_positions(tokens)])
         return logits
 
 
 def _last_positions(tokens: Tensor) -> Tensor:
     """Return where the last token of each row is that is no padding, 0 if all are."""
-    positions = torch.arange(tokens.shape[1])
+    positions = torch.arange(tokens.shape[1], device=tokens.device)
     return torch.where(tokens != PADDING_TOKEN, positions, 0).amax(dim=1)

@@ -32,6 +32,16 @@ def test_logits_for_any_number_of_rows(name: str) -> None:
         assert module(torch.ones(num_rows, *asked.feature_shape)).shape == (num_rows, asked.num_classes)
 
 
+@pytest.mark.parametrize("name", SMALL)
+def test_every_model_goes_where_its_rows_are(name: str) -> None:
+    """On a device without memory: PyTorch refuses an operation on tensors of several devices there, too."""
+    import torch
+
+    asked = SMALL[name]
+    logits = build_model(asked)().to("meta")(torch.ones(4, *asked.feature_shape, device="meta"))
+    assert (logits.shape, logits.device.type) == ((4, asked.num_classes), "meta")
+
+
 @pytest.mark.parametrize(
     ("kind", "shape"),
     [
