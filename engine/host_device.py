@@ -30,11 +30,13 @@ class HostDevice:
         kind: `cpu`, or `cuda`, the GPU that Ray lets the host see, or the first.
         in_lanes: Whether clients are trained side by side by `torch.func`, as on a GPU.
         most_together: Of clients side by side; None leaves that to the model's size.
+        share: Of the device, that is the host's.
     """
 
     kind: Literal["cpu", "cuda"] = "cpu"
     in_lanes: bool = False
     most_together: int | None = None
+    share: float = 1.0
 
     @classmethod
     def gpu(cls, most_together: int | None = None) -> HostDevice:
@@ -64,6 +66,7 @@ class HostDevice:
             torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = False
             torch.backends.cudnn.benchmark = False
             torch.use_deterministic_algorithms(True, warn_only=True)
+            torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]  # all is written
         return torch.device(self.kind)
 
     def name(self) -> str:
@@ -85,12 +88,14 @@ def torch_settings_kept() -> Iterator[None]:
 
     products, convolutions = torch.backends.cuda.matmul, torch.backends.cudnn
     kept = products.allow_tf32, convolutions.allow_tf32, convolutions.benchmark
+    fills = torch.utils.deterministic.fill_uninitialized_memory  # type: ignore[attr-defined]
     num_threads, repeats = torch.get_num_threads(), _repeats()
     try:
         yield
     finally:
         products.allow_tf32, convolutions.allow_tf32, convolutions.benchmark = kept
         torch.set_num_threads(num_threads)
+        torch.utils.deterministic.fill_uninitialized_memory = fills  # type: ignore[attr-defined]
         if _repeats() != repeats:  # setting it loads torch's compiler
             torch.use_deterministic_algorithms(repeats[0], warn_only=repeats[1])
 

@@ -6,6 +6,10 @@ The environment is set before anything imports numpy, torch or Ray: they read it
 from __future__ import annotations
 
 import os
+import sys
+
+if "gpu" not in sys.argv and "PYTEST_XDIST_WORKER" not in os.environ:  # but for `-m gpu`, tests are of cores
+    os.environ["CUDA_VISIBLE_DEVICES"] = ""
 
 os.environ.update(
     OMP_NUM_THREADS="1",

@@ -23,6 +23,9 @@ MOST_HOSTS = 8
 TASK_CPUS = 0.0001
 """The least that Ray counts."""
 
+MOST_TRIED = 256
+"""Clients of a round that is tried: each of their kernels is an event of the profiler's."""
+
 MEMORY_SHARE = 0.8
 """Of a GPU's memory, for all hosts together."""
 
@@ -49,20 +52,21 @@ class GpuUse:
 
 
 def measured_use(federation: Federation, queries: QueryTable, device: HostDevice, session: Session) -> GpuUse:
-    """Train one epoch with one host of all clients, and return what it made of its device; a core is always busy."""
+    """Train one epoch with one host of some clients, and return what it made of its device; a core is always busy."""
     import torch
     from torch.profiler import ProfilerActivity, profile
 
     from fedscout.engine.client.client_host import ClientHost
 
     host = ClientHost(federation, queries, device)
-    clients = [client for client in range(federation.num_clients) if client not in federation.unseen]
+    seen = [client for client in range(federation.num_clients) if client not in federation.unseen]
+    clients = seen[:: max(1, -(-len(seen) // MOST_TRIED))]
     tried_round(host, session, clients)
     if not device.on_gpu:
         return GpuUse(1.0, 1, 1)
-    with profile(activities=[ProfilerActivity.CUDA]) as seen:
+    with profile(activities=[ProfilerActivity.CUDA]) as events:
         seconds = tried_round(host, session, clients).seconds
-    busy = 1e-6 * sum(event.self_device_time_total for event in seen.key_averages())
+    busy = 1e-6 * sum(event.self_device_time_total for event in events.key_averages())
     free, total = torch.cuda.mem_get_info()
     return GpuUse(min(1.0, busy / seconds), total - free, total)
 
@@ -79,6 +83,7 @@ def hosts_on_gpus(
         session: Of the training that is to come.
         cpus_each: CPUs for each GPU.
     """
-    task: Any = ray.remote(measured_use).options(num_cpus=TASK_CPUS, num_gpus=1.0 if device.on_gpu else 0.0)
+    trial: Any = ray.remote(max_calls=1)(measured_use)  # its process ends with it, and lets go of the GPU
+    task = trial.options(num_cpus=TASK_CPUS, num_gpus=1.0 if device.on_gpu else 0.0)
     use: GpuUse = ray.get(task.remote(federation, queries, device, session))
     return use.num_hosts(cpus_each)

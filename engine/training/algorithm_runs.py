@@ -172,12 +172,13 @@ def loss_of(steps: Steps, seen: Representation, device: torch.device) -> Loss | 
     compared = steps.compared
     if adjusted is None and compared is None:
         return steps.loss
+    models = [] if compared is None else [vector.view(-1).to(device) for vector in compared.others]
 
     def loss(outputs: Tensor, labels: Tensor, features: Tensor) -> Tensor:
         mean = mean_loss(outputs if adjusted is None else adjusted(outputs[None])[0], labels)
         if compared is None:
             return mean
-        others = [seen.under(vector.view(-1), features).flatten(1)[None] for vector in compared.others]
+        others = [seen.under(vector, features).flatten(1)[None] for vector in models]
         return mean + compared.measure(seen.latest().flatten(1)[None], *others).mean()
 
     return loss

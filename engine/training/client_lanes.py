@@ -4,14 +4,16 @@ A descent has a fixed number of lanes, and a lane's batches are padded to a numb
 alone; lanes without a client and batches that a client does not have count for nothing. So every kernel is called with
 the same shapes whoever trains beside whom, and a client's bits do not depend on how clients are spread over hosts.
 
-Whether they depend on the lane is tried before lanes of some shape are used, on rows that all hosts have; so is whether
-`torch.func` can express the module, which it can't where layers draw random numbers, but for plain dropout
-(`lane_dropout`), or change what they keep. Rows of a batch must not see one another, as padding is among them, so nets
-with batch normalisation have no lanes.
+Whether they depend on the lane, or on how many there are, is tried before lanes of some shape are used, on rows that
+all hosts have; where they do not depend on the number, few clients go in few lanes. So is tried whether `torch.func`
+can express the module, which it can't where layers draw random numbers, but for plain dropout (`lane_dropout`), or
+change what they keep. Rows of a batch must not see one another, as padding is among them, so nets with batch
+normalisation have no lanes.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Sequence
 from functools import partial
 
@@ -32,7 +34,7 @@ from fedscout.engine.training.lane_loss import Beyond, LaneLoss, Tensors
 from fedscout.engine.training.lane_plan import ROW_STEP, LanePlan, lane_rows
 from fedscout.engine.training.local_training import RowsWork
 from fedscout.engine.training.representation import Representation
-from fedscout.engine.training.resident_rows import Reached, ResidentRows
+from fedscout.engine.training.resident_rows import Reached, ResidentRows, sent
 from fedscout.engine.training.vectorised_training import BlockDescent
 
 ROWS_MIXED = (nn.modules.batchnorm._BatchNorm,)
@@ -40,6 +42,9 @@ ROWS_MIXED = (nn.modules.batchnorm._BatchNorm,)
 
 LANE_BYTES = 2**30
 """Of all clients side by side: weights, gradients, an optimiser's two moments, what layers give forth and back."""
+
+DEVICE_FAULT = re.compile("CUDA error|CUBLAS_STATUS|CUDNN_STATUS")
+"""What a device that can't go on says, such as one whose memory others have taken: nothing of the module."""
 
 COPIES = 4
 """Of the weights, in that."""
@@ -74,6 +79,7 @@ class ClientLanes:
         self._values_a_row = 0
         self._dropout = LaneDropout(model.module)
         self._served: dict[tuple[int, int, bool], bool] = {}
+        self._alike: dict[tuple[int, int, int, bool], bool] = {}
         mixed = any(isinstance(part, ROWS_MIXED) for part in model.module.modules())
         self.serve = not mixed and self._expressible() and self.num_lanes(USUAL_ROWS) > 1
 
@@ -88,6 +94,19 @@ class ClientLanes:
         if shape not in self._served:
             self._served[shape] = lanes == 1 or self._same_in_any_lane(*shape)
         return lanes if self._served[shape] else 1
+
+    def _lanes_for(self, num_clients: int, num_rows: int, narrow: bool) -> int:
+        """Return in how many lanes so many clients go: fewer than there are where that has the same bits."""
+        lanes = self.num_lanes(num_rows, narrow)
+        few = 1 << (num_clients - 1).bit_length()
+        while few < lanes:
+            shape = few, lanes, num_rows, narrow
+            if shape not in self._alike:
+                self._alike[shape] = self._same_in_few_lanes(*shape)
+            if self._alike[shape]:
+                return few
+            few *= 2
+        return lanes
 
     def _wanted(self, num_rows: int) -> int:
         """Return how many lanes there is room for."""
@@ -123,11 +142,13 @@ class ClientLanes:
             while waiting:
                 drawn_from = [works[position].generator.bit_generator.state for position in waiting]
                 layers_drew_from = [generators[position].get_state() for position in waiting]
+                number = self._wanted(num_rows)
                 try:
-                    lanes = _Lanes(self.num_lanes(num_rows, how.training.is_narrow), num_rows, waiting)
+                    number = self._lanes_for(len(waiting), num_rows, how.training.is_narrow)
+                    lanes = _Lanes(number, num_rows, waiting)
                     made = self._descend(lanes, start, works, how, received, generators)
                 except torch.OutOfMemoryError:
-                    self._halve(num_rows)
+                    self._halve(number, num_rows)
                     for position, state in zip(waiting, drawn_from, strict=True):
                         works[position].generator.bit_generator.state = state
                     for position, layers_state in zip(waiting, layers_drew_from, strict=True):
@@ -139,17 +160,18 @@ class ClientLanes:
                 waiting = waiting[len(lanes.clients) :]
         return BlockDescent(vectors, num_steps, losses)
 
-    def _halve(self, num_rows: int) -> None:
-        """Have half as many lanes from now on.
+    def _halve(self, num_lanes: int, num_rows: int) -> None:
+        """Have half of so many lanes from now on.
 
         Raises:
             OutOfMemoryError: That of torch, if there is but one.
         """
-        if self._wanted(num_rows) == 1:
+        if num_lanes == 1:
             raise torch.OutOfMemoryError(
                 f"the device has too little memory for one client with batches of {num_rows} rows"
             )
-        self.num_halved += 1
+        while self._wanted(num_rows) >= num_lanes:
+            self.num_halved += 1
 
     def _descend(
         self,
@@ -164,10 +186,11 @@ class ClientLanes:
         rates = rates_of(works)
         works = [works[position] for position in lanes.clients]
         plan = LanePlan.of(works, how.training, lanes.number, lanes.num_rows)
-        in_lanes = partial(lanes.filled, plan.order)
+        in_lanes = partial(lanes.filled, plan.order, device=self._model.device)
         weights, buffers = self._tensors(in_lanes(start))
         beside = [self._tensors(in_lanes(vectors))[0] for vectors in how.beside]
         drawn_from = [generators[lanes.clients[place]] for place in plan.order]
+        self._model.module.train()
         with Representation(self._model) as seen, self._dropout as dropout:
             loss = LaneLoss(self._model.module, how.weighed, how.compared, seen, dropout, how.training.is_narrow)
             found = self._rows.reach(works[0].data, plan.rows)
@@ -241,9 +264,9 @@ class ClientLanes:
         try:
             self._tried_gradient(1, ROW_STEP, turned=False)
             self._dropout.known()
-        except torch.OutOfMemoryError:
-            raise
-        except Exception:  # what is not about lanes comes again with the client's own rows, one by one
+        except Exception as error:  # what is not about lanes comes again with the client's own rows, one by one
+            if isinstance(error, torch.OutOfMemoryError) or DEVICE_FAULT.search(str(error)):
+                raise
             return False
         finally:
             for handle in handles:
@@ -256,23 +279,34 @@ class ClientLanes:
         there, back = (self._tried_gradient(num_lanes, num_rows, turned, narrow) for turned in (False, True))
         return all(torch.equal(there[name], back[name].flip(0)) for name in there)
 
-    def _tried_gradient(self, num_lanes: int, num_rows: int, turned: bool, narrow: bool = False) -> Tensors:
+    def _same_in_few_lanes(self, few: int, num_lanes: int, num_rows: int, narrow: bool) -> bool:
+        """Compare the gradients of the first clients with those that they have without the others."""
+        many = self._tried_gradient(num_lanes, num_rows, False, narrow)
+        alone = self._tried_gradient(num_lanes, num_rows, False, narrow, few)
+        return all(torch.equal(many[name][:few], alone[name]) for name in alone)
+
+    def _tried_gradient(
+        self, num_lanes: int, num_rows: int, turned: bool, narrow: bool = False, few: int | None = None
+    ) -> Tensors:
+        """Return the gradients of some clients with batches of the probe's rows, of the first `few` if that is said."""
         generator = stream(0, "lanes")
         factors = torch.from_numpy(generator.uniform(0.9, 1.1, (num_lanes, 1))).float()
         vectors = self._model.vector.cpu() * factors
         rows = self._probe.rows[generator.integers(len(self._probe), size=(1, num_lanes, num_rows))]
         if turned:
             vectors, rows = vectors.flip(0), np.ascontiguousarray(rows[:, ::-1])
+        vectors, rows = vectors[:few], rows[:, :few]
         weights, buffers = self._tensors(vectors)
-        shares = torch.full((num_lanes, num_rows), 1 / num_rows, device=self._model.device)
+        shares = torch.full((len(vectors), num_rows), 1 / num_rows, device=self._model.device)
         batch = _batch(self._rows.reach(self._probe, rows), 0)
+        self._model.module.train()
         with self._dropout as dropout:
             loss = LaneLoss(self._model.module, RowLoss(), None, Representation(self._model), dropout, narrow)
             gradient: Tensors = _gradient_of(loss)(weights, buffers, *batch, shares, {})[0]
         return gradient
 
     def _here(self, tensor: Tensor) -> Tensor:
-        return tensor.to(self._model.device)
+        return sent(tensor, self._model.device)
 
     def _tensors(self, vectors: Tensor) -> tuple[Tensors, Tensors]:
         """Return copies of vectors on the device, shape `(lanes, size)`, as parameters and buffers by name."""
@@ -317,15 +351,16 @@ class _Lanes:
         self.num_rows = num_rows
         self.clients = list(waiting[:number])
 
-    def filled(self, order: IntArray, vectors: Tensor) -> Tensor:
+    def filled(self, order: IntArray, vectors: Tensor, device: torch.device) -> Tensor:
         """Return what clients have, lane by lane; lanes without a client repeat others.
 
         Args:
             order: Of the clients by lane.
             vectors: Shape `(size,)`, the same for all, `(1, size)`, or one row for each of the run's clients.
+            device: Where one for all is sent ahead of being repeated; rows are where they were.
         """
         if vectors.numel() == vectors.shape[-1]:
-            return vectors.view(1, -1).expand(self.number, -1)
+            return sent(vectors.view(1, -1), device).expand(self.number, -1)
         clients = np.asarray(self.clients)[np.resize(order, self.number)]
         return vectors[torch.from_numpy(clients)]
 

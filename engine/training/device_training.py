@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Self
 
@@ -14,6 +15,7 @@ from fedscout.engine.contracts.client_update import ClientScore, ClientUpdate
 from fedscout.engine.contracts.train_request import TrainRequest
 from fedscout.engine.data.client_data import Samples, TargetScale, by_source
 from fedscout.engine.data.federation import Federation
+from fedscout.engine.errors import EngineError
 from fedscout.engine.host_device import HostDevice
 from fedscout.engine.metrics.metric import Metric
 from fedscout.engine.model.flat_model import FlatModel, new_model
@@ -88,9 +90,10 @@ class DeviceTrainer(LoopTrainer):
             return super().scores(vectors, clients, seed, metric)
         scores: dict[int, ClientScore | Exception] = {}
         for members in by_source(clients):
-            try:
+            found: Sequence[ClientScore] | None = None
+            with suppress(Exception):  # one client's rows may not fit
                 found = self._slabs.scores(vectors.view(-1), [clients[client] for client in members], metric)
-            except Exception:  # one client's rows may not fit; each is scored alone, and who fails is named
+            if found is None:  # each is scored alone, and who fails is named; what the exception held is let go
                 return super().scores(vectors, clients, seed, metric)
             scores |= zip(members, found, strict=True)
         return {client: scores[client] for client in clients}
@@ -118,15 +121,26 @@ class DeviceTrainer(LoopTrainer):
 
 
 def device_trainers(federation: Federation, device: HostDevice) -> dict[str, Trainer]:
-    """Return the ways that a session may choose as its `backend`, with a model of their own on the device."""
+    """Return the ways that a session may choose as its `backend`, with a model of their own on the device.
+
+    Raises:
+        EngineError: If the model does not work there.
+    """
     opened = device.opened()
-    model, rows = new_model(federation.model, seed=0, device=opened), ResidentRows(opened)
+    model, rows = new_model(federation.model, seed=0, device=opened), ResidentRows(opened, share=device.share)
     known = federation.partition.rows[:PROBE_ROWS]
     if not len(known):
         return dict.fromkeys(("auto", "loop"), LoopTrainer(model))
     probe = Samples(federation.features, federation.labels, known, federation.targets, WHOLE)
     most = device.most_together or min(MOST_LANES, 2 ** (federation.num_clients - 1).bit_length())
-    lanes, slabs = ClientLanes(model, rows, probe, most), SlabScores(model, rows, probe)
+    try:
+        slabs = SlabScores(model, rows, probe)
+    except Exception as error:  # the user's module may say anything
+        raise EngineError(
+            f"the model must work on {device.kind}, and fails there with {type(error).__name__}: {error}; "
+            "engine.device=cpu leaves it on the cores"
+        ) from error
+    lanes = ClientLanes(model, rows, probe, most)
     loop = DeviceTrainer(model, None, slabs if slabs.serve else None)
     together = DeviceTrainer(model, lanes, slabs if slabs.serve else None)
     return {"auto": together if lanes.serve else loop, "loop": loop}

@@ -65,6 +65,16 @@ class LaneLoss:
             costs = costs + self._compared(own, rows, beyond["others"])
         return (costs * shares).sum()
 
+    def _outputs_of_another(self, tensors: Tensors, rows: Tensor) -> Tensor:
+        """Return what a model that is not trained says, in evaluation mode."""
+        modes = [(part, part.training) for part in self.module.modules()]
+        self.module.eval()
+        try:
+            return self._outputs(tensors, rows)
+        finally:
+            for part, training in modes:
+                part.training = training
+
     def _outputs(self, tensors: Tensors, rows: Tensor) -> Tensor:
         """Return what the module says of a batch with these tensors, float32."""
         with torch.autocast(rows.device.type, torch.bfloat16) if self.narrow else nullcontext():
@@ -77,7 +87,7 @@ class LaneLoss:
         total = loss.cross_entropy * costs + loss.miss * (1 - logs.gather(1, answers[:, None])[:, 0].exp())
         if not loss.pseudo_label:
             return total
-        said = self._outputs(beyond["teacher"], rows)
+        said = self._outputs_of_another(beyond["teacher"], rows)
         told = _adjusted(said, beyond).softmax(dim=1).detach()
         return total - loss.pseudo_label * (told * logs).sum(dim=1)
 
@@ -86,7 +96,7 @@ class LaneLoss:
         assert self.compared is not None
         found = []
         for tensors in others:
-            self._outputs(tensors, rows)
+            self._outputs_of_another(tensors, rows)
             found.append(self.seen.latest().detach().flatten(1)[None])
         costs: Tensor = self.compared.measure(own.flatten(1)[None], *found)[0]
         return costs

@@ -45,7 +45,7 @@ class WeighedRows:
             labels: Of the rows.
             features: Likewise.
         """
-        rows = torch.from_numpy(positions)
+        rows = torch.from_numpy(positions).to(outputs.device)
         told = None if self.told is None else self.told[rows]
         read = () if self.received is None else (self.received[rows],)
         first = loss(outputs, labels, features, *read)

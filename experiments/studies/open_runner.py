@@ -6,14 +6,16 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, redirect_stdout
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from fedscout.detectors import CLIENT_QUERIES
 from fedscout.engine.data.federation import Federation
 from fedscout.engine.engine_config import EngineConfig
+from fedscout.engine.errors import ConfigurationError
 from fedscout.engine.grid.host_grid import HostGrid
-from fedscout.engine.host_device import torch_settings_kept
+from fedscout.engine.host_device import CPU, HostDevice, torch_settings_kept
 from fedscout.engine.messages.host_calls import FederationFacts
 from fedscout.engine.messages.session import Session
 from fedscout.engine.runtime.memory_faults import memory_faults_told, shortage_told
@@ -121,6 +123,19 @@ def open_runner(
         yield LazyRunner(start, store)
 
 
+def device_for(federation: Federation, config: EngineConfig, has_gpu: bool) -> HostDevice:
+    """Return what hosts train on: a core, where clients have a task.
+
+    Raises:
+        ConfigurationError: If it is not to be had.
+    """
+    if federation.task is None:
+        return config.host_device(has_gpu)
+    if config.device == "cuda":
+        raise ConfigurationError("engine.device must be cpu or left out where clients play, which they do on cores")
+    return CPU
+
+
 @contextmanager
 def _host_here(federation: Federation, config: EngineConfig, work: ExpectedWork | None) -> Iterator[ClientHost | None]:
     """Yield the host of all clients if they are to be in this process; PyTorch is as it was afterwards."""
@@ -132,7 +147,7 @@ def _host_here(federation: Federation, config: EngineConfig, work: ExpectedWork 
 
     from fedscout.engine.client.client_host import ClientHost
 
-    device = config.host_device(torch.cuda.is_available())
+    device = device_for(federation, config, torch.cuda.is_available())
     if asks and device.on_gpu:  # of what a GPU takes nothing is known here
         yield None
         return
@@ -157,11 +172,12 @@ def _on_ray(
 
         there = ray.cluster_resources()
         cpus, gpus = max(1, int(there.get("CPU", 1))), int(there.get("GPU", 0))
-        device, gpu_share, places = config.host_device(gpus > 0), 0.0, cpus
+        device, gpu_share, places = device_for(federation, config, gpus > 0), 0.0, cpus
         if device.on_gpu:
             measured = partial(hosts_on_gpus, federation, CLIENT_QUERIES, device, session, cpus / gpus)
             hosts_each = config.hosts_each_gpu(gpus, measured)
             gpu_share, places = 1 / hosts_each, gpus * hosts_each
+            device = replace(device, share=gpu_share)
         num_hosts = config.num_hosts or min(places, federation.num_clients)
         warm: list[Any] = []  # processes for trials, which start while the hosts do
         hosts = start_hosts(

@@ -11,7 +11,7 @@ from flwr.app import ArrayRecord, Context, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
 from torch import Tensor, nn
 
-from .work import WorkName, mapped_rows, model, num_correct, read_task, train_epoch
+from .work import WorkName, mapped_rows, model, num_correct, on_device, read_task, train_epoch
 
 FOLDER_KEY, TASK_KEY = "folder", "task"
 
@@ -27,7 +27,7 @@ def _all_rows(folder: str, device: str) -> tuple[Tensor, Tensor]:
 
 @cache
 def _scratch_net(name: WorkName, device: str) -> nn.Module:
-    return model(name).to(device)
+    return on_device(model(name), device)
 
 
 def _received(message: Message, context: Context) -> tuple[nn.Module, Tensor, Tensor]:

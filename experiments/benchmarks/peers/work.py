@@ -133,7 +133,15 @@ def initial_model(name: WorkName, device: str = "cpu") -> nn.Module:
 
     torch.set_num_threads(1)
     torch.manual_seed(MODEL_SEED)
-    return model(name).to(device)
+    return on_device(model(name), device)
+
+
+def on_device(net: nn.Module, device: str) -> nn.Module:
+    """Return a net on a device, which computes in float32 there, as all that is compared does."""
+    import torch
+
+    torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = False
+    return net.to(device)
 
 
 def train_epoch(net: nn.Module, features: Tensor, labels: Tensor) -> float:

@@ -62,5 +62,7 @@ class SharpnessAware(ClientAlgorithm):
         return Finished(trained, trained.vectors)
 
     def _uphill(self, weights: Tensor, gradient: Tensor) -> Tensor:
+        import torch
+
         length = gradient.norm()
-        return weights + gradient * (self.radius / length) if length > 0 else weights
+        return weights + gradient * torch.where(length > 0, self.radius / length, 0)  # on a GPU nobody waits for it

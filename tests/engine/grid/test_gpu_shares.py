@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 
@@ -81,8 +82,15 @@ ray.shutdown()
 @pytest.mark.ray
 def test_hosts_hold_their_parts_of_gpus_and_let_them_go() -> None:
     """Two of 0.475 fit on a GPU, a third does not, so three hosts lie on both."""
+    environment = {name: value for name, value in os.environ.items() if name != "CUDA_VISIBLE_DEVICES"}
     done = subprocess.run(
-        [sys.executable, "-c", DEALT], cwd=REPOSITORY, capture_output=True, text=True, timeout=120, check=False
+        [sys.executable, "-c", DEALT],
+        cwd=REPOSITORY,
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
     )
     assert done.returncode == 0, done.stderr
     held, free = (line for line in done.stdout.splitlines() if line.startswith(("HELD", "FREE")))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 import pytest
@@ -12,7 +12,7 @@ from fedscout.engine.client.client_host import ClientHost
 from fedscout.engine.grid.local_grid import LocalGrid
 from fedscout.engine.grid.ray_grid import RayGrid
 from fedscout.engine.grid.ray_hosts import start_hosts
-from fedscout.engine.host_device import HostDevice
+from fedscout.engine.host_device import HostDevice, torch_settings_kept
 from fedscout.engine.model.parameter_layout import ModelFactory
 from fedscout.engine.trials.trial import run_trial
 from tests.engine.choices import FLOWER_CHOICES, spec_of
@@ -27,6 +27,12 @@ pytestmark = [
 ]
 
 GPU = HostDevice.gpu()
+
+
+@pytest.fixture(autouse=True)
+def _torch_as_it_was() -> Iterator[None]:
+    with torch_settings_kept():
+        yield
 
 
 @pytest.mark.parametrize("case", CASES)
