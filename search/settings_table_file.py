@@ -90,7 +90,8 @@ def _read(path: Path) -> tuple[list[dict[str, Any]], dict[str, Any]]:
     """Return the rows of a file and the document in its metadata."""
     try:
         if not path.is_file():  # a pipe would be waited for
-            raise ConfigurationError(f"{path} must be a table of client settings, and there is no such file")
+            what = "a folder is there" if path.is_dir() else "there is no such file"
+            raise ConfigurationError(f"{path} must be a table of client settings, and {what}")
         if path.stat().st_size > MOST_BYTES:
             raise ConfigurationError(f"{path} must be a table of client settings of at most {MOST_BYTES >> 20} MiB")
         with pq.ParquetFile(path) as file:

@@ -152,11 +152,17 @@ def num_training_rows(num_rows: IntArray, test_fraction: float, validation_fract
         test_fraction: As for `split_client`.
         validation_fraction: As for `split_client`.
     """
-    left = np.asarray(num_rows)
-    for fraction in (test_fraction, validation_fraction):
+    return num_part_rows(num_rows, test_fraction, validation_fraction)["train"]
+
+
+def num_part_rows(num_rows: IntArray, test_fraction: float, validation_fraction: float) -> dict[str, IntArray]:
+    """Return the rows of each part of such clients, `train`, `validation` and `test`; as `num_training_rows`."""
+    left, parts = np.asarray(num_rows), {}
+    for part, fraction in (("test", test_fraction), ("validation", validation_fraction)):
         taken = np.clip(np.rint(fraction * left), 1, left - 1).astype(np.int64)
-        left = left - np.where((fraction > 0) & (left >= 2), taken, 0)
-    return left
+        parts[part] = np.where((fraction > 0) & (left >= 2), taken, 0)
+        left = left - parts[part]
+    return {**parts, "train": left}
 
 
 def _taker(

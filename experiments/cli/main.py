@@ -42,12 +42,12 @@ from fedscout.experiments.cli import (
     trials,
     tune_table,
 )
+from fedscout.experiments.cli.options import FAILED
 from fedscout.experiments.visible import tell
 
 if TYPE_CHECKING:
     import click
 
-FAILED = 1
 USER_ERROR = 2
 INTERRUPTED = 130
 NOT_NOW = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO)

@@ -15,6 +15,10 @@ if TYPE_CHECKING:
     from fedscout.experiments.config.study_config import StudyConfig
 
 
+FAILED = 1
+"""Exit status where what was asked for was begun, and nothing went through."""
+
+
 def complete(incomplete: str) -> list[str]:
     """Return keys of the configuration, or values of a key, that begin so, for the shell."""
     from fedscout.experiments.config.config_keys import known_keys

@@ -11,7 +11,16 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from fedscout.experiments.cli.options import AsJson, ConfigFile, Out, Settings, Verbose, read_settings, user_folders
+from fedscout.experiments.cli.options import (
+    FAILED,
+    AsJson,
+    ConfigFile,
+    Out,
+    Settings,
+    Verbose,
+    read_settings,
+    user_folders,
+)
 from fedscout.experiments.visible import tell
 
 if TYPE_CHECKING:
@@ -104,7 +113,7 @@ def study(
     report = report_of_finished(finished.folder)
     if as_json:
         show_json({**finished.document, "out": str(finished.folder)})
-        return
+        raise typer.Exit(_status(finished))
     _show(
         finished,
         progress.so_far.cost(finished.document["timings"]["seconds"]["total"]),
@@ -114,6 +123,12 @@ def study(
         config_file,
         verbose,
     )
+    raise typer.Exit(_status(finished))
+
+
+def _status(finished: Finished) -> int:
+    """Return the exit status: of a study of which no training went through that of a failed training."""
+    return 0 if finished.outcome.best is not None else FAILED
 
 
 def _show(

@@ -6,10 +6,17 @@ from math import isfinite
 
 import typer
 
-from fedscout.experiments.cli.options import AsJson, ConfigFile, Out, Settings, Verbose, read_settings, user_folders
+from fedscout.experiments.cli.options import (
+    FAILED,
+    AsJson,
+    ConfigFile,
+    Out,
+    Settings,
+    Verbose,
+    read_settings,
+    user_folders,
+)
 from fedscout.experiments.visible import tell
-
-FAILED = 1
 
 
 def train(

@@ -178,7 +178,7 @@ def _on_ray(
             hosts_each = config.hosts_each_gpu(gpus, measured)
             gpu_share, places = 1 / hosts_each, gpus * hosts_each
             device = replace(device, share=gpu_share)
-        num_hosts = config.num_hosts or min(places, federation.num_clients)
+        num_hosts = min(config.num_hosts or places, federation.num_clients)
         warm: list[Any] = []  # processes for trials, which start while the hosts do
         hosts = start_hosts(
             federation,

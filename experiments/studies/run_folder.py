@@ -197,8 +197,9 @@ def _claim(folder: RunFolder, config: StudyConfig, data: str | None) -> None:
             raise LogError(UNUSABLE.format(path=folder.path, reason=error)) from error
         return
     if stored.get("config_hash") != config.digest():
-        changes = differences(stored.get("config", {}), config.identity())
-        if not _rests_on_no_search(folder, changes):
+        before, now = stored.get("config", {}), config.identity()
+        if not _rests_on_no_search(folder, differences(before, now)):
+            changes = differences(before, now, type(config)().model_dump(mode="json"))
             raise LogError(
                 f"{folder.path} holds the study of another configuration and can't be continued with this one; "
                 f"what differs: {'; '.join(changes[:6]) or UNSEEN}. Choose another --out"
@@ -268,13 +269,17 @@ def has_changed_since(path: Path, config: StudyConfig, data: Callable[[], str | 
     return known is not None and is_file and data() not in (None, known)
 
 
-def differences(old: Mapping[str, Any], new: Mapping[str, Any], prefix: str = "") -> list[str]:
-    """Return `key: old there, new here` for every value that differs."""
-    found = []
+def differences(
+    old: Mapping[str, Any], new: Mapping[str, Any], defaults: Mapping[str, Any] | None = None, prefix: str = ""
+) -> list[str]:
+    """Return `key: old there, new here` for every value that differs; for one that is not said stands its default."""
+    found, defaults = [], defaults or {}
     for key in sorted({*old, *new}):
-        left, right = old.get(key), new.get(key)
+        left, right, default = old.get(key), new.get(key), defaults.get(key)
         if isinstance(left, Mapping) and isinstance(right, Mapping):
-            found += differences(left, right, f"{prefix}{key}.")
+            found += differences(left, right, default if isinstance(default, Mapping) else None, f"{prefix}{key}.")
         elif left != right:
+            if default not in (left, right):  # where it is one of them, the other says something else by its absence
+                left, right = (default if side is None else side for side in (left, right))
             found.append(f"{prefix}{key}: {left!r} there, {right!r} here")
     return found

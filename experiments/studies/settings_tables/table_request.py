@@ -18,6 +18,7 @@ import numpy as np
 
 from fedscout.engine.contracts.class_sampling import ClassSampling
 from fedscout.engine.contracts.settings_lookup import HETEROGENEITY, SHARES
+from fedscout.engine.contracts.trial_strategy import Cohort
 from fedscout.engine.data.federation import Federation
 from fedscout.engine.errors import ConfigurationError
 from fedscout.experiments.config.config_file import config_of, given_settings, laid_over
@@ -49,6 +50,7 @@ from fedscout.experiments.studies.settings_tables.table_tuning import (
 )
 from fedscout.experiments.studies.versions import versions
 from fedscout.search.settings_table_file import read_settings_table
+from fedscout.strategies import parse_strategy
 from fedscout.strategies.specification import CLIENT_PARAMETERS
 
 logger = logging.getLogger("fedscout")
@@ -175,12 +177,33 @@ def _check(config: StudyConfig) -> None:
         faults.append(f"search.kind must be one of {', '.join(SEARCHERS)} for a table, got {config.search.kind}")
     if config.search.objectives != ("accuracy",) or config.search.validation_fraction:
         faults.append("search.objective and search.validation_fraction must be left out: proxy rows score a setting")
-    if config.search.selection is not None:
-        faults.append("search.selection must be left out, as all proxy clients of a table train in every round")
+    everybody = {
+        "selection": config.selection is not None,
+        "search.selection": config.search.selection is not None,
+        "training.fraction_train": config.training.fraction_train != 1,
+        "training.scored_clients": config.training.scored_clients is not None,
+    }
+    faults += [
+        f"{key} must be left out, as all proxy clients of a table train and score in every round"
+        for key, is_said in everybody.items()
+        if is_said
+    ]
+    if _chooses_settings(config):
+        faults.append("strategy.kind must leave clients' rates and epochs to a table, and fedex and fedpop choose them")
     if config.client_settings.kind is not None:
         faults.append("client_settings must be left out, as a table is tuned without one")
     if faults:
         raise ConfigurationError(faults)
+
+
+def _chooses_settings(config: StudyConfig) -> bool:
+    """Return whether the strategy is one that can't be where clients have settings of their own."""
+    if config.strategy is None or "kind" not in config.strategy:
+        return False
+    rate = config.training.learning_rate
+    alike = Cohort(num_clients=2, num_sampled=2, client_learning_rate=rate, server_rows=None, server_labels=True)
+    strategy = parse_strategy(config.strategy)
+    return strategy.unavailable(alike) is None and strategy.unavailable(replace(alike, own_settings=True)) is not None
 
 
 def make_table(

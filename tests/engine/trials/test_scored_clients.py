@@ -64,6 +64,16 @@ def test_clients_that_join_later_are_drawn_apart() -> None:
     assert trial.round_new_client_accuracy is not None
 
 
+@pytest.mark.parametrize(("least", "able"), [(1, {0, 1, 3, 5, 6}), (4, {0, 5, 6})])
+def test_nobody_is_drawn_who_has_no_rows_to_be_scored_on(least: int, able: set[int]) -> None:
+    """Of so many rows each a fifth is tested on; of one row there is none, and fewer than the least abstain."""
+    facts = LocalGrid(uneven_federation(), QUERIES).facts
+    facts = replace(facts, client_rows=np.array([40, 17, 1, 5, 0, 20, 33]), least_training_rows=least)
+    drawn = [scored_clients(facts, Session(seed=seed, num_scored=2)) for seed in range(30)]
+    assert {len(clients) for clients in drawn if clients is not None} == {2}
+    assert {client for clients in drawn if clients is not None for client in clients.tolist()} == able
+
+
 def test_the_seed_draws_them() -> None:
     facts = LocalGrid(uneven_federation(), QUERIES).facts
     drawn = [scored_clients(facts, Session(seed=seed, num_scored=3)).tolist() for seed in (0, 0, 1, 2, 3)]

@@ -213,6 +213,34 @@ def test_a_trial_that_fails_says_why_and_is_no_success(cli: Cli) -> None:
     assert len(done.err.splitlines()) == 1
 
 
+FAILING_MODEL = """
+from torch import nn
+
+class Net(nn.Linear):
+    def __init__(self, num_features, num_classes):
+        super().__init__(num_features, num_classes)
+
+    def forward(self, rows):
+        if rows.any():  # which they are not where a model is tried
+            raise RuntimeError("no more than that")
+        return super().forward(rows)
+"""
+
+
+@pytest.mark.parametrize("as_json", [False, True])
+@pytest.mark.parametrize("command", ["search", "run"])
+def test_a_study_of_which_no_training_went_through_is_no_success(
+    cli: Cli, tmp_path: Path, command: str, as_json: bool
+) -> None:
+    (tmp_path / "failing_net.py").write_text(FAILING_MODEL)
+    done = cli(command, *SMALL, "model.kind=failing_net:Net", *(["--json"] if as_json else []))
+    assert done.code == 1
+    if as_json:
+        assert parsed(done.out)["best"] is None
+    else:
+        assert "No trial went through" in done.out
+
+
 def test_the_version_is_that_of_the_distribution(cli: Cli) -> None:
     from importlib.metadata import version
 

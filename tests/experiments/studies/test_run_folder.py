@@ -129,6 +129,14 @@ def test_a_report_serves_a_search_that_begins_otherwise_but_trials_do_not(tmp_pa
     assert "what differs: search.informed: None there, True here" in refusal(tmp_path, informed)
 
 
+def test_what_a_folder_does_not_say_is_told_as_its_default(tmp_path: Path) -> None:
+    narrow = load_config(["training.precision=bfloat16"])
+    with open_run_folder(tmp_path / "wide", CONFIG), open_run_folder(tmp_path / "narrow", narrow):
+        pass
+    assert "training.precision: 'float32' there, 'bfloat16' here" in refusal(tmp_path / "wide", narrow)
+    assert "training.precision: 'bfloat16' there, 'float32' here" in refusal(tmp_path / "narrow", CONFIG)
+
+
 def test_differences_name_keys_that_only_one_side_has() -> None:
     old = {"a": 1, "b": {"c": 2, "d": 3}, "gone": 4}
     new = {"a": 1, "b": {"c": 2, "d": 5}, "new": 6}

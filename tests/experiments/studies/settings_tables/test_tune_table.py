@@ -116,6 +116,10 @@ def test_workers_on_ray_give_the_bits_of_one_process(tmp_path: Path, ray_session
         (("federation.dataset=cartpole",), "federation.dataset must be of classes"),
         (("search.strategies=[fedprox]",), "search.strategies must be left out"),
         (("search.selection=[random, oort]",), "search.selection must be left out, as all proxy clients"),
+        (("selection.kind=oort",), "selection must be left out, as all proxy clients"),
+        (("training.fraction_train=0.5",), "training.fraction_train must be left out, as all proxy clients"),
+        (("training.scored_clients=2",), "training.scored_clients must be left out, as all proxy clients"),
+        (("strategy.kind=fedex",), "strategy.kind must leave clients' rates and epochs to a table"),
         (("search.kind=racing",), "search.kind must be one of gp, tpe, random, genetic"),
         (
             ("--quantity", "6,12", "search.client_ranges.batch_size={low: 13, high: 64}"),
