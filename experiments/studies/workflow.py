@@ -38,7 +38,7 @@ from fedscout.engine.trials.trial_record import Trial
 from fedscout.engine.trials.trial_runner import OpensGrids
 from fedscout.experiments.config.study_config import StudyConfig, check_searchable, planned_trials
 from fedscout.experiments.federations.assembly.build_federation import build_federation, data_digest
-from fedscout.experiments.federations.description.dependent_rows import dependence_notes
+from fedscout.experiments.federations.description.dependent_rows import dependence_notes, scored_notes
 from fedscout.experiments.federations.description.realised_heterogeneity import realised
 from fedscout.experiments.federations.look_alikes.report_file import read_report
 from fedscout.experiments.studies.client_selection import (
@@ -52,6 +52,7 @@ from fedscout.experiments.studies.grid_choice import ExpectedWork
 from fedscout.experiments.studies.one_shot import NAME as ONE_SHOT_FILE
 from fedscout.experiments.studies.one_shot import check_one_shot, one_shot_answer
 from fedscout.experiments.studies.open_runner import LazyRunner, open_runner
+from fedscout.experiments.studies.precision import check_precision
 from fedscout.experiments.studies.recommending import Recommended, Wanted, asks_model, check_wanted, choose
 from fedscout.experiments.studies.run_folder import RunFolder, bind, open_run_folder
 from fedscout.experiments.studies.simulated_clock import check_clock, check_durations
@@ -253,6 +254,7 @@ def run_detection(
 ) -> tuple[Federation, HeterogeneityReport]:
     """Ask the detectors, and write their report where a folder is given."""
     road = Road(config, display, verbose, built=federation)
+    check_precision(config.training.local(), road.federation)
     opened = _NO_FOLDER if out is None else open_run_folder(out, config, road.digest)
     with opened as folder, road.place(config.detection.num_rounds) as runner:
         return road.federation, road.detect(runner, folder, again=True)
@@ -331,6 +333,7 @@ def run_training(
     own = selection_of(config, road.cohort)
     metric_of(config.metric_name, road.federation)
     check_clock(config, road.federation, spec)
+    check_precision(config.training.local(), road.federation)
     check_client_settings(config, road.federation)
     check_able_clients(config, road.federation, road.cohort, spec, [named_selection(spec.selection, own)])
     notes = spec.notes(road.cohort)
@@ -367,12 +370,16 @@ def run_workflow(
     started = time.perf_counter()
     road = Road(config, display, verbose, search_path, federation)
     found = realised(road.federation, config.detection, config.seed)
-    dependence = dependence_notes(road.federation, config.seed, config.training.test_fraction)
+    dependence = (
+        *scored_notes(road.federation, config.training.scored_clients),
+        *dependence_notes(road.federation, config.seed, config.training.test_fraction),
+    )
     own = selection_of(config, road.cohort)
     check_search(config.search, road.cohort, config.training.local(), own)
     policies = [own, *searched_policies(config, road.cohort)]
     metric_of(config.metric_name, road.federation)
     check_clock(config, road.federation, FedAvgSpec())
+    check_precision(config.training.local(), road.federation)
     for member in planned_space(config.search, road.cohort, selection=own).members.values():
         check_durations(road.federation, member)
     check_client_settings(config, road.federation, detection)

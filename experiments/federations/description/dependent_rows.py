@@ -61,6 +61,16 @@ def dependence_notes(federation: Federation, seed: int, test_fraction: float) ->
     return tuple(notes)
 
 
+def scored_notes(federation: Federation, num_scored: int | None) -> tuple[str, ...]:
+    """Return that scores are of a few clients, where they are (`training.scored_clients`)."""
+    if num_scored is None or num_scored >= federation.num_seen:
+        return ()
+    return (
+        f"Every score is of {num_scored} of {federation.num_seen} clients, others for each seed "
+        "(training.scored_clients): what is said of all, or of one, is of those.",
+    )
+
+
 def _series_note(series: str, accuracy_by_split: str | None) -> str:
     """Return what a random split of a series leaks, with what was measured where it was."""
     told = (

@@ -76,7 +76,9 @@ def losers_sentence(study: StudyFiles, clients: BeforeAndAfter) -> str:
     table, (before, _) = clients
     lost = table[table["change"] < 0].sort_values("change")
     if lost.empty:
-        return f"No client loses by it: all {len(table)} have at least what {before} gave them, in the mean over seeds."
+        scored = "" if len(table) == len(study.federation.get("client_rows", table)) else " that was scored"
+        holds = f"all {len(table)} have at least what {before} gave them, in the mean over seeds"
+        return f"No client{scored} loses by it: {holds}."
     worst = lost.iloc[0]
     change = study.score_measure.told(float(worst["change"]))
     always = lost[lost["seeds_worse"] == lost["seeds"]]
@@ -85,7 +87,8 @@ def losers_sentence(study: StudyFiles, clients: BeforeAndAfter) -> str:
     if len(lost) == 1:
         return f"{names} loses by it: {change} in the mean, worse on {worst['worse']}."
     sure = name_clients([int(client) for client in always["client"]]) if len(always) else "none"
-    return f"{names} lose by it in the mean, client {worst['client']} most of all ({change}); on every seed: {sure}."
+    always_told = f"on every seed that scores them: {sure}"
+    return f"{names} lose by it in the mean, client {worst['client']} most of all ({change}); {always_told}."
 
 
 def _unconfirmed(study: StudyFiles) -> tuple[str, tuple[str, ...]]:

@@ -14,7 +14,11 @@ from fedscout.engine.data.federation import Federation
 from fedscout.experiments.federations.assembly.build_federation import build_federation
 from fedscout.experiments.federations.assembly.federation_config import FederationConfig, ModelConfig
 from fedscout.experiments.federations.datasets.bearings.bearing import BY_SPLIT, SERIES
-from fedscout.experiments.federations.description.dependent_rows import dependence_notes, near_copies_of_test_rows
+from fedscout.experiments.federations.description.dependent_rows import (
+    dependence_notes,
+    near_copies_of_test_rows,
+    scored_notes,
+)
 from fedscout.experiments.reports.paragraph import paragraph
 from tests.experiments.federations.description.federations import NoModel
 
@@ -94,3 +98,10 @@ def test_many_clients_are_drawn_from() -> None:
     found = near_copies_of_test_rows(visits(0.05, num_clients=250), 0, 0.5)
     assert found is not None
     assert found.num_rows == 100  # one test row each of 100 clients of two rows
+
+
+def test_that_few_clients_are_scored_is_told() -> None:
+    federation = visits(10.0)
+    assert scored_notes(federation, None) == scored_notes(federation, federation.num_clients) == ()
+    (note,) = scored_notes(federation, 1)
+    assert f"Every score is of 1 of {federation.num_clients} clients, others for each seed" in note

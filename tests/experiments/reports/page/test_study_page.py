@@ -18,7 +18,8 @@ from fedscout.experiments.reports.page.page_parts import Page
 from fedscout.experiments.reports.page.pictures.learning_curves import thinned
 from fedscout.experiments.reports.page.study_files import read_study_files
 from fedscout.experiments.reports.page.study_page import page_of, study_page
-from fedscout.experiments.reports.page.study_tables import rows_of, searched, strategy_name
+from fedscout.experiments.reports.page.study_tables import client_table, rows_of, searched, strategy_name
+from fedscout.experiments.reports.page.verdict_words import losers_sentence
 from fedscout.experiments.reports.page.write_report import report_of_finished, write_report
 from fedscout.strategies import parse_strategy
 from tests.experiments.reports.page.written_study import write_study
@@ -165,6 +166,17 @@ def test_the_page_says_that_rows_belong_together(tmp_path: Path) -> None:
     (federation, *_) = page_of(replace(study, result={**(study.result or {}), "dependence": [told]})).sections
     assert federation.sentences[-1] == told
     assert page_of(study).sections[0].sentences == federation.sentences[:-1]
+
+
+def test_of_few_clients_that_were_scored_all_is_not_said_of_all(tmp_path: Path) -> None:
+    study = read_study_files(write_study(tmp_path / "out"))
+    facts = {**study.federation, "client_rows": [40, 30, 20, 10, 50]}
+    table = client_table(study)
+    assert table is not None
+    gain = table[0].assign(change=0.1), table[1]
+    assert losers_sentence(study, gain).startswith("No client loses by it: all 4 have")
+    wider = replace(study, result={**(study.result or {}), "federation": facts})
+    assert losers_sentence(wider, gain).startswith("No client that was scored loses by it: all 4 have")
 
 
 def test_an_unfinished_study_without_detection_says_what_is_missing(tmp_path: Path) -> None:
