@@ -165,12 +165,13 @@ def _run_all(
     configs = [one.config for one in pending]
     with ExitStack() as stack:
         ray = stack.enter_context(ray_runtime(engine, verbose))
+        on_gpus = engine.host_device(has_gpu=ray.cluster_resources().get("GPU", 0) >= 1).on_gpu
         settings = (workers.worker_environment(), verbose, search_path)
         pool = workers.StudyWorkerPool(ray, *settings, nodes=possible_nodes(ray, configs))
         stack.callback(pool.close)
         pool.keep_nodes_like_here([workers.with_share(config, 0) for config in configs])
         timed = any(config.training.has_time_limit for config in configs)
-        if engine.device != "cpu" and ray.cluster_resources().get("GPU", 0) >= 1:
+        if on_gpus:
             share = workers.share_gpus(parallel)
         else:
             there = workers.cluster_cpus(ray, pool.nodes)
