@@ -1,14 +1,14 @@
 """Clients side by side on a device: `torch.func` makes of one module's gradient that of many clients' models.
 
-A descent has a fixed number of lanes, and a lane's batches are padded to a number of rows that depends on its client
-alone; lanes without a client and batches that a client does not have count for nothing. So every kernel is called with
-the same shapes whoever trains beside whom, and a client's bits do not depend on how clients are spread over hosts.
+A lane's batches are padded to a number of rows that depends on its client alone; lanes without a client and batches
+that a client does not have count for nothing. Of lanes there is a fixed number, or fewer where few clients train and
+their bits are the same in fewer. So a client's bits do not depend on who trains beside it, nor on how clients are
+spread over hosts.
 
 Whether they depend on the lane, or on how many there are, is tried before lanes of some shape are used, on rows that
-all hosts have; where they do not depend on the number, few clients go in few lanes. So is tried whether `torch.func`
-can express the module, which it can't where layers draw random numbers, but for plain dropout (`lane_dropout`), or
-change what they keep. Rows of a batch must not see one another, as padding is among them, so nets with batch
-normalisation have no lanes.
+all hosts have. So is whether `torch.func` can express the module, which it can't where layers draw random numbers, but
+for plain dropout (`lane_dropout`), or change what they keep. Rows of a batch must not see one another, as padding is
+among them, so nets with batch normalisation have no lanes.
 """
 
 from __future__ import annotations
@@ -43,11 +43,11 @@ ROWS_MIXED = (nn.modules.batchnorm._BatchNorm,)
 LANE_BYTES = 2**30
 """Of all clients side by side: weights, gradients, an optimiser's two moments, what layers give forth and back."""
 
-DEVICE_FAULT = re.compile("CUDA error|CUBLAS_STATUS|CUDNN_STATUS")
-"""What a device that can't go on says, such as one whose memory others have taken: nothing of the module."""
-
 COPIES = 4
 """Of the weights, in that."""
+
+DEVICE_FAULT = re.compile("CUDA error|CUBLAS_STATUS|CUDNN_STATUS")
+"""What a device that can't go on says, such as one whose memory others have taken: nothing of the module."""
 
 MOST_LANES, USUAL_ROWS = 64, 32
 

@@ -6,9 +6,6 @@ from fedscout.engine.contracts.local_training_config import LocalTraining
 from fedscout.engine.data.federation import Federation
 from fedscout.engine.errors import ConfigurationError
 
-NUM_ROWS = 2
-"""Fewest rows that batch normalisation trains on."""
-
 
 def check_precision(training: LocalTraining, federation: Federation) -> None:
     """Refuse layers that fail in bfloat16, as a module of one's own may.
@@ -24,9 +21,9 @@ def check_precision(training: LocalTraining, federation: Federation) -> None:
         return
     import torch
 
-    from fedscout.engine.model.flat_model import new_model
+    from fedscout.engine.model.flat_model import PROBE_ROWS, new_model
 
-    model, rows = new_model(federation.model, seed=0), torch.zeros(NUM_ROWS, *federation.features.shape[1:])
+    model, rows = new_model(federation.model, seed=0), torch.zeros(PROBE_ROWS, *federation.features.shape[1:])
     try:
         with torch.random.fork_rng(devices=[]):
             model.module.train()

@@ -297,6 +297,7 @@ def recommend(
     def diagnosis() -> Diagnosis:
         nonlocal report
         if report is None:
+            check_precision(config.training.local(), road.federation)
             if folder is not None:
                 bind(folder, config, road.digest)
             with road.place(config.detection.num_rounds) as runner:

@@ -1,4 +1,4 @@
-"""What a run says of rows that belong together: what its split leaks, and how much.
+"""What must be known of a run's scores: what its split leaks of rows that belong together, and that few clients score.
 
 Accuracy on test rows is that on new data only if test rows are independent of the training rows. Said is that a data
 set known to be a series is split at random; that one cut in its order is tested on the same rows by every seed, so that

@@ -95,7 +95,7 @@ class StudyFiles:
 
     @property
     def dependence(self) -> tuple[str, ...]:
-        """What must be known of rows that belong together, a sentence each."""
+        """What must be known of its scores, of rows that belong together above all, a sentence each."""
         return tuple(map(str, (self.result or {}).get("dependence", ())))
 
     @property
