@@ -506,6 +506,7 @@ def _train_request(call: HostCall) -> TrainRequest:
         training=LocalTraining.from_config(config),
         algorithm=asked_for(call.session.algorithm, config),
         config=config,
+        integers={name: torch.from_numpy(np.array(array)) for name, array in call.arrays.items()},
         companions={name: _tensor(vector) for name, vector in call.companions.items()},
         initial_loss=bool(config[INITIAL_LOSS_KEY]),
         seed=int(config[SEED_KEY]),

@@ -26,6 +26,7 @@ class TrainRequest:
         algorithm: What the strategy has its clients do; None is plain local training.
         table: By which each chooses settings of its own in place of `training`'s.
         config: The message's configuration, for the algorithm.
+        integers: Integer buffers of the received model, by name.
         companions: Vectors that came beside the model, by name.
         initial_loss: Whether to measure the received model on the training rows first.
         num_classes: Of the federation.
@@ -37,6 +38,7 @@ class TrainRequest:
     training: LocalTraining
     algorithm: ClientAlgorithm | None = None
     config: Mapping[str, Any] = field(default_factory=dict)
+    integers: Mapping[str, Tensor] = field(default_factory=dict)
     companions: Mapping[str, Tensor] = field(default_factory=dict)
     initial_loss: bool = False
     num_classes: int = 0

@@ -510,7 +510,7 @@ class HostGrid(Grid, Generic[Handle]):
                     self._scores.keep(job.vector, job.states_version, scores, job.training)
                 else:  # all were lost on the way; whoever asked is told that there are none
                     self._scores.ask(job.vector)
-            contents, failures = self._replies.train(job.vector, job.merged, job.named, results, job.companions)
+            contents, failures = self._replies.train(job, results)
             for client in sorted(failures):
                 self._train_failures[f"{job.config[ROUND_KEY]}:{client}"] = failures[client]
         elif job.message_type == MessageType.QUERY:

@@ -14,7 +14,12 @@ from fedscout.engine.contracts.local_training_config import LocalTraining
 from fedscout.engine.grid.evaluation import Evaluation
 from fedscout.engine.messages.client_half import asks_for_clipping, one_learning_rate
 from fedscout.engine.messages.companion_record import sent_companions
-from fedscout.engine.messages.message_contents import client_of, flat_vector, train_config
+from fedscout.engine.messages.message_contents import (
+    client_of,
+    flat_vector,
+    integer_buffers,
+    train_config,
+)
 from fedscout.engine.messages.message_keys import COMPANIONS_KEY, FLAT_KEY, RATE_KEY, REPLY_KEY
 from fedscout.engine.messages.session import Session
 from fedscout.engine.model.parameter_layout import ParameterLayout
@@ -33,7 +38,7 @@ class Job(Generic[Handle]):
         vector: The model that is sent; None for a query.
         named: Whether its arrays go by the model's names.
         companions: Vectors beside the model.
-        arrays: Of a query.
+        arrays: Of a query; of a training the integer buffers of a model that was sent by name.
         handles: Of the calls that do the work.
         scores_received: Whether every client scores the model before it is trained.
         states_version: Of the clients' states when they were sent.
@@ -120,6 +125,7 @@ def read_job(
     job.named = FLAT_KEY not in records[0]
     job.vector = flat_vector(records[0], layout)
     if message_type == MessageType.TRAIN:
+        job.arrays = integer_buffers(records[0], layout)
         job.config[RATE_KEY] = one_learning_rate(job.config, session.training.learning_rate)
         LocalTraining.from_config(job.config)  # refuses here what would break a host
         if asks_for_clipping(job.config):

@@ -71,32 +71,24 @@ class TrainReplies:
         self._at_home = None if algorithm is None else algorithm.at_home(facts.layout)
         self._max_weight = max(1, int(facts.client_rows.sum()))
 
-    def train(
-        self,
-        received: FloatArray,
-        merged: bool,
-        named: bool,
-        results: Sequence[TrainResults],
-        sent: Mapping[str, FloatArray] | None = None,
-    ) -> Contents:
+    def train(self, job: Job[Any], results: Sequence[TrainResults]) -> Contents:
         """Return the contents for one job.
 
         Args:
-            received: The global model that the clients were sent.
-            merged: Whether one mean answers for all clients.
-            named: Whether arrays go by the model's names, or as one flat vector.
+            job: Says what the clients were sent, whether one mean answers for all of them, and whether arrays go by
+                the model's names.
             results: Of the hosts.
-            sent: Companions that the clients were sent.
         """
+        assert job.vector is not None
         failures = {client: reason for result in results for client, reason in result.failures.items()}
         answered = [result for result in results if result.clients]
         if not answered:
             return {}, failures
         columns = _MetricColumns.of(answered)
-        if merged:
-            vector, companions = self._exact_means(received, sent or {}, answered, columns)
-            metrics = columns.merged(self._weighted_by)
-            return {int(columns.clients[0]): self._content(vector, metrics, named, companions)}, failures
+        if job.merged:
+            vector, companions = self._exact_means(job.vector, job.companions, answered, columns)
+            metrics, steps = columns.merged(self._weighted_by), columns.mean_steps(self._weighted_by)
+            return {int(columns.clients[0]): self._content(job, vector, metrics, steps, companions)}, failures
         contents = {}
         metrics_of = dict(columns.each())
         for result in answered:
@@ -108,13 +100,21 @@ class TrainReplies:
                 companions = {name: rows[row] for name, rows in result.companions.items()}
                 # A reply that a strategy keeps must not keep the host's whole answer alive, whose part a small one is.
                 own = vector if vector.nbytes >= LARGE_VECTOR_BYTES else vector.copy()
-                contents[client] = self._content(own, metrics_of[client], named, companions)
+                metrics = metrics_of[client]
+                contents[client] = self._content(job, own, metrics, metrics[NUM_STEPS_KEY], companions)
         return contents, failures
 
     def _content(
-        self, vector: FloatArray, metrics: Metrics, named: bool, companions: Mapping[str, FloatArray]
+        self,
+        job: Job[Any],
+        vector: FloatArray,
+        metrics: Metrics,
+        num_steps: float,
+        companions: Mapping[str, FloatArray],
     ) -> RecordDict:
-        arrays = self._layout.split(vector) if named else {FLAT_KEY: vector}
+        arrays = {FLAT_KEY: vector}
+        if job.named:
+            arrays = self._layout.split(vector, self._layout.integers_after(job.arrays, num_steps))
         content = RecordDict({ARRAYS_KEY: view_record(arrays), METRICS_KEY: MetricRecord(dict(metrics))})
         if companions:
             content[COMPANIONS_KEY] = companion_record(companions)
@@ -235,6 +235,11 @@ class _MetricColumns:
         values = zip(*(column.tolist() for column in (*self.counts.values(), *self.means.values())), strict=True)
         for client, row in zip(self.clients.tolist(), values, strict=True):
             yield client, dict(zip(names, row, strict=True))
+
+    def mean_steps(self, weighted_by: str) -> float:
+        """Return the mean of the clients' steps, weighted as their models."""
+        weights = self.counts[weighted_by].astype(np.float64)
+        return float(np.dot(self.counts[NUM_STEPS_KEY], weights) / weights.sum())
 
     def merged(self, weighted_by: str) -> Metrics:
         """Return sums of the counts and weighted means of the means; an algorithm's own weight weighs models alone."""

@@ -99,7 +99,7 @@ class HostCall:
         session: The trial's side.
         config: The message's configuration over the session's defaults.
         vector: The model, shape `(params,)`; None for a query.
-        arrays: Those of a query.
+        arrays: Those of a query; of a train call the integer buffers of the model that was sent by name.
         states: What these clients kept, and those of `evaluated` where scores depend on it.
         companions: Vectors that came beside the model.
         evaluated: Of a train call: clients that score `vector` before anybody trains, ascending.

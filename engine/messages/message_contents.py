@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -71,6 +72,13 @@ def flat_vector(arrays: ArrayRecord, layout: ParameterLayout) -> FloatArray:
             raise ValueError(f"the flat array must have shape ({layout.size},), got {vector.shape}")
         return vector
     return layout.join({name: read_array(array) for name, array in arrays.items()})
+
+
+def integer_buffers(arrays: ArrayRecord, layout: ParameterLayout) -> dict[str, npt.NDArray[Any]]:
+    """Return the integer buffers of a named record as a client loads them; none of a flat one."""
+    if not layout.integers or [*arrays] == [FLAT_KEY]:
+        return {}
+    return layout.integers_of({name: read_array(array) for name, array in arrays.items()})
 
 
 def round_in(content: RecordDict) -> int | None:

@@ -13,13 +13,14 @@ arranging them alike as well brought at most 6 % more.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
 
 import torch
 from torch import Tensor, nn
 
 from fedscout.engine.model.convolution_stack import ConvolutionStack
-from fedscout.engine.model.parameter_layout import ModelFactory, ParameterLayout, TensorSlot
+from fedscout.engine.model.parameter_layout import IntegerSlot, ModelFactory, ParameterLayout, TensorSlot
 from fedscout.engine.model.quick_layers import quick
 
 PROBE_ROWS = 2
@@ -34,22 +35,28 @@ class FlatModel:
         outputs: Calls the module, with quicker layers where there are some.
         stack: The convolutions that it is, whose gradient is written out; None of other modules.
         layout: The names and shapes behind the vector.
-        vector: All parameters and float buffers, shape `(layout.size,)`.
+        vector: All parameters and those float buffers that the module's state dict holds, shape `(layout.size,)`.
         gradient: Gradient of the trainable part, shape `(layout.num_trainable,)`.
     """
 
     def __init__(self, module: nn.Module) -> None:
-        parameters = list(module.named_parameters())
-        buffers = [(name, buffer) for name, buffer in module.named_buffers() if buffer.is_floating_point()]
+        parameters, state = list(module.named_parameters()), module.state_dict()
+        kept = {name: buffer for name, buffer in module.named_buffers() if name in state}
+        buffers = [(name, buffer) for name, buffer in kept.items() if buffer.is_floating_point()]
         self.module = module
         self.layout = ParameterLayout(
             parameters=tuple(_slot(module, name, tensor) for name, tensor in parameters),
             buffers=tuple(_slot(module, name, tensor) for name, tensor in buffers),
+            integers=tuple(
+                _integer_slot(module, name, buffer) for name, buffer in kept.items() if not buffer.is_floating_point()
+            ),
+            state=_state_entries(module, [*dict(parameters), *kept]),
         )
         self.vector = torch.cat([tensor.detach().reshape(-1).float() for _, tensor in parameters + buffers])
         self.gradient = torch.zeros(self.layout.num_trainable, device=self.vector.device)
         self._bind(parameters, buffers)
-        self._counters = [(buffer, buffer.clone()) for buffer in module.buffers() if not buffer.is_floating_point()]
+        bound = dict(buffers)
+        self._beside = {name: (b, b.clone()) for name, b in module.named_buffers() if name not in bound}
         on_cpu = self.device.type == "cpu"
         self.outputs: Callable[[Tensor], Tensor] = quick(module) if on_cpu else module
         self.stack = ConvolutionStack.of(module) if on_cpu else None
@@ -78,11 +85,16 @@ class FlatModel:
         """The trainable part of the vector, a view."""
         return self.vector[: self.layout.num_trainable]
 
-    def load(self, vector: Tensor) -> None:
-        """Overwrite parameters and buffers with `vector`, shape `(layout.size,)`; integer buffers start anew."""
+    def load(self, vector: Tensor, integers: Mapping[str, Tensor] = MappingProxyType({})) -> None:
+        """Overwrite parameters and buffers.
+
+        Args:
+            vector: Shape `(layout.size,)`.
+            integers: Integer buffers; these, and buffers that no state dict holds, start anew where they are left out.
+        """
         self.vector.copy_(vector)
-        for buffer, initial in self._counters:  # such as batch norm's count, which must not pass to the next client
-            buffer.copy_(initial)
+        for name, (buffer, initial) in self._beside.items():  # what one client counted must not pass to the next
+            buffer.copy_(integers.get(name, initial))
 
     def narrow_outputs(self, rows: Tensor) -> Tensor:
         """Call the module with its layers in bfloat16, as far as PyTorch takes them so; return float32."""
@@ -121,8 +133,34 @@ class FlatModel:
 
 
 def _slot(module: nn.Module, name: str, tensor: Tensor) -> TensorSlot:
-    layer = module.get_submodule(name.rpartition(".")[0])
-    return TensorSlot(name, tuple(tensor.shape), type(layer).__name__)
+    return TensorSlot(name, tuple(tensor.shape), _layer(module, name))
+
+
+def _integer_slot(module: nn.Module, name: str, buffer: Tensor) -> IntegerSlot:
+    value = buffer.detach().cpu().numpy()
+    return IntegerSlot(name, value.shape, _layer(module, name), str(value.dtype), value.tobytes())
+
+
+def _layer(module: nn.Module, name: str) -> str:
+    return type(module.get_submodule(name.rpartition(".")[0])).__name__
+
+
+def _state_entries(module: nn.Module, names: list[str]) -> tuple[tuple[str, str], ...]:
+    """Return each entry of a module's state dict, in order, beside the name under which its tensor is held.
+
+    Args:
+        module: Whose tensors may go by several names.
+        names: Under which they are held, each tensor once.
+    """
+    tensors = [
+        *module.named_parameters(remove_duplicate=False),
+        *module.named_buffers(remove_duplicate=False),
+    ]
+    held = {id(tensor): name for name, tensor in reversed(tensors) if name in names}
+    slot_of = {name: held[id(tensor)] for name, tensor in tensors if id(tensor) in held}
+    places = {name: place for place, name in enumerate(module.state_dict())}
+    known = [name for name in slot_of if name in places or slot_of[name] == name]
+    return tuple((name, slot_of[name]) for name in sorted(known, key=lambda name: places.get(name, len(places))))
 
 
 def new_model(factory: ModelFactory, seed: int, device: torch.device | None = None) -> FlatModel:

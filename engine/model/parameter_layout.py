@@ -1,7 +1,9 @@
 """Named tensors <-> one flat float32 vector.
 
 Inside the engine a model's state is one vector: trainable parameters first, then floating-point buffers (batch-norm
-statistics), each in the module's own order. A layout is the key to it and needs no torch.
+statistics), each in the module's own order. By name it is what Flower's `ArrayRecord(module.state_dict())` holds: the
+same names in the same order, with buffers of whole numbers such as batch normalisation's count of batches, which are
+not in the vector. A layout is the key to both and needs no torch.
 """
 
 from __future__ import annotations
@@ -9,6 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -21,6 +24,9 @@ if TYPE_CHECKING:
 
 
 ModelFactory = Callable[[], "nn.Module"]
+
+COUNTER = "num_batches_tracked"
+"""Batches on which a layer of batch normalisation has trained."""
 
 
 @dataclass(frozen=True)
@@ -49,16 +55,44 @@ class TensorSlot:
 
 
 @dataclass(frozen=True)
+class IntegerSlot(TensorSlot):
+    """A buffer of whole numbers or truth values, which no vector holds.
+
+    Attributes:
+        dtype: NumPy's name of its type.
+        initial: The bytes of what a new module holds there.
+    """
+
+    dtype: str = "int64"
+    initial: bytes = field(default=bytes(8), compare=False)
+
+    @property
+    def value(self) -> npt.NDArray[Any]:
+        """What a new module holds, to be read only."""
+        return np.ndarray(self.shape, self.dtype, self.initial)
+
+    @property
+    def counts_batches(self) -> bool:
+        """Whether it counts the batches of a layer of batch normalisation."""
+        return self.name.rpartition(".")[2] == COUNTER and "BatchNorm" in self.layer
+
+
+@dataclass(frozen=True)
 class ParameterLayout:
-    """Which part of the flat vector is which tensor.
+    """Which part of the flat vector is which tensor, and which tensors are in no vector.
 
     Attributes:
         parameters: The trainable tensors, in order.
         buffers: The floating-point buffers that follow them.
+        integers: The other buffers of the module's state.
+        state: The entries of the module's state dict in order, each beside the slot that holds it; several entries of
+            a shared tensor have one slot. Empty stands for the slots in order.
     """
 
     parameters: tuple[TensorSlot, ...]
     buffers: tuple[TensorSlot, ...] = ()
+    integers: tuple[IntegerSlot, ...] = ()
+    state: tuple[tuple[str, str], ...] = ()
 
     @property
     def slots(self) -> tuple[TensorSlot, ...]:
@@ -93,24 +127,63 @@ class ParameterLayout:
         last = [*dict.fromkeys(slot.owner for slot in self.parameters)][-num_layers:]
         return self.elements(lambda slot: slot.owner in last)
 
-    def split(self, vector: npt.NDArray[Any]) -> dict[str, npt.NDArray[Any]]:
-        """Return views of the vector, one per tensor, keyed by name in order."""
+    @property
+    def entries(self) -> dict[str, TensorSlot]:
+        """The slot of each entry of the module's state dict, in its order."""
+        slots: dict[str, TensorSlot] = {slot.name: slot for slot in (*self.slots, *self.integers)}
+        return {name: slots[held] for name, held in self.state} if self.state else slots
+
+    def split(
+        self, vector: npt.NDArray[Any], integers: Mapping[str, npt.NDArray[Any]] = MappingProxyType({})
+    ) -> dict[str, npt.NDArray[Any]]:
+        """Return the module's state dict: views of the vector and integer buffers, keyed by name in its order.
+
+        Args:
+            vector: Shape `(size,)`.
+            integers: Values of integer buffers; those left out are a new module's.
+        """
         arrays, start = {}, 0
         for slot in self.slots:
             arrays[slot.name] = vector[start : start + slot.size].reshape(slot.shape)
             start += slot.size
-        return arrays
+        for counter in self.integers:
+            arrays[counter.name] = integers.get(counter.name, counter.value)
+        return {name: arrays[held] for name, held in self.state} if self.state else arrays
 
     def join(self, arrays: Mapping[str, npt.NDArray[Any]]) -> FloatArray:
-        """Return the flat vector of named arrays, cast to float32.
+        """Return the flat vector of a state dict, cast to float32; of a shared tensor's entries the last one counts.
 
         Raises:
             ValueError: If a name is missing or unknown, or a shape differs.
         """
-        names = [slot.name for slot in self.slots]
-        if set(arrays) != set(names):
-            raise ValueError(f"arrays must be named {names}, got {list(arrays)}")
-        for slot in self.slots:
-            if arrays[slot.name].shape != slot.shape:
-                raise ValueError(f"array {slot.name!r} must have shape {slot.shape}, got {arrays[slot.name].shape}")
-        return np.concatenate([np.asarray(arrays[name], dtype=np.float32).reshape(-1) for name in names])
+        entries = self.entries
+        if set(arrays) != set(entries):
+            raise ValueError(f"arrays must be named {[*entries]}, got {list(arrays)}")
+        held = {}
+        for name, slot in entries.items():
+            if arrays[name].shape != slot.shape:
+                raise ValueError(f"array {name!r} must have shape {slot.shape}, got {arrays[name].shape}")
+            held[slot.name] = arrays[name]
+        return np.concatenate([np.asarray(held[slot.name], dtype=np.float32).reshape(-1) for slot in self.slots])
+
+    def integers_of(self, arrays: Mapping[str, npt.NDArray[Any]]) -> dict[str, npt.NDArray[Any]]:
+        """Return the integer buffers of a state dict in their types, fractions cut off as `load_state_dict` does."""
+        names = {slot.name for slot in self.integers}
+        entries = {name: slot for name, slot in self.entries.items() if slot.name in names}
+        return {
+            slot.name: np.asarray(arrays[name]).astype(slot.dtype)
+            for name, slot in entries.items()
+            if isinstance(slot, IntegerSlot)
+        }
+
+    def integers_after(self, integers: Mapping[str, npt.NDArray[Any]], num_steps: float) -> dict[str, npt.NDArray[Any]]:
+        """Return the integer buffers after training: batch normalisation has counted the batches, others stay.
+
+        Args:
+            integers: Before it; those left out are a new module's.
+            num_steps: One batch each; of several clients' mean, the mean.
+        """
+        before = {slot: integers.get(slot.name, slot.value) for slot in self.integers}
+        return {
+            slot.name: np.asarray(value + num_steps) if slot.counts_batches else value for slot, value in before.items()
+        }

@@ -33,7 +33,7 @@ from fedscout.engine.fault_text import shown
 from fedscout.engine.grid.jobs import base_config
 from fedscout.engine.messages.client_half import one_learning_rate
 from fedscout.engine.messages.host_calls import EvaluateResults, HostCall, QueryResults, TrainResults
-from fedscout.engine.messages.message_contents import flat_vector
+from fedscout.engine.messages.message_contents import flat_vector, integer_buffers
 from fedscout.engine.messages.message_keys import (
     ARRAYS_KEY,
     FLAT_KEY,
@@ -295,7 +295,8 @@ class ClientNode:
         if results.failures:
             raise RefusedError(results.failures[client])
         assert results.vectors is not None
-        arrays = {FLAT_KEY: results.vectors[0], **host.facts().layout.split(results.vectors[0])}
+        layout, (vector,), (num_steps,) = host.facts().layout, results.vectors, results.num_steps
+        arrays = {FLAT_KEY: vector, **layout.split(vector, layout.integers_after(call.arrays, num_steps))}
         sums = {name: values[0] for name, values in results.sums.items()}
         metrics = MetricRecord({NUM_EXAMPLES_KEY: results.num_examples[0], "loss": results.losses[0], **sums})
         trained = ArrayRecord({name: Array(arrays[name]) for name in record})
@@ -323,7 +324,8 @@ class ClientNode:
         if len(records) != 1:
             raise RefusedError(f"must be sent one ArrayRecord, got {len(records)}")
         try:
-            vector = flat_vector(records[0], host.facts().layout)
+            layout = host.facts().layout
+            vector, integers = flat_vector(records[0], layout), integer_buffers(records[0], layout)
         except ValueError as error:
             raise RefusedError(f"can't use the model that it was sent: {one_line(str(error))}") from error
         own = {key: value for record in message.content.config_records.values() for key, value in record.items()}
@@ -331,7 +333,7 @@ class ClientNode:
         config = {**base_config(self._session, told if isinstance(told, int) else 1), **own}
         config[RATE_KEY] = one_learning_rate(config, self._session.training.learning_rate)
         config[REPLY_KEY] = "individual"
-        return host, HostCall((client,), self._session, config, vector), records[0]
+        return host, HostCall((client,), self._session, config, vector, integers), records[0]
 
 
 def _reason(error: Exception) -> str:

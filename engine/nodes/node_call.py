@@ -134,7 +134,7 @@ class Introduction:
 
 def model_digest(facts: FederationFacts) -> str:
     """Return the digest of what driver and clients must have alike: the model's tensors and the classes."""
-    tensors = [(slot.name, slot.shape) for slot in facts.layout.slots]
+    tensors = [(name, slot.shape) for name, slot in facts.layout.entries.items()]
     told = json.dumps([tensors, facts.num_classes, facts.classifies])
     return hashlib.sha256(told.encode()).hexdigest()
 

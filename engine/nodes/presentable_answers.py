@@ -14,6 +14,7 @@ import re
 from collections.abc import Mapping
 from typing import TypeVar
 
+import numpy as np
 from flwr.supercore.differential_privacy import KEY_CLIPPING_NORM, KEY_NORM_BIT, compute_adaptive_clip_model_update
 
 from fedscout.engine.contracts.client_update import ClientScore
@@ -57,9 +58,11 @@ def clip(call: HostCall, layout: ParameterLayout, results: TrainResults, named: 
     assert results.vectors is not None
     assert call.vector is not None
     named = call.session.needs.arrays == "named" if named is None else named
-    trained, received = (
-        [*layout.split(vector).values()] if named else [vector] for vector in (results.vectors[0].copy(), call.vector)
-    )
+    trained, received = [results.vectors[0].copy()], [call.vector]
+    if named:  # the mod measures whatever the record holds, counts of batches included
+        counted = layout.integers_after(call.arrays, results.num_steps[0])
+        trained = [*layout.split(trained[0], counted).values()]
+        received = [*layout.split(call.vector, call.arrays).values()]
     try:
         is_short = compute_adaptive_clip_model_update(trained, received, call.config[KEY_CLIPPING_NORM])
     except ArithmeticError as error:  # an update of length 0, which Flower's clients fail on as well
@@ -68,7 +71,7 @@ def clip(call: HostCall, layout: ParameterLayout, results: TrainResults, named: 
         results.failures[client] = f"{type(error).__name__} in clipping: {error}"
         return
     parts = dict(zip(layout.split(results.vectors[0]), trained, strict=True)) if named else {}
-    results.vectors = [layout.join(parts) if named else trained[0]]
+    results.vectors = [layout.join({name: np.asarray(part) for name, part in parts.items()}) if named else trained[0]]
     results.sums[KEY_NORM_BIT] = [float(is_short)]
 
 

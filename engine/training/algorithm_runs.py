@@ -45,11 +45,13 @@ class LoopRun(LocalRun):
         model: Scratch, overwritten.
         work: The client's part of the round.
         seen: The model's representation, where a loss looks at it.
+        integers: Integer buffers of the received model.
     """
 
     model: FlatModel
     work: RowsWork
     seen: Representation
+    integers: Mapping[str, Tensor]
 
     @classmethod
     def of(cls, model: FlatModel, asked: TrainRequest, work: RowsWork) -> Self:
@@ -65,13 +67,14 @@ class LoopRun(LocalRun):
             model=model,
             work=work,
             seen=Representation(model),
+            integers=asked.integers,
         )
 
     def _descend(self, start: Tensor, steps: Steps) -> Descent:
         """Make all local steps of the client."""
         data, drawn_from = self.work.data, self.work.generator
         weigh = weighed_rows(self.model, steps, self.received, chunks(self.model, data))
-        self.model.load(start.view(-1))
+        self.model.load(start.view(-1), self.integers)
         alone = correct_alone(steps, self.model)
         loss = loss_of(steps, self.seen, self.model.device)
         with nullcontext() if steps.compared is None else self.seen:

@@ -195,7 +195,7 @@ def train_client(model: FlatModel, asked: TrainRequest, work: RowsWork) -> Clien
     if len(work.data) == 0:
         raise ValueError(NO_ROWS)
     weigh = weighed_rows(model, Steps(asked.training), asked.received, chunks(model, work.data))
-    model.load(asked.received)
+    model.load(asked.received, asked.integers)
     num_steps, loss = descend(model, work.data, asked.training, work.generator, weigh=weigh)
     return ClientUpdate(model.vector.cpu().numpy().copy(), num_steps, loss, {})
 

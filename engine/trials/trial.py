@@ -33,6 +33,7 @@ from fedscout.engine.messages.message_keys import NUM_EXAMPLES_KEY, ROUND_KEY, S
 from fedscout.engine.messages.several_models import clients_text, holds_several, unmoved
 from fedscout.engine.messages.task_identity import claim_task_identity
 from fedscout.engine.messages.view_array import view_record
+from fedscout.engine.model.parameter_layout import IntegerSlot
 from fedscout.engine.trials.cheap_collections import cheap_collections
 from fedscout.engine.trials.checkpoint import CheckpointStore
 from fedscout.engine.trials.client_choice import ClientChoice
@@ -109,6 +110,7 @@ class _Rounds:
         self._clock.seconds = self._state.seconds
         self._scores = TrialScores(grid, self._state, self._clock, settings.session)
         self._choice = ClientChoice(settings, self._state, grid)
+        self._integers = {name for name, slot in grid.facts.layout.entries.items() if isinstance(slot, IntegerSlot)}
         self._runs_whole = type(self._state.strategy).start is not Strategy.start  # which can't go on from a round
 
     def _begin(self) -> tuple[TrialState, PlainState]:
@@ -173,7 +175,7 @@ class _Rounds:
             self._skip(server_round, len(messages), failures)
         else:
             before = self._models() if failures and holds_several([*aggregated]) else []
-            state.take_model(aggregated, server_round)
+            state.take_model(aggregated, server_round, self._integers)
             models = self._models()  # refuses one that is not ours
             if before:
                 self._skip_partly(server_round, failures, unmoved(before, models))
@@ -254,7 +256,7 @@ class _Rounds:
         def score(arrays: ArrayRecord, server_round: int) -> Evaluation:
             if durations := self._grid.take_durations():
                 self._count_simulated(round_seconds(durations.values(), self._settings.session.deadline_seconds))
-            state.take_model(arrays, server_round)
+            state.take_model(arrays, server_round, self._integers)
             state.server_round = server_round
             return self._scores.of(server_round)
 

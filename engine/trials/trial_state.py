@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Container, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -69,8 +69,13 @@ class TrialState:
     far_clients: dict[int, float] = field(default_factory=dict)
     num_choosable: int = 0
 
-    def take_model(self, record: ArrayRecord, server_round: int) -> None:
+    def take_model(self, record: ArrayRecord, server_round: int, integers: Container[str] = ()) -> None:
         """Take what a strategy returned, as float32 (some of Flower's return float64).
+
+        Args:
+            record: The model, or several.
+            server_round: Of whose end it is.
+            integers: Names of the model's integer buffers, whose mean may be a fraction: they stay as they are.
 
         Raises:
             TrialError: If it holds NaN or inf.
@@ -78,7 +83,7 @@ class TrialState:
         arrays: dict[str, npt.NDArray[Any]] = {}
         several = holds_several([*record])
         for name, array in record.items():
-            kept_as = None if several and name == GROUP_KEY else np.float32
+            kept_as = None if name in integers or (several and name == GROUP_KEY) else np.float32
             with np.errstate(over="ignore"):
                 arrays[name] = np.asarray(read_array(array), dtype=kept_as)
             if not np.isfinite(arrays[name]).all():

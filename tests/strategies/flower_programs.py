@@ -18,7 +18,9 @@ from flwr.serverapp.strategy import (
     Strategy,
 )
 
+from fedscout.engine.model.parameter_layout import ModelFactory
 from fedscout.engine.trials.global_random import seed_global_random
+from tests.engine.federations import counting, dense, normalised
 
 NUM_CLIENTS = 5
 SEED = 3
@@ -157,6 +159,41 @@ class AdaptivelyClipped(DifferentialPrivacyClientSideAdaptiveClipping):
         )
 
 
+class HeadByPosition(Plain):
+    """Averages all arrays but the last two, the head; moves its bias by the count of batches, the third from the end.
+
+    So it needs the order of Flower's record of a state dict, and the counts that Flower's clients send.
+    """
+
+    net = staticmethod(normalised)
+
+    def configure_train(
+        self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
+    ) -> Iterable[Message]:
+        self._sent = {name: array.numpy() for name, array in arrays.items()}
+        return super().configure_train(server_round, arrays, config, grid)
+
+    def aggregate_train(self, server_round: int, replies: Iterable[Message]) -> Aggregate:
+        aggregated, metrics = super().aggregate_train(server_round, replies)
+        assert aggregated is not None
+        count, weight, bias = [*self._sent][-3:]
+        moved = np.float32(0.01) * aggregated[count].numpy()
+        aggregated[weight], aggregated[bias] = Array(self._sent[weight]), Array(self._sent[bias] + moved)
+        return aggregated, metrics
+
+
+class Cumulative(Plain):
+    """FedAvg of a net whose statistics are means over all batches so far: their count decides how batches weigh."""
+
+    net = staticmethod(counting)
+
+
+class ClippedNormalised(ClippedByClients):
+    """Clipping measures whatever the record holds, counts of batches included."""
+
+    net = staticmethod(normalised)
+
+
 class Private(DifferentialPrivacyServerSideFixedClipping):
     """Flower's server-side clipping with noise, which it draws from NumPy's global generator: seeded as in a trial."""
 
@@ -185,5 +222,10 @@ PROGRAMS: Mapping[str, type[Strategy]] = {
         ClippedByClients,
         AdaptivelyClipped,
         Private,
+        HeadByPosition,
+        Cumulative,
+        ClippedNormalised,
     )
 }
+
+NETS: Mapping[str, ModelFactory] = {name: getattr(program, "net", dense) for name, program in PROGRAMS.items()}

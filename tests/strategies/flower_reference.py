@@ -1,7 +1,8 @@
 """Flower's own simulation of the programs of `flower_programs`: `python -m tests.strategies.flower_reference FOLDER`.
 
-FOLDER/work.npz holds the model to begin with and each client's training rows; FOLDER/models.npz gets each program's
-final model. Clients take full-batch steps, so nothing depends on the order of rows. They are written by the book:
+FOLDER/work.npz holds each client's training rows, FOLDER/NET.npz the model to begin with; FOLDER/PROGRAM.npz gets each
+program's final model. Clients take full-batch steps, so nothing depends on the order of rows. They are written by the
+book:
 Flower's mods, and the loss of FedProx's paper.
 """
 
@@ -21,8 +22,7 @@ from flwr.serverapp import Grid, ServerApp
 from flwr.simulation import run_simulation
 from torch import nn
 
-from tests.engine.federations import dense
-from tests.strategies.flower_programs import NUM_CLIENTS, PROGRAMS, AdaptivelyClipped
+from tests.strategies.flower_programs import NETS, NUM_CLIENTS, PROGRAMS, AdaptivelyClipped
 
 
 def if_asked(message: Message, context: Context, call_next: ClientAppCallable) -> Message:
@@ -44,7 +44,7 @@ def train(message: Message, context: Context) -> Message:
     work = np.load(str(config["work"]))
     client = context.node_config["partition-id"]
     features, labels = torch.from_numpy(work[f"features-{client}"]), torch.from_numpy(work[f"labels-{client}"])
-    net = dense()
+    net = NETS[str(config["program"])]()
     received = message.content.array_records["arrays"].to_torch_state_dict()
     net.load_state_dict(received)
     optimizer = torch.optim.SGD(net.parameters(), lr=float(str(config["lr"])))
@@ -69,13 +69,12 @@ def evaluate(message: Message, _: Context) -> Message:
 def main(folder: Path) -> None:
     """Run all programs on one simulated federation."""
     settings = json.loads((folder / "settings.json").read_text())
-    initial = np.load(folder / "initial.npz")
-    models: dict[str, np.ndarray] = {}
     server = ServerApp()
 
     @server.main()
     def drive(grid: Grid, _: Context) -> None:
         for name, program in PROGRAMS.items():
+            initial = np.load(folder / f"{NETS[name].__name__}.npz")
             config = {"program": name, "work": str(folder / "work.npz"), **settings["config"]}
             result = program().start(
                 grid=grid,
@@ -83,7 +82,7 @@ def main(folder: Path) -> None:
                 num_rounds=settings["num_rounds"],
                 train_config=ConfigRecord(config),
             )
-            models[name] = np.concatenate([array.numpy().ravel() for array in result.arrays.values()])
+            np.savez(folder / f"{name}.npz", **{key: array.numpy() for key, array in result.arrays.items()})
 
     run_simulation(
         server_app=server,
@@ -95,7 +94,6 @@ def main(folder: Path) -> None:
             "client_resources": {"num_cpus": 1, "num_gpus": 0.0},
         },
     )
-    np.savez(folder / "models.npz", **models)
 
 
 if __name__ == "__main__":

@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -22,8 +23,8 @@ from fedscout.engine.trials.trial_record import Trial
 from fedscout.engine.trials.trial_settings import TrialSettings
 from fedscout.strategies import CustomSpec, DPFedAvgSpec
 from tests.conftest import REPOSITORY
-from tests.engine.federations import QUERIES, uneven_federation
-from tests.strategies.flower_programs import NUM_CLIENTS, PROGRAMS, SEED, Private
+from tests.engine.federations import QUERIES, dense, uneven_federation
+from tests.strategies.flower_programs import NETS, NUM_CLIENTS, PROGRAMS, SEED, Private
 
 SIZES = (40, 17, 12, 33, 8)
 NUM_ROUNDS = 4
@@ -52,7 +53,7 @@ def settings_of(name: str, **changes: object) -> TrialSettings:
 
 
 def trial(name: str, federation: Federation, **changes: object) -> Trial:
-    result = ended(settings_of(name, **changes), federation)
+    result = ended(settings_of(name, **changes), replace(federation, model=NETS.get(name, federation.model)))
     assert (result.status, result.error) == ("completed", None)
     return result
 
@@ -67,8 +68,9 @@ def flowers(federation: Federation, tmp_path_factory: pytest.TempPathFactory) ->
         train = own.rows[split_client(own.labels[own.rows], SEED, client, 0.2).train]
         work |= {f"features-{client}": own.features[train], f"labels-{client}": own.labels[train]}
     np.savez(folder / "work.npz", **work)
-    grid = LocalGrid(ClientHost(federation, QUERIES))
-    np.savez(folder / "initial.npz", **grid.facts.layout.split(grid.initial_vector(SEED)))
+    grids = {net.__name__: LocalGrid(ClientHost(replace(federation, model=net), QUERIES)) for net in NETS.values()}
+    for net, grid in grids.items():
+        np.savez(folder / f"{net}.npz", **grid.facts.layout.split(grid.initial_vector(SEED)))
     config = {"lr": TRAINING.learning_rate, "local-epochs": TRAINING.local_epochs}
     (folder / "settings.json").write_text(json.dumps({"num_rounds": NUM_ROUNDS, "config": config}))
     log = (folder / "log").open("w")
@@ -87,7 +89,8 @@ def flowers(federation: Federation, tmp_path_factory: pytest.TempPathFactory) ->
         if process.poll() is None:
             os.killpg(process.pid, signal.SIGKILL)
             process.wait()
-    return dict(np.load(folder / "models.npz"))
+    layouts = {name: grids[net.__name__].facts.layout for name, net in NETS.items()}
+    return {name: layout.join(dict(np.load(folder / f"{name}.npz"))) for name, layout in layouts.items()}
 
 
 @pytest.mark.slow
@@ -112,7 +115,7 @@ def test_dp_fedavg_is_flowers_private_averaging(federation: Federation, flowers:
 @pytest.mark.slow
 def test_no_program_ends_where_plain_fedavg_does(flowers: dict[str, np.ndarray]) -> None:
     """Only the one that is driven by itself is another program's equal."""
-    apart = {name: model for name, model in flowers.items() if name != "OwnStartHalvesTheRate"}
+    apart = {name: model for name, model in flowers.items() if NETS[name] is dense and name != "OwnStartHalvesTheRate"}
     for name, model in apart.items():
         for other in apart.keys() - {name}:
             assert np.abs(model - apart[other]).max() > 1e-4, (name, other)

@@ -18,9 +18,11 @@ from hypothesis import strategies as st
 
 from fedscout.engine.arrays import FloatArray
 from fedscout.engine.contracts.client_algorithm import ClientAlgorithm, Finished, LocalRun
+from fedscout.engine.grid.jobs import Job
 from fedscout.engine.grid.replies import TrainReplies
 from fedscout.engine.messages.exact_mean import ExactScale, fraction_bits
 from fedscout.engine.messages.host_calls import FederationFacts, TrainResults
+from fedscout.engine.messages.message_keys import REPLY_KEY
 from fedscout.engine.messages.task_identity import claim_task_identity
 from fedscout.engine.model.parameter_layout import ParameterLayout, TensorSlot
 
@@ -29,6 +31,10 @@ ROWS = np.array([30, 7, 100, 1, 12])
 FACTS = FederationFacts(5, ROWS, 3, LAYOUT, ())
 RECEIVED = np.zeros(5, np.float32)
 SCALE = ExactScale.of(RECEIVED, int(ROWS.sum()))
+
+
+def job(received: np.ndarray, is_merged: bool, is_named: bool) -> Job[None]:
+    return Job("train", {}, {REPLY_KEY: "merged" if is_merged else "individual"}, received, is_named)
 
 
 def individual(clients: list[int], vectors: FloatArray, **lists: Any) -> TrainResults:
@@ -54,7 +60,7 @@ def summed(results: TrainResults, uniform: bool) -> TrainResults:
 
 
 def merged(results: list[TrainResults], weighted_by: str = "num-examples") -> RecordDict:
-    contents, _ = TrainReplies(FACTS, weighted_by).train(RECEIVED, True, False, results)
+    contents, _ = TrainReplies(FACTS, weighted_by).train(job(RECEIVED, True, False), results)
     (content,) = contents.values()
     return content
 
@@ -104,7 +110,7 @@ def test_flower_s_own_mean_agrees_within_its_rounding(seed: int, num_clients: in
     every = (np.random.default_rng(seed).normal(size=(5, 5)) * scale).astype(np.float32)[:num_clients]
     weights = ROWS[:num_clients]
     results = [individual(list(range(num_clients)), every)]
-    contents, _ = TrainReplies(FACTS, "num-examples").train(RECEIVED, False, False, results)
+    contents, _ = TrainReplies(FACTS, "num-examples").train(job(RECEIVED, False, False), results)
     request = Message(RecordDict(), 2, "train")
     replies = [Message(content, reply_to=request) for content in contents.values()]
 
@@ -158,7 +164,7 @@ def test_one_companion_that_diverged_makes_the_whole_mean_nan() -> None:
     along[0, 1] = 1e10
     results = [individual([0, 1, 2, 3, 4], vectors(), companions={"variate": [*along]})]
 
-    contents, _ = TrainReplies(FACTS, "num-examples", Sends()).train(RECEIVED, True, False, results)
+    contents, _ = TrainReplies(FACTS, "num-examples", Sends()).train(job(RECEIVED, True, False), results)
 
     assert np.isnan(contents[0]["arrays"]["flat"].numpy()).all()
 
@@ -168,7 +174,7 @@ def test_what_clients_keep_comes_back_as_it_was_sent_however_small() -> None:
     received = np.full(5, 1e-30, np.float32)
     results = [individual([0, 1], np.tile(received, (2, 1)))]
 
-    contents, _ = TrainReplies(FACTS, "num-examples", Keeps()).train(received, True, False, results)
+    contents, _ = TrainReplies(FACTS, "num-examples", Keeps()).train(job(received, True, False), results)
 
     np.testing.assert_array_equal(contents[0]["arrays"]["flat"].numpy(), [*received[:4], 0])
 
@@ -187,7 +193,7 @@ def test_failed_clients_leave_the_mean() -> None:
     every = vectors()
     failing = individual([0, 2], every[[0, 2]], failures={1: "no rows"})
 
-    contents, failures = TrainReplies(FACTS, "num-examples").train(RECEIVED, True, False, [failing])
+    contents, failures = TrainReplies(FACTS, "num-examples").train(job(RECEIVED, True, False), [failing])
 
     assert list(contents) == [0]
     assert contents[0]["metrics"]["num-examples"] == 130
@@ -200,13 +206,16 @@ def test_failed_clients_leave_the_mean() -> None:
 def test_without_answers_there_are_only_failures(is_merged: bool) -> None:
     nothing = TrainResults(vectors=[], failures={1: "a", 4: "b"})
 
-    assert TrainReplies(FACTS, "num-examples").train(RECEIVED, is_merged, False, [nothing]) == ({}, {1: "a", 4: "b"})
+    assert TrainReplies(FACTS, "num-examples").train(job(RECEIVED, is_merged, False), [nothing]) == (
+        {},
+        {1: "a", 4: "b"},
+    )
 
 
 def test_named_arrays_are_the_flat_ones_cut_up() -> None:
     results = [individual([2], vectors()[:1])]
-    flat, _ = TrainReplies(FACTS, "num-examples").train(RECEIVED, False, False, results)
-    named, _ = TrainReplies(FACTS, "num-examples").train(RECEIVED, False, True, results)
+    flat, _ = TrainReplies(FACTS, "num-examples").train(job(RECEIVED, False, False), results)
+    named, _ = TrainReplies(FACTS, "num-examples").train(job(RECEIVED, False, True), results)
 
     arrays = {name: array.numpy() for name, array in named[2]["arrays"].items()}
     assert {name: array.shape for name, array in arrays.items()} == {"w": (2, 2), "b": (1,)}
@@ -216,7 +225,9 @@ def test_named_arrays_are_the_flat_ones_cut_up() -> None:
 
 def test_a_strategy_that_writes_into_a_reply_changes_no_other() -> None:
     every = vectors()
-    contents, _ = TrainReplies(FACTS, "num-examples").train(RECEIVED, False, False, [individual([0, 1], every[:2])])
+    contents, _ = TrainReplies(FACTS, "num-examples").train(
+        job(RECEIVED, False, False), [individual([0, 1], every[:2])]
+    )
     contents[0]["arrays"]["flat"].numpy()[:] = 0
     for client in (0, 1):
         assert np.array_equal(contents[client]["arrays"]["flat"].numpy(), vectors()[client])
@@ -229,7 +240,7 @@ def test_a_reply_that_is_kept_does_not_keep_the_other_clients(is_named: bool) ->
     """A host's answer is one piece, in shared memory on Ray: it must be freed with the round."""
     rows = vectors()[:3].copy()
     results = [individual([0, 1, 2], rows)]
-    contents, _ = TrainReplies(FACTS, "num-examples").train(RECEIVED, False, is_named, results)
+    contents, _ = TrainReplies(FACTS, "num-examples").train(job(RECEIVED, False, is_named), results)
     kept, matrix = contents.pop(1), weakref.ref(rows)
     del rows
     contents.clear()

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import copy
+
 import numpy as np
 import pytest
 import torch
+from flwr.app import ArrayRecord
 from torch import nn
 
 from fedscout.engine.model.flat_model import FlatModel, new_model
@@ -57,18 +60,76 @@ def convolving() -> nn.Module:
     )
 
 
-@pytest.mark.parametrize("factory", [dense, normalised])
-def test_the_layout_is_the_state_of_the_module(factory: ModelFactory) -> None:
-    """Parameters in order, then floating-point buffers; the integer count of batch norm is none of them."""
+class Indexing(nn.Module):
+    """Buffers of all kinds between its layers: in the state dict or not, of numbers, whole numbers and truth values."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("order", torch.tensor([[2, 0, 1]]))
+        self.register_buffer("scale", torch.tensor([0.5]), persistent=False)
+        self.register_buffer("seen", torch.tensor([True, False]))
+        self.register_buffer("empty", torch.zeros(0, dtype=torch.int32))
+        self.first = nn.Linear(3, 3)
+        self.normalisation = nn.BatchNorm1d(3)
+        self.last = nn.Linear(3, 2)
+
+    def forward(self, rows: torch.Tensor) -> torch.Tensor:
+        self.scale.add_(self.training)
+        result: torch.Tensor = self.last(self.normalisation(self.first(rows[:, self.order[0]]) * self.scale))
+        return result
+
+
+@pytest.mark.parametrize("factory", [dense, normalised, counting, convolving, Viewing, Tied, Indexing])
+def test_named_arrays_are_flowers_record_of_the_state_dict(factory: ModelFactory) -> None:
+    """Names, order, shapes, types and values; a tensor of two names is there twice."""
     module = factory()
-    state = {name: tensor for name, tensor in module.state_dict().items() if tensor.is_floating_point()}
+    state = copy.deepcopy(module).state_dict()
     model = FlatModel(module)
 
     arrays = model.layout.split(model.vector.numpy())
 
-    assert set(arrays) == set(state)
+    flowers = ArrayRecord(state)
+    assert [*arrays] == [*flowers] == [*module.state_dict()]
+    for name, array in flowers.items():
+        expected = array.numpy()
+        assert (arrays[name].shape, arrays[name].dtype) == (expected.shape, expected.dtype)
+        np.testing.assert_array_equal(arrays[name], expected)
     assert model.layout.num_trainable == sum(parameter.numel() for parameter in module.parameters())
-    assert all(np.array_equal(arrays[name], state[name].numpy()) for name in state)
+    np.testing.assert_array_equal(model.layout.join(arrays), model.vector.numpy())
+
+
+def test_of_a_shared_tensor_the_last_entry_counts_as_in_load_state_dict() -> None:
+    model, module = FlatModel(Tied()), Tied()
+    arrays = {"first.weight": np.ones((4, 4)), "second.weight": np.full((4, 4), 2.0)}
+
+    module.load_state_dict({name: torch.from_numpy(array) for name, array in arrays.items()})
+
+    np.testing.assert_array_equal(model.layout.join(arrays), module.first.weight.detach().numpy().ravel())
+
+
+def test_integer_buffers_are_loaded_as_load_state_dict_does() -> None:
+    """A mean of counts is a fraction, which is cut off; training counts one batch a step."""
+    model, module = FlatModel(Indexing()), Indexing()
+    arrays = {**model.layout.split(model.vector.numpy()), "normalisation.num_batches_tracked": np.array(7.75)}
+
+    module.load_state_dict({name: torch.from_numpy(np.array(array)) for name, array in arrays.items()})
+    received = model.layout.integers_of(arrays)
+    model.load(model.vector.clone(), {name: torch.from_numpy(np.array(array)) for name, array in received.items()})
+
+    for name in ("order", "seen", "empty", "normalisation.num_batches_tracked"):
+        np.testing.assert_array_equal(received[name], module.get_buffer(name).numpy())
+        np.testing.assert_array_equal(model.module.get_buffer(name).numpy(), module.get_buffer(name).numpy())
+    for trained in (module, model.module):
+        trained.train()
+        for _ in range(3):
+            trained(torch.ones(4, 3))
+    after = model.layout.integers_after(received, 3)
+    for name, value in after.items():
+        np.testing.assert_array_equal(value, module.get_buffer(name).numpy())
+        assert value.dtype == module.get_buffer(name).numpy().dtype
+    model.load(model.vector.clone())
+    assert model.module.get_buffer("scale") == 0.5
+    assert model.module.get_buffer("normalisation.num_batches_tracked") == 0
 
 
 def test_names_are_the_module_s_and_parameters_come_first() -> None:

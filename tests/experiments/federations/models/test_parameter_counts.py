@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from math import prod
 
+import numpy as np
 import pytest
 
+from fedscout.engine.model.flat_model import FlatModel
 from fedscout.experiments.federations.datasets.dataset import DataKind
 from fedscout.experiments.federations.models.model_request import ModelRequest
 from fedscout.experiments.federations.models.model_settings import ModelSettings
@@ -104,6 +106,33 @@ def test_number_of_parameters(
     expected: int,
 ) -> None:
     assert tensors_of(kind, data_kind, shape, num_classes, settings)[0] == expected
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("kind", "data_kind", "shape", "num_classes", "settings", "expected"), COUNTS)
+def test_named_arrays_are_flowers_record_of_the_state_dict(
+    kind: str,
+    data_kind: DataKind,
+    shape: tuple[int, ...],
+    num_classes: int,
+    settings: dict[str, object],
+    expected: int,
+) -> None:
+    from flwr.app import ArrayRecord
+
+    chosen = ModelSettings.model_validate({"kind": kind, **settings})
+    module = build_model(ModelRequest(shape, num_classes, chosen, data_kind, 10_000 if data_kind == "tokens" else 0))()
+    flowers = {name: array.numpy() for name, array in ArrayRecord(module.state_dict()).items()}
+    model = FlatModel(module)
+
+    arrays = model.layout.split(model.vector.numpy())
+
+    assert model.layout.num_trainable == expected
+    assert [(name, a.shape, a.dtype) for name, a in arrays.items()] == [
+        (name, a.shape, a.dtype) for name, a in flowers.items()
+    ]
+    for name, array in flowers.items():
+        np.testing.assert_array_equal(arrays[name], array)
 
 
 @pytest.mark.parametrize(
