@@ -24,10 +24,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from math import fsum, inf
+from math import fsum, inf, isnan
 from statistics import fmean
 
-from fedscout.engine.trials.trial_record import FITNESS_ROUNDS, Trial
+from fedscout.engine.trials.trial_record import FITNESS_ROUNDS, Trial, late_mean
 from fedscout.search.measure import Measure
 from fedscout.search.search_config import ObjectiveName, View
 
@@ -57,7 +57,7 @@ class Objective:
             return trial.own_fitness if view == "own" else trial.clean_fitness
         if self.name == "worst_clients":
             worst = trial.round_worst_clients if view == "own" else trial.round_clean_worst_clients
-            return fmean((worst or (0.0,))[-FITNESS_ROUNDS:])
+            return late_mean(worst or (0.0,))
         scores = trial.scores("" if view == "own" else "clean_") or ()
         reached = self.reached(scores)
         if reached is None:
@@ -70,6 +70,7 @@ class Objective:
 
     def _running_means(self, scores: Sequence[float]) -> list[tuple[int, float]]:
         """Return rounds, from 1, and the mean over the window that ends with each; of less than one what there is."""
+        scores = [-inf if isnan(score) else score for score in scores]  # a round without a score reaches nothing
         window = min(FITNESS_ROUNDS, self.num_rounds)
         if len(scores) < window:  # a race has just begun, and nobody is there yet
             return [(len(scores), min(fmean(scores), self.target * BELOW))]

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from math import isnan
+from typing import Self
 
 from fedscout.engine.arrays import FloatArray
 from fedscout.engine.contracts.client_algorithm import ClientState
@@ -39,8 +41,9 @@ class ClientScore:
 
     Attributes:
         num_examples: Rows; 1 where a task scores a client as a whole.
-        num_correct: Rows whose class is the largest output; a share where a task scores a client as a whole.
-        loss_sum: Sum of the rows' losses.
+        num_correct: Rows whose class is the largest output; a share where a task scores a client as a whole. NaN where
+            outputs are not numbers, or a quantity is predicted.
+        loss_sum: Sum of the rows' losses; NaN where outputs are not numbers.
         repeats: A task's scores of the client, one a repeat.
         metric: The session's metric on these rows, if it has one; NaN where they have none.
         statistics: Its sums over them, which stay where they were made.
@@ -52,3 +55,13 @@ class ClientScore:
     repeats: tuple[float, ...] = ()
     metric: float | None = None
     statistics: Sums | None = None
+
+    @classmethod
+    def of_rows(cls, num_examples: int, num_correct: float, loss_sum: float) -> Self:
+        """Return the score of rows; outputs that are not numbers predict no class."""
+        return cls(num_examples, float("nan") if isnan(loss_sum) else num_correct, loss_sum)
+
+    @property
+    def is_missing(self) -> bool:
+        """Whether the outputs are not numbers, so that nothing is measured."""
+        return isnan(self.loss_sum) and isnan(self.num_correct)

@@ -31,7 +31,8 @@ class Evaluation:
     Attributes:
         clients: Who was evaluated, shape `(clients,)`.
         num_examples: Evaluation rows of each; 0 for a client too small to be split.
-        accuracies: Share of correct rows in `[0, 1]`, 0 where there are no rows.
+        accuracies: Share of correct rows in `[0, 1]`, 0 where there are no rows; NaN where the model's outputs are not
+            numbers, as are losses and metrics.
         losses: Mean cross-entropy, 0 where there are no rows.
         clean_accuracies: The same on uncorrupted rows.
         clean_losses: The same on uncorrupted rows.
@@ -77,6 +78,14 @@ class Evaluation:
         """The same on uncorrupted rows; a task knows no corruption."""
         return self.accuracy if self.repeats is not None else self.weighted(self.clean_accuracies)
 
+    @property
+    def is_missing(self) -> bool:
+        """Whether outputs of some model are not numbers."""
+        parts = (self.of_received, self.of_unseen)
+        views = ((self.losses, self.accuracies), (self.clean_losses, self.clean_accuracies))
+        own = any((np.isnan(losses) & np.isnan(accuracies)).any() for losses, accuracies in views)
+        return own or any(part is not None and part.is_missing for part in parts)
+
     def weighted(self, values: npt.NDArray[np.float64]) -> float:
         """Return the mean of per-client values, weighted by evaluation rows."""
         total = int(self.num_examples.sum())
@@ -85,8 +94,11 @@ class Evaluation:
     def worst_clients(self, clean: bool = False) -> float:
         """Return the mean score, the metric's if there is one, of the worst tenth of the clients, rounded up.
 
-        Clients without rows, or whose rows have no score, do not count; NaN if none is left.
+        Clients without rows, or whose rows have no score, do not count; NaN if none is left, or if the outputs of a
+        client's model are not numbers.
         """
+        if self.is_missing:
+            return float("nan")
         accuracies, metrics = (self.clean_accuracies, self.clean_metrics) if clean else (self.accuracies, self.metrics)
         scores = accuracies if metrics is None else metrics
         known = np.sort(scores[(self.num_examples > 0) & ~np.isnan(scores)])
@@ -108,7 +120,16 @@ def fold_evaluation(
     received = {client: score for result in results for client, score in result.received.items()}
     apart = {client: score for client, score in own.items() if client in unseen}
     together = {client: score for client, score in own.items() if client not in apart}
+    scores = {
+        "own": together.values(),
+        "clean": [clean.get(client, score) for client, score in together.items()],
+        "received": received.values(),
+        "unseen": apart.values(),
+    }
     pooled = {} if metric is None else _pooled(metric, results)
+    for part in pooled:
+        if any(score.is_missing for score in scores[part]):
+            pooled[part] = float("nan")
     return replace(
         _evaluation(together, clean),
         failures=dict(sorted(failure for result in results for failure in result.failures.items())),

@@ -191,7 +191,9 @@ def _put_scores(
     for view in VIEWS:
         score = found[view]
         fits = isfinite(score.loss_sum) and abs(score.loss_sum) <= LARGEST * score.num_examples
-        summands.put(f"{view}.rows", np.array([score.num_examples, int(score.num_correct), not fits], np.int64))
+        missing = score.is_missing
+        right = 0 if missing else int(score.num_correct)
+        summands.put(f"{view}.rows", np.array([score.num_examples, right, not fits, missing], np.int64))
         summands.put(f"{view}.loss", np.float64(score.loss_sum if fits else 0.0), bits)
         if session.metric is not None:
             none = session.metric.statistics(np.empty((0, num_classes), np.float32), np.empty(0, np.int64))

@@ -54,7 +54,7 @@ def impossible(totals: Totals, weighted_by: str, total_rows: int) -> str | None:
         if not 0 < rows <= total_rows or not 0 < weight <= total_rows:
             return f"its clients say that they trained on {rows} rows, of {total_rows} that they hold"
     for view in VIEWS:
-        rows, correct, _ = totals.get(f"{view}.rows", np.zeros(3, np.int64)).tolist()
+        rows, correct, *_ = totals.get(f"{view}.rows", np.zeros(4, np.int64)).tolist()
         if not 0 <= correct <= rows <= total_rows:
             return f"its clients say that {correct} of {rows} rows are right, of {total_rows} that they hold"
     return None
@@ -101,9 +101,9 @@ def summed_scores(totals: Totals, session: Session) -> EvaluateResults:
     for view, into in zip(VIEWS, (results.own, results.clean, results.received), strict=True):
         if view == "received" and not several:
             continue
-        rows, correct, without_loss = totals[f"{view}.rows"].tolist()
+        rows, correct, without_loss, missing = totals[f"{view}.rows"].tolist()
         loss = float("nan") if without_loss else float(totals[f"{view}.loss"])
-        into[TOGETHER] = ClientScore(rows, correct, loss)
+        into[TOGETHER] = ClientScore(rows, float("nan") if missing else correct, loss)
         if session.metric is not None:
             results.sums[view] = totals[f"{view}.metric"]
     return results

@@ -215,7 +215,7 @@ def score_client(model: FlatModel, data: Samples, metric: Metric | None = None) 
             found = metric_statistics(metric, data, outputs, labels)
             statistics = found if statistics is None else statistics + found
     right = num_correct if data.scale is None else float("nan")  # nobody is right about a quantity
-    return measured(ClientScore(len(data), right, loss_sum), metric, statistics)
+    return measured(ClientScore.of_rows(len(data), right, loss_sum), metric, statistics)
 
 
 def _answers(model: FlatModel, features: Tensor) -> Tensor:
@@ -236,10 +236,10 @@ def metric_statistics(metric: Metric, data: Samples, outputs: Tensor, answers: T
 
 
 def measured(score: ClientScore, metric: Metric | None, statistics: Sums | None) -> ClientScore:
-    """Return a score with what a metric's sums say; without rows there are none."""
+    """Return a score with what a metric's sums say: nothing without rows, and of outputs that are not numbers."""
     if metric is None:
         return score
-    value = float("nan") if statistics is None else metric.value_of_client(statistics)
+    value = float("nan") if statistics is None or score.is_missing else metric.value_of_client(statistics)
     return replace(score, metric=value, statistics=statistics)
 
 

@@ -178,7 +178,7 @@ def _score_together(
     loss_sums = np.bincount(blocks.clients, losses, len(clients))
     num_correct = np.bincount(blocks.clients, correct, len(clients))
     scores = [
-        ClientScore(len(data), int(hits) if classifies else float("nan"), float(loss))
+        ClientScore.of_rows(len(data), int(hits) if classifies else float("nan"), float(loss))
         for data, hits, loss in zip(clients, num_correct, loss_sums, strict=True)
     ]
     if metric is None or outputs is None:

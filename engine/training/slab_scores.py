@@ -83,6 +83,6 @@ def _score(data: Samples, outputs: Tensor, answers: Tensor, metric: Metric | Non
     classifies = data.scale is None
     losses = mean_loss(outputs, answers, reduction="none").double().numpy() if len(data) else np.zeros(0)
     hits = int((outputs.argmax(dim=1) == answers).sum()) if classifies and len(data) else 0
-    score = ClientScore(len(data), hits if classifies else float("nan"), float(losses.sum()))
+    score = ClientScore.of_rows(len(data), hits if classifies else float("nan"), float(losses.sum()))
     statistics = metric_statistics(metric, data, outputs, answers) if metric is not None and len(data) else None
     return measured(score, metric, statistics)

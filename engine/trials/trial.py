@@ -7,8 +7,9 @@ makes no message or no model goes on with the model before. Only a strategy that
 (`fedscout.engine.trials.own_start`).
 
 A round's record is the score of the model after it, whoever drives; so a trial of n rounds has n records. Fitness is
-the mean score over the last five: the accuracy, weighted over clients, or the session's metric. A trial that fails has
-fitness 0 and keeps its reason.
+the mean score over the last five: the accuracy, weighted over clients, or the session's metric. A round whose model
+gives outputs that are not numbers has no score, NaN; it enters no mean, and a trial that ends with one has failed. A
+trial that fails has fitness 0 and keeps its reason.
 """
 
 from __future__ import annotations
@@ -133,6 +134,7 @@ class _Rounds:
                 self._clock.begin()
                 self._scores.ask_now()
                 self._clock.lap("evaluate")
+            self._scores.refuse_missing()
         except EngineError:
             raise
         except (Exception, SystemExit) as error:  # user code may raise anything; the study goes on

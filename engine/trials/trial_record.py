@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from datetime import UTC, datetime
 from functools import cache
@@ -126,7 +126,8 @@ class Trial:
             objective makes of the rounds; 0 if failed.
         clean_fitness: The same on uncorrupted data.
         num_rounds: Rounds that were finished.
-        round_accuracy: Of the model after each round, weighted over clients, in `[0, 1]`.
+        round_accuracy: Of the model after each round, weighted over clients, in `[0, 1]`; NaN, as all measures of a
+            round, where the model's outputs are not numbers.
         round_loss: Mean cross-entropies.
         metric: What is measured beside accuracy, and is the score; None where accuracy is.
         round_metric: As `round_accuracy`, but that metric of all clients' rows together; None without one.
@@ -235,7 +236,7 @@ class Trial:
         )
         if trial.status == "failed" or not trial.num_rounds:
             return trial
-        own, clean = (float(np.mean((trial.scores(kind) or ())[-FITNESS_ROUNDS:])) for kind in ("", "clean_"))
+        own, clean = (late_mean(trial.scores(kind) or ()) for kind in ("", "clean_"))
         return replace(trial, fitness=own, own_fitness=own, clean_fitness=clean)
 
     @property
@@ -270,7 +271,8 @@ class Trial:
         return self._late_mean(self.scores("new_client_"))
 
     def _late_mean(self, scores: tuple[float, ...] | None) -> float | None:
-        return float(np.mean(scores[-FITNESS_ROUNDS:])) if scores and self.status == "completed" else None
+        mean = late_mean(scores) if scores and self.status == "completed" else math.nan
+        return None if math.isnan(mean) else mean
 
     def _repr_html_(self) -> str:
         header = ("trial", "phase", "strategy", "parameters", "fitness", "rounds")
@@ -331,6 +333,12 @@ class Trial:
         if not fits.get(trial.status):
             raise ValueError(f"no trial ends with status {trial.status!r} and fitness {trial.fitness}")
         return trial
+
+
+def late_mean(scores: Sequence[float]) -> float:
+    """Return the mean over those of the last five rounds that have a score; NaN where none has."""
+    known = [score for score in scores[-FITNESS_ROUNDS:] if not math.isnan(score)]
+    return float(np.mean(known)) if known else math.nan
 
 
 def log_schema(parameters: Mapping[str, ParameterType]) -> pa.Schema:

@@ -62,15 +62,29 @@ class TrialScores:
             self.keep(self.of(server_round), server_round, train_loss)
 
     def notes(self) -> Iterator[str]:
-        """Yield that a finite model gave outputs that are no numbers, which fails no trial and looks like a score."""
+        """Yield that a finite model gave outputs that are not numbers in some rounds, which have no score."""
         losses, facts = np.array(self._state.rounds.get("round_loss", ())), self._grid.facts
         rounds = 1 + np.flatnonzero(np.isnan(losses))
         if facts.holds_rows and len(rounds):
             normalised = any("BatchNorm" in layer for layer in facts.layout.layers)
             why = "; a server's step beyond its clients can make variances of batch normalisation negative"
             yield (
-                f"its outputs were no numbers in {len(rounds)} of {len(losses)} rounds, first in round {rounds[0]}, "
-                f"whose accuracies say nothing{why if normalised else ''}"
+                f"its outputs were not numbers in {len(rounds)} of {len(losses)} rounds, first in round {rounds[0]}, "
+                f"which have no score{why if normalised else ''}"
+            )
+
+    def refuse_missing(self) -> None:
+        """Go on unless the last round has no score.
+
+        Raises:
+            TrialError: If the outputs of its model are not numbers.
+        """
+        measure = "accuracy" if self._session.metric is None else "metric"
+        rounds = [self._state.rounds.get(f"round_{view}{measure}", ()) for view in ("", "clean_")]
+        evaluation = self._state.last_evaluation
+        if evaluation is not None and evaluation.is_missing and any(isnan(scores[-1]) for scores in rounds if scores):
+            raise TrialError(
+                f"round {len(rounds[0])}: the model's outputs are not numbers (diverged)"
             )
 
     def of(self, server_round: int) -> Evaluation:
@@ -121,7 +135,8 @@ class TrialScores:
         if session.worst_clients:
             found["round_worst_clients"] = evaluation.worst_clients()
             found["round_clean_worst_clients"] = evaluation.worst_clients(clean=True)
-        if session.metric is not None and any(isnan(score) for score in found.values()):
+        missing = any(isnan(score) for score in found.values()) and not evaluation.is_missing
+        if session.metric is not None and missing:
             name = session.metric.name
             raise TrialError(f"the rows to evaluate on ({self._part}) have no {name}: too many have the same label")
         return found

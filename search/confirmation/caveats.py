@@ -58,12 +58,13 @@ def caveats(confirmation: Confirmation, trials: Mapping[str, Sequence[Trial]], g
 
 
 def rise(trial: Trial, view: View) -> float | None:
-    """Return the mean score of the last rounds less that of as many before; None if it failed or has one round."""
+    """Return the mean score of the last rounds less that of as many before; None where it has none."""
     scores = trial.scores("" if view == "own" else "clean_") or ()
     window = min(FITNESS_ROUNDS, len(scores) // 2)
     if trial.status == "failed" or not window:
         return None
-    return fmean(scores[-window:]) - fmean(scores[-2 * window : -window])
+    gain = fmean(scores[-window:]) - fmean(scores[-2 * window : -window])
+    return None if math.isnan(gain) else gain
 
 
 def _rising(

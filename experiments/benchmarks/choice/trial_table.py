@@ -20,6 +20,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache, cached_property
+from math import isnan, nan
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +30,7 @@ import pyarrow.parquet as pq
 from pydantic import BaseModel
 
 from fedscout.engine.errors import LogError
-from fedscout.engine.trials.trial_record import FITNESS_ROUNDS, Trial
+from fedscout.engine.trials.trial_record import Trial, late_mean
 from fedscout.experiments.benchmarks.choice.joint_battery import Half
 from fedscout.strategies import StrategySpec, parse_strategy
 
@@ -88,7 +89,7 @@ class TabledTrial:
 
     def score(self, guessing: float) -> float:
         """Return the mean of the last five rounds; that of guessing where the trial failed."""
-        return guessing if self.failed else float(np.mean(self.round_accuracy[-FITNESS_ROUNDS:]))
+        return guessing if self.failed else late_mean(self.round_accuracy)
 
 
 @dataclass(frozen=True)
@@ -135,7 +136,7 @@ def _rows_of(federation: FederationTrials) -> Iterator[dict[str, Any]]:
             "specification": json.dumps({"kind": trial.spec.kind, **trial.spec.parameters()}),
             "seed": trial.seed,
             "failed": trial.failed,
-            "round_accuracy": [round(UNITS * accuracy) for accuracy in trial.round_accuracy],
+            "round_accuracy": [None if isnan(each) else round(UNITS * each) for each in trial.round_accuracy],
         }
 
 
@@ -164,7 +165,7 @@ def read_table(path: Path) -> list[FederationTrials]:
         name: str = row["federation"]
         if row["about"] is not None:
             abouts[name] = TabledFederation.model_validate_json(row["about"])
-        accuracy = tuple(each / UNITS for each in row["round_accuracy"])
+        accuracy = tuple(nan if each is None else each / UNITS for each in row["round_accuracy"])
         trial = TabledTrial(parsed(row["specification"]), row["seed"], row["failed"], accuracy)
         trials.setdefault(name, {})[trial.spec, trial.seed] = trial
     return [FederationTrials(abouts[name], found) for name, found in trials.items()]

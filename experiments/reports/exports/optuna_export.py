@@ -13,6 +13,7 @@ from __future__ import annotations
 import shutil
 from collections.abc import Iterator
 from datetime import datetime, timedelta
+from math import isnan
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -112,7 +113,9 @@ def _trial(
         params=parameters,
         distributions=distributions,
         user_attrs=_attributes(record),
-        intermediate_values=dict(enumerate(record.scores() or (), start=1)),
+        intermediate_values={
+            number: score for number, score in enumerate(record.scores() or (), start=1) if not isnan(score)
+        },
     )
     trial.datetime_complete = _local(record.finished_at)
     trial.datetime_start = trial.datetime_complete - timedelta(seconds=record.seconds.get("total") or 0.0)

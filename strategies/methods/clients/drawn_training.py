@@ -18,6 +18,7 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
+from math import isnan
 from typing import Annotated, Any, ClassVar
 
 import numpy as np
@@ -139,7 +140,8 @@ class DrawnTraining(ClientAlgorithm):
     def validated(self, facts: LocalFacts, validation: Validation) -> Mapping[str, float]:
         """Return the validation rows of each configuration, none of those that are not the client's."""
         num_rows, mine = validation.num_examples, self.drawn(facts)
-        num_wrong = num_rows if validation.sums[DIVERGED] else num_rows - validation.num_correct
+        right = 0 if validation.sums[DIVERGED] or isnan(validation.num_correct) else validation.num_correct
+        num_wrong = num_rows - right
         sums = {}
         for each in range(self.num_configurations):
             wrong, rows = names_of(each)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
+from math import isnan
 
 import numpy as np
 import pytest
@@ -13,7 +15,10 @@ from torch import nn
 
 from fedscout.engine.arrays import FloatArray, IntArray
 from fedscout.engine.contracts.client_update import ClientScore
-from fedscout.engine.data.client_data import Samples
+from fedscout.engine.data.client_data import Samples, TargetScale
+from fedscout.engine.grid.evaluation import fold_evaluation
+from fedscout.engine.messages.host_calls import EvaluateResults
+from fedscout.engine.metrics.metric_table import OF_CLASSES, OF_QUANTITIES
 from fedscout.engine.model.dense_stack import DenseStack
 from fedscout.engine.model.flat_model import FlatModel, new_model
 from fedscout.engine.model.parameter_layout import ModelFactory
@@ -189,3 +194,32 @@ def test_a_model_that_diverged_is_scored_all_the_same() -> None:
     for score in score_clients(model, stack, model.vector[None], clients()):
         assert isinstance(score, ClientScore)
         assert np.isnan(score.loss_sum) == (score.num_examples > 0)
+
+
+@pytest.mark.parametrize("bad", [float("nan"), float("inf")])
+@pytest.mark.parametrize("metric", [None, *OF_CLASSES, *OF_QUANTITIES])
+@pytest.mark.parametrize("together", [False, True])
+def test_outputs_that_are_not_numbers_have_no_score(metric: str | None, bad: float, together: bool) -> None:
+    """Whatever is measured: no row counts as being of the first class, and the federation has no measure."""
+    quantity = metric in OF_QUANTITIES
+    measure = None if metric is None else {**OF_CLASSES, **OF_QUANTITIES}[metric]()
+    model, stack = model_and_stack(lambda: nn.Sequential(nn.Flatten(), nn.Linear(18, 1 if quantity else NUM_CLASSES)))
+    data = clients([20, 30])
+    if quantity:
+        targets = np.random.default_rng(2).normal(size=50)
+        data = [replace(part, targets=targets, scale=TargetScale(0.0, 1.0)) for part in data]
+    vectors = torch.stack([model.vector, torch.full_like(model.vector, bad)])
+
+    good, missing = score_clients(model, stack if together else None, vectors, data, measure)
+
+    assert isinstance(good, ClientScore)
+    assert isinstance(missing, ClientScore)
+    assert not good.is_missing
+    assert missing.is_missing
+    assert missing.metric is None or isnan(missing.metric)
+    sums = {} if measure is None else {"own": good.statistics + missing.statistics}
+    both = fold_evaluation([EvaluateResults({0: good, 1: missing}, sums=sums)], metric=measure)
+    assert both.is_missing
+    assert isnan(both.accuracy)
+    assert isnan(both.worst_clients())
+    assert measure is None or isnan(both.metric)

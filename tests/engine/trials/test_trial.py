@@ -25,6 +25,7 @@ from fedscout.engine.data.availability import misses
 from fedscout.engine.errors import StrategyError
 from fedscout.engine.grid.local_grid import LocalGrid
 from fedscout.engine.messages.message_contents import client_of, flat_record
+from fedscout.engine.metrics.metric_table import OF_CLASSES
 from fedscout.engine.trials.cheap_collections import cheap_collections
 from fedscout.engine.trials.global_random import UNSEEDED
 from fedscout.engine.trials.own_start import trained_rounds
@@ -741,13 +742,18 @@ def test_a_strategy_that_samples_by_its_own_is_noted(host: ClientHost) -> None:
     assert "it trains 7 of 7 clients in its first round, not 3" in result.notes
 
 
-def test_outputs_that_are_no_numbers_are_noted() -> None:
-    """Variances of batch normalisation below 0, as server momentum may make them: no failure, and no accuracy."""
+@pytest.mark.parametrize("metric", [None, *OF_CLASSES])
+@pytest.mark.parametrize(("bad", "is_failed"), [(1, False), (2, False), (3, True)])
+def test_a_round_whose_outputs_are_not_numbers_has_no_score(metric: str | None, bad: int, is_failed: bool) -> None:
+    """Variances of batch normalisation below 0, as server momentum may make them; the last round must have a score."""
 
     class Overshooting(FedAvg):
         def aggregate_train(self, server_round: int, replies: Iterable[Message]) -> Any:
             record, metrics = super().aggregate_train(server_round, replies)
-            if server_round == 2:
+            self._kept = self._kept if server_round > bad else record
+            if server_round == bad + 1:
+                record = self._kept
+            if server_round == bad:
                 layout = host.facts().layout
                 is_variance = layout.elements(lambda slot: slot.name.endswith("running_var"))
                 vector = np.where(is_variance, np.float32(-1), record["flat"].numpy())
@@ -755,12 +761,19 @@ def test_outputs_that_are_no_numbers_are_noted() -> None:
             return record, metrics
 
     host = ClientHost(uneven_federation(normalised, (12, 20, 9, 11, 14, 10, 13)), QUERIES)
-    result = result_of(spec_of(Choice(Overshooting), num_rounds=2), host)
-    assert result.error is None
-    assert np.isnan(result.round_loss).tolist() == [False, True]
-    (note,) = [note for note in result.notes if "numbers" in note]
-    assert note.startswith("its outputs were no numbers in 1 of 2 rounds, first in round 2, whose accuracies say noth")
-    assert note.endswith("can make variances of batch normalisation negative")
+    measure = None if metric is None else OF_CLASSES[metric]()
+    result = result_of(spec_of(Choice(Overshooting), metric=measure, worst_clients=True), host)
+    expected = [server_round == bad for server_round in (1, 2, 3)]
+    measured = {name: values for name, values in vars(result).items() if name.startswith("round_") and values}
+    del measured["round_train_loss"]
+    assert len(measured) == (6 if metric is None else 8)
+    for name, values in measured.items():
+        assert np.isnan(values).tolist() == expected, name
+    assert result.status == ("failed" if is_failed else "completed")
+    scores = result.scores()
+    assert scores is not None
+    assert result.fitness == (0.0 if is_failed else pytest.approx(np.nanmean(scores)))
+    assert sum("numbers" in note for note in result.notes) == 1
 
 
 @pytest.mark.parametrize("seed", [None, 7])
