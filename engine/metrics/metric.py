@@ -60,5 +60,13 @@ def add(sums: Iterable[Sums | None]) -> Sums | None:
     total: Sums | None = None
     for each in sums:
         if each is not None:
-            total = each if total is None else total + each
+            wide = each if each.dtype == object else each.astype(np.promote_types(each.dtype, np.int32))
+            total = wide if total is None else total + wide
     return total
+
+
+def narrowed(sums: Sums) -> Sums:
+    """Return sums in the smallest type that holds them, as a host keeps those of all its clients until it adds them."""
+    if sums.dtype.kind not in "iu" or not sums.size:
+        return sums
+    return sums.astype(np.promote_types(np.min_scalar_type(sums.min()), np.min_scalar_type(sums.max())))

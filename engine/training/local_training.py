@@ -23,7 +23,7 @@ from fedscout.engine.contracts.client_update import ClientScore, ClientUpdate
 from fedscout.engine.contracts.local_training_config import LocalTraining
 from fedscout.engine.contracts.train_request import ClientWork, TrainRequest
 from fedscout.engine.data.client_data import Samples
-from fedscout.engine.metrics.metric import Metric, Sums
+from fedscout.engine.metrics.metric import Metric, Sums, narrowed
 from fedscout.engine.model.flat_model import FlatModel
 from fedscout.engine.training.client_optimizers import new_optimizer
 from fedscout.engine.training.mean_loss import mean_loss
@@ -240,7 +240,7 @@ def measured(score: ClientScore, metric: Metric | None, statistics: Sums | None)
     if metric is None:
         return score
     value = float("nan") if statistics is None or score.is_missing else metric.value_of_client(statistics)
-    return replace(score, metric=value, statistics=statistics)
+    return replace(score, metric=value, statistics=None if statistics is None else narrowed(statistics))
 
 
 @torch.no_grad()

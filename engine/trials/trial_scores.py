@@ -83,9 +83,7 @@ class TrialScores:
         rounds = [self._state.rounds.get(f"round_{view}{measure}", ()) for view in ("", "clean_")]
         evaluation = self._state.last_evaluation
         if evaluation is not None and evaluation.is_missing and any(isnan(scores[-1]) for scores in rounds if scores):
-            raise TrialError(
-                f"round {len(rounds[0])}: the model's outputs are not numbers (diverged)"
-            )
+            raise TrialError(f"round {len(rounds[0])}: the model's outputs are not numbers (diverged)")
 
     def of(self, server_round: int) -> Evaluation:
         """Return the scores of the model as it is."""

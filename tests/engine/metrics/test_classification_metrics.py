@@ -9,13 +9,14 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from scipy.special import logsumexp
 from sklearn.metrics import balanced_accuracy_score, f1_score, roc_auc_score
 
 from fedscout.engine.arrays import FloatArray, IntArray
 from fedscout.engine.metrics.confusion import BalancedAccuracy, MacroF1
-from fedscout.engine.metrics.metric import Metric, add
+from fedscout.engine.metrics.metric import Metric, add, narrowed
 from fedscout.engine.metrics.metric_table import OF_CLASSES
-from fedscout.engine.metrics.score_histograms import LARGEST_SCORE, NUM_BINS, Auroc, log_odds
+from fedscout.engine.metrics.score_histograms import NUM_BINS, Auroc, bins_of, log_odds
 
 
 def rows(num_rows: int, num_classes: int, seed: int = 0) -> tuple[FloatArray, IntArray]:
@@ -48,18 +49,25 @@ def test_of_the_table_they_are_scikit_learns(kind: type[Metric], seed: int, num_
     assert value(kind(), outputs, labels) == pytest.approx(expected, abs=1e-12)
 
 
+@pytest.mark.parametrize("confidence", [1, 30, 1000])
+@pytest.mark.parametrize("shift", [0, 25])
 @pytest.mark.parametrize("num_classes", [2, 3, 5])
-def test_the_area_is_scikit_learns_within_its_bound(num_classes: int) -> None:
-    """The bound is half the share of pairs in one bin; the areas of the classes are averaged, and so are the bounds."""
+def test_the_area_is_scikit_learns_within_its_bound(num_classes: int, shift: float, confidence: float) -> None:
+    """The bound is half the share of pairs in one bin; the areas of the classes are averaged, and so are the bounds.
+
+    A model may be as confident as it likes, and of all rows alike: ranks decide. In float64 softmax is 0 or 1 there,
+    so that the scores of the exact area are log-odds.
+    """
     outputs, labels = rows(400, num_classes)
+    outputs = (outputs * confidence).astype(np.float32)
+    outputs[:, 0] += shift
     metric = Auroc()
     sums = metric.statistics(outputs, labels)
-    probabilities = np.exp(outputs - outputs.max(axis=1, keepdims=True)).astype(np.float64)
-    probabilities /= probabilities.sum(axis=1, keepdims=True)
-    if num_classes == 2:
-        exact = roc_auc_score(labels, probabilities[:, 1])
-    else:
-        exact = roc_auc_score(labels, probabilities, multi_class="ovr", average="macro")
+    odds = [
+        outputs[:, c].astype(float) - logsumexp(np.delete(outputs.astype(float), c, axis=1), axis=1)
+        for c in range(num_classes)
+    ]
+    exact = np.mean([roc_auc_score(labels == c, odds[c]) for c in range(num_classes)])
     shared = (sums[:, 0].astype(float) * sums[:, 1]).sum(axis=1)
     bound = (shared / (2 * sums[:, 0].sum(axis=1) * sums[:, 1].sum(axis=1))).mean()
     assert 0 < bound < 0.01
@@ -79,8 +87,19 @@ def test_scores_beyond_the_bins_and_outputs_that_are_no_numbers_count() -> None:
     )
     assert sums.shape == (2, 2, NUM_BINS)
     assert sums.sum() == 2 * 4  # each row once a class
-    assert sums[1, 1, NUM_BINS - 1] == 1  # log-odds of 1e38 lie beyond LARGEST_SCORE
-    assert LARGEST_SCORE < 1e38
+    assert sums[1, 1, NUM_BINS - 1] == 1  # log-odds of 1e38 lie beyond the bins
+
+
+def test_bins_rise_with_the_score_and_are_symmetric() -> None:
+    """By hand: 2.5 lies in the 40th of the bins above 0 (2.5 · 16), 32 in the 512th, 64 another 64 higher."""
+    scores = np.sort(np.concatenate([np.geomspace(1e-6, 1e9, 2000), np.linspace(0, 40, 1000)]))
+    bins = bins_of(scores)
+    assert (np.diff(bins) >= 0).all()
+    assert np.abs(bins_of(-scores) - (NUM_BINS - 1 - bins)).max() <= 1  # a bin holds its lower end
+    middle = NUM_BINS // 2
+    assert bins_of(np.array([2.5, 32.0, 64.0, 65535.0, 65536.0, np.inf, -np.inf])).tolist() == [
+        *(middle + 40, middle + 512, middle + 512 + 64, NUM_BINS - 1, NUM_BINS - 1, NUM_BINS - 1, 0)
+    ]
 
 
 def test_log_odds_are_those_of_the_softmax() -> None:
@@ -94,7 +113,7 @@ def test_log_odds_are_those_of_the_softmax() -> None:
 def test_sums_of_clients_are_the_sums_of_all_rows(metric: Metric, seed: int, cuts: list[int]) -> None:
     outputs, labels = rows(80, 4, seed)
     parts = zip(np.split(outputs, sorted(cuts)), np.split(labels, sorted(cuts)), strict=True)
-    together = add(metric.statistics(*part) for part in parts)
+    together = add(narrowed(metric.statistics(*part)) for part in parts)
     assert together is not None
     np.testing.assert_array_equal(together, metric.statistics(outputs, labels))
 
