@@ -6,9 +6,11 @@ from collections.abc import Mapping
 from typing import Any, Literal, Self
 
 import numpy as np
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from fedscout.engine.arrays import IntArray
+from fedscout.engine.errors import TrialError
+from fedscout.engine.fault_text import details, predicate
 
 ADDED_TERMS = ("pseudo_label_weight", "reverse_weight")
 """Weights of what is added to the loss, 0 where nothing is."""
@@ -85,6 +87,21 @@ class LocalTraining(BaseModel):
 
     @classmethod
     def from_config(cls, config: Mapping[str, Any]) -> Self:
-        """Read what `to_config` wrote; other keys are left alone, missing ones take their default."""
+        """Read what `to_config` wrote; other keys are left alone, missing ones take their default.
+
+        A message's step size may be 0, at the end of a schedule: no study is configured so, but its strategies may.
+
+        Raises:
+            TrialError: If a value is out of its range.
+        """
         known = {name: config[key] for name in LocalTraining.model_fields if (key := name.replace("_", "-")) in config}
-        return cls(**known)
+        rate = known.get("learning_rate")
+        rests = isinstance(rate, int | float) and not isinstance(rate, bool) and rate == 0
+        if rests:
+            del known["learning_rate"]
+        try:
+            read = cls(**known)
+        except ValidationError as error:
+            faults = [f"{str(one['loc'][0]).replace('_', '-')}{predicate(one)}" for one in details(error)]
+            raise TrialError(f"what a train message asks of clients: {', '.join(faults)}") from error
+        return read.model_copy(update={"learning_rate": 0.0}) if rests else read

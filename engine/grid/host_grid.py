@@ -13,7 +13,7 @@ import itertools
 import time
 import uuid
 from abc import abstractmethod
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Generic
@@ -68,6 +68,7 @@ class HostGrid(Grid, Generic[Handle]):
         unread: What messages held that no client reads, by name.
         memory_notes: What hosts did as their devices' memory ran out.
         first_trained: How many clients the first training was sent to; None before it.
+        most_trainings: Train messages that one client was sent at once, the most so far.
         reports: What a selection policy wants of this round's training, and what it told.
         told_sums: What clients reported beside models, rows, steps and losses, by name.
         far_clients: What each said of whether it lies far from every cell of their table, 0 or 1.
@@ -85,6 +86,7 @@ class HostGrid(Grid, Generic[Handle]):
         self.unread: dict[str, None] = {}
         self.memory_notes: dict[str, None] = {}
         self.first_trained: int | None = None
+        self.most_trainings = 0
         self.reports = ClientReports()
         self.told_sums: dict[str, None] = {}
         self.far_clients: dict[int, float] = {}
@@ -393,8 +395,11 @@ class HostGrid(Grid, Generic[Handle]):
         self._scores.count(len(groups), round_in(next(iter(groups[0].values())).content))
         if self._scores.followed:
             self.server_round = self._scores.trainings
+        num_clients = len(set().union(*groups))
         if self.first_trained is None:
-            self.first_trained = sum(map(len, groups))
+            self.first_trained = num_clients
+        if num_clients < sum(map(len, groups)):
+            self.most_trainings = max(self.most_trainings, *Counter(itertools.chain(*groups)).values())
 
     def _begin(self, message_type: str, messages: dict[int, Message]) -> Job[Handle]:
         """Start the work of one job, as far as its answer is not known."""

@@ -106,7 +106,7 @@ def read_job(
 
     Raises:
         ValueError: If the content is not one of its type, or its model not of this layout.
-        TrialError: If it names two step sizes.
+        TrialError: If it names two step sizes, or a value of local training that is out of its range.
     """
     content = next(iter(messages.values())).content
     own = {key: value for record in content.config_records.values() for key, value in record.items()}

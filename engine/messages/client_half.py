@@ -42,8 +42,10 @@ def unread(content: RecordDict, algorithm: ClientAlgorithm | None) -> Iterator[s
             yield name
 
 
-def one_learning_rate(config: Mapping[str, Any], trials_rate: float) -> float:
+def one_learning_rate(config: Mapping[str, Any], trials_rate: float) -> Any:
     """Return the step size of a configuration that may have it under two names: the one that the strategy changed.
+
+    Whether it is one is checked with all else that the configuration holds (`LocalTraining.from_config`).
 
     Args:
         config: Of a train message, over the trial's own.
@@ -52,13 +54,13 @@ def one_learning_rate(config: Mapping[str, Any], trials_rate: float) -> float:
     Raises:
         TrialError: If both were changed, to different values.
     """
-    changed = {config[name] for name in (RATE_KEY, RATE_ALIAS) if config.get(name, trials_rate) != trials_rate}
-    if len(changed) > 1:
+    changed = [config[name] for name in (RATE_KEY, RATE_ALIAS) if config.get(name, trials_rate) != trials_rate]
+    if len(changed) > 1 and changed[0] != changed[1]:
         raise TrialError(
             f"the strategy must change {RATE_KEY} or {RATE_ALIAS}, two names of one step size, "
             f"got {config[RATE_KEY]} and {config[RATE_ALIAS]}"
         )
-    return float(changed.pop()) if changed else trials_rate
+    return changed[0] if changed else trials_rate
 
 
 def asks_for_clipping(config: Mapping[str, Any]) -> bool:

@@ -24,11 +24,12 @@ from flwr.app import Array, ArrayRecord, Context, Error, Message, MetricRecord, 
 from flwr.clientapp import ClientApp
 
 from fedscout.engine.client.client_host import ClientHost
+from fedscout.engine.contracts.local_training_config import LocalTraining
 from fedscout.engine.contracts.settings_lookup import FAR_KEY
 from fedscout.engine.data.client_query import QueryTable
 from fedscout.engine.data.federation import Federation
 from fedscout.engine.data.release import Privacy, Release, WithheldError
-from fedscout.engine.errors import FedscoutError
+from fedscout.engine.errors import FedscoutError, TrialError
 from fedscout.engine.fault_text import shown
 from fedscout.engine.grid.jobs import base_config
 from fedscout.engine.messages.client_half import one_learning_rate
@@ -331,7 +332,11 @@ class ClientNode:
         own = {key: value for record in message.content.config_records.values() for key, value in record.items()}
         told = own.get(ROUND_KEY)
         config = {**base_config(self._session, told if isinstance(told, int) else 1), **own}
-        config[RATE_KEY] = one_learning_rate(config, self._session.training.learning_rate)
+        try:
+            config[RATE_KEY] = one_learning_rate(config, self._session.training.learning_rate)
+            LocalTraining.from_config(config)
+        except TrialError as error:
+            raise RefusedError(str(error)) from error
         config[REPLY_KEY] = "individual"
         return host, HostCall((client,), self._session, config, vector, integers), records[0]
 

@@ -170,7 +170,7 @@ class _Rounds:
         clock.left(server_round)
         clock.lap("train")
         seed_global_random(self._seed, "aggregate", server_round)
-        aggregated, metrics = strategy.aggregate_train(server_round, replies)
+        aggregated, metrics = _model_and_metrics(strategy, strategy.aggregate_train(server_round, replies))
         del replies  # maybe a model a client
         self._count_simulated(_own_seconds(self._settings, metrics, lasted))
         if aggregated is None:
@@ -361,6 +361,8 @@ class _Rounds:
         yield from self._grid.memory_notes
         if unread := self._grid.unread:
             yield f"it sends {', '.join(unread)}, which no client here reads (docs/custom_strategy.md)"
+        if (most := self._grid.most_trainings) > 1:
+            yield f"it sends a client up to {most} train messages at once, each a training of its own, as in Flower"
         if self._state.policy is None and first is not None and first != asked:
             yield f"it trains {first} of {self._grid.facts.num_seen} clients in its first round, not {asked}"
         yield from self._choice.notes()
@@ -377,6 +379,22 @@ class _Rounds:
         yield from self._settings.strategy.notes_after(cohort_of(self._settings, self._grid), num_models)
         if isinstance(self._state.strategy, TellsNotes):
             yield from self._state.strategy.trial_notes()
+
+
+def _model_and_metrics(strategy: Strategy, returned: Any) -> tuple[ArrayRecord | None, MetricRecord | None]:
+    """Return what `aggregate_train` gave.
+
+    Raises:
+        TrialError: If that is not what Flower asks of a strategy.
+    """
+    match returned:
+        case (ArrayRecord() | None as aggregated, MetricRecord() | None as metrics):
+            return aggregated, metrics
+    kinds = ", ".join(type(part).__name__ for part in returned) if isinstance(returned, tuple) else ""
+    raise TrialError(
+        f"{type(strategy).__name__}.aggregate_train must return (ArrayRecord or None, MetricRecord or None), as "
+        f"Flower's Strategy asks, got {f'({kinds})' if kinds else type(returned).__name__}"
+    )
 
 
 def _own_seconds(settings: TrialSettings, metrics: MetricRecord | None, lasted: float) -> float:

@@ -6,7 +6,7 @@ import inspect
 import math
 import random
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -774,6 +774,90 @@ def test_a_round_whose_outputs_are_not_numbers_has_no_score(metric: str | None, 
     assert scores is not None
     assert result.fitness == (0.0 if is_failed else pytest.approx(np.nanmean(scores)))
     assert sum("numbers" in note for note in result.notes) == 1
+
+
+def configured(**asked: Any) -> Choice:
+    """A strategy that writes this into its second round's configuration."""
+
+    class Configured(FedAvg):
+        def configure_train(
+            self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
+        ) -> Iterable[Message]:
+            if server_round == 2:
+                config.update({name.replace("_", "-"): value for name, value in asked.items()})
+            return super().configure_train(server_round, arrays, config, grid)
+
+    return Choice(Configured)
+
+
+@pytest.mark.parametrize(
+    "asked",
+    [
+        *({"lr": 0.0}, {"learning_rate": 0}, {"lr": 0.0, "learning_rate": 0.0}, {"lr": 0.0, "optimizer": "adam"}),
+        *({"lr": 0.0, "momentum": 0.9}, {"lr": 0.0, "weight_decay": 0.1}),
+    ],
+)
+def test_a_schedule_may_end_at_a_rate_of_zero(host: ClientHost, asked: Mapping[str, Any]) -> None:
+    result = result_of(spec_of(configured(**asked)), host)
+    assert (result.status, result.num_rounds) == ("completed", 3)
+    losses = result.round_loss
+    assert losses[0] == losses[1] == losses[2]
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        *(("local_epochs", 0), ("batch_size", -1), ("lr", -0.1), ("lr", math.nan), ("lr", "x"), ("lr", [0.1])),
+        *(
+            ("momentum", 1.0),
+            ("momentum", -0.1),
+            ("weight_decay", -1.0),
+            ("optimizer", "newton"),
+            ("local_epochs", 1.5),
+        ),
+    ],
+)
+def test_a_value_out_of_its_range_is_refused_in_one_line(host: ClientHost, name: str, value: Any) -> None:
+    result = result_of(spec_of(configured(**{name: value})), host)
+    assert (result.status, result.num_rounds) == ("failed", 1)
+    error = str(result.error)
+    assert "\n" not in error
+    assert "pydantic" not in error
+    assert ("learning-rate" if name == "lr" else name.replace("_", "-")) in error
+    assert str(value) in error
+
+
+@pytest.mark.parametrize("returned", [lambda arrays: arrays, lambda arrays: (arrays, {}), lambda _: None, lambda _: ()])
+def test_what_aggregate_train_must_return_is_told(
+    host: ClientHost, returned: Callable[[ArrayRecord | None], Any]
+) -> None:
+    """Also of a model of two arrays, which would come apart into two names."""
+
+    class Alone(FedAvg):
+        def aggregate_train(self, server_round: int, replies: Iterable[Message]) -> Any:
+            return returned(super().aggregate_train(server_round, replies)[0])
+
+    for wants in (EngineNeeds(), EngineNeeds(arrays="named", replies="individual")):
+        result = result_of(spec_of(Choice(Alone, wants=wants)), host)
+        assert result.status == "failed"
+        assert "Alone.aggregate_train" in str(result.error)
+        assert "ArrayRecord" in str(result.error)
+
+
+def test_several_messages_to_a_client_are_several_trainings_and_noted(host: ClientHost) -> None:
+    """As in Flower, where a client answers each message: the mean of equal answers is the mean of one each."""
+
+    class Thrice(FedAvg):
+        def configure_train(
+            self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
+        ) -> Iterable[Message]:
+            each = list(super().configure_train(server_round, arrays, config, grid))
+            return [Message(one.content, one.metadata.dst_node_id, "train") for one in each for _ in range(3)]
+
+    once, thrice = (result_of(spec_of(Choice(each)), host) for each in (FedAvg, Thrice))
+    np.testing.assert_allclose(thrice.vector, once.vector, atol=1e-6)
+    (note,) = set(thrice.notes) - set(once.notes)
+    assert "3 train messages" in note
 
 
 @pytest.mark.parametrize("seed", [None, 7])
