@@ -83,4 +83,5 @@ def bins_of(scores: npt.NDArray[np.float64]) -> npt.NDArray[np.int64]:
         doublings = np.log2(np.maximum(np.abs(scores), LINEAR_SCORE) / LINEAR_SCORE)
     inside = np.clip(scores, -LINEAR_SCORE, LINEAR_SCORE) * BINS_PER_UNIT
     places = inside + np.sign(scores) * doublings * BINS_PER_DOUBLING + LARGEST_PLACE
-    return np.clip(np.nan_to_num(places, nan=0.0), 0, NUM_BINS - 1).astype(np.int64)
+    bins: npt.NDArray[np.int64] = np.clip(np.nan_to_num(places, nan=0.0), 0, NUM_BINS - 1).astype(np.int64)
+    return bins

@@ -4,6 +4,7 @@ not."""
 from __future__ import annotations
 
 from collections.abc import Sequence
+from math import nan
 
 import pytest
 from hypothesis import given
@@ -97,6 +98,16 @@ def test_time_is_that_of_the_rounds_until_the_target() -> None:
     equal = trial([0.5] * 5 + [1.0] * 7, round_seconds=(10.0,) * 12)
     assert objective.fitness(equal, "own") == rounds().fitness(equal, "own")
     assert objective.measure(ACCURACY).told(0.25) == "+2.5 s of simulated time"
+
+
+def test_a_round_without_a_score_reaches_nothing_and_enters_no_mean() -> None:
+    """Windows with round 3 do not count: the first without it ends in round 8."""
+    scores = [0.9, 0.9, nan, *[0.9] * 9]
+    assert rounds().reached(scores) == 8
+    assert rounds().fitness(trial([0.5, 0.5, nan] + [0.4] * 9), "own") == pytest.approx(0.4 / 0.8)
+    assert rounds().fitness(trial([0.5] * 11 + [nan]), "own") == pytest.approx(0.5 / 0.8)
+    worst = trial([0.9] * 5, round_worst_clients=(0.1, nan, 0.2, 0.3, 0.4))
+    assert Objective("worst_clients", 5).fitness(worst, "own") == pytest.approx(0.25)
 
 
 def test_a_failed_trial_is_worth_nothing() -> None:

@@ -23,7 +23,9 @@ from fedscout.engine.errors import TrialError
 from fedscout.engine.grid.local_grid import LocalGrid
 from fedscout.engine.messages.exchange import Query, exchange
 from fedscout.engine.messages.host_calls import TrainResults
+from fedscout.engine.messages.message_contents import flat_record
 from fedscout.engine.metrics.confusion import MacroF1
+from fedscout.engine.metrics.metric import Metric
 from fedscout.engine.nodes import masked_answers
 from fedscout.engine.nodes.node_call import Greeting, Introduction, NodeAnswers, Wire, algorithms_of
 from fedscout.engine.nodes.node_grid import NodeGrid
@@ -368,6 +370,22 @@ def test_totals_are_the_sums_of_what_clients_would_answer(federation: Federation
         for name, values in totals.items():
             alone = [np.asarray(arrays[name], np.float64) for arrays in answers.arrays.values()]
             assert values == pytest.approx(np.sum(alone, axis=0), rel=1e-9, abs=1e-9)
+
+
+@pytest.mark.parametrize("metric", [None, MacroF1()])
+def test_a_model_whose_outputs_are_not_numbers_has_no_score_in_sums_either(
+    metric: Metric | None, federation: Federation
+) -> None:
+    _, roster, wire = secure_link(federation)
+    settings = settings_of("fedavg", federation)
+    settings = replace(settings, session=replace(settings.session, metric=metric))
+    grid = secure_grid(federation, roster, wire, settings)
+    initial = grid.initial_vector(0)
+    good, bad = (grid.evaluate_all(flat_record(vector)) for vector in (initial, np.full_like(initial, np.nan)))
+    assert not good.is_missing
+    assert bad.is_missing
+    assert np.isnan([bad.accuracy, bad.weighted(bad.losses)]).all()
+    assert metric is None or (good.metric is not None and bad.metric is not None and np.isnan(bad.metric))
 
 
 def test_min_release_holds_for_each_client_before_its_answer_is_masked(federation: Federation) -> None:
