@@ -13,7 +13,7 @@ arranging them alike as well brought at most 6 % more.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Container, Mapping
 from types import MappingProxyType
 
 import torch
@@ -50,7 +50,7 @@ class FlatModel:
             integers=tuple(
                 _integer_slot(module, name, buffer) for name, buffer in kept.items() if not buffer.is_floating_point()
             ),
-            state=_state_entries(module, [*dict(parameters), *kept]),
+            state=_state_entries(module, {*dict(parameters), *kept}),
         )
         self.vector = torch.cat([tensor.detach().reshape(-1).float() for _, tensor in parameters + buffers])
         self.gradient = torch.zeros(self.layout.num_trainable, device=self.vector.device)
@@ -145,7 +145,7 @@ def _layer(module: nn.Module, name: str) -> str:
     return type(module.get_submodule(name.rpartition(".")[0])).__name__
 
 
-def _state_entries(module: nn.Module, names: list[str]) -> tuple[tuple[str, str], ...]:
+def _state_entries(module: nn.Module, names: Container[str]) -> tuple[tuple[str, str], ...]:
     """Return each entry of a module's state dict, in order, beside the name under which its tensor is held.
 
     Args:

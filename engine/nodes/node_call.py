@@ -212,7 +212,7 @@ class Wire:
         known = self._sent.get(id(array))
         if known is not None and known[0] is array:
             return known[1]
-        made = Array(np.ascontiguousarray(array))
+        made = Array(np.asarray(array, order="C"))
         self._sent[id(array)] = (array, made)
         if len(self._sent) > ARRAYS_KEPT:
             self._sent.popitem(last=False)

@@ -76,6 +76,7 @@ VALUES: dict[str, Any] = {
         evaluated=(3,),
         call_id="x",
     ),
+    "counts of batches": call(arrays={"1.num_batches_tracked": np.array(7), "order": np.array([[2, 0, 1]])}),
     "a query": NodeCall("query", HostCall((0,), Session(), {"function": "counts"}, arrays={"bins": np.eye(3)})),
     "watched": call(
         watched=Watched(Observed(True, True, True, True), (3,), {3: Assignment(epochs=2, withheld=0.25)}),
