@@ -2,8 +2,7 @@
 
 FOLDER/work.npz holds each client's training rows, FOLDER/NET.npz the model to begin with; FOLDER/PROGRAM.npz gets each
 program's final model. Clients take full-batch steps, so nothing depends on the order of rows. They are written by the
-book:
-Flower's mods, and the loss of FedProx's paper.
+book: Flower's mods, and the loss of FedProx's paper.
 """
 
 from __future__ import annotations
