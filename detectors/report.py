@@ -317,7 +317,7 @@ class HeterogeneityReport(_ReportPart):
         label_skew: Finding on labels.
         feature_skew: Finding on features.
         outliers: Finding on models.
-        calibrated: The same three questions answered at a known false-alarm rate; empty in reports of earlier versions.
+        calibrated: The same three questions answered at a known false-alarm rate, as far as they were asked.
         metrics: Reported beside.
         features: How clients' rows lie in feature space; empty where they could not be compared, or tell noisy sums.
         centroids: Clients' means on the two principal axes of the published feature skew; empty if not measured.
@@ -356,7 +356,7 @@ class HeterogeneityReport(_ReportPart):
 
     @property
     def rows_belong_together(self) -> bool:
-        """Whether rows seem to be alike beyond chance at the same client, so that what was found may be false."""
+        """Whether rows seem to be alike beyond chance at the same client, so that no difference can be told from it."""
         return any(note.startswith(ROWS_BELONG_TOGETHER) for note in self.notes)
 
     @property

@@ -7,7 +7,7 @@ per-class sums describe.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -18,7 +18,6 @@ from fedscout.detectors.outliers.agreement_tests import label_tests
 from fedscout.detectors.outliers.label_agreement import LABEL_AGREEMENT, Agreement, Discriminant, discriminant
 from fedscout.detectors.outliers.label_noise import label_noise
 from fedscout.detectors.report import (
-    ROWS_BELONG_TOGETHER,
     CalibratedFinding,
     ClientFeatures,
     FeatureDensity,
@@ -52,7 +51,6 @@ from fedscout.detectors.skew.feature_skew import (
 )
 from fedscout.detectors.skew.group_norms import GROUP_NORMS, FeatureGroups
 from fedscout.detectors.statistics.calibration import ClientTest
-from fedscout.detectors.statistics.near_copies import NEAR_COPIES, NearCopies
 from fedscout.engine.messages.exchange import Query
 from fedscout.engine.messages.message_contents import QueryAnswers
 
@@ -115,7 +113,7 @@ def measure_features(
     clients: Sequence[int],
     paired: Sequence[int],
     settings: DetectionConfig,
-    labels_alike: bool = True,
+    alike: Collection[int],
     grouped: bool = False,
 ) -> Conversation[FeatureMeasurement]:
     """Ask for moments, then for centroids, histograms and agreement, and decide.
@@ -124,7 +122,7 @@ def measure_features(
         clients: Who is asked.
         paired: Those of them whose distances are averaged over all pairs.
         settings: Thresholds and sizes.
-        labels_alike: Whether rows may be compared without regard to their class where they are too few.
+        alike: Those of them whose rows may be compared without regard to their class, where they are too few.
         grouped: Whether clients know which of their rows belong together.
     """
     moments = yield from ask_moments(clients, settings.max_features)
@@ -142,12 +140,13 @@ def measure_features(
     within = within_covariance(pooled, classes)
     by_class = released_share(classes, pooled) >= ENOUGH_RELEASED
     spread = within if by_class else pooled.covariance
-    compared = classes if by_class else classes_as_one(moments.totals, pooled)
+    like = {client: own for client, own in moments.totals.items() if client in alike}
+    compared = classes if by_class else classes_as_one(like, pooled)
 
     def shifts_of(groups: FeatureGroups | None) -> Shifts | str:
-        if by_class or labels_alike:
+        if by_class or len(like) > 1:
             return label_adjusted_shifts(compared, spread, groups)
-        return "clients hold too few rows of most classes to tell of them, and their labels are skewed"
+        return "clients hold too few rows of most classes to tell of them, and their labels may be skewed"
 
     def decide(shifts: Shifts | str, excess: float = 0.0) -> CalibratedFinding:
         return decide_feature_skew_calibrated(shifts, rate, settings.feature_effect, by_class, excess)
@@ -167,12 +166,10 @@ def measure_features(
     if grouped:
         arrays = {"per_deviation": per_deviation(spread), "means": compared.means}
         queries.append(Query(GROUP_NORMS, arrays, {"by_class": by_class}, answered))
-    else:
-        queries.append(Query(NEAR_COPIES, clients=answered))
     queries += [] if comparison is None else _agreement_queries(comparison, answered)
-    (answers, histograms, norms, together, *agreements), _ = yield queries, []
-    groups = FeatureGroups.read(together.arrays) if grouped else None
-    dependence = [] if grouped else _copies_notes(NearCopies.pooled(together.arrays.values()))
+    (answers, histograms, norms, *others), _ = yield queries, []
+    groups = FeatureGroups.read(others[0].arrays) if grouped else None
+    agreements = others[1:] if grouped else others
     excess = excess_variance(answer["norms"].astype(np.float64) for answer in norms.arrays.values())
     shifts = shifts if groups is None else shifts_of(groups)
     centroids = {client: answer["centroid"].astype(np.float64) for client, answer in answers.arrays.items()}
@@ -185,7 +182,7 @@ def measure_features(
         () if comparison is None else label_tests(own, comparison.total_variance),
         feature_distances(counts, bins),
         feature_divergence(counts, bins),
-        (*moments.notes, *refusal_notes("centroid", answers), *dependence),
+        (*moments.notes, *refusal_notes("centroid", answers)),
         None if comparison is None else label_noise(own),
         () if isinstance(shifts, str) else client_features(shifts, compared, spread),
         {client: tuple(centroid.tolist()) for client, centroid in centroids.items()},
@@ -202,16 +199,6 @@ def _density(histograms: QueryAnswers, bins: Bins) -> FeatureDensity | None:
     start, width = float(bins.start[feature]), float(bins.width[feature])
     told = {client: tuple(own.tolist()) for client, own in counts.items()}
     return FeatureDensity(feature=feature, start=start, width=width, counts=told)
-
-
-def _copies_notes(copies: NearCopies) -> list[str]:
-    if not copies.too_many:
-        return []
-    return [
-        f"{ROWS_BELONG_TOGETHER}, as they have near copies at the same client: {copies.text()}. The tests take "
-        "rows as independent, so that what they find may be a false alarm; federation.group_column names what rows "
-        "belong to."
-    ]
 
 
 def _agreement_queries(comparison: Discriminant, clients: Sequence[int]) -> list[Query]:
