@@ -16,7 +16,7 @@ from fedscout.engine.notebook_html import paragraph, table
 
 DetectorName = Literal["label_skew", "feature_skew", "outliers"]
 
-EvidenceSource = Literal["labels", "features", "models"]
+EvidenceSource = Literal["labels", "features", "one feature", "models"]
 
 TITLES: Final[Mapping[DetectorName, str]] = {
     "label_skew": "Label skew",
@@ -90,7 +90,8 @@ class ClientEvidence(_ReportPart):
     """What a calibrated decision has on one client.
 
     Attributes:
-        source: What was compared: the client's labels, its features class by class, or its models.
+        source: What was compared: the client's labels, its features class by class, all or the one of largest shift,
+            or its models.
         p_value: Probability of as much if clients are alike, corrected over clients, in `[0, 1]`.
         effect: How much the client differs, in the unit that the detector's module gives for the source; 0 or less is
             no more than chance has it.

@@ -35,6 +35,7 @@ from fedscout.detectors.skew.calibrated_feature_skew import (
     released_share,
     within_covariance,
 )
+from fedscout.detectors.skew.class_covariances import ClassCovariances
 from fedscout.detectors.skew.class_sums import CLASS_SUMS, ROW_NORMS, ClassMoments, excess_variance
 from fedscout.detectors.skew.client_features import client_features
 from fedscout.detectors.skew.feature_divergence import feature_divergence
@@ -68,6 +69,7 @@ class MomentsAnswers:
         pooled: Moments of all rows of those who gave their triangle; None if nobody did, or features are too many.
         totals: Rows, their sum and squares, of each such client.
         classes: Their per-class sums.
+        covariances: Of the classes; None where they are too many numbers.
         notes: About clients that did not answer.
     """
 
@@ -75,6 +77,7 @@ class MomentsAnswers:
     pooled: PooledMoments | None
     totals: Mapping[int, ClientTotals]
     classes: ClassMoments
+    covariances: ClassCovariances | None
     notes: tuple[str, ...]
 
 
@@ -145,7 +148,7 @@ def measure_features(
 
     def shifts_of(groups: FeatureGroups | None) -> Shifts | str:
         if by_class or len(like) > 1:
-            return label_adjusted_shifts(compared, spread, groups)
+            return label_adjusted_shifts(compared, spread, groups, moments.covariances if by_class else None)
         return "clients hold too few rows of most classes to tell of them, and their labels may be skewed"
 
     def decide(shifts: Shifts | str, excess: float = 0.0) -> CalibratedFinding:
@@ -218,6 +221,7 @@ def ask_moments(clients: Sequence[int], max_features: int) -> Conversation[Momen
     """
     sums = MomentSums()
     classes: ClassMoments | None = None
+    covariances: ClassCovariances | None = None
     notes: list[str] = []
     num_features: int | None = None
     position, size = 0, FIRST_BLOCK_CLIENTS
@@ -231,21 +235,28 @@ def ask_moments(clients: Sequence[int], max_features: int) -> Conversation[Momen
         for client, arrays in answers.arrays.items():
             num_features = len(arrays["sum"])
             if "scatter" not in arrays:
-                return MomentsAnswers(num_features, None, {}, ClassMoments.of_nobody(0, num_features), tuple(notes))
+                return MomentsAnswers(
+                    num_features, None, {}, ClassMoments.of_nobody(0, num_features), None, tuple(notes)
+                )
             total, scatter = (arrays[name].astype(np.float64, copy=False) for name in ("sum", "scatter"))
             sums.add(client, answers.num_examples[client], total, scatter)
             if client in by_class.arrays:
                 counts = by_class.arrays[client]["counts"].astype(np.int64)
                 num_classes = len(counts)
                 numbers = [by_class.arrays[client][name].astype(np.float64, copy=False) for name in ("sums", "squares")]
-                classes = classes or ClassMoments.of_nobody(len(counts), num_features)
+                if classes is None:
+                    classes = ClassMoments.of_nobody(num_classes, num_features)
+                    if ClassCovariances.fit(num_classes, num_features):
+                        covariances = ClassCovariances(num_classes, num_features)
                 classes.add(client, counts, *numbers)
+                if covariances is not None:
+                    covariances.add(answers.num_examples[client], total, scatter, counts, numbers[0])
         position += len(block)
         if num_features is not None:
             client_bytes = 4 * num_features * (num_features + 1) + 16 * num_features * num_classes
             size = max(1, BLOCK_BYTES // client_bytes)
     classes = classes or ClassMoments.of_nobody(0, num_features or 0)
-    return MomentsAnswers(num_features, sums.pooled(), sums.totals, classes, tuple(notes))
+    return MomentsAnswers(num_features, sums.pooled(), sums.totals, classes, covariances, tuple(notes))
 
 
 def refusal_notes(what: str, answers: QueryAnswers) -> list[str]:

