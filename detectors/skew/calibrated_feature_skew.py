@@ -17,13 +17,14 @@ Hotelling's T² without the inverse of a covariance matrix, which does not exist
 (M. S. Srivastava and M. Du. A test for the mean vector with fewer observations than the dimension. Journal of
 Multivariate Analysis 99(3), 2008). If the client's rows are like the others', Q has the mean d, the variance 2 tr R²
 and the third central moment 8 tr R³, R being the correlation matrix within classes, by the client's own weights w_c
-(`fedscout.detectors.skew.class_covariances`); its distribution is approximated by these three moments, and p-values are corrected over clients by Holm's method. Where clients have few rows of
-features that are far from normal, the variance is larger (`fedscout.detectors.skew.class_sums`); the third moment is
-then taken to grow with its square, as that of a scaled χ² does. A feature that is nearly always the
-same has a mean that is anything but normal: the one client with a row that differs would be far off by it. So a
-feature's part of Q is capped where a normal shift hardly ever comes. And where rows lie far out, as those of
-log-normal features, the one client of many that has them is far off: but its own variance is then large as well. So
-s²_cj is raised by the factor by which the client's own variance within classes exceeds everyone's, where it does.
+(`fedscout.detectors.skew.class_covariances`). Its distribution is approximated by these three moments, and p-values are
+corrected over clients by Holm's method. Where clients have few rows of features that are far from normal, the variance
+is larger (`fedscout.detectors.skew.class_sums`); the third moment is then taken to grow with its square, as that of a
+scaled χ² does. A feature that is nearly always the same has a mean that is anything but normal: the one client with a
+row that differs would be far off by it. So a feature's part of Q is capped where a normal shift hardly ever comes. And
+where rows lie far out, as those of log-normal features, the one client of many that has them is far off: but its own
+variance is then large as well. So s²_cj is raised by the factor by which the client's own variance within classes
+exceeds everyone's, where it does.
 
 The effect is the root mean square over features of the client's shift from the median of all clients' shifts, in
 standard deviations within a class; from its square 1/n is taken, what chance adds to it. The median keeps one shifted
@@ -39,8 +40,8 @@ Where rows belong together, the variance of a_j is its design effect times as la
 (`fedscout.detectors.skew.group_norms`).
 
 Where clients hold so few rows of each class that less than half of all rows may be told of class by class, rows of all
-classes are compared as one. That is the same question only if labels are distributed alike, so it is not asked if the
-calibrated label detector found skew.
+classes are compared as one. That is the same question only if labels are distributed alike, so it is asked only of
+clients whose labels are known to be (`fedscout.detectors.detection.detect.clients_of_like_labels`).
 """
 
 from __future__ import annotations

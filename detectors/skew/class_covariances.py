@@ -22,6 +22,7 @@ each trace is drawn towards that of all clients' covariance by d / (d + N_w), as
 
 from __future__ import annotations
 
+from functools import cached_property
 from typing import Final
 
 import numpy as np
@@ -37,7 +38,7 @@ SMALLEST_SHARE: Final = 1e-9
 
 
 class ClassCovariances:
-    """Adds clients' answers one after the other; no client's triangle is kept."""
+    """Adds clients' answers one after the other; no client's triangle is kept. It is asked after the last one."""
 
     def __init__(self, num_classes: int, num_features: int) -> None:
         self._triangle = upper_triangle(num_features)
@@ -68,6 +69,11 @@ class ClassCovariances:
         present = freedom > 0
         self._sums[present] += (freedom[present] / num_rows)[:, None] * within
 
+    @cached_property
+    def _solver(self) -> Values:
+        """G⁺."""
+        return np.asarray(np.linalg.pinv(self._freedom, rcond=SMALLEST_SHARE, hermitian=True))
+
     def correlation(self, weights: Values, features: IntArray) -> tuple[Values, float] | None:
         """Return the correlation matrix of some features in a mix of classes, and N_w; None where it is not known.
 
@@ -76,7 +82,7 @@ class ClassCovariances:
             features: Positions of the features.
         """
         wanted = np.append(weights, 0.0)
-        solved = np.linalg.pinv(self._freedom, rcond=SMALLEST_SHARE, hermitian=True) @ wanted
+        solved = self._solver @ wanted
         spread = float(wanted @ solved)
         if spread <= 0 or not np.allclose(self._freedom @ solved, wanted, rtol=1e-6, atol=1e-6 * wanted.max()):
             return None
