@@ -20,14 +20,16 @@ limit on it, `SURPLUS`, is many times what data sets of independent rows reach.
 Rows of few categories, or of whole numbers, coincide and leap though they are independent. So the same is counted once
 more after each column was shuffled among the rows by itself, which leaves every column as it is and takes rows apart:
 independent rows are expected to have near copies at least as often as shuffled ones. Columns of two values that exclude
-each other, as those of one category, are shuffled together. Rows of one column are the same rows afterwards, and have
+each other, as those of one category, are shuffled together. Categories that depend on each other coincide more often
+than that; where no column has a value of its own in half of the rows that differ, the two halves of the columns are
+also shuffled, each as a whole, and the larger count is expected. Rows of one column are the same rows afterwards, and have
 no near copies that could be told.
 
 Clients count near copies among their own rows, of up to `LOOKED_AT` of them, drawn by what they hold, so that the order
 of rows is not told; only the sums of `NearCopies` leave them.
 
 What this can't see: groups of more than K rows whose rows are not equal, and groups whose rows are little closer than
-others are. Categories that depend on each other, all columns being such, coincide more often than shuffled ones.
+others are, and copies in tables of few categories.
 """
 
 from __future__ import annotations
@@ -179,10 +181,20 @@ def _compared(rows: Values, blocks: Blocks, num_others: int, among: bool) -> Nea
     ratios = np.log(near[apart, 2 * most - 1] / near[apart, most - 1])
     harmonic = float((1 / np.arange(most, 2 * most)).sum())
     together = columns_together(rows)
-    mixed = next(_shuffled(blocks() if among else [rows], together))[: len(rows)]
-    shuffled = _num_with_copies(_nearest(mixed, _shuffled(blocks(), together), among, most + 1), most)
+    halves = 2 * together // (together[-1] + 1)
+    shuffled = np.zeros(len(LEAPS))
+    for sets in (together, halves) if all_categories(rows) else (together,):
+        mixed = next(_shuffled(blocks() if among else [rows], sets))[: len(rows)]
+        found = _num_with_copies(_nearest(mixed, _shuffled(blocks(), sets), among, most + 1), most)
+        shuffled = np.maximum(shuffled, found)
     sums = [float(len(rows)), float(ratios.sum()), harmonic * int(apart.sum())]
     return NearCopies.read(np.concatenate([sums, _num_with_copies(near, most), shuffled]))
+
+
+def all_categories(rows: Values) -> bool:
+    """Return whether no column has a value of its own in at least half of the rows that differ."""
+    apart = np.unique(rows, axis=0)
+    return all(2 * len(np.unique(column)) < len(apart) for column in apart.T)
 
 
 def _num_with_copies(near: Values, most: int) -> Values:
