@@ -22,8 +22,8 @@ more after each column was shuffled among the rows by itself, which leaves every
 independent rows are expected to have near copies at least as often as shuffled ones. Columns of two values that exclude
 each other, as those of one category, are shuffled together. Categories that depend on each other coincide more often
 than that; where no column has a value of its own in half of the rows that differ, the two halves of the columns are
-also shuffled, each as a whole, and the larger count is expected. Rows of one column are the same rows afterwards, and have
-no near copies that could be told.
+also shuffled, each as a whole, and the larger count is expected. Rows of one column are the same rows afterwards, and
+have no near copies that could be told.
 
 Clients count near copies among their own rows, of up to `LOOKED_AT` of them, drawn by what they hold, so that the order
 of rows is not told; only the sums of `NearCopies` leave them.
