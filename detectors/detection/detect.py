@@ -174,15 +174,29 @@ def clients_of_like_labels(labels: LabelMeasurement) -> tuple[int, ...]:
     """Return the clients whose rows may be compared whatever their class: none whose labels may be another mixture.
 
     It takes labels that are known, of at least `MOSTLY_TOLD` of all rows, and in which no skew was found. A client may
-    still hold another mixture that is too weak for the test to find, and strong enough to shift its features; so those
-    are left out for whom the label test has a p-value below `SUSPECT_LABELS` before it is corrected over clients.
+    still hold another mixture that is too weak for the test to find, or that withheld counts may explain, and strong
+    enough to shift its features. So those are left out whose labels differ from the others' with a p-value below
+    `SUSPECT_LABELS`, not corrected over clients: by the label test where all is told, which knows of noise, and else by
+    Pearson's test of what is told, withheld rows being one more class.
     """
+    from scipy.stats import chi2_contingency
+
     tested = labels.calibrated
-    told, rows = (sum(int(own.sum()) for own in counts.values()) for counts in (labels.told, labels.counts))
-    if not tested.measured or tested.detected or told < MOSTLY_TOLD * rows:
+    told = np.stack(list(labels.told.values()))
+    rows = np.array([own.sum() for own in labels.counts.values()])
+    if not tested.measured or tested.detected or told.sum() < MOSTLY_TOLD * rows.sum():
         return ()
-    least = min(1.0, SUSPECT_LABELS * len(tested.clients))
-    return tuple(client for client, own in tested.clients.items() if own.p_value >= least)
+    if told.sum() == rows.sum():
+        least = min(1.0, SUSPECT_LABELS * len(tested.clients))
+        return tuple(client for client, own in tested.clients.items() if own.p_value >= least)
+    table = np.column_stack([told, rows - told.sum(axis=1)])
+    table = table[:, table.sum(axis=0) > 0]
+    everyone = table.sum(axis=0)
+    return tuple(
+        client
+        for client, own in zip(labels.told, table, strict=True)
+        if chi2_contingency(np.stack([own, everyone - own]), correction=False).pvalue >= SUSPECT_LABELS
+    )
 
 
 def _measure_copies(clients: Sequence[int]) -> Conversation[NearCopies]:
