@@ -16,7 +16,7 @@ from fedscout.engine.notebook_html import paragraph, table
 
 DetectorName = Literal["label_skew", "feature_skew", "outliers"]
 
-EvidenceSource = Literal["labels", "features", "models"]
+EvidenceSource = Literal["labels", "features", "one feature", "models"]
 
 TITLES: Final[Mapping[DetectorName, str]] = {
     "label_skew": "Label skew",
@@ -90,7 +90,8 @@ class ClientEvidence(_ReportPart):
     """What a calibrated decision has on one client.
 
     Attributes:
-        source: What was compared: the client's labels, its features class by class, or its models.
+        source: What was compared: the client's labels, its features class by class, all or the one of largest shift,
+            or its models.
         p_value: Probability of as much if clients are alike, corrected over clients, in `[0, 1]`.
         effect: How much the client differs, in the unit that the detector's module gives for the source; 0 or less is
             no more than chance has it.
@@ -317,7 +318,7 @@ class HeterogeneityReport(_ReportPart):
         label_skew: Finding on labels.
         feature_skew: Finding on features.
         outliers: Finding on models.
-        calibrated: The same three questions answered at a known false-alarm rate; empty in reports of earlier versions.
+        calibrated: The same three questions answered at a known false-alarm rate, as far as they were asked.
         metrics: Reported beside.
         features: How clients' rows lie in feature space; empty where they could not be compared, or tell noisy sums.
         centroids: Clients' means on the two principal axes of the published feature skew; empty if not measured.
@@ -356,7 +357,7 @@ class HeterogeneityReport(_ReportPart):
 
     @property
     def rows_belong_together(self) -> bool:
-        """Whether rows seem to be alike beyond chance at the same client, so that what was found may be false."""
+        """Whether rows seem to be alike beyond chance at the same client, so that no difference can be told from it."""
         return any(note.startswith(ROWS_BELONG_TOGETHER) for note in self.notes)
 
     @property

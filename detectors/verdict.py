@@ -1,8 +1,9 @@
-"""One verdict a property: the calibrated answer decides, the published rule stands beside it, with why they part.
+"""One verdict a property: the calibrated answer decides, the published rule stands beside it, with why they disagree.
 
-Where a calibrated test of skew could not be made, or a report of an earlier version has none, the published rule
-decides. Of outliers nothing is said then: the published rule names somebody nearly everywhere, and under label skew,
-which is why that test most often can't be made, honest clients (`docs/detection.md`).
+Where a calibrated test could not be made, the property is not measured, whatever the published rule says: it ignores
+classes, so that it finds feature skew under label skew alone, and it names honest clients as outliers there; label skew
+is why these tests most often can't be made (`docs/detection.md`). Clients that play episodes are not tested for skew;
+the published rules do not measure it there, either.
 """
 
 from __future__ import annotations
@@ -26,7 +27,8 @@ class Verdict:
     Attributes:
         decided_by: The finding that decides.
         sentence: What it says, for people.
-        beside: The published rule's answer in a line, and why it is another; empty where the published rule decides.
+        beside: The published rule's answer in a line, and why it is another; empty where nothing was measured, or the
+            calibrated test was not asked.
     """
 
     decided_by: Finding | CalibratedFinding
@@ -50,11 +52,8 @@ class Verdict:
 
 
 def deciding(report: HeterogeneityReport, published: Finding) -> Finding | CalibratedFinding:
-    """Return the finding that decides on the property of a published one."""
-    calibrated = report.calibrated_finding(published.name)
-    if calibrated is None:
-        return published
-    return calibrated if calibrated.measured or published.name == "outliers" or not published.measured else published
+    """Return the finding that decides on the property of a published one: the calibrated one, wherever it was asked."""
+    return report.calibrated_finding(published.name) or published
 
 
 def verdicts(report: HeterogeneityReport) -> tuple[Verdict, ...]:
@@ -67,15 +66,10 @@ def _verdict(report: HeterogeneityReport, published: Finding) -> Verdict:
     if calibrated is None:
         return Verdict(published, published.sentence)
     tested = calibrated.sentence.replace(", calibrated:", ":", 1)
-    if not calibrated.measured:
-        if deciding(report, published) is calibrated:
-            return Verdict(calibrated, tested, _published_line(published) if published.measured else "")
-        reason = calibrated.sentence.partition("not measured; ")[2].rstrip(".")
-        return Verdict(published, f"{published.sentence} By the published rule, as no test was possible: {reason}.")
-    beside = _published_line(published)
-    if published.measured and published.detected != calibrated.detected:
+    beside = _published_line(published) if published.measured or calibrated.measured else ""
+    if published.measured and calibrated.measured and published.detected != calibrated.detected:
         reason = _why_published_only(report, calibrated) if published.detected else _why_tested_only(calibrated)
-        beside += f" They part, as {reason}."
+        beside += f" The two rules disagree: {reason}."
     return Verdict(calibrated, tested, beside)
 
 
@@ -92,13 +86,13 @@ def _why_published_only(report: HeterogeneityReport, calibrated: CalibratedFindi
     named = " and ".join(found.name.replace("_", " ") for found in skews if found.detected)
     if calibrated.name == "outliers":
         if named:
-            return f"{named} alone makes honest clients train unlike models"
-        return "it flags whoever is farthest in most repetitions, which somebody is among clients that are alike, too"
+            return f"under {named} honest clients train unlike models"
+        return "the published rule flags the farthest client, and some client is farthest in any federation"
     if calibrated.name == "feature_skew" and report.label_skew.detected:
-        return "skewed labels move a client's mean, while its rows are like the others' of the same class"
+        return "label skew shifts a client's mean, but not the means of its classes"
     if calibrated.p_value is not None and calibrated.p_value <= calibrated.rate:
-        return "the difference is beyond chance and too small to matter"
-    return "clients that are alike differ as much by chance, with so few rows"
+        return "the difference is significant, but below the smallest effect that counts"
+    return "with so few rows, clients of one distribution differ as much by chance"
 
 
 def _why_tested_only(calibrated: CalibratedFinding) -> str:
@@ -106,8 +100,8 @@ def _why_tested_only(calibrated: CalibratedFinding) -> str:
     if calibrated.name == "outliers":
         sources = {calibrated.clients[client].source for client in calibrated.flagged_clients}
         if sources == {"labels"}:
-            return "labels that the others contradict need not move a client's model far"
-        return "the rule asks for a place among the farthest tenth in most repetitions, the test for a certain distance"
+            return "wrong labels need not move a client's model far"
+        return "the published rule asks who is farthest in most repetitions, the test how far a model is"
     if calibrated.name == "feature_skew":
-        return "the shift lies off the two axes that the rule looks at, or is short in their unit, and yet is certain"
-    return "the divergence is below the rule's threshold and yet beyond chance"
+        return "the shift is significant, but small on the two principal axes of the published rule"
+    return "the divergence is significant, but below the published threshold"

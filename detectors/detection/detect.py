@@ -15,7 +15,9 @@ whole detection takes four exchanges, for any number of clients and of repetitio
 | 4        | centroids, histograms, others  | mean outputs of one average      |
 
 Sums are moments over all rows and class by class; the others are how labels agree and how unlike rows are. The
-published rules and the calibrated ones (`fedscout.detectors.statistics.calibration`) decide on the same answers.
+published rules and the calibrated ones (`fedscout.detectors.statistics.calibration`) decide on the same answers. In the
+second exchange clients that know no groups also tell how many of their rows have near copies
+(`fedscout.detectors.statistics.near_copies`): where these are too many, no difference between clients is told.
 
 More rounds take an exchange each, and so does what exceeds the limits on how much of the clients' answers the server
 holds at a time (`feature_exchanges.BLOCK_BYTES`, `outliers.GROUP_BYTES`).
@@ -24,7 +26,7 @@ holds at a time (`feature_exchanges.BLOCK_BYTES`, `outliers.GROUP_BYTES`).
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 from flwr.serverapp import Grid
@@ -39,16 +41,33 @@ from fedscout.detectors.outliers.calibrated_outliers import MOST_TESTS, decide_o
 from fedscout.detectors.outliers.exchanged_models import model_test, row_parts
 from fedscout.detectors.outliers.outliers import NAME as OUTLIERS
 from fedscout.detectors.outliers.outliers import InitialVectors
-from fedscout.detectors.report import TENTHS, ClientFacts, Finding, HeterogeneityReport, ReportedMetrics
+from fedscout.detectors.report import (
+    ROWS_BELONG_TOGETHER,
+    TENTHS,
+    CalibratedFinding,
+    ClientFacts,
+    Finding,
+    HeterogeneityReport,
+    ReportedMetrics,
+)
 from fedscout.detectors.skew.feature_skew import NAME as FEATURE_SKEW
 from fedscout.detectors.skew.label_skew import NAME as LABEL_SKEW
 from fedscout.detectors.statistics import heterogeneity_metrics as metrics
 from fedscout.detectors.statistics.heterogeneity_metrics import paired_clients
+from fedscout.detectors.statistics.near_copies import NEAR_COPIES, NearCopies
 from fedscout.detectors.statistics.privacy import check_library
 from fedscout.detectors.statistics.speed_skew import speed_skew
 from fedscout.engine.arrays import IntArray
 from fedscout.engine.contracts.local_training_config import LocalTraining
+from fedscout.engine.messages.exchange import Query
 from fedscout.engine.messages.message_contents import client_of
+
+COPIES: Final = "near copies"
+"""Under which name the work on them is timed."""
+
+MOSTLY_TOLD: Final = 0.5
+SUSPECT_LABELS: Final = 0.05
+"""See `clients_of_like_labels`."""
 
 
 def detect(
@@ -94,9 +113,9 @@ def detect(
         labels: LabelMeasurement = results[LABEL_SKEW]
         clients = tuple(labels.counts)
         paired = paired_clients(clients, settings.max_pairwise_clients, seed)
-        alike = not labels.calibrated.detected
+        alike = clients_of_like_labels(labels)
         sizes = [int(own.sum()) for own in labels.counts.values()]
-        parts = () if private or not alike else row_parts(sizes, seed)
+        parts = () if private or labels.calibrated.detected else row_parts(sizes, seed)
         conversations: dict[str, Conversation[Any]] = {
             FEATURE_SKEW: measure_private_features(clients, settings, seed, alike)
             if private
@@ -105,16 +124,20 @@ def detect(
                 clients, paired if classifies else (), initial_vectors, training, settings, seed, parts
             ),
         }
+        if not (private or grouped):
+            conversations[COPIES] = _measure_copies(clients)
         results = hold_together(grid, conversations, timings)
+        copies: NearCopies | None = results.get(COPIES)
         features: FeatureMeasurement = results[FEATURE_SKEW]
         models: ModelMeasurement = results[OUTLIERS]
         with timed(timings, OUTLIERS):
-            skews = (labels.calibrated, features.calibrated)
+            skews = tuple(_unless_copied(found, copies) for found in (labels.calibrated, features.calibrated))
             explained = why_models_differ(skews)
             if private and explained is None:
                 explained = "noise may hide skew that would be the reason"
             tested = model_test(models.comparisons, models.parts, settings.detector_rate / MOST_TESTS)
             calibrated_outliers = decide_outliers_calibrated(features.agreement, tested, explained, settings)
+            calibrated_outliers = _unless_copied(calibrated_outliers, copies)
         with timed(timings, "metrics"):
             reported = _metrics(labels.counts, paired, features, models)
     return HeterogeneityReport(
@@ -128,7 +151,7 @@ def detect(
         label_skew=labels.finding,
         feature_skew=features.finding,
         outliers=models.finding,
-        calibrated=(labels.calibrated, features.calibrated, calibrated_outliers),
+        calibrated=(*skews, calibrated_outliers),
         metrics=reported,
         features=features.clients,
         centroids=features.centroids,
@@ -138,12 +161,72 @@ def detect(
         notes=(
             *labels.notes,
             *features.notes,
+            *_copies_notes(copies),
             *_sampling_notes(len(clients), settings),
             *_privacy_notes(settings),
             *([] if classifies else [TENTHS]),
         ),
         timings=timings,
     )
+
+
+def clients_of_like_labels(labels: LabelMeasurement) -> tuple[int, ...]:
+    """Return the clients whose rows may be compared whatever their class: none whose labels may be another mixture.
+
+    It takes labels that are known, of at least `MOSTLY_TOLD` of all rows, and in which no skew was found. A client may
+    still hold another mixture that is too weak for the test to find, or that withheld counts may explain, and strong
+    enough to shift its features. So those are left out whose labels differ from the others' with a p-value below
+    `SUSPECT_LABELS`, not corrected over clients: by the label test where all is told, which knows of noise, and else by
+    Pearson's test of what is told, withheld rows being one more class.
+    """
+    from scipy.stats import chi2_contingency
+
+    tested = labels.calibrated
+    told = np.stack(list(labels.told.values()))
+    rows = np.array([own.sum() for own in labels.counts.values()])
+    if not tested.measured or tested.detected or told.sum() < MOSTLY_TOLD * rows.sum():
+        return ()
+    if told.sum() == rows.sum():
+        least = min(1.0, SUSPECT_LABELS * len(tested.clients))
+        return tuple(client for client, own in tested.clients.items() if own.p_value >= least)
+    table = np.column_stack([told, rows - told.sum(axis=1)])
+    table = table[:, table.sum(axis=0) > 0]
+    everyone = table.sum(axis=0)
+    return tuple(
+        client
+        for client, own in zip(labels.told, table, strict=True)
+        if chi2_contingency(np.stack([own, everyone - own]), correction=False).pvalue >= SUSPECT_LABELS
+    )
+
+
+def _measure_copies(clients: Sequence[int]) -> Conversation[NearCopies]:
+    (answers,), _ = yield [Query(NEAR_COPIES, clients=clients)], []
+    return NearCopies.pooled(answers.arrays.values())
+
+
+def _unless_copied(finding: CalibratedFinding, copies: NearCopies | None) -> CalibratedFinding:
+    """Return a finding, or that nothing can be told where rows have near copies and a difference was found.
+
+    Tests take rows as independent. Rows that belong together make clients differ more than chance has it, never less,
+    so that only what was found is in doubt.
+    """
+    if copies is None or not copies.too_many or not finding.detected:
+        return finding
+    reason = (
+        f"{ROWS_BELONG_TOGETHER[0].lower()}{ROWS_BELONG_TOGETHER[1:]}, and the test takes rows as independent; "
+        "federation.group_column names what rows belong to"
+    )
+    return CalibratedFinding.unmeasured(finding.name, finding.rate, reason)
+
+
+def _copies_notes(copies: NearCopies | None) -> list[str]:
+    if copies is None or not copies.too_many:
+        return []
+    return [
+        f"{ROWS_BELONG_TOGETHER}, as they have near copies at the same client: {copies.text()}. Tests take rows as "
+        "independent, so that a difference between clients can't be told; federation.group_column names what rows "
+        "belong to."
+    ]
 
 
 def _detect_by_models(

@@ -7,7 +7,7 @@ per-class sums describe.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -18,7 +18,6 @@ from fedscout.detectors.outliers.agreement_tests import label_tests
 from fedscout.detectors.outliers.label_agreement import LABEL_AGREEMENT, Agreement, Discriminant, discriminant
 from fedscout.detectors.outliers.label_noise import label_noise
 from fedscout.detectors.report import (
-    ROWS_BELONG_TOGETHER,
     CalibratedFinding,
     ClientFeatures,
     FeatureDensity,
@@ -36,6 +35,7 @@ from fedscout.detectors.skew.calibrated_feature_skew import (
     released_share,
     within_covariance,
 )
+from fedscout.detectors.skew.class_covariances import ClassCovariances
 from fedscout.detectors.skew.class_sums import CLASS_SUMS, ROW_NORMS, ClassMoments, excess_variance
 from fedscout.detectors.skew.client_features import client_features
 from fedscout.detectors.skew.feature_divergence import feature_divergence
@@ -52,7 +52,6 @@ from fedscout.detectors.skew.feature_skew import (
 )
 from fedscout.detectors.skew.group_norms import GROUP_NORMS, FeatureGroups
 from fedscout.detectors.statistics.calibration import ClientTest
-from fedscout.detectors.statistics.near_copies import NEAR_COPIES, NearCopies
 from fedscout.engine.messages.exchange import Query
 from fedscout.engine.messages.message_contents import QueryAnswers
 
@@ -70,6 +69,7 @@ class MomentsAnswers:
         pooled: Moments of all rows of those who gave their triangle; None if nobody did, or features are too many.
         totals: Rows, their sum and squares, of each such client.
         classes: Their per-class sums.
+        covariances: Of the classes; None where they are too many numbers.
         notes: About clients that did not answer.
     """
 
@@ -77,6 +77,7 @@ class MomentsAnswers:
     pooled: PooledMoments | None
     totals: Mapping[int, ClientTotals]
     classes: ClassMoments
+    covariances: ClassCovariances | None
     notes: tuple[str, ...]
 
 
@@ -115,7 +116,7 @@ def measure_features(
     clients: Sequence[int],
     paired: Sequence[int],
     settings: DetectionConfig,
-    labels_alike: bool = True,
+    alike: Collection[int],
     grouped: bool = False,
 ) -> Conversation[FeatureMeasurement]:
     """Ask for moments, then for centroids, histograms and agreement, and decide.
@@ -124,7 +125,7 @@ def measure_features(
         clients: Who is asked.
         paired: Those of them whose distances are averaged over all pairs.
         settings: Thresholds and sizes.
-        labels_alike: Whether rows may be compared without regard to their class where they are too few.
+        alike: Those of them whose rows may be compared without regard to their class, where they are too few.
         grouped: Whether clients know which of their rows belong together.
     """
     moments = yield from ask_moments(clients, settings.max_features)
@@ -142,12 +143,13 @@ def measure_features(
     within = within_covariance(pooled, classes)
     by_class = released_share(classes, pooled) >= ENOUGH_RELEASED
     spread = within if by_class else pooled.covariance
-    compared = classes if by_class else classes_as_one(moments.totals, pooled)
+    like = {client: own for client, own in moments.totals.items() if client in alike}
+    compared = classes if by_class else classes_as_one(like, pooled)
 
     def shifts_of(groups: FeatureGroups | None) -> Shifts | str:
-        if by_class or labels_alike:
-            return label_adjusted_shifts(compared, spread, groups)
-        return "clients hold too few rows of most classes to tell of them, and their labels are skewed"
+        if by_class or len(like) > 1:
+            return label_adjusted_shifts(compared, spread, groups, moments.covariances if by_class else None)
+        return "clients hold too few rows of most classes to tell of them, and their labels may be skewed"
 
     def decide(shifts: Shifts | str, excess: float = 0.0) -> CalibratedFinding:
         return decide_feature_skew_calibrated(shifts, rate, settings.feature_effect, by_class, excess)
@@ -167,12 +169,10 @@ def measure_features(
     if grouped:
         arrays = {"per_deviation": per_deviation(spread), "means": compared.means}
         queries.append(Query(GROUP_NORMS, arrays, {"by_class": by_class}, answered))
-    else:
-        queries.append(Query(NEAR_COPIES, clients=answered))
     queries += [] if comparison is None else _agreement_queries(comparison, answered)
-    (answers, histograms, norms, together, *agreements), _ = yield queries, []
-    groups = FeatureGroups.read(together.arrays) if grouped else None
-    dependence = [] if grouped else _copies_notes(NearCopies.pooled(together.arrays.values()))
+    (answers, histograms, norms, *others), _ = yield queries, []
+    groups = FeatureGroups.read(others[0].arrays) if grouped else None
+    agreements = others[1:] if grouped else others
     excess = excess_variance(answer["norms"].astype(np.float64) for answer in norms.arrays.values())
     shifts = shifts if groups is None else shifts_of(groups)
     centroids = {client: answer["centroid"].astype(np.float64) for client, answer in answers.arrays.items()}
@@ -185,7 +185,7 @@ def measure_features(
         () if comparison is None else label_tests(own, comparison.total_variance),
         feature_distances(counts, bins),
         feature_divergence(counts, bins),
-        (*moments.notes, *refusal_notes("centroid", answers), *dependence),
+        (*moments.notes, *refusal_notes("centroid", answers)),
         None if comparison is None else label_noise(own),
         () if isinstance(shifts, str) else client_features(shifts, compared, spread),
         {client: tuple(centroid.tolist()) for client, centroid in centroids.items()},
@@ -202,16 +202,6 @@ def _density(histograms: QueryAnswers, bins: Bins) -> FeatureDensity | None:
     start, width = float(bins.start[feature]), float(bins.width[feature])
     told = {client: tuple(own.tolist()) for client, own in counts.items()}
     return FeatureDensity(feature=feature, start=start, width=width, counts=told)
-
-
-def _copies_notes(copies: NearCopies) -> list[str]:
-    if not copies.too_many:
-        return []
-    return [
-        f"{ROWS_BELONG_TOGETHER}, as they have near copies at the same client: {copies.text()}. The tests take "
-        "rows as independent, so that what they find may be a false alarm; federation.group_column names what rows "
-        "belong to."
-    ]
 
 
 def _agreement_queries(comparison: Discriminant, clients: Sequence[int]) -> list[Query]:
@@ -231,6 +221,7 @@ def ask_moments(clients: Sequence[int], max_features: int) -> Conversation[Momen
     """
     sums = MomentSums()
     classes: ClassMoments | None = None
+    covariances: ClassCovariances | None = None
     notes: list[str] = []
     num_features: int | None = None
     position, size = 0, FIRST_BLOCK_CLIENTS
@@ -244,21 +235,28 @@ def ask_moments(clients: Sequence[int], max_features: int) -> Conversation[Momen
         for client, arrays in answers.arrays.items():
             num_features = len(arrays["sum"])
             if "scatter" not in arrays:
-                return MomentsAnswers(num_features, None, {}, ClassMoments.of_nobody(0, num_features), tuple(notes))
+                return MomentsAnswers(
+                    num_features, None, {}, ClassMoments.of_nobody(0, num_features), None, tuple(notes)
+                )
             total, scatter = (arrays[name].astype(np.float64, copy=False) for name in ("sum", "scatter"))
             sums.add(client, answers.num_examples[client], total, scatter)
             if client in by_class.arrays:
                 counts = by_class.arrays[client]["counts"].astype(np.int64)
                 num_classes = len(counts)
                 numbers = [by_class.arrays[client][name].astype(np.float64, copy=False) for name in ("sums", "squares")]
-                classes = classes or ClassMoments.of_nobody(len(counts), num_features)
+                if classes is None:
+                    classes = ClassMoments.of_nobody(num_classes, num_features)
+                    if ClassCovariances.fit(num_classes, num_features):
+                        covariances = ClassCovariances(num_classes, num_features)
                 classes.add(client, counts, *numbers)
+                if covariances is not None:
+                    covariances.add(answers.num_examples[client], total, scatter, counts, numbers[0])
         position += len(block)
         if num_features is not None:
             client_bytes = 4 * num_features * (num_features + 1) + 16 * num_features * num_classes
             size = max(1, BLOCK_BYTES // client_bytes)
     classes = classes or ClassMoments.of_nobody(0, num_features or 0)
-    return MomentsAnswers(num_features, sums.pooled(), sums.totals, classes, tuple(notes))
+    return MomentsAnswers(num_features, sums.pooled(), sums.totals, classes, covariances, tuple(notes))
 
 
 def refusal_notes(what: str, answers: QueryAnswers) -> list[str]:

@@ -14,7 +14,7 @@ deviations of its noise too large rather than too small. The effect is that of
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 import numpy as np
 
@@ -32,7 +32,7 @@ WITHOUT_AXES = "with detection.epsilon clients send no cross-products, without w
 
 
 def measure_private_features(
-    clients: Sequence[int], settings: DetectionConfig, seed: int, labels_alike: bool
+    clients: Sequence[int], settings: DetectionConfig, seed: int, alike: Collection[int]
 ) -> Conversation[FeatureMeasurement]:
     """Ask for noisy sums and decide.
 
@@ -40,7 +40,7 @@ def measure_private_features(
         clients: Who is asked.
         settings: Thresholds, and how much noise clients add.
         seed: Of seeded noise.
-        labels_alike: Whether rows may be compared without regard to their class.
+        alike: Those of them whose rows may be compared without regard to their class.
     """
     (answers,), _ = yield [Query(PRIVATE_SUMS, config=noise_terms(settings, seed), clients=clients)], []
     rate = settings.detector_rate
@@ -48,16 +48,17 @@ def measure_private_features(
     sums = {client: arrays["sum"].astype(np.float64) for client, arrays in answers.arrays.items()}
     squares = {client: arrays["squares"].astype(np.float64) for client, arrays in answers.arrays.items()}
     num_features = len(next(iter(sums.values()))) if sums else None
+    like = {client: own for client, own in sums.items() if client in alike}
     if len(sums) < 2 or num_features is None:
         calibrated = CalibratedFinding.unmeasured(NAME, rate, f"it takes two clients, got {len(sums)}")
-    elif not labels_alike:
-        reason = "clients add noise to sums of all classes, and labels are skewed"
+    elif len(like) < 2:
+        reason = "clients add noise to sums of all classes, and labels may be skewed"
         calibrated = CalibratedFinding.unmeasured(NAME, rate, reason)
     else:
         assert settings.epsilon is not None
         deviation = sums_deviation(settings.epsilon, settings.delta, num_features)
         noise = deviation * 2 * settings.clip, deviation * settings.clip**2
-        calibrated = decide_private_features(sums, squares, answers.num_examples, noise, rate, settings.feature_effect)
+        calibrated = decide_private_features(like, squares, answers.num_examples, noise, rate, settings.feature_effect)
     return FeatureMeasurement(published, calibrated, num_features, notes=tuple(refusal_notes("noisy sums", answers)))
 
 

@@ -16,37 +16,45 @@ The statistic is the sum over features of the standardised shifts' squares,
 Hotelling's T² without the inverse of a covariance matrix, which does not exist where there are more features than rows
 (M. S. Srivastava and M. Du. A test for the mean vector with fewer observations than the dimension. Journal of
 Multivariate Analysis 99(3), 2008). If the client's rows are like the others', Q has the mean d, the variance 2 tr R²
-and the third central moment 8 tr R³, R being the correlation matrix within classes; its distribution is approximated
-by these three moments, and p-values are corrected over clients by Holm's method. Where clients have few rows of
-features that are far from normal, the variance is larger (`fedscout.detectors.skew.class_sums`); the third moment is
-then taken to grow with its square, as that of a scaled χ² does. A feature that is nearly always the
-same has a mean that is anything but normal: the one client with a row that differs would be far off by it. So a
-feature's part of Q is capped where a normal shift hardly ever comes. And where rows lie far out, as those of
-log-normal features, the one client of many that has them is far off: but its own variance is then large as well. So
-s²_cj is raised by the factor by which the client's own variance within classes exceeds everyone's, where it does.
+and the third central moment 8 tr R³, R being the correlation matrix within classes, by the client's own weights w_c
+(`fedscout.detectors.skew.class_covariances`). Its distribution is approximated by these three moments, and p-values are
+corrected over clients by Holm's method. Where clients have few rows of features that are far from normal, the variance
+is larger (`fedscout.detectors.skew.class_sums`); the third moment is then taken to grow with its square, as that of a
+scaled χ² does. A feature that is nearly always the same has a mean that is anything but normal: the one client with a
+row that differs would be far off by it. So a feature's part of Q is capped where a normal shift hardly ever comes. And
+where rows lie far out, as those of log-normal features, the one client of many that has them is far off: but its own
+variance is then large as well. So s²_cj is raised by the factor by which the client's own variance within classes
+exceeds everyone's, where it does.
 
 The effect is the root mean square over features of the client's shift from the median of all clients' shifts, in
 standard deviations within a class; from its square 1/n is taken, what chance adds to it. The median keeps one shifted
 client from making all others look shifted the other way.
 
+**One feature.** The cap hides a shift of one feature of many from Q, however large and certain it is. So `ONE_SHARE` of
+the rate goes to a second test, of the client's largest standardised shift alone: its p-value is that of Student's t
+distribution with the client's rows less its classes as degrees of freedom, times the number of features (Bonferroni, as
+it supposes nothing of their correlation), and corrected over clients as well. Its effect is that feature's shift, which
+flags from `ONE_EFFECT` times the smallest effect on. It counts for clients that Q does not flag.
+
 Where rows belong together, the variance of a_j is its design effect times as large, and groups count in place of rows
 (`fedscout.detectors.skew.group_norms`).
 
 Where clients hold so few rows of each class that less than half of all rows may be told of class by class, rows of all
-classes are compared as one. That is the same question only if labels are distributed alike, so it is not asked if the
-calibrated label detector found skew.
+classes are compared as one. That is the same question only if labels are distributed alike, so it is asked only of
+clients whose labels are known to be (`fedscout.detectors.detection.detect.clients_of_like_labels`).
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Final
 
 import numpy as np
 
 from fedscout.detectors.report import CalibratedFinding, ClientEvidence, FeatureShift
+from fedscout.detectors.skew.class_covariances import ClassCovariances
 from fedscout.detectors.skew.class_sums import ClassMoments
 from fedscout.detectors.skew.feature_skew import NAME, ClientTotals, PooledMoments
 from fedscout.detectors.skew.group_norms import FeatureGroups
@@ -71,6 +79,11 @@ CAPPED_RATE: Final = 1e-4
 """A feature adds at most the larger of the two to Q: four standard errors, or what one of so many clients' normal
 shifts exceeds with this probability."""
 
+ONE_SHARE: Final = 0.1
+"""Small, so that Q keeps its power, and enough, since p-values of a feature's shift fall fast with rows."""
+
+ONE_EFFECT: Final = 3.0
+
 ENOUGH_RELEASED: Final = 0.5
 
 
@@ -82,7 +95,10 @@ class Shifts:
         clients: Ascending.
         rows: Rows that could be compared, shape `(clients,)`.
         statistics: Q, shape `(clients,)`.
-        mean, variance, third: Moments of Q if clients are alike.
+        largest: Largest standardised shift of a feature, shape `(clients,)`.
+        freedom: Its degrees of freedom, at least 1, shape `(clients,)`.
+        mean: Of Q if clients are alike.
+        variance, third: Further central moments of Q if clients are alike, shape `(clients,)`.
         offsets: Shift from everyone's mean in standard deviations within a class, shape `(clients, features)`.
         features: The features behind the columns of `offsets`: those that vary within a class.
         by_chance: What chance adds to the mean square of a client's offsets, shape `(clients,)`.
@@ -92,9 +108,11 @@ class Shifts:
     clients: tuple[int, ...]
     rows: IntArray
     statistics: Values
+    largest: Values
+    freedom: Values
     mean: float
-    variance: float
-    third: float
+    variance: Values
+    third: Values
     offsets: Values
     features: IntArray
     by_chance: Values
@@ -116,6 +134,12 @@ class Shifts:
                 for value, variance, third in zip(self.statistics, variances, thirds, strict=True)
             ]
         )
+
+    def one_feature_p_values(self) -> Values:
+        """Return the p-value of each client's most shifted feature, corrected over features and not over clients."""
+        from scipy.stats import t as student
+
+        return np.asarray(np.minimum(1.0, 2 * student.sf(self.largest, self.freedom) * len(self.features)))
 
 
 def within_covariance(pooled: PooledMoments, classes: ClassMoments) -> Values:
@@ -151,13 +175,19 @@ def per_deviation(covariance: Values) -> Values:
     return scale
 
 
-def label_adjusted_shifts(classes: ClassMoments, within: Values, groups: FeatureGroups | None = None) -> Shifts | str:
+def label_adjusted_shifts(
+    classes: ClassMoments,
+    within: Values,
+    groups: FeatureGroups | None = None,
+    covariances: ClassCovariances | None = None,
+) -> Shifts | str:
     """Return the shifts; or that fewer than two clients share a class with others, or no feature varies within one.
 
     Args:
         classes: Per-class sums.
         within: Covariance within classes, shape `(d, d)`.
         groups: What clients tell of rows that belong together; None where rows are independent.
+        covariances: Of the classes; None where `within` is taken for that of every client.
     """
     from scipy.stats import chi2
 
@@ -170,30 +200,38 @@ def label_adjusted_shifts(classes: ClassMoments, within: Values, groups: Feature
     floor = 1e-6 * diagonal[features]
     cap = max(SMALLEST_CAP, float(chi2.isf(CAPPED_RATE / len(clients), 1)))
     design = np.ones((len(clients), len(features))) if groups is None else groups.of(clients, features)
-    statistics, offsets, rows = [], [], []
+    scale = np.sqrt(diagonal[features])
+    correlation = within[np.ix_(features, features)] / np.outer(scale, scale)
+    squared = correlation @ correlation
+    traces = float(np.trace(squared)), float((squared * correlation).sum())
+    moments, statistics, largest_squares, present, offsets, rows = [], [], [], [], [], []
     for client, effects in zip(clients, design, strict=True):
         counts = classes.counts[client]
         weights = _weights(counts, classes)
         compared = weights > 0
+        moments.append(traces if covariances is None else covariances.traces(weights, features, traces))
         surplus = classes.totals[client][features] - counts @ means
         spread = (weights @ np.maximum(variances, floor)) * effects * classes.widening(client)[features]
-        statistics.append(np.minimum(surplus**2 / spread, cap).sum())
+        squares = surplus**2 / spread
+        statistics.append(np.minimum(squares, cap).sum())
+        largest_squares.append(squares.max())
+        present.append(np.count_nonzero(compared))
         rows.append(int(counts[compared].sum()))
-        offsets.append(surplus / rows[-1] / np.sqrt(diagonal[features]))
-    scale = np.sqrt(diagonal[features])
-    correlation = within[np.ix_(features, features)] / np.outer(scale, scale)
-    squared = correlation @ correlation
+        offsets.append(surplus / rows[-1] / scale)
+    units = np.array(rows, np.float64) if groups is None else groups.groups_of(clients)
     return Shifts(
         clients=clients,
         rows=np.array(rows),
         statistics=np.array(statistics),
+        largest=np.sqrt(largest_squares),
+        freedom=np.maximum(units - present, 1.0),
         mean=float(len(features)),
-        variance=2 * float(np.trace(squared)),
-        third=8 * float((squared * correlation).sum()),
+        variance=2 * np.array(moments)[:, 0],
+        third=8 * np.array(moments)[:, 1],
         offsets=np.stack(offsets),
         features=features,
         by_chance=design.mean(axis=1) / rows,
-        units=np.array(rows, np.float64) if groups is None else groups.groups_of(clients),
+        units=units,
     )
 
 
@@ -232,7 +270,8 @@ def decide_feature_skew_calibrated(
     Args:
         shifts: Of the clients, or why they can't be compared.
         rate: Probability of any flag in a federation whose clients are alike within classes.
-        min_effect: Root mean square shift that a flagged client has at least.
+        min_effect: Root mean square shift that a flagged client has at least, or a part of that of its most shifted
+            feature.
         by_class: Whether rows of the same class were compared.
         excess: Squared coefficient of variation of the rows' squared lengths.
     """
@@ -249,6 +288,7 @@ def decide_feature_skew_calibrated(
         min_effect,
         f"sum of squared shifts, rows {compared} compared",
         compared,
+        shifts.one_feature_p_values(),
     )
 
 
@@ -262,6 +302,7 @@ def decide_shifts(
     min_effect: float,
     method: str,
     compared: str,
+    one_feature_p_values: Values | None = None,
 ) -> CalibratedFinding:
     """Decide by the clients' shifts from their median, whatever the test of them was.
 
@@ -275,6 +316,7 @@ def decide_shifts(
         min_effect: Smallest root mean square shift that flags.
         method: The test.
         compared: Which rows were compared, for the sentence.
+        one_feature_p_values: Of each client's most shifted feature, not corrected over clients; None if not tested.
     """
     centred = offsets - np.median(offsets, axis=0)
     effects = by_client(clients, np.sqrt(np.maximum((centred**2).mean(axis=1) - by_chance, 0.0)))
@@ -284,17 +326,32 @@ def decide_shifts(
             for i in largest(np.abs(own), SHIFT_NAMED, FEATURES_NAMED)
         )
         for client, own in zip(clients, centred, strict=True)
-        if effects[client] >= min_effect
     }
-    test = ClientTest(by_client(clients, holm(p_values)), effects, {}, "features", method, named)
-    return decide(NAME, [(test, min_effect)], rate, partial(describe_shift, compared=compared))
+    corrected = by_client(clients, holm(p_values))
+    told = partial(describe_shift, compared=compared)
+    if one_feature_p_values is None:
+        return decide(NAME, [(ClientTest(corrected, effects, {}, "features", method, named), min_effect)], rate, told)
+    every = ClientTest(corrected, effects, {}, "features", method, named, 1 - ONE_SHARE)
+    one_p_values, shifted = by_client(clients, holm(one_feature_p_values)), np.abs(centred).max(axis=1)
+    one = ClientTest(
+        one_p_values, by_client(clients, shifted), {}, "one feature", "largest shift of a feature", named, ONE_SHARE
+    )
+    least = ONE_EFFECT * min_effect
+    alone = {
+        client
+        for client in clients
+        if one.evidence(client, 1, rate, least).flagged and not every.evidence(client, 1, rate, min_effect).flagged
+    }
+    one = replace(one, effects={client: one.effects[client] for client in alone})
+    return decide(NAME, [(every, min_effect), (one, least)], rate, told)
 
 
 def describe_shift(client: int, evidence: ClientEvidence, compared: str) -> str:
     """Say how far a client's rows are shifted against others, which `compared` says more of."""
+    over = "in one feature" if evidence.source == "one feature" else "root mean square over features"
     text = (
-        f"The rows of client {client} are shifted by {evidence.effect:.2g} standard deviations (root mean square over "
-        f"features) against others {compared}"
+        f"The rows of client {client} are shifted by {evidence.effect:.2g} standard deviations ({over}) against others "
+        f"{compared}"
     )
     if not evidence.features:
         return text

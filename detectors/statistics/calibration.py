@@ -74,6 +74,7 @@ class ClientTest:
         source: What the test compares.
         words: The same for people.
         features: In which features a client differs most, likewise.
+        share: Of the detector's rate, in `(0, 1]`; None where all its tests have equal parts.
     """
 
     p_values: Mapping[int, float]
@@ -82,10 +83,12 @@ class ClientTest:
     source: EvidenceSource
     words: str
     features: Mapping[int, tuple[FeatureShift, ...]] = field(default_factory=dict)
+    share: float | None = None
 
     def evidence(self, client: int, num_tests: int, rate: float, min_effect: float) -> ClientEvidence:
         """Return what it has on a client as one of several tests, each of which gets its share of the rate."""
-        p_value, effect = min(1.0, num_tests * self.p_values[client]), self.effects[client]
+        tests = num_tests if self.share is None else 1 / self.share
+        p_value, effect = min(1.0, tests * self.p_values[client]), self.effects[client]
         found = p_value <= rate and effect >= min_effect
         return ClientEvidence(
             source=self.source,

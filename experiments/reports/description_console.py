@@ -68,7 +68,9 @@ def _lines(description: Description) -> Iterable[tuple[str, str]]:
     yield (
         "rows",
         f"{found.num_rows_dealt} of {found.num_rows} dealt, {found.num_rows_not_dealt} not, "
-        f"{found.num_rows_repeated} repeated; a row is {_row_text(description)}",
+        f"{found.num_rows_repeated} more than once"
+        + (f"; {equal} equal an earlier row" if (equal := description.facts.get("num_duplicate_rows")) else "")
+        + f"; a row is {_row_text(description)}",
     )
     if num_server_rows := description.facts.get("num_server_rows", 0):
         labelled = "labelled" if description.facts["server_labels"] else "without labels"

@@ -1,10 +1,10 @@
 """A diagnosis in three lines: the property, whether the federation has it, how strong it is, and who has it.
 
-It is the verdict alone: the calibrated answer, or the published rule's where no test was possible. Strength is that of
+It is the verdict alone: the calibrated answer, or the published rule's where no test was asked for. Strength is that of
 the client that stands out most, in the unit of the deciding finding: the part of its rows that would have to change
 class, its shift in standard deviations, how much less its labels say of its rows or how much farther its models lie; a
 full bar is all of the rows, one standard deviation, or 100 %. Of a published rule it is the value against the
-threshold, at which the bar is full. A line below casts doubt on what was found where rows seem to belong together.
+threshold, at which the bar is full. A line below says why nothing can be told where rows seem to belong together.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ BAR = 10
 MOST_LINES = 5
 """Of a sentence."""
 
-DOUBT = "May be a false alarm: rows seem to belong together (federation.group_column)."
+COPIED = "Can't be told: rows seem to belong together (federation.group_column)."
 
 
 def diagnosis_lines(report: HeterogeneityReport, naming: Naming, width: int) -> Iterator[Text]:
-    """Yield a line for each verdict of a report, and one of doubt below where there is reason for it."""
+    """Yield a line for each verdict of a report, and one below where rows that belong together leave one open."""
     from fedscout.detectors.report import TITLES
     from fedscout.detectors.verdict import verdicts
 
@@ -52,8 +52,8 @@ def diagnosis_lines(report: HeterogeneityReport, naming: Naming, width: int) -> 
         line.truncate(width, overflow="ellipsis")
         line.rstrip()
         yield line
-    if report.rows_belong_together and any(verdict.detected for verdict in told):
-        yield from paragraph(DOUBT, width, 1, style="yellow")
+    if report.rows_belong_together and not all(verdict.measured for verdict in told):
+        yield from paragraph(COPIED, width, 1, style="yellow")
 
 
 def show_diagnosis(console: Console, report: HeterogeneityReport, naming: Naming) -> None:

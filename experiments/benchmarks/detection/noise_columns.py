@@ -149,7 +149,9 @@ def with_noise_columns(federation: Federation, num_noise: int, skewed: int | Non
 
 def _measures(federation: Federation, config: StudyConfig) -> tuple[float, float]:
     clients = range(federation.num_clients)
-    measured = hold(LocalGrid(federation, CLIENT_QUERIES), measure_features(clients, clients, config.detection))
+    measured = hold(
+        LocalGrid(federation, CLIENT_QUERIES), measure_features(clients, clients, config.detection, clients)
+    )
     if measured.divergence is None or measured.finding.value is None:
         raise ConfigurationError(f"the federation must let features be compared: {measured.finding.sentence}")
     return measured.divergence, measured.finding.value

@@ -105,7 +105,7 @@ def _modules(runner: TrialRunner, training: LocalTraining, sizes: Sequence[int])
 
     return {
         LABELS: lambda: hold(grid, measure_labels(settings, SEED)),
-        FEATURES: lambda: hold(grid, measure_features(clients, paired, settings)),
+        FEATURES: lambda: hold(grid, measure_features(clients, paired, settings, clients)),
         PUBLISHED_OUTLIERS: lambda: hold(
             grid, measure_models(clients, (), grid.initial_vectors, training, settings, SEED)
         ),

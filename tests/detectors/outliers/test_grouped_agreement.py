@@ -10,6 +10,7 @@ import pytest
 
 from fedscout.detectors import CLIENT_QUERIES, CalibratedFinding, DetectionConfig
 from fedscout.detectors.conversation import hold
+from fedscout.detectors.detection.detect import clients_of_like_labels
 from fedscout.detectors.detection.feature_exchanges import measure_features
 from fedscout.detectors.detection.label_exchange import measure_labels
 from fedscout.detectors.outliers.agreement_tests import design_effects, disagreement_tail, score_test
@@ -49,8 +50,7 @@ def decide(clients: list[Rows], grouped: bool) -> CalibratedFinding:
     """Return the decision by labels alone."""
     grid, settings = LocalGrid(federation_of(clients, grouped), CLIENT_QUERIES), DetectionConfig()
     labels = hold(grid, measure_labels(settings, 0, grouped))
-    alike = not labels.calibrated.detected
-    features = hold(grid, measure_features(tuple(labels.counts), (), settings, alike, grouped))
+    features = hold(grid, measure_features(tuple(labels.counts), (), settings, clients_of_like_labels(labels), grouped))
     return decide_outliers_calibrated(features.agreement, None, None, settings)
 
 

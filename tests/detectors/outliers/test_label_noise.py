@@ -72,7 +72,7 @@ def measured(scenario: Any, **federation: Any) -> LabelNoise:
     grid = LocalGrid(ClientHost(build_federation(config, ModelConfig()), CLIENT_QUERIES), session=Session())
     clients = tuple(range(config.num_clients or 0))
     found: FeatureMeasurement = hold_together(
-        grid, {"features": measure_features(clients, (), DetectionConfig(), True)}, {}
+        grid, {"features": measure_features(clients, (), DetectionConfig(), clients)}, {}
     )["features"]
     assert found.label_noise is not None
     return found.label_noise

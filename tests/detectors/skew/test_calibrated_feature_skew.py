@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 import pytest
 from scipy.stats import chi2
+from scipy.stats import t as student
 
 from fedscout.detectors.report import CalibratedFinding
 from fedscout.detectors.skew.calibrated_feature_skew import (
@@ -23,7 +24,7 @@ from fedscout.detectors.skew.calibrated_feature_skew import (
 )
 from fedscout.detectors.skew.class_sums import ClassMoments, excess_variance, row_norms
 from fedscout.detectors.skew.feature_skew import ClientTotals, MomentSums, PooledMoments, feature_moments
-from fedscout.detectors.statistics.calibration import moment_matched_tail
+from fedscout.detectors.statistics.calibration import holm, moment_matched_tail
 from tests.detectors.federations import inputs, samples
 from tests.detectors.rates import fewest_alarms, most_alarms
 from tests.detectors.skew.test_class_sums import moments_of
@@ -94,7 +95,7 @@ def test_a_shift_in_closed_form() -> None:
     """
     shifts = two_clients(apart=0.5)
     np.testing.assert_allclose(shifts.statistics, 625 * 199 / (50 * 212.5))
-    assert (shifts.mean, shifts.variance, shifts.third) == pytest.approx((1, 2, 8))
+    np.testing.assert_allclose([shifts.mean, *shifts.variance, *shifts.third], [1, 2, 2, 8, 8])
     np.testing.assert_allclose(shifts.offsets, np.array([[-0.25], [0.25]]) / np.sqrt(212.5 / 199))
     np.testing.assert_allclose(shifts.p_values(), chi2.sf(625 * 199 / (50 * 212.5), 1))
 
@@ -189,6 +190,83 @@ def test_who_is_at_both_limits_is_flagged_and_its_largest_five_shifts_are_named(
     told = describe_shift(4, found, "of any class")
     assert told.endswith("of any class, most of all features 14 (+0.9), 16 (+0.8), 13 (-0.7), 12 (+0.5) and 15 (+0.4)")
     assert describe_shift(4, spared, "of any class").endswith("against others of any class")
+
+
+def normal_members(seed: int, rows: int, num_features: int, shift: float, shifted: int) -> list[Client]:
+    """Return six clients of two classes, the second of which is shifted in its first features."""
+    generator = np.random.default_rng(seed)
+    members = []
+    for client in range(6):
+        labels = generator.integers(0, 2, rows)
+        features = generator.normal(size=(rows, num_features)) + 0.7 * labels[:, None]
+        features[:, :shifted] += shift * (client == 1)
+        members.append((features.astype(np.float32), labels))
+    return members
+
+
+def test_the_p_value_of_one_feature_in_closed_form() -> None:
+    """z² = 11.7 of the closed form above, Student's t with 100 rows less a class; of one feature, without a factor."""
+    shifts = two_clients(apart=0.5)
+    np.testing.assert_allclose(shifts.freedom, 99)
+    expected = 2 * student.sf(np.sqrt(625 * 199 / (50 * 212.5)), 99)
+    np.testing.assert_allclose(shifts.one_feature_p_values(), expected)
+
+
+@pytest.mark.parametrize("num_features", [50, 90])
+@pytest.mark.parametrize("rows", [60, 1000])
+def test_a_shift_of_one_feature_of_many_is_found(rows: int, num_features: int) -> None:
+    """By two standard deviations; the root mean square is 0.28 of 50 features, 0.21 of 90."""
+    members = normal_members(0, rows, num_features, shift=2.0, shifted=1)
+    finding = decide_feature_skew_calibrated(shifts_of(members), 0.05 / 3, 0.25)
+    assert finding.flagged_clients == (1,)
+    found = finding.clients[1]
+    assert found.source == "one feature"
+    assert found.features[0].feature == 0
+    assert found.effect == pytest.approx(2.0, abs=0.6)
+
+
+def test_a_small_shift_of_one_feature_is_certain_and_not_found() -> None:
+    members = normal_members(0, 1000, 50, shift=0.4, shifted=1)
+    shifts = shifts_of(members)
+    assert shifts.one_feature_p_values()[1] < 1e-6
+    assert not decide_feature_skew_calibrated(shifts, 0.05 / 3, 0.25).detected
+
+
+@pytest.mark.slow
+def test_the_second_test_takes_little_power_from_the_first() -> None:
+    """Against the test of all features at the whole rate, over shifts that are found about every other time."""
+    alone = together = 0
+    for seed in range(150):
+        for rows, shift in ((50, 0.3), (100, 0.26)):
+            shifts = shifts_of(normal_members(seed, rows, NUM_FEATURES, shift, NUM_FEATURES))
+            arguments = (shifts.clients, shifts.p_values(), shifts.offsets, shifts.by_chance, shifts.features)
+            alone += decide_shifts(*arguments, 0.05 / 3, 0.25, "a test", "of any class").detected
+            together += decide_feature_skew_calibrated(shifts, 0.05 / 3, 0.25).detected
+    assert 0.3 < alone / 300 < 0.9
+    assert together >= alone - 0.02 * 300
+
+
+@pytest.mark.stress
+@pytest.mark.parametrize("kind", ["log-normal", "rare", "heavy"])
+@pytest.mark.parametrize(("clients", "rows", "num_features"), [(4, 30, 20), (20, 20, 20), (10, 100, 50)])
+def test_the_second_test_keeps_to_its_part_of_the_rate(kind: str, clients: int, rows: int, num_features: int) -> None:
+    """At the detector's whole rate of 1/60, ten times what it is given."""
+    generator = np.random.default_rng(0)
+    alarms = 0
+    for _ in range(300):
+        members = []
+        for _ in range(clients):
+            features = {
+                "log-normal": lambda shape: np.exp(generator.normal(size=shape)),
+                "rare": lambda shape: (generator.random(shape) < 0.01) * 1.0,
+                "heavy": lambda shape: generator.standard_t(3, shape),
+            }[kind]((rows, num_features))
+            members.append((features.astype(np.float32), generator.integers(0, 2, rows)))
+        pooled, classes = measure(members, 2)
+        shifts = label_adjusted_shifts(classes, within_covariance(pooled, classes))
+        assert isinstance(shifts, Shifts)
+        alarms += bool((holm(shifts.one_feature_p_values()) <= 0.05 / 3).any())
+    assert alarms <= most_alarms(300, 0.05 / 3)
 
 
 def test_rows_of_a_class_that_nobody_else_holds_were_not_compared() -> None:

@@ -5,14 +5,21 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from fedscout.detectors.statistics.near_copies import LEAPS, NearCopies, count_near_copies, near_copies
+from fedscout.detectors.statistics import near_copies as calculated
+from fedscout.detectors.statistics.near_copies import (
+    LEAPS,
+    NearCopies,
+    columns_together,
+    count_near_copies,
+    near_copies,
+)
 from fedscout.experiments.federations.datasets.dataset_request import DatasetRequest
 from fedscout.experiments.federations.datasets.loaders.dataset_table import load_dataset
 from tests.detectors.federations import inputs, let_out, samples
 
 
 def among_themselves(rows: np.ndarray) -> NearCopies:
-    return count_near_copies(rows, rows, np.arange(len(rows)))
+    return count_near_copies(rows, rows, among=True)
 
 
 def subjects(num_features: int, spread: float, rows_each: int = 5, seed: int = 0) -> np.ndarray:
@@ -63,6 +70,72 @@ def test_rows_of_subjects_are_seen(num_features: int, spread: float) -> None:
 @pytest.mark.parametrize("num_features", [1, 2, 5, 30])
 def test_independent_rows_give_no_warning(num_features: int) -> None:
     assert not any(among_themselves(subjects(num_features, 0.1, rows_each=1, seed=seed)).too_many for seed in range(20))
+
+
+def coded_table(generator: np.random.Generator, num_rows: int) -> np.ndarray:
+    """Return columns that are independent of each other: six categories, a column a level, and a whole number."""
+    levels = (2, 3, 4, 5, 2, 3)
+    codes = [generator.choice(k, num_rows, p=generator.dirichlet(np.ones(k))) for k in levels]
+    columns = [np.eye(k)[code] for k, code in zip(levels, codes, strict=True)]
+    return np.hstack([*columns, generator.integers(0, 10, num_rows)[:, None] / 5])
+
+
+@pytest.mark.parametrize("num_rows", [100, 600, 3000])
+def test_of_columns_that_are_shuffled_the_expected_share_is_the_share(num_rows: int) -> None:
+    """Rows of few categories coincide though they are independent."""
+    for seed in range(5):
+        generator = np.random.default_rng(seed)
+        for rows in (coded_table(generator, num_rows), np.round(2 * generator.normal(size=(num_rows, 4)))):
+            test, train = rows[: num_rows // 5][:100], rows[num_rows // 5 :]
+            for found in (count_near_copies(rows[:100], rows, among=True), count_near_copies(test, train)):
+                assert not found.too_many
+                clearest = found.clearest
+                assert found.expected[clearest] == pytest.approx(found.shares[clearest], abs=0.2)
+
+
+@pytest.mark.parametrize("num_rows", [300, 600])
+def test_categories_that_depend_on_each_other_are_no_copies(num_rows: int) -> None:
+    """Six categories that all follow a seventh in four of five rows: rows coincide oftener than by column."""
+    for seed in range(5):
+        generator = np.random.default_rng(seed)
+        common = generator.integers(0, 4, num_rows)
+        columns = []
+        for k in (2, 3, 4, 5, 2, 3):
+            own = np.where(generator.random(num_rows) < 0.8, common % k, generator.integers(0, k, num_rows))
+            columns.append(np.eye(k)[own])
+        rows = np.hstack(columns)
+        assert not count_near_copies(rows[:100], rows, among=True).too_many
+        assert not count_near_copies(rows[: num_rows // 5], rows[num_rows // 5 :]).too_many
+
+
+@pytest.mark.parametrize("num_rows", [99, 600])
+def test_three_frames_of_a_sequence_are_found_beside_categories(num_rows: int) -> None:
+    for seed in range(5):
+        generator = np.random.default_rng(seed)
+        scenes = np.hstack([coded_table(generator, num_rows // 3), generator.normal(size=(num_rows // 3, 4))])
+        frames = np.repeat(scenes, 3, axis=0)
+        frames[:, -4:] += 0.02 * generator.normal(size=(num_rows, 4))
+        frames = frames[generator.permutation(num_rows)]
+        assert among_themselves(frames).too_many
+        assert count_near_copies(frames[:60], frames[60:]).too_many
+
+
+def test_columns_of_one_category_stay_together() -> None:
+    """Levels exclude each other; the next category's first level does not, nor does a number join."""
+    first, second = np.eye(3)[[0, 1, 2, 0, 1]], np.eye(2)[[0, 0, 1, 1, 0]]
+    rows = np.hstack([first, second, np.arange(5.0)[:, None]])
+    assert columns_together(rows).tolist() == [0, 0, 0, 1, 1, 2]
+
+
+@pytest.mark.parametrize("among", [True, False])
+def test_blocks_are_read_as_one(monkeypatch: pytest.MonkeyPatch, among: bool) -> None:
+    rows = subjects(6, 0.1)
+    whole = count_near_copies(rows[:50], rows if among else rows[50:], among)
+    monkeypatch.setattr(calculated, "BLOCK_ROWS", 130)
+    parts = count_near_copies(rows[:50], rows if among else rows[50:], among)
+    np.testing.assert_array_equal(parts.num_with_copies, whole.num_with_copies)
+    np.testing.assert_allclose(parts.num_shuffled, whole.num_shuffled, atol=10)
+    assert parts.log_ratios == pytest.approx(whole.log_ratios)
 
 
 @pytest.mark.parametrize("name", ["digits", "wine", "breast_cancer"])

@@ -69,9 +69,9 @@ def test_the_calibrated_decision_counts_where_there_is_one() -> None:
     assert found.feature_skew.rule == "published"
 
 
-def test_a_calibrated_decision_that_could_not_be_made_does_not_count() -> None:
+def test_what_could_not_be_tested_has_no_severity() -> None:
     report = report_of(divergence=0.2, calibrated=(calibrated("label_skew", False, p_value=None),))
-    assert diagnose(report).label_skew.severity == "low"
+    assert diagnose(report).label_skew.severity is None
 
 
 def test_features_that_differ_most_are_named_the_largest_shift_first() -> None:

@@ -23,10 +23,20 @@ def test_numbers_and_strip_are_printed(cli: Cli) -> None:
     done = cli("describe", *POISONED)
     assert (done.code, done.err) == (0, "")
     assert "wine, scenario label_poisoning, 4 clients" in done.out
-    assert "178 of 178 dealt, 0 not, 0 repeated" in done.out
+    assert "178 of 178 dealt" in done.out
     assert "What the scenario changed" in done.out
     assert "Clients × classes" in done.out
     assert "classes from left to right: class_0, class_1, class_2" in done.out
+
+
+def test_equal_rows_are_counted(cli: Cli, tmp_path: Path) -> None:
+    """Forty rows, three times each: eighty equal an earlier one."""
+    lines = [f"{row}.5,{row * row % 7}.25,{'ab'[row % 2]}" for row in range(40)]
+    (tmp_path / "thrice.csv").write_text("\n".join(["x,z,y", *lines, *lines, *lines]) + "\n")
+    done = cli("describe", "federation.dataset=thrice.csv", "federation.label=y", "federation.num_clients=4")
+    assert done.code == 0
+    (line,) = [line for line in done.out.splitlines() if " of 120 dealt" in line]
+    assert "80" in line.split()
 
 
 def test_json_is_alone_and_has_the_documented_keys(cli: Cli) -> None:
