@@ -102,8 +102,8 @@ def compare_concepts(
     deviation = float(np.sqrt(len(clients) * square * freedom[upper].sum()))
     if 2 * (length_sum - shared_sum) <= SURE * deviation:
         return Concepts((clients,))
-    groups = [tuple(clients[i] for i in group) for group in _groups(shared, lengths, square * freedom)]
-    return Concepts(tuple(sorted(groups, key=lambda group: (-len(group), group))))
+    agreeing = [tuple(clients[i] for i in group) for group in _groups(shared, lengths, square * freedom)]
+    return Concepts(tuple(sorted(agreeing, key=lambda group: (-len(group), group))))
 
 
 def _compared(classes: ClassMoments) -> tuple[int, ...]:

@@ -84,21 +84,22 @@ def label_agreement(inputs: QueryInputs) -> Answer:
     sums, given = (inputs.by_class(name, inputs.num_classes) for name in ("sums", "counts"))
     counts = own_counts(inputs)
     counts = np.where(told_cells(counts, inputs.min_release) & (given > 0), counts, 0)
-    if not counts.any():
-        return Agreement.nothing(len(counts)).answer()
     projected = [(flat_features(features) @ axes, labels) for features, labels in inputs.data.chunks()]
     rows = np.concatenate([part for part, _ in projected])
     labels = np.concatenate([part for _, part in projected])
     means = sums / np.maximum(given, 1)[:, None]
-    centre = sums.sum(axis=0) / given.sum()
+    centre = sums.sum(axis=0) / max(given.sum(), 1)
     error = 0.0
-    if inputs.config["shifted"]:
+    if bool(inputs.config["shifted"]) and counts.any():
         rows = rows - _common_shift(rows, labels, counts, means, centre)
         error = SHIFT_ERRORS / np.sqrt(_independent(labels, counts, inputs.groups))
     known_by = np.where((counts > 0)[:, None], means - centre, 0.0)
     margins = _margins(rows, labels, means, given > 0, error)
+    if not counts.any():  # no earlier, as whether a query fails must not depend on what the client holds
+        return Agreement.nothing(len(counts)).answer()
     groups, agreeing = _groups(margins, labels, counts, max(inputs.min_release, 1))
-    scores = np.bincount(labels, ((rows - means[labels]) * known_by[labels]).sum(axis=1), len(counts))
+    scores: Values = np.zeros(len(counts))
+    np.add.at(scores, labels, ((rows - means[labels]) * known_by[labels]).sum(axis=1))
     along = _along(rows, labels, known_by)
     return Agreement(
         rows=counts,
@@ -190,7 +191,7 @@ def _together(along: Values, labels: IntArray, groups: IntArray, counts: IntArra
 def _common_shift(rows: Values, labels: IntArray, counts: IntArray, means: Values, centre: Values) -> Values:
     """Return v: the part of the label-adjusted shift that the client's rows as a whole show, too."""
     judged = counts[labels] > 0
-    adjusted = (rows[judged] - means[labels[judged]]).mean(axis=0)
+    adjusted: Values = np.asarray((rows[judged] - means[labels[judged]]).mean(axis=0))
     moved = rows[judged].mean(axis=0) - centre
     length = float(adjusted @ adjusted)
     return adjusted * float(np.clip(adjusted @ moved / length, 0.0, 1.0)) if length > 0 else adjusted
