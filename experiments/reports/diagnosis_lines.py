@@ -57,7 +57,7 @@ def diagnosis_lines(report: HeterogeneityReport, naming: Naming, width: int) -> 
 
 
 def show_diagnosis(console: Console, report: HeterogeneityReport, naming: Naming) -> None:
-    """Print the lines, and a sentence on each property that is there or was not measured, and on what else was found."""
+    """Print the lines, and a sentence on each property that is there or was not measured, and on what else is told."""
     from fedscout.detectors.verdict import verdicts
 
     width = min(console.width, WIDTH)
