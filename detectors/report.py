@@ -121,6 +121,7 @@ class CalibratedFinding(_ReportPart):
         detected: Whether anyone is flagged.
         flagged_clients: Ascending.
         clients: Evidence on each client that was measured.
+        groups: Of outliers: clients whose labels agree among themselves, where no majority does.
         sentence: The finding for people.
     """
 
@@ -133,6 +134,7 @@ class CalibratedFinding(_ReportPart):
     detected: bool = False
     flagged_clients: tuple[int, ...] = ()
     clients: dict[int, ClientEvidence] = Field(default_factory=dict)
+    groups: tuple[tuple[int, ...], ...] = Field(default=(), exclude_if=lambda groups: not groups)
     sentence: str
 
     @property
@@ -236,31 +238,6 @@ class ReportedMetrics(_ReportPart):
     distances_from_average: dict[int, float] = Field(default_factory=dict)
 
 
-class LabelNoise(_ReportPart):
-    """How many labels may be wrong; see `fedscout.detectors.outliers.label_noise`.
-
-    Attributes:
-        least: Suspected part of all compared rows, if the cleanest clients' labels are right, in `[0, 1]`.
-        most: If classes do not overlap.
-        clients: Both of each client.
-        sentence: The finding for people.
-    """
-
-    least: float
-    most: float
-    clients: dict[int, tuple[float, float]]
-    sentence: str
-
-    @classmethod
-    def of(cls, least: float, most: float, clients: Mapping[int, tuple[float, float]]) -> LabelNoise:
-        """Return the finding, in words."""
-        worst = max(clients, key=lambda client: (sum(clients[client]), -client))
-        text = f"Label noise: {_percent(least, most)} of the labels may be wrong"
-        if clients[worst][1] > most:
-            text += f", most of all at client {worst}, {_percent(*clients[worst])}"
-        return cls(least=least, most=most, clients=dict(clients), sentence=f"{text}.")
-
-
 class SpeedSkew(_ReportPart):
     """How unlike clients are in speed; see `fedscout.detectors.statistics.speed_skew`.
 
@@ -299,11 +276,6 @@ class SpeedSkew(_ReportPart):
         return self.ratio is None or round(self.ratio, 1) > 1
 
 
-def _percent(least: float, most: float) -> str:
-    low, high = round(100 * least), round(100 * most)
-    return f"{low} %" if low == high else f"{low} to {high} %"
-
-
 class HeterogeneityReport(_ReportPart):
     """How the data of a federation's clients differ.
 
@@ -323,7 +295,6 @@ class HeterogeneityReport(_ReportPart):
         features: How clients' rows lie in feature space; empty where they could not be compared, or tell noisy sums.
         centroids: Clients' means on the two principal axes of the published feature skew; empty if not measured.
         density: How values of the feature of largest variance are spread; None where that was not measured.
-        label_noise: How many labels may be wrong; None if labels were not compared.
         speed_skew: How unlike clients are in speed; None where none takes any time.
         notes: What a reader must know of how it was measured: samples, projections, missing answers.
         timings: Seconds of waiting for `clients`, and of the server's own work by detector; the only part that differs
@@ -345,7 +316,6 @@ class HeterogeneityReport(_ReportPart):
     features: tuple[ClientFeatures, ...] = Field(default=(), exclude_if=lambda found: not found)
     centroids: dict[int, tuple[float, ...]] = Field(default_factory=dict, exclude_if=lambda found: not found)
     density: FeatureDensity | None = Field(default=None, exclude_if=lambda found: found is None)
-    label_noise: LabelNoise | None = Field(default=None, exclude_if=lambda found: found is None)
     speed_skew: SpeedSkew | None = Field(default=None, exclude_if=lambda found: found is None)
     notes: tuple[str, ...] = ()
     timings: dict[str, float] = Field(default_factory=dict)
@@ -364,7 +334,7 @@ class HeterogeneityReport(_ReportPart):
     def beside(self) -> tuple[str, ...]:
         """What is told beside the findings, a sentence each."""
         speeds = self.speed_skew if self.speed_skew is not None and self.speed_skew.is_worth_telling else None
-        return tuple(found.sentence for found in (self.label_noise, speeds) if found is not None)
+        return () if speeds is None else (speeds.sentence,)
 
     def calibrated_finding(self, name: DetectorName) -> CalibratedFinding | None:
         """Return the calibrated finding of a detector, or None where the report has none."""

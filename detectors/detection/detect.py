@@ -136,7 +136,9 @@ def detect(
             if private and explained is None:
                 explained = "noise may hide skew that would be the reason"
             tested = model_test(models.comparisons, models.parts, settings.detector_rate / MOST_TESTS)
-            calibrated_outliers = decide_outliers_calibrated(features.agreement, tested, explained, settings)
+            calibrated_outliers = decide_outliers_calibrated(
+                features.agreement, tested, explained, settings, features.concepts
+            )
             calibrated_outliers = _unless_copied(calibrated_outliers, copies)
         with timed(timings, "metrics"):
             reported = _metrics(labels.counts, paired, features, models)
@@ -156,7 +158,6 @@ def detect(
         features=features.clients,
         centroids=features.centroids,
         density=features.density,
-        label_noise=features.label_noise if classifies else None,
         speed_skew=speeds,
         notes=(
             *labels.notes,

@@ -57,11 +57,11 @@ def diagnosis_lines(report: HeterogeneityReport, naming: Naming, width: int) -> 
 
 
 def show_diagnosis(console: Console, report: HeterogeneityReport, naming: Naming) -> None:
-    """Print the lines, and a sentence on each property that the federation has and on what was found beside."""
+    """Print the lines, and a sentence on each property that is there or was not measured, and on what else is told."""
     from fedscout.detectors.verdict import verdicts
 
     width = min(console.width, WIDTH)
-    found = [verdict.sentence for verdict in verdicts(report) if verdict.detected]
+    found = [verdict.sentence for verdict in verdicts(report) if verdict.detected or not verdict.measured]
     told = [
         line for sentence in (*found, *report.beside) for line in paragraph(naming.told(sentence), width, MOST_LINES)
     ]

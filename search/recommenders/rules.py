@@ -70,7 +70,6 @@ from dataclasses import dataclass
 
 from fedscout.detectors.report import name_clients
 from fedscout.search.recommenders.diagnosis import OUTLIER_Z_SCORE, Diagnosis
-from fedscout.search.recommenders.label_noise_advice import label_noise_notes
 from fedscout.search.recommenders.published_advice import alternatives
 from fedscout.search.recommenders.recommendation import Ground, Recommendation, Situation
 from fedscout.search.recommenders.selection_advice import selection_notes
@@ -168,7 +167,7 @@ def _recommendation(
         spec=spec,
         source="rules",
         grounds=(ground, *passed_over),
-        notes=(*spec.notes(situation.cohort), *label_noise_notes(situation), *selection_notes(situation)),
+        notes=(*spec.notes(situation.cohort), *selection_notes(situation)),
         diagnosis=situation.diagnosis,
         alternatives=tuple(alternatives(situation, spec)),
     )

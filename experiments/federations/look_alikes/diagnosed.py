@@ -7,8 +7,7 @@ evenly, or a rare class of which nobody tells would be taken for a frequent one,
 A client that told nothing at all is known to be there, and no more.
 
 Labels count as wrong where the calibrated decision flags a client because the others' rows contradict its labels; the
-part that is wrong is the lower end of the report's range, what exceeds the cleanest clients
-(`fedscout.detectors.outliers.label_noise`). What overlapping classes bring is left to the proxy data. Rows whose
+part that is wrong is the effect of that decision, at most 1 (`fedscout.detectors.outliers.agreement_tests`). Rows whose
 features are too small or too noisy for their class are contradicted as well; but wrong labels leave a client's spread
 and draw its class means together (`fedscout.detectors.skew.client_features`), by at least half of what the rate asks.
 """
@@ -139,11 +138,11 @@ def _adds_up(own: ClientFacts, num_classes: int) -> bool:
 
 def _wrong(report: HeterogeneityReport) -> dict[int, float]:
     """Return the part of the labels that is wrong, of the clients whose labels the others' rows contradict."""
-    outliers, noise = report.calibrated_finding("outliers"), report.label_noise
-    if outliers is None or noise is None:
+    outliers = report.calibrated_finding("outliers")
+    if outliers is None:
         return {}
-    contradicted = [index for index, own in outliers.clients.items() if own.flagged and own.source == "labels"]
-    rates = {index: min(max(noise.clients[index][0], 0.0), 1.0) for index in contradicted if index in noise.clients}
+    contradicted = {c: own for c, own in outliers.clients.items() if own.flagged and own.source == "labels"}
+    rates = {client: min(own.effect, 1.0) for client, own in contradicted.items()}
     usual = usual_spread_and_gain(report.features)
     features = {own.client: own for own in report.features}
     return {index: rate for index, rate in rates.items() if _may_be_wrong(features.get(index), usual, rate)}
