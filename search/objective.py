@@ -102,7 +102,8 @@ class Objective:
                 name="time to spare",
                 unit="s of simulated time",
                 per_unit=self.plain_cost,
-                best=None,
+                best=self.num_rounds + 1.0,
+                step=1.0,
                 of="target",
                 target=self.target,
             )
@@ -112,7 +113,9 @@ class Objective:
             name=f"{what} to spare",
             unit=what,
             per_unit=1.0,
-            best=self.num_rounds + 1.0 - min(FITNESS_ROUNDS, self.num_rounds) if what == "rounds" else None,
+            best=self.num_rounds + 1.0 - min(FITNESS_ROUNDS, self.num_rounds)
+            if what == "rounds"
+            else self.num_rounds + 1.0,
             step=1.0,
             of="target",
             target=self.target,

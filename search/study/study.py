@@ -192,7 +192,7 @@ def run_study(
             outcome.tuned = tune(config, ledger, outcome.baseline)
     if config.confirmation_seeds:
         with timed("confirmation"):
-            outcome.confirmation = confirm_winner(config, ledger, outcome.whole_trials, outcome.tuned, outcome.front)
+            outcome.confirmation = confirm_winner(config, ledger, outcome.trials, outcome.tuned, outcome.front)
     return outcome
 
 
