@@ -22,6 +22,7 @@ class Measure(BaseModel):
         of: Of what it is made: of the last rounds the mean score, or the worst clients', or of all when a target is
             reached.
         target: The mean score of five rounds that is to be reached; None where none is.
+        task: What clients learn: classes, a quantity, or to play.
     """
 
     model_config = ConfigDict(frozen=True)
@@ -35,6 +36,7 @@ class Measure(BaseModel):
     guessing_is_zero: bool = False
     of: Literal["mean", "worst", "target"] = "mean"
     target: float | None = None
+    task: Literal["classification", "regression", "reinforcement"] = "classification"
 
     @property
     def is_accuracy(self) -> bool:
@@ -76,12 +78,29 @@ def _share(name: str) -> Measure:
     return Measure(goal=goal, name=name, unit=f"points of {name}")
 
 
+def reward(name: str, largest: float) -> Measure:
+    """Return the measure of clients that play: their score, a share of the largest, told in units of the environment.
+
+    Args:
+        name: Of the score, such as `reward`.
+        largest: Score of an episode, > 0, of which a fitness is a share.
+    """
+    return Measure(
+        goal=f"mean {name} of an episode over the clients in the last five rounds, of {largest:g} at most",
+        name=f"{name} / {largest:g}",
+        unit=name,
+        per_unit=largest,
+        step=1 / largest,
+        task="reinforcement",
+    )
+
+
 MEASURES = {
     "accuracy": ACCURACY,
     "balanced_accuracy": _share("balanced accuracy"),
     "macro_f1": _share("macro F1"),
     "auroc": _share("AUROC"),
-    "r2": _share("R²").model_copy(update={"guessing_is_zero": True}),
+    "r2": _share("R²").model_copy(update={"guessing_is_zero": True, "task": "regression"}),
     "mae": Measure(
         goal="reduction of the mean absolute error against a constant answer, mean of the last five rounds",
         name="MAE reduction",
@@ -89,6 +108,7 @@ MEASURES = {
         per_unit=1.0,
         best=None,  # that of a constant answer, which depends on the rows
         guessing_is_zero=True,
+        task="regression",
     ),
 }
 """Of each metric, by its name in `training.metric`."""

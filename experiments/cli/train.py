@@ -30,7 +30,7 @@ def train(
     config = read_settings(settings, config_file, verbose)
     from fedscout.engine.trials.trial_record import SCORES_WHERE_KNOWN
     from fedscout.experiments.reports.console import out_console, show_json, show_path
-    from fedscout.experiments.reports.details import show_federation, show_trials, shown_measure
+    from fedscout.experiments.reports.details import show_federation, show_trials
     from fedscout.experiments.reports.progress import TrialProgress
     from fedscout.experiments.studies.run_folder import default_folder
     from fedscout.experiments.studies.study_objective import measures_of_study
@@ -57,7 +57,7 @@ def train(
         raise typer.Exit(FAILED if trial.status == "failed" else 0)
     console = out_console()
     show_federation(console, federation)
-    measure = shown_measure(federation, measures_of_study(config)[0])
+    measure = measures_of_study(config)[0]
     show_trials(console, [trial], None, title="Trial", measure=measure)
     console.print()
     show_path(console, "Log", folder / "trials")

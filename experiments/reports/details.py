@@ -39,8 +39,7 @@ def show_study(console: Console, finished: Finished) -> None:
         console.print(f"  {note}")
     if finished.report is not None:
         show_report(console, finished.report, naming)
-    measure = shown_measure(finished.federation, finished.measure)
-    show_outcome(console, finished.outcome, measure, finished.second_measure)
+    show_outcome(console, finished.outcome, finished.measure, finished.second_measure)
     show_seconds(console, finished.document["timings"]["seconds"])
     console.print()
     show_path(console, "Log of every trial", finished.folder / "trials", " (pandas.read_parquet reads the folder)")
@@ -100,14 +99,6 @@ def _mark(verdict: Verdict) -> Text:
     return Text("!", style="red") if verdict.detected else Text("-", style="green")
 
 
-def shown_measure(federation: Federation, measure: Measure) -> Measure:
-    """Return what scores are of: where clients play, what their environment counts."""
-    task = federation.task
-    if task is None:
-        return measure
-    return measure.model_copy(update={"name": f"{task.score_name} / {task.largest_score:g}"})
-
-
 def show_trials(
     console: Console,
     trials: Sequence[Trial],
@@ -150,7 +141,7 @@ def show_warm_start(console: Console, found: WarmStart, measure: Measure = ACCUR
     for note in found.notes:
         console.print(f"  {note}")
     for each in found.studies:
-        told = each.note or f"distance {each.distance:.2f}"
+        told = each.note or f"distance {each.distance:.2f}" + ", of the same data" * each.same_data
         console.print(f"  {each.study}: {told}")
     for proposal in found.proposals:
         name = str(parse_strategy(proposal.strategy))

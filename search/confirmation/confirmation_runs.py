@@ -136,8 +136,8 @@ def _scores(trials: Sequence[Trial], view: View, guessing: float) -> list[float]
 def resolution(groups: Iterable[Sequence[Trial]], measure: Measure = ACCURACY) -> float:
     """Return the step of a measure's scale, the largest of any trial.
 
-    It is the share of one test row among those that decide, times the best score: all rows, or, of the worst clients, as
-    many times the smallest client's as there are clients among the worst. It is 0 if no trial was scored.
+    It is the share of one test row among those that decide, times the best score: all rows, or, of the worst clients,
+    as many times the smallest client's as there are clients among the worst. It is 0 if no trial was scored.
     """
     if measure.step is not None:
         return measure.step

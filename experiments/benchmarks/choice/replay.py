@@ -183,6 +183,7 @@ class ReplayLaboratory:
             config=config.model_dump_json(),
             data_digest=self.data_digest,
             guessing=self.about.guessing,
+            is_measured=True,
         )
         return Ledger(facts, self.runner, NoLog())
 
