@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from fedscout.search.confirmation.confirmation import Confirmation
     from fedscout.search.confirmation.rate_tuning import TunedRate
     from fedscout.search.recommenders.recommendation import Alternative, Recommendation
+    from fedscout.search.search_config import View
     from fedscout.search.study.study import StudyOutcome
     from fedscout.search.study.warm_start import WarmStart
 
@@ -71,6 +72,21 @@ def show_federation(console: Console, federation: Federation) -> None:
     if federation.unseen:
         named = ", ".join(str(client) for client in sorted(federation.unseen))
         console.print(f"never trained, and scored as new clients: {named}")
+
+
+def show_labels(console: Console, federation: Federation, trial: Trial, view: View) -> None:
+    """Print whose labels a trial is scored against, where a scenario moved some."""
+    moved: dict[int, int] = federation.facts.get("moved_labels", {})
+    if not moved or trial.status == "failed":
+        return
+    num_rows = federation.partition.sizes.sum()
+    from fedscout.detectors.report import name_clients  # not before: it takes a while to load
+
+    where = Naming.of(federation).told(name_clients(sorted(moved)))
+    own = f"the clients' own labels, of which {sum(moved.values())} of {num_rows} are wrong, at {where}"
+    against, other = (own, "the correct labels") if view == "own" else ("the correct labels", own)
+    score = trial.clean_fitness if view == "own" else trial.own_fitness
+    console.print(f"The score is counted against {against}. Against {other} it is {score:.4f}.")
 
 
 def show_report(console: Console, report: HeterogeneityReport, naming: Naming | None = None) -> None:

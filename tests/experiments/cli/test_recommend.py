@@ -377,3 +377,9 @@ def test_words_and_source_of_a_recommendation_may_be_keys(cli: Cli, server: Serv
     found = cli("recommend", "--report", report, at(serving), *FAST, "recommender.source=rules", "--json")
     assert json.loads(found.out)["source"] == "rules"
     assert len(serving.asked) == 1
+
+
+def test_one_shot_beside_another_searcher_is_refused(cli: Cli) -> None:
+    done = cli("run", *SMALL, "--one-shot", "search.kind=genetic")
+    assert (done.code, done.out) == (2, "")
+    assert "search.kind" in done.err
