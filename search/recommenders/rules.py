@@ -4,7 +4,7 @@ The first rule that applies, and whose strategy can be chosen in the federation'
 
 | rule | applies to | proposes | rests on |
 | --- | --- | --- | --- |
-| no classes | clients that play episodes | FedAvg | McMahan et al. 2017 |
+| no classes | clients that play episodes or predict a quantity | FedAvg | McMahan et al. 2017 |
 | features of their own | strong feature skew, own data judge, if named | FedBN | Li et al. 2021 |
 | poisoned updates | models far away with like labels, or very far under label skew, if named | RFA | Pillutla et al. |
 | concepts of their own | outliers by labels with like inputs, own data judge, if named | FedRep | Collins et al. |
