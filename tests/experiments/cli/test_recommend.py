@@ -138,7 +138,7 @@ def test_where_the_model_can_not_be_reached_auto_takes_the_rules_and_says_so(
     assert found["source"] == "rules"
     assert "The rules answer in the language model's place" in found["notes"][0]
     assert "answered 503" in found["notes"][0]
-    assert "description was not used" in found["notes"][1]
+    assert "description" in found["instead_of_model"]
     strict = cli("recommend", "--report", report, at(serving), *FAST, "--source", "llm", "--out", "other")
     assert strict.code == 1  # nothing that the user did
     assert "answered 503" in strict.err

@@ -240,7 +240,11 @@ def test_rules_can_not_read_words_and_say_so(by_rules: Finished, tmp_path: Path)
     found = run_workflow(small(WORDS), tmp_path / "whole")
     answer = found.document["recommendation"]
     assert answer["source"] == "rules"
-    assert "The description was not used: the rules rest on the diagnosis alone." in answer["notes"]
+    plain = by_rules.document["recommendation"]
+    assert answer["instead_of_model"] != plain["instead_of_model"]
+    assert answer["instead_of_model"].startswith(plain["instead_of_model"])
+    assert found.outcome.recommendation is not None
+    assert found.outcome.recommendation.answered_by == answer["instead_of_model"]
     assert found.document["trials"] == by_rules.document["trials"]
     assert found.document["timings"]["seconds"]["detection"] > 0
 
@@ -275,15 +279,3 @@ def test_mistakes_are_found_before_anything_is_written(tmp_path: Path) -> None:
 def test_a_key_in_a_persons_words_is_kept_nowhere() -> None:
     config = small("recommender.text='my key is sk-proj-0123456789abcdefABCDEF, labels are skewed'")
     assert config.recommender.text == "my key is [redacted], labels are skewed"
-
-
-@pytest.mark.slow
-def test_words_that_the_rules_do_not_use_are_part_of_who_answered(by_rules: Finished, tmp_path: Path) -> None:
-    """Without a key the rules answer, and rest on the diagnosis alone."""
-    found = run_workflow(small("recommender.text=labels are skewed"), tmp_path).outcome.recommendation
-    plain = by_rules.outcome.recommendation
-    assert found is not None
-    assert plain is not None
-    assert found.spec == plain.spec
-    assert found.answered_by.startswith(plain.answered_by)
-    assert "description" in found.answered_by.removeprefix(plain.answered_by)
