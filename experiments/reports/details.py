@@ -76,12 +76,12 @@ def show_federation(console: Console, federation: Federation) -> None:
 
 def show_labels(console: Console, federation: Federation, trial: Trial, view: View) -> None:
     """Print whose labels a trial is scored against, where a scenario moved some."""
+    from fedscout.detectors.report import name_clients  # not before: it takes a while to load
+
     moved: dict[int, int] = federation.facts.get("moved_labels", {})
     if not moved or trial.status == "failed":
         return
     num_rows = federation.partition.sizes.sum()
-    from fedscout.detectors.report import name_clients  # not before: it takes a while to load
-
     where = Naming.of(federation).told(name_clients(sorted(moved)))
     own = f"the clients' own labels, of which {sum(moved.values())} of {num_rows} are wrong, at {where}"
     against, other = (own, "the correct labels") if view == "own" else ("the correct labels", own)
