@@ -6,7 +6,7 @@ Numbers are finite; what could not be measured is None and its sentence says why
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Final, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
@@ -153,13 +153,15 @@ class ClientFacts(_ReportPart):
         num_rows: Rows it holds.
         label_counts: Rows of each class, as far as the client tells them: 0 where they are too few, so that these may
             add up to fewer than `num_rows`.
-        heterogeneity_index: 1 − (c − 1)/(c_max − 1), c of c_max classes present, in `[0, 1]`; classes of which the
-            client does not tell count as one.
+        min_release: Fewest rows of a class of which the client tells.
+        heterogeneity_index: 1 − (c − 1)/(c_max − 1), c of c_max classes present, in `[0, 1]`; where rows are withheld,
+            the smallest that agrees with what is told: they are of as many classes as they can be.
     """
 
     client: int
     num_rows: int
     label_counts: tuple[int, ...]
+    min_release: int = Field(default=1, ge=1)
     heterogeneity_index: float
 
 
@@ -360,10 +362,28 @@ class HeterogeneityReport(_ReportPart):
         return any(note.startswith(ROWS_BELONG_TOGETHER) for note in self.notes)
 
     @property
+    def withheld_rows(self) -> dict[int, int]:
+        """Rows whose class a client withholds, by client, of the clients that answered and withhold any."""
+        withheld = {own.client: own.num_rows - sum(own.label_counts) for own in self.clients}
+        return {client: rows for client, rows in withheld.items() if rows}
+
+    @property
     def beside(self) -> tuple[str, ...]:
         """What is told beside the findings, a sentence each."""
         speeds = self.speed_skew if self.speed_skew is not None and self.speed_skew.is_worth_telling else None
-        return tuple(found.sentence for found in (self.label_noise, speeds) if found is not None)
+        found = tuple(found.sentence for found in (self.label_noise, speeds) if found is not None)
+        return (*found, *self._withheld_sentences())
+
+    def _withheld_sentences(self) -> Iterator[str]:
+        if self.withheld_rows:
+            rows, all_rows = sum(self.withheld_rows.values()), sum(own.num_rows for own in self.clients)
+            yield (
+                f"Withheld: the class of {rows:,} of {all_rows:,} rows ({rows / all_rows:.1%}), by "
+                f"{len(self.withheld_rows)} of {len(self.clients)} clients that hold too few rows of it. Labels are "
+                "compared as if these rows made clients as alike as they can."
+            )
+        if self.withheld:
+            yield f"Withheld: all of {len(self.withheld)} of {self.num_clients} clients, which did not answer."
 
     def calibrated_finding(self, name: DetectorName) -> CalibratedFinding | None:
         """Return the calibrated finding of a detector, or None where the report has none."""

@@ -90,8 +90,6 @@ def show_report(console: Console, report: HeterogeneityReport, naming: Naming | 
         console.print(f"  {told(sentence)}")
     for note in report.notes:
         console.print(f"  {note}")
-    if report.withheld:
-        console.print(f"  {len(report.withheld)} clients hold too few rows to answer.")
 
 
 def _mark(verdict: Verdict) -> Text:
