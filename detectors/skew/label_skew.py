@@ -42,8 +42,8 @@ NOTHING_TOLD: Final = (
     "lets them)"
 )
 
-MAX_STEPS: Final = 500
-TOLERANCE: Final = 1e-6
+MAX_STEPS: Final = 100
+TOLERANCE: Final = 1e-3
 """Of rows."""
 
 FEWEST_ROWS: Final = 1e-6
