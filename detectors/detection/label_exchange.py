@@ -80,7 +80,7 @@ def measure_labels(settings: DetectionConfig, seed: int, grouped: bool = False) 
         calibrated = CalibratedFinding.unmeasured(NAME, rate, NOTHING_TOLD)
     else:
         noise_scale = counts_scale(settings.epsilon) if settings.epsilon is not None else 0.0
-        finding = decide_label_skew(counts, settings.label_threshold)
+        finding = decide_label_skew(released, settings.label_threshold)
         calibrated = decide_label_skew_calibrated(released, rate, settings.label_effect, seed, noise_scale, groups)
     notes = []
     if grouped and private:

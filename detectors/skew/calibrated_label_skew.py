@@ -6,26 +6,26 @@ its rows and N those of all:
 
     X²_k = N / (N − n) · Σ_c (O_c − n G_c / N)² / (n G_c / N)
 
-- Where every expected count n G_c / N is large enough, X²_k follows χ² with C − 1 degrees of freedom, and Holm's method
-  corrects over clients. How large depends on how small p-values must be told: with z² the χ² quantile (one degree) of
-  the rate over the number of clients, the leading term of the tail's relative error is z⁶ / (72 n G_c / N), after
-  Edgeworth. It is kept to at most `TAIL_ERROR`. (5, as W. G. Cochran. Some methods for strengthening the common χ² tests.
-  Biometrics 10(4), 1954, has it, is for one test at 5 %.)
+- Where every expected count n G_c / N is large enough, X²_k follows χ² with C − 1 degrees of freedom, and Holm's
+  method corrects over clients. With z² the χ² quantile (one degree) of the rate over the number of clients, the
+  leading term of the tail's relative error is z⁶ / (72 n G_c / N), after Edgeworth; it is at most `TAIL_ERROR`.
+  (A limit of 5, by W. G. Cochran. Some methods for strengthening the common χ² tests. Biometrics 10(4), 1954, is for one test
+  at 5 %.)
 - Where some are smaller, the largest X² of all clients is compared with those of tables that are drawn with the same
   margins (W. M. Patefield. Algorithm AS 159. Applied Statistics 30(1), 1981). That test is exact for any counts, and
   corrects over clients by itself. `DRAWS_PER_ALARM` draws are made for each one that the rate lets through.
-- Where clients withhold rows, X²_k is that of the completed table in which client k and all others together are most
-  alike; margins of drawn tables and effects are those of the table in which all clients are
-  (`fedscout.detectors.skew.label_skew`). Both are found anew where a client is taken out. So hiding creates no evidence.
+- Where clients withhold rows, X²_k is that of the table in which client k and all others together are most alike;
+  margins of drawn tables and effects are those of the table in which all clients are most alike
+  (`fedscout.detectors.skew.label_skew`). Both are found anew where a client is taken out: hiding creates no evidence.
 - Where clients add noise to their counts (`fedscout.detectors.statistics.privacy`), drawn tables are given noise of the
   same kind. Margins are then those of the noisy table, so the test is nearly exact.
-- Tables too large to be drawn often are compared class by class: the count of a class at a client is hypergeometric, and
-  the least of the two-sided p-values is corrected over classes by Bonferroni's method, over clients by Holm's.
+- Tables too large to be drawn often are compared class by class: the count of a class at a client is hypergeometric,
+  and the least two-sided p-value is corrected over classes by Bonferroni's method, over clients by Holm's.
 
 - Where rows belong together, X² is compared with its distribution under the clients' design effects
   (`fedscout.detectors.statistics.design_effects`): by its first three moments where the expected counts, divided by the
-  design effect, are large enough; else X² over its mean per degree of freedom, with tables of effective counts, which are
-  the clients' rows over their design effect. Where all rows of a group are alike and groups are equally large, these
+  design effect, are large enough; else X² over its mean per degree of freedom, with tables of effective counts, which
+  are the clients' rows over their design effect. Where all rows of a group are alike and groups are equally large, these
   are tables of groups, so whole groups are permuted; where every group is one row, both are the tests above.
 
 One deviating client of few makes the others differ from the rest as well. So the farthest of the clients that differ
@@ -147,7 +147,7 @@ def _margins(table: IntArray | Values) -> tuple[IntArray, IntArray]:
 
 
 def _class_p_values(against_others: Values) -> Values:
-    """Return each client's least p-value over classes, corrected over these; real counts are rounded to expected ones."""
+    """Return each client's least p-value over classes, corrected over these; counts are rounded towards expected."""
     from scipy.stats import hypergeom
 
     own, columns = against_others[:, 0], np.rint(against_others.sum(axis=1))

@@ -4,20 +4,21 @@ Client k sends its label counts. With P_k its normalised counts and G those of a
 flagged if JS(P_k‖G) > 0.1 (Jensen-Shannon divergence in bits, in `[0, 1]`; J. Lin, IEEE Transactions on Information
 Theory 37(1), 1991). The federation's value is the largest divergence.
 
-What clients withhold: a client tells 0 of a class of which it holds fewer than `min_release` rows, and of one more class
-fewer rows than it holds if the rows left out would be too few to hide among each other
+What clients withhold: a client tells 0 of a class of which it holds fewer than `min_release` rows, and of one more
+class fewer rows than it holds if the rows left out would be too few to hide among each other
 (`fedscout.engine.data.release`). How many rows it withholds altogether is known, as it tells how many it holds.
 
-Hiding must create no evidence, so withheld rows are completed in the way that makes clients most alike. Of all tables x
-that agree with what was told, `ReleasedCounts.completed` takes that of least mutual information between client and class,
+Hiding must create no evidence, so withheld rows are completed so that clients are most alike: of all tables x that
+agree with what was told, that of least mutual information between client and class is taken,
 
-    min_x Σ_k Σ_c x_kc log(x_kc / (n_k q_c)),    q_c = Σ_k x_kc / Σ_k n_k,    low_kc ≤ x_kc ≤ high_kc,    Σ_c x_kc = n_k,
+    min_x Σ_k Σ_c x_kc log(x_kc / (n_k q_c)),   q_c = Σ_k x_kc / Σ_k n_k,   low_kc ≤ x_kc ≤ high_kc,   Σ_c x_kc = n_k,
 
 by alternating minimisation over q and x (I. Csiszár and G. Tusnády. Information geometry and alternating minimization
-procedures. Statistics & Decisions, Supplement 1, 1984). The problem is convex; x is of real numbers. The least and
+procedures. Statistics & Decisions, Supplement 1, 1984). The problem is convex; x is of real numbers. The least and the
 most rows of a class follow from the release: as told; 0 to `min_release` − 1 where nothing is told; more for the class
-that may have joined the others. Divergences are therefore lower bounds as a rule, and so are effects. Where nobody tells
-of any class label skew is not measured.
+that may have joined the others. A client is compared with the others in the table of these two alone, completed
+likewise, so that its divergence is a lower bound; metrics of all clients are those of the table of all. Where nobody
+tells of any class label skew is not measured.
 """
 
 from __future__ import annotations
@@ -74,8 +75,9 @@ class ReleasedCounts:
     @classmethod
     def whole(cls, counts: Mapping[int, IntArray]) -> ReleasedCounts:
         """Return the counts of clients that withhold nothing, each of shape `(classes,)`."""
-        told = np.stack(list(counts.values()))
-        return cls(tuple(counts), told, told.sum(axis=1), np.ones(len(told), np.int64))
+        clients = tuple(sorted(counts))
+        told = np.stack([counts[client] for client in clients]) if clients else np.zeros((0, 0), np.int64)
+        return cls(clients, told, told.sum(axis=1), np.ones(len(told), np.int64))
 
     def of(self, positions: IntArray) -> ReleasedCounts:
         """Return the counts of the clients at some positions, shape `(clients,)`."""
@@ -123,12 +125,12 @@ class ReleasedCounts:
 
 
 def _most_alike(low: IntArray, high: IntArray, num_rows: IntArray, start: Values) -> Values:
-    """Return tables within limits, `(..., clients, classes)`, that add up to `num_rows`, `(..., clients)`; see the module.
+    """Return the tables within limits in which clients are most alike, `(..., clients, classes)`; see the module.
 
     Args:
         low: Least rows of each class, shape as the tables'.
         high: Most rows, likewise.
-        num_rows: Rows of each client.
+        num_rows: Rows of each client, to which its classes add up, shape `(..., clients)`.
         start: Expected rows of each class, positive, shape `(classes,)`.
     """
     table, rows = low.astype(np.float64), np.asarray(start)
@@ -144,7 +146,7 @@ def _most_alike(low: IntArray, high: IntArray, num_rows: IntArray, start: Values
 
 
 def _nearest(shares: Values, low: IntArray, high: IntArray, num_rows: IntArray) -> Values:
-    """Return the rows of least divergence from shares within limits: clip(λ_k q_c, low, high), adding up to `num_rows`.
+    """Return the rows within limits of least divergence from shares: clip(λ_k q_c, low, high), adding up to `num_rows`.
 
     The sum rises with λ_k along a line between the places where a class reaches a limit.
     """
@@ -161,18 +163,18 @@ def _nearest(shares: Values, low: IntArray, high: IntArray, num_rows: IntArray) 
     return np.asarray(np.clip(factors * shares, low, high))
 
 
-def decide_label_skew(counts: Mapping[int, IntArray | Values], threshold: float) -> Finding:
+def decide_label_skew(released: ReleasedCounts, threshold: float) -> Finding:
     """Server half: compare each client with the sum of all.
 
     Args:
-        counts: Label counts of each client that answered, shape `(num_classes,)`.
+        released: What the clients that answered tell of their label counts.
         threshold: Divergence in bits above which a client is flagged.
     """
-    if len(counts) < 2:
-        return Finding.unmeasured(NAME, threshold, f"it takes two clients, got {len(counts)}")
-    clients = sorted(counts)
-    matrix = np.stack([counts[client] for client in clients])
-    divergences = js_divergence(distribution(matrix), distribution(matrix.sum(axis=0)))
+    clients = released.clients
+    if len(clients) < 2:
+        return Finding.unmeasured(NAME, threshold, f"it takes two clients, got {len(clients)}")
+    pairs = released.against_others()
+    divergences = js_divergence(distribution(pairs[:, 0]), distribution(pairs.sum(axis=1)))
     values = {client: float(value) for client, value in zip(clients, divergences, strict=True)}
     flagged = tuple(client for client in clients if values[client] > threshold)
     farthest = max(clients, key=values.__getitem__)

@@ -92,9 +92,7 @@ def count_alarms(
         table = np.stack([draw(generator, client, rows) for client, rows in enumerate(SIZES[sizes])])
         released = released_counts(table, min_release)
         withheld += 1 - released.share_told
-        found += decide_label_skew_calibrated(
-            released, settings.detector_rate, settings.label_effect, index
-        ).detected
+        found += decide_label_skew_calibrated(released, settings.detector_rate, settings.label_effect, index).detected
     return Alarms(
         labels=labels,
         sizes=sizes,
@@ -145,8 +143,9 @@ def table_lines(alarms: list[Alarms]) -> Iterator[str]:
     """Yield the result as Markdown."""
     like = [one for one in alarms if not one.skewed]
     unlike = [one for one in alarms if one.skewed]
-    yield f"False alarms of label skew, clients alike, at a rate of {DetectionConfig().detector_rate:.2%}, and the upper end"
-    yield f"of the 95 % interval; {like[0].federations} federations of each kind, min_release={like[0].min_release}:"
+    rate = DetectionConfig().detector_rate
+    yield f"False alarms of label skew where clients are alike, of which {rate:.2%} are allowed, and upper ends of 95 %"
+    yield f"intervals; {like[0].federations} federations of each kind:"
     yield ""
     yield from _by_sizes(like, lambda one: f"{one.found / one.federations:.1%}, ≤ {one.upper:.1%}")
     yield ""

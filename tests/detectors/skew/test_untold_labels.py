@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
+from fedscout.detectors.detection_config import DetectionConfig
 from fedscout.detectors.skew.calibrated_label_skew import decide_label_skew_calibrated
 from fedscout.detectors.skew.label_skew import ReleasedCounts, decide_label_skew
-from fedscout.detectors.statistics.heterogeneity_metrics import distribution, kl_divergence
+from fedscout.detectors.statistics.heterogeneity_metrics import distribution, js_divergence, kl_divergence
 from fedscout.engine.data.release import told_counts
 from tests.detectors.detection.test_detect import report_of
 from tests.detectors.federations import federation
@@ -56,6 +57,26 @@ def test_no_table_that_agrees_with_what_is_told_makes_clients_more_alike(table: 
         assert information(counts.completed()) <= information(table) + 1e-4
 
 
+@settings(max_examples=30)
+@given(TABLES, st.integers(2, 9))
+def test_no_client_looks_more_unlike_the_others_than_it_is(table: np.ndarray, min_release: int) -> None:
+    """By the information of it and all others in the table of these two, which completion minimises.
+
+    The published divergence weighs both sides equally where information weighs them by rows, so its least value lies a
+    little elsewhere.
+    """
+    counts = released(table, min_release)
+    if len(counts.clients) < 2:
+        return
+    table = table[table.sum(axis=1) >= min_release]
+    pairs = np.stack([table, table.sum(axis=0) - table], axis=1)
+    for completed, own in zip(counts.against_others(), pairs, strict=True):
+        assert information(completed) <= information(own) + 1e-3
+    finding = decide_label_skew(counts, 0.1)
+    divergences = js_divergence(distribution(table), distribution(table.sum(axis=0)))
+    assert all(finding.client_values[client] <= value + 0.005 for client, value in enumerate(divergences))
+
+
 @pytest.mark.parametrize(
     ("told", "rows", "low", "high"),
     [
@@ -84,9 +105,11 @@ def test_one_row_of_another_class_is_no_evidence() -> None:
     assert counts.told[0].tolist() == [25, 0]
     np.testing.assert_allclose(counts.completed(), table, atol=1e-6)
     assert decide_label_skew_calibrated(counts, RATE, 0.0, 0).p_value == 1.0
-    assert decide_label_skew(dict(enumerate(counts.completed())), 0.1).value == pytest.approx(0.013, abs=0.002)
+    divergence = js_divergence(distribution(table), distribution(table.sum(axis=0))).max()
+    assert decide_label_skew(counts, 0.1).value == pytest.approx(divergence, rel=1e-3)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("min_release", [2, 5, 20])
 @pytest.mark.parametrize("margins", [(0.98, 0.02), (0.6, 0.3, 0.05, 0.03, 0.02), tuple(np.full(8, 1 / 8))])
 def test_alarms_keep_to_the_rate(margins: tuple[float, ...], min_release: int) -> None:
@@ -96,6 +119,21 @@ def test_alarms_keep_to_the_rate(margins: tuple[float, ...], min_release: int) -
         counts = released(generator.multinomial(40, margins, size=8), min_release)
         alarms += decide_label_skew_calibrated(counts, RATE, 0.0, index).detected
     assert alarms <= most_alarms(federations, RATE)
+
+
+@pytest.mark.stress
+@pytest.mark.parametrize("min_release", [1, 2, 5, 20])
+@pytest.mark.parametrize("sizes", [(30,) * 3, (30,) * 20, (25, *[1000] * 5), tuple(range(20, 200, 9))])
+@pytest.mark.parametrize("margins", [(0.995, 0.005), (0.95, 0.05), (0.8, 0.2), (0.4, 0.3, 0.2, 0.08, 0.02)])
+def test_alarms_keep_to_the_rate_of_a_detector(
+    margins: tuple[float, ...], sizes: tuple[int, ...], min_release: int
+) -> None:
+    """Whatever the margins, the number and sizes of clients, and what they withhold."""
+    generator, rate, federations, alarms = np.random.default_rng(1), DetectionConfig().detector_rate, 200, 0
+    for index in range(federations):
+        counts = released(np.stack([generator.multinomial(rows, margins) for rows in sizes]), min_release)
+        alarms += decide_label_skew_calibrated(counts, rate, 0.0, index).detected
+    assert alarms <= most_alarms(federations, rate)
 
 
 def clients_of(counts: list[list[int]]) -> list[tuple[np.ndarray, np.ndarray]]:
@@ -112,8 +150,7 @@ def test_a_report_tells_what_clients_tell() -> None:
     assert report.clients[0].heterogeneity_index == 0.0
     assert report.withheld_rows == {0: 5}
     assert any("5 of 280 rows" in sentence for sentence in report.beside)
-    whole_counts = released(counts).completed()
-    assert report.label_skew == decide_label_skew(dict(enumerate(whole_counts)), report.label_skew.threshold)
+    assert report.label_skew == decide_label_skew(released(counts), report.label_skew.threshold)
     whole = report_of(federation(clients_of([[40, 40, 40], [38, 42, 40]]), num_classes=3))
     assert whole.withheld_rows == {}
 

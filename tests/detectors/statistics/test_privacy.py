@@ -153,7 +153,9 @@ def test_label_alarms_keep_to_the_rate_under_noise() -> None:
     for index in range(federations):
         table = generator.multinomial(60, [0.5, 0.3, 0.2], size=10)
         table = plausible_counts(table + integer_laplace(scale, table.shape, generator), table.sum(axis=1))
-        alarms += decide_label_skew_calibrated(ReleasedCounts.whole(dict(enumerate(table))), RATE, 0.0, index, scale).detected
+        alarms += decide_label_skew_calibrated(
+            ReleasedCounts.whole(dict(enumerate(table))), RATE, 0.0, index, scale
+        ).detected
     assert alarms <= most_alarms(federations, RATE)
 
 
