@@ -9,8 +9,8 @@ its rows and N those of all:
 - Where every expected count n G_c / N is large enough, X²_k follows χ² with C − 1 degrees of freedom, and Holm's
   method corrects over clients. With z² the χ² quantile (one degree) of the rate over the number of clients, the
   leading term of the tail's relative error is z⁶ / (72 n G_c / N), after Edgeworth; it is at most `TAIL_ERROR`.
-  (A limit of 5, by W. G. Cochran. Some methods for strengthening the common χ² tests. Biometrics 10(4), 1954, is for one test
-  at 5 %.)
+  (A limit of 5, by W. G. Cochran. Some methods for strengthening the common χ² tests. Biometrics 10(4), 1954, is for
+  one test at 5 %.)
 - Where some are smaller, the largest X² of all clients is compared with those of tables that are drawn with the same
   margins (W. M. Patefield. Algorithm AS 159. Applied Statistics 30(1), 1981). That test is exact for any counts, and
   corrects over clients by itself. `DRAWS_PER_ALARM` draws are made for each one that the rate lets through.
@@ -23,10 +23,11 @@ its rows and N those of all:
   and the least two-sided p-value is corrected over classes by Bonferroni's method, over clients by Holm's.
 
 - Where rows belong together, X² is compared with its distribution under the clients' design effects
-  (`fedscout.detectors.statistics.design_effects`): by its first three moments where the expected counts, divided by the
-  design effect, are large enough; else X² over its mean per degree of freedom, with tables of effective counts, which
-  are the clients' rows over their design effect. Where all rows of a group are alike and groups are equally large, these
-  are tables of groups, so whole groups are permuted; where every group is one row, both are the tests above.
+  (`fedscout.detectors.statistics.design_effects`): by its first three moments where the expected counts, divided by
+  the design effect, are large enough; else X² over its mean per degree of freedom, with tables of effective counts,
+  which are the clients' rows over their design effect. Where all rows of a group are alike and groups are equally
+  large, these are tables of groups, so whole groups are permuted; where every group is one row, both are the tests
+  above.
 
 One deviating client of few makes the others differ from the rest as well. So the farthest of the clients that differ
 is taken out and the others are compared once more, until none of them differs. If by then half of all clients would be
