@@ -6,7 +6,7 @@ Numbers are finite; what could not be measured is None and its sentence says why
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Final, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
@@ -371,19 +371,19 @@ class HeterogeneityReport(_ReportPart):
     def beside(self) -> tuple[str, ...]:
         """What is told beside the findings, a sentence each."""
         speeds = self.speed_skew if self.speed_skew is not None and self.speed_skew.is_worth_telling else None
-        found = tuple(found.sentence for found in (self.label_noise, speeds) if found is not None)
-        return (*found, *self._withheld_sentences())
+        return tuple(found.sentence for found in (self.label_noise, speeds) if found is not None)
 
-    def _withheld_sentences(self) -> Iterator[str]:
-        if self.withheld_rows:
-            rows, all_rows = sum(self.withheld_rows.values()), sum(own.num_rows for own in self.clients)
-            yield (
-                f"Withheld: the class of {rows:,} of {all_rows:,} rows ({rows / all_rows:.1%}), by "
-                f"{len(self.withheld_rows)} of {len(self.clients)} clients that hold too few rows of it. Labels are "
-                "compared as if these rows made clients as alike as they can."
-            )
+    @property
+    def withholding(self) -> str:
+        """How many rows' class is not told, and by how many clients, in a sentence; empty where all is told."""
+        rows, all_rows = sum(self.withheld_rows.values()), sum(own.num_rows for own in self.clients)
+        parts = []
+        if rows:
+            clients = f"{len(self.withheld_rows)} of {self.num_clients} clients"
+            parts.append(f"the class of {rows:,} of {all_rows:,} rows ({rows / all_rows:.1%}), by {clients}")
         if self.withheld:
-            yield f"Withheld: all of {len(self.withheld)} of {self.num_clients} clients, which did not answer."
+            parts.append(f"everything, by {len(self.withheld)} of {self.num_clients} clients")
+        return f"Withheld: {'; '.join(parts)}." if parts else ""
 
     def calibrated_finding(self, name: DetectorName) -> CalibratedFinding | None:
         """Return the calibrated finding of a detector, or None where the report has none."""
@@ -396,7 +396,9 @@ class HeterogeneityReport(_ReportPart):
             verdict = ("yes" if found.detected else "no") if found.measured else "not measured"
             clients = ", ".join(map(str, found.flagged_clients))
             rows.append((TITLES[published.name], verdict, clients, found.sentence))
-        return table(("", "found", "clients", ""), rows) + "".join(map(paragraph, (*self.beside, *self.notes)))
+        return table(("", "found", "clients", ""), rows) + "".join(
+            map(paragraph, (*self.beside, *filter(None, [self.withholding]), *self.notes))
+        )
 
     def without_timings(self) -> HeterogeneityReport:
         """Return the report without timings, equal for equal data and seed."""

@@ -88,7 +88,7 @@ def show_report(console: Console, report: HeterogeneityReport, naming: Naming | 
     console.print(table)
     for sentence in report.beside:
         console.print(f"  {told(sentence)}")
-    for note in report.notes:
+    for note in filter(None, (report.withholding, *report.notes)):
         console.print(f"  {note}")
 
 

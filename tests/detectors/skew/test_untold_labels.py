@@ -149,10 +149,11 @@ def test_a_report_tells_what_clients_tell() -> None:
     assert report.clients[0].min_release == 5
     assert report.clients[0].heterogeneity_index == 0.0
     assert report.withheld_rows == {0: 5}
-    assert any("5 of 280 rows" in sentence for sentence in report.beside)
+    assert "5 of 280 rows" in report.withholding
     assert report.label_skew == decide_label_skew(released(counts), report.label_skew.threshold)
     whole = report_of(federation(clients_of([[40, 40, 40], [38, 42, 40]]), num_classes=3))
     assert whole.withheld_rows == {}
+    assert whole.withholding == ""
 
 
 def test_the_heterogeneity_index_is_the_least_that_agrees() -> None:
