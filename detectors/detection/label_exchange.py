@@ -72,7 +72,7 @@ def measure_labels(settings: DetectionConfig, seed: int, grouped: bool = False) 
         released = ReleasedCounts.whole(dict(zip(clients, plausible_counts(told, sizes), strict=True)))
     else:
         least = np.concatenate([arrays["min_release"] for arrays in answers.arrays.values()]).astype(np.int64)
-        released = ReleasedCounts(clients, told, sizes, least)
+        released = ReleasedCounts(clients, told, sizes, np.maximum(least, 1))  # a client may lie
     counts = dict(zip(clients, released.completed(), strict=True))
     rate = settings.detector_rate
     if released.share_told == 0:

@@ -90,7 +90,7 @@ class ReleasedCounts:
         A class that joined others is the first one of at least `min_release` rows. With it exactly `min_release` rows
         are withheld; or, where too few of it would remain to be told, more than that and fewer than twice as many.
         """
-        least, withheld = self.min_release[:, None], (self.num_rows - self.told.sum(axis=1))[:, None]
+        least, withheld = self.min_release[:, None], np.maximum(self.num_rows - self.told.sum(axis=1), 0)[:, None]
         untold = self.told == 0
         first = np.where(untold.all(axis=1), untold.shape[1], (~untold).argmax(axis=1))[:, None]
         places = np.arange(untold.shape[1])
