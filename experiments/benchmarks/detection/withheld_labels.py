@@ -78,7 +78,9 @@ class Alarms(BaseModel, frozen=True):
 def released_counts(table: IntArray, min_release: int) -> ReleasedCounts:
     """Return what clients tell of their label counts, `(clients, classes)`, of at least `min_release` rows each."""
     least = np.full(len(table), min_release)
-    return ReleasedCounts(tuple(range(len(table))), told_counts(table, min_release), table.sum(axis=1), least)
+    return ReleasedCounts(
+        tuple(range(len(table))), told_counts(table, min_release).astype(np.int64), table.sum(axis=1), least
+    )
 
 
 def count_alarms(
