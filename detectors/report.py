@@ -156,13 +156,15 @@ class ClientFacts(_ReportPart):
         num_rows: Rows it holds.
         label_counts: Rows of each class, as far as the client tells them: 0 where they are too few, so that these may
             add up to fewer than `num_rows`.
-        heterogeneity_index: 1 − (c − 1)/(c_max − 1), c of c_max classes present, in `[0, 1]`; classes of which the
-            client does not tell count as one.
+        min_release: Fewest rows of a class of which the client tells.
+        heterogeneity_index: 1 − (c − 1)/(c_max − 1), c of c_max classes present, in `[0, 1]`; where rows are withheld,
+            the smallest that agrees with what is told: they are of as many classes as they can be.
     """
 
     client: int
     num_rows: int
     label_counts: tuple[int, ...]
+    min_release: int = Field(default=1, ge=1)
     heterogeneity_index: float
 
 
@@ -331,10 +333,28 @@ class HeterogeneityReport(_ReportPart):
         return any(note.startswith(ROWS_BELONG_TOGETHER) for note in self.notes)
 
     @property
+    def withheld_rows(self) -> dict[int, int]:
+        """Rows whose class a client withholds, by client, of the clients that answered and withhold any."""
+        withheld = {own.client: own.num_rows - sum(own.label_counts) for own in self.clients}
+        return {client: rows for client, rows in withheld.items() if rows}
+
+    @property
     def beside(self) -> tuple[str, ...]:
         """What is told beside the findings, a sentence each."""
         speeds = self.speed_skew if self.speed_skew is not None and self.speed_skew.is_worth_telling else None
         return () if speeds is None else (speeds.sentence,)
+
+    @property
+    def withholding(self) -> str:
+        """How many rows' class is not told, and by how many clients, in a sentence; empty where all is told."""
+        rows, all_rows = sum(self.withheld_rows.values()), sum(own.num_rows for own in self.clients)
+        parts = []
+        if rows:
+            clients = f"{len(self.withheld_rows)} of {self.num_clients} clients"
+            parts.append(f"the class of {rows:,} of {all_rows:,} rows ({rows / all_rows:.1%}), by {clients}")
+        if self.withheld:
+            parts.append(f"everything, by {len(self.withheld)} of {self.num_clients} clients")
+        return f"Withheld: {'; '.join(parts)}." if parts else ""
 
     def calibrated_finding(self, name: DetectorName) -> CalibratedFinding | None:
         """Return the calibrated finding of a detector, or None where the report has none."""
@@ -347,7 +367,9 @@ class HeterogeneityReport(_ReportPart):
             verdict = ("yes" if found.detected else "no") if found.measured else "not measured"
             clients = ", ".join(map(str, found.flagged_clients))
             rows.append((TITLES[published.name], verdict, clients, found.sentence))
-        return table(("", "found", "clients", ""), rows) + "".join(map(paragraph, (*self.beside, *self.notes)))
+        return table(("", "found", "clients", ""), rows) + "".join(
+            map(paragraph, (*self.beside, *filter(None, [self.withholding]), *self.notes))
+        )
 
     def without_timings(self) -> HeterogeneityReport:
         """Return the report without timings, equal for equal data and seed."""

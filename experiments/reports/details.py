@@ -103,10 +103,8 @@ def show_report(console: Console, report: HeterogeneityReport, naming: Naming | 
     console.print(table)
     for sentence in report.beside:
         console.print(f"  {told(sentence)}")
-    for note in report.notes:
+    for note in filter(None, (report.withholding, *report.notes)):
         console.print(f"  {note}")
-    if report.withheld:
-        console.print(f"  {len(report.withheld)} clients hold too few rows to answer.")
 
 
 def _mark(verdict: Verdict) -> Text:

@@ -22,6 +22,7 @@ from pathlib import Path
 import numpy as np
 
 from fedscout.detectors.report import TENTHS, ClientFacts, ClientFeatures, HeterogeneityReport
+from fedscout.detectors.skew.label_skew import FEWEST_ROWS, ReleasedCounts
 from fedscout.detectors.statistics.privacy import plausible_counts
 from fedscout.engine.arrays import IntArray
 from fedscout.engine.errors import DataError
@@ -41,6 +42,7 @@ class Diagnosed:
         report: As it was read.
         counts: Rows of each class as far as they are told, shape `(clients, classes)`.
         num_rows: Rows of each client, 0 of clients that told nothing, shape `(clients,)`.
+        min_release: Fewest rows of a class of which each client tells, likewise.
         wrong: Part of each client's labels that is wrong, shape `(clients,)`.
         features: How a client's rows lie, by its number, of clients of which that was told.
         name: Of the file.
@@ -50,6 +52,7 @@ class Diagnosed:
     report: HeterogeneityReport
     counts: IntArray
     num_rows: IntArray
+    min_release: IntArray
     wrong: tuple[float, ...]
     features: Mapping[int, ClientFeatures]
     name: str
@@ -76,11 +79,11 @@ class Diagnosed:
         Args:
             proxy_rows: Rows of each class of the proxy, shape `(classes,)`.
         """
-        left_out = self.num_rows - self.counts.sum(axis=1)
-        everyone = self.class_rows + left_out.sum() * proxy_rows / proxy_rows.sum()
-        weights = (self.counts == 0) * everyone
-        weights[weights.sum(axis=1) == 0] = everyone
-        return self.counts + plausible_counts(weights, left_out)
+        withheld = self.num_rows.sum() - self.counts.sum()
+        everyone = self.class_rows + (1 + withheld) * proxy_rows / proxy_rows.sum() + FEWEST_ROWS
+        clients = tuple(range(self.num_clients))
+        released = ReleasedCounts(clients, self.counts, self.num_rows, self.min_release)
+        return plausible_counts(released.completed(everyone), self.num_rows)
 
 
 def read_diagnosed(path: Path) -> Diagnosed:
@@ -98,7 +101,9 @@ def read_diagnosed(path: Path) -> Diagnosed:
     own = [numbers[each.client] for each in facts]
     num_clients = max(report.num_clients, len(indices))
     counts, num_rows = np.zeros((num_clients, report.num_classes), np.int64), np.zeros(num_clients, np.int64)
+    min_release = np.ones(num_clients, np.int64)
     counts[own], num_rows[own] = [each.label_counts for each in facts], [each.num_rows for each in facts]
+    min_release[own] = [each.min_release for each in facts]
     wrong = np.zeros(num_clients)
     for index, rate in _wrong(report).items():
         wrong[numbers[index]] = rate
@@ -106,6 +111,7 @@ def read_diagnosed(path: Path) -> Diagnosed:
         report,
         counts,
         num_rows,
+        min_release,
         tuple(wrong.tolist()),
         {numbers[each.client]: each for each in report.features if each.client in numbers},
         path.name,
