@@ -48,7 +48,7 @@ def app(
     from fedscout.experiments.deployment.agreement import Agreement
     from fedscout.experiments.deployment.app_folder import app_name, write_app
     from fedscout.experiments.deployment.study_winner import winner_of
-    from fedscout.experiments.deployment.trained_model import what_is_kept
+    from fedscout.experiments.trained.trained_model import what_is_kept
     from fedscout.strategies import parse_strategy
 
     app_name(out)

@@ -43,10 +43,10 @@ from fedscout.experiments.deployment.federation_totals import FederationTotals, 
 from fedscout.experiments.deployment.node_runner import NodeRunner
 from fedscout.experiments.deployment.study_winner import advised
 from fedscout.experiments.deployment.sums_only import DETECTION, beyond_sums_of
-from fedscout.experiments.deployment.trained_model import what_is_kept, write_model, write_rounds
 from fedscout.experiments.deployment.travelling import wire
 from fedscout.experiments.studies.run_folder import RunFolder, open_run_folder
 from fedscout.experiments.studies.workflow import REPORT_FILE, measure, stored_report, study_facts
+from fedscout.experiments.trained.trained_model import what_is_kept, write_model, write_rounds
 from fedscout.experiments.visible import visible_line
 from fedscout.search.ledger import Ledger, StudyEvents, StudyFacts
 from fedscout.search.recommenders.diagnosis import diagnose
@@ -224,7 +224,7 @@ class RealFederation:
                 raise TrialError(f"the training failed: {trial.error}")
             write_rounds(folder.path, trial)
             if trial.vector is not None:  # it is not in the log; what an earlier run has written stays
-                write_model(folder.path, self.agreement.factory, trial.vector)
+                write_model(folder.path, self.agreement, trial.vector)
         for note in trial.notes:
             if note not in kept:  # which was told already
                 self._tell(visible_line(f"note: {note}"))

@@ -67,6 +67,8 @@ from fedscout.experiments.studies.study_objective import (
 from fedscout.experiments.studies.study_result import result_document
 from fedscout.experiments.studies.versions import versions
 from fedscout.experiments.studies.warm_start_record import read_warm_start
+from fedscout.experiments.trained.model_description import DESCRIPTION_FILE
+from fedscout.experiments.trained.trained_model import leaves_model, write_training
 from fedscout.search.dealing import Dealing
 from fedscout.search.ledger import Ledger, StudyEvents, StudyFacts
 from fedscout.search.measure import Measure
@@ -322,7 +324,7 @@ def run_training(
     search_path: tuple[str, ...] = (),
     federation: Federation | None = None,
 ) -> tuple[Federation, Trial, Path]:
-    """Train one strategy, FedAvg if none is configured, and log it as a trial.
+    """Train one strategy, FedAvg if none is configured, log it as a trial and write its model.
 
     Raises:
         StrategyError: If the strategy is invalid or does not fit the federation.
@@ -340,11 +342,18 @@ def run_training(
     notes = spec.notes(road.cohort)
     for note in notes:
         logger.warning("%s", note)
+    built = road.federation if road.federation.targets is not None else road.federation.without_rows()
+    keeps = bool(built.reading) and leaves_model(spec, built)
     opened = open_run_folder(out, config, road.digest, reading_suffices=True)
     with opened as folder, road.place(config.training.num_rounds, folder) as runner:
         ledger = road.ledger(runner, folder)
         ledger.know_told(spec.label, notes)
-        (trial,) = ledger.run([ledger.facts.trial("train", spec)])
+        settings = replace(ledger.facts.trial("train", spec), keep_model=keeps)
+        (trial,) = ledger.run([settings])
+        if trial.vector is not None:
+            write_training(folder.path, config, built, settings, trial)
+        elif keeps and trial.status == "completed" and not (folder.path / DESCRIPTION_FILE).exists():
+            logger.warning("%s holds this training without its model; another --out trains it again", folder.path)
         return road.federation, trial, folder.path
 
 

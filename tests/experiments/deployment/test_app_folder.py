@@ -19,7 +19,8 @@ from fedscout.experiments.config.config_file import load_config
 from fedscout.experiments.deployment.agreement import Agreement
 from fedscout.experiments.deployment.app_folder import app_name, write_app
 from fedscout.experiments.deployment.study_winner import winner_of
-from fedscout.experiments.deployment.trained_model import what_is_kept, write_model
+from fedscout.experiments.trained.model_description import DESCRIPTION_FILE
+from fedscout.experiments.trained.trained_model import what_is_kept, write_model
 from fedscout.strategies import parse_strategy
 
 STRATEGY = {"kind": "fedadam", "eta": 0.1, "client_learning_rate": 0.4}
@@ -169,11 +170,15 @@ def test_each_of_several_models_is_written_and_none_of_before_stays(
     vectors = np.random.default_rng(0).normal(size=(num_models, layout.size)).astype(np.float32)
     (tmp_path / "model_mine.pt").touch()
     for others in (vectors[0], np.concatenate([vectors, vectors])):
-        write_model(tmp_path, agreement.factory, others)
-    write_model(tmp_path, agreement.factory, vectors if num_models > 1 else vectors[0])
+        write_model(tmp_path, agreement, others)
+    write_model(tmp_path, agreement, vectors if num_models > 1 else vectors[0])
     names = ["model"] if num_models == 1 else [f"model_{place}" for place in range(num_models)]
     files = {path.name for path in tmp_path.iterdir()}
-    assert files == {"model_mine.pt", *(f"{name}.{ending}" for name in names for ending in ("safetensors", "pt"))}
+    assert files == {
+        "model_mine.pt",
+        DESCRIPTION_FILE,
+        *(f"{name}.{ending}" for name in names for ending in ("safetensors", "pt")),
+    }
     for name, vector in zip(names, vectors, strict=True):
         written = load_file(tmp_path / f"{name}.safetensors")
         assert all(np.array_equal(written[tensor], array) for tensor, array in layout.split(vector).items())
