@@ -36,8 +36,10 @@ def write_beside(path: Path, write: Callable[[Path], object]) -> Path:
         write(temporary)
         with temporary.open("rb+") as file:
             os.fsync(file.fileno())
-    except BaseException:
+    except BaseException as error:
         remove_quietly(temporary)
+        if isinstance(error, OSError) and error.filename == str(temporary):
+            error.filename = str(path)  # the name that a user knows
         raise
     return temporary
 

@@ -31,6 +31,7 @@ from fedscout.experiments.studies.own_code import changed_files, federation_code
 from fedscout.experiments.studies.versions import versions
 
 FOLDERS = ("trials", "checkpoints", "quarantine")
+LONGEST_NAME = 80
 
 UNSEEN = "the keys that there are, or what an informed search begins with"
 
@@ -93,10 +94,8 @@ class RunFolder:
 
 
 def default_folder(config: StudyConfig) -> Path:
-    """Return the folder of a study that was given none: the same for the same configuration."""
-    name = config.federation.dataset
-    if "://" in name or config.federation.has_file_a_client:  # no path of one file
-        name = re.sub(r"[^\w.-]+", "-", name)
+    """Return the folder of a study that was given none, directly below `runs`: the same for the same configuration."""
+    name = re.sub(r"[^\w.-]+", "-", config.federation.dataset).strip("-.")[-LONGEST_NAME:] or "data"
     return Path("runs") / f"{name}-{config.digest()[:8]}"
 
 

@@ -17,7 +17,7 @@ from fedscout.engine.errors import ConfigurationError, LogError, StrategyError
 from fedscout.engine.model.flat_model import new_model
 from fedscout.experiments.config.config_file import load_config
 from fedscout.experiments.deployment.agreement import Agreement
-from fedscout.experiments.deployment.app_folder import app_name, write_app
+from fedscout.experiments.deployment.app_folder import Program, app_name, write_app
 from fedscout.experiments.deployment.study_winner import winner_of
 from fedscout.experiments.trained.model_description import DESCRIPTION_FILE
 from fedscout.experiments.trained.trained_model import what_is_kept, write_model
@@ -41,7 +41,7 @@ def source(folder: Path, page: str) -> dict[str, Any]:
 
 
 def test_the_winner_stands_in_the_drivers_page(agreement: Agreement, tmp_path: Path) -> None:
-    folder = write_app(tmp_path / "ward", agreement, STRATEGY)
+    folder = write_app(tmp_path / "ward", agreement, Program(STRATEGY))
     names = source(folder, "server_app")
     assert names["STRATEGY"] == STRATEGY
     assert {"app", "main"} <= names.keys()
@@ -58,14 +58,14 @@ def test_the_winner_stands_in_the_drivers_page(agreement: Agreement, tmp_path: P
 def test_flower_takes_the_folder_for_an_app(agreement: Agreement, tmp_path: Path) -> None:
     from flwr.cli.build import build_fab_from_disk
 
-    bundle = build_fab_from_disk(write_app(tmp_path / "ward", agreement, STRATEGY))
+    bundle = build_fab_from_disk(write_app(tmp_path / "ward", agreement, Program(STRATEGY)))
     with zipfile.ZipFile(io.BytesIO(bundle)) as packed:
         names = set(packed.namelist())
     assert {f"ward/{name}" for name in ("federation.json", "server_app.py", "client_app.py")} < names
 
 
 def test_a_program_says_what_a_search_may_cost(agreement: Agreement, tmp_path: Path) -> None:
-    names = source(write_app(tmp_path / "ward", agreement, None, "search", max_rounds=200), "server_app")
+    names = source(write_app(tmp_path / "ward", agreement, Program(None, "search", max_rounds=200)), "server_app")
     assert (names["MAX_ROUNDS"], names["MAX_BYTES"]) == (200, None)
     assert 'by="search"' in (tmp_path / "ward" / "ward" / "server_app.py").read_text()
 
@@ -84,7 +84,7 @@ def test_a_folder_that_can_give_no_name_is_refused(folder: str) -> None:
 def test_nothing_is_written_over(agreement: Agreement, tmp_path: Path) -> None:
     (tmp_path / "mine.txt").write_text("mine")
     with pytest.raises(ConfigurationError, match="--out must be a new or empty folder"):
-        write_app(tmp_path, agreement, STRATEGY)
+        write_app(tmp_path, agreement, Program(STRATEGY))
 
 
 def study(folder: Path, **result: Any) -> Path:
