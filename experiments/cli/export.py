@@ -57,8 +57,10 @@ def export(
     """Export a study's trials, finished or not, to Optuna's dashboard, MLflow, TensorBoard or Weights & Biases."""
     prepare(verbose=False)
     user_folders()
+    from fedscout.engine.runtime.folder_lock import refuse_links
     from fedscout.experiments.reports.exports.logged_study import read_study
 
+    refuse_links(out)
     study = read_study(out)
     for fault in study.faults:
         tell(fault)

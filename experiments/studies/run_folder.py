@@ -22,7 +22,15 @@ from pathlib import Path
 from typing import Any
 
 from fedscout.engine.errors import EngineError, LogError, UserError
-from fedscout.engine.runtime.atomic_file import folder_made, json_text, not_written, remove_unfinished, write_atomically
+from fedscout.engine.runtime.atomic_file import (
+    check_same_folder,
+    folder_identity,
+    folder_made,
+    json_text,
+    not_written,
+    remove_unfinished,
+    write_atomically,
+)
 from fedscout.engine.runtime.folder_lock import LOCK, UNUSABLE, UnwritableFolderError, folder_lock
 from fedscout.engine.runtime.json_file import read_json_object
 from fedscout.experiments.config.study_config import StudyConfig
@@ -48,6 +56,7 @@ class RunFolder:
     def __init__(self, path: Path, unwritable: UnwritableFolderError | None = None) -> None:
         self.path = path
         self._unwritable = unwritable
+        self._identity = folder_identity(path)
 
     @property
     def is_writable(self) -> bool:
@@ -72,8 +81,9 @@ class RunFolder:
         """Write one of the folder's JSON files, all at once.
 
         Raises:
-            EngineError: If it can't be written, as when the disk is full.
+            EngineError: If it can't be written, as when the disk is full, or the folder was moved away.
         """
+        check_same_folder(self.path, self._identity)
         path = self.path / name
         try:
             write_atomically(path, lambda temporary: temporary.write_text(json_text(content)))
