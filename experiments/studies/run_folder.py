@@ -38,6 +38,7 @@ from fedscout.experiments.federations.datasets.loaders.dataset_table import is_o
 from fedscout.experiments.studies.own_code import changed_files, federation_code, strategy_code
 from fedscout.experiments.studies.versions import versions
 
+RESULT_FILE = "result.json"
 FOLDERS = ("trials", "checkpoints", "quarantine")
 LONGEST_NAME = 80
 
@@ -176,8 +177,10 @@ def stored_claim(path: Path) -> dict[str, Any] | None:
         claim = read_json_object(path / "config.json")
     except (OSError, ValueError):
         return None
+    claim = {"config": {}, **claim}
     groups = (claim.get(name, {}) for name in ("config", "versions", "code"))
-    return claim if "config_hash" in claim and all(isinstance(group, dict) for group in groups) else None
+    is_claim = isinstance(claim.get("config_hash"), str) and all(isinstance(group, dict) for group in groups)
+    return claim if is_claim else None
 
 
 def _log_is_of(path: Path, config: StudyConfig) -> bool:

@@ -54,7 +54,7 @@ from fedscout.experiments.studies.one_shot import check_one_shot, one_shot_answe
 from fedscout.experiments.studies.open_runner import LazyRunner, open_runner
 from fedscout.experiments.studies.precision import check_precision
 from fedscout.experiments.studies.recommending import Recommended, Wanted, asks_model, check_wanted, choose
-from fedscout.experiments.studies.run_folder import RunFolder, bind, open_run_folder
+from fedscout.experiments.studies.run_folder import RESULT_FILE, RunFolder, bind, open_run_folder
 from fedscout.experiments.studies.simulated_clock import check_clock, check_durations
 from fedscout.experiments.studies.stages import Stage
 from fedscout.experiments.studies.study_language_model import check_language_model, language_model_of_study
@@ -84,7 +84,6 @@ logger = logging.getLogger("fedscout")
 
 REPORT_FILE = "report.json"
 RECOMMENDATION_FILE = "recommendation.json"
-RESULT_FILE = "result.json"
 
 _NO_FOLDER: AbstractContextManager[RunFolder | None] = nullcontext()
 

