@@ -56,6 +56,7 @@ UNUSABLE_PATH = (
     errno.ENAMETOOLONG,
     errno.ELOOP,
     errno.ENOENT,
+    errno.EEXIST,
     errno.ENOTDIR,
     errno.EISDIR,
     errno.EACCES,
