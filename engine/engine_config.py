@@ -6,9 +6,9 @@ But for the last bits on a GPU, which sums in another order than a core: see `fe
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Literal
+from typing import Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
 from fedscout.engine.errors import ConfigurationError
 from fedscout.engine.host_device import CPU, HostDevice
@@ -35,6 +35,21 @@ class EngineConfig(BaseModel):
     address: str | None = Field(default=None, description="of a running Ray cluster, or auto; nothing starts Ray here")
     checkpoint_every_rounds: int = Field(default=10, ge=1, description="rounds between checkpoints of a trial")
     object_store_bytes: int | None = Field(default=None, ge=80 * 2**20, description="of a Ray that is started here")
+
+    @field_validator("address")
+    @classmethod
+    def _is_an_address(cls, address: str | None) -> str | None:
+        host, _, port = (address or "auto").rpartition(":")
+        if address in (None, "auto") or (host and "://" not in host and port.isdecimal()):
+            return address
+        hint = ": from outside a cluster, submit the command as a job (docs/cluster.md)" if "://" in host else ""
+        raise ValueError(f"must be that of a running Ray, host:port, or auto, got {address!r}{hint}")
+
+    @model_validator(mode="after")
+    def _ray_has_an_address(self) -> Self:
+        if self.grid == "local" and self.address is not None:
+            raise ValueError(f"address must be left out with engine.grid=local, got {self.address!r}")
+        return self
 
     @property
     def may_stay(self) -> bool:

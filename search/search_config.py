@@ -134,7 +134,9 @@ class SearchConfig(BaseModel, frozen=True, extra="forbid"):
     )
     tuned_baseline: bool = Field(default=True, description="also FedAvg at its best client learning rate")
     tuning_factors: tuple[Annotated[float, Field(gt=0, le=1000)], ...] = Field(
-        default=(0.25, 0.5, 2.0, 4.0), description="multiples of the learning rate tried for the tuned baseline"
+        default=(0.25, 0.5, 2.0, 4.0),
+        min_length=1,
+        description="multiples of the learning rate tried for the tuned baseline",
     )
     tuning_seeds: int = Field(
         default=2, ge=1, le=100, description="seeds over which the best two rates are compared, the search's included"

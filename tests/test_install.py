@@ -8,6 +8,7 @@ import shutil
 import site
 import subprocess
 import sys
+import tarfile
 from pathlib import Path
 
 import pytest
@@ -173,3 +174,21 @@ def test_a_study_on_ray_runs_among_namesakes(installation: Installation, user_fo
     assert all(trial["status"] == "completed" for trial in trials), trials
     assert "strategies:Own" in {trial["strategy"] for trial in trials}
     assert len(list((user_folder / "out" / "trials").glob("*.parquet"))) == 3  # FedAvg and the budget
+
+
+def test_a_source_distribution_holds_no_part_of_the_tests(tmp_path: Path) -> None:
+    """By default setuptools takes some files of theirs, which can't run without the others and the lock."""
+    source = tmp_path / "source"
+    for name in ("src/fedscout", "tests"):
+        (source / name).mkdir(parents=True)
+    for name in ("pyproject.toml", "README.md", "LICENSE", "MANIFEST.in", "tests/test_install.py"):
+        shutil.copy(REPOSITORY / name, source / name)
+    project = (source / "pyproject.toml").read_text()
+    start, end = project.index("packages = ["), project.index("[tool.setuptools.package-data]")
+    (source / "pyproject.toml").write_text(f"{project[:start]}packages = []\n\n{project[end:]}")
+    build = "import sys; from setuptools.build_meta import build_sdist; build_sdist(sys.argv[1])"
+    subprocess.run([sys.executable, "-c", build, tmp_path], cwd=source, check=True, capture_output=True)
+    with tarfile.open(next(tmp_path.glob("fedscout-*.tar.gz"))) as archive:
+        names = [name.split("/")[1:] for name in archive.getnames()]
+    assert ["pyproject.toml"] in names
+    assert [name for name in names if name[:1] == ["tests"]] == []

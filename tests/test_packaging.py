@@ -8,6 +8,7 @@ import tomllib
 import yaml
 from packaging.requirements import Requirement
 from packaging.specifiers import SpecifierSet
+from packaging.utils import canonicalize_name
 
 from tests.conftest import REPOSITORY
 from tests.test_install import BUILT_FROM
@@ -28,6 +29,17 @@ def test_the_start_page_tells_what_extras_are_for() -> None:
     parts = {name for each in EXTRAS.values() for one in each for name in Requirement(one).extras}
     assert told <= set(EXTRAS)
     assert set(EXTRAS) - told - parts == {"peers"}  # of a benchmark; docs/benchmarks.md names it
+
+
+def test_no_extra_asks_for_another_version_than_the_locked_one() -> None:
+    """What one needs beyond that is told by `pip install --dry-run -c constraints.txt '.[EXTRA]'`."""
+    lines = (REPOSITORY / "constraints.txt").read_text().splitlines()
+    locked = dict(line.split("==") for line in lines if "==" in line)
+    asked = [Requirement(one) for each in (*EXTRAS.values(), PROJECT["dependencies"]) for one in each]
+    versions = {canonicalize_name(name): version for name, version in locked.items()}
+    known = [one for one in asked if canonicalize_name(one.name) in versions]
+    assert len(known) > 20
+    assert [str(one) for one in known if versions[canonicalize_name(one.name)] not in one.specifier] == []
 
 
 def test_an_extra_of_extras_names_ones_that_exist() -> None:

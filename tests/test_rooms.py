@@ -61,6 +61,7 @@ ROOMS = (
     "experiments/federations/description",
     "experiments/federations/embeddings",
     "experiments/config",
+    "experiments/trained",
     "experiments/studies",
     "experiments/studies/sweeps",
     "experiments/studies/settings_tables",

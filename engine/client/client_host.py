@@ -94,7 +94,7 @@ class ClientHost:
         self._embedded: dict[int, Samples] = {}
         self._client = lru_cache(CLIENTS_KEPT)(federation.client_data)
         self._splits = lru_cache(SEEDS_KEPT)(self._splits_of)
-        self._scales: dict[SplitKey, TargetScale] = {}
+        self._scales: dict[SplitKey, TargetScale | None] = {}
         self._told: dict[tuple[int, str], tuple[Mapping[str, Any], Arrays]] = {}
         self._max_weight = max(1, len(federation.partition.rows))
 
@@ -463,22 +463,10 @@ class ClientHost:
         return split
 
     def _target_scale(self, call: HostCall) -> TargetScale | None:
-        """Return by which a target is standardised: that of the training rows of all clients that take part.
-
-        It is the same on every host, as each can reach all rows; real clients would tell it by one exchange of sums and
-        sums of squares. No test row is looked at.
-        """
-        federation = self._federation
-        if federation.targets is None:
-            return None
+        """Return by which a target is standardised; the same on every host, as each can reach all rows."""
         key = _split_key(call)
         if key not in self._scales:
-            parts = []
-            for client in range(federation.num_clients):
-                own = self._client(client).own
-                if client not in federation.unseen and own.targets is not None:
-                    parts.append(own.targets[own.rows[self._positions(client, call, "train")]])
-            self._scales[key] = TargetScale.of(np.concatenate(parts))
+            self._scales[key] = self._federation.target_scale(*key)
         return self._scales[key]
 
 

@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from fedscout.engine.arrays import FloatArray, IntArray
-from fedscout.engine.data.client_data import ClientData, ClientTransform, Partition, Samples
+from fedscout.engine.data.client_data import ClientData, ClientTransform, Partition, Samples, TargetScale
 from fedscout.engine.data.client_split import ClientSplit, SplitKind, split_client
 from fedscout.engine.data.device import Device
 from fedscout.engine.data.release import Release
@@ -73,6 +73,8 @@ class Federation:
         targets: The quantity to predict, float64, shape `(num_rows,)`; None where classes are. Labels are then tenths
             of it, for all that needs classes, and the model has one output.
         target_name: What it is.
+        reading: How rows became features, as values: what is kept beside a trained model, so that other rows can be
+            read in the same way. The engine does not look at it.
     """
 
     name: str
@@ -99,6 +101,7 @@ class Federation:
     split: SplitKind = "random"
     targets: npt.NDArray[np.float64] | None = None
     target_name: str = ""
+    reading: Mapping[str, Any] = field(default_factory=dict)
 
     @property
     def num_clients(self) -> int:
@@ -137,6 +140,26 @@ class Federation:
         order = self.partition.client(client) if self.split == "last" else None
         groups = self.client_groups(client)
         return split_client(labels, seed, client, test_fraction, validation_fraction, groups, order)
+
+    def target_scale(self, seed: int, test_fraction: float, validation_fraction: float) -> TargetScale | None:
+        """Return by which a quantity is standardised: that of the training rows of all clients that take part.
+
+        Real clients would tell it by one exchange of sums and sums of squares. No test row is looked at.
+
+        Args:
+            seed: The trial's seed.
+            test_fraction: As for `split_rows`.
+            validation_fraction: As for `split_rows`.
+        """
+        if self.targets is None:
+            return None
+        parts = []
+        for client in range(self.num_clients):
+            own = self.client_data(client).own
+            if client not in self.unseen and own.targets is not None:
+                split = self.split_rows(client, own.labels[own.rows], seed, test_fraction, validation_fraction)
+                parts.append(own.targets[own.rows[split.train]])
+        return TargetScale.of(np.concatenate(parts))
 
     def without_rows(self) -> Federation:
         """Return the same federation without features and server rows, for who no longer needs them: most of it."""

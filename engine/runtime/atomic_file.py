@@ -5,13 +5,17 @@ from __future__ import annotations
 import errno
 import json
 import os
+import re
 import shutil
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
+from fedscout.engine.errors import EngineError
+
 _NO_ROOM = (errno.ENOSPC, errno.EDQUOT)
+_UNFINISHED = re.compile(r"\..*\.\d+\.tmp", re.DOTALL)
 
 
 def write_atomically(path: Path, write: Callable[[Path], object]) -> None:
@@ -36,8 +40,10 @@ def write_beside(path: Path, write: Callable[[Path], object]) -> Path:
         write(temporary)
         with temporary.open("rb+") as file:
             os.fsync(file.fileno())
-    except BaseException:
+    except BaseException as error:
         remove_quietly(temporary)
+        if isinstance(error, OSError) and error.filename == str(temporary):
+            error.filename = str(path)  # the name that a user knows
         raise
     return temporary
 
@@ -74,10 +80,37 @@ def not_written(path: Path, error: OSError) -> str:
 
 def remove_unfinished(folder: Path) -> None:
     """Remove what killed processes were writing in a folder; nobody else may be writing there."""
-    for path in folder.glob(".*.tmp") if folder.is_dir() else ():
-        if path.name.split(".")[-2].isdigit() and (path.is_file() or path.is_symlink()):
+    for path in folder.iterdir() if folder.is_dir() else ():
+        if is_unfinished(path) and (path.is_file() or path.is_symlink()):
             with suppress(OSError):
                 path.unlink()
+
+
+def is_unfinished(path: Path) -> bool:
+    """Whether a file is called as `write_beside` calls what it has not finished."""
+    return _UNFINISHED.fullmatch(path.name) is not None
+
+
+FolderIdentity = tuple[int, int]
+
+
+def folder_identity(folder: Path) -> FolderIdentity | None:
+    """Return by what a folder is told from another of its name; None if it is not there."""
+    try:
+        found = folder.stat()
+    except OSError:
+        return None
+    return found.st_dev, found.st_ino
+
+
+def check_same_folder(folder: Path, identity: FolderIdentity | None) -> None:
+    """Refuse to write into a folder that took the place of the one that was opened, or is gone.
+
+    Raises:
+        EngineError: If it is another; `identity` None is any.
+    """
+    if identity is not None and folder_identity(folder) != identity:
+        raise EngineError(f"{folder} was moved away or removed while it was written to; what is there stays as it is")
 
 
 def _readable(num_bytes: float) -> str:

@@ -15,6 +15,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from fedscout.engine.errors import LogError
+from fedscout.engine.runtime.atomic_file import is_unfinished
 from fedscout.engine.runtime.orphan_processes import OWN_MARK, end_orphans
 
 LOCK = ".lock"
@@ -33,6 +34,7 @@ def folder_lock(folder: Path) -> Iterator[None]:
         UnwritableFolderError: If it can't be written.
         LogError: If another process holds it, or if it can't be locked.
     """
+    refuse_links(folder)
     lock = _open_locked(folder)
     try:
         _end_what_was_left(_holder(lock))
@@ -45,11 +47,22 @@ def folder_lock(folder: Path) -> Iterator[None]:
         os.close(lock)
 
 
+def refuse_links(folder: Path) -> None:
+    """Refuse a folder in which something is a link, by which what is written there would come to lie elsewhere.
+
+    Raises:
+        LogError: With the first of them.
+    """
+    for entry in sorted(folder.iterdir()) if folder.is_dir() else ():
+        if entry.is_symlink() and not is_unfinished(entry):
+            raise LogError(f"{entry} must be no link, as what a study writes stays in its folder")
+
+
 def _open_locked(folder: Path) -> int:
     path = folder / LOCK
     while True:
         try:
-            lock = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+            lock = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o666)
         except OSError as error:
             raise UnwritableFolderError(UNUSABLE.format(path=folder, reason=error.strerror)) from error
         try:

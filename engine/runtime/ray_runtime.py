@@ -90,18 +90,8 @@ CONNECT_SECONDS = 10.0
 
 
 def _check_reachable(address: str) -> None:
-    """Refuse what is no address, or one where nothing listens; Ray itself would try for minutes."""
-    if address == "auto":
-        _check_listening(_found_by_ray(), given=address)
-        return
-    if "://" in address:
-        raise ConfigurationError(
-            f"{_ADDRESS}, got {address!r}: from outside a cluster, submit the command as a job (docs/cluster.md)"
-        )
-    host, _, port = address.rpartition(":")
-    if not host or not port.isdigit():
-        raise ConfigurationError(f"{_ADDRESS}, got {address!r}")
-    _check_listening(address, given=address)
+    """Refuse an address where nothing listens; Ray itself would try for minutes."""
+    _check_listening(_found_by_ray() if address == "auto" else address, given=address)
 
 
 def _check_listening(address: str, given: str) -> None:

@@ -26,7 +26,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from fedscout.engine.errors import EngineError, first_line
-from fedscout.engine.runtime.atomic_file import not_written, write_atomically
+from fedscout.engine.runtime.atomic_file import check_same_folder, folder_identity, not_written, write_atomically
 from fedscout.engine.trials.trial_record import LATER_COLUMNS, LOG_FORMAT, ParameterType, Trial, log_schema
 
 logger = logging.getLogger("fedscout")
@@ -140,6 +140,7 @@ class TrialLog:
     def __init__(self, out: Path, parameters: Mapping[str, ParameterType]) -> None:
         self.folder = out / "trials"
         self._quarantine = out / "quarantine"
+        self._identity = folder_identity(out)
         self._schema = log_schema(parameters)
 
     def append(self, record: Trial) -> Path:
@@ -148,8 +149,9 @@ class TrialLog:
         A file of another trial of the same number, as of before the user's code changed, is set aside.
 
         Raises:
-            EngineError: If it can't be written, as when the disk is full.
+            EngineError: If it can't be written, as when the disk is full, or the study's folder is gone.
         """
+        check_same_folder(self.folder.parent, self._identity)
         table = pa.Table.from_pylist([record.row(self._schema)], schema=self._schema)
         table = table.replace_schema_metadata({_DIGEST_KEY: _digest(table)})
         path = self.folder / _file_name(record.trial, record.key)

@@ -21,7 +21,23 @@ class Target(StrEnum):
     wandb = "wandb"
 
 
-To = Annotated[Target, typer.Option("--to", help="The program.")]
+TABLES = ("csv", "json", "jsonl", "parquet", "table", "xlsx", "excel", "pandas")
+
+
+def _target(given: str) -> Target:
+    """Return the program of a name; a table needs none.
+
+    Raises:
+        BadParameter: If there is none of that name.
+    """
+    if given in (*Target,):
+        return Target(given)
+    tables = "; the log is a table already: fedscout trials OUT [--json], or pandas.read_parquet(OUT/trials)"
+    hint = tables if given.lower() in TABLES else ""
+    raise typer.BadParameter(f"must be one of {', '.join(Target)}, got {given!r}{hint}")
+
+
+To = Annotated[Target, typer.Option("--to", help="The program.", parser=_target, metavar=f"[{'|'.join(Target)}]")]
 At = Annotated[
     str | None,
     typer.Option(
@@ -41,8 +57,10 @@ def export(
     """Export a study's trials, finished or not, to Optuna's dashboard, MLflow, TensorBoard or Weights & Biases."""
     prepare(verbose=False)
     user_folders()
+    from fedscout.engine.runtime.folder_lock import refuse_links
     from fedscout.experiments.reports.exports.logged_study import read_study
 
+    refuse_links(out)
     study = read_study(out)
     for fault in study.faults:
         tell(fault)

@@ -23,6 +23,7 @@ def init(data: Data = None, out: OutFile = Path("study.yaml"), yes: Yes = False)
     """Ask five questions, suggest the answers, and write a study that `fedscout run` runs. Piped, it asks nothing."""
     prepare(verbose=False)
     from fedscout.engine.errors import ConfigurationError
+    from fedscout.engine.runtime.atomic_file import write_atomically
     from fedscout.experiments.config.config_file import load_config
     from fedscout.experiments.config.study_draft import AIMS, TIMES, Draft, suggested_data, table_suggestions
 
@@ -43,7 +44,7 @@ def init(data: Data = None, out: OutFile = Path("study.yaml"), yes: Yes = False)
     aim = _answer(asks, f"What matters ({what})", "accuracy", AIMS)
     time = _answer(asks, "How long it may take", "hour", TIMES)
     text = Draft(dataset, label, client, cast(Any, aim), cast(Any, time)).text
-    out.write_text(text, encoding="utf-8")
+    write_atomically(out, lambda path: path.write_text(text, encoding="utf-8"))
     try:
         load_config((), out)
     except ConfigurationError:

@@ -29,6 +29,7 @@ from fedscout.experiments.cli import (
     keys,
     mcp,
     plot,
+    predict,
     recommend,
     report,
     reproduce,
@@ -51,7 +52,18 @@ if TYPE_CHECKING:
 USER_ERROR = 2
 INTERRUPTED = 130
 NOT_NOW = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO)
-UNUSABLE_PATH = (errno.ENAMETOOLONG, errno.ELOOP)
+UNUSABLE_PATH = (
+    errno.ENAMETOOLONG,
+    errno.ELOOP,
+    errno.ENOENT,
+    errno.EEXIST,
+    errno.ENOTDIR,
+    errno.EISDIR,
+    errno.EACCES,
+    errno.EPERM,
+    errno.EINVAL,
+    errno.ENXIO,
+)
 
 app = typer.Typer(
     name="fedscout",
@@ -74,6 +86,7 @@ for command in (
     search.search,
     sweep.sweep,
     train.train,
+    predict.predict,
     tune_table.tune_table,
     strategies.strategies,
     scenarios.scenarios,
@@ -166,7 +179,7 @@ def _told(error: BaseException) -> tuple[int, Sequence[str]]:
             return INTERRUPTED, ()
         case MemoryError():
             return FAILED, ["memory ran out; fewer rows (federation.max_rows), clients or hosts at once need less"]
-        case OSError() if error.errno in (*NOT_NOW, *UNUSABLE_PATH):
+        case OSError() if error.errno in NOT_NOW or (error.errno in UNUSABLE_PATH and error.filename):
             return _told_of_file(error)
     raise error
 
@@ -202,10 +215,13 @@ def _one_line(error: click.ClickException) -> str:
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run the command line, the process's own if none is given, and exit."""
-    from fedscout.engine.runtime.signals import ended_by_signals
+    from fedscout.engine.runtime.signals import ENDING_SIGNALS, ended_by_signals
 
     with ended_by_signals() as signals:
         code = _exit_code(arguments, signals)
+    if signals:  # Python's end restores default handlers, by which another one would kill the process
+        for number in ENDING_SIGNALS:
+            signal.signal(number, signal.SIG_IGN)
     sys.exit(code)
 
 

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import os
+import sys
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from fedscout.experiments.cli.options import prepare
+from fedscout.experiments.cli.options import FAILED, prepare
+from fedscout.experiments.visible import tell
 
 
 def mcp(
@@ -25,7 +28,17 @@ def mcp(
 
     if not root.is_dir():
         raise ConfigurationError(f"--root must be a folder, got {root}")
+    if sys.stdin is None or sys.stdout is None:
+        raise ConfigurationError("fedscout mcp speaks on standard input and output, of which one is closed")
     extra_module("mcp", "mcp", "fedscout mcp needs the package mcp")
     from fedscout.experiments.agents.mcp_server import mcp_server
 
-    mcp_server(root.resolve(), own_code).run("stdio")
+    try:
+        mcp_server(root.resolve(), own_code).run("stdio")
+    except BaseExceptionGroup as group:
+        if group.split((BrokenPipeError, ConnectionError))[1] is not None:
+            raise
+        with Path(os.devnull).open("wb") as nowhere:  # what could not be written would be tried again at exit
+            os.dup2(nowhere.fileno(), sys.stdout.fileno())
+        tell("the agent has closed the pipe")
+        raise typer.Exit(FAILED) from None

@@ -11,7 +11,7 @@ import typer
 from fedscout.experiments.cli.options import AsJson, prepare
 from fedscout.experiments.visible import show, tell
 
-LIST = "list"
+ALL, LIST = "all", "list"
 
 
 class ScaleName(StrEnum):
@@ -24,8 +24,8 @@ class ScaleName(StrEnum):
 What = Annotated[
     list[str] | None,
     typer.Argument(
-        metavar="[SOURCE/TABLE | SOURCE | list | KEY=VALUE]...",
-        help="Studies, all if left out, and keys that hold for every training, such as engine.grid=ray.",
+        metavar="[SOURCE/TABLE | SOURCE | all | list | KEY=VALUE]...",
+        help="Studies, or all, and keys that hold for every training, such as engine.grid=ray.",
         show_default=False,
     ),
 ]
@@ -42,7 +42,7 @@ def reproduce(
     ] = Path("runs/reproduction"),
     as_json: AsJson = False,
 ) -> None:
-    """Run published studies again: their numbers beside ours, and which of their orderings are seen."""
+    """Run published studies again, their numbers beside ours; without a name, list them."""
     prepare(verbose=False)
     from fedscout.experiments.reports.console import show_json
     from fedscout.experiments.reproduction.reproduction_tables import study_lines
@@ -52,10 +52,10 @@ def reproduce(
 
     names = [text for text in what or () if "=" not in text]
     settings = [text for text in what or () if "=" in text]
-    if names == [LIST]:
+    if names in ([], [LIST]):
         _list(as_json)
         return
-    wanted = studies_named(SOURCES, names, scale.value)
+    wanted = studies_named(SOURCES, [] if names == [ALL] else names, scale.value)
     found = []
     for study in run_again(SOURCES, wanted, scale.value, settings, out, seeds, note=tell):
         found.append(study)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from math import isfinite
 
 import typer
@@ -34,6 +35,7 @@ def train(
     from fedscout.experiments.reports.progress import TrialProgress
     from fedscout.experiments.studies.run_folder import default_folder
     from fedscout.experiments.studies.study_objective import measures_of_study
+    from fedscout.experiments.trained.model_description import DESCRIPTION_FILE
 
     folders = user_folders()
     progress = TrialProgress(1, config.training.num_rounds)
@@ -62,6 +64,9 @@ def train(
     show_labels(console, federation, trial, config.search.view)
     console.print()
     show_path(console, "Log", folder / "trials")
+    if (folder / DESCRIPTION_FILE).is_file():
+        command = shlex.join(["fedscout", "predict", str(folder)])
+        console.print(f"Predict: {command} TABLE", soft_wrap=True)
     if trial.status == "failed":
         tell(f"the trial failed: {trial.error}")
         raise typer.Exit(FAILED)

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from pydantic import ValidationError
+from pydantic_core import ErrorDetails
 
 from fedscout.engine.errors import ConfigurationError
 from fedscout.engine.fault_text import details, shown
@@ -51,10 +52,22 @@ def config_of(settings: Mapping[Any, Any], faults: Sequence[str] = ()) -> StudyC
     try:
         config = StudyConfig.model_validate(truths_as_words(with_task(settings), StudyConfig))
     except ValidationError as error:
-        found += [fault_text(detail) for detail in details(error)]
+        found += _fault_texts(details(error))
     if found:
         raise ConfigurationError(found)
     return config
+
+
+def _fault_texts(faults: Sequence[ErrorDetails]) -> Iterator[str]:
+    """Yield a line for each fault, but one alone for the items of a list."""
+    by_list: dict[tuple[int | str, ...], list[ErrorDetails]] = {}
+    for fault in faults:
+        place = fault["loc"]
+        item = next((depth for depth, part in enumerate(place) if isinstance(part, int)), len(place))
+        by_list.setdefault(place[: item + 1] if item == len(place) else place[:item], []).append(fault)
+    for same in by_list.values():
+        more = f", and {len(same) - 1} more of that list can't be read" if len(same) > 1 else ""
+        yield fault_text(same[0]) + more
 
 
 def given_settings(arguments: Sequence[str] = (), file: Path | None = None) -> dict[str, Any]:

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import ValidationError
 
 from fedscout.engine.contracts.local_training_config import LocalTraining
 from fedscout.engine.contracts.settings_lookup import METRICS, SettingsLookup
@@ -24,31 +24,21 @@ from fedscout.engine.data.federation import Federation
 from fedscout.engine.errors import ConfigurationError
 from fedscout.engine.messages.session import Session
 from fedscout.engine.metrics.metric_table import ACCURACY
-from fedscout.engine.model.parameter_layout import ModelFactory
-from fedscout.experiments.federations.datasets.dataset import DataKind, Dataset
+from fedscout.experiments.federations.datasets.dataset import Dataset
 from fedscout.experiments.federations.datasets.dataset_request import DatasetRequest
 from fedscout.experiments.federations.models.embedding_choice import embedding_source
-from fedscout.experiments.federations.models.model_request import ModelRequest
 from fedscout.experiments.federations.models.model_settings import ModelSettings
-from fedscout.experiments.federations.models.model_table import build_model
+from fedscout.experiments.trained.model_description import ModelDescription, part_of
 from fedscout.search.client_settings_config import ClientSettingsConfig
 
 if TYPE_CHECKING:
     from fedscout.experiments.config.study_config import StudyConfig
 
 
-class Agreement(BaseModel):
-    """What holds for every client.
+class Agreement(ModelDescription):
+    """What holds for every client: the model, and how it is trained.
 
     Attributes:
-        rows: Which data the study had, and of a table which column is the label and which the group.
-        kind: What a row is.
-        feature_shape: Of a row as the model sees it.
-        class_names: In the order of the model's outputs.
-        feature_names: Of a table's features.
-        vocabulary_size: Of tokens.
-        encoding: How a table's columns become features; None where rows are given as features.
-        model: What the clients train.
         embedding: What detectors compare, see `federation.embedding`.
         data_seed: Of that network, and of a simulated client's rows.
         training: Of messages that say nothing of it, as those of other programs.
@@ -59,16 +49,6 @@ class Agreement(BaseModel):
         study: The whole configuration, as JSON.
     """
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-    rows: DatasetRequest
-    kind: DataKind
-    feature_shape: tuple[int, ...]
-    class_names: tuple[str, ...]
-    feature_names: tuple[str, ...] = ()
-    vocabulary_size: int = 0
-    encoding: dict[str, Any] | None = None
-    model: ModelSettings
     embedding: str
     data_seed: int
     training: LocalTraining
@@ -109,14 +89,14 @@ class Agreement(BaseModel):
             )
         dataset = dataset or load_dataset(federation)
         agreement = cls(
-            rows=DatasetRequest(**{name: getattr(federation, name) for name in DatasetRequest.model_fields}),
+            rows=part_of(DatasetRequest, federation),
             kind=dataset.kind,
             feature_shape=dataset.features.shape[1:],
             class_names=dataset.class_names,
             feature_names=dataset.feature_names,
             vocabulary_size=dataset.vocabulary_size,
             encoding=None if dataset.encoding is None else dict(dataset.encoding),
-            model=ModelSettings(**{name: getattr(config.model, name) for name in ModelSettings.model_fields}),
+            model=part_of(ModelSettings, config.model),
             embedding=federation.embedding,
             data_seed=federation.seed,
             training=config.training.local(),
@@ -170,16 +150,6 @@ class Agreement(BaseModel):
         table = self.settings["table"]
         cells = tuple(SettingsCell(**cell) for cell in table["cells"])
         return SettingsLookup(**{**self.settings, "table": SettingsTable(cells, table["threshold"])})
-
-    @cached_property
-    def request(self) -> ModelRequest:
-        """What the model is built for."""
-        return ModelRequest(self.feature_shape, len(self.class_names), self.model, self.kind, self.vocabulary_size)
-
-    @property
-    def factory(self) -> ModelFactory:
-        """The factory of the model."""
-        return build_model(self.request)
 
     @property
     def session(self) -> Session:

@@ -19,6 +19,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping
+from dataclasses import dataclass
 from functools import partial
 from importlib.metadata import version
 from pathlib import Path
@@ -33,6 +34,7 @@ from fedscout.experiments.deployment.agreement import Agreement
 Choice = Literal["rules", "search"]
 
 AGREEMENT_FILE = "federation.json"
+FEWEST_CLIENTS = 2
 LONGEST_NAME = 32
 """Of an app, by Flower's rules; letters, digits and hyphens."""
 
@@ -59,12 +61,12 @@ serverapp = "$name.server_app:app"
 clientapp = "$name.client_app:app"
 
 [tool.flwr.app.config]
-min-clients = $min_clients      # so many must be connected before anything begins
+min-clients = $min_clients     # so many must be connected before anything begins
 patience = 600.0     # seconds to wait for them
 rounds = $rounds
 round-timeout = 600.0  # seconds after which a round goes on without those that did not answer
 secure-sums = false  # true: clients send masked sums alone; at least three of them (docs/privacy.md of fedscout)
-out = "$name-out"   # where reports, log, checkpoints and the model go, on the server; a second run goes on there
+out = $out  # where reports, log, checkpoints and the model go, on the server; a second run goes on there
 """)
 
 CLIENT = Template('''\
@@ -142,6 +144,39 @@ What a client's owner allows is said in a file that `policy="/path/policy.toml"`
 """)
 
 
+@dataclass(frozen=True)
+class Program:
+    """What the driver of an app does.
+
+    Attributes:
+        strategy: What is trained; None has the driver detect and choose first.
+        choice: How it chooses then.
+        max_rounds: Which a search may take at most.
+        max_bytes: Which its messages may carry at most.
+        min_clients: So many must be connected before anything begins.
+        out: Folder on the server for all that is written; None calls it by the app.
+    """
+
+    strategy: Mapping[str, Any] | None = None
+    choice: Choice = "rules"
+    max_rounds: int | None = None
+    max_bytes: int | None = None
+    min_clients: int = FEWEST_CLIENTS
+    out: str | None = None
+
+
+def check_new(folder: Path) -> str:
+    """Return the name of an app by its folder's.
+
+    Raises:
+        ConfigurationError: If it can be none, or the folder holds something.
+    """
+    folder = folder.absolute()
+    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+        raise ConfigurationError(f"--out must be a new or empty folder, got {folder}")
+    return app_name(folder)
+
+
 def app_name(folder: Path) -> str:
     """Return the name of an app by its folder's.
 
@@ -157,36 +192,26 @@ def app_name(folder: Path) -> str:
     return name
 
 
-def write_app(
-    folder: Path,
-    agreement: Agreement,
-    strategy: Mapping[str, Any] | None = None,
-    choice: Choice = "rules",
-    max_rounds: int | None = None,
-    max_bytes: int | None = None,
-) -> Path:
+def write_app(folder: Path, agreement: Agreement, program: Program) -> Path:
     """Write an app, and return its folder.
 
     Args:
         folder: New, or empty.
         agreement: Of driver and clients.
-        strategy: What is trained; None has the driver detect and choose first.
-        choice: How it chooses then.
-        max_rounds: Which a search may take at most.
-        max_bytes: Which its messages may carry at most.
+        program: What the driver does.
 
     Raises:
         ConfigurationError: If the folder holds something, or can't be written.
     """
-    name, folder = app_name(folder), folder.absolute()
-    if folder.exists() and any(folder.iterdir()):
-        raise ConfigurationError(f"--out must be a new or empty folder, got {folder}")
+    name, folder = check_new(folder), folder.absolute()
+    strategy = program.strategy
     if strategy is None:
         summary = "finds out how the clients' data differ, chooses a strategy and trains it."
-        constants = f"MAX_ROUNDS, MAX_BYTES = {max_rounds}, {max_bytes}  # of a search; None does not limit it\n"
-        steps = PROGRAM.substitute(choice=choice)
+        limits = f"{program.max_rounds}, {program.max_bytes}"
+        constants = f"MAX_ROUNDS, MAX_BYTES = {limits}  # of a search; None does not limit it\n"
+        steps = PROGRAM.substitute(choice=program.choice)
     else:
-        summary = f"trains {strategy['kind']}, which a study chose."
+        summary = f"trains {strategy['kind']}."
         constants = f"STRATEGY = {_literal(strategy)}\n"
         steps = WINNER
     simulated = agreement.encoding is None and agreement.kind != "image"
@@ -200,7 +225,8 @@ def write_app(
         "fedscout": version("fedscout"),
         "flwr": ">=1.41,<1.42",
         "agreement": AGREEMENT_FILE,
-        "min_clients": 2,
+        "min_clients": program.min_clients,
+        "out": json.dumps(program.out or f"{name}-out"),
         "rounds": agreement.config.training.num_rounds,
         "constants": constants,
         "steps": steps,

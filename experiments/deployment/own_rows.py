@@ -115,15 +115,10 @@ def _of_frame(frame: Any) -> pa.Table:
 
 def _arrays(agreement: Agreement, features: npt.ArrayLike, labels: npt.ArrayLike) -> tuple[FloatArray, IntArray]:
     """Return rows that are features already."""
-    values, said = np.asarray(features), np.asarray(labels)
-    if values.shape[1:] != agreement.feature_shape or said.shape != values.shape[:1]:
-        raise DataError(
-            f"a client's arrays must have the shapes (rows, {', '.join(map(str, agreement.feature_shape))}) and "
-            f"(rows,), got {values.shape} and {said.shape}"
-        )
-    if values.dtype.kind not in "fiub" or not np.isfinite(values).all():
-        raise DataError("a client's features must be finite numbers")
-    return values.astype(np.float32), _numbered(agreement, said.tolist())
+    values, said = agreement.checked_features(features), np.asarray(labels)
+    if said.shape != values.shape[:1]:
+        raise DataError(f"a client's labels must have the shape ({len(values)},) of its rows, got {said.shape}")
+    return values, _numbered(agreement, said.tolist())
 
 
 def _pictures(agreement: Agreement, folder: Path) -> tuple[FloatArray, IntArray, None]:

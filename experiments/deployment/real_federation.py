@@ -27,6 +27,7 @@ from flwr.serverapp import Grid
 from pydantic import TypeAdapter, ValidationError
 
 from fedscout.detectors import HeterogeneityReport
+from fedscout.detectors.verdict import verdicts
 from fedscout.engine.client.client_host import ClientHost
 from fedscout.engine.data.client_data import Partition
 from fedscout.engine.errors import ConfigurationError, LogError, StrategyError, TrialError
@@ -43,10 +44,10 @@ from fedscout.experiments.deployment.federation_totals import FederationTotals, 
 from fedscout.experiments.deployment.node_runner import NodeRunner
 from fedscout.experiments.deployment.study_winner import advised
 from fedscout.experiments.deployment.sums_only import DETECTION, beyond_sums_of
-from fedscout.experiments.deployment.trained_model import what_is_kept, write_model, write_rounds
 from fedscout.experiments.deployment.travelling import wire
 from fedscout.experiments.studies.run_folder import RunFolder, open_run_folder
 from fedscout.experiments.studies.workflow import REPORT_FILE, measure, stored_report, study_facts
+from fedscout.experiments.trained.trained_model import what_is_kept, write_model, write_rounds
 from fedscout.experiments.visible import visible_line
 from fedscout.search.ledger import Ledger, StudyEvents, StudyFacts
 from fedscout.search.recommenders.diagnosis import diagnose
@@ -138,6 +139,8 @@ class RealFederation:
                 self._tell("asking the clients how their data differ")
                 report = measure(self._runner(folder), self._config)
                 folder.write_json(REPORT_FILE, report.model_dump(mode="json"))
+        for verdict in verdicts(report):
+            self._tell(visible_line(verdict.sentence))
         return report
 
     def totals(self) -> FederationTotals:
@@ -184,7 +187,10 @@ class RealFederation:
                 situation = Situation(
                     space, facts.num_rounds, facts.view, diagnosis=diagnosis, selection=facts.selection_kind
                 )
-                return _document(recommend_by_rules(situation).spec)
+                recommendation = recommend_by_rules(situation)
+                for ground in recommendation.grounds:
+                    self._tell(visible_line(f"{recommendation.spec}: {ground.because} [{ground.source}]"))
+                return _document(recommendation.spec)
             self._refuse_costs(max_rounds, max_bytes)
             outcome = run_study(self._config.search, self._ledger(folder, facts), report)
         confirmation = None if outcome.confirmation is None else outcome.confirmation.model_dump(mode="json")
@@ -224,7 +230,7 @@ class RealFederation:
                 raise TrialError(f"the training failed: {trial.error}")
             write_rounds(folder.path, trial)
             if trial.vector is not None:  # it is not in the log; what an earlier run has written stays
-                write_model(folder.path, self.agreement.factory, trial.vector)
+                write_model(folder.path, self.agreement, trial.vector)
         for note in trial.notes:
             if note not in kept:  # which was told already
                 self._tell(visible_line(f"note: {note}"))
@@ -252,7 +258,15 @@ class RealFederation:
         facts = study_facts(self._config, described)
         cohort = replace(facts.cohort, layers=self._server.facts().layout.layers)
         session = replace(facts.session, client_table=self.agreement.lookup)
-        return replace(facts, cohort=cohort, session=session, data_digest=self.agreement.digest, dealing=None)
+        claimed = self.agreement.config.digest()  # of the folder, whatever time a round may take
+        return replace(
+            facts,
+            cohort=cohort,
+            session=session,
+            data_digest=self.agreement.digest,
+            dealing=None,
+            config_hash=claimed,
+        )
 
     def _ledger(self, folder: RunFolder, facts: StudyFacts) -> Ledger:
         log = TrialLog(folder.path, parameter_columns(self._config.named_strategies))

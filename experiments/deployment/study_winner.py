@@ -6,15 +6,10 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from pydantic import ValidationError
-
 from fedscout.engine.errors import ConfigurationError, LogError
-from fedscout.engine.fault_text import details
-from fedscout.engine.runtime.json_file import read_json_object
 from fedscout.experiments.config.config_file import load_config
-from fedscout.experiments.config.config_keys import fault_text
 from fedscout.experiments.config.study_config import StudyConfig
-from fedscout.experiments.studies.run_folder import stored_claim
+from fedscout.experiments.studies.stored_study import read_claim, read_result
 
 
 def winner_of(folder: Path, settings: Sequence[str] = ()) -> tuple[StudyConfig, dict[str, Any]]:
@@ -31,16 +26,11 @@ def winner_of(folder: Path, settings: Sequence[str] = ()) -> tuple[StudyConfig, 
         ConfigurationError: If these are not the study's.
         LogError: If there is no finished study, or none of its trainings went through.
     """
-    claim = stored_claim(folder)
-    try:
-        result = read_json_object(folder / "result.json")
-        config = _configuration((claim or {})["config"], settings)
-    except ValidationError as error:
-        raise LogError(
-            f"{folder} holds a study that this version can't read: {fault_text(details(error)[0])}"
-        ) from error
-    except (OSError, ValueError, KeyError) as error:
-        raise LogError(f"--from must be the folder of a finished study (fedscout run --out), got {folder}") from error
+    claim, known = read_claim(folder)
+    result = read_result(folder)
+    if result is None:
+        raise LogError(f"--from must be the folder of a finished study (fedscout run --out), got {folder}")
+    config = _configuration(known, claim["config"].get("client_settings"), settings)
     strategy = advised(result.get("confirmation"), result.get("best"), config.training.learning_rate)
     if strategy is None:
         raise LogError(f"{folder} holds a study of which no training went through, so there is nothing to deploy")
@@ -61,11 +51,8 @@ def advised(
     return None if chosen is None else _document(chosen, usual_rate)
 
 
-def _configuration(identity: Mapping[str, Any], settings: Sequence[str]) -> StudyConfig:
+def _configuration(config: StudyConfig, table: Any, settings: Sequence[str]) -> StudyConfig:
     """Return a study's configuration, of which its folder holds all but where a table of client settings lies."""
-    told = {key: value for key, value in identity.items() if key != "client_settings"}
-    table = identity.get("client_settings")
-    config = StudyConfig.model_validate(told)
     if table is None and not settings:
         return config
     if not all(setting.startswith("client_settings.") for setting in settings):
@@ -84,7 +71,7 @@ def _upheld(confirmation: Mapping[str, Any]) -> Mapping[str, Any]:
     pick, *others = confirmation["contestants"]
     found: Mapping[str, Any] = pick
     if confirmation["verdict"] != "better":
-        found = next(one for one in others if one["role"] == confirmation["reference"])
+        found = next((one for one in others if one["role"] == confirmation["reference"]), pick)
     return found
 
 

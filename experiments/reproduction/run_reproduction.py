@@ -38,16 +38,16 @@ This page is what `fedscout reproduce` writes. It trains the studies of five sou
 beside what they print:
 
 ```bash
-fedscout reproduce list
+fedscout reproduce
 fedscout reproduce choice/table6
 fedscout reproduce fedpilot --seeds 20 engine.grid=ray
-fedscout reproduce --scale published
+fedscout reproduce all --scale published
 ```
 
-Without a name all are run, one after the other. Trials lie in ordinary logs under `--out`, so what was killed goes on,
-and more seeds train what is new. Keys hold for every training and win. `laptop` is what two cores do in a quarter of an
-hour a study, and all of them in an hour and a half of one core's time; `published` has the sources' sizes as far as
-they are known, and wants a cluster.
+Without a name they are listed; `all` are run one after the other. Trials lie in ordinary logs under `--out`, so what
+was killed goes on, and more seeds train what is new. Keys hold for every training and win. `laptop` is what two cores
+do in a quarter of an hour a study, and all of them in an hour and a half of one core's time; `published` has the
+sources' sizes as far as they are known, and wants a cluster.
 
 Absolute figures depend on splits that nobody has published; what can be looked for is their order. A statement that
 one cell is above another is *seen* if the interval of the difference, taken seed by seed, lies above zero,
@@ -70,7 +70,7 @@ def studies_named(sources: Sequence[Source], names: Sequence[str], scale: Scale)
         if not named:
             known = sorted({known for pair in every for known in _names(*pair)})
             raise ConfigurationError(
-                f"{name!r} is no published study{did_you_mean(name, known)}; see fedscout reproduce list"
+                f"{name!r} is no published study{did_you_mean(name, known)}; see fedscout reproduce"
             )
         if missing := [study.name for _, study in named if scale not in study.measurements]:
             raise ConfigurationError(f"{name!r} must be of --scale {scale}, which {', '.join(missing)} has not")

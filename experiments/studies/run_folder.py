@@ -22,7 +22,15 @@ from pathlib import Path
 from typing import Any
 
 from fedscout.engine.errors import EngineError, LogError, UserError
-from fedscout.engine.runtime.atomic_file import folder_made, json_text, not_written, remove_unfinished, write_atomically
+from fedscout.engine.runtime.atomic_file import (
+    check_same_folder,
+    folder_identity,
+    folder_made,
+    json_text,
+    not_written,
+    remove_unfinished,
+    write_atomically,
+)
 from fedscout.engine.runtime.folder_lock import LOCK, UNUSABLE, UnwritableFolderError, folder_lock
 from fedscout.engine.runtime.json_file import read_json_object
 from fedscout.experiments.config.study_config import StudyConfig
@@ -30,7 +38,9 @@ from fedscout.experiments.federations.datasets.loaders.dataset_table import is_o
 from fedscout.experiments.studies.own_code import changed_files, federation_code, strategy_code
 from fedscout.experiments.studies.versions import versions
 
+RESULT_FILE = "result.json"
 FOLDERS = ("trials", "checkpoints", "quarantine")
+LONGEST_NAME = 80
 
 UNSEEN = "the keys that there are, or what an informed search begins with"
 
@@ -47,6 +57,7 @@ class RunFolder:
     def __init__(self, path: Path, unwritable: UnwritableFolderError | None = None) -> None:
         self.path = path
         self._unwritable = unwritable
+        self._identity = folder_identity(path)
 
     @property
     def is_writable(self) -> bool:
@@ -71,8 +82,9 @@ class RunFolder:
         """Write one of the folder's JSON files, all at once.
 
         Raises:
-            EngineError: If it can't be written, as when the disk is full.
+            EngineError: If it can't be written, as when the disk is full, or the folder was moved away.
         """
+        check_same_folder(self.path, self._identity)
         path = self.path / name
         try:
             write_atomically(path, lambda temporary: temporary.write_text(json_text(content)))
@@ -93,10 +105,8 @@ class RunFolder:
 
 
 def default_folder(config: StudyConfig) -> Path:
-    """Return the folder of a study that was given none: the same for the same configuration."""
-    name = config.federation.dataset
-    if "://" in name or config.federation.has_file_a_client:  # no path of one file
-        name = re.sub(r"[^\w.-]+", "-", name)
+    """Return the folder of a study that was given none, directly below `runs`: the same for the same configuration."""
+    name = re.sub(r"[^\w.-]+", "-", config.federation.dataset).strip("-.")[-LONGEST_NAME:] or "data"
     return Path("runs") / f"{name}-{config.digest()[:8]}"
 
 
@@ -167,8 +177,10 @@ def stored_claim(path: Path) -> dict[str, Any] | None:
         claim = read_json_object(path / "config.json")
     except (OSError, ValueError):
         return None
+    claim = {"config": {}, **claim}
     groups = (claim.get(name, {}) for name in ("config", "versions", "code"))
-    return claim if "config_hash" in claim and all(isinstance(group, dict) for group in groups) else None
+    is_claim = isinstance(claim.get("config_hash"), str) and all(isinstance(group, dict) for group in groups)
+    return claim if is_claim else None
 
 
 def _log_is_of(path: Path, config: StudyConfig) -> bool:

@@ -54,7 +54,7 @@ from fedscout.experiments.studies.one_shot import check_one_shot, one_shot_answe
 from fedscout.experiments.studies.open_runner import LazyRunner, open_runner
 from fedscout.experiments.studies.precision import check_precision
 from fedscout.experiments.studies.recommending import Recommended, Wanted, asks_model, check_wanted, choose
-from fedscout.experiments.studies.run_folder import RunFolder, bind, open_run_folder
+from fedscout.experiments.studies.run_folder import RESULT_FILE, RunFolder, bind, open_run_folder
 from fedscout.experiments.studies.simulated_clock import check_clock, check_durations
 from fedscout.experiments.studies.stages import Stage
 from fedscout.experiments.studies.study_language_model import check_language_model, language_model_of_study
@@ -67,6 +67,8 @@ from fedscout.experiments.studies.study_objective import (
 from fedscout.experiments.studies.study_result import result_document
 from fedscout.experiments.studies.versions import versions
 from fedscout.experiments.studies.warm_start_record import read_warm_start
+from fedscout.experiments.trained.model_description import DESCRIPTION_FILE
+from fedscout.experiments.trained.trained_model import leaves_model, write_training
 from fedscout.search.dealing import Dealing
 from fedscout.search.ledger import Ledger, StudyEvents, StudyFacts
 from fedscout.search.measure import Measure
@@ -82,7 +84,6 @@ logger = logging.getLogger("fedscout")
 
 REPORT_FILE = "report.json"
 RECOMMENDATION_FILE = "recommendation.json"
-RESULT_FILE = "result.json"
 
 _NO_FOLDER: AbstractContextManager[RunFolder | None] = nullcontext()
 
@@ -322,7 +323,7 @@ def run_training(
     search_path: tuple[str, ...] = (),
     federation: Federation | None = None,
 ) -> tuple[Federation, Trial, Path]:
-    """Train one strategy, FedAvg if none is configured, and log it as a trial.
+    """Train one strategy, FedAvg if none is configured, log it as a trial and write its model.
 
     Returns:
         The federation, whose facts tell under `moved_labels` how many labels of which client are wrong, the trial, and
@@ -345,11 +346,18 @@ def run_training(
     notes = spec.notes(road.cohort)
     for note in notes:
         logger.warning("%s", note)
+    built = road.federation if road.federation.targets is not None else road.federation.without_rows()
+    keeps = bool(built.reading) and leaves_model(spec, built)
     opened = open_run_folder(out, config, road.digest, reading_suffices=True)
     with opened as folder, road.place(config.training.num_rounds, folder) as runner:
         ledger = road.ledger(runner, folder)
         ledger.know_told(spec.label, notes)
-        (trial,) = ledger.run([ledger.facts.trial("train", spec)])
+        settings = replace(ledger.facts.trial("train", spec), keep_model=keeps)
+        (trial,) = ledger.run([settings])
+        if trial.vector is not None:
+            write_training(folder.path, config, built, settings, trial)
+        elif keeps and trial.status == "completed" and not (folder.path / DESCRIPTION_FILE).exists():
+            logger.warning("%s holds this training without its model; another --out trains it again", folder.path)
         told = replace(road.federation, facts={**road.federation.facts, "moved_labels": moved})
         return told, trial, folder.path
 

@@ -1,7 +1,7 @@
 """Chooses the federated-learning strategy from measured heterogeneity of clients, on Ray.
 
-`Federation`, `study` and `train` are the Python interface (docs/python.md), `client_app` and `RealFederation` that of
-real federations (docs/real_federation.md). They are imported when they are first used.
+`Federation`, `study` and `train` are the Python interface (docs/python.md), `load` reads a trained model
+(docs/predict.md), `client_app` and `RealFederation` are for real federations (docs/real_federation.md). They are imported when they are first used.
 """
 
 from __future__ import annotations
@@ -11,19 +11,36 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from fedscout.experiments.deployment.client_app import client_app
+    from fedscout.experiments.trained.prediction import TrainedModel, load
     from fedscout.experiments.deployment.real_federation import RealFederation
     from fedscout.experiments.studies.interface import Federation, Study, TrainedStrategy, study, train
 
-__all__ = ["Federation", "RealFederation", "Study", "TrainedStrategy", "client_app", "study", "train"]
+__all__ = [
+    "Federation",
+    "RealFederation",
+    "Study",
+    "TrainedModel",
+    "TrainedStrategy",
+    "client_app",
+    "load",
+    "study",
+    "train",
+]
 
 _PLACES = {
     "RealFederation": "fedscout.experiments.deployment.real_federation",
+    "TrainedModel": "fedscout.experiments.trained.prediction",
     "client_app": "fedscout.experiments.deployment.client_app",
+    "load": "fedscout.experiments.trained.prediction",
 }
 """Of what is not in `interface`: a client's machine needs neither searches nor Ray."""
 
 
 def __getattr__(name: str) -> Any:
+    if name == "__version__":
+        from importlib.metadata import version
+
+        return version("fedscout")
     if name in _PLACES:
         return getattr(import_module(_PLACES[name]), name)
     if name in __all__:

@@ -22,7 +22,7 @@ from fedscout.engine.runtime.json_file import read_json_object
 from fedscout.engine.trials.trial_log import TrialLog
 from fedscout.engine.trials.trial_record import Trial
 from fedscout.experiments.benchmarks.engine.peer_runs import MissingPeer, Peer, peer_answer
-from fedscout.experiments.studies.workflow import RESULT_FILE
+from fedscout.experiments.studies.run_folder import RESULT_FILE
 from fedscout.strategies import parameter_columns
 
 MEASURED = str(Path(__file__).with_name("measured_command.py"))

@@ -98,6 +98,13 @@ def build_federation(
         split=federation.split_kind,
         targets=dataset.targets,
         target_name=str(dataset.facts.get("label", "a quantity")) if quantity else "",
+        reading={
+            "kind": dataset.kind,
+            "feature_shape": shape,
+            "feature_names": dataset.feature_names,
+            "vocabulary_size": dataset.vocabulary_size,
+            "encoding": dataset.encoding,
+        },
         unseen=draw_unseen(federation, deal.partition.num_clients),
         facts={
             **dataset.facts,

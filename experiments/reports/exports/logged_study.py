@@ -8,16 +8,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from pydantic import ValidationError
-
 from fedscout.engine.errors import LogError
-from fedscout.engine.fault_text import details
 from fedscout.engine.trials.trial_log import read_columns
 from fedscout.engine.trials.trial_record import SCORES_WHERE_KNOWN, Trial, log_schema
-from fedscout.experiments.config.config_keys import fault_text
 from fedscout.experiments.config.study_config import StudyConfig
 from fedscout.experiments.extras import extra_module
-from fedscout.experiments.studies.run_folder import stored_claim
+from fedscout.experiments.studies.stored_study import read_claim
 from fedscout.strategies import parameter_columns
 
 CURVES = ("accuracy", "clean_accuracy", *SCORES_WHERE_KNOWN, "clean_metric", "loss", "clean_loss", "train_loss")
@@ -51,14 +47,7 @@ def read_study(path: Path) -> LoggedStudy:
     Raises:
         LogError: If the folder holds none, or one of another version.
     """
-    claim = stored_claim(path)
-    if claim is None:
-        raise LogError(f"the folder must hold a study, got {path} without a readable config.json")
-    try:
-        config = StudyConfig.model_validate(claim.get("config"))
-    except ValidationError as error:
-        first = fault_text(details(error)[0])
-        raise LogError(f"{path} must be a study of this version, got another's: {first}") from error
+    claim, config = read_claim(path)
     config_hash = str(claim["config_hash"])
     names = log_schema(parameter_columns()).names
     rows, unread = read_columns(path / "trials", names, config_hash)

@@ -10,6 +10,7 @@ import altair as alt
 
 from fedscout.engine.errors import ConfigurationError, EngineError
 from fedscout.engine.runtime.atomic_file import not_written, write_atomically
+from fedscout.engine.runtime.folder_lock import refuse_links
 from fedscout.experiments.reports.page.page_parts import Picture
 from fedscout.experiments.reports.page.pictures.chart_style import chart_config
 from fedscout.experiments.reports.page.write_report import page_in
@@ -37,6 +38,7 @@ def write_figures(folder: Path, file_format: FileFormat, name: str | None = None
         ConfigurationError: If it has no such picture.
         EngineError: If a file can't be written.
     """
+    refuse_links(folder)
     pictures = {picture.name: picture for picture in page_in(folder).pictures}
     if name is not None and name not in pictures:
         known = ", ".join(pictures) or "none"

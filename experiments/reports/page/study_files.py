@@ -20,7 +20,7 @@ from fedscout.engine.errors import LogError
 from fedscout.engine.runtime.json_file import read_json_object
 from fedscout.engine.trials.trial_log import read_columns
 from fedscout.experiments.reports.naming import Naming
-from fedscout.experiments.studies.run_folder import stored_claim
+from fedscout.experiments.studies.stored_study import read_claim, read_result
 from fedscout.search.confirmation.confirmation import Confirmation
 from fedscout.search.measure import ACCURACY, MEASURES, UNLIKE, Measure
 
@@ -150,11 +150,13 @@ def read_study_files(folder: Path) -> StudyFiles:
     Raises:
         LogError: If the folder holds none.
     """
-    claim = stored_claim(folder)
-    if claim is None:
-        raise LogError(f"the folder must hold a study, got {folder} without a readable config.json")
+    claim, _ = read_claim(folder)
     faults: list[str] = []
-    result = _read(folder / "result.json", faults)
+    result = None
+    try:
+        result = read_result(folder)
+    except LogError as error:
+        faults.append(f"{error}.")
     written = _read(folder / "report.json", faults) or (result or {}).get("report")
     confirmed = (result or {}).get("confirmation")
     rows, unread = read_columns(folder / "trials", ["study", *COLUMNS], claim["config_hash"])

@@ -6,6 +6,9 @@ written, names of files, columns, classes and strategies, is escaped by the temp
 
 from __future__ import annotations
 
+import hashlib
+import re
+from base64 import b64encode
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -17,6 +20,8 @@ from fedscout.experiments.reports.page.vega_code import vega_code
 from fedscout.experiments.visible import visible
 
 TEMPLATE = "page.html.jinja"
+POLICY_HERE = "POLICY-HERE"
+CODE = {tag: re.compile(f"<{tag}>(.*?)</{tag}>", re.DOTALL) for tag in ("script", "style")}
 
 
 def write_page(page: Page, path: Path) -> Path:
@@ -44,12 +49,28 @@ def html_of(page: Page) -> str:
         finalize=lambda value: visible(value) if isinstance(value, str) and not isinstance(value, Markup) else value,
     )
     specifications = {picture.name: _specification(picture.chart) for picture in page.pictures}
-    return environment.get_template(TEMPLATE).render(
+    text = environment.get_template(TEMPLATE).render(
+        policy=POLICY_HERE,
         page=page,
         specifications=specifications,
         looks={"dark": chart_config(dark=True), "light": {**chart_config(dark=False), "background": "transparent"}},
         vega=Markup(vega_code()),  # noqa: S704 - the library's own code, which holds no `</script`
     )
+    return text.replace(POLICY_HERE, _policy(text), 1)
+
+
+def _policy(text: str) -> str:
+    """Return what the page may run and look like: its own scripts and styles, told by their digests, and no other.
+
+    Args:
+        text: Of the page, in which the words of others are escaped, so that these are all its scripts and styles.
+    """
+    scripts, styles = (" ".join(map(_digest, CODE[tag].findall(text))) for tag in ("script", "style"))
+    return f"default-src 'none'; script-src {scripts}; style-src {styles}; img-src data:"
+
+
+def _digest(code: str) -> str:
+    return f"'sha256-{b64encode(hashlib.sha256(code.encode()).digest()).decode()}'"
 
 
 def _specification(chart: Any) -> dict[str, Any]:

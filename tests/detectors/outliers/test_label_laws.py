@@ -26,7 +26,7 @@ def measured(draw: Draw, clients: int, seed: int, min_release: int = 5, num_clas
     generator = np.random.default_rng(seed)
     rows = [draw(generator, client) for client in range(clients)]
     grid = LocalGrid(federation(rows, num_classes, min_release=min_release), CLIENT_QUERIES)
-    return hold(grid, measure_features(range(clients), (), DetectionConfig()))
+    return hold(grid, measure_features(range(clients), (), DetectionConfig(), range(clients)))
 
 
 def decided(draw: Draw, clients: int, seed: int, min_release: int = 5, num_classes: int = 2) -> CalibratedFinding:

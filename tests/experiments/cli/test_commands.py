@@ -84,7 +84,7 @@ def test_a_long_path_is_not_broken(cli: Cli, tmp_path: Path) -> None:
     out = tmp_path / ("long" * 40) / "[bold]"
     done = cli("train", *SMALL, "--out", out)
     assert done.code == 0
-    assert done.out.splitlines()[-1] == f"Log: {out / 'trials'}"
+    assert f"Log: {out / 'trials'}" in done.out.splitlines()
 
 
 @pytest.mark.slow

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tomllib
 from pathlib import Path
 from typing import Any
 
@@ -32,3 +33,39 @@ def test_what_its_clients_use_is_said_where_it_is_another_model(
     assert "an app for `flwr run`" in written
     assert len(notes) == (told is not None)
     assert all(told is not None and told in note for note in notes)
+
+
+def app_config(folder: Path) -> dict[str, Any]:
+    """Return what a user of an app may change."""
+    project = tomllib.loads((folder / "pyproject.toml").read_text())
+    config: dict[str, Any] = project["tool"]["flwr"]["app"]["config"]
+    return config
+
+
+WINE = ("federation.dataset=wine",)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "min_clients", "out"),
+    [
+        (("federation.num_clients=4",), 4, "app-out"),
+        (("federation.num_clients=4", "--min-clients", "3", "--results", "/srv/my results"), 3, "/srv/my results"),
+    ],
+)
+def test_an_app_waits_for_the_studys_clients_and_writes_where_it_is_told(
+    cli: Cli, tmp_path: Path, arguments: tuple[str, ...], min_clients: int, out: str
+) -> None:
+    assert cli("app", *WINE, *arguments, "--out", "app").code == 0
+    config = app_config(tmp_path / "app")
+    assert (config["min-clients"], config["out"]) == (min_clients, out)
+
+
+def test_a_strategy_that_is_named_is_what_is_trained(cli: Cli, tmp_path: Path) -> None:
+    assert cli("app", *WINE, "strategy.kind=fedadam", "strategy.eta=0.1", "--out", "app").code == 0
+    server = (tmp_path / "app" / "app" / "server_app.py").read_text()
+    names: dict[str, Any] = {}
+    exec(compile(server, "server_app.py", "exec"), names)
+    assert names["STRATEGY"] == {"kind": "fedadam", "eta": 0.1}
+    for choice in (("--choose", "rules"), ("--max-rounds", "5")):
+        done = cli("app", *WINE, "strategy.kind=fedadam", *choice, "--out", "other")
+        assert (done.code, len(done.err.splitlines())) == (2, 1)

@@ -17,7 +17,7 @@ from fedscout.engine.trials.trial_runner import LocalRunner
 from fedscout.engine.trials.trial_settings import TrialSettings
 from fedscout.experiments.config.config_file import load_config
 from fedscout.experiments.deployment.agreement import Agreement
-from fedscout.experiments.deployment.app_folder import write_app
+from fedscout.experiments.deployment.app_folder import Program, write_app
 from fedscout.experiments.federations.assembly.build_federation import build_federation
 from fedscout.experiments.studies.workflow import measure
 from fedscout.strategies import parse_strategy
@@ -32,7 +32,7 @@ POLICY = 'small_clients = "train"\n'
 
 def written_app(folder: Path, *settings: str) -> Path:
     """Write an app that detects, chooses by rules and trains."""
-    return write_app(folder / "scouted", Agreement.of_study(load_config([*STUDY, *settings], None)))
+    return write_app(folder / "scouted", Agreement.of_study(load_config([*STUDY, *settings], None)), Program())
 
 
 def nodes_of(folder: Path, *clients: int) -> list[dict[str, str | int]]:

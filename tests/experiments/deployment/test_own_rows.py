@@ -77,7 +77,7 @@ def test_a_file_of_the_node_configuration_is_read_and_its_label_may_have_another
 @pytest.mark.parametrize(
     ("given", "words"),
     [
-        ((np.zeros((3, 4)), np.zeros(3)), r"shapes \(rows, 3\)"),
+        ((np.zeros((3, 4)), np.zeros(3)), r"\(rows, 3\)"),
         ((np.full((1, 3), np.nan), ["ill"]), "finite"),
         ((np.zeros((0, 3)), []), "at least one row"),
     ],

@@ -18,6 +18,7 @@ from safetensors.numpy import load_file
 
 from fedscout import RealFederation, client_app
 from fedscout.detectors import CLIENT_QUERIES
+from fedscout.detectors.verdict import verdicts
 from fedscout.engine.client.client_host import ClientHost
 from fedscout.engine.contracts.settings_table import SettingsCell, SettingsTable
 from fedscout.engine.contracts.trial_strategy import Cohort
@@ -32,6 +33,8 @@ from fedscout.experiments.config.config_file import load_config
 from fedscout.experiments.config.study_config import StudyConfig
 from fedscout.experiments.deployment.agreement import Agreement
 from fedscout.experiments.federations.assembly.build_federation import build_federation
+from fedscout.experiments.reports.exports.logged_study import read_study
+from fedscout.experiments.reports.page.study_files import read_study_files
 from fedscout.experiments.studies.client_settings import client_table_of
 from fedscout.experiments.studies.open_runner import LocalRunner
 from fedscout.experiments.studies.workflow import measure
@@ -99,6 +102,35 @@ def test_a_winner_is_trained_to_the_bits_of_the_simulation(
     assert real.round_accuracy == trial.round_accuracy
     rounds = pd.read_parquet(tmp_path / "out" / "rounds.parquet")
     assert rounds["round_accuracy"].tolist() == list(trial.round_accuracy)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("round_timeout", [600.0, 45.0])
+def test_the_folder_of_a_driver_is_read_as_any_study(
+    agreement: Path, link: NodeLink, tmp_path: Path, round_timeout: float
+) -> None:
+    out = tmp_path / "out"
+    federation = RealFederation(link, agreement, out, round_timeout)
+    federation.wait_for(3, patience=5)
+    federation.detect()
+    federation.train({"kind": "fedadam", "eta": 0.05}, rounds=1)
+    for study in (read_study(out), read_study_files(out)):
+        assert not study.faults
+    assert [trial.strategy for trial in read_study(out).records] == ["fedadam"]
+    assert read_study_files(out).trials["num_rounds"].tolist() == [1]
+
+
+@pytest.mark.slow
+def test_the_driver_tells_the_diagnosis_and_why_it_chose(agreement: Path, link: NodeLink, tmp_path: Path) -> None:
+    told: list[str] = []
+    federation = RealFederation(link, agreement, tmp_path / "out", tell=told.append)
+    federation.wait_for(3, patience=5)
+    report = federation.detect()
+    assert {verdict.sentence for verdict in verdicts(report)} <= set(told)
+    before = len(told)
+    strategy = federation.choose(report)
+    assert told[before:]
+    assert all(str(parse_strategy(strategy)) in line for line in told[before:])
 
 
 def test_what_the_files_will_hold_is_told_before_anything_trains(

@@ -16,7 +16,7 @@ from fedscout.engine.trials.trial_runner import LocalRunner
 from fedscout.engine.trials.trial_settings import TrialSettings
 from fedscout.experiments.config.config_file import load_config
 from fedscout.experiments.deployment.agreement import Agreement
-from fedscout.experiments.deployment.app_folder import write_app
+from fedscout.experiments.deployment.app_folder import Program, write_app
 from fedscout.experiments.federations.assembly.build_federation import build_federation
 from fedscout.strategies import parse_strategy
 from tests.experiments.deployment.superlink import RealFederation
@@ -30,7 +30,7 @@ def test_three_nodes_train_the_model_of_the_simulation_by_sums_alone(
     tmp_path: Path, real_federation: Callable[..., RealFederation]
 ) -> None:
     config = load_config(["federation.num_clients=3", "federation.max_rows=300", "training.num_rounds=2"], None)
-    app, out = write_app(tmp_path / "masked", Agreement.of_study(config), STRATEGY), tmp_path / "out"
+    app, out = write_app(tmp_path / "masked", Agreement.of_study(config), Program(STRATEGY)), tmp_path / "out"
     (tmp_path / "policy.toml").write_text(POLICY)
     policy = str(tmp_path / "policy.toml")
     nodes = [{"partition-id": client, "policy": policy} for client in (2, 0, 1)]

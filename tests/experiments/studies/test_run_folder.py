@@ -14,8 +14,11 @@ from pathlib import Path
 import pytest
 
 from fedscout.engine.errors import DataError, EngineError, LogError
+from fedscout.engine.trials.trial_log import TrialLog
+from fedscout.engine.trials.trial_record import Trial
 from fedscout.experiments.config.config_file import load_config
 from fedscout.experiments.config.study_config import StudyConfig
+from fedscout.experiments.federations.assembly.federation_config import FederationConfig
 from fedscout.experiments.studies.run_folder import default_folder, differences, open_run_folder
 from fedscout.experiments.studies.versions import versions
 
@@ -76,7 +79,46 @@ def test_default_folder_is_that_of_the_configuration() -> None:
     assert default_folder(CONFIG) != default_folder(load_config(["seed=1"]))
 
 
+@pytest.mark.parametrize("dataset", ["/data/mine.csv", "../mine.csv", "..", "a/" * 200 + "t.csv", "hf:owner/name"])
+def test_the_default_folder_lies_below_runs_wherever_the_data_are(dataset: str) -> None:
+    folder = default_folder(CONFIG.model_copy(update={"federation": FederationConfig(dataset=dataset)}))
+    assert folder.parts[:-1] == ("runs",)
+    assert len(folder.name) < 100
+    assert not folder.name.startswith(".")
+
+
 # Refusals.
+
+
+@pytest.mark.parametrize("name", ["trials", "checkpoints", "quarantine", ".lock", "config.json", "result.json"])
+@pytest.mark.parametrize("has_study", [True, False])
+def test_nothing_is_written_through_a_link(tmp_path: Path, name: str, has_study: bool) -> None:
+    out, elsewhere = tmp_path / "out", tmp_path / "elsewhere"
+    if has_study:
+        with open_run_folder(out, CONFIG):
+            pass
+    out.mkdir(exist_ok=True)
+    (out / name).unlink(missing_ok=True)
+    elsewhere.mkdir()
+    (out / name).symlink_to(elsewhere if "." not in name else elsewhere / "file")
+    refusal(out)
+    assert not list(elsewhere.iterdir())
+
+
+@pytest.mark.parametrize("again", [False, True])
+def test_a_folder_that_was_moved_away_is_not_written_to(tmp_path: Path, again: bool) -> None:
+    """Be another one in its place or none: what comes next would lie apart from what is there."""
+    out = tmp_path / "out"
+    with open_run_folder(out, CONFIG) as folder:
+        log = TrialLog(out, {})
+        out.rename(tmp_path / "moved")
+        if again:
+            out.mkdir()
+        with pytest.raises(EngineError):
+            folder.write_json("result.json", {})
+        with pytest.raises(EngineError):
+            log.append(Trial(study="s", key="k"))
+        assert not out.exists() or not list(out.iterdir())
 
 
 @pytest.mark.slow

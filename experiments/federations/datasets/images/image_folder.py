@@ -19,7 +19,12 @@ from fedscout.engine.fault_text import listed
 from fedscout.experiments.federations.datasets.dataset import Dataset
 from fedscout.experiments.federations.datasets.dataset_request import DatasetRequest
 from fedscout.experiments.federations.datasets.images.image_file import is_grey, read_pixels
-from fedscout.experiments.federations.datasets.images.image_listing import CLASS_FOLDER, Picture, list_pictures
+from fedscout.experiments.federations.datasets.images.image_listing import (
+    CLASS_FOLDER,
+    Picture,
+    every_picture,
+    list_pictures,
+)
 from fedscout.experiments.federations.datasets.images.pixels import PixelArray, image_dataset, unit_pixels
 
 NUM_NAMES_SHOWN = 4
@@ -93,6 +98,22 @@ def client_pictures(folder: Path, request: DatasetRequest, grey: bool) -> tuple[
     """
     pictures = list_pictures(folder, request.label, None, request.limits)
     return unit_pixels(_pixels(pictures, request.image_size, grey)), [picture.label for picture in pictures]
+
+
+def pictures_alone(folder: Path, request: DatasetRequest, grey: bool) -> tuple[FloatArray, list[str]]:
+    """Return all pictures in a folder as rows, whatever their classes, and their paths below it.
+
+    Args:
+        folder: Of pictures, in folders or not.
+        request: Gives the size.
+        grey: Whether rows are of one channel.
+
+    Raises:
+        DataError: If there is none, or a file is no sound picture.
+    """
+    paths = every_picture(folder)
+    pixels = _pixels([Picture(path, "") for path in paths], request.image_size, grey)
+    return unit_pixels(pixels), [str(path.relative_to(folder)) for path in paths]
 
 
 def _pixels(pictures: list[Picture], size: int, grey: bool) -> PixelArray:

@@ -74,6 +74,18 @@ def list_pictures(
     return pictures
 
 
+def every_picture(folder: Path) -> list[Path]:
+    """Return the paths of all pictures in a folder and those below it, in order.
+
+    Raises:
+        DataError: If there is none.
+    """
+    found = [path for _, path in _walk(folder, (), (folder.resolve(),))]
+    if not found:
+        raise DataError(f"{folder} must hold pictures ({', '.join(SUFFIXES)}), but there is none")
+    return found
+
+
 def _require(folder: Path, key: str, given: str | None, allowed: str | None) -> None:
     if given not in {None, allowed}:
         must = f"left out or be {allowed!r}" if allowed else "left out"

@@ -68,7 +68,10 @@ def _refuse_password(address: str) -> None:
     Raises:
         ConfigurationError: If it does.
     """
-    parts = urlsplit(address)
+    try:
+        parts = urlsplit(address)
+    except ValueError as error:
+        raise ConfigurationError(f"federation.dataset must be an address, got {address!r}: {error}") from None
     if parts.scheme in STORES and parts.password is not None:
         raise ConfigurationError(
             f"federation.dataset must hold no password, as it is logged, got one for {parts.scheme}://{parts.hostname}"

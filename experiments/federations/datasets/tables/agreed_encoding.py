@@ -6,7 +6,7 @@ so that rows of a client that no one else sees become what they would be in the 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any, cast
 
@@ -20,11 +20,13 @@ from fedscout.experiments.federations.datasets.tables.column_kinds import (
     Column,
     NumberColumn,
     lenient_numbers,
-    typed_columns,
+    present_cells,
+    typed_column,
 )
 from fedscout.experiments.federations.datasets.tables.feature_encoding import encode_features
 from fedscout.experiments.federations.datasets.tables.federated_statistics import Moments, TableStatistics, Tally
 from fedscout.experiments.federations.datasets.tables.parts_of_time import DateOrder, parts_of_time
+from fedscout.experiments.federations.datasets.texts.words import known_text_rows
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -52,31 +54,54 @@ def encoded_rows(name: str, table: pa.Table, encoding: Mapping[str, Any]) -> Flo
     Raises:
         DataError: If a column is missing, or holds something else than was agreed on.
     """
+    if "words" in encoding:
+        return _encoded_texts(name, table, encoding)
     agreed: Mapping[str, Mapping[str, Any]] = encoding["columns"]
     readings: Mapping[str, Mapping[str, str]] = encoding.get("agreed", {})
     sources = dict.fromkeys(readings.get(column, {}).get("of", column) for column in agreed)
-    missing = [column for column in sources if column not in table.column_names]
-    if missing:
-        raise DataError(f"table {name!r} must have the columns that were agreed on, it lacks {listed(missing)}")
+    _check_columns(name, table, sources)
     moments = {column: Moments(**told) for column, told in agreed.items() if "mean" in told}
     tallies = {column: Tally(**told) for column, told in agreed.items() if column not in moments}
-    columns = [_column(name, table, column, column in tallies, readings.get(column, {})) for column in agreed]
+    columns, faults = [], []
+    for column in agreed:
+        try:
+            columns.append(_column(table, column, column in tallies, readings.get(column, {})))
+        except ValueError as error:
+            faults.append(f"column {column!r} of table {name!r} {error}")
+    if faults:
+        raise DataError(faults)
     return encode_features(columns, TableStatistics(encoding["num_rows"], moments, tallies)).features
 
 
-def _column(name: str, table: pa.Table, column: str, is_category: bool, reading: Mapping[str, str]) -> Column:
-    """Return one column as it was agreed on; a client may have no value in it."""
+def _check_columns(name: str, table: pa.Table, columns: Iterable[str]) -> None:
+    missing = [column for column in columns if column not in table.column_names]
+    if missing:
+        raise DataError(f"table {name!r} must have the columns that were agreed on, it lacks {listed(missing)}")
+
+
+def _encoded_texts(name: str, table: pa.Table, encoding: Mapping[str, Any]) -> FloatArray:
+    _check_columns(name, table, [encoding["text"]])
+    texts = ("" if cell is None else str(cell) for cell in table[encoding["text"]].to_pylist())
+    return known_text_rows(texts, encoding["words"], encoding["length"])
+
+
+def _column(table: pa.Table, column: str, is_category: bool, reading: Mapping[str, str]) -> Column:
+    """Return one column as it was agreed on; a client may have no value in it.
+
+    Raises:
+        ValueError: If it holds something else; the text follows the column's name.
+    """
     if "part" in reading:
         parts = parts_of_time(reading["of"], table[reading["of"]], cast(DateOrder, reading["order"]))
         return NumberColumn(column, parts[reading["part"]])
-    cells = table[column]
+    cells = present_cells(table[column])
     if cells.null_count == len(cells):
         if is_category:
             return CategoryColumn(column, np.full(len(cells), -1), ())
         return NumberColumn(column, np.full(len(cells), np.nan))
     if reading:
         return lenient_numbers(column, cells)
-    (found,) = typed_columns(name, table, [column], [column] if is_category else [])
+    found = typed_column(column, cells, is_category)
     if not is_category and not isinstance(found, NumberColumn):
-        raise DataError(f"column {column!r} of table {name!r} must hold numbers, as was agreed on")
+        raise ValueError("must hold numbers, as was agreed on")
     return found

@@ -257,4 +257,5 @@ def _texts(
         client_ids=None if roles.client is None else discrete(name, table, roles.client),
         facts={"text_column": column, "columns_left_out": tuple(unused), "columns": documents(shown_fates)},
     )
-    return replace(dataset, groups=groups_of(name, table, roles.group))
+    encoding = {"text": column, "words": rows.words, "length": rows.features.shape[1]} if rows.words else None
+    return replace(dataset, groups=groups_of(name, table, roles.group), encoding=encoding)

@@ -11,7 +11,7 @@ from __future__ import annotations
 import html
 import re
 from array import array
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -100,11 +100,13 @@ class TextRows:
         features: Word numbers, 0 behind a text's last word, shape `(num_texts, length)`.
         vocabulary_size: One more than the largest number in use; 0 where texts are kept.
         facts: For the record.
+        words: Of the vocabulary, in the order of their numbers.
     """
 
     features: FloatArray
     vocabulary_size: int
     facts: dict[str, int]
+    words: tuple[str, ...] = ()
 
 
 class KeptTexts(TextSettings):
@@ -136,12 +138,10 @@ def text_rows(texts: Iterable[str], request: DatasetRequest) -> TextRows:
     length = request.text.length or USUAL_LENGTH
     counted = count_words(texts, length)
     numbers = token_numbers(counted.words, counted.row_counts, request.min_release, request.text.vocabulary_size)
-    features = np.zeros((len(counted.lengths), length), np.float32)
-    features[np.arange(length) < counted.lengths[:, None]] = numbers[counted.positions]
-    features[counted.lengths == 0, 0] = UNKNOWN
     num_known = int(np.count_nonzero(numbers != UNKNOWN))
+    in_order = np.argsort(numbers, kind="stable")[len(numbers) - num_known :]
     return TextRows(
-        features=features,
+        features=_numbered(counted, numbers, length),
         vocabulary_size=NUM_SPECIAL + num_known,
         facts={
             "num_words": len(counted.words),
@@ -149,7 +149,28 @@ def text_rows(texts: Iterable[str], request: DatasetRequest) -> TextRows:
             "num_texts_cut": counted.num_cut,
             "num_texts_without_words": int(np.count_nonzero(counted.lengths == 0)),
         },
+        words=tuple(counted.words[place] for place in in_order.tolist()),
     )
+
+
+def known_text_rows(texts: Iterable[str], words: Sequence[str], length: int) -> FloatArray:
+    """Turn texts into rows by a vocabulary that is known, shape `(num_texts, length)`.
+
+    Args:
+        texts: May be a generator.
+        words: Of the vocabulary, in the order of their numbers.
+        length: Words of a row.
+    """
+    counted = count_words(texts, length)
+    known = {word: number for number, word in enumerate(words, start=NUM_SPECIAL)}
+    return _numbered(counted, np.array([known.get(word, UNKNOWN) for word in counted.words], np.int64), length)
+
+
+def _numbered(counted: CountedTexts, numbers: IntArray, length: int) -> FloatArray:
+    features = np.zeros((len(counted.lengths), length), np.float32)
+    features[np.arange(length) < counted.lengths[:, None]] = numbers[counted.positions]
+    features[counted.lengths == 0, 0] = UNKNOWN
+    return features
 
 
 def text_dataset(

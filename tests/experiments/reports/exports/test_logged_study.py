@@ -37,7 +37,7 @@ def test_what_is_no_study_is_refused(make_study: MakeStudy, tmp_path: Path) -> N
     claim = json.loads((study.path / "config.json").read_text())
     other = {**claim, "config": {**claim["config"], "novelty": 1}}
     (study.path / "config.json").write_text(json.dumps(other))
-    with pytest.raises(LogError, match="must be a study of this version, got another's: novelty"):
+    with pytest.raises(LogError, match="novelty"):
         read_study(study.path)
     (study.path / "config.json").write_text(json.dumps(claim))
     for file in (study.path / "trials").iterdir():

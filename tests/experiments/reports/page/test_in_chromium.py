@@ -47,6 +47,27 @@ def test_every_picture_is_drawn_without_a_fault_or_a_request(
         assert page.inner_text(".of") == "</script><b>by hand</b>"
 
 
+def test_the_page_runs_its_own_code_alone(browser: Any, folder: Path) -> None:
+    """What an injected text could do: a script, a handler, a style, code made of text."""
+    with opened(browser, folder / "report.html") as (page, _):
+        page.evaluate(
+            """() => {
+                const place = document.createElement("div");
+                place.innerHTML = `<b id="styled" style="color: rgb(1, 2, 3)">b</b>
+                    <img src="x" onerror="window.hit = 1">`;
+                document.body.append(place);
+                const script = document.createElement("script");
+                script.textContent = "window.hit = 2";
+                document.body.append(script);
+            }"""
+        )
+        page.wait_for_timeout(50)
+        assert page.evaluate("window.hit ?? 0") == 0
+        assert page.evaluate("getComputedStyle(document.querySelector('#styled')).color") != "rgb(1, 2, 3)"
+        policy = page.get_attribute("meta[http-equiv=Content-Security-Policy]", "content")
+        assert "unsafe" not in policy
+
+
 def test_dark_and_light_differ_and_change_while_the_page_is_open(browser: Any, folder: Path) -> None:
     with opened(browser, folder / "report.html") as (page, faults):
         grounds = [page.evaluate("getComputedStyle(document.body).backgroundColor")]

@@ -1,4 +1,4 @@
-"""A trained model on disk, as safetensors, which hold numbers alone, and as PyTorch's own; its rounds as Parquet.
+"""A trained model on disk: as safetensors, which hold numbers alone, and as PyTorch's own; a description; its rounds.
 
 Of several models each has files of its own, `model_0.safetensors` and so on, in the order in which the trial's notes
 name their clients.
@@ -10,17 +10,26 @@ import re
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
 
+from fedscout.engine.data.federation import Federation
 from fedscout.engine.errors import StrategyError
-from fedscout.engine.model.parameter_layout import ModelFactory, ParameterLayout
+from fedscout.engine.model.parameter_layout import ParameterLayout
 from fedscout.engine.runtime.atomic_file import write_atomically
 from fedscout.engine.trials.kept_model import kept_model, shares_nothing
 from fedscout.engine.trials.trial_record import Trial
+from fedscout.experiments.federations.datasets.dataset_request import DatasetRequest
+from fedscout.experiments.federations.models.model_settings import ModelSettings
+from fedscout.experiments.trained.model_description import DESCRIPTION_FILE, ModelDescription, part_of
+from fedscout.search.repetitions import trainings_of
 from fedscout.strategies import StrategySpec
+
+if TYPE_CHECKING:
+    from fedscout.engine.trials.trial_settings import TrialSettings
+    from fedscout.experiments.config.study_config import StudyConfig
 
 SAFE_FILE, TORCH_FILE, ROUNDS_FILE = "model{}.safetensors", "model{}.pt", "rounds.parquet"
 SEVERAL = "each group of clients has a model and files of its own, model_0 the first one's"
@@ -47,14 +56,52 @@ def what_is_kept(spec: StrategySpec, layout: ParameterLayout) -> str | None:
     return "; ".join(filter(None, told)) or None
 
 
-def write_model(folder: Path, model: ModelFactory, vector: npt.NDArray[np.float32]) -> None:
-    """Write a model, or several: the tensors by name, as `load_state_dict` takes them.
+def leaves_model(spec: StrategySpec, federation: Federation) -> bool:
+    """Return whether a training leaves a model that clients have in common."""
+    from fedscout.engine.model.flat_model import new_model  # torch, which most strategies do without here
+
+    algorithm = spec.client_algorithm()
+    personal = algorithm is not None and algorithm.personal
+    return not personal or not shares_nothing(algorithm, new_model(federation.model, seed=0).layout)
+
+
+def write_training(
+    folder: Path, config: StudyConfig, federation: Federation, settings: TrialSettings, trial: Trial
+) -> None:
+    """Write the model of a simulated training.
+
+    Args:
+        folder: Of the study.
+        config: Of the study.
+        federation: With its rows, where a quantity is predicted.
+        settings: Of the trial.
+        trial: With its model.
+    """
+    assert trial.vector is not None
+    parts, place = trainings_of(settings, config.training.repetitions), 0
+    if trial.repetition_fitness is not None:  # the model is that of the training that is the median
+        place = trial.repetition_fitness.index(trial.fitness)
+    session = parts[place].session
+    scale = federation.target_scale(session.seed, session.test_fraction, session.validation_fraction)
+    description = ModelDescription(
+        rows=part_of(DatasetRequest, config.federation),
+        class_names=federation.class_names,
+        model=part_of(ModelSettings, config.model),
+        target=federation.target_name,
+        scale=scale,
+        **federation.reading,
+    )
+    write_model(folder, description, trial.vector)
+
+
+def write_model(folder: Path, description: ModelDescription, vector: npt.NDArray[np.float32]) -> None:
+    """Write a model, or several: what must be known to use it, and the tensors by name for `load_state_dict`.
 
     Files of an earlier training, which held another number of models, are removed.
 
     Args:
         folder: Where to.
-        model: Its factory.
+        description: How its rows are read, and what its outputs mean.
         vector: Its parameters and buffers, shape `(size,)` or `(models, size)`.
     """
     import torch
@@ -62,7 +109,7 @@ def write_model(folder: Path, model: ModelFactory, vector: npt.NDArray[np.float3
 
     from fedscout.engine.model.flat_model import new_model
 
-    layout = new_model(model, seed=0).layout
+    layout = new_model(description.factory, seed=0).layout
     models = {"": vector} if vector.ndim == 1 else {f"_{place}": each for place, each in enumerate(vector)}
     written = set()
     for number, each in models.items():
@@ -71,6 +118,8 @@ def write_model(folder: Path, model: ModelFactory, vector: npt.NDArray[np.float3
         write_atomically(safe, partial(save_file, tensors))
         write_atomically(plain, partial(torch.save, tensors))
         written |= {safe, plain}
+    alone = part_of(ModelDescription, description)  # of an agreement
+    write_atomically(folder / DESCRIPTION_FILE, lambda path: path.write_text(alone.model_dump_json(indent=1) + "\n"))
     for path in folder.iterdir():
         if MODEL_FILES.fullmatch(path.name) and path not in written:
             path.unlink()

@@ -1,0 +1,1 @@
+"""Trained models: what is kept of them on disk, and what they say of new rows."""

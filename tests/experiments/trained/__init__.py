@@ -1,0 +1,1 @@
+"""Tests on real Flower federations, started on the loopback."""
