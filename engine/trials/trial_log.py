@@ -6,8 +6,7 @@ leaves whole files only. Whatever else lies in the folder (a damaged file, a cop
 `OUT/quarantine`, and the trials that are missing are run again.
 
 The metadata of a file hold the SHA-256 of its trial's values, which every reader compares: a flipped bit or a value
-edited by mistake is found. It is no signature; whoever edits on purpose can write the digest, too. Files of earlier
-versions have none and are read; that a file was written with one stands among its values, under `versions`.
+edited by mistake is found. It is no signature; whoever edits on purpose can write the digest, too.
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ import pyarrow.parquet as pq
 
 from fedscout.engine.errors import EngineError, first_line
 from fedscout.engine.runtime.atomic_file import not_written, write_atomically
-from fedscout.engine.trials.trial_record import LATER_COLUMNS, LOG_FORMAT, ParameterType, Trial, log_schema
+from fedscout.engine.trials.trial_record import ParameterType, Trial, log_schema
 
 logger = logging.getLogger("fedscout")
 
@@ -51,12 +50,10 @@ def _digest(table: pa.Table) -> str:
 def _check_digest(table: pa.Table) -> None:
     """Raise ValueError if a trial's values are not those that were written."""
     written = (table.schema.metadata or {}).get(_DIGEST_KEY)
-    if written is not None and written.decode() != _digest(table):
+    if written is None:
+        raise ValueError("it was written by another program, the digest of its values is missing")
+    if written.decode() != _digest(table):
         raise ValueError("its values are not those that were written, their digest differs")
-    if written is None and "versions" in table.schema.names:
-        (versions,) = table["versions"].to_pylist()
-        if LOG_FORMAT.items() <= json.loads(versions).items():
-            raise ValueError("it was written again by another program, the digest of its values is missing")
 
 
 def _read_row(path: Path, config_hash: str | None) -> pa.Table:
@@ -82,16 +79,6 @@ def _read_row(path: Path, config_hash: str | None) -> pa.Table:
     return table
 
 
-def _with_later_columns(table: pa.Table, schema: pa.Schema) -> pa.Table:
-    """Return a table with those columns of the schema that its version did not know yet, empty."""
-    for name in LATER_COLUMNS:
-        if name not in table.schema.names:
-            table = table.add_column(
-                schema.get_field_index(name), schema.field(name), pa.nulls(len(table), schema.field(name).type)
-            )
-    return table
-
-
 def _entries(folder: Path) -> Iterator[Path]:
     """Yield what lies in a folder, but for hidden files, which a killed run may have left and Parquet readers skip."""
     for path in sorted(folder.iterdir()) if folder.is_dir() else []:
@@ -114,16 +101,14 @@ def read_columns(
         config_hash: Of the study; None takes trials of any.
 
     Returns:
-        One row a trial, by trial number, without columns that its version did not know yet; and why other files could
-        not be used.
+        One row a trial, by trial number; and why other files could not be used.
     """
     rows: list[dict[str, Any]] = []
     faults: dict[Path, str] = {}
     for path in _entries(folder):
         try:
             table = _read_row(path, config_hash)
-            known = [name for name in columns if name in table.schema.names or name not in LATER_COLUMNS]
-            rows += table.select(known).to_pylist()
+            rows += table.select(columns).to_pylist()
         except Exception as error:  # anything may lie in a folder
             faults[path] = _reason(error)
     return sorted(rows, key=lambda row: int(row["trial"])), faults
@@ -174,7 +159,7 @@ class TrialLog:
         records: list[Trial] = []
         for path in _entries(self.folder):
             try:
-                table = _with_later_columns(_read_row(path, config_hash), self._schema)
+                table = _read_row(path, config_hash)
                 if not table.schema.equals(self._schema):
                     raise ValueError("its columns are not those of this version's trial log")
                 records.extend(Trial.from_row(row) for row in table.to_pylist())

@@ -530,31 +530,6 @@ def selection(
     _show(as_json, report.model_dump(mode="json"), table_lines(report))
 
 
-@bench.command("look-alike")
-def look_alike(
-    settings: Settings = None,
-    federation: Annotated[list[str] | None, typer.Option(help="Of the battery, by name; all if left out.")] = None,
-    chooser: Annotated[str, typer.Option(help="The search, a chooser of `fedscout bench choice`.")] = "genetic 16",
-    search_seeds: Annotated[int, typer.Option(min=1, help="Choices on each federation.")] = 2,
-    fresh_seeds: Annotated[int, typer.Option(min=2, help="On which every pick is trained.")] = 5,
-    out: Annotated[
-        Path, typer.Option("--out", "-o", help="Folder of the trials; what it holds is not trained again.")
-    ] = Path("runs/bench-look-alike"),
-    as_json: AsJson = False,
-) -> None:
-    """Search on look-alikes of diagnosed federations and on these themselves, and compare what the picks are worth."""
-    from fedscout.experiments.cli.options import prepare
-
-    prepare(verbose=False)
-    from fedscout.experiments.benchmarks.look_alikes.look_alike_battery import cases_of
-    from fedscout.experiments.benchmarks.look_alikes.look_alike_measurement import plan_of, run_look_alikes
-    from fedscout.experiments.benchmarks.look_alikes.look_alike_tables import table_lines
-
-    plan = plan_of(chooser, search_seeds, fresh_seeds)
-    report = run_look_alikes(cases_of(federation), plan, settings or [], out, note=tell)
-    _show(as_json, report.model_dump(mode="json"), table_lines(report))
-
-
 @bench.command("client-settings")
 def client_settings(
     settings: Settings = None,
