@@ -75,7 +75,6 @@ ROOMS = (
     "experiments/benchmarks/client_settings",
     "experiments/benchmarks/intervals",
     "experiments/benchmarks/detection",
-    "experiments/benchmarks/answers",
     "experiments/benchmarks/peers",
     "experiments/benchmarks/engine",
     "experiments/benchmarks/study",

@@ -13,7 +13,7 @@ import numpy as np
 from fedscout.engine.errors import DataError
 from fedscout.experiments.benchmarks.client_settings import settings_battery
 from fedscout.experiments.benchmarks.client_settings.settings_measurement import run_client_settings
-from fedscout.experiments.benchmarks.detection.noise_columns import MEASURES, compare_under_noise
+from fedscout.experiments.benchmarks.detection.noise_columns import MEASURES, measures_under_noise
 from fedscout.experiments.benchmarks.selection import selection_battery
 from fedscout.experiments.benchmarks.selection.selection_measurement import run_selection
 from fedscout.experiments.reproduction.published_study import Cell, Desk, Measured
@@ -96,7 +96,7 @@ class SettingsCells:
 
 @dataclass(frozen=True)
 class NoiseCells:
-    """`fedscout bench noise-columns`: a measure under feature skew, in multiples of what it is where clients are alike.
+    """A measure of features under feature skew, in multiples of what it is where clients are alike.
 
     Attributes:
         arguments: Of the federation.
@@ -112,12 +112,12 @@ class NoiseCells:
         """Take both measures anew, which takes seconds."""
         arguments, count = (*self.arguments, *desk.settings), desk.num_seeds or self.num_seeds
         try:
-            found = compare_under_noise(arguments, self.columns, count, note=desk.note)
+            found = measures_under_noise(arguments_read(arguments, ()), self.columns, count, desk.note)
         except DataError as error:
             return Measured({}, absent={"all": str(error)})
         values: dict[Cell, tuple[float | None, ...]] = {}
-        for row in found.rows:
+        for num_noise, of_columns in found.items():
             for measure in MEASURES:
-                pairs = zip(row.values[measure]["feature_skew"], row.values[measure]["iid"], strict=True)
-                values[measure, f"{row.num_noise} columns"] = tuple(skewed / alike for skewed, alike in pairs)
+                pairs = zip(of_columns[measure]["feature_skew"], of_columns[measure]["iid"], strict=True)
+                values[measure, f"{num_noise} columns"] = tuple(skewed / alike for skewed, alike in pairs)
         return Measured(values)

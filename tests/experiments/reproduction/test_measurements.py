@@ -6,12 +6,13 @@ import json
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from fedscout.engine.trials.trial_log import read_columns
 from fedscout.engine.trials.trial_record import Trial
 from fedscout.experiments.benchmarks.choice.choice_laboratory import other_seeds
-from fedscout.experiments.benchmarks.detection.noise_columns import compare_under_noise
+from fedscout.experiments.benchmarks.detection.noise_columns import measures_under_noise
 from fedscout.experiments.config.config_file import load_config
 from fedscout.experiments.reproduction.benchmark_cells import NoiseCells, SelectionCells, SettingsCells
 from fedscout.experiments.reproduction.chosen_cells import Asked, ChosenCells, Known, Searched
@@ -199,14 +200,18 @@ def test_selection_is_measured_by_its_benchmark(tmp_path: Path) -> None:
     assert {column for _, column in found.values} == {"skew", "noise", "both"}
 
 
-def test_columns_of_noise_are_compared_by_their_benchmark(tmp_path: Path) -> None:
-    arguments = ("federation.dataset=wine", "federation.num_clients=4")
-    found = NoiseCells(arguments, (0, 5), 2).measure(Desk(tmp_path))
-    told = compare_under_noise(arguments, (0, 5), 2)
-    for row in told.rows:
-        skewed, alike = (row.values["divergence"][scenario] for scenario in ("feature_skew", "iid"))
-        expected = tuple(one / other for one, other in zip(skewed, alike, strict=True))
-        assert found.values["divergence", f"{row.num_noise} columns"] == expected
+def test_columns_of_noise_dilute_the_divergence_and_leave_the_centroids(tmp_path: Path) -> None:
+    """The divergence is a mean over columns: of 13 + 200, those of noise are alike at all clients."""
+    config = load_config(["federation.dataset=wine", "federation.num_clients=4", "federation.min_release=1"])
+    found = measures_under_noise(config, (0, 200), 2)
+    gaps = [np.subtract(*(np.mean(found[n]["divergence"][s]) for s in ("feature_skew", "iid"))) for n in (0, 200)]
+    assert gaps[1] == pytest.approx(gaps[0] * 13 / 213, abs=0.01)
+    ratios = NoiseCells(
+        ("federation.dataset=wine", "federation.num_clients=4", "federation.min_release=1"), (0, 200), 2
+    )
+    values = ratios.measure(Desk(tmp_path)).values["divergence", "200 columns"]
+    pairs = zip(found[200]["divergence"]["feature_skew"], found[200]["divergence"]["iid"], strict=True)
+    assert values == tuple(skewed / alike for skewed, alike in pairs)
 
 
 @pytest.mark.slow
