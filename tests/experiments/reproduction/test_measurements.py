@@ -202,14 +202,11 @@ def test_selection_is_measured_by_its_benchmark(tmp_path: Path) -> None:
 
 def test_columns_of_noise_dilute_the_divergence_and_leave_the_centroids(tmp_path: Path) -> None:
     """The divergence is a mean over columns: of 13 + 200, those of noise are alike at all clients."""
-    config = load_config(["federation.dataset=wine", "federation.num_clients=4", "federation.min_release=1"])
-    found = measures_under_noise(config, (0, 200), 2)
+    arguments = ("federation.dataset=wine", "federation.num_clients=4", "federation.min_release=1")
+    found = measures_under_noise(load_config(arguments), (0, 200), 2)
     gaps = [np.subtract(*(np.mean(found[n]["divergence"][s]) for s in ("feature_skew", "iid"))) for n in (0, 200)]
     assert gaps[1] == pytest.approx(gaps[0] * 13 / 213, abs=0.01)
-    ratios = NoiseCells(
-        ("federation.dataset=wine", "federation.num_clients=4", "federation.min_release=1"), (0, 200), 2
-    )
-    values = ratios.measure(Desk(tmp_path)).values["divergence", "200 columns"]
+    values = NoiseCells(arguments, (0, 200), 2).measure(Desk(tmp_path)).values["divergence", "200 columns"]
     pairs = zip(found[200]["divergence"]["feature_skew"], found[200]["divergence"]["iid"], strict=True)
     assert values == tuple(skewed / alike for skewed, alike in pairs)
 
