@@ -78,8 +78,8 @@ ROOMS = (
     "experiments/benchmarks/peers",
     "experiments/benchmarks/engine",
     "experiments/benchmarks/study",
-    "experiments/reproduction",
-    "experiments/reproduction/sources",
+    "experiments/grids",
+    "experiments/published",
     "experiments/cli",
 )
 """A room rests on those above it; the files directly in a package or in a folder of rooms are its ground floor."""

@@ -128,9 +128,21 @@ class TrialLog:
         self._schema = log_schema(parameters)
 
     def append(self, record: Trial) -> Path:
-        """Write one finished trial; all of its file appears at once.
+        """Write one finished trial.
 
         A file of another trial of the same number, as of before the user's code changed, is set aside.
+
+        Raises:
+            EngineError: If it can't be written, as when the disk is full.
+        """
+        path = self.write(record)
+        for other in self.folder.glob(f"{record.trial:05d}-*.parquet"):
+            if other != path:
+                self._set_aside(other, "what it ran on has changed", f"is no longer trial {record.trial}")
+        return path
+
+    def write(self, record: Trial) -> Path:
+        """Write the file of one trial; all of it appears at once.
 
         Raises:
             EngineError: If it can't be written, as when the disk is full.
@@ -142,10 +154,15 @@ class TrialLog:
             write_atomically(path, lambda temporary: pq.write_table(table, temporary))
         except OSError as error:
             raise EngineError(not_written(path, error)) from error
-        for other in self.folder.glob(f"{record.trial:05d}-*.parquet"):
-            if other != path:
-                self._set_aside(other, "what it ran on has changed", f"is no longer trial {record.trial}")
         return path
+
+    def read_one(self, path: Path) -> Trial | None:
+        """Return the trial of one file; one that holds none is set aside, and None returned.
+
+        Raises:
+            EngineError: As of `read`.
+        """
+        return self._read(path, None)
 
     def read(self, config_hash: str | None = None) -> list[Trial]:
         """Return all records by trial number; set what is no trial of the study aside and say so.
@@ -156,18 +173,21 @@ class TrialLog:
         Raises:
             EngineError: If files can't be opened now, or not be set aside.
         """
-        records: list[Trial] = []
-        for path in _entries(self.folder):
-            try:
-                table = _read_row(path, config_hash)
-                if not table.schema.equals(self._schema):
-                    raise ValueError("its columns are not those of this version's trial log")
-                records.extend(Trial.from_row(row) for row in table.to_pylist())
-            except Exception as error:  # anything may lie in a folder
-                if isinstance(error, OSError) and error.errno in _STATE_OF_THE_MACHINE:
-                    raise EngineError(f"{path} can't be read now: {os.strerror(error.errno or 0)}") from error
-                self._set_aside(path, _reason(error))
-        return sorted(records, key=lambda record: record.trial)
+        records = [self._read(path, config_hash) for path in _entries(self.folder)]
+        return sorted((record for record in records if record is not None), key=lambda record: record.trial)
+
+    def _read(self, path: Path, config_hash: str | None) -> Trial | None:
+        try:
+            table = _read_row(path, config_hash)
+            if not table.schema.equals(self._schema):
+                raise ValueError("its columns are not those of the trial log")
+            (row,) = table.to_pylist()
+            return Trial.from_row(row)
+        except Exception as error:  # anything may lie in a folder
+            if isinstance(error, OSError) and error.errno in _STATE_OF_THE_MACHINE:
+                raise EngineError(f"{path} can't be read now: {os.strerror(error.errno or 0)}") from error
+            self._set_aside(path, _reason(error))
+            return None
 
     def _set_aside(self, path: Path, reason: str, fault: str = "can't be used") -> None:
         target = self._quarantine / path.name
