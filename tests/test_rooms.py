@@ -70,7 +70,7 @@ ROOMS = (
     "experiments/reports/page",
     "experiments/agents",
     "experiments/benchmarks/choice",
-    "experiments/benchmarks/strategies",
+    "experiments/grids",
     "experiments/benchmarks/selection",
     "experiments/benchmarks/client_settings",
     "experiments/benchmarks/intervals",
@@ -78,7 +78,6 @@ ROOMS = (
     "experiments/benchmarks/peers",
     "experiments/benchmarks/engine",
     "experiments/benchmarks/study",
-    "experiments/grids",
     "experiments/published",
     "experiments/cli",
 )

@@ -24,6 +24,9 @@ Local = Annotated[bool, typer.Option("--local", help="In this process instead of
 bench = typer.Typer(name="bench", help="Measure the program.", no_args_is_help=True)
 
 
+SUITES = Path(__file__).parents[1] / "suites"
+
+
 @bench.command()
 def engine(
     work: Work = "dense",
@@ -340,33 +343,33 @@ def intervals(
     _show(as_json, [one.model_dump(mode="json") for one in found], coverage_lines(found))
 
 
+What = Annotated[
+    list[str] | None,
+    typer.Argument(
+        metavar="[TABLE | KEY=VALUE]...",
+        help="Tables of the suite, all if left out, and keys that hold for every cell, such as training.num_rounds=5.",
+        show_default=False,
+    ),
+]
+Rows = Annotated[str | None, typer.Option(help="Names of rows, separated by commas; all if left out.")]
+Columns = Annotated[str | None, typer.Option(help="Names of columns, likewise.")]
+Seeds = Annotated[int | None, typer.Option(min=2, help="In place of each table's own number.", show_default=False)]
+SuiteOut = Annotated[
+    Path, typer.Option("--out", "-o", help="Folder of trials and tables; what it holds is not trained again.")
+]
+
+
 @bench.command()
 def strategies(
-    settings: Settings = None,
-    strategies: Annotated[
-        str | None,
-        typer.Option(help="Kinds such as fedavg,ditto, or {kind: ditto, personal_pull: 1}; all of them if left out."),
-    ] = None,
-    federations: Annotated[str | None, typer.Option(help="Such as dirichlet_0.1,attackers; all if left out.")] = None,
-    seeds: Annotated[int, typer.Option(min=2, help="Fresh ones, on which each strategy is trained at its rate.")] = 5,
-    tuning_seeds: Annotated[int, typer.Option(min=1, help="On which each client rate is tried.")] = 2,
-    rounds: Annotated[int | None, typer.Option(min=1, help="On every federation, in place of its own.")] = None,
-    out: Annotated[
-        Path, typer.Option("--out", "-o", help="Folder of trials and table; what it holds is not trained again.")
-    ] = Path("runs/bench-strategies"),
+    what: What = None,
+    rows: Rows = None,
+    columns: Columns = None,
+    seeds: Seeds = None,
+    out: SuiteOut = Path("runs/bench"),
     as_json: AsJson = False,
 ) -> None:
     """Compare all strategies, each at a client rate of its own, and look whether the papers' claims show."""
-    from fedscout.experiments.cli.options import prepare
-
-    prepare(verbose=False)
-    from fedscout.experiments.benchmarks.strategies.strategy_measurement import plan_of, run_strategies
-    from fedscout.experiments.benchmarks.strategies.strategy_tables import table_lines
-
-    plan = plan_of(_listed("strategies", strategies), _listed("federations", federations), seeds, tuning_seeds)
-    own = [] if rounds is None else [f"training.num_rounds={rounds}"]
-    report = run_strategies(plan, [*(settings or []), *own], out, note=tell)
-    _show(as_json, report.model_dump(mode="json"), table_lines(report))
+    _run_suite("strategies", what, rows, columns, seeds, out, as_json)
 
 
 @bench.command()
@@ -457,6 +460,35 @@ def client_settings(
     asked = part_of(part, _listed("rows", rows), _listed("strategies", strategies))
     report = run_client_settings(asked, part, dataset, seeds, settings or [], out, note=tell)
     _show(as_json, report.model_dump(mode="json"), table_lines(report))
+
+
+def _run_suite(
+    suite: str,
+    what: Sequence[str] | None,
+    rows: str | None,
+    columns: str | None,
+    seeds: int | None,
+    out: Path,
+    as_json: bool,
+) -> None:
+    """Run the tables of a suite, and print them."""
+    from fedscout.experiments.cli.options import prepare
+
+    prepare(verbose=False)
+    from fedscout.experiments.grids.catalogue import Run, catalogue, entries_named, run_entries
+    from fedscout.experiments.grids.tables import result_lines
+
+    entries = [entry for entry in catalogue(SUITES) if entry.source == suite]
+    names = [f"{suite}/{text}" for text in what or () if "=" not in text]
+    settings = tuple(text for text in what or () if "=" in text)
+    asked = Run(f"fedscout bench {suite}", settings, None, seeds, None, _names(rows), _names(columns), tell)
+    results = [*run_entries(entries, entries_named(entries, names), out, asked)]
+    lines = [line for result in results for line in (*result_lines(result), "")]
+    _show(as_json, {"tables": [result.model_dump(mode="json") for result in results]}, lines)
+
+
+def _names(text: str | None) -> tuple[str, ...] | None:
+    return None if text is None else tuple(name.strip() for name in text.split(","))
 
 
 def _show(as_json: bool, document: Any, lines: Sequence[str]) -> None:

@@ -111,6 +111,8 @@ class Run:
         scale: Of the files; None takes them as they are.
         num_seeds: In place of each experiment's own number, >= 2.
         parallel: Cells at once at most.
+        rows: Of each experiment, the reference included; None keeps all.
+        columns: Likewise.
         note: Told what is done next.
     """
 
@@ -119,6 +121,8 @@ class Run:
     scale: str | None = None
     num_seeds: int | None = None
     parallel: int | None = None
+    rows: tuple[str, ...] | None = None
+    columns: tuple[str, ...] | None = None
     note: Note = lambda _: None
 
 
@@ -135,7 +139,7 @@ def run_entries(entries: Sequence[Entry], wanted: Sequence[Entry], out: Path, ru
         UserError: If something can't be trained as asked for, or the folder can't be used.
     """
     for entry in wanted:
-        experiment = entry.read(run.scale)
+        experiment = entry.read(run.scale).only(run.rows, run.columns)
         tables = [f"{one.table}{ending}" for one in entries for ending in (".json", ".md", ".svg")]
         with measurement_folder(out / entry.source, [*tables, CELLS, LLM_RECORD, BENCHMARK]) as folder:
             result = run_one(experiment, entry.name, folder, run)
@@ -155,6 +159,8 @@ def run_one(experiment: Experiment, name: str, folder: SweepFolder, run: Run) ->
         tuple(setting for setting in run.settings if not setting.startswith("engine.")),
         run.num_seeds or experiment.seeds,
         lambda text: run.note(f"{name}: {text}"),
+        experiment.fresh_stream,
+        experiment.tuning_stream,
     )
     measured = run_cells(experiment, folder, desk, engine_of(run.settings), run.parallel)
     options = f" --scale {run.scale}" if run.scale else ""

@@ -58,12 +58,21 @@ class Desk:
         settings: Arguments that hold for every cell, which win.
         num_seeds: Of each cell.
         note: Told what is done next.
+        fresh_stream: From which the seeds are drawn.
+        tuning_stream: From which those of the client rates are.
     """
 
     folder: Path
     settings: tuple[str, ...] = ()
     num_seeds: int = 5
     note: Note = lambda _: None
+    fresh_stream: str = "reproduction"
+    tuning_stream: str = "tuning"
+
+    @property
+    def fresh_seeds(self) -> tuple[int, ...]:
+        """Of every cell."""
+        return other_seeds(self.fresh_stream, self.num_seeds)
 
 
 @dataclass(frozen=True)
@@ -74,11 +83,13 @@ class Measured:
         values: By cell.
         test_to_train: n_test / n_train of the splits behind them, by which intervals widen; 0 where there is none.
         absent: What could not be measured, and why.
+        rates: Client learning rate of each cell that tuned it.
     """
 
     values: Mapping[Cell, Values]
     test_to_train: float = 0.0
     absent: Mapping[str, str] = field(default_factory=dict)
+    rates: Mapping[Cell, float] = field(default_factory=dict)
 
 
 class Measurement(Protocol):
@@ -109,10 +120,11 @@ def measure_cell(experiment: Experiment, cell: Cell, desk: Desk) -> Measured:
             return Measured({cell: _detected(method, (*given, *own), desk)})
         ready = _ready(" × ".join(cell), (*given, *own), desk.settings)
         with open_laboratory(ready, desk.folder) as laboratory:
-            values, failures = _measured(method, laboratory, desk)
+            values, rate, failures = _measured(method, laboratory, desk)
     except (DataError, StrategyError, RecommenderError, _ImpossibleError) as reason:
         return Measured({}, absent={" × ".join(cell): str(reason)})
-    return Measured({cell: values}, split_ratio(ready.config), {" × ".join(cell): failures} if failures else {})
+    absent = {" × ".join(cell): failures} if failures else {}
+    return Measured({cell: values}, split_ratio(ready.config), absent, {} if rate is None else {cell: rate})
 
 
 class _ImpossibleError(Exception):
@@ -130,21 +142,20 @@ def _ready(name: str, given: Sequence[str], settings: Sequence[str]) -> ReadyCas
     return ReadyCase(FederationCase(name, tuple(given)), (*given, *settings), config, federation)
 
 
-def _measured(method: Method, laboratory: Laboratory, desk: Desk) -> tuple[Values, str]:
-    """Return a value a seed, and how many trials failed and why, if any did."""
+def _measured(method: Method, laboratory: Laboratory, desk: Desk) -> tuple[Values, float | None, str]:
+    """Return a value a seed, the client rate if it was tuned, and how many trials failed and why, if any did."""
     if isinstance(method, Train):
-        return _trained(method, laboratory, desk.num_seeds)
+        return _trained(method, laboratory, desk)
     seeds = search_seeds(desk.num_seeds)
     if isinstance(method, BestOfKind):
         outcomes = [_searched(Choosing(laboratory, seed), arguments(method.settings)) for seed in seeds]
-        return tuple(_best_of(method.strategy, [found.baseline, *found.whole_trials]) for found in outcomes), ""
+        return tuple(_best_of(method.strategy, [found.baseline, *found.whole_trials]) for found in outcomes), None, ""
     picks = [_pick(method, Choosing(laboratory, seed), desk) for seed in seeds]
-    fresh = other_seeds("reproduction", desk.num_seeds)
-    pairs = zip(picks, fresh, strict=True)
-    return tuple(float(laboratory.scores([pick], [seed])[0, 0]) for pick, seed in pairs), ""
+    pairs = zip(picks, desk.fresh_seeds, strict=True)
+    return tuple(float(laboratory.scores([pick], [seed])[0, 0]) for pick, seed in pairs), None, ""
 
 
-def _trained(method: Train, laboratory: Laboratory, count: int) -> tuple[Values, str]:
+def _trained(method: Train, laboratory: Laboratory, desk: Desk) -> tuple[Values, float | None, str]:
     config = with_strategy(laboratory.config)
     federation = laboratory.ready.federation
     asked = study_facts(config, federation.without_rows())
@@ -167,12 +178,13 @@ def _trained(method: Train, laboratory: Laboratory, count: int) -> tuple[Values,
 
     rate = None
     if method.rates:
-        tuning = other_seeds("tuning", TUNING_SEEDS)
+        tuning = other_seeds(desk.tuning_stream, TUNING_SEEDS)
         means = [float(np.mean(np.array(scores(records(tuning, one)), np.float64))) for one in method.rates]
         rate = method.rates[means.index(max(means))]
-    trials = records(other_seeds("reproduction", count), rate)
+    trials = records(desk.fresh_seeds, rate)
     reasons = [trial.error or "" for trial in trials if trial.status == "failed"]
-    return scores(trials), f"{len(reasons)} of {len(trials)} failed, the first: {reasons[0]}" if reasons else ""
+    failures = f"{len(reasons)} of {len(trials)} failed, the first: {reasons[0]}" if reasons else ""
+    return scores(trials), rate, failures
 
 
 def _pick(method: Method, choosing: Choosing, desk: Desk) -> Pick:

@@ -35,6 +35,7 @@ class CellResult(BaseModel, frozen=True):
         low: Lower end of its 95 % interval; None with a single value.
         high: Upper end.
         gain: Over the reference in the same column; None without one.
+        rate: The client learning rate, if it was tuned.
     """
 
     row: str
@@ -46,6 +47,7 @@ class CellResult(BaseModel, frozen=True):
     low: float | None
     high: float | None
     gain: PairedDifference | None = None
+    rate: float | None = None
 
 
 class StatementResult(BaseModel, frozen=True):
@@ -139,6 +141,7 @@ def _cell(cell: Cell, experiment: Experiment, measured: Measured, published: Num
         low=None if alone is None else alone.low,
         high=None if alone is None else alone.high,
         gain=_difference(measured, cell, (str(experiment.reference), column)) if compared else None,
+        rate=measured.rates.get(cell),
     )
 
 

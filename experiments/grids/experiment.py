@@ -87,10 +87,13 @@ class Experiment(BaseModel):
         settings: Of every cell, under those of columns and rows.
         columns: Settings of each federation by its name.
         axes: Values by key, crossed to columns.
+        method: What the rows' methods have in common.
         rows: Methods by name.
         measured_by: What measures all cells, in place of the rows' methods; then `rows` are names alone.
         reference: The row that others are compared with.
         seeds: Of every cell, the same for all.
+        fresh_stream: Of random numbers, from which the seeds are drawn.
+        tuning_stream: From which the two seeds are drawn on which client rates are tuned.
         statements: What is said of cells, by what they say in words.
         published: Printed numbers by row and column.
         unit: Of the numbers; `accuracy` is shown in percent.
@@ -108,10 +111,13 @@ class Experiment(BaseModel):
     settings: Settings = {}
     columns: dict[str, Settings] = {}
     axes: dict[str, list[Any]] = {}
+    method: dict[str, Any] = {}
     rows: dict[str, Method | None]
     measured_by: Function | None = None
     reference: str | None = None
     seeds: int = Field(default=5, ge=1)
+    fresh_stream: str = "reproduction"
+    tuning_stream: str = "tuning"
     statements: dict[str, str] = {}
     published: dict[str, Any] = {}
     unit: str = "accuracy"
@@ -120,6 +126,15 @@ class Experiment(BaseModel):
     also: tuple[str, ...] = ()
     steps: Literal["rows", "columns"] | None = None
     scales: dict[str, dict[str, Any]] = {}
+
+    @model_validator(mode="before")
+    @classmethod
+    def _with_common_method(cls, given: Any) -> Any:
+        shared = given.get("method") if isinstance(given, Mapping) else None
+        if not shared:
+            return given
+        rows = {name: {**shared, **own} if isinstance(own, Mapping) else own for name, own in given["rows"].items()}
+        return {**given, "rows": rows}
 
     @model_validator(mode="after")
     def _consistent(self) -> Experiment:
@@ -178,6 +193,37 @@ class Experiment(BaseModel):
         """Return the experiment with what a scale replaces; None, or a scale it does not name, replaces nothing."""
         replaced = self.scales.get(scale or "", {})
         return Experiment.model_validate({**self.model_dump(exclude_unset=True), **replaced}) if replaced else self
+
+    def only(self, rows: Sequence[str] | None, columns: Sequence[str] | None) -> Experiment:
+        """Return the experiment with some rows, the reference included, and columns; None keeps all.
+
+        Raises:
+            ConfigurationError: If there is none of a name.
+        """
+        for what, names, known in (("row", rows, self.rows), ("column", columns, self.federations)):
+            if unknown := [name for name in names or () if name not in known]:
+                raise ConfigurationError(
+                    f"a {what} must be one of {', '.join(known)}, got {unknown[0]!r}{did_you_mean(unknown[0], known)}"
+                )
+        kept = {
+            row: method for row, method in self.rows.items() if rows is None or row in rows or row == self.reference
+        }
+        federations = {name: own for name, own in self.federations.items() if columns is None or name in columns}
+        cells = {(row, column) for row in kept for column in federations}
+        published: dict[str, dict[str, Any]] = {}
+        for (row, column), number in self.printed().items():
+            if (row, column) in cells:
+                published.setdefault(row, {})[column] = (number.value, number.deviation)
+        signs = {relation: sign for sign, relation in RELATIONS.items()}
+        said = {
+            f"{' @ '.join(one.first)} {signs[one.relation]} {' @ '.join(one.second)}": one.says
+            for one in self.said()
+            if {one.first, one.second} <= cells
+        }
+        fields = {name: getattr(self, name) for name in Experiment.model_fields}
+        flat = {"settings": {}, "axes": {}, "method": {}, "factor": 1.0}
+        parts = {"rows": kept, "columns": federations, "published": published, "statements": said}
+        return Experiment.model_validate({**fields, **flat, **parts})
 
     def _read(self, text: str, says: str) -> Iterator[Statement]:
         """Yield the statements of a text.

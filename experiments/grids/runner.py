@@ -25,6 +25,8 @@ from fedscout.experiments.grids.methods import Detect, Train, imported
 from fedscout.experiments.studies.sweeps.study_run import StudyEnd, end_by
 from fedscout.experiments.studies.sweeps.sweep_folder import SweepFolder, read_json
 from fedscout.experiments.studies.versions import versions
+from fedscout.experiments.studies.workflow import with_strategy
+from fedscout.strategies import parse_strategy
 
 CELLS = "cells"
 
@@ -75,7 +77,9 @@ def run_cells(
     for (row, column), _ in pending:
         method = experiment.rows[row]
         own = arguments(method.settings) if isinstance(method, Train | Detect) else ()
-        read_config((*arguments(experiment.federations[column]), *own), desk.settings)  # a mistake is told at once
+        config = read_config((*arguments(experiment.federations[column]), *own), desk.settings)
+        if isinstance(method, Train):
+            parse_strategy(with_strategy(config).strategy or {})  # a mistake is told before anything is done
     ends = _in_process if engine.grid == "local" or len(pending) < 2 else partial(_on_ray, engine, parallel)
     for position, end in ends(experiment, [cell for cell, _ in pending], desk):
         cell, name = pending[position]
@@ -140,6 +144,7 @@ def _identity(experiment: Experiment, cell: Cell, desk: Desk) -> dict[str, Any]:
         "method": method.model_dump(mode="json"),
         "settings": [*arguments(experiment.federations[column]), *desk.settings],
         "num_seeds": desk.num_seeds,
+        "streams": [desk.fresh_stream, desk.tuning_stream],
         "versions": versions(),
     }
 
@@ -154,6 +159,7 @@ def _document(cell: Cell, found: Measured) -> dict[str, Any]:
         "values": found.values[cell],
         "test_to_train": found.test_to_train,
         "failures": found.absent.get(" × ".join(cell)),
+        "rate": found.rates.get(cell),
     }
 
 
@@ -162,7 +168,8 @@ def _stored(cell: Cell, document: Mapping[str, Any] | None) -> Measured | None:
         if document is not None:
             values = tuple(None if value is None else float(value) for value in document["values"])
             absent = {" × ".join(cell): str(document["failures"])} if document["failures"] else {}
-            return Measured({cell: values}, float(document["test_to_train"]), absent)
+            rates = {} if document["rate"] is None else {cell: float(document["rate"])}
+            return Measured({cell: values}, float(document["test_to_train"]), absent, rates)
     return None
 
 
@@ -171,4 +178,5 @@ def _together(parts: Sequence[Measured]) -> Measured:
         {cell: values for part in parts for cell, values in part.values.items()},
         max((part.test_to_train for part in parts), default=0.0),
         {what: why for part in parts for what, why in part.absent.items()},
+        {cell: rate for part in parts for cell, rate in part.rates.items()},
     )

@@ -40,6 +40,8 @@ def result_lines(result: ExperimentResult) -> list[str]:
     ]
     if result.reference is not None:
         lines += ["", f"Gain over {result.reference}, seed by seed:", "", *_gains(result)]
+    if any(cell.rate is not None for cell in result.cells):
+        lines += ["", "Client learning rate, tuned:", "", *_rates(result)]
     if result.statements:
         headings = ["statement", "of", "published", "ours", "verdict"]
         lines += ["", *markdown_table(headings, [_said(result, one) for one in result.statements])]
@@ -102,6 +104,12 @@ def _gains(result: ExperimentResult) -> list[str]:
             for row, of_row in gains.items()
         ],
     )
+
+
+def _rates(result: ExperimentResult) -> list[str]:
+    rates = {row: [result.of((row, column)).rate for column in result.columns] for row in result.rows}
+    rows = [[row, *(NOTHING if rate is None else f"{rate:g}" for rate in of_row)] for row, of_row in rates.items()]
+    return markdown_table(["", *result.columns], rows)
 
 
 def _difference(difference: PairedDifference, unit: str) -> str:

@@ -135,3 +135,25 @@ def test_settings_are_arguments() -> None:
         "model.hidden=[8, 4]",
         'strategy={"kind": "fedadam", "eta": 0.1}',
     )
+
+
+def test_what_rows_have_in_common_is_said_once() -> None:
+    found = experiment(method={"rates": [0.1, 1.0]}, rows={"a": {}, "b": {"rates": [0.5]}})
+    assert [method.rates for method in found.rows.values() if isinstance(method, Train)] == [(0.1, 1.0), (0.5,)]
+
+
+def test_part_of_an_experiment_has_what_is_said_of_it() -> None:
+    whole = experiment(
+        reference="FedAvg",
+        statements={"FedAvg > rules @ *": "one", "FedAdam > rules @ a": "other"},
+        published={"rules": [10, [20, 2], 30]},
+        factor=0.1,
+    )
+    part = whole.only(["rules"], ["b", "a"])
+    assert part.cells() == [("FedAvg", "a"), ("rules", "a"), ("FedAvg", "b"), ("rules", "b")]
+    assert part.federations == {name: whole.federations[name] for name in ("a", "b")}
+    assert [one.first for one in part.said()] == [("FedAvg", "a"), ("FedAvg", "b")]
+    assert part.printed() == {("rules", "a"): Number(1.0), ("rules", "b"): Number(2.0, 0.2)}
+    for rows, columns in ((["FedAdagrad"], None), (None, ["z"])):
+        with pytest.raises(ConfigurationError):
+            whole.only(rows, columns)

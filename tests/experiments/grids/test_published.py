@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from fedscout.engine.errors import ConfigurationError
-from fedscout.experiments import published
+from fedscout.experiments import published, suites
 from fedscout.experiments.grids.catalogue import Entry, catalogue, entries_named
 from fedscout.experiments.grids.cells import read_config
 from fedscout.experiments.grids.experiment import arguments
@@ -18,8 +18,9 @@ from fedscout.strategies.selection.flash import FlashSpec
 
 FOLDER = Path(published.__file__).parent
 ENTRIES = catalogue(FOLDER)
+SUITES = catalogue(Path(suites.__file__).parent)
 SCALES = ("laptop", "published")
-EVERY = [pytest.param(entry, scale, id=f"{entry.name}-{scale}") for entry in ENTRIES for scale in SCALES]
+EVERY = [pytest.param(entry, scale, id=f"{entry.name}-{scale}") for entry in (*ENTRIES, *SUITES) for scale in SCALES]
 
 
 @pytest.mark.parametrize(("entry", "scale"), EVERY)
