@@ -7,7 +7,6 @@ from fedscout.detectors.outliers.mean_outputs import MEAN_OUTPUT, mean_output
 from fedscout.detectors.skew.class_sums import CLASS_SUMS, ROW_NORMS, class_sums, row_norms
 from fedscout.detectors.skew.feature_histograms import FEATURE_HISTOGRAM, feature_histogram
 from fedscout.detectors.skew.feature_skew import FEATURE_CENTROID, FEATURE_MOMENTS, feature_centroid, feature_moments
-from fedscout.detectors.skew.feature_totals import FEATURE_TOTALS, feature_totals
 from fedscout.detectors.skew.group_norms import GROUP_NORMS, group_norms
 from fedscout.detectors.skew.label_skew import label_counts
 from fedscout.detectors.statistics.design_effects import GROUP_LABELS, group_labels
@@ -21,7 +20,6 @@ CLIENT_QUERIES: QueryTable = {
     CLASS_SUMS: class_sums,
     FEATURE_CENTROID: feature_centroid,
     FEATURE_HISTOGRAM: feature_histogram,
-    FEATURE_TOTALS: feature_totals,
     LABEL_AGREEMENT: label_agreement,
     MEAN_OUTPUT: mean_output,
     PRIVATE_COUNTS: private_counts,

@@ -295,7 +295,6 @@ class ClientAlgorithm:
         validates: Whether clients measure what they send on their validation rows, and report what `validated` says.
         mixes: Whether a run may hold clients of different rates, batches and epochs, as under a table of settings. Then
             `run.training` tells none of these, and all that `train` does is descend, as the clients' settings say.
-        reports: Names of the sums that `train` reports; those that are not named can't be summed under masks.
         companions_follow: Whether the companions that go up follow from the model that was sent and the one that comes
             back, so that they tell no more of a client than these.
     """
@@ -307,7 +306,6 @@ class ClientAlgorithm:
     one_by_one: ClassVar[bool] = False
     validates: ClassVar[bool] = False
     mixes: ClassVar[bool] = False
-    reports: ClassVar[tuple[str, ...]] = ()
     companions_follow: ClassVar[bool] = False
 
     @property

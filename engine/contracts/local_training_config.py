@@ -15,9 +15,6 @@ from fedscout.engine.fault_text import details, predicate
 ADDED_TERMS = ("pseudo_label_weight", "reverse_weight")
 """Weights of what is added to the loss, 0 where nothing is."""
 
-UNSAID = (*ADDED_TERMS, "precision")
-"""What messages and identities leave out where it is as it is by default, as before there was the key."""
-
 
 class LocalTraining(BaseModel):
     """How a client trains in one round.
@@ -76,14 +73,8 @@ class LocalTraining(BaseModel):
         return np.asarray(self.local_epochs * (batches - joined))
 
     def to_config(self) -> dict[str, int | float | str]:
-        """Return the entries of a train message's configuration; nothing is said of what nobody asks for."""
-        silent = self.unsaid()
-        said = {name: getattr(self, name) for name in LocalTraining.model_fields if name not in silent}
-        return {name.replace("_", "-"): value for name, value in said.items()}
-
-    def unsaid(self) -> set[str]:
-        """Return the names of what goes without saying."""
-        return {name for name in UNSAID if getattr(self, name) == LocalTraining.model_fields[name].default}
+        """Return the entries of a train message's configuration."""
+        return {name.replace("_", "-"): getattr(self, name) for name in LocalTraining.model_fields}
 
     @classmethod
     def from_config(cls, config: Mapping[str, Any]) -> Self:

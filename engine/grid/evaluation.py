@@ -17,9 +17,6 @@ from fedscout.engine.contracts.client_update import ClientScore
 from fedscout.engine.messages.host_calls import EvaluateResults
 from fedscout.engine.metrics.metric import Metric, add
 
-TOGETHER = -1
-"""In place of a client: all of them, where nothing is known but their sum."""
-
 WORST_OF = 10
 """The worst client of so many counts among the worst."""
 
@@ -60,11 +57,6 @@ class Evaluation:
     clean_metric: float | None = None
     metrics: npt.NDArray[np.float64] | None = None
     clean_metrics: npt.NDArray[np.float64] | None = None
-
-    @property
-    def tells_clients(self) -> bool:
-        """Whether clients are known by themselves."""
-        return self.clients != (TOGETHER,)
 
     @property
     def accuracy(self) -> float:

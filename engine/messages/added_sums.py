@@ -17,8 +17,8 @@ FROM_NODES = 32
 FROM_BYTES = 2**20
 """Hosts on so many nodes, or more, whose sums are so large or larger, add them among themselves in groups of √n.
 
-By `fedscout bench flow` a round of 32 nodes with a model of a megabyte then takes a third of the time, and the driver
-holds √n sums in place of n. On one node, where sums need not travel, 16 hosts took a tenth longer in groups.
+The driver then holds √n sums in place of n: in a simulation of the messages a round of 32 nodes with a model of a
+megabyte takes a third of the time. On one node, where sums need not travel, 16 hosts took a tenth longer in groups.
 """
 
 Answer = TrainResults | list[TrainResults]

@@ -8,10 +8,10 @@ over chunks, clients and hosts without rounding, in any order, and the score has
 model that its client would use: not the mean of the clients' scores, which for these metrics is another number, and
 none where a client has rows of one class. The score of a client is that of its own rows.
 
-**What leaves a client** is its score, one number like its accuracy, and its sums added to those of others: hosts add
-them before they answer, and who drives a trial reads the sum over all clients alone, as a secure aggregation would have
-it. As all scores of models, they do not pass the gate for answers (`fedscout.engine.data.release`): below `min_release`
-rows of a class it would leave out whole rows of the table, and the score would be that of other rows.
+**What leaves a client** is its score, one number like its accuracy, and its sums, which hosts add to those of other
+clients before they answer: who drives a trial reads the sum over all clients alone. As all scores of models, they do
+not pass the gate for answers (`fedscout.engine.data.release`): below `min_release` rows of a class it would leave out
+whole rows of the table, and the score would be that of other rows.
 """
 
 from __future__ import annotations

@@ -48,7 +48,6 @@ from fedscout.engine.messages.message_keys import (
 )
 from fedscout.engine.messages.session import Session
 from fedscout.engine.nodes.kept_states import KeptStates, LostStateError, drawn_once
-from fedscout.engine.nodes.masked_answers import MaskedAnswers
 from fedscout.engine.nodes.node_call import (
     ACTION,
     Greeting,
@@ -64,7 +63,6 @@ from fedscout.engine.nodes.node_call import (
 from fedscout.engine.nodes.owner_policy import NO_SCORING, NO_TRAINING, OwnerPolicy, RefusedError
 from fedscout.engine.nodes.presentable_answers import clip, presentable
 from fedscout.engine.nodes.privacy_ledger import PrivacyLedger, alone_with
-from fedscout.engine.nodes.sum_calls import SumStep
 
 logger = logging.getLogger("fedscout")
 
@@ -139,25 +137,14 @@ class ClientNode:
             raise RefusedError(f"can't read the message: {error}") from error
         if isinstance(asked, Greeting):
             return self._wire.packed(self._introduction(asked, context))
-        if isinstance(asked, SumStep):
-            return self._wire.packed(MaskedAnswers(context.state, lambda part: self._part(part, context)).answer(asked))
         if not isinstance(asked, NodeCalls):
             raise RefusedError(f"can't answer {shown(type(asked).__name__)}")
-        self._owner.check_clear()
         return self._wire.packed(NodeAnswers(tuple(self._tried(call, context) for call in asked.calls)))
 
-    def _part(self, asked: NodeCall | Greeting, context: Context) -> Any:
-        """Return what is added to a masked sum."""
-        if isinstance(asked, Greeting):
-            return self._introduction(asked, context, masked=True)
-        return self._done(asked, context, masked=True)
-
-    def _introduction(self, greeting: Greeting, context: Context, masked: bool = False) -> Introduction:
+    def _introduction(self, greeting: Greeting, context: Context) -> Introduction:
         facts = self._host(0, greeting.terms, context).facts()
         position, rows = _position(context), int(facts.client_rows[0])
-        owner = self._owner
-        tells = greeting.asks_rows and (masked or not owner.sums_only)
-        tells = tells and (rows >= owner.min_release or (masked and owner.small_clients == "train"))  # as it adds them
+        tells = greeting.asks_rows and rows >= self._owner.min_release
         return Introduction(
             name=str(context.node_config.get("name", context.node_id if position is None else position)),
             position=position,
@@ -174,9 +161,7 @@ class ClientNode:
         except Exception as error:
             return Refusal(_reason(error))
 
-    def _done(
-        self, asked: NodeCall, context: Context, masked: bool = False
-    ) -> TrainResults | EvaluateResults | QueryResults:
+    def _done(self, asked: NodeCall, context: Context) -> TrainResults | EvaluateResults | QueryResults:
         """Return what one client's part of the work gives."""
         if asked.method not in ("train", "measure", "evaluate", "query"):
             raise RefusedError(f"can't do {shown(asked.method)}")
@@ -211,7 +196,7 @@ class ClientNode:
                 results.failures[client] = reason
             self._say_far(call, results, context)
             clip(call, host.facts().layout, results)
-        return presentable(results, call, masked)
+        return presentable(results, call)
 
     def _allowed(self, asked: NodeCall) -> tuple[HostCall, str]:
         """Return what the owner allows of a call, and why a training was left out of it.
@@ -286,7 +271,6 @@ class ClientNode:
 
     def _plain_training(self, message: Message, context: Context) -> RecordDict:
         """Answer a train message of any Flower strategy."""
-        self._owner.check_clear()
         self._owner.check("train")
         host, call, record = self._plain_call(message, context)
         (client,) = call.clients
@@ -305,7 +289,6 @@ class ClientNode:
 
     def _plain_scoring(self, message: Message, context: Context) -> RecordDict:
         """Answer an evaluate message of any Flower strategy."""
-        self._owner.check_clear()
         self._owner.check("evaluate")
         host, call, _ = self._plain_call(message, context)
         (client,) = call.clients

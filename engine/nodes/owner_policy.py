@@ -6,7 +6,6 @@ It is a TOML file on the client's machine, of which everything may be left out:
 trains = true
 scores = true
 queries = ["label_counts", "feature_moments"]   # left out: all that the program knows; [] is none
-sums_only = true                                # nothing leaves but masked, to be summed over clients
 min_release = 10
 epsilon = 2.0                                   # of all queries that are ever answered, none without noise
 folder = "/var/lib/fedscout"                    # what was answered, and what the client keeps between rounds
@@ -46,7 +45,6 @@ class OwnerPolicy(BaseModel):
     queries: tuple[str, ...] | None = Field(
         default=None, strict=False, description="the aggregates that it gives; nothing means all"
     )
-    sums_only: bool = Field(default=False, description="whether it answers nothing but by masked sums")
     min_release: int = Field(default=5, ge=1, description="fewest rows behind a number that leaves it")
     small_clients: SmallClients = Field(
         default="abstain", description="what it does with fewer rows than that to train or be scored on"
@@ -65,15 +63,6 @@ class OwnerPolicy(BaseModel):
         if self.epsilon is not None and self.folder is None:
             raise ValueError("must have a folder beside epsilon, as what was spent of it is counted there")
         return self
-
-    def check_clear(self) -> None:
-        """Return if the owner allows answers that are not masked.
-
-        Raises:
-            RefusedError: If not.
-        """
-        if self.sums_only:
-            raise RefusedError("the owner of its data allows masked sums alone (sums_only)")
 
     def check(self, method: Method, query: str = "") -> None:
         """Return if the owner allows what a method of a host does.

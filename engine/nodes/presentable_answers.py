@@ -30,12 +30,12 @@ Results = TypeVar("Results", TrainResults, EvaluateResults, QueryResults, TrainR
 _ERROR = re.compile(r"(?P<kind>\w+) in (?P<work>local training|evaluation|clipping|query '[^']*'): .*", re.DOTALL)
 
 
-def presentable(results: Results, call: HostCall, masked: bool = False) -> Results:
-    """Return results as they may leave the client; of what is masked, only why something failed can be read."""
-    alike = call.session.client_table is not None and not masked
+def presentable(results: Results, call: HostCall) -> Results:
+    """Return results as they may leave the client."""
+    alike = call.session.client_table is not None
     results.failures = _told(results.failures)
     if isinstance(results, TrainResults) and results.evaluation is not None:
-        results.evaluation = presentable(results.evaluation, call, masked)
+        results.evaluation = presentable(results.evaluation, call)
     if alike:
         results.seconds = 0.0
     if alike and isinstance(results, EvaluateResults):

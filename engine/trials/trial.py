@@ -304,7 +304,7 @@ class _Rounds:
         state, last = self._state, self._state.last_evaluation
         clients = (
             {}
-            if last is None or not last.tells_clients
+            if last is None
             else {
                 "client": last.clients,
                 "client_num_examples": tuple(last.num_examples.tolist()),

@@ -6,8 +6,7 @@ leaves whole files only. Whatever else lies in the folder (a damaged file, a cop
 `OUT/quarantine`, and the trials that are missing are run again.
 
 The metadata of a file hold the SHA-256 of its trial's values, which every reader compares: a flipped bit or a value
-edited by mistake is found. It is no signature; whoever edits on purpose can write the digest, too. Files of earlier
-versions have none and are read; that a file was written with one stands among its values, under `versions`.
+edited by mistake is found. It is no signature; whoever edits on purpose can write the digest, too.
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ import pyarrow.parquet as pq
 
 from fedscout.engine.errors import EngineError, first_line
 from fedscout.engine.runtime.atomic_file import check_same_folder, folder_identity, not_written, write_atomically
-from fedscout.engine.trials.trial_record import LATER_COLUMNS, LOG_FORMAT, ParameterType, Trial, log_schema
+from fedscout.engine.trials.trial_record import ParameterType, Trial, log_schema
 
 logger = logging.getLogger("fedscout")
 
@@ -51,12 +50,10 @@ def _digest(table: pa.Table) -> str:
 def _check_digest(table: pa.Table) -> None:
     """Raise ValueError if a trial's values are not those that were written."""
     written = (table.schema.metadata or {}).get(_DIGEST_KEY)
-    if written is not None and written.decode() != _digest(table):
+    if written is None:
+        raise ValueError("it was written by another program, the digest of its values is missing")
+    if written.decode() != _digest(table):
         raise ValueError("its values are not those that were written, their digest differs")
-    if written is None and "versions" in table.schema.names:
-        (versions,) = table["versions"].to_pylist()
-        if LOG_FORMAT.items() <= json.loads(versions).items():
-            raise ValueError("it was written again by another program, the digest of its values is missing")
 
 
 def _read_row(path: Path, config_hash: str | None) -> pa.Table:
@@ -82,16 +79,6 @@ def _read_row(path: Path, config_hash: str | None) -> pa.Table:
     return table
 
 
-def _with_later_columns(table: pa.Table, schema: pa.Schema) -> pa.Table:
-    """Return a table with those columns of the schema that its version did not know yet, empty."""
-    for name in LATER_COLUMNS:
-        if name not in table.schema.names:
-            table = table.add_column(
-                schema.get_field_index(name), schema.field(name), pa.nulls(len(table), schema.field(name).type)
-            )
-    return table
-
-
 def _entries(folder: Path) -> Iterator[Path]:
     """Yield what lies in a folder, but for hidden files, which a killed run may have left and Parquet readers skip."""
     for path in sorted(folder.iterdir()) if folder.is_dir() else []:
@@ -114,16 +101,14 @@ def read_columns(
         config_hash: Of the study; None takes trials of any.
 
     Returns:
-        One row a trial, by trial number, without columns that its version did not know yet; and why other files could
-        not be used.
+        One row a trial, by trial number; and why other files could not be used.
     """
     rows: list[dict[str, Any]] = []
     faults: dict[Path, str] = {}
     for path in _entries(folder):
         try:
             table = _read_row(path, config_hash)
-            known = [name for name in columns if name in table.schema.names or name not in LATER_COLUMNS]
-            rows += table.select(known).to_pylist()
+            rows += table.select(columns).to_pylist()
         except Exception as error:  # anything may lie in a folder
             faults[path] = _reason(error)
     return sorted(rows, key=lambda row: int(row["trial"])), faults
@@ -144,9 +129,21 @@ class TrialLog:
         self._schema = log_schema(parameters)
 
     def append(self, record: Trial) -> Path:
-        """Write one finished trial; all of its file appears at once.
+        """Write one finished trial.
 
         A file of another trial of the same number, as of before the user's code changed, is set aside.
+
+        Raises:
+            EngineError: If it can't be written, as when the disk is full, or the study's folder is gone.
+        """
+        path = self.write(record)
+        for other in self.folder.glob(f"{record.trial:05d}-*.parquet"):
+            if other != path:
+                self._set_aside(other, "what it ran on has changed", f"is no longer trial {record.trial}")
+        return path
+
+    def write(self, record: Trial) -> Path:
+        """Write the file of one trial; all of it appears at once.
 
         Raises:
             EngineError: If it can't be written, as when the disk is full, or the study's folder is gone.
@@ -159,10 +156,15 @@ class TrialLog:
             write_atomically(path, lambda temporary: pq.write_table(table, temporary))
         except OSError as error:
             raise EngineError(not_written(path, error)) from error
-        for other in self.folder.glob(f"{record.trial:05d}-*.parquet"):
-            if other != path:
-                self._set_aside(other, "what it ran on has changed", f"is no longer trial {record.trial}")
         return path
+
+    def read_one(self, path: Path) -> Trial | None:
+        """Return the trial of one file; one that holds none is set aside, and None returned.
+
+        Raises:
+            EngineError: As of `read`.
+        """
+        return self._read(path, None)
 
     def read(self, config_hash: str | None = None) -> list[Trial]:
         """Return all records by trial number; set what is no trial of the study aside and say so.
@@ -173,18 +175,21 @@ class TrialLog:
         Raises:
             EngineError: If files can't be opened now, or not be set aside.
         """
-        records: list[Trial] = []
-        for path in _entries(self.folder):
-            try:
-                table = _with_later_columns(_read_row(path, config_hash), self._schema)
-                if not table.schema.equals(self._schema):
-                    raise ValueError("its columns are not those of this version's trial log")
-                records.extend(Trial.from_row(row) for row in table.to_pylist())
-            except Exception as error:  # anything may lie in a folder
-                if isinstance(error, OSError) and error.errno in _STATE_OF_THE_MACHINE:
-                    raise EngineError(f"{path} can't be read now: {os.strerror(error.errno or 0)}") from error
-                self._set_aside(path, _reason(error))
-        return sorted(records, key=lambda record: record.trial)
+        records = [self._read(path, config_hash) for path in _entries(self.folder)]
+        return sorted((record for record in records if record is not None), key=lambda record: record.trial)
+
+    def _read(self, path: Path, config_hash: str | None) -> Trial | None:
+        try:
+            table = _read_row(path, config_hash)
+            if not table.schema.equals(self._schema):
+                raise ValueError("its columns are not those of the trial log")
+            (row,) = table.to_pylist()
+            return Trial.from_row(row)
+        except Exception as error:  # anything may lie in a folder
+            if isinstance(error, OSError) and error.errno in _STATE_OF_THE_MACHINE:
+                raise EngineError(f"{path} can't be read now: {os.strerror(error.errno or 0)}") from error
+            self._set_aside(path, _reason(error))
+            return None
 
     def _set_aside(self, path: Path, reason: str, fault: str = "can't be used") -> None:
         target = self._quarantine / path.name

@@ -21,36 +21,9 @@ from fedscout.engine.arrays import FloatArray
 from fedscout.engine.notebook_html import curve, table
 from fedscout.engine.trials.trial_settings import TrialSettings
 
-LOG_FORMAT = {"trial log": "2"}
-"""What `versions` of a file with a digest says; there, as a program that rewrites a file loses its metadata."""
-
 FITNESS_ROUNDS = 5
 PHASES = ("configure", "train", "aggregate", "evaluate", "checkpoint", "hosts", "simulated")
 """Of a trial, whose seconds are counted apart."""
-
-LATER_COLUMNS = (
-    "round_global_accuracy",
-    "round_new_client_accuracy",
-    "bytes_down",
-    "bytes_up",
-    "skipped_rounds",
-    "notes",
-    "metric",
-    "round_metric",
-    "round_clean_metric",
-    "round_global_metric",
-    "round_new_client_metric",
-    "round_worst_clients",
-    "round_clean_worst_clients",
-    "client_metric",
-    "client_clean_metric",
-    "objectives",
-    "selection",
-    "client_rounds",
-    "round_seconds",
-    "repetition_fitness",
-)
-"""What logs of earlier versions lack, in the order of the columns; a trial without it has none."""
 
 SCORES_WHERE_KNOWN = (
     "metric",
@@ -298,7 +271,7 @@ class Trial:
             if _is_json(kind):  # skipped rounds are in their order
                 value = json.dumps(value, sort_keys=name != "skipped_rounds")
             row[name] = value
-        row["versions"] = json.dumps({**self.versions, **LOG_FORMAT}, sort_keys=True)
+        row["versions"] = json.dumps(dict(self.versions), sort_keys=True)
         row["seconds"] = self.seconds.get("total")
         row |= {f"seconds_{phase}": self.seconds.get(phase, 0.0) for phase in PHASES}
         for column in schema:
@@ -326,7 +299,6 @@ class Trial:
                     raise ValueError(f"its {name} are not what a trial has")
             given[name] = tuple(value) if isinstance(value, list) else value
         del given["num_rounds"]
-        given["versions"] = {name: value for name, value in given["versions"].items() if name not in LOG_FORMAT}
         given["seconds"] = {"total": row["seconds"], **{phase: row[f"seconds_{phase}"] for phase in PHASES}}
         trial = cls(**given)
         fits = {"completed": math.isfinite(trial.fitness), "failed": trial.fitness == 0}

@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal
 
 import typer
 
-from fedscout.experiments.cli.options import AsJson, ConfigFile, Settings, read_settings
+from fedscout.experiments.cli.options import AsJson, Settings
 from fedscout.experiments.visible import show, tell
 
 Work = Annotated[
@@ -22,6 +22,9 @@ Device = Annotated[Literal["cpu", "cuda"], typer.Option(help="What hosts and pee
 Local = Annotated[bool, typer.Option("--local", help="In this process instead of on Ray.")]
 
 bench = typer.Typer(name="bench", help="Measure the program.", no_args_is_help=True)
+
+
+SUITES = Path(__file__).parents[1] / "suites"
 
 
 @bench.command()
@@ -137,19 +140,12 @@ def study(
 @bench.command()
 def kernels(
     turns: Annotated[int, typer.Option(min=1, help="Of which the shortest counts.")] = 10,
-    ways: Annotated[bool, typer.Option("--ways", help="A step by PyTorch's other ways, beside ours.")] = False,
     as_json: AsJson = False,
 ) -> None:
     """Set one core's training and scoring of larger models, and of a block of small ones, beside its products."""
     from fedscout.engine.runtime.ray_runtime import prepare_environment
 
     prepare_environment(verbose=False)
-    if ways:
-        from fedscout.experiments.benchmarks.engine import kernel_ways
-
-        found = list(kernel_ways.way_timings(turns))
-        _show(as_json, {"ways": [timing.model_dump() for timing in found]}, kernel_ways.table_lines(found))
-        return
     from fedscout.experiments.benchmarks.engine import block_bench
     from fedscout.experiments.benchmarks.engine.kernel_bench import kernel_timings, product_rates, table_lines
 
@@ -260,86 +256,6 @@ def scaling(
 
 
 @bench.command()
-def flow(
-    nodes: Annotated[str, typer.Option(help="Numbers of nodes, ascending.")] = "10,16,32,100,316,1000",
-    clients: Annotated[int, typer.Option(min=1, help="Clients a round; at least one a node.")] = 1000,
-    gigabits: Annotated[float, typer.Option(min=0.001, help="Bandwidth between any two nodes, Gbit/s.")] = 10.0,
-    latency_ms: Annotated[float, typer.Option(min=0.0, help="From a call to its answer.")] = 0.5,
-    as_json: AsJson = False,
-) -> None:
-    """Simulate a round's messages on clusters larger than any here: what is busy longest, and what groups save."""
-    from fedscout.experiments.benchmarks.engine.cost_model import Network
-    from fedscout.experiments.benchmarks.engine.message_flow import flow_lines, simulated
-
-    rounds = simulated(
-        _ascending(nodes), clients, Network(gigabits_per_second=gigabits, latency_seconds=latency_ms / 1000)
-    )
-    _show(as_json, {"rounds": [each.model_dump() for each in rounds]}, flow_lines(rounds))
-
-
-@bench.command()
-def scenarios(settings: Settings = None, config_file: ConfigFile = None, as_json: AsJson = False) -> None:
-    """Run the detectors on each of the six published scenarios; on the bearing data, beside the published figures."""
-    from fedscout.experiments.cli.options import prepare
-
-    prepare(verbose=False)
-    from fedscout.experiments.benchmarks.detection.scenario_separability import (
-        measure_separability,
-        scenario_bench_config,
-        table_lines,
-    )
-
-    result = measure_separability(scenario_bench_config(settings or [], config_file), note=tell)
-    _show(as_json, result.model_dump(mode="json"), table_lines(result))
-
-
-@bench.command("noise-columns")
-def noise_columns(
-    columns: Annotated[
-        str, typer.Option(help="Numbers of columns to add, ascending; 0 is measured always.")
-    ] = "50,200",
-    seeds: Annotated[int, typer.Option(min=1, help="Deals of each scenario.")] = 5,
-    skewed: Annotated[
-        int | None, typer.Option(min=1, help="To so many of the data's columns the skew is kept; all if left out.")
-    ] = None,
-    settings: Settings = None,
-    as_json: AsJson = False,
-) -> None:
-    """Compare divergence of raw histograms with centroids, as columns of pure noise are added."""
-    from fedscout.experiments.cli.options import prepare
-
-    prepare(verbose=False)
-    from fedscout.experiments.benchmarks.detection.noise_columns import compare_under_noise, table_lines
-
-    numbers = [0, *_ascending(columns, "--columns")]
-    result = compare_under_noise(settings or [], numbers, seeds, skewed, note=tell)
-    _show(as_json, result.model_dump(mode="json"), table_lines(result))
-
-
-@bench.command()
-def compression(
-    settings: Settings = None,
-    quality: Annotated[list[int] | None, typer.Option(min=1, max=100, help="Of JPEG; may be repeated.")] = None,
-    seeds: Annotated[int, typer.Option(min=1, help="Federations of each quality.")] = 3,
-    config_file: ConfigFile = None,
-    as_json: AsJson = False,
-) -> None:
-    """Ask what feature skew says of one client whose pictures were compressed, by the quality of JPEG."""
-    from fedscout.experiments.cli.options import prepare
-
-    prepare(verbose=False)
-    from fedscout.experiments.benchmarks.detection.compression_skew import (
-        compression_config,
-        measure_compression,
-        table_lines,
-    )
-
-    qualities = quality or [90, 75, 50, 25, 10, 5, 1]
-    result = measure_compression(compression_config(settings or [], config_file), qualities, seeds, note=tell)
-    _show(as_json, result.model_dump(mode="json"), table_lines(result))
-
-
-@bench.command()
 def choice(
     settings: Settings = None,
     federation: Annotated[
@@ -405,32 +321,6 @@ def choice(
 
 
 @bench.command()
-def rules(
-    settings: Settings = None,
-    table: Annotated[str, typer.Option(help="A table of trials; published is the own one.")] = "published",
-    strategies_alone: Annotated[
-        bool, typer.Option("--strategies-alone", help="The clients' settings are not searched.")
-    ] = False,
-    as_json: AsJson = False,
-) -> None:
-    """Count on a table of trials how often each rule decides and is right, and look at what no rule reads."""
-    from fedscout.experiments.cli.options import prepare
-
-    prepare(verbose=False)
-    from fedscout.experiments.benchmarks.choice.joint_battery import SPACE
-    from fedscout.experiments.benchmarks.choice.rule_counts import count_rules
-    from fedscout.experiments.benchmarks.choice.rule_tables import rule_lines
-    from fedscout.experiments.benchmarks.choice.trial_table import PUBLISHED, read_table
-    from fedscout.experiments.benchmarks.choice.unread_conditions import unread_conditions
-
-    trials = read_table(PUBLISHED if table == "published" else Path(table))
-    counts = count_rules(trials, (*(() if strategies_alone else SPACE), *(settings or [])))
-    conditions = unread_conditions(trials)
-    document = {"rules": [one.model_dump(mode="json") for one in counts], **conditions.model_dump(mode="json")}
-    _show(as_json, document, rule_lines(counts, conditions))
-
-
-@bench.command()
 def table(
     settings: Settings = None,
     half: Annotated[str | None, typer.Option(help="development or held-out federations alone.")] = None,
@@ -462,33 +352,33 @@ def intervals(
     _show(as_json, [one.model_dump(mode="json") for one in found], coverage_lines(found))
 
 
+What = Annotated[
+    list[str] | None,
+    typer.Argument(
+        metavar="[TABLE | KEY=VALUE]...",
+        help="Tables of the suite, all if left out, and keys that hold for every cell, such as training.num_rounds=5.",
+        show_default=False,
+    ),
+]
+Rows = Annotated[str | None, typer.Option(help="Names of rows, separated by commas; all if left out.")]
+Columns = Annotated[str | None, typer.Option(help="Names of columns, likewise.")]
+Seeds = Annotated[int | None, typer.Option(min=2, help="In place of each table's own number.", show_default=False)]
+SuiteOut = Annotated[
+    Path, typer.Option("--out", "-o", help="Folder of trials and tables; what it holds is not trained again.")
+]
+
+
 @bench.command()
 def strategies(
-    settings: Settings = None,
-    strategies: Annotated[
-        str | None,
-        typer.Option(help="Kinds such as fedavg,ditto, or {kind: ditto, personal_pull: 1}; all of them if left out."),
-    ] = None,
-    federations: Annotated[str | None, typer.Option(help="Such as dirichlet_0.1,attackers; all if left out.")] = None,
-    seeds: Annotated[int, typer.Option(min=2, help="Fresh ones, on which each strategy is trained at its rate.")] = 5,
-    tuning_seeds: Annotated[int, typer.Option(min=1, help="On which each client rate is tried.")] = 2,
-    rounds: Annotated[int | None, typer.Option(min=1, help="On every federation, in place of its own.")] = None,
-    out: Annotated[
-        Path, typer.Option("--out", "-o", help="Folder of trials and table; what it holds is not trained again.")
-    ] = Path("runs/bench-strategies"),
+    what: What = None,
+    rows: Rows = None,
+    columns: Columns = None,
+    seeds: Seeds = None,
+    out: SuiteOut = Path("runs/bench"),
     as_json: AsJson = False,
 ) -> None:
     """Compare all strategies, each at a client rate of its own, and look whether the papers' claims show."""
-    from fedscout.experiments.cli.options import prepare
-
-    prepare(verbose=False)
-    from fedscout.experiments.benchmarks.strategies.strategy_measurement import plan_of, run_strategies
-    from fedscout.experiments.benchmarks.strategies.strategy_tables import table_lines
-
-    plan = plan_of(_listed("strategies", strategies), _listed("federations", federations), seeds, tuning_seeds)
-    own = [] if rounds is None else [f"training.num_rounds={rounds}"]
-    report = run_strategies(plan, [*(settings or []), *own], out, note=tell)
-    _show(as_json, report.model_dump(mode="json"), table_lines(report))
+    _run_suite("strategies", what, rows, columns, seeds, out, as_json)
 
 
 @bench.command()
@@ -539,31 +429,6 @@ def selection(
     _show(as_json, report.model_dump(mode="json"), table_lines(report))
 
 
-@bench.command("look-alike")
-def look_alike(
-    settings: Settings = None,
-    federation: Annotated[list[str] | None, typer.Option(help="Of the battery, by name; all if left out.")] = None,
-    chooser: Annotated[str, typer.Option(help="The search, a chooser of `fedscout bench choice`.")] = "genetic 16",
-    search_seeds: Annotated[int, typer.Option(min=1, help="Choices on each federation.")] = 2,
-    fresh_seeds: Annotated[int, typer.Option(min=2, help="On which every pick is trained.")] = 5,
-    out: Annotated[
-        Path, typer.Option("--out", "-o", help="Folder of the trials; what it holds is not trained again.")
-    ] = Path("runs/bench-look-alike"),
-    as_json: AsJson = False,
-) -> None:
-    """Search on look-alikes of diagnosed federations and on these themselves, and compare what the picks are worth."""
-    from fedscout.experiments.cli.options import prepare
-
-    prepare(verbose=False)
-    from fedscout.experiments.benchmarks.look_alikes.look_alike_battery import cases_of
-    from fedscout.experiments.benchmarks.look_alikes.look_alike_measurement import plan_of, run_look_alikes
-    from fedscout.experiments.benchmarks.look_alikes.look_alike_tables import table_lines
-
-    plan = plan_of(chooser, search_seeds, fresh_seeds)
-    report = run_look_alikes(cases_of(federation), plan, settings or [], out, note=tell)
-    _show(as_json, report.model_dump(mode="json"), table_lines(report))
-
-
 @bench.command("client-settings")
 def client_settings(
     settings: Settings = None,
@@ -606,19 +471,33 @@ def client_settings(
     _show(as_json, report.model_dump(mode="json"), table_lines(report))
 
 
-@bench.command()
-def answers(
-    record: Annotated[list[Path], typer.Option(help="Recorded answers (llm.jsonl); may be repeated.")],
-    settings: Settings = None,
-    config_file: ConfigFile = None,
-    as_json: AsJson = False,
+def _run_suite(
+    suite: str,
+    what: Sequence[str] | None,
+    rows: str | None,
+    columns: str | None,
+    seeds: int | None,
+    out: Path,
+    as_json: bool,
 ) -> None:
-    """Count which recorded answers of a language model are valid, by what their prompts showed; asks nobody."""
-    config = read_settings(settings, config_file, verbose=False)
-    from fedscout.experiments.benchmarks.answers.recorded_answers import answer_lines, measure_answers
+    """Run the tables of a suite, and print them."""
+    from fedscout.experiments.cli.options import prepare
 
-    found = measure_answers(config, record)
-    _show(as_json, {"answers": [each.document() for each in found]}, list(answer_lines(found)))
+    prepare(verbose=False)
+    from fedscout.experiments.grids.catalogue import Run, catalogue, entries_named, run_entries
+    from fedscout.experiments.grids.tables import result_lines
+
+    entries = [entry for entry in catalogue(SUITES) if entry.source == suite]
+    names = [f"{suite}/{text}" for text in what or () if "=" not in text]
+    settings = tuple(text for text in what or () if "=" in text)
+    asked = Run(f"fedscout bench {suite}", settings, None, seeds, None, _names(rows), _names(columns), tell)
+    results = [*run_entries(entries, entries_named(entries, names), out, asked)]
+    lines = [line for result in results for line in (*result_lines(result), "")]
+    _show(as_json, {"tables": [result.model_dump(mode="json") for result in results]}, lines)
+
+
+def _names(text: str | None) -> tuple[str, ...] | None:
+    return None if text is None else tuple(name.strip() for name in text.split(","))
 
 
 def _show(as_json: bool, document: Any, lines: Sequence[str]) -> None:

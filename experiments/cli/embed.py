@@ -12,8 +12,8 @@ from fedscout.experiments.cli.options import AsJson, ConfigFile, Settings, read_
 Weights = Annotated[
     Path | None,
     typer.Option(
-        help="Pictures: of a ResNet-18 by torchvision's names, .safetensors, .pt or .pth. Texts: vectors of tokens, "
-        "likewise. Either: any network, .onnx.",
+        help="Pictures: of a ResNet-18 by torchvision's names, .safetensors, .pt or .pth. Pictures or texts: any "
+        "network, .onnx.",
         show_default=False,
     ),
 ]

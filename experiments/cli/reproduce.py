@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from fedscout.experiments.cli.options import AsJson, prepare
 from fedscout.experiments.visible import show, tell
 
-ALL, LIST = "all", "list"
+if TYPE_CHECKING:
+    from fedscout.experiments.grids.catalogue import Entry
+
+LIST, ALL = "list", "all"
+PUBLISHED = Path(__file__).parents[1] / "published"
 
 
 class ScaleName(StrEnum):
@@ -24,7 +29,7 @@ class ScaleName(StrEnum):
 What = Annotated[
     list[str] | None,
     typer.Argument(
-        metavar="[SOURCE/TABLE | SOURCE | all | list | KEY=VALUE]...",
+        metavar="[SOURCE/TABLE | SOURCE | all | KEY=VALUE]...",
         help="Studies, or all, and keys that hold for every training, such as engine.grid=ray.",
         show_default=False,
     ),
@@ -44,44 +49,40 @@ def reproduce(
 ) -> None:
     """Run published studies again, their numbers beside ours; without a name, list them."""
     prepare(verbose=False)
+    from fedscout.experiments.grids.catalogue import Run, catalogue, entries_named, run_entries
+    from fedscout.experiments.grids.tables import result_lines
     from fedscout.experiments.reports.console import show_json
-    from fedscout.experiments.reproduction.reproduction_tables import study_lines
-    from fedscout.experiments.reproduction.run_reproduction import reproduce as run_again
-    from fedscout.experiments.reproduction.run_reproduction import studies_named
-    from fedscout.experiments.reproduction.sources.source_table import SOURCES
 
+    entries = catalogue(PUBLISHED)
     names = [text for text in what or () if "=" not in text]
-    settings = [text for text in what or () if "=" in text]
+    settings = tuple(text for text in what or () if "=" in text)
     if names in ([], [LIST]):
-        _list(as_json)
+        _list(entries, as_json)
         return
-    wanted = studies_named(SOURCES, [] if names == [ALL] else names, scale.value)
+    asked = Run("fedscout reproduce", settings, None if scale is ScaleName.laptop else scale.value, seeds, note=tell)
     found = []
-    for study in run_again(SOURCES, wanted, scale.value, settings, out, seeds, note=tell):
-        found.append(study)
+    for result in run_entries(entries, entries_named(entries, [] if names == [ALL] else names), out, asked):
+        found.append(result)
         if not as_json:
-            show("\n".join([*study_lines(study), ""]))
+            show("\n".join([*result_lines(result), ""]))
     if as_json:
-        show_json({"studies": [study.model_dump(mode="json") for study in found], "out": str(out)})
+        show_json({"studies": [result.model_dump(mode="json") for result in found], "out": str(out)})
 
 
-def _list(as_json: bool) -> None:
+def _list(entries: Sequence[Entry], as_json: bool) -> None:
     from fedscout.experiments.reports.console import show_json
     from fedscout.experiments.reports.markdown_table import markdown_table
-    from fedscout.experiments.reproduction.sources.source_table import SOURCES
 
     listed = [
         {
-            "study": f"{source.name}/{study.name}",
-            "also": [f"{source.name}/{name}" for name in study.also],
-            "title": study.title,
-            "scales": list(study.measurements),
+            "study": entry.name,
+            "also": [f"{entry.source}/{name}" for name in entry.also],
+            "title": entry.read().title,
         }
-        for source in SOURCES
-        for study in source.studies
+        for entry in entries
     ]
     if as_json:
         show_json({"studies": listed})
         return
-    rows = [[one["study"], ", ".join(one["also"]), one["title"], ", ".join(one["scales"])] for one in listed]
-    show("\n".join(markdown_table(["study", "also", "what is compared", "scales"], rows)))
+    rows = [[one["study"], ", ".join(one["also"]), one["title"]] for one in listed]
+    show("\n".join(markdown_table(["study", "also", "what is compared"], rows)))

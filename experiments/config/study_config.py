@@ -224,47 +224,14 @@ class StudyConfig(BaseModel):
 
     def identity(self) -> dict[str, Any]:
         """Return what decides results: all but the engine, where and how large files are, and a model's place."""
-        without = {"folder", "max_file_bytes", "max_file_rows"}
-        if not self.federation.unseen_clients:  # as in studies from before there was the key, which stay the same
-            without.add("unseen_clients")
-        if self.federation.server_dataset is None:
-            without.add("server_dataset")
-            if self.federation.server_rows is None:
-                without |= {"server_rows", "server_labels"}
-        later = ("group_column", "like", "task", "columns", "query")
-        without |= {key for key in later if not getattr(self.federation, key)}
-        training = {"metric"} if self.training.metric in (None, ACCURACY) else set()
-        training |= self.training.unsaid()
-        places = {*NO_PART_OF_THE_IDENTITY}
-        asked = ("source", "text", "show_schema", "few_shot")
-        places |= {
-            key for key in asked if getattr(self.recommender, key) == RecommenderConfig.model_fields[key].default
-        }
-        search = set() if self.search.tuned_baseline else {"tuning_seeds"}  # likewise
-        if self.search.objectives == ("accuracy",):
-            search |= {"objective", "target"}
-        if not self.search.is_informed:
-            search.add("informed")
-        search |= {key for key in ("selection", "mutation_step") if getattr(self.search, key) is None}
-        if not self.training.level_off:
-            training.add("level_off")
-        if self.training.repetitions == 1:
-            training.add("repetitions")
-        if self.training.scored_clients is None:
-            training.add("scored_clients")
         excluded: dict[str, Any] = {
             "engine": True,
-            "training": training,
-            "federation": without,
-            "recommender": places,
-            "search": search,
+            "federation": {"folder", "max_file_bytes", "max_file_rows"},
+            "recommender": {*NO_PART_OF_THE_IDENTITY},
             "client_settings": True,
         }
-        if self.model.activation is None:
-            excluded["model"] = {"activation"}
-        if self.selection is None:
-            excluded["selection"] = True
         identity = self.model_dump(mode="json", exclude=excluded)
+        identity["training"]["metric"] = self.metric_name
         if self.client_settings.kind is not None:
             identity["client_settings"] = self.client_settings.identity()
         return identity

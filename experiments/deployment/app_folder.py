@@ -65,7 +65,6 @@ min-clients = $min_clients     # so many must be connected before anything begin
 patience = 600.0     # seconds to wait for them
 rounds = $rounds
 round-timeout = 600.0  # seconds after which a round goes on without those that did not answer
-secure-sums = false  # true: clients send masked sums alone; at least three of them (docs/privacy.md of fedscout)
 out = $out  # where reports, log, checkpoints and the model go, on the server; a second run goes on there
 """)
 
@@ -97,9 +96,7 @@ app = ServerApp()
 def main(grid: Grid, context: Context) -> None:
     config = context.run_config
     agreement = Path(__file__).parent / "$agreement"
-    federation = RealFederation(
-        grid, agreement, config["out"], round_timeout=config["round-timeout"], secure=config["secure-sums"]
-    )
+    federation = RealFederation(grid, agreement, config["out"], round_timeout=config["round-timeout"])
     federation.wait_for(config["min-clients"], patience=config["patience"])
 $steps
     print(f"accuracy by round: {[round(score, 4) for score in trial.round_accuracy]}")

@@ -11,13 +11,11 @@ from fedscout.engine.messages.session import Session
 from fedscout.engine.nodes.node_call import Wire
 from fedscout.engine.nodes.node_grid import NodeGrid
 from fedscout.engine.nodes.node_roster import NodeRoster
-from fedscout.engine.nodes.secure_grid import SecureGrid
 from fedscout.engine.trials.checkpoint import CheckpointStore
 from fedscout.engine.trials.trial import run_trial
 from fedscout.engine.trials.trial_record import Trial
 from fedscout.engine.trials.trial_runner import Progress
 from fedscout.engine.trials.trial_settings import TrialSettings
-from fedscout.experiments.deployment.sums_only import beyond_sums_of
 
 
 @dataclass
@@ -31,7 +29,6 @@ class NodeRunner:
         store: Where checkpoints go.
         terms: Digest of what was agreed on.
         tell: Told what happens, a line each.
-        secure: Whether clients send masked sums alone.
     """
 
     roster: NodeRoster
@@ -40,7 +37,6 @@ class NodeRunner:
     store: CheckpointStore
     terms: str
     tell: Callable[[str], None]
-    secure: bool = False
 
     @property
     def facts(self) -> FederationFacts:
@@ -57,8 +53,7 @@ class NodeRunner:
         return self._grid(session)
 
     def _grid(self, session: Session, trial: str = "") -> NodeGrid:
-        kind = SecureGrid if self.secure else NodeGrid
-        return kind(self.roster, self.server, self.wire, session, trial, self.terms)
+        return NodeGrid(self.roster, self.server, self.wire, session, trial, self.terms)
 
     def run(self, batch: Sequence[TrialSettings], progress: Progress | None = None) -> Iterator[tuple[int, Trial]]:
         """Run trials in order."""
@@ -69,9 +64,6 @@ class NodeRunner:
                 if progress is not None:
                     progress({of.key: done})
 
-            if self.secure and (reason := beyond_sums_of(settings)):
-                yield position, Trial.of(settings, status="failed", error=reason)
-                continue
             grid = self._grid(settings.session, settings.checkpoint)
             yield position, run_trial(settings, grid, self.store, on_round)
 

@@ -30,20 +30,17 @@ from fedscout.detectors import HeterogeneityReport
 from fedscout.detectors.verdict import verdicts
 from fedscout.engine.client.client_host import ClientHost
 from fedscout.engine.data.client_data import Partition
-from fedscout.engine.errors import ConfigurationError, LogError, StrategyError, TrialError
+from fedscout.engine.errors import ConfigurationError, LogError, TrialError
 from fedscout.engine.messages.travelling_values import BYTES_A_VALUE
 from fedscout.engine.nodes.node_call import Greeting, Introduction, model_digest
 from fedscout.engine.nodes.node_roster import Member, NodeRoster
-from fedscout.engine.nodes.secure_grid import SecureGrid
 from fedscout.engine.trials.checkpoint import CheckpointStore
 from fedscout.engine.trials.trial_log import TrialLog
 from fedscout.engine.trials.trial_record import Trial
 from fedscout.experiments.config.study_config import planned_trials
 from fedscout.experiments.deployment.agreement import Agreement
-from fedscout.experiments.deployment.federation_totals import FederationTotals, ask_totals
 from fedscout.experiments.deployment.node_runner import NodeRunner
 from fedscout.experiments.deployment.study_winner import advised
-from fedscout.experiments.deployment.sums_only import DETECTION, beyond_sums_of
 from fedscout.experiments.deployment.travelling import wire
 from fedscout.experiments.studies.run_folder import RunFolder, open_run_folder
 from fedscout.experiments.studies.workflow import REPORT_FILE, measure, stored_report, study_facts
@@ -57,7 +54,6 @@ from fedscout.search.study.study import run_study, study_space
 from fedscout.strategies import StrategySpec, parameter_columns, parse_strategy
 
 CLIENTS_FILE = "clients.json"
-TOTALS_FILE = "totals.json"
 SEARCH = "search"
 """The folder of a search's log, below that of the training."""
 
@@ -78,8 +74,6 @@ class RealFederation:
         out: The folder of this federation's study; one that holds an earlier run of it is continued.
         round_timeout: Seconds after which a round goes on without those clients that did not answer.
         tell: Told what happens, a line each.
-        secure: Whether the clients send masked sums alone, so that nobody reads a single client's answer
-            (docs/privacy.md). What needs more of them is refused.
 
     Raises:
         ConfigurationError: If the agreement can't be read.
@@ -92,16 +86,15 @@ class RealFederation:
         out: str | Path,
         round_timeout: float = 600.0,
         tell: Callable[[str], None] = print_at_once,
-        secure: bool = False,
     ) -> None:
         self.agreement = Agreement.read(Path(agreement))
         self.out = Path(out).absolute()
         training = self.agreement.config.training.model_copy(update={"round_timeout_seconds": round_timeout})
         self._config = self.agreement.config.model_copy(update={"training": training})
-        self._tell, self._secure = tell, secure
+        self._tell = tell
         self._wire = wire()
         self._server = ClientHost(self.agreement.without_clients(), {})
-        asks_rows = self.agreement.settings is None and not secure
+        asks_rows = self.agreement.settings is None
         greeting = Greeting(asks_rows=asks_rows, terms=self.agreement.digest)
         self._roster = NodeRoster(grid, self._wire, model_digest(self._server.facts()), greeting, GREETING_SECONDS)
 
@@ -128,11 +121,8 @@ class RealFederation:
         """Ask the clients how their data differ, unless they have told before.
 
         Raises:
-            ConfigurationError: If clients send masked sums alone.
             DataError: If none of them answers.
         """
-        if self._secure:
-            raise ConfigurationError(DETECTION)
         with self._folder() as folder:
             report = stored_report(folder)
             if report is None:
@@ -142,22 +132,6 @@ class RealFederation:
         for verdict in verdicts(report):
             self._tell(visible_line(verdict.sentence))
         return report
-
-    def totals(self) -> FederationTotals:
-        """Ask what the clients hold together, where they send masked sums: rows of classes, moments of features.
-
-        Raises:
-            ConfigurationError: If they don't, as `detect` then tells more.
-            TrialError: If too few of them answer.
-        """
-        if not self._secure:
-            raise ConfigurationError("totals() needs secure=True; without it detect() tells more")
-        with self._folder() as folder:
-            grid = self._runner(folder).grid(self._facts().session)
-            assert isinstance(grid, SecureGrid)
-            found = ask_totals(grid, self.agreement.class_names)
-            folder.write_json(TOTALS_FILE, asdict(found))
-        return found
 
     def choose(
         self,
@@ -219,8 +193,6 @@ class RealFederation:
             ledger = self._ledger(folder, facts)
             spec = parse_strategy(dict(strategy), facts.cohort)
             settings = replace(facts.trial("train", spec), keep_model=True)
-            if self._secure and (reason := beyond_sums_of(settings)):
-                raise StrategyError(reason)
             kept = what_is_kept(spec, self._server.facts().layout) or ""
             if kept:
                 self._tell(visible_line(f"note: {kept}"))
@@ -243,9 +215,7 @@ class RealFederation:
 
     def _runner(self, folder: RunFolder) -> NodeRunner:
         store = CheckpointStore(folder.checkpoints, every_rounds=1)  # a round of real clients is worth more than a file
-        return NodeRunner(
-            self._roster, self._server, self._wire, store, self.agreement.digest, self._tell, self._secure
-        )
+        return NodeRunner(self._roster, self._server, self._wire, store, self.agreement.digest, self._tell)
 
     def _facts(self) -> StudyFacts:
         sizes = [member.introduction.num_rows for member in self._roster.members]

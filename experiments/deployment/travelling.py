@@ -5,7 +5,6 @@ from __future__ import annotations
 from flwr.app import Message
 
 from fedscout.engine.nodes.node_call import DOCUMENT_KEY, Wire, algorithms_of
-from fedscout.engine.nodes.sum_calls import SUM_VALUES
 
 STRATEGIES = "fedscout.strategies"
 
@@ -15,12 +14,12 @@ def wire() -> Wire:
     from fedscout.strategies.space import strategy_table  # which imports every strategy's clients
 
     assert strategy_table
-    return Wire((*algorithms_of(STRATEGIES), *SUM_VALUES))
+    return Wire(algorithms_of(STRATEGIES))
 
 
 def wire_of(message: Message) -> Wire:
     """Return what reads a message: without the strategies where it names none, as their import takes a second."""
-    return wire() if STRATEGIES in document_of(message) else Wire(SUM_VALUES)
+    return wire() if STRATEGIES in document_of(message) else Wire()
 
 
 def document_of(message: Message) -> str:

@@ -40,7 +40,6 @@ from fedscout.experiments.config.study_config import StudyConfig, check_searchab
 from fedscout.experiments.federations.assembly.build_federation import build_federation, data_digest
 from fedscout.experiments.federations.description.dependent_rows import dependence_notes, scored_notes
 from fedscout.experiments.federations.description.realised_heterogeneity import realised
-from fedscout.experiments.federations.look_alikes.report_file import read_report
 from fedscout.experiments.studies.client_selection import (
     check_able_clients,
     own_selection,
@@ -54,6 +53,7 @@ from fedscout.experiments.studies.one_shot import check_one_shot, one_shot_answe
 from fedscout.experiments.studies.open_runner import LazyRunner, open_runner
 from fedscout.experiments.studies.precision import check_precision
 from fedscout.experiments.studies.recommending import Recommended, Wanted, asks_model, check_wanted, choose
+from fedscout.experiments.studies.report_file import read_report
 from fedscout.experiments.studies.run_folder import RESULT_FILE, RunFolder, bind, open_run_folder
 from fedscout.experiments.studies.simulated_clock import check_clock, check_durations
 from fedscout.experiments.studies.stages import Stage

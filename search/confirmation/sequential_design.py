@@ -77,8 +77,8 @@ class SequentialDesign(BaseModel):
     num_tried: int = Field(default=1, ge=1)
     resolution: float = Field(default=0.0, ge=0)
     test_to_train: float = Field(default=0.0, ge=0)
-    span: float | None = Field(default=None, gt=0, exclude_if=lambda span: span is None)
-    same_rows: bool = Field(default=False, exclude_if=lambda same_rows: not same_rows)
+    span: float | None = Field(default=None, gt=0)
+    same_rows: bool = False
 
     @property
     def wider_is(self) -> str:

@@ -43,8 +43,6 @@ beyond tuned FedAvg at rate 0.1, and .31 at 0.5.
 
 No rule reads unequal numbers of rows, absences, the model or the number of clients as such: on the development
 federations none of them changes who is best beyond what rules read already (docs/choice.md, "What no rule reads").
-`fedscout bench rules` counts on how many of these federations, and of those held out, each rule decides and is right
-(docs/recommend.md, "How often each rule is right").
 
 Which of the published strategies is taken when, and the numbers, are choices of ours by measurement, as
 docs/recommend.md and docs/choice.md show. Parameters are moved into the ranges of the space where these are narrower. A

@@ -16,7 +16,6 @@ from fedscout.engine.trials.trial_record import Trial
 from fedscout.engine.trials.trial_runner import LocalRunner
 from fedscout.engine.trials.trial_settings import TrialSettings
 from fedscout.experiments.config.config_file import load_config
-from fedscout.experiments.config.study_config import StudyConfig
 from fedscout.search.ledger import StudyEvents
 from fedscout.search.objective import Objective
 from fedscout.search.repetitions import trainings_of
@@ -178,7 +177,6 @@ def test_progress_is_told_by_trials(tmp_path: Path) -> None:
 
 
 def test_the_number_is_odd_and_part_of_the_identity_where_it_is_not_one() -> None:
-    assert "repetitions" not in StudyConfig().identity()["training"]
     assert load_config(["training.repetitions=5"]).identity()["training"]["repetitions"] == 5
     with pytest.raises(ConfigurationError, match="must be odd, so that the median is that of one training, got 4"):
         load_config(["training.repetitions=4"])

@@ -26,7 +26,6 @@ from fedscout.engine.errors import ConfigurationError, LogError
 from fedscout.engine.grid.host_grid import HostGrid
 from fedscout.engine.messages.host_calls import FederationFacts
 from fedscout.engine.messages.session import Session
-from fedscout.engine.runtime.atomic_file import remove_unfinished
 from fedscout.engine.runtime.folder_lock import LOCK, folder_lock
 from fedscout.engine.seeds import integer
 from fedscout.engine.trials.trial_log import TrialLog
@@ -86,44 +85,42 @@ def _first_rounds(logged: Trial, settings: TrialSettings) -> Trial:
 
 
 class SharedLog(TrialLog):
-    """The log of a federation's trials, found by what decides them. The numbers that studies give them say nothing."""
+    """The log of a federation's trials, one file for each specification and number of rounds, found by its digest.
+
+    Several processes may write to it: a file appears whole, and two that train the same write the same.
+    """
 
     def __init__(self, out: Path) -> None:
         super().__init__(out, parameter_columns())
-        remove_unfinished(self.folder)
-        records = super().read()
-        self._next = 1 + max((record.trial for record in records), default=-1)
         self._records: dict[str, Trial] = {}
         self._digests: dict[str, str] = {}
-        for record in records:
-            self._keep(record)
 
     def find(self, settings: TrialSettings) -> Trial | None:
         """Return a trial, or None if it has to be trained."""
         digest = self._digests[settings.key] = trial_digest(settings)
+        for path in sorted(self.folder.glob(f"*-{digest[:12]}.parquet")):
+            known = self._records.get(digest)
+            if known is None or known.num_rounds < int(path.name.partition("-")[0]):
+                read = self.read_one(path)
+                self._records |= {} if read is None else {digest: read}
         logged = self._records.get(digest)
         if logged is None or (logged.status != "failed" and logged.num_rounds < settings.num_rounds):
             return None
         return _first_rounds(logged, settings)
 
     def append(self, record: Trial) -> Path:
-        """Write a trial that was looked for, unless it is there with as many rounds."""
-        record = replace(record, trial=self._next, key=self._digests[record.key])
-        if not self._keep(record):
+        """Write a trial that was looked for, unless as many of its rounds are there."""
+        digest = self._digests[record.key]
+        known = self._records.get(digest)
+        if known is not None and known.num_rounds >= record.num_rounds:
             return self.folder
-        self._next += 1
-        return super().append(record)
+        record = replace(record, trial=record.num_rounds, key=digest)
+        self._records[digest] = record
+        return self.write(record)
 
     def read(self, config_hash: str | None = None) -> list[Trial]:
         """Return nothing: a study finds its trials through the runner."""
         return []
-
-    def _keep(self, record: Trial) -> bool:
-        known = self._records.get(record.key)
-        is_new = known is None or known.num_rounds < record.num_rounds
-        if is_new:
-            self._records[record.key] = record
-        return is_new
 
 
 @dataclass

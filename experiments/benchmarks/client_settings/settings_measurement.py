@@ -40,7 +40,7 @@ from fedscout.experiments.benchmarks.client_settings.settings_rivals import RIVA
 from fedscout.experiments.benchmarks.client_settings.settings_tables import table_lines
 from fedscout.experiments.benchmarks.client_settings.workshop import CLIENTS, TABLES, UNIFORM, Note, Settings, Workshop
 from fedscout.experiments.benchmarks.selection.selection_results import early_stop_accuracy
-from fedscout.experiments.benchmarks.strategies.strategy_measurement import chance_level
+from fedscout.experiments.grids.cells import chance_level
 from fedscout.search.confirmation.intervals import PairedDifference, paired_difference, tested_to_trained
 from fedscout.search.measure import ACCURACY
 from fedscout.strategies import StrategySpec, parse_strategy

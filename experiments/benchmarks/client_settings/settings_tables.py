@@ -11,7 +11,7 @@ from fedscout.experiments.benchmarks.client_settings.settings_battery import (
     TABLE,
 )
 from fedscout.experiments.benchmarks.client_settings.settings_results import SettingsCellResult, SettingsReport
-from fedscout.experiments.benchmarks.strategies.strategy_claims import verdict_of
+from fedscout.experiments.grids.comparison import verdict_of
 from fedscout.experiments.reports.markdown_table import markdown_table
 from fedscout.search.confirmation.intervals import PairedDifference
 
@@ -79,11 +79,11 @@ def _published(data: str, row: str, difference: PairedDifference | None) -> list
     told = f"{min(beyond.values()):+.1f} … {max(beyond.values()):+.1f}"
     told = f"{beyond[own]:+.1f} ({told})" if own else told
     if place == 0:
-        return [told, verdict_of(difference)]
+        return [told, verdict_of("above", difference)]
     reversed_ = difference.model_copy(
         update={"low": _negated(difference.high), "high": _negated(difference.low), "mean": -difference.mean}
     )
-    return [told, verdict_of(reversed_)]
+    return [told, verdict_of("above", reversed_)]
 
 
 def _negated(value: float | None) -> float | None:

@@ -39,8 +39,8 @@ from fedscout.experiments.benchmarks.selection.selection_results import (
     seconds_to,
 )
 from fedscout.experiments.benchmarks.selection.selection_tables import table_lines
-from fedscout.experiments.benchmarks.strategies.strategy_measurement import chance_level
 from fedscout.experiments.config.config_file import load_config
+from fedscout.experiments.grids.cells import chance_level
 from fedscout.search.confirmation.confirmation_runs import resolution
 from fedscout.search.confirmation.intervals import paired_difference, tested_to_trained
 from fedscout.search.measure import ACCURACY

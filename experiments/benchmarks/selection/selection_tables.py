@@ -6,7 +6,7 @@ from statistics import fmean, median
 
 from fedscout.experiments.benchmarks.selection.selection_battery import PUBLISHED
 from fedscout.experiments.benchmarks.selection.selection_results import RowDifference, SelectionCell, SelectionReport
-from fedscout.experiments.benchmarks.strategies.strategy_claims import verdict_of
+from fedscout.experiments.grids.comparison import verdict_of
 from fedscout.experiments.reports.markdown_table import markdown_table
 from fedscout.search.confirmation.intervals import PairedDifference
 
@@ -87,7 +87,7 @@ def _compared(one: RowDifference, is_last: bool, published: bool) -> list[str]:
     if not published:
         return [mean, _points(one.difference)]
     beyond = "" if one.published is None else f"{one.published:+.1f}"
-    verdict = "" if one.published is None else verdict_of(one.difference)
+    verdict = "" if one.published is None else verdict_of("above", one.difference)
     return [mean, _points(one.difference), told, beyond, verdict]
 
 

@@ -24,9 +24,6 @@ from fedscout.experiments.federations.datasets.row_sample import sample_rows, wi
 from fedscout.experiments.federations.datasets.server_dataset import load_server_dataset, rows_of_another
 from fedscout.experiments.federations.datasets.server_rows import without_server_rows
 from fedscout.experiments.federations.environments.environment_table import ENVIRONMENTS
-from fedscout.experiments.federations.look_alikes.diagnosed import Diagnosed, read_diagnosed
-from fedscout.experiments.federations.look_alikes.look_alike import deal_like
-from fedscout.experiments.federations.look_alikes.proxy_classes import with_diagnosed_classes
 from fedscout.experiments.federations.models.embedding_choice import embedding_source
 from fedscout.experiments.federations.models.model_request import ModelRequest
 from fedscout.experiments.federations.models.model_table import build_model
@@ -62,16 +59,13 @@ def build_federation(
         )
     dataset = without_small_clients(dataset, federation.min_client_rows)
     dataset = sample_rows(dataset, federation.max_rows, stream(federation.seed, "rows"))
-    diagnosed = None if federation.like is None else read_diagnosed(federation.like)
-    if diagnosed is not None:
-        dataset = with_diagnosed_classes(dataset, diagnosed.class_rows)
     dataset, server = _with_server(dataset, federation)
     shape = dataset.features.shape[1:]
     quantity = dataset.targets is not None
     num_outputs = 1 if quantity else dataset.num_classes
     request = ModelRequest(shape, num_outputs, model, dataset.kind, dataset.vocabulary_size, quantity)
     factory = build_model(request)
-    deal, plan = _deal_and_plan(federation, dataset, diagnosed)
+    deal, plan = _deal_and_plan(federation, dataset)
     sizes = deal.partition.sizes
     is_dealt = np.zeros(dataset.num_rows, np.bool_)
     is_dealt[deal.partition.rows] = True  # a partition may give a row to several clients
@@ -145,9 +139,7 @@ def _dependence(dataset: Dataset, split: SplitKind) -> dict[str, Any]:
     return {**facts, **({} if split == "random" else {"split": split})}
 
 
-def _deal_and_plan(
-    federation: FederationConfig, dataset: Dataset, diagnosed: Diagnosed | None
-) -> tuple[Deal, ScenarioPlan]:
+def _deal_and_plan(federation: FederationConfig, dataset: Dataset) -> tuple[Deal, ScenarioPlan]:
     """Return who holds which rows, and what is done to whom."""
     rows = PartitionRequest(
         labels=dataset.labels,
@@ -159,12 +151,9 @@ def _deal_and_plan(
         client_ids=dataset.client_ids,
         data_kind=dataset.kind,
     )
-    scenario, alike = federation.scenario, ScenarioPlan()
-    if diagnosed is not None:
-        deal, alike = deal_like(diagnosed, dataset, rows, federation.min_release, federation.seed)
-    else:
-        dealer = SCENARIOS[scenario] if isinstance(scenario, str) else PARTITIONS[str(federation.partition.kind)]
-        deal = dealer.deal(rows)
+    scenario = federation.scenario
+    dealer = SCENARIOS[scenario] if isinstance(scenario, str) else PARTITIONS[str(federation.partition.kind)]
+    deal = dealer.deal(rows)
     request = EffectRequest(
         partition=deal.partition,
         labels=dataset.labels,
@@ -178,16 +167,13 @@ def _deal_and_plan(
     if isinstance(scenario, str):
         plan = SCENARIOS[scenario].plan(deal, request)
     else:
-        plan = alike.followed_by(stack_effects(scenario, request)) if scenario else alike
+        plan = stack_effects(scenario, request) if scenario else ScenarioPlan()
     return deal if plan.partition is None else replace(deal, partition=plan.partition), plan
 
 
 def _how_dealt(federation: FederationConfig) -> str:
     if isinstance(federation.scenario, str):
         return f"scenario {federation.scenario}"
-    if federation.like is not None:
-        effects = "".join(f" + {effect.kind}" for effect in federation.scenario or ())
-        return f"like {federation.like.name}{effects}"
     alpha = f" {federation.partition.alpha:g}" if federation.partition.kind == "dirichlet" else ""
     effects = " + ".join(effect.kind for effect in federation.scenario or ())
     return f"{federation.partition.kind}{alpha}" + (f" with {effects}" if effects else "")
@@ -210,5 +196,4 @@ def data_digest(federation: Federation) -> str:
             digest.update(np.ascontiguousarray(array).data)
     for effect in federation.facts.get("effects", ()):
         digest.update(effect.get("sha256", "").encode())  # of a file that the configuration only names
-    digest.update(federation.facts.get("like", {}).get("sha256", "").encode())  # likewise
     return digest.hexdigest()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from pathlib import Path
 from typing import Annotated, Any
 
 from pydantic import AfterValidator, BeforeValidator, Field, ValidationInfo, field_validator
@@ -120,16 +119,11 @@ class FederationConfig(DatasetRequest):
 
     `partition.kind` and `num_clients` are filled in once it is known what they depend on: a federation without a
     published scenario is dealt by Dirichlet to ten clients, or to its natural clients if a client column is given; with
-    one, or with `like`, `partition` stays as it is by default, with natural or diagnosed clients `num_clients` stays
-    empty unless given. A configuration that is written out and read again is the same.
+    one `partition` stays as it is by default. With natural clients `num_clients` stays empty unless given. A
+    configuration that is written out and read again is the same.
     """
 
     dataset: DatasetName = Field(default="digits", description="a name, a path of one's own data, or hf:owner/name")
-    like: Path | None = Field(
-        default=None,
-        description="a report on a diagnosed federation that the clients are to look like, in place of a partition; "
-        "effects of a scenario come on top",
-    )
     scenario: ScenarioChoice = Field(
         default=None, description="a published one, which fixes the partition, or a list of effects on top of it"
     )
@@ -195,31 +189,13 @@ class FederationConfig(DatasetRequest):
         """By which a sample of a table too large is drawn."""
         return self.seed
 
-    @field_validator("like")
-    @classmethod
-    def _rows_are_dealt(cls, like: Path | None, info: ValidationInfo) -> Path | None:
-        dataset = info.data.get("dataset")
-        if like is not None and dataset in ENVIRONMENTS:
-            raise ValueError(f"must be left out where clients play episodes, got {like} beside dataset={dataset}")
-        return like
-
-    @field_validator("scenario")
-    @classmethod
-    def _no_other_deal(cls, scenario: Any, info: ValidationInfo) -> Any:
-        if info.data.get("like") is None or scenario is None:
-            return scenario
-        moving = [scenario] if isinstance(scenario, str) else [each.kind for each in scenario if each.moves_rows]
-        if moving:
-            raise ValueError(f"must deal no rows where federation.like does, got {', '.join(moving)}")
-        return scenario
-
     @field_validator("partition")
     @classmethod
     def _complete_partition(cls, partition: PartitionConfig, info: ValidationInfo) -> PartitionConfig:
         if "scenario" not in info.data:  # itself at fault, and reported as such
             return partition
-        scenario, like = info.data["scenario"], info.data.get("like")
-        if not isinstance(scenario, str) and like is None:
+        scenario = info.data["scenario"]
+        if not isinstance(scenario, str):
             known = info.data.get("client_column") or names_files_of_clients(info.data.get("dataset", ""))
             kind = NATURAL if known and partition == PartitionConfig() else DEFAULT_PARTITION
             partition = partition if partition.kind else partition.model_copy(update={"kind": kind})
@@ -227,8 +203,7 @@ class FederationConfig(DatasetRequest):
             return partition
         if partition != PartitionConfig():
             given = ", ".join(f"{key}={value}" for key, value in partition if value != getattr(PartitionConfig(), key))
-            where, value = ("a scenario", f"scenario={scenario}") if like is None else ("like", f"like={like}")
-            raise ValueError(f"must be left out where {where} fixes it, got {given} beside {value}")
+            raise ValueError(f"must be left out where a scenario fixes it, got {given} beside scenario={scenario}")
         return partition
 
     @field_validator("physics")
@@ -273,7 +248,7 @@ class FederationConfig(DatasetRequest):
     @classmethod
     def _complete_num_clients(cls, num_clients: int | None, info: ValidationInfo) -> int | None:
         partition = info.data.get("partition")
-        fixed = info.data.get("like") is not None or (partition is not None and _fixes_num_clients(partition))
+        fixed = partition is not None and _fixes_num_clients(partition)
         return DEFAULT_NUM_CLIENTS if num_clients is None and not fixed else num_clients
 
     @field_validator("unseen_clients")

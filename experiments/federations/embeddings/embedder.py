@@ -14,7 +14,6 @@ from fedscout.engine.arrays import FloatArray
 from fedscout.engine.errors import ConfigurationError
 from fedscout.experiments.federations.embeddings.onnx_network import OnnxPictures, OnnxTexts
 from fedscout.experiments.federations.embeddings.resnet18_features import ResNet18Features, standardised
-from fedscout.experiments.federations.embeddings.static_vectors import StaticVectors
 from fedscout.experiments.federations.embeddings.tokens import Tokens
 from fedscout.experiments.federations.embeddings.weight_file import file_digest, load_weights
 
@@ -48,8 +47,7 @@ def embedder(weights: Path | None, tokenizer: Path | None, seed: int | None, siz
     """Return a network with the weights of a file, or random ones by a seed; just one of the two must be given.
 
     Args:
-        weights: Of pictures, a ResNet-18 by torchvision's names or any network in ONNX; of texts, vectors of tokens or
-            any network in ONNX.
+        weights: Of pictures, a ResNet-18 by torchvision's names or any network in ONNX; of texts, any network in ONNX.
         tokenizer: Of texts, how they are cut into the network's tokens.
         seed: Of a random ResNet-18.
         size: Pixels to which pictures are resized.
@@ -78,11 +76,8 @@ def embedder(weights: Path | None, tokenizer: Path | None, seed: int | None, siz
 
 
 def _of_texts(weights: Path, tokenizer: Path) -> Embedder:
-    tokens = Tokens(tokenizer)
-    is_onnx = weights.suffix.lower() == ONNX
-    network = OnnxTexts(weights, tokens) if is_onnx else StaticVectors(weights, tokens)
-    method = "ONNX" if is_onnx else "mean of the tokens' vectors"
-    return Embedder("texts", {"method": method, **_file(weights), "tokenizer": _file(tokenizer)}, network.vectors)
+    network = OnnxTexts(weights, Tokens(tokenizer))
+    return Embedder("texts", {"method": "ONNX", **_file(weights), "tokenizer": _file(tokenizer)}, network.vectors)
 
 
 def _resnet18(network: ResNet18Features, weights: dict[str, Any], size: int) -> Embedder:

@@ -20,7 +20,6 @@ from fedscout.engine.arrays import FloatArray
 from fedscout.engine.errors import DataError, first_line
 from fedscout.experiments.extras import extra_module
 from fedscout.experiments.federations.embeddings.resnet18_features import standardised
-from fedscout.experiments.federations.embeddings.static_vectors import unit_length
 from fedscout.experiments.federations.embeddings.tokens import Tokens
 
 WHOLE_TEXT = "sentence_embedding"
@@ -127,3 +126,9 @@ class OnnxPictures:
         if found.ndim != 2:
             raise self._session.refused(found.shape)
         return found.astype(np.float32)
+
+
+def unit_length(vectors: npt.NDArray[np.floating]) -> FloatArray:
+    """Return vectors of length 1; zeros stay zeros."""
+    lengths = np.linalg.norm(vectors, axis=1, keepdims=True)
+    return (vectors / np.where(lengths > 0, lengths, 1)).astype(np.float32)

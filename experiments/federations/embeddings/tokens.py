@@ -30,20 +30,12 @@ class Tokens:
             self._tokenizer = tokenizers.Tokenizer.from_file(str(path))
         except Exception as error:  # the library raises nothing more special
             raise DataError(f"{path} can't be read as a tokenizer: {first_line(error)}") from None
-        self._truncation, self._padding = self._tokenizer.truncation, self._tokenizer.padding
-
-    def of(self, texts: Sequence[str]) -> list[list[int]]:
-        """Return the tokens of each text, without those that stand for none of it, such as a mark of its end."""
-        if self._truncation is None:
-            self._tokenizer.no_truncation()
-        self._tokenizer.no_padding()
-        return [found.ids for found in self._tokenizer.encode_batch(list(texts), add_special_tokens=False)]
+        if self._tokenizer.truncation is None:
+            self._tokenizer.enable_truncation(MOST_TOKENS)
+        self._tokenizer.enable_padding(**(self._tokenizer.padding or {}))
 
     def padded(self, texts: Sequence[str]) -> dict[str, list[list[int]]]:
         """Return what a transformer takes of texts, by the usual names of its inputs, each as long as the longest."""
-        if self._truncation is None:
-            self._tokenizer.enable_truncation(MOST_TOKENS)
-        self._tokenizer.enable_padding(**(self._padding or {}))
         found: list[Any] = self._tokenizer.encode_batch(list(texts))
         return {
             "input_ids": [one.ids for one in found],

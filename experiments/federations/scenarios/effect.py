@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from math import prod
 from typing import Any, ClassVar, Self
 
@@ -97,13 +97,6 @@ class ScenarioPlan:
     def devices(self) -> dict[int, Device]:
         """What the clients' rounds cost."""
         return {client: Device(**fields) for client, fields in self.timings.items()}
-
-    def followed_by(self, plan: ScenarioPlan) -> ScenarioPlan:
-        """Return another plan that comes on top of the transforms of this one."""
-        clients = {**self.transforms, **plan.transforms}
-        transforms = {c: (*self.transforms.get(c, ()), *plan.transforms.get(c, ())) for c in clients}
-        affected = tuple(sorted({*self.affected_clients, *plan.affected_clients}))
-        return replace(plan, transforms=transforms, affected_clients=affected)
 
 
 class ScenarioEffect(BaseModel):

@@ -89,8 +89,6 @@ class NormalizedDescent(ClientAlgorithm):
         shares_by: The metric by which p_i is measured.
     """
 
-    reports: ClassVar[tuple[str, ...]] = (MODEL_WEIGHT, EFFECTIVE_STEPS)
-
     proximal_mu: float = 0.0
     shares_by: str = "num-examples"
 

@@ -27,7 +27,6 @@ MESSAGES: dict[str, tuple[dict[str, np.ndarray], dict[str, Any]]] = {
         {},
     ),
     "feature_histogram": ({"start": np.full(NUM_FEATURES, -2.0), "width": np.full(NUM_FEATURES, 0.25)}, {"bins": 16}),
-    "feature_totals": ({"centre": GENERATOR.normal(size=NUM_FEATURES)}, {}),
     "class_sums": ({}, {"max_features": 100}),
     "label_agreement": (
         {

@@ -296,14 +296,4 @@ def test_a_file_that_another_program_wrote_again_is_set_aside(tmp_path: Path) ->
     pq.write_table(table.replace_schema_metadata(None), path)
 
     _, faults = read_columns(log.folder, ["trial"])
-    assert faults == {path: "ValueError: it was written again by another program, the digest of its values is missing"}
-
-
-def test_a_log_without_digests_of_an_earlier_version_is_read(tmp_path: Path) -> None:
-    log = log_in(tmp_path)
-    path = log.append(RECORD)
-    rewrite(path, versions=json.dumps(dict(RECORD.versions)))
-    table = pq.ParquetFile(path).read().drop_columns(["skipped_rounds", "notes"])
-    pq.write_table(table.replace_schema_metadata(None), path)
-
-    assert log.read() == [replace(RECORD, skipped_rounds={}, notes=())]
+    assert faults.keys() == {path}

@@ -74,15 +74,3 @@ def test_a_searcher_of_the_working_directory_joins_a_replay(cli: Cli, tmp_path: 
     assert "| silent_here:Silent | 0.0 | 0 | 3.00 [3.00, 3.00] | 1.00 [1.00, 1.00] |" in shown.out
     refused = cli("bench", "choice", "--replay", "t.parquet", "--chooser", "silent_here:Loud")
     assert (refused.code, refused.out, refused.err.count("\n")) == (2, "", 1)
-
-
-def test_rules_are_counted_on_a_table(cli: Cli, tmp_path: Path) -> None:
-    write_table(tmp_path / "t.parquet", [federation(by_rate)])
-    shown = cli("bench", "rules", "--table", "t.parquet")
-    assert shown.code == 0, shown.err
-    assert "| skewed labels | 1 | 0 | 1 | -20.0 | 0 |  |  |  |" in shown.out
-    found = json.loads(cli("bench", "rules", "--table", "t.parquet", "--strategies-alone", "--json").out)
-    assert [one["rule"] for one in found["rules"] if one["worse"]] == ["few steps"]
-    assert (found["conditions"], len(found["correlations"])) == ([], 24)
-    refused = cli("bench", "rules", "--table", "nowhere.parquet")
-    assert (refused.code, refused.out, refused.err.count("\n")) == (2, "", 1)

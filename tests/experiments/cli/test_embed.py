@@ -6,10 +6,11 @@ import json
 from pathlib import Path
 
 import numpy as np
+import onnx
 import pytest
 import torch
+from onnx import TensorProto, helper, numpy_helper
 from PIL import Image
-from safetensors.torch import save_file
 from tokenizers import Tokenizer
 from tokenizers.models import WordLevel
 from tokenizers.pre_tokenizers import Whitespace
@@ -91,9 +92,15 @@ def notes(tmp_path: Path) -> tuple[str, ...]:
     made = Tokenizer(WordLevel(words, unk_token="[UNK]"))
     made.pre_tokenizer = Whitespace()
     made.save(str(tmp_path / "tokenizer.json"))
-    save_file({"vectors": torch.eye(4, 8)}, tmp_path / "vectors.safetensors")
+    rows = helper.make_tensor_value_info("input_ids", TensorProto.INT64, ["rows", "tokens"])
+    states = helper.make_tensor_value_info("last_hidden_state", TensorProto.FLOAT, ["rows", "tokens", 8])
+    look_up = helper.make_node("Gather", ["vectors", "input_ids"], ["last_hidden_state"])
+    vectors = numpy_helper.from_array(np.eye(4, 8, dtype=np.float32), "vectors")
+    graph = helper.make_graph([look_up], "transformer", [rows], [states], [vectors])
+    network = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9)
+    onnx.save(network, tmp_path / "network.onnx")
     named = ("federation.dataset=notes.csv", "federation.text_column=text", "federation.label=mood")
-    return ("embed", *named, "federation.client_column=site", "--weights", "vectors.safetensors")
+    return ("embed", *named, "federation.client_column=site", "--weights", "network.onnx")
 
 
 def test_from_texts_to_a_choice(cli: Cli, notes: tuple[str, ...]) -> None:

@@ -257,30 +257,6 @@ def test_a_mistake_is_one_line_and_leaves_nothing(cli: Cli, tmp_path: Path, case
     assert left == ["broken.json", "other.json"]
 
 
-def test_recorded_answers_are_counted_without_a_server(
-    cli: Cli, server: Server, report: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    serving = server([says("hm"), GOOD, GOOD])
-    asking = ("recommend", "--report", report, at(serving), *FAST, "recommender.max_corrections=0")
-    assert cli(*asking, "recommender.show_schema=false", "--out", "without").code == 1
-    assert cli(*asking, "recommender.few_shot=false", "--out", "with").code == 0
-    assert serving.asked[0].body["response_format"] == {"type": "json_object"}
-    assert "Its JSON schema" not in serving.asked[0].system
-    assert "Examples" in serving.asked[0].system
-    assert "Examples" not in serving.asked[1].system
-    monkeypatch.delenv("OPENAI_API_KEY")
-    counting = ("bench", "answers", "--record", "without/llm.jsonl", "--record", "with/llm.jsonl")
-    done = cli(*counting, "federation.num_clients=4")
-    assert done.code == 0, done.err
-    assert "| B | yes | no | 1 | 1 | 1.00 |  |" in done.out
-    assert "| B | no | yes | 0 | 1 | 0.00 |  |" in done.out
-    assert "format B without schema: 1 × the answer must be one JSON object" in done.out
-    other = cli(*counting, "federation.num_clients=5")
-    assert (other.code, other.out) == (2, "")
-    assert "recorded for others" in other.err
-    assert len(serving.asked) == 2
-
-
 # Studies.
 
 

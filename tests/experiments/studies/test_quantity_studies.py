@@ -160,9 +160,8 @@ def test_other_clients_train_on_it(tmp_path: Path, monkeypatch: pytest.MonkeyPat
         assert (kind, trained.trial["status"], trained.trial["error"]) == (kind, "completed", None)
 
 
-def test_the_task_is_part_of_a_study_only_if_it_is_named() -> None:
+def test_the_task_is_part_of_a_study() -> None:
     named = {"federation": {"dataset": "x.csv", "task": "regression"}}
-    assert "task" not in StudyConfig().identity()["federation"]
     assert StudyConfig.model_validate(named).identity()["federation"]["task"] == "regression"
     assert StudyConfig.model_validate(named).metric_name == "r2"
     assert parse_strategy("fedavg").faults(Cohort(2, 2, 0.1, classifies=False)) == []

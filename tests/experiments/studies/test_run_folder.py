@@ -168,7 +168,7 @@ def test_a_report_serves_a_search_that_begins_otherwise_but_trials_do_not(tmp_pa
     assert json.loads((tmp_path / "config.json").read_text())["config_hash"] == published.digest()
     (tmp_path / "trials").mkdir(exist_ok=True)
     (tmp_path / "trials" / "0.parquet").write_bytes(b"")
-    assert "what differs: search.informed: None there, True here" in refusal(tmp_path, informed)
+    assert "search.informed" in refusal(tmp_path, informed)
 
 
 def test_what_a_folder_does_not_say_is_told_as_its_default(tmp_path: Path) -> None:

@@ -34,12 +34,6 @@ def test_scenario_alone_keeps_the_number_of_clients(scenario: str) -> None:
     assert FederationConfig(scenario=scenario, num_clients=4).num_clients == 4
 
 
-def test_a_diagnosis_brings_partition_and_clients() -> None:
-    config = FederationConfig.model_validate({"like": "diagnosis.json"})
-    assert config.partition == PartitionConfig()
-    assert config.num_clients is None
-
-
 @pytest.mark.parametrize("partition", [{"kind": "dirichlet"}, {"kind": "iid"}, {"kind": "natural"}, {"alpha": 0.5}])
 def test_scenario_beside_a_partition_is_refused(partition: dict[str, Any]) -> None:
     (key, value), *_ = partition.items()
@@ -56,8 +50,6 @@ def test_scenario_beside_a_partition_is_refused(partition: dict[str, Any]) -> No
         {"partition": {"kind": "iid"}, "num_clients": 3, "folder": "/somewhere"},
         {"partition": {"kind": "counts", "counts": [[5, 0], [0, 5]]}},
         {"partition": {"kind": "counts", "counts": "counts.csv"}},
-        {"like": "diagnosis.json"},
-        {"like": "diagnosis.json", "scenario": [{"kind": "dropout", "clients": "all", "probability": 0.3}]},
     ],
 )
 def test_reads_back_what_it_wrote(given: dict[str, Any]) -> None:

@@ -144,8 +144,6 @@ def test_a_kind_is_a_key_of_the_configuration() -> None:
     assert load_config(["federation.columns.zip=date"]).federation.columns == {"zip": "date"}
     with pytest.raises(ConfigurationError, match=r"federation\.columns\.zip must be 'number', 'category'"):
         load_config(["federation.columns.zip=word"])
-    usual = load_config(["federation.dataset=t.csv", "federation.label=y"])
-    assert "columns" not in usual.identity()["federation"]
 
 
 def test_clients_alone_encode_as_the_federation_does(tmp_path: Path) -> None:

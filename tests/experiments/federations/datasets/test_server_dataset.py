@@ -75,7 +75,6 @@ def test_some_of_its_rows(tmp_path: Path, asked: float, number: int) -> None:
 def test_the_digests_hold_it(tmp_path: Path) -> None:
     one, other = (data_digest(built(tmp_path, table(60, ("well", "ill"), seed=seed))) for seed in (1, 2))
     assert one != other
-    assert "server_dataset" not in load_config(["federation.server_rows=5"]).identity()["federation"]
     assert load_config(["federation.server_dataset=wine"]).identity()["federation"]["server_labels"] is False
 
 

@@ -10,7 +10,6 @@ import pytest
 import torch
 from numpy.testing import assert_allclose
 from onnx import TensorProto, helper, numpy_helper
-from safetensors.torch import save_file
 from tokenizers import Tokenizer
 from tokenizers.models import WordLevel
 from tokenizers.pre_tokenizers import Whitespace
@@ -43,40 +42,6 @@ def of_unit_length(vector: np.ndarray) -> np.ndarray:
 
 def by_file(path: Path, tokenizer: Path | None) -> Embedder:
     return embedder(path, tokenizer, None, SIZE)
-
-
-def by_matrix(folder: Path, tokenizer: Path, rows: int = len(WORDS)) -> Embedder:
-    path = folder / "vectors.safetensors"
-    save_file({"embedding.weight": torch.from_numpy(VECTORS[:rows].copy()).half()}, path)
-    return by_file(path, tokenizer)
-
-
-def test_the_mean_of_the_tokens_vectors(tmp_path: Path, tokenizer: Path) -> None:
-    found = by_matrix(tmp_path, tokenizer).embedded(TEXTS)
-
-    vectors = VECTORS.astype(np.float16).astype(np.float32)
-    assert_allclose(found[0], of_unit_length(vectors[[4, 5, 7]].mean(axis=0)), rtol=1e-5)
-    assert_allclose(found[1], of_unit_length(vectors[6]), rtol=1e-5)
-    assert not found[2].any()
-    assert found.dtype == np.float32
-
-
-def test_a_long_text_is_not_cut(tmp_path: Path, tokenizer: Path) -> None:
-    (found,) = by_matrix(tmp_path, tokenizer).embedded(["good " * 600 + "bad " * 600])
-    vectors = VECTORS.astype(np.float16).astype(np.float32)
-    assert_allclose(found, of_unit_length(vectors[5] + vectors[6]), rtol=1e-4)
-
-
-def test_a_token_without_a_vector_is_told(tmp_path: Path, tokenizer: Path) -> None:
-    by = by_matrix(tmp_path, tokenizer, rows=7)
-    with pytest.raises(DataError, match="a vector for every token of --tokenizer: it has 7, and a text holds token 7"):
-        by.embedded(TEXTS)
-
-
-def test_a_file_of_more_than_one_matrix_is_refused(tmp_path: Path, tokenizer: Path) -> None:
-    save_file({"one": torch.ones(2, 2), "two": torch.ones(2)}, tmp_path / "net.safetensors")
-    with pytest.raises(DataError, match=r"must hold one matrix, a row a token, .*got one \(2, 2\), two \(2,\)"):
-        by_file(tmp_path / "net.safetensors", tokenizer)
 
 
 def write_transformer(folder: Path, *further: str, pooled: bool = False) -> Path:
@@ -150,7 +115,7 @@ def test_pictures_by_a_network_in_onnx(tmp_path: Path, is_map: bool) -> None:
     assert_allclose(found, expected, atol=1e-5)
 
 
-@pytest.mark.parametrize("suffix", ["onnx", "safetensors", "txt"])
+@pytest.mark.parametrize("suffix", ["onnx", "txt"])
 def test_a_file_of_something_else_is_told(tmp_path: Path, tokenizer: Path, suffix: str) -> None:
     path = tmp_path / f"weights.{suffix}"
     path.write_text("no weights")

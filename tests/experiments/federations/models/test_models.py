@@ -216,7 +216,6 @@ def test_factory_tells_its_name(name: str, told: str) -> None:
 
 @pytest.mark.parametrize("kind", ["dense", "dense_large", "lenet", "cnn2", "cnn4", "dqn"])
 def test_what_is_spelt_out_as_it_is_by_default_is_the_same_model(kind: str) -> None:
-    """The names and arguments by which earlier versions knew it."""
     plain = with_settings(SMALL[kind], kind=kind)
     spelt = {"activation": "relu", **({"dropout": 0} if kind.startswith("dense") else {})}
     assert build_model(with_settings(plain, kind=kind, **spelt)) == build_model(plain)

@@ -1,1 +1,0 @@
-"""What of a language model's recorded answers is valid."""

@@ -1,0 +1,218 @@
+"""Experiments that come with the program, found by name, run one after the other, written as one document.
+
+A folder of a catalogue holds `source.yaml`, what the experiments are from and their order, and one file each.
+
+OUT/SOURCE/studies/, cells/   trials and finished cells; the experiments of a source share the trials
+OUT/SOURCE/TABLE.json         the numbers; also TABLE.md and TABLE.svg
+OUT/all.md                    all tables that are there
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+
+from pydantic import ValidationError
+
+from fedscout.engine.engine_config import EngineConfig
+from fedscout.engine.errors import ConfigurationError
+from fedscout.engine.fault_text import did_you_mean
+from fedscout.experiments.benchmarks.choice.choice_laboratory import measurement_folder
+from fedscout.experiments.config.config_file import load_config
+from fedscout.experiments.grids.cells import Desk, Note
+from fedscout.experiments.grids.comparison import ExperimentResult, cell_results, statement_results
+from fedscout.experiments.grids.experiment import Experiment, read_experiment
+from fedscout.experiments.grids.picture import experiment_picture
+from fedscout.experiments.grids.runner import CELLS, run_cells
+from fedscout.experiments.grids.tables import result_lines, summary_lines
+from fedscout.experiments.reports.page.figure_files import drawn
+from fedscout.experiments.studies.sweeps.sweep_folder import SweepFolder
+from fedscout.experiments.studies.versions import versions
+from fedscout.search.language_model.record import NAME as LLM_RECORD
+
+WHOLE = "all.md"
+BENCHMARK = "benchmark"
+"""Of a folder of results, where a measurement of its own writes."""
+
+
+@dataclass(frozen=True)
+class Entry:
+    """An experiment of a catalogue.
+
+    Attributes:
+        source: The folder's name.
+        table: The file's, without its ending.
+        also: Further names.
+        path: Of the file.
+    """
+
+    source: str
+    table: str
+    also: tuple[str, ...]
+    path: Path
+
+    @property
+    def name(self) -> str:
+        """As it is asked for."""
+        return f"{self.source}/{self.table}"
+
+    @property
+    def names(self) -> set[str]:
+        """All that it can be asked for by."""
+        return {self.source, *(f"{self.source}/{table}" for table in (self.table, *self.also))}
+
+    def read(self, scale: str | None = None) -> Experiment:
+        """Return the experiment at a scale."""
+        return read_experiment(self.path).at(scale)
+
+
+def catalogue(folder: Path) -> list[Entry]:
+    """Return the experiments of a folder of sources, in the order of each source's list."""
+    import yaml
+
+    found = []
+    for about in sorted(folder.glob("*/source.yaml")):
+        for table in yaml.safe_load(about.read_text())["tables"]:
+            path = about.with_name(f"{table}.yaml")
+            also = yaml.safe_load(path.read_text()).get("also", ())
+            found.append(Entry(about.parent.name, table, tuple(also), path))
+    return found
+
+
+def entries_named(entries: Sequence[Entry], names: Sequence[str]) -> list[Entry]:
+    """Return the entries of these names, such as `choice/table6` or `choice`, or all of them.
+
+    Raises:
+        ConfigurationError: If there is none of a name.
+    """
+    found = [] if names else [*entries]
+    for name in names:
+        named = [entry for entry in entries if name in entry.names]
+        if not named:
+            known = sorted({known for entry in entries for known in entry.names})
+            raise ConfigurationError(
+                f"an experiment must be one of {', '.join(known)}, got {name!r}{did_you_mean(name, known)}"
+            )
+        found += [entry for entry in named if entry not in found]
+    return found
+
+
+@dataclass(frozen=True)
+class Run:
+    """How experiments are run.
+
+    Attributes:
+        command: As it is printed, such as `fedscout reproduce`.
+        settings: Arguments that hold for every cell, which win.
+        scale: Of the files; None takes them as they are.
+        num_seeds: In place of each experiment's own number, >= 2.
+        parallel: Cells at once at most.
+        rows: Of each experiment, the reference included; None keeps all.
+        columns: Likewise.
+        note: Told what is done next.
+    """
+
+    command: str
+    settings: tuple[str, ...] = ()
+    scale: str | None = None
+    num_seeds: int | None = None
+    parallel: int | None = None
+    rows: tuple[str, ...] | None = None
+    columns: tuple[str, ...] | None = None
+    note: Note = lambda _: None
+
+
+def run_entries(entries: Sequence[Entry], wanted: Sequence[Entry], out: Path, run: Run) -> Iterator[ExperimentResult]:
+    """Run experiments, write each into the folder, and yield it.
+
+    Args:
+        entries: The whole catalogue, of which the folder may hold more.
+        wanted: Which are run.
+        out: The folder; continued if it holds an earlier run.
+        run: How.
+
+    Raises:
+        UserError: If something can't be trained as asked for, or the folder can't be used.
+    """
+    for entry in wanted:
+        experiment = entry.read(run.scale).only(run.rows, run.columns)
+        tables = [f"{one.table}{ending}" for one in entries for ending in (".json", ".md", ".svg")]
+        with measurement_folder(out / entry.source, [*tables, CELLS, LLM_RECORD, BENCHMARK]) as folder:
+            result = run_one(experiment, entry.name, folder, run)
+        SweepFolder(out).write_text(WHOLE, "\n".join(document_lines(entries, earlier_results(entries, out))) + "\n")
+        yield result
+
+
+def run_one(experiment: Experiment, name: str, folder: SweepFolder, run: Run) -> ExperimentResult:
+    """Run an experiment into a folder that is locked, and return its result, which is written there.
+
+    Raises:
+        UserError: As for `run_entries`.
+    """
+    started = time.perf_counter()
+    desk = Desk(
+        folder.path,
+        tuple(setting for setting in run.settings if not setting.startswith("engine.")),
+        run.num_seeds or experiment.seeds,
+        lambda text: run.note(f"{name}: {text}"),
+        experiment.fresh_stream,
+        experiment.tuning_stream,
+    )
+    measured = run_cells(experiment, folder, desk, engine_of(run.settings), run.parallel)
+    options = f" --scale {run.scale}" if run.scale else ""
+    options += f" --seeds {run.num_seeds}" if run.num_seeds else ""
+    result = ExperimentResult(
+        name=name,
+        title=experiment.title,
+        scale=run.scale or "",
+        unit=experiment.unit,
+        date=datetime.now(UTC).date().isoformat(),
+        version=versions()["fedscout"],
+        command=" ".join([run.command, name, *run.settings]) + options,
+        seconds=time.perf_counter() - started,
+        test_to_train=measured.test_to_train,
+        rows=tuple(experiment.rows),
+        columns=tuple(experiment.federations),
+        reference=experiment.reference,
+        cells=cell_results(experiment, measured),
+        statements=statement_results(experiment, measured),
+        notes=experiment.notes,
+        absent=measured.absent,
+        steps=experiment.steps,
+    )
+    table = name.rpartition("/")[2]
+    folder.write_text(f"{table}.json", result.model_dump_json(indent=2) + "\n")
+    folder.write_text(f"{table}.md", "\n".join(result_lines(result)) + "\n")
+    folder.write_text(f"{table}.svg", drawn(experiment_picture(result), "svg").decode())
+    return result
+
+
+def engine_of(settings: Sequence[str]) -> EngineConfig:
+    """Return where cells run: on Ray, side by side, unless `engine.grid=local` is among the settings."""
+    own = [setting for setting in settings if setting.startswith("engine.")]
+    return load_config(["engine.grid=ray", *own]).engine
+
+
+def earlier_results(entries: Sequence[Entry], out: Path) -> list[ExperimentResult]:
+    """Return the results that a folder holds, in the order of the catalogue."""
+    found = []
+    for entry in entries:
+        with suppress(OSError, ValidationError):
+            text = (out / entry.source / f"{entry.table}.json").read_text()
+            found.append(ExperimentResult.model_validate_json(text))
+    return found
+
+
+def document_lines(entries: Sequence[Entry], results: Sequence[ExperimentResult]) -> list[str]:
+    """Return all tables as one document, which names the experiments that it lacks."""
+    lines = [*summary_lines(results)]
+    there = {result.name for result in results}
+    if lacking := [entry.name for entry in entries if entry.name not in there]:
+        lines += ["", f"Not run: {', '.join(lacking)}."]
+    for result in results:
+        lines += ["", *result_lines(result)]
+    return lines

@@ -1,0 +1,184 @@
+"""An experiment's numbers compared: each cell with its interval, each row with the reference, each statement judged.
+
+Intervals are those of `fedscout.search.confirmation.intervals` for new data from the same clients, of differences taken
+seed by seed. A statement that one cell is above another is
+
+    seen            if the interval of the difference lies above zero,
+    contradicted    if it lies below,
+    within noise    if it holds zero, so that we can't tell.
+
+That two cells are level can only be contradicted: an interval that holds zero does not contradict it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from math import isfinite
+from typing import Literal
+
+from pydantic import BaseModel
+
+from fedscout.experiments.grids.cells import Measured
+from fedscout.experiments.grids.experiment import Cell, Experiment, Number, Relation, Statement
+from fedscout.search.confirmation.intervals import ERROR, PairedDifference, mean_score, paired_difference
+
+Verdict = Literal["seen", "within noise", "contradicted", "not contradicted", "not measured"]
+
+
+class CellResult(BaseModel, frozen=True):
+    """A cell of the table.
+
+    Attributes:
+        published: In the unit of the experiment; None if it is not known.
+        deviation: The source's standard deviation.
+        values: Ours, one a seed that has one.
+        mean: Of them; None without any.
+        low: Lower end of its 95 % interval; None with a single value.
+        high: Upper end.
+        gain: Over the reference in the same column; None without one.
+        rate: The client learning rate, if it was tuned.
+    """
+
+    row: str
+    column: str
+    published: float | None
+    deviation: float | None
+    values: tuple[float, ...]
+    mean: float | None
+    low: float | None
+    high: float | None
+    gain: PairedDifference | None = None
+    rate: float | None = None
+
+
+class StatementResult(BaseModel, frozen=True):
+    """A statement, and what we see of it.
+
+    Attributes:
+        difference: Of the first cell less the second; None where one was not measured.
+        published: The same of the published numbers, where both are known.
+    """
+
+    first: Cell
+    second: Cell
+    relation: Relation
+    says: str
+    difference: PairedDifference | None
+    published: float | None
+    verdict: Verdict
+
+
+class ExperimentResult(BaseModel, frozen=True):
+    """The whole table.
+
+    Attributes:
+        name: Such as `choice/table6`.
+        scale: What of the file was replaced; empty if nothing.
+        date: Of the run, ISO 8601.
+        version: Of the program.
+        command: By which it was run.
+        seconds: Wall time of this run; less where an earlier one left cells.
+        test_to_train: By which intervals are widened to be for new data; 0 where they are of repetitions alone.
+        notes: What could not be obtained, and what stands in.
+        absent: What could not be measured, and why.
+        steps: Whether rows or columns are steps of one quantity.
+    """
+
+    name: str
+    title: str
+    scale: str
+    unit: str
+    date: str
+    version: str
+    command: str
+    seconds: float
+    test_to_train: float
+    rows: tuple[str, ...]
+    columns: tuple[str, ...]
+    reference: str | None
+    cells: tuple[CellResult, ...]
+    statements: tuple[StatementResult, ...]
+    notes: tuple[str, ...]
+    absent: Mapping[str, str]
+    steps: Literal["rows", "columns"] | None = None
+
+    def of(self, cell: Cell) -> CellResult:
+        """Return a cell."""
+        return next(one for one in self.cells if (one.row, one.column) == cell)
+
+    def count(self, verdict: Verdict) -> int:
+        """Return how many statements have a verdict."""
+        return sum(one.verdict == verdict for one in self.statements)
+
+
+def cell_results(experiment: Experiment, measured: Measured) -> tuple[CellResult, ...]:
+    """Return the table, from left to right and from top to bottom."""
+    printed = experiment.printed()
+    return tuple(
+        _cell((row, column), experiment, measured, printed.get((row, column)))
+        for row in experiment.rows
+        for column in experiment.federations
+    )
+
+
+def statement_results(experiment: Experiment, measured: Measured) -> tuple[StatementResult, ...]:
+    """Return what is seen of every statement."""
+    printed = experiment.printed()
+    return tuple(_statement(one, experiment, measured, printed) for one in experiment.said())
+
+
+def _cell(cell: Cell, experiment: Experiment, measured: Measured, published: Number | None) -> CellResult:
+    values = tuple(value for value in measured.values.get(cell, ()) if value is not None)
+    alone = mean_score(values, measured.resolution, measured.test_to_train, experiment.bounds) if values else None
+    row, column = cell
+    compared = experiment.reference not in (None, row)
+    return CellResult(
+        row=row,
+        column=column,
+        published=None if published is None else published.value,
+        deviation=None if published is None else published.deviation,
+        values=values,
+        mean=None if alone is None else alone.mean,
+        low=None if alone is None else alone.low,
+        high=None if alone is None else alone.high,
+        gain=_difference(experiment, measured, cell, (str(experiment.reference), column)) if compared else None,
+        rate=measured.rates.get(cell),
+    )
+
+
+def _statement(
+    one: Statement, experiment: Experiment, measured: Measured, printed: Mapping[Cell, Number]
+) -> StatementResult:
+    difference = _difference(experiment, measured, one.first, one.second)
+    first, second = printed.get(one.first), printed.get(one.second)
+    return StatementResult(
+        first=one.first,
+        second=one.second,
+        relation=one.relation,
+        says=one.says,
+        difference=difference,
+        published=None if first is None or second is None else first.value - second.value,
+        verdict=verdict_of(one.relation, difference),
+    )
+
+
+def _difference(experiment: Experiment, measured: Measured, first: Cell, second: Cell) -> PairedDifference | None:
+    pairs = _paired(measured.values.get(first, ()), measured.values.get(second, ()))
+    ours, theirs = [pair[0] for pair in pairs], [pair[1] for pair in pairs]
+    least, most = experiment.bounds
+    span = most - least if isfinite(most) else None
+    return paired_difference(ours, theirs, ERROR, measured.resolution, measured.test_to_train, span) if pairs else None
+
+
+def _paired(first: Sequence[float | None], second: Sequence[float | None]) -> list[tuple[float, float]]:
+    both = zip(first, second, strict=bool(first and second))
+    return [(one, other) for one, other in both if one is not None and other is not None]
+
+
+def verdict_of(relation: Relation, difference: PairedDifference | None) -> Verdict:
+    """Return what the difference says of a statement."""
+    if difference is None or difference.low is None:
+        return "not measured"
+    if relation == "level":
+        return "contradicted" if difference.verdict else "not contradicted"
+    return "seen" if difference.verdict > 0 else "contradicted" if difference.verdict < 0 else "within noise"

@@ -1,0 +1,108 @@
+"""What a cell of an experiment measures, by seed: a training, a search, a choice, a detection.
+
+| kind | a value of a seed |
+| --- | --- |
+| `train` | what the configured strategy scores, trained on that fresh seed |
+| `search` | what the best (or worst) configuration of a search on a search seed scores on a fresh seed |
+| `choose` | what a chooser of `fedscout bench choice` picks on a search seed, likewise |
+| `best_of_kind` | the best fitness of one kind of strategy among a search's trials |
+| `detect` | a number of the heterogeneity report, with that `federation.seed` |
+
+Fresh seeds are the same for all cells, so differences are taken seed by seed. Trials lie in logs by federation, and
+none is trained twice (`choice_laboratory`). A trial that fails scores at chance, the share of the most frequent class.
+
+With `rates`, a training's client learning rate is the best of these on two tuning seeds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from importlib import import_module
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Discriminator, Field, Tag
+
+from fedscout.engine.errors import ConfigurationError
+
+
+class _Kind(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    settings: dict[str, Any] = Field(default={}, description="over those of the column")
+
+
+class Train(_Kind):
+    """A training a seed."""
+
+    kind: Literal["train"] = "train"
+    rates: tuple[float, ...] = Field(default=(), description="client learning rates, of which the best is taken")
+    score: Literal["final", "best_round"] = "final"
+
+
+class Search(_Kind):
+    """A search a seed, and what it found trained on a fresh one."""
+
+    kind: Literal["search"]
+    take: Literal["best", "worst"] = "best"
+    asks_model: bool = Field(default=False, description="whether a language model proposes")
+
+
+class Choose(_Kind):
+    """A choice a seed, by a chooser of `fedscout bench choice` or a language model, trained on a fresh one."""
+
+    kind: Literal["choose"]
+    by: str
+
+
+class BestOfKind(_Kind):
+    """The best trial of one kind of strategy in a search, FedAvg included."""
+
+    kind: Literal["best_of_kind"]
+    strategy: str
+
+
+class Detect(_Kind):
+    """A number of a heterogeneity report."""
+
+    kind: Literal["detect"]
+    value: str = Field(
+        description="of the report: `metrics.label_hellinger`, or an import path `module:function` of what reads it"
+    )
+
+
+def _kind_of(value: Any) -> str:
+    return str(value.get("kind", "train")) if isinstance(value, Mapping) else value.kind
+
+
+Method = Annotated[
+    Annotated[Train, Tag("train")]
+    | Annotated[Search, Tag("search")]
+    | Annotated[Choose, Tag("choose")]
+    | Annotated[BestOfKind, Tag("best_of_kind")]
+    | Annotated[Detect, Tag("detect")],
+    Discriminator(_kind_of),
+]
+
+
+class Function(BaseModel):
+    """A function or class of one's own that measures all cells: called with the arguments, its result has `measure`."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    function: str = Field(description="import path, `module:name`")
+    arguments: dict[str, Any] = {}
+
+
+def imported(path: str) -> Any:
+    """Return what an import path `module:name` leads to.
+
+    Raises:
+        ConfigurationError: If it leads nowhere.
+    """
+    module, _, name = path.partition(":")
+    try:
+        return getattr(import_module(module), name)
+    except (ImportError, AttributeError, ValueError) as error:
+        raise ConfigurationError(
+            f"an import path must lead to a function, module:name, got {path!r}: {error}"
+        ) from error

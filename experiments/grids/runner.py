@@ -1,0 +1,185 @@
+"""Runs an experiment: measures what is not measured yet, side by side on Ray or one after the other in this process.
+
+OUT/studies/<federation>/trials/   ordinary trial logs, in which no training is repeated
+OUT/cells/<digest>.json            a finished cell
+OUT/<name>.json, <name>.md, <name>.svg   the numbers, the table, the picture
+
+A cell is found again by the digest of all that decides it, so what was killed goes on, and another row, column or seed
+measures only what is new. A cell that fails, or whose process dies twice, is told as absent and harms no other.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, suppress
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any
+
+from fedscout.engine.engine_config import EngineConfig
+from fedscout.experiments.grids.cells import Desk, Measured, measure_cell, read_config
+from fedscout.experiments.grids.experiment import Cell, Experiment, arguments
+from fedscout.experiments.grids.methods import Detect, Train, imported
+from fedscout.experiments.studies.sweeps.study_run import StudyEnd, end_by
+from fedscout.experiments.studies.sweeps.sweep_folder import SweepFolder, read_json
+from fedscout.experiments.studies.versions import versions
+from fedscout.experiments.studies.workflow import with_strategy
+from fedscout.strategies import parse_strategy
+
+CELLS = "cells"
+
+
+@dataclass(frozen=True)
+class CellEnd:
+    """How a cell ended, as a worker of `StudyWorkerPool` tells it.
+
+    Attributes:
+        status: `completed`, or `lost` where its process died.
+        error: Why it was lost.
+        measured: Its numbers.
+    """
+
+    status: str
+    error: str | None = None
+    measured: Measured | None = None
+
+
+def run_cells(
+    experiment: Experiment, folder: SweepFolder, desk: Desk, engine: EngineConfig, parallel: int | None = None
+) -> Measured:
+    """Return the numbers of all cells, measuring those that the folder lacks.
+
+    Args:
+        experiment: At its scale.
+        folder: Locked by the caller.
+        desk: The folder of trials, settings and seeds.
+        engine: `grid=local` runs one cell after the other in this process; else they run side by side on Ray.
+        parallel: Cells at once at most; None is as many as there are CPUs.
+
+    Raises:
+        UserError: If a setting is wrong in every cell.
+    """
+    if experiment.measured_by is not None:
+        made = imported(experiment.measured_by.function)(**experiment.measured_by.arguments)
+        measured: Measured = made.measure(desk)
+        return measured
+    known: dict[Cell, Measured] = {}
+    pending: list[tuple[Cell, str]] = []
+    for cell in experiment.cells():
+        name = f"{CELLS}/{_digest(experiment, cell, desk)}.json"
+        stored = _stored(cell, read_json(folder.path / name))
+        if stored is None:
+            pending.append((cell, name))
+        else:
+            known[cell] = stored
+    for (row, column), _ in pending:
+        method = experiment.rows[row]
+        own = arguments(method.settings) if isinstance(method, Train | Detect) else ()
+        config = read_config((*arguments(experiment.federations[column]), *own), desk.settings)
+        if isinstance(method, Train):
+            parse_strategy(with_strategy(config).strategy or {})  # a mistake is told before anything is done
+    ends = _in_process if engine.grid == "local" or len(pending) < 2 else partial(_on_ray, engine, parallel)
+    for position, end in ends(experiment, [cell for cell, _ in pending], desk):
+        cell, name = pending[position]
+        found = end.measured
+        if found is None:
+            known[cell] = Measured({}, absent={" × ".join(cell): end.error or "lost"})
+            continue
+        known[cell] = found
+        if cell in found.values:
+            folder.write_text(name, json.dumps({**_identity(experiment, cell, desk), **_document(cell, found)}))
+    return _together([known[cell] for cell in experiment.cells()])
+
+
+def _in_process(experiment: Experiment, cells: Sequence[Cell], desk: Desk) -> Iterator[tuple[int, CellEnd]]:
+    for position, cell in enumerate(cells):
+        desk.note(" × ".join(cell))
+        yield position, CellEnd("completed", measured=measure_cell(experiment, cell, desk))
+
+
+def _on_ray(
+    engine: EngineConfig, parallel: int | None, experiment: Experiment, cells: Sequence[Cell], desk: Desk
+) -> Iterator[tuple[int, CellEnd]]:
+    from fedscout.engine.runtime.ray_runtime import ray_runtime
+    from fedscout.experiments.studies.sweeps import study_worker_pool as workers
+
+    with ExitStack() as stack:
+        ray = stack.enter_context(ray_runtime(engine, verbose=False))
+        at_once = min(len(cells), parallel or workers.cluster_cpus(ray).driver_cpus)
+        pool = workers.StudyWorkerPool(ray, workers.worker_environment(), worker=CellWorker)
+        stack.callback(pool.close)
+        quiet = replace(desk, folder=desk.folder.absolute(), note=lambda _: None)
+        asked = [(experiment, cell, quiet) for cell in cells]
+        begun = lambda position: desk.note(" × ".join(cells[position]))  # noqa: E731
+        for position, end in pool.run(asked, at_once, begun, lambda: None):
+            yield position, end if isinstance(end, CellEnd) else CellEnd(end.status, end.error)
+
+
+class CellWorker:
+    """Measures cells, one after the other, in a process of its own, whose environment lacks these variables."""
+
+    def __init__(self, environment: Mapping[str, str]) -> None:
+        import os
+
+        os.environ.update(environment)
+
+    def run(self, experiment: Experiment, cell: Cell, desk: Desk) -> CellEnd:
+        """Measure a cell; only an interruption leaves as an error."""
+        try:
+            return CellEnd("completed", measured=measure_cell(experiment, cell, desk))
+        except Exception as error:  # one cell's end is not the experiment's
+            end: StudyEnd = end_by(error)
+            return CellEnd("failed", end.error)
+
+
+def _identity(experiment: Experiment, cell: Cell, desk: Desk) -> dict[str, Any]:
+    row, column = cell
+    method = experiment.rows[row]
+    assert method is not None
+    return {
+        "row": row,
+        "column": column,
+        "method": method.model_dump(mode="json"),
+        "settings": [*arguments(experiment.federations[column]), *desk.settings],
+        "num_seeds": desk.num_seeds,
+        "streams": [desk.fresh_stream, desk.tuning_stream],
+        "versions": versions(),
+    }
+
+
+def _digest(experiment: Experiment, cell: Cell, desk: Desk) -> str:
+    identity = {key: value for key, value in _identity(experiment, cell, desk).items() if key not in ("row", "column")}
+    return hashlib.sha256(json.dumps(identity, sort_keys=True).encode()).hexdigest()[:16]
+
+
+def _document(cell: Cell, found: Measured) -> dict[str, Any]:
+    return {
+        "values": found.values[cell],
+        "test_to_train": found.test_to_train,
+        "failures": found.absent.get(" × ".join(cell)),
+        "rate": found.rates.get(cell),
+        "resolution": found.resolution,
+    }
+
+
+def _stored(cell: Cell, document: Mapping[str, Any] | None) -> Measured | None:
+    with suppress(KeyError, TypeError, ValueError):
+        if document is not None:
+            values = tuple(None if value is None else float(value) for value in document["values"])
+            absent = {" × ".join(cell): str(document["failures"])} if document["failures"] else {}
+            rates = {} if document["rate"] is None else {cell: float(document["rate"])}
+            ratio, step = float(document["test_to_train"]), float(document["resolution"])
+            return Measured({cell: values}, ratio, absent, rates, step)
+    return None
+
+
+def _together(parts: Sequence[Measured]) -> Measured:
+    return Measured(
+        {cell: values for part in parts for cell, values in part.values.items()},
+        max((part.test_to_train for part in parts), default=0.0),
+        {what: why for part in parts for what, why in part.absent.items()},
+        {cell: rate for part in parts for cell, rate in part.rates.items()},
+        max((part.resolution for part in parts), default=0.0),
+    )

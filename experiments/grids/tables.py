@@ -1,0 +1,138 @@
+"""An experiment's result as Markdown: published | ours, gains over the reference, and what is seen of statements."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import get_args
+
+from fedscout.experiments.grids.comparison import (
+    CellResult,
+    ExperimentResult,
+    StatementResult,
+    Verdict,
+)
+from fedscout.experiments.grids.experiment import PERCENT, Cell
+from fedscout.experiments.reports.markdown_table import markdown_table
+from fedscout.search.confirmation.intervals import PairedDifference
+
+NOTHING = "–"
+
+VERDICTS: tuple[Verdict, ...] = get_args(Verdict)
+
+
+def result_lines(result: ExperimentResult) -> list[str]:
+    """Return a result's section."""
+    unit = "percent" if result.unit == PERCENT else result.unit
+    interval = (
+        "95 % interval for new data from these clients" if result.test_to_train else "95 % interval of repetitions"
+    )
+    told = "published ± standard deviation | ours" if _is_published(result) else "mean"
+    lines = [
+        f"## {result.name}",
+        "",
+        f"{result.title[0].upper()}{result.title[1:]}.",
+        "",
+        f"`{result.command}`, {result.date}, version {result.version}. In {unit}; {told} [{interval}].",
+        "",
+        *markdown_table(["", *result.columns], [_row(result, row) for row in result.rows]),
+    ]
+    if result.reference is not None:
+        lines += ["", f"Gain over {result.reference}, seed by seed:", "", *_gains(result)]
+    if any(cell.rate is not None for cell in result.cells):
+        lines += ["", "Client learning rate, tuned:", "", *_rates(result)]
+    if result.statements:
+        headings = ["statement", "of", "published", "ours", "verdict"]
+        lines += ["", *markdown_table(headings, [_said(result, one) for one in result.statements])]
+    absent = [f"Not measured: {what}: {why}" for what, why in _by_reason(result.absent)]
+    return [
+        *lines,
+        *(f"\n- {note}" if place == 0 else f"- {note}" for place, note in enumerate([*result.notes, *absent])),
+    ]
+
+
+def summary_lines(results: Sequence[ExperimentResult]) -> list[str]:
+    """Return how many statements were seen, one line a result."""
+    rows = [
+        [
+            f"[{result.name}](#{result.name.replace('/', '')})",
+            result.title,
+            *(result.count(one) or "" for one in VERDICTS),
+        ]
+        for result in results
+    ]
+    totals = ["all", "", *(sum(result.count(one) for result in results) for one in VERDICTS)]
+    return markdown_table(["study", "", *VERDICTS], [*rows, totals])
+
+
+def _by_reason(absent: Mapping[str, str]) -> list[tuple[str, str]]:
+    """Return what has one reason together: the first, and how many more."""
+    reasons: dict[str, list[str]] = {}
+    for what, why in absent.items():
+        reasons.setdefault(why, []).append(what)
+    return [
+        (what[0] if len(what) == 1 else f"{what[0]} and {len(what) - 1} more", why) for why, what in reasons.items()
+    ]
+
+
+def _is_published(result: ExperimentResult) -> bool:
+    return any(cell.published is not None for cell in result.cells)
+
+
+def _row(result: ExperimentResult, row: str) -> list[str]:
+    return [row, *(_cell(result, result.of((row, column))) for column in result.columns)]
+
+
+def _cell(result: ExperimentResult, cell: CellResult) -> str:
+    ours = _with_interval(cell.mean, cell.low, cell.high, result.unit)
+    if not _is_published(result):
+        return ours
+    published = _number(cell.published, result.unit)
+    if cell.deviation is not None:
+        published += f" ± {_number(cell.deviation, result.unit)}"
+    return NOTHING if cell.published is None and cell.mean is None else f"{published} \\| {ours}"
+
+
+def _gains(result: ExperimentResult) -> list[str]:
+    rows = [row for row in result.rows if row != result.reference]
+    gains = {row: [result.of((row, column)).gain for column in result.columns] for row in rows}
+    return markdown_table(
+        ["", *result.columns],
+        [
+            [row, *(NOTHING if gain is None else _difference(gain, result.unit) for gain in of_row)]
+            for row, of_row in gains.items()
+        ],
+    )
+
+
+def _rates(result: ExperimentResult) -> list[str]:
+    rates = {row: [result.of((row, column)).rate for column in result.columns] for row in result.rows}
+    rows = [[row, *(NOTHING if rate is None else f"{rate:g}" for rate in of_row)] for row, of_row in rates.items()]
+    return markdown_table(["", *result.columns], rows)
+
+
+def _difference(difference: PairedDifference, unit: str) -> str:
+    return _with_interval(difference.mean, difference.low, difference.high, unit, sign="+")
+
+
+def _with_interval(mean: float | None, low: float | None, high: float | None, unit: str, sign: str = "") -> str:
+    ends = "" if low is None else f" [{_number(low, unit, sign)}, {_number(high, unit, sign)}]"
+    return _number(mean, unit, sign) + ends
+
+
+def _said(result: ExperimentResult, one: StatementResult) -> list[str]:
+    ours = NOTHING if one.difference is None else _difference(one.difference, result.unit)
+    return [one.says, _pair(one.first, one.second), _number(one.published, result.unit, sign="+"), ours, one.verdict]
+
+
+def _pair(first: Cell, second: Cell) -> str:
+    if first[1] == second[1]:
+        return f"{first[0]} less {second[0]}, {first[1]}"
+    if first[0] == second[0]:
+        return f"{first[1]} less {second[1]}, {first[0]}"
+    return f"{first[0]}, {first[1]} less {second[0]}, {second[1]}"
+
+
+def _number(value: float | None, unit: str, sign: str = "") -> str:
+    if value is None:
+        return NOTHING
+    return f"{100 * value:{sign}.1f}" if unit == PERCENT else f"{value:{sign}.4g}"

@@ -1,1 +1,0 @@
-"""Published studies run again: their numbers beside ours, and whether what their authors saw is seen."""

@@ -1,1 +1,0 @@
-"""The studies of each source, with its published numbers and what it says of them."""

@@ -1,0 +1,278 @@
+"""Each method against the command that it stands for; nothing is trained twice; what fails is contained."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from fedscout.engine.engine_config import EngineConfig
+from fedscout.engine.trials.trial_log import read_columns
+from fedscout.experiments.benchmarks.choice.choice_laboratory import other_seeds
+from fedscout.experiments.benchmarks.detection.noise_columns import measures_under_noise
+from fedscout.experiments.config.config_file import load_config
+from fedscout.experiments.grids.cells import Desk, Measured, chance_level
+from fedscout.experiments.grids.experiment import Experiment, Settings, arguments
+from fedscout.experiments.grids.runner import run_cells
+from fedscout.experiments.published.measurements import (
+    MODULES,
+    NoiseCells,
+    SelectionCells,
+    SettingsCells,
+    TimedDetections,
+    TimedModules,
+    TimedStudies,
+)
+from fedscout.experiments.studies.sweeps.sweep_folder import SweepFolder
+from fedscout.experiments.studies.workflow import run_detection, run_training
+
+WINE: Settings = {
+    "federation.dataset": "wine",
+    "federation.num_clients": 4,
+    "training.num_rounds": 3,
+    "training.learning_rate": 0.02,
+}
+SKEWED: Settings = {**WINE, "federation.partition.alpha": 0.1}
+FEDADAM = {"settings": {"strategy": {"kind": "fedadam", "eta": 0.05}}}
+LOCAL = EngineConfig(grid="local")
+
+
+def measured(
+    folder: Path,
+    rows: dict[str, Any],
+    columns: dict[str, Settings] | None = None,
+    seeds: int = 2,
+    settings: tuple[str, ...] = (),
+    engine: EngineConfig = LOCAL,
+) -> Measured:
+    document = {"title": "a test", "columns": columns or {"skewed": SKEWED}, "rows": rows}
+    desk = Desk(folder, settings, seeds)
+    return run_cells(Experiment.model_validate(document), SweepFolder(folder), desk, engine)
+
+
+def num_trials(folder: Path) -> int:
+    return sum(len(read_columns(log, ["trial"])[0]) for log in folder.glob("studies/*/trials"))
+
+
+def trained(out: Path, settings: Settings, *more: str, seed: int) -> float:
+    """Return what `fedscout train` finds."""
+    config = load_config(["engine.grid=local", *arguments(settings), *more, f"seed={seed}", "federation.seed=0"])
+    return run_training(config, out)[1].fitness
+
+
+@pytest.mark.slow
+def test_a_cell_is_what_train_finds(tmp_path: Path) -> None:
+    some: Settings = {"training.fraction_train": 0.5, "selection.kind": "oort"}
+    several: Settings = {"training.repetitions": 3}
+    rows = {"FedAvg": {}, "FedAdam": FEDADAM, "half of them": {"settings": some}, "median": {"settings": several}}
+    found = measured(tmp_path / "ours", rows)
+    assert found.test_to_train == pytest.approx(0.25)
+    for row, method in rows.items():
+        for seed, value in zip(other_seeds("reproduction", 2), found.values[row, "skewed"], strict=True):
+            own: Settings = {**SKEWED, **method.get("settings", {})}  # type: ignore[dict-item]
+            assert value == trained(tmp_path / f"{row}-{seed}", own, seed=seed)
+
+
+def test_nothing_is_trained_twice_and_more_seeds_train_what_is_new(tmp_path: Path) -> None:
+    rows = {"FedAvg": {}, "longer": {"settings": {"training.local_epochs": 2}}}
+    first = measured(tmp_path, rows)
+    assert num_trials(tmp_path) == 4
+    assert measured(tmp_path, rows) == first
+    assert num_trials(tmp_path) == 4
+    more = measured(tmp_path, rows, seeds=3)
+    assert num_trials(tmp_path) == 6
+    assert more.values["longer", "skewed"][:2] == first.values["longer", "skewed"]
+
+
+def test_a_cell_that_was_finished_is_read_and_its_trials_are_not_needed(tmp_path: Path) -> None:
+    first = measured(tmp_path, {"FedAvg": {}})
+    (cell,) = (tmp_path / "cells").iterdir()
+    document = json.loads(cell.read_text())
+    assert (document["row"], document["column"], document["num_seeds"]) == ("FedAvg", "skewed", 2)
+    cell.write_text(json.dumps({**document, "values": [0.25, None]}))
+    assert measured(tmp_path, {"renamed": {}}).values == {("renamed", "skewed"): (0.25, None)}
+    cell.write_text("{")
+    assert measured(tmp_path, {"FedAvg": {}}) == first
+
+
+def test_the_best_of_the_rates_on_tuning_seeds_is_taken(tmp_path: Path) -> None:
+    rates = (0.001, 0.05)
+    found = measured(tmp_path / "ours", {"tuned": {"rates": rates}}, seeds=1).values["tuned", "skewed"]
+    means = [
+        np.mean(
+            [
+                trained(tmp_path / f"{rate}-{seed}", {**SKEWED, "training.learning_rate": rate}, seed=seed)
+                for seed in other_seeds("tuning", 2)
+            ]
+        )
+        for rate in rates
+    ]
+    best = rates[int(np.argmax(means))]
+    (fresh,) = other_seeds("reproduction", 1)
+    assert found == (trained(tmp_path / "fresh", {**SKEWED, "training.learning_rate": best}, seed=fresh),)
+
+
+def test_the_best_round_is_no_less_than_the_last_ones(tmp_path: Path) -> None:
+    found = measured(tmp_path, {"last": {}, "best": {"score": "best_round"}})
+    pairs = zip(found.values["best", "skewed"], found.values["last", "skewed"], strict=True)
+    assert all(one >= other for one, other in pairs)  # type: ignore[operator]
+
+
+@pytest.mark.slow
+def test_choices_share_searches_and_fresh_seeds(tmp_path: Path) -> None:
+    search = {"kind": "search", "settings": {"search.kind": "random", "search.budget": 4}}
+    rows = {
+        "best": search,
+        "worst": {**search, "take": "worst"},
+        "FedAvg": {"kind": "choose", "by": "FedAvg"},
+        "model": {"kind": "choose", "by": "language model"},
+        "plain": {},
+    }
+    found = measured(tmp_path, rows)
+    assert found.values["FedAvg", "skewed"] == found.values["plain", "skewed"]
+    assert {row for row, _ in found.values} == {"best", "worst", "FedAvg", "plain"}
+    assert "model × skewed" in found.absent
+    trials = num_trials(tmp_path)
+    assert trials <= 2 * 5 + 3 * 2  # one search a seed, and what was picked
+    assert measured(tmp_path, rows) == found
+    assert num_trials(tmp_path) == trials
+
+
+@pytest.mark.slow
+def test_the_best_of_a_strategy_in_a_search(tmp_path: Path) -> None:
+    kinds = ("fedavg", "krum", "fedbn")
+    search = {"settings": {"search.kind": "random", "search.budget": 6}}
+    found = measured(tmp_path, {kind: {"kind": "best_of_kind", "strategy": kind, **search} for kind in kinds})
+    (log,) = tmp_path.glob("studies/*/trials")
+    rows, _ = read_columns(log, ["trial", "strategy", "fitness", "seed"])
+    for kind in kinds:
+        for seed, value in enumerate(found.values[kind, "skewed"]):
+            tried = [row["fitness"] for row in rows if (row["strategy"], row["seed"]) == (kind, seed)]
+            assert value == max(tried, default=None)
+
+
+def test_a_report_is_what_detect_finds(tmp_path: Path) -> None:
+    found = measured(tmp_path, {"labels": {"kind": "detect", "value": "label_skew.value"}})
+    for seed, value in enumerate(found.values["labels", "skewed"]):
+        config = load_config(["engine.grid=local", *arguments(SKEWED), f"seed={seed}", f"federation.seed={seed}"])
+        assert value == run_detection(config)[1].label_skew.value
+
+
+@pytest.mark.parametrize("method", [{}, {"kind": "choose", "by": "FedAvg"}, {"kind": "detect", "value": "num_clients"}])
+def test_data_that_are_not_there_are_said_and_the_rest_is_measured(
+    method: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("FEDSCOUT_DATA", str(tmp_path))
+    columns: dict[str, Settings] = {"gone": {"federation.dataset": "cifar10"}, "wine": WINE}
+    found = measured(tmp_path / "out", {"a": method}, columns)
+    assert {*found.absent} == {"a × gone"}
+    assert {column for _, column in found.values} == {"wine"}
+
+
+@pytest.mark.parametrize(
+    "measurement",
+    [
+        TimedModules(("federation.dataset=cifar10",), "gone"),
+        SettingsCells("proxies", {"gone": "fashion_mnist"}, ("global",)),
+        TimedDetections({"gone": ("federation.dataset=cifar10",)}),
+        TimedStudies(("federation.dataset=cifar10",), "gone", {"one": None}),
+    ],
+    ids=lambda measurement: type(measurement).__name__,
+)
+def test_so_they_are_of_measurements_of_their_own(
+    measurement: TimedModules, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("FEDSCOUT_DATA", str(tmp_path))
+    found = measurement.measure(Desk(tmp_path / "out", num_seeds=2))
+    assert (found.values, {*found.absent}) == ({}, {"gone"})
+
+
+def test_a_training_that_fails_is_worth_a_guess_and_told(tmp_path: Path) -> None:
+    endless: Settings = {**WINE, "federation.scenario": [{"kind": "feature_scale", "clients": "all", "factor": 1e30}]}
+    found = measured(tmp_path, {"FedAvg": {}}, {"endless": endless})
+    config = load_config([*arguments(WINE)])
+    from fedscout.experiments.federations.assembly.build_federation import build_federation
+
+    chance = chance_level(build_federation(config.federation, config.model))
+    assert found.values["FedAvg", "endless"] == (chance, chance)
+    assert {*found.absent} == {"FedAvg × endless"}
+
+
+def test_settings_win_over_an_experiment_s(tmp_path: Path) -> None:
+    one_round = "training.num_rounds=1"
+    found = measured(tmp_path / "ours", {"a": {}}, seeds=1, settings=(one_round,)).values["a", "skewed"]
+    (seed,) = other_seeds("reproduction", 1)
+    assert found == (trained(tmp_path / "one", SKEWED, one_round, seed=seed),)
+
+
+class _Dying:
+    """Takes its process with it."""
+
+    def __call__(self, _: Any) -> None:
+        os._exit(1)
+
+
+dying = _Dying()
+
+
+@pytest.mark.slow
+@pytest.mark.ray
+def test_side_by_side_on_ray_the_bits_are_the_same_and_a_cell_that_dies_harms_no_other(tmp_path: Path) -> None:
+    rows = {"FedAvg": {}, "FedAdam": FEDADAM, "dies": {"kind": "detect", "value": f"{__name__}:dying"}}
+    columns: dict[str, Settings] = {"skewed": SKEWED, "plain": WINE}
+    here = measured(tmp_path / "here", {name: rows[name] for name in ("FedAvg", "FedAdam")}, columns)
+    there = measured(tmp_path / "there", rows, columns, engine=EngineConfig(grid="ray"))
+    assert there.values == here.values
+    assert {*there.absent} == {"dies × skewed", "dies × plain"}
+
+
+@pytest.mark.slow
+def test_times_are_of_one_training_and_of_one_round(tmp_path: Path) -> None:
+    studies = {"one": None, "four": ("search.kind=random", "search.budget=4")}
+    desk = Desk(tmp_path, num_seeds=2)
+    found = TimedStudies(arguments(SKEWED), "wine", studies).measure(desk)
+    assert found.values["one", "wine"] == (1.0, 1.0)
+    assert all(ratio is not None and ratio > 1 for ratio in found.values["four", "wine"])
+    costs = TimedDetections({"wine": arguments(WINE)}).measure(desk).values
+    modules = TimedModules(arguments(WINE), "wine").measure(desk).values
+    assert {row for row, _ in modules} == {*MODULES}
+    assert all(rounds is not None and rounds > 0 for values in modules.values() for rounds in values)
+    seconds, of_round, rounds = (
+        costs[row, "wine"] for row in ("detection, seconds", "one round, seconds", "detection, rounds")
+    )
+    for place in range(2):
+        assert rounds[place] == pytest.approx(seconds[place] / of_round[place])  # type: ignore[operator]
+
+
+@pytest.mark.slow
+def test_selection_is_measured_by_its_benchmark(tmp_path: Path) -> None:
+    quick = ("training.num_rounds=2", "training.local_epochs=1", "model.hidden=[8]", "federation.num_clients=10")
+    found = SelectionCells("contexts", strategies=("fedavg",)).measure(Desk(tmp_path, quick, 2))
+    report = json.loads((tmp_path / "benchmark" / "contexts.json").read_text())
+    told = {(cell["row"], cell["heterogeneity"]): tuple(cell["accuracies"]) for cell in report["cells"]}
+    assert found.values == told
+    assert {column for _, column in found.values} == {"skew", "noise", "both"}
+
+
+@pytest.mark.slow
+def test_client_settings_are_measured_by_their_benchmark(tmp_path: Path) -> None:
+    quick = ("training.num_rounds=1", "search.budget=2")
+    found = SettingsCells("proxies", {"wines": "wine"}, ("global",)).measure(Desk(tmp_path, quick, 2))
+    report = json.loads((tmp_path / "benchmark" / "wine-proxies.json").read_text())
+    assert found.values == {(cell["row"], "wines"): tuple(cell["accuracies"]) for cell in report["cells"]}
+    assert found.test_to_train == pytest.approx(1 / 3)
+
+
+def test_columns_of_noise_dilute_the_divergence_and_leave_the_centroids(tmp_path: Path) -> None:
+    """The divergence is a mean over columns: of 13 + 200, those of noise are alike at all clients."""
+    given = ("federation.dataset=wine", "federation.num_clients=4", "federation.min_release=1")
+    found = measures_under_noise(load_config(given), (0, 200), 2)
+    gaps = [np.subtract(*(np.mean(found[n]["divergence"][s]) for s in ("feature_skew", "iid"))) for n in (0, 200)]
+    assert gaps[1] == pytest.approx(gaps[0] * 13 / 213, abs=0.01)
+    values = NoiseCells(given, (0, 200)).measure(Desk(tmp_path, num_seeds=2)).values["divergence", "200 columns"]
+    pairs = zip(found[200]["divergence"]["feature_skew"], found[200]["divergence"]["iid"], strict=True)
+    assert values == tuple(skewed / alike for skewed, alike in pairs)

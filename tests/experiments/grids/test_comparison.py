@@ -1,0 +1,76 @@
+"""What is seen of a statement, by hand: beyond noise, the other way round, neither, or not measured."""
+
+from __future__ import annotations
+
+import math
+from statistics import fmean, stdev
+
+import pytest
+from scipy import stats
+
+from fedscout.experiments.grids.cells import Measured
+from fedscout.experiments.grids.comparison import Verdict, cell_results, statement_results
+from fedscout.experiments.grids.experiment import Experiment
+
+HIGH, LOW, NEAR = (0.91, 0.92, 0.90), (0.71, 0.70, 0.72), (0.80, 0.99, 0.93)
+VALUES = {("high", "x"): HIGH, ("low", "x"): LOW, ("near", "x"): NEAR}
+
+
+def experiment(*statements: str, reference: str | None = None) -> Experiment:
+    return Experiment.model_validate(
+        {
+            "title": "four rows",
+            "columns": {"x": {}},
+            "rows": {"high": {}, "low": {}, "near": {}, "gone": {}},
+            "statements": dict.fromkeys(statements, "said"),
+            "published": {"high": [[0.9, 0.1]]},
+            "reference": reference,
+        }
+    )
+
+
+@pytest.mark.parametrize(
+    ("statement", "verdict"),
+    [
+        ("high > low", "seen"),
+        ("low > high", "contradicted"),
+        ("near > high", "within noise"),
+        ("near = high", "not contradicted"),
+        ("high = low", "contradicted"),
+        ("high > gone", "not measured"),
+        ("gone = high", "not measured"),
+    ],
+)
+def test_verdicts(statement: str, verdict: Verdict) -> None:
+    (found,) = statement_results(experiment(f"{statement} @ x"), Measured(VALUES))
+    assert found.verdict == verdict
+
+
+def test_a_cell_has_the_interval_of_nadeau_and_bengio() -> None:
+    measured = Measured(VALUES, test_to_train=0.25)
+    cell = next(one for one in cell_results(experiment(), measured) if one.row == "high")
+    half = stats.t.ppf(0.975, 2) * stdev(HIGH) * math.sqrt(1 / 3 + 0.25)
+    assert (cell.low, cell.mean, cell.high) == pytest.approx((fmean(HIGH) - half, fmean(HIGH), fmean(HIGH) + half))
+    assert (cell.published, cell.deviation) == (0.9, 0.1)
+    assert cell.gain is None
+
+
+def test_the_gain_over_the_reference_is_taken_seed_by_seed() -> None:
+    gains = {one.row: one.gain for one in cell_results(experiment(reference="low"), Measured(VALUES))}
+    assert gains["low"] is None
+    assert gains["gone"] is None
+    assert gains["high"] is not None
+    assert gains["high"].differences == pytest.approx((0.2, 0.22, 0.18))
+
+
+def test_only_seeds_that_both_have_are_compared() -> None:
+    some = {("high", "x"): (0.9, None, 0.8), ("low", "x"): (0.5, 0.1, None)}
+    (found,) = statement_results(experiment("high > low @ x"), Measured(some))
+    assert found.difference is not None
+    assert found.difference.differences == pytest.approx((0.4,))
+    assert found.verdict == "not measured"  # a single pair says nothing of noise
+
+
+def test_a_cell_that_was_not_measured_is_empty() -> None:
+    gone = next(one for one in cell_results(experiment(), Measured(VALUES)) if one.row == "gone")
+    assert (gone.values, gone.mean, gone.low) == ((), None, None)

@@ -1,0 +1,159 @@
+"""The file of an experiment: what it means, and what of it is refused."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from pydantic import ValidationError
+
+from fedscout.engine.errors import ConfigurationError
+from fedscout.experiments.grids.experiment import Experiment, Number, Statement, arguments, read_experiment
+from fedscout.experiments.grids.methods import Choose, Train
+
+PLAIN: dict[str, Any] = {
+    "title": "two rows in three columns",
+    "settings": {"federation.dataset": "wine", "training.num_rounds": 3},
+    "columns": {"a": {"federation.num_clients": 4}, "b": {"federation.num_clients": 5}, "c, d": {}},
+    "rows": {
+        "FedAvg": {},
+        "rules": {"kind": "choose", "by": "rules"},
+        "FedAdam": {"settings": {"strategy": "fedadam"}},
+    },
+}
+
+
+def experiment(**more: Any) -> Experiment:
+    return Experiment.model_validate({**PLAIN, **more})
+
+
+def test_cells_are_rows_by_columns_whose_settings_lie_over_those_of_all() -> None:
+    found = experiment()
+    assert len(found.cells()) == len({*found.cells()}) == 9
+    assert found.federations["b"] == {
+        "federation.dataset": "wine",
+        "training.num_rounds": 3,
+        "federation.num_clients": 5,
+    }
+    assert isinstance(found.rows["FedAvg"], Train)
+    assert isinstance(found.rows["rules"], Choose)
+
+
+def test_axes_are_crossed() -> None:
+    axes = {"federation.partition.alpha": [0.1, 1], "federation.num_clients": [4, 5]}
+    found = experiment(columns={}, axes=axes)
+    assert [*found.federations] == [
+        "alpha=0.1, num_clients=4",
+        "alpha=0.1, num_clients=5",
+        "alpha=1, num_clients=4",
+        "alpha=1, num_clients=5",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("text", "pairs"),
+    [
+        ("FedAvg > rules @ a", [(("FedAvg", "a"), ("rules", "a"))]),
+        ("FedAvg > rules @ a | c, d", [(("FedAvg", "a"), ("rules", "a")), (("FedAvg", "c, d"), ("rules", "c, d"))]),
+        ("FedAvg > rules @ *", [(("FedAvg", name), ("rules", name)) for name in ("a", "b", "c, d")]),
+        ("FedAvg @ a > FedAvg @ b", [(("FedAvg", "a"), ("FedAvg", "b"))]),
+        ("FedAvg > rules > FedAdam @ a", [(("FedAvg", "a"), ("rules", "a")), (("rules", "a"), ("FedAdam", "a"))]),
+    ],
+)
+def test_statements(text: str, pairs: list[tuple[Any, Any]]) -> None:
+    found = experiment(statements={text: "said"})
+    assert list(found.said()) == [Statement(first, second, "above", "said") for first, second in pairs]
+
+
+def test_level_is_a_statement_too() -> None:
+    (found,) = experiment(statements={"FedAvg = rules @ a": ""}).said()
+    assert found.relation == "level"
+
+
+def test_published_numbers_are_lists_over_the_columns_or_name_them() -> None:
+    published = {"FedAvg": [50, None, [25, 5]], "rules": {"b": 100}}
+    assert experiment(published=published, factor=0.01).printed() == {
+        ("FedAvg", "a"): Number(0.5),
+        ("FedAvg", "c, d"): Number(0.25, 0.05),
+        ("rules", "b"): Number(1.0),
+    }
+
+
+def test_a_scale_replaces_parts() -> None:
+    found = experiment(scales={"published": {"seeds": 10, "settings": {"federation.dataset": "digits"}}})
+    assert found.at(None).seeds == 5
+    assert found.at("laptop") == found
+    assert found.at("published").seeds == 10
+    assert found.at("published").federations["c, d"] == {"federation.dataset": "digits"}
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"axes": {"seed": [1]}},
+        {"columns": {}},
+        {"reference": "FedAvgM"},
+        {"statements": {"FedAvg @ a": ""}},
+        {"statements": {"FedAvg > FedProx @ a": ""}},
+        {"statements": {"FedAvg > rules @ z": ""}},
+        {"published": {"FedProx": [1, 2, 3]}},
+        {"rows": {"a": None}},
+        {"rows": {"a": {"kind": "choose"}}},
+        {"rows": {"a": {"kind": "guess"}}},
+        {"seeds": 0},
+        {"sedes": 3},
+    ],
+)
+def test_what_can_t_be_meant_is_refused(wrong: dict[str, Any]) -> None:
+    with pytest.raises(ValidationError):
+        experiment(**wrong)
+
+
+@pytest.mark.parametrize("text", ["title: [", "- a list", "title: no rows", "\x00"])
+def test_a_file_that_is_none_is_refused_by_its_name(tmp_path: Path, text: str) -> None:
+    path = tmp_path / "study.yaml"
+    path.write_text(text)
+    with pytest.raises(ConfigurationError) as refused:
+        read_experiment(path)
+    assert all(str(path) in fault for fault in refused.value.faults)
+    with pytest.raises(ConfigurationError):
+        read_experiment(tmp_path / "none.yaml")
+
+
+def test_a_file_is_what_it_says(tmp_path: Path) -> None:
+    path = tmp_path / "study.yaml"
+    path.write_text(yaml.safe_dump(PLAIN))
+    assert read_experiment(path) == experiment()
+
+
+def test_settings_are_arguments() -> None:
+    given = {"federation.dataset": "wine", "model.hidden": [8, 4], "strategy": {"kind": "fedadam", "eta": 0.1}}
+    assert arguments(given) == (
+        "federation.dataset=wine",
+        "model.hidden=[8, 4]",
+        'strategy={"kind": "fedadam", "eta": 0.1}',
+    )
+
+
+def test_what_rows_have_in_common_is_said_once() -> None:
+    found = experiment(method={"rates": [0.1, 1.0]}, rows={"a": {}, "b": {"rates": [0.5]}})
+    assert [method.rates for method in found.rows.values() if isinstance(method, Train)] == [(0.1, 1.0), (0.5,)]
+
+
+def test_part_of_an_experiment_has_what_is_said_of_it() -> None:
+    whole = experiment(
+        reference="FedAvg",
+        statements={"FedAvg > rules @ *": "one", "FedAdam > rules @ a": "other"},
+        published={"rules": [10, [20, 2], 30]},
+        factor=0.1,
+    )
+    part = whole.only(["rules"], ["b", "a"])
+    assert part.cells() == [("FedAvg", "a"), ("rules", "a"), ("FedAvg", "b"), ("rules", "b")]
+    assert part.federations == {name: whole.federations[name] for name in ("a", "b")}
+    assert [one.first for one in part.said()] == [("FedAvg", "a"), ("FedAvg", "b")]
+    assert part.printed() == {("rules", "a"): Number(1.0), ("rules", "b"): Number(2.0, 0.2)}
+    for rows, columns in ((["FedAdagrad"], None), (None, ["z"])):
+        with pytest.raises(ConfigurationError):
+            whole.only(rows, columns)
