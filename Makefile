@@ -16,7 +16,7 @@ SUITABLE := import sys, ensurepip; sys.exit(not (3, 11) <= sys.version_info[:2] 
 PYTHON ?= $(shell for python in python3.11 python3 python3.12 python3.13 python /usr/bin/python3; do \
 	if "$$python" -c '$(SUITABLE)' >/dev/null 2>&1; then echo "$$python"; break; fi; done)
 
-.PHONY: help install demo test lint style gate gpu stress chaos docs gallery lock clean
+.PHONY: help install demo test lint style gate gpu stress chaos docs gallery lock size clean
 
 help:
 	@echo 'make demo    the whole program on ten clients of real digits (ARGS= goes to fedscout run)'
@@ -28,6 +28,7 @@ help:
 	@echo 'make chaos   kill processes of a study at random (CHAOS_KILLS=50 CHAOS_SEED=1; ARGS=--nodes kills nodes, too)'
 	@echo 'make docs    the documentation as a site: site/index.html'
 	@echo 'make gallery the six studies of docs/gallery.md, about a minute; make docs links their reports'
+	@echo 'make size    lines of code and modules, by package'
 	@echo 'make lock    resolve the dependencies anew and write constraints.txt'
 	@echo 'make clean   remove .venv and everything that tools have left'
 
@@ -91,6 +92,9 @@ lock:
 		| sed -E 's/\+[^ ]*$$//' | LC_ALL=C sort -f >> constraints.new
 	mv constraints.new constraints.txt
 	rm -rf $(LOCK_VENV)
+
+size: $(STAMP)
+	@$(VENV)/bin/python -m tests.code_size
 
 clean:
 	rm -rf $(VENV) $(LOCK_VENV) site gallery build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis constraints.new
