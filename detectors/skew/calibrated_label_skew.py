@@ -13,7 +13,9 @@ its rows and N those of all:
   one test at 5 %.)
 - Where some are smaller, the largest X² of all clients is compared with those of tables that are drawn with the same
   margins (W. M. Patefield. Algorithm AS 159. Applied Statistics 30(1), 1981). That test is exact for any counts, and
-  corrects over clients by itself. `DRAWS_PER_ALARM` draws are made for each one that the rate lets through.
+  corrects over clients by itself. `DRAWS_PER_ALARM` draws are made for each one that the rate lets through; they end
+  where so many have reached the largest X² observed that no further draw could make its p-value suffice (J. Besag and
+  P. Clifford. Sequential Monte Carlo p-values. Biometrika 78(2), 1991: h draws of l reach it, p = h / l, as valid).
 - Where clients withhold rows, X²_k is that of the table in which client k and all others together are most alike;
   margins of drawn tables and effects are those of the table in which all clients are most alike
   (`fedscout.detectors.skew.label_skew`). Both are found anew where a client is taken out: hiding creates no evidence.
@@ -30,8 +32,9 @@ its rows and N those of all:
   above.
 
 One deviating client of few makes the others differ from the rest as well. So the farthest of the clients that differ
-is taken out and the others are compared once more, until none of them differs. If by then half of all clients would be
-out, most of them differ from each other: the first comparison counts.
+is taken out, or the farthest `TAKEN_OUT` of them where there are many, and the others are compared once more, until
+none of them differs. If by then half of all clients would be out, most of them differ from each other: the first
+comparison counts.
 
 The effect is the total variation distance ½ Σ|P_c − R_c| in `[0, 1]`: the part of the client's rows that would have to
 change class. From its square that of the mean distance under chance is taken. R is the median of all clients' shares of
@@ -71,6 +74,8 @@ MIN_DRAWS: Final = 999
 MAX_DRAWS: Final = 100_000
 SEARCHED_ALWAYS: Final = 10
 """With more clients the search is left out where most of them differ, as it would end there after many comparisons."""
+
+TAKEN_OUT: Final = 1 / 4
 
 MAX_DRAWN_CELLS: Final = 20_000_000
 """Cells of all drawn tables together: some seconds."""
@@ -124,8 +129,8 @@ def label_p_values(
         draws = number_of_draws(rate)
         if draws * table.size <= MAX_DRAWN_CELLS:
             rows, columns = _margins(table)
-            drawn = _drawn_p_values(rows, columns, statistics, draws, generator, noise_scale)
-            return drawn, f"{draws} tables with the same margins{' and noise' if noise_scale > 0 else ''}"
+            drawn = _drawn_p_values(rows, columns, statistics, draws, rate, generator, noise_scale)
+            return drawn, f"up to {draws} tables with the same margins{' and noise' if noise_scale > 0 else ''}"
         if noise_scale > 0:
             return np.ones(len(table)), "too many clients and classes to draw tables with noise"
         return holm(_class_p_values(against_others)), "exact test of each class at each client against the others"
@@ -186,8 +191,8 @@ def _grouped_p_values(
     draws = min(number_of_draws(rate), MAX_DRAWN_CELLS // table.size)
     if draws < MIN_DRAWS:
         return np.ones(len(table)), "too many clients and classes to draw tables of groups"
-    drawn = _drawn_p_values(rows, columns, statistics / per_freedom, draws, generator)
-    return drawn, f"{draws} tables of effective counts, {words}"
+    drawn = _drawn_p_values(rows, columns, statistics / per_freedom, draws, rate, generator)
+    return drawn, f"up to {draws} tables of effective counts, {words}"
 
 
 def _smallest_expected(table: IntArray | Values) -> float:
@@ -204,26 +209,35 @@ def _drawn_p_values(
     columns: IntArray,
     observed: Values,
     draws: int,
+    rate: float,
     generator: np.random.Generator,
     noise_scale: float = 0.0,
 ) -> Values:
-    """Return how often the largest X² of tables with given margins reaches the observed ones, shape `(clients,)`."""
+    """Return how often the largest X² of tables with given margins reaches the observed ones, shape `(clients,)`.
+
+    Of at most so many draws; with fewer no p-value is below the rate.
+    """
     from scipy.stats import random_table
 
     shape = (len(rows), len(columns))
     margins = random_table(np.sort(rows), np.sort(columns))  # the same draws for any order
-    reached = np.ones(len(rows))
+    enough = max(DRAWS_PER_ALARM, int(np.ceil(rate * (draws + 1))))
+    reached = np.zeros(len(rows), np.int64)
     done, block = 0, max(1, BLOCK_CELLS // (shape[0] * shape[1]))
     while done < draws:
-        size = (min(block, draws - done), *shape)
+        size = (min(block, max(2 * enough, done), draws - done), *shape)
         drawn = margins.rvs(size=size[0], random_state=generator).reshape(size).astype(np.int64)
         if noise_scale > 0:
             noise = integer_laplace(noise_scale, drawn.shape, generator)
             drawn = plausible_counts(drawn + noise, drawn.sum(axis=-1))
         most = pearson(drawn).max(axis=1)
-        reached += (most[:, None] >= observed[None, :] * (1 - ROUNDING)).sum(axis=0)
+        counts = reached + (most[:, None] >= observed[None, :] * (1 - ROUNDING)).cumsum(axis=0)
+        last = int(np.searchsorted(counts.min(axis=1), enough))
+        if last < len(drawn):
+            return np.asarray(counts[last] / (done + last + 1))
+        reached = counts[-1]
         done += len(drawn)
-    return reached / (1 + draws)
+    return np.asarray((1 + reached) / (1 + draws))
 
 
 def reference_shares(shares: Values, pooled: Values) -> Values:
@@ -310,8 +324,9 @@ def _search(
         return first, method
     p_values, suspects = first.copy(), flagged
     while suspects.any() and num_clients - len(left) < most:
-        farthest = left[suspects][np.argmax(statistics[suspects])]
-        left = left[left != farthest]
+        farthest = np.where(suspects, statistics, -np.inf).argsort(kind="stable")[::-1]
+        out = min(max(1, int(TAKEN_OUT * suspects.sum())), most - (num_clients - len(left)))
+        left = np.delete(left, farthest[:out])
         p_values[left], statistics, _ = test(left)
         suspects = relevant[left] & (p_values[left] <= rate)
     if suspects.any():

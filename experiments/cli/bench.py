@@ -8,6 +8,7 @@ from typing import Annotated, Any, Literal
 
 import typer
 
+from fedscout.engine.errors import ConfigurationError
 from fedscout.experiments.cli.options import AsJson, Settings
 from fedscout.experiments.visible import show, tell
 
@@ -193,13 +194,21 @@ def detection_cost(
 
 @bench.command()
 def detection(
-    quick: Annotated[bool, typer.Option("--quick", help="Bundled data, 4 and 10 clients, 3 seeds: minutes.")] = False,
+    battery: Annotated[
+        bool, typer.Option("--battery", help="Only federations of data sets: the bundled ones, 4 and 10 clients.")
+    ] = False,
+    withheld: Annotated[
+        bool, typer.Option("--withheld", help="Only label counts, of which clients withhold small classes.")
+    ] = False,
+    seeds: Annotated[int | None, typer.Option(min=1, help="Federations of each kind, of either part alone.")] = None,
+    full: Annotated[
+        bool, typer.Option("--full", help="Battery of all data sets, 4, 10, 50 and 100 clients, 5 seeds: hours.")
+    ] = False,
     dataset: Annotated[
         list[str] | None, typer.Option(help="Data set, or NAME:ROWS for a sample of it; may be repeated.")
     ] = None,
     clients: Annotated[list[int] | None, typer.Option(min=3, help="Clients; may be repeated.")] = None,
     scenario: Annotated[list[str] | None, typer.Option(help="Case, such as iid; may be repeated.")] = None,
-    seeds: Annotated[int | None, typer.Option(min=1, help="Federations of each kind.")] = None,
     held_out: Annotated[bool, typer.Option("--held-out", help="Data sets on which no rule was set.")] = False,
     absent: Annotated[
         float, typer.Option(min=0.0, max=0.99, help="Probability that a client misses an exchange.")
@@ -207,29 +216,36 @@ def detection(
     shared_set: Annotated[
         bool, typer.Option("--shared-set", help="Score models on 200 labelled rows of the server, too.")
     ] = False,
-    withheld: Annotated[
-        bool, typer.Option("--withheld", help="Label counts alone, of which clients withhold small classes.")
-    ] = False,
     settings: Settings = None,
     as_json: AsJson = False,
 ) -> None:
-    """Count how often published and calibrated detection are right, on federations of known truth."""
+    """Count how often published and calibrated detection are right, on federations of known truth.
+
+    Without --battery, --withheld and options of the battery both parts are printed.
+    """
     from fedscout.experiments.cli.options import prepare
 
     prepare(verbose=False)
-    from fedscout.experiments.benchmarks.detection.detection_battery import battery_plan, run_battery
-    from fedscout.experiments.benchmarks.detection.detection_battery_table import battery_document, table_lines
+    from fedscout.experiments.benchmarks.detection import detection_battery, detection_battery_table, withheld_labels
 
-    if withheld:
-        from fedscout.experiments.benchmarks.detection import withheld_labels
-
+    chosen = any((battery, full, dataset, clients, scenario, held_out, absent, shared_set, settings))
+    if chosen and withheld:
+        raise ConfigurationError("--withheld must be given without --battery and its options: it takes --seeds alone")
+    if seeds is not None and not chosen and not withheld:
+        raise ConfigurationError("--seeds must be given with --battery or --withheld, whose federations it counts")
+    document: dict[str, Any] = {}
+    lines: list[str] = []
+    if not withheld:
+        asked = (dataset or (), clients or (), scenario or (), seeds, settings or ())
+        plan = detection_battery.battery_plan(full, *asked, held_out, absent, shared_set)
+        found = detection_battery.run_battery(plan, note=tell)
+        document |= detection_battery_table.battery_document(found)
+        lines += detection_battery_table.table_lines(found)
+    if not chosen:
         alarms = withheld_labels.withheld_alarms(seeds or withheld_labels.FEDERATIONS, note=tell)
-        _show(as_json, withheld_labels.alarms_document(alarms), list(withheld_labels.table_lines(alarms)))
-        return
-    asked = (dataset or (), clients or (), scenario or (), seeds, settings or ())
-    plan = battery_plan(quick, *asked, held_out, absent, shared_set)
-    battery = run_battery(plan, note=tell)
-    _show(as_json, battery_document(battery), table_lines(battery))
+        document |= withheld_labels.alarms_document(alarms)
+        lines += withheld_labels.table_lines(alarms)
+    _show(as_json, document, lines)
 
 
 @bench.command()

@@ -69,7 +69,6 @@ class Diagnosis(BaseModel, frozen=True, extra="forbid", allow_inf_nan=False):
         label_skew: Clients see different classes.
         feature_skew: Clients see different inputs.
         outlier: A client's model is far from the others'.
-        clients_of_other_inputs: Whose mean inputs are far from another's, whatever their labels; as published.
         clients_of_other_updates: Of the calibrated outliers, those whose models alone stand out, and not their labels.
         outlier_z_score: Largest modified z-score of the models' distances; None if it can't be formed.
         metrics: Further measurements of the whole federation.
@@ -83,7 +82,6 @@ class Diagnosis(BaseModel, frozen=True, extra="forbid", allow_inf_nan=False):
     label_skew: Aspect
     feature_skew: Aspect
     outlier: Aspect
-    clients_of_other_inputs: tuple[int, ...] = ()
     clients_of_other_updates: tuple[int, ...] = ()
     outlier_z_score: float | None
     metrics: dict[str, float]
@@ -115,7 +113,6 @@ def diagnose(report: HeterogeneityReport, feature_names: Sequence[str] = ()) -> 
             report, features, _reaches(features, HIGH_FEATURE_FACTOR * features.threshold), feature_names
         ),
         outlier=_aspect(report, report.outliers, stands_out),
-        clients_of_other_inputs=report.feature_skew.flagged_clients,
         clients_of_other_updates=_by_model_alone(tested),
         outlier_z_score=score,
         metrics={name: value for name, value in values.items() if isinstance(value, int | float)},

@@ -191,11 +191,11 @@ def _outliers(diagnosis: Diagnosis) -> tuple[int, ...]:
 
 
 def _with_like_inputs(diagnosis: Diagnosis) -> tuple[int, ...]:
-    return tuple(client for client in _outliers(diagnosis) if client not in diagnosis.clients_of_other_inputs)
+    return tuple(client for client in _outliers(diagnosis) if client not in diagnosis.feature_skew.clients)
 
 
 def _with_other_inputs(diagnosis: Diagnosis) -> tuple[int, ...]:
-    return tuple(client for client in _outliers(diagnosis) if client in diagnosis.clients_of_other_inputs)
+    return tuple(client for client in _outliers(diagnosis) if client in diagnosis.feature_skew.clients)
 
 
 def _share(diagnosis: Diagnosis, clients: tuple[int, ...]) -> float:

@@ -33,6 +33,7 @@ from typing import Any
 
 from pydantic import BaseModel
 
+from fedscout.detectors.report import DetectorName
 from fedscout.engine.errors import StrategyError
 from fedscout.search.study.earlier_studies import EarlierStudy
 from fedscout.strategies import SearchSpace, StrategySpec, parse_strategy
@@ -61,6 +62,17 @@ def _label_values(report: Document) -> list[float]:
     return list(report["label_skew"]["client_values"].values())
 
 
+def _decided(report: Document, name: DetectorName) -> Document:
+    """Return the finding that decides in a verdict (`fedscout.detectors.verdict`)."""
+    found: Document = next((one for one in report.get("calibrated", ()) if one["name"] == name), report[name])
+    return found
+
+
+def _share_of_outliers(report: Document) -> float | None:
+    found = _decided(report, "outliers")
+    return None if found.get("p_value", 0) is None else len(found["flagged_clients"]) / report["num_clients"]
+
+
 FEATURES: Mapping[str, Feature] = {
     "clients, log10": Feature(lambda report, _: math.log10(report["num_clients"]), 0.3),
     "classes, log2": Feature(lambda report, _: math.log2(report["num_classes"]), 1.0),
@@ -70,10 +82,8 @@ FEATURES: Mapping[str, Feature] = {
     ),
     "label skew, largest": Feature(lambda report, _: report["label_skew"]["value"], 0.1),
     "label skew, mean": Feature(lambda report, _: fmean(_label_values(report)), 0.1),
-    "feature skew": Feature(lambda report, _: report["feature_skew"]["value"], 0.25),
-    "outliers, share": Feature(
-        lambda report, _: len(report["outliers"]["flagged_clients"]) / report["num_clients"], 0.1
-    ),
+    "feature skew": Feature(lambda report, _: _decided(report, "feature_skew").get("effect"), 0.25),
+    "outliers, share": Feature(lambda report, _: _share_of_outliers(report), 0.1),
     "quantity, Gini": Feature(lambda report, _: report["metrics"]["quantity_gini"], 0.15),
     "learning rate, log10": Feature(lambda _, training: math.log10(training["learning_rate"]), 0.3),
     "local epochs, log2": Feature(lambda _, training: math.log2(training["local_epochs"]), 1.0),

@@ -66,12 +66,12 @@ class BatteryPlan:
     shared_set: bool = False
 
 
-QUICK = BatteryPlan(BUNDLED, (4, 10), seeds=3)
+SMALL = BatteryPlan(BUNDLED, (4, 10), seeds=3)
 FULL = BatteryPlan(DEVELOPMENT + HELD_OUT, (4, 10, 50, 100), seeds=5)
 
 
 def battery_plan(
-    quick: bool,
+    full: bool,
     datasets: Sequence[str],
     num_clients: Sequence[int],
     scenarios: Sequence[str],
@@ -81,19 +81,18 @@ def battery_plan(
     absent: float = 0.0,
     shared_set: bool = False,
 ) -> BatteryPlan:
-    """Return the quick or the full plan, with whatever is given in the place of its own; data sets as `NAME[:ROWS]`.
+    """Return the bundled or the full plan, with whatever is given in the place of its own; data sets as `NAME[:ROWS]`.
 
     Those held out alone are taken if `held_out`.
 
     Raises:
         ConfigurationError: If there is no such scenario, or rows are no number.
     """
-    plan = QUICK if quick else FULL
+    plan = FULL if full else SMALL
     if unknown := [name for name in scenarios if name not in CASES]:
         raise ConfigurationError(f"--scenario must be one of {', '.join(CASES)}, got {', '.join(unknown)}")
-    sources = tuple(each for each in plan.sources if each in HELD_OUT) if held_out else plan.sources
     return BatteryPlan(
-        tuple(_source(name) for name in datasets) or sources,
+        tuple(_source(name) for name in datasets) or (HELD_OUT if held_out else plan.sources),
         tuple(num_clients) or plan.num_clients,
         plan.seeds if seeds is None else seeds,
         tuple(scenarios) or plan.scenarios,

@@ -7,11 +7,13 @@ import pytest
 from scipy.stats import chi2_contingency, fisher_exact
 
 from fedscout.detectors.report import CalibratedFinding
+from fedscout.detectors.skew import calibrated_label_skew
 from fedscout.detectors.skew.calibrated_label_skew import (
     beyond_chance,
     decide_label_skew_calibrated,
     label_p_values,
     least_expected,
+    number_of_draws,
     pearson,
     reference_shares,
 )
@@ -133,9 +135,43 @@ def test_drawn_tables_agree_with_the_exact_test() -> None:
 
 def test_what_no_drawn_table_reaches_has_the_smallest_p_value() -> None:
     """1 of 1,000: the table itself and 999 drawn ones, of which a client has one class alone in one of 80,000."""
-    p_values, method = label_p_values(8 * np.eye(3, dtype=int), RATE, np.random.default_rng(0))
-    assert method.startswith("999 tables")
+    p_values, _ = label_p_values(8 * np.eye(3, dtype=int), RATE, np.random.default_rng(0))
     assert p_values.tolist() == [0.001] * 3
+
+
+def test_draws_that_end_early_decide_as_all_draws_do(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where an early end leaves a p-value above the rate, so do all draws; any other p-value is that of all draws."""
+    generator, drawn = np.random.default_rng(4), []
+    monkeypatch.setattr(calibrated_label_skew, "pearson", lambda tables: drawn.append(len(tables)) or pearson(tables))
+    ended, draws = 0, number_of_draws(RATE)
+    for seed in range(20):
+        counts = generator.multinomial(12, [0.7, 0.3], size=5)
+        counts[0] = generator.multinomial(12, [1 - seed / 40, seed / 40])
+        drawn.clear()
+        early, _ = label_p_values(counts, RATE, np.random.default_rng(seed))
+        ended += sum(drawn[1:]) < draws
+        drawn.clear()
+        with monkeypatch.context() as patch:
+            patch.setattr(calibrated_label_skew, "DRAWS_PER_ALARM", 10**9)
+            patch.setattr(calibrated_label_skew, "number_of_draws", lambda _: draws)
+            whole, _ = label_p_values(counts, RATE, np.random.default_rng(seed))
+        assert sum(drawn[1:]) == draws
+        assert (early.min() <= RATE) == (whole.min() <= RATE)
+        np.testing.assert_allclose(early, whole, rtol=4 / np.sqrt(50))  # of at least 50 draws that reach it
+        if early.min() <= RATE:
+            np.testing.assert_array_equal(early, whole)
+    assert 5 < ended < 20
+
+
+def test_many_that_differ_are_taken_out_in_few_comparisons(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ten of 40 clients: one by one that would be eleven comparisons."""
+    counts, asked = like_clients(np.random.default_rng(5), 40, 400, 4), []
+    counts[::4] = [340, 20, 20, 20]
+    wrapped = label_p_values
+    monkeypatch.setattr(calibrated_label_skew, "label_p_values", lambda *a: asked.append(len(a[0])) or wrapped(*a))
+    assert decide(counts).flagged_clients == tuple(range(0, 40, 4))
+    assert asked[-1] == 30
+    assert len(asked) <= 9
 
 
 def test_the_statistics_of_many_tables_are_those_of_each() -> None:

@@ -21,7 +21,8 @@ from fedscout.experiments.benchmarks.detection.battery_federations import (
 )
 from fedscout.experiments.benchmarks.detection.detection_battery import (
     DETECTORS,
-    QUICK,
+    FULL,
+    SMALL,
     Battery,
     BatteryPlan,
     BatteryRun,
@@ -156,7 +157,8 @@ def test_the_rules_are_told_apart() -> None:
 
 
 def test_the_plan_takes_what_is_given() -> None:
-    assert battery_plan(True, (), (), (), None) == QUICK
+    assert battery_plan(True, (), (), (), None) == FULL
+    assert battery_plan(False, (), (), (), None) == SMALL
     assert battery_plan(False, (), (), (), None, held_out=True).sources == HELD_OUT
     plan = battery_plan(False, ["wine", "digits:500", "hf:a/b"], [7], ["iid"], 2, ["seed=3"])
     assert plan.sources == (DataSource("wine"), DataSource("digits", 500), DataSource("hf:a/b"))

@@ -32,7 +32,6 @@ def diagnosis_of(
             severity=feature_skew, value=DISTANCE.get(feature_skew or ""), threshold=4.0, clients=other_inputs
         ),
         "outlier": Aspect(severity=outlier, value=5.0 if flagged else 2.0, threshold=4.0, clients=flagged),
-        "clients_of_other_inputs": other_inputs,
         "outlier_z_score": 8.0 if outlier == "high" else 1.0,
         "metrics": {"quantity_gini": 0.25},
     }

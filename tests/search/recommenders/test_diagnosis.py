@@ -25,7 +25,7 @@ def test_feature_skew_is_high_from_twice_its_threshold(
 ) -> None:
     found = diagnose(report_of(distance=distance, shifted=shifted))
     assert found.feature_skew.severity == severity
-    assert found.clients_of_other_inputs == shifted
+    assert found.feature_skew.clients == shifted
 
 
 def test_z_score_of_the_farthest_model() -> None:
@@ -67,6 +67,15 @@ def test_the_calibrated_decision_counts_where_there_is_one() -> None:
     assert (found.label_skew.severity, found.label_skew.rule) == ("none", "calibrated")
     assert (found.outlier.severity, found.outlier.clients, found.outlier.rule) == ("high", (1,), "calibrated")
     assert found.feature_skew.rule == "published"
+
+
+@pytest.mark.parametrize("p_value", [0.5, None])
+def test_inputs_that_only_the_published_rule_calls_unlike_are_not_unlike(p_value: float | None) -> None:
+    """It ignores classes: a client whose labels are wrong stays one, though its share of classes moves its mean."""
+    tested = (calibrated("feature_skew", False, p_value=p_value), calibrated("outliers", True))
+    found = diagnose(report_of(distance=9.0, shifted=(1,), outliers=(1,), calibrated=tested))
+    assert found.feature_skew.clients == ()
+    assert found.outlier.clients == (1,)
 
 
 def test_what_could_not_be_tested_has_no_severity() -> None:

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from fedscout.detectors.report import CalibratedFinding
 from fedscout.engine.contracts.trial_strategy import Cohort
 from fedscout.search.study.earlier_studies import EarlierStudy, read_earlier_studies
 from fedscout.search.study.warm_start import FEATURES, LARGEST_DIFFERENCE, WarmStart, distances, features_of, warm_start
@@ -59,6 +60,21 @@ def test_what_was_not_measured_is_unknown() -> None:
     assert {"label skew, largest", "label skew, mean", "learning rate, log10"} <= unknown
     assert "clients, log10" not in unknown
     assert set(features_of({}, {}).values()) == {None}
+
+
+def test_the_deciding_finding_counts() -> None:
+    """Not the published one, which ignores classes; where the test could not be made, nothing is known."""
+    published = document_of(report_of(outliers=(2, 3)))
+    tested = {
+        name: CalibratedFinding(name=name, rate=0.01, p_value=0.001, effect=0.5, flagged_clients=(2,), sentence="")
+        for name in ("feature_skew", "outliers")
+    }
+    decided = features_of(published | {"calibrated": [one.model_dump(mode="json") for one in tested.values()]}, {})
+    assert (decided["feature skew"], decided["outliers, share"]) == (0.5, 0.1)
+    untested = [CalibratedFinding.unmeasured(name, 0.01, "").model_dump(mode="json") for name in tested]
+    unknown = features_of(published | {"calibrated": untested}, {})
+    assert (unknown["feature skew"], unknown["outliers, share"]) == (None, None)
+    assert features_of(published, {})["feature skew"] is None
 
 
 def test_what_is_no_report_tells_nothing() -> None:
