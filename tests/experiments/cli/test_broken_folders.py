@@ -1,4 +1,4 @@
-"""A study's folder that somebody edited, or of which a copy is half there: one line and exit code 2, or what is left."""
+"""A study folder that was edited or is half there: one line and exit code 2, or what is left of it."""
 
 from __future__ import annotations
 
