@@ -86,7 +86,7 @@ def on_page_markdown(markdown: str, **_: object) -> str:
 
 def commands_page() -> str:
     """Return all commands with their arguments and options, as `--help` has them."""
-    from fedscout.experiments.cli.main import app
+    from fedscout.experiments.cli.program import app
 
     group = typer.main.get_command(app)
     parts = ["# Commands", "Made from the program itself; `fedscout COMMAND --help` says the same."]

@@ -13,7 +13,7 @@ import typer
 import yaml
 
 import fedscout
-from fedscout.experiments.cli.main import app
+from fedscout.experiments.cli.program import app
 from fedscout.experiments.config.config_keys import known_keys
 from tests.conftest import REPOSITORY
 

@@ -18,7 +18,8 @@ import pytest
 import typer
 import yaml
 
-from fedscout.experiments.cli.main import app, main
+from fedscout.experiments.cli.main import main
+from fedscout.experiments.cli.program import app
 from fedscout.experiments.config.config_file import load_config
 from fedscout.experiments.config.config_keys import known_keys
 from fedscout.experiments.config.study_config import StudyConfig

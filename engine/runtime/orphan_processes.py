@@ -41,15 +41,24 @@ def end_orphans(pid: int, mark: str) -> int:
     return num_ended
 
 
-def end_marked(mark: str) -> int:
-    """End all other processes that bear a mark; return how many."""
+def end_marked(mark: str, seconds: float = WAIT_SECONDS) -> int:
+    """End all other processes that bear a mark; return how many.
+
+    All are found before the first is killed: a driver aborts when it misses its raylet, and would leave the rest.
+
+    Args:
+        mark: The mark.
+        seconds: To wait until they are gone, at most.
+    """
     import psutil
 
     found = []
     for process in psutil.process_iter():
         with suppress(psutil.Error, OSError):
             if process.pid != os.getpid() and process.environ().get(MARK) == mark:
-                process.kill()
                 found.append(process)
-    psutil.wait_procs(found, timeout=WAIT_SECONDS)
+    for process in found:
+        with suppress(psutil.Error):
+            process.kill()
+    psutil.wait_procs(found, timeout=seconds)
     return len(found)

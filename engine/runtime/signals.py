@@ -87,7 +87,7 @@ def end_at_once(code: int, line: str) -> None:
         print(f"{_CLEARED if sys.stderr.isatty() else ''}fedscout: {line}", file=sys.stderr, flush=True)
         os.dup2(os.open(os.devnull, os.O_WRONLY), 2)  # other threads go on for a moment
     try:
-        end_marked(OWN_MARK)
+        end_marked(OWN_MARK, seconds=0)  # Ray's driver, which is here, would abort meanwhile
     finally:
         os._exit(code)
 

@@ -40,9 +40,10 @@ def trials(
     import pandas as pd
 
     from fedscout.engine.trials.trial_log import read_columns
-    from fedscout.experiments.studies.run_folder import stored_claim
+    from fedscout.experiments.studies.stored_study import read_claim
 
-    rows, faults = read_columns(folder, COLUMNS, (stored_claim(out) or {}).get("config_hash"))
+    claim, _ = read_claim(out)
+    rows, faults = read_columns(folder, COLUMNS, claim["config_hash"])
     if not rows:
         raise LogError(f"the log in {folder} must be readable: {next(iter(faults.values()))}")
     for path, reason in faults.items():

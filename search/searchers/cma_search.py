@@ -6,9 +6,9 @@ log-scaled. The first generation is drawn around the cube's middle with a step o
 optimum is expected within the cube. A point outside the cube is drawn again, a hundred times, and then moved to its
 border.
 
-Choices of our own: a point is rounded as every configuration is, and told where it was evaluated; a duplicate is drawn
-again, and a random configuration takes its place when that does not help. What is told is the rank in the generation,
-failed trials last, equal fitness in the order of digests.
+Choices of our own: a point is rounded as every configuration is, and told where it was evaluated; a duplicate or a
+twin is drawn again, and a random configuration takes its place when that does not help. What is told is the rank in the
+generation, failed trials last, equal fitness in the order of digests.
 """
 
 from __future__ import annotations
@@ -116,7 +116,7 @@ class CmaEsSearcher(GenerationalSearcher):
     def _new(self, optimizer: CMA, taken: set[str]) -> StrategySpec | None:
         for _ in range(REDRAWS):
             spec = self._spec(optimizer.ask())
-            if self.space.digest(spec) not in taken:
+            if self.space.digest(spec) not in taken and not self.space.is_twin(spec):
                 return spec
         return None
 

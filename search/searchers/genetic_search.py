@@ -99,7 +99,8 @@ class GeneticSearcher(GenerationalSearcher):
     def _of_a_kind_tried_least(self, earlier: Sequence[Trial], taken: set[str]) -> StrategySpec | None:
         """Return a configuration that was given for its kind, of the one with fewest trials; None if all are taken."""
         tried = Counter(trial.spec.label for trial in earlier)
-        new = (spec for spec in self.task.kinds if self.space.digest(spec) not in taken)
+        given = (spec for spec in self.task.kinds if not self.space.is_twin(spec))
+        new = (spec for spec in given if self.space.digest(spec) not in taken)
         return min(new, key=lambda spec: tried[spec.label], default=None)
 
     def _child(

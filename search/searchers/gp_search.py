@@ -52,7 +52,8 @@ class GPSearcher(OptunaSearcher):
 
     def _encoded(self, generator: np.random.Generator, earlier: Sequence[Trial]) -> dict[str, Mapping[str, Any]]:
         """Return a generation's candidates as an Optuna trial's parameters, by digest."""
-        distinct = {self.space.digest(spec): spec for spec in self._candidates(earlier, generator)}
+        candidates = (spec for spec in self._candidates(earlier, generator) if not self.space.is_twin(spec))
+        distinct = {self.space.digest(spec): spec for spec in candidates}
         encoded = {digest: self.coordinates.encode(spec) for digest, spec in distinct.items()}
         return {digest: parameters for digest, parameters in encoded.items() if parameters is not None}
 

@@ -4,6 +4,9 @@ A real parameter takes equally spaced values of its range, ends included, in log
 integer takes all its values, or as many equally spaced ones if it has more; a choice takes each. A range that depends
 on an earlier parameter is divided for each of its values.
 
+Points that are the same in the cohort are one, and twins (`SearchSpace.is_twin`) are left out, unless there is nothing
+else.
+
 The seed shuffles each strategy's part of the grid, and the strategies take turns. A budget smaller than the grid thus
 sees every strategy, and no corner of the grid before the others.
 """
@@ -87,29 +90,32 @@ class GridSearcher(GenerationalSearcher):
 
     def __init__(self, task: SearchTask) -> None:
         super().__init__(task)
-        budget, parts = task.settings.budget, grid_parts(task.space, task.settings.grid_points)
-        self._order = list(_by_turns(parts, stream(task.seed, "grid search")))
-        if budget < len(self._order):
+        budget, space = task.settings.budget, task.space
+        parts = [
+            [space.compose(kind, lambda name, _, at=values: at[name]) for values in points]
+            for kind, points in grid_parts(space, task.settings.grid_points).items()
+        ]
+        if any(without_twins := [[spec for spec in part if not space.is_twin(spec)] for part in parts]):
+            parts = without_twins
+        self._points: dict[str, StrategySpec] = {}
+        for spec in _by_turns(parts, stream(task.seed, "grid search")):
+            if (digest := space.digest(spec)) not in self.archive.reference_digests:
+                self._points.setdefault(digest, spec)
+        if budget < len(self._points):
             logger.warning(
-                "the grid has %d configurations, of which search.budget=%d are tried", len(self._order), budget
+                "the grid has %d configurations, of which search.budget=%d are tried", len(self._points), budget
             )
 
     def propose(self, number: int, earlier: Sequence[Trial], taken: set[str]) -> Iterator[StrategySpec]:
         """Yield what is left of the grid."""
         del number, earlier
-        for kind, values in self._order:
-            spec = self._at(kind, values)
-            if self.space.digest(spec) not in taken:
+        for digest, spec in self._points.items():
+            if digest not in taken:
                 yield spec
 
-    def _at(self, kind: str, values: Mapping[str, Value]) -> StrategySpec:
-        return self.space.compose(kind, lambda name, _: values[name])
 
-
-def _by_turns(
-    parts: Mapping[str, Sequence[Mapping[str, Value]]], generator: np.random.Generator
-) -> Iterator[tuple[str, Mapping[str, Value]]]:
-    shuffled = [[(kind, part[place]) for place in generator.permutation(len(part))] for kind, part in parts.items()]
+def _by_turns(parts: Sequence[Sequence[StrategySpec]], generator: np.random.Generator) -> Iterator[StrategySpec]:
+    shuffled = [[part[place] for place in generator.permutation(len(part))] for part in parts]
     turns = generator.permutation(len(shuffled))
     for turn in zip_longest(*(shuffled[place] for place in turns)):
-        yield from (point for point in turn if point is not None)
+        yield from (spec for spec in turn if spec is not None)

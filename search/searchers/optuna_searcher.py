@@ -9,10 +9,9 @@ result yet is shown to the sampler as running, at the place where it will be eva
 keep away from running trials, so the members of a generation differ.
 
 Of two objectives a study has two directions. Failed trials are told with fitness 0, or the smallest if one is below: a
-sampler that knew nothing of them would
-propose their neighbours again. Before any trial has gone through, and in the first quarter of the budget, proposals are
-random. A duplicate, or an equivalent of what was tried, is drawn again and shown as running too, as are the references;
-after `redraws` of them the proposal is a random one.
+sampler that knew nothing of them would propose their neighbours again. Before any trial has gone through, and in the
+first quarter of the budget, proposals are random. A duplicate, an equivalent of what was tried, or a twin is drawn
+again and shown as running too, as are the references; after `redraws` of them the proposal is a random one.
 """
 
 from __future__ import annotations
@@ -134,7 +133,7 @@ class OptunaSearcher(GenerationalSearcher):
             trial = study.ask(self.coordinates.distributions if self.padded else None)
             spec = self.coordinates.decode(trial)
             study.tell(trial, state=TrialState.FAIL)  # a draft: samplers pass over failed trials
-            if self.space.digest(spec) not in taken:
+            if self.space.digest(spec) not in taken and not self.space.is_twin(spec):
                 return spec
             self._add(study, spec)
         return None

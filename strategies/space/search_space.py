@@ -1,7 +1,8 @@
 """The search space of a federation: which strategies can be chosen there, and from which ranges their parameters.
 
-A strategy is drawn first, uniformly, then its parameters, uniformly or log-uniformly each. What is the same as another
-strategy in the cohort, such as Bulyan without malicious clients, is drawn again. A range may depend on the
+A strategy is drawn first, uniformly, then its parameters, uniformly or log-uniformly each. A twin is the same in this
+cohort as another strategy that is tried, such as Bulyan without malicious clients as FedAvg: no searcher draws it as
+long as there is anything else. A range may depend on the
 clients sampled per round and on the parameters chosen before it, so values are always chosen in order: `compose` is the
 one place that walks them, whoever chooses.
 
@@ -130,8 +131,12 @@ class SearchSpace:
         return spec
 
     def is_twin(self, spec: StrategySpec) -> bool:
-        """Return whether a specification is the same as one of another strategy in this cohort."""
-        return spec.simplest(self.cohort).kind != spec.kind
+        """Return whether a specification is the same in this cohort as one of another strategy of the space, or FedAvg.
+
+        FedAvg is the reference of every search. What equals a strategy that nothing else draws is no twin.
+        """
+        simplest = spec.simplest(self.cohort).kind
+        return simplest != spec.kind and (simplest in self.members or simplest == "fedavg")
 
     def contains(self, spec: StrategySpec) -> bool:
         """Return whether a specification could have been drawn, rounding apart."""

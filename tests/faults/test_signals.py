@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import signal
+import time
 from contextlib import suppress
 from pathlib import Path
 
@@ -17,6 +18,7 @@ import pytest
 from tests.experiments.cli.conftest import Cli
 from tests.experiments.cli.processes import Command
 from tests.faults.undisturbed import LOCAL, NUM_TRIALS, STUDY, Outcome, trial_files
+from tests.ray_processes import works_as
 
 pytestmark = [pytest.mark.slow, pytest.mark.stress]
 
@@ -86,6 +88,40 @@ def test_while_ray_starts(tmp_path: Path) -> None:
         assert command.end() == (128 + signal.SIGTERM, "", LINES[signal.SIGTERM])
         assert command.left_over() == []
     assert trial_files(tmp_path / "out") == []
+
+
+@pytest.mark.ray
+@pytest.mark.parametrize("seconds", [0.1, 0.3, 1, 2, 4, 8])
+def test_two_of_them_at_any_time(tmp_path: Path, seconds: float) -> None:
+    """Ctrl-C twice: while the program loads, while Ray starts, at work."""
+    with Command(tmp_path, *ON_RAY) as command:
+        command.wait_until(lambda: has_begun(command))
+        time.sleep(seconds)
+        command.wait_until(lambda: True)
+        for _ in range(2):
+            os.killpg(command.process.pid, signal.SIGINT)
+            time.sleep(0.05)
+        code, printed, err = command.end()
+        assert (code, printed, len(err.splitlines())) == (130, "", 1)
+        assert command.left_over() == []
+
+
+@pytest.mark.ray
+def test_an_end_without_cleaning_up_leaves_no_process(tmp_path: Path) -> None:
+    """As where that takes longer than is waited for."""
+    hasty = "from fedscout.engine.runtime import signals; signals.GRACE_SECONDS = 0.0"
+    with Command(tmp_path, *ON_RAY, before=hasty) as command:
+        command.wait_for_process(lambda process: works_as(process, "ray::HostActor"))
+        command.interrupt()
+        code, printed, err = command.end()
+        assert (code, printed, len(err.splitlines())) == (130, "", 1)
+        assert command.left_over() == []
+
+
+def has_begun(command: Command) -> bool:
+    """Whether a command hears signals: Python itself, before it runs a program, dies of them."""
+    handled = Path(f"/proc/{command.process.pid}/status").read_text().partition("SigCgt:")[2].split()[0]
+    return bool(int(handled, 16) >> (signal.SIGHUP - 1) & 1)
 
 
 def test_a_signal_that_the_caller_switched_off_stays_off(tmp_path: Path, undisturbed: Outcome) -> None:

@@ -122,6 +122,18 @@ class SearcherLaws(ABC):
         """Spaces with all that a space may hold."""
         return user_space(), client_space(), space_of(COHORT, ranges="wide"), space_of(COHORT, kinds=("fedprox",))
 
+    def space_with_twins(self) -> SearchSpace:
+        """Among four clients MultiKrum is Krum or the mean, a trimmed mean is the median or the mean, as Bulyan is."""
+        kinds = ("fedavg", "fedmedian", "fedtrimmedavg", "bulyan", "krum", "multikrum", "fedprox")
+        return space_of(Cohort(num_clients=4, num_sampled=4, client_learning_rate=0.2), kinds=kinds)
+
+    @pytest.mark.parametrize("seed", range(3))
+    def test_what_is_the_same_as_another_strategy_is_not_proposed(self, seed: int) -> None:
+        space = self.space_with_twins()
+        proposed = proposals(self.make(space, seed), budget=16)
+        assert proposed
+        assert [spec for spec in proposed if space.is_twin(spec)] == []
+
     def test_any_space_is_searched(self) -> None:
         for space in self.odd_spaces():
             proposed = proposals(self.make(space, 1), budget=12)

@@ -19,6 +19,7 @@ from fedscout.strategies import (
     FedAdamSpec,
     FedAvgSpec,
     FedProxSpec,
+    FedTrimmedAvgSpec,
     IntegerRange,
     KrumSpec,
     MultiKrumSpec,
@@ -240,6 +241,18 @@ def test_what_is_the_same_as_another_strategy_is_not_drawn(num_sampled: int) -> 
     drawn = [space.random(generator) for _ in range(200)]
     assert [spec for spec in drawn if spec.simplest(space.cohort).kind != spec.kind] == []
     assert all(space.contains(spec) for spec in drawn)
+
+
+def test_what_equals_a_strategy_that_nothing_else_draws_is_no_twin() -> None:
+    """Among four clients a mean trimmed by a third is the median, one trimmed by a tenth the mean."""
+    cohort = Cohort(4, 4, 0.1)
+    median, mean = FedTrimmedAvgSpec(beta=0.33), FedTrimmedAvgSpec(beta=0.1)
+    for kinds, is_twin in ((("fedtrimmedavg", "fedmedian"), True), (("fedtrimmedavg", "fedprox"), False)):
+        space = space_of(cohort, kinds=kinds)
+        assert space.is_twin(median) == is_twin
+        assert space.is_twin(mean)
+        drawn = {space.random(generator).kind for generator in map(np.random.default_rng, range(20))}
+        assert ("fedtrimmedavg" in drawn) != is_twin
 
 
 def test_a_space_of_twins_alone_still_draws() -> None:

@@ -3,18 +3,20 @@
 Studies that differ in nothing but a seed make a group. They deal, split and train on rows of one data set, so their
 interval is that for new data (`fedscout.search.confirmation.intervals`): with S the standard deviation of s studies'
 values, each a mean over c seeds of its own, S² is a c-th of one seed's variance: (1/s + c n_test/n_train) S².
-A group of a single study has the study's own interval. Neither knows of other data sets of the kind.
+A group of a single study has the study's own interval. Neither knows of other data sets of the kind, and neither leaves
+the bounds of what is measured.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from operator import itemgetter
 from typing import Any
 
 from fedscout.experiments.studies.sweeps.sweep_table import BEST, CHALLENGER, FEDAVG, TUNED, Row
-from fedscout.search.confirmation.intervals import mean_score
+from fedscout.search.confirmation.intervals import UNBOUNDED, Bounds, mean_score
 
 SEEDS = ("seed", "federation.seed")
 
@@ -72,9 +74,9 @@ def compared_choosers(rows: Sequence[Row]) -> tuple[str, ...]:
     return tuple(chooser for chooser in (FEDAVG, TUNED, choice) if chooser in present)
 
 
-def mean_of(values: Sequence[float], test_to_train: float = 0.0) -> Mean:
+def mean_of(values: Sequence[float], test_to_train: float = 0.0, bounds: Bounds = UNBOUNDED) -> Mean:
     """Return the mean of at least one value with its interval; see `mean_score`."""
-    found = mean_score(values, test_to_train=test_to_train)
+    found = mean_score(values, test_to_train=test_to_train, bounds=bounds)
     return Mean(found.mean, found.low, found.high, len(values))
 
 
@@ -122,7 +124,7 @@ def _group(values: Mapping[str, Any], rows: Sequence[Row], measure: str, chooser
 def _accuracy(rows: Sequence[Row], measure: str) -> Mean:
     if len(rows) == 1 and measure == "accuracy":
         return Mean(rows[0]["accuracy"], rows[0]["accuracy_low"], rows[0]["accuracy_high"], 1)
-    return mean_of([row[measure] for row in rows], _shared(rows))
+    return mean_of([row[measure] for row in rows], _shared(rows), _bounds(rows[0]))
 
 
 def _compared(pairs: Sequence[tuple[Row, Row]], measure: str, column: str) -> Mean | None:
@@ -132,7 +134,15 @@ def _compared(pairs: Sequence[tuple[Row, Row]], measure: str, column: str) -> Me
     own = pairs[0][0]
     if len(pairs) == 1 and own.get(column) is not None:
         return Mean(own[column], own[f"{column}_low"], own[f"{column}_high"], 1)
-    return mean_of([ours[measure] - theirs[measure] for ours, theirs in pairs], _shared([ours for ours, _ in pairs]))
+    least, most = _bounds(own)
+    differences = [ours[measure] - theirs[measure] for ours, theirs in pairs]
+    return mean_of(differences, _shared([ours for ours, _ in pairs]), (least - most, most - least))
+
+
+def _bounds(row: Row) -> Bounds:
+    """Return the smallest and the largest score of a study, infinite where that is not known."""
+    least, most = row["smallest_score"], row["largest_score"]
+    return -math.inf if least is None else least, math.inf if most is None else most
 
 
 def _shared(rows: Sequence[Row]) -> float:

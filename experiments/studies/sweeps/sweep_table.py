@@ -42,6 +42,8 @@ COLUMNS: Mapping[str, str] = {
     "parameters": "string",
     "learning_rate": "float64",
     "measure": "string",
+    "smallest_score": "float64",
+    "largest_score": "float64",
     "fitness": "float64",
     "accuracy": "float64",
     "accuracy_own": "float64",
@@ -90,7 +92,8 @@ def ended_study(folder: SweepFolder, one: GridConfiguration, end: StudyEnd) -> S
     result = folder.result(one) if end.status == "completed" else None
     if result is None:
         return SweepStudy(one, path, end, (shared,))
-    shared["measure"] = measures_of_study(one.config)[0].name
+    measure = measures_of_study(one.config)[0]
+    shared |= {"measure": measure.name, "smallest_score": measure.worst, "largest_score": measure.best}
     shared |= _findings(result) | _effort(result, path)
     return SweepStudy(one, path, end, tuple(shared | chosen for chosen in _choices(result)))
 

@@ -30,13 +30,16 @@ class Command:
     Args:
         folder: Working directory.
         arguments: Of the command line.
+        before: A statement that its process runs first.
     """
 
-    def __init__(self, folder: Path, *arguments: str) -> None:
+    def __init__(self, folder: Path, *arguments: str, before: str = "") -> None:
         environment = {name: value for name, value in os.environ.items() if name not in ("RAY_ADDRESS",)}
         self._tree: dict[int, psutil.Process] = {}
+        start = f"{before}\nfrom fedscout.experiments.cli.main import main\nmain()"
+        program = ["-c", start] if before else ["-m", "fedscout.experiments.cli.main"]
         self.process = subprocess.Popen(
-            [sys.executable, "-m", "fedscout.experiments.cli.main", *arguments],
+            [sys.executable, *program, *arguments],
             cwd=folder,
             env={**environment, "PYTHONPATH": str(REPOSITORY / "src")},
             stdin=subprocess.DEVNULL,

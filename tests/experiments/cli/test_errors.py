@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from fedscout.experiments.cli import main
+from fedscout.experiments.cli import program
 from tests.experiments.cli.conftest import SMALL, Cli
 
 LOCAL = ("engine.grid=local",)
@@ -158,9 +158,9 @@ def test_a_pipe_that_breaks_after_a_signal_is_the_end_by_the_signal(
 ) -> None:
     """As does one to a process of Ray's that is ending."""
 
-    def program(**_: object) -> None:
+    def broken(**_: object) -> None:
         raise end
 
-    monkeypatch.setattr(main, "_program", lambda: program)
-    assert main._exit_code([], [signal.SIGINT]) == 130
+    monkeypatch.setattr(program, "_program", lambda: broken)
+    assert program.exit_code([], [signal.SIGINT]) == 130
     assert capsys.readouterr().err.startswith("fedscout: interrupted; ")

@@ -37,9 +37,11 @@ class TestCmaEsSearcher(GenerationalLaws):
         return ADAM
 
     def small_space(self) -> tuple[SearchSpace, int]:
-        """Among four, a trimmed mean drops nobody, or one at each end, which is the median."""
-        cohort = Cohort(num_clients=4, num_sampled=4, client_learning_rate=0.2)
-        return space_of(cohort, kinds=("fedtrimmedavg",)), 2
+        """Among four, a trimmed mean drops one at each end, which is the median, or nobody, which is a twin."""
+        return self.space_with_twins(), 1
+
+    def space_with_twins(self) -> SearchSpace:
+        return space_of(Cohort(num_clients=4, num_sampled=4, client_learning_rate=0.2), kinds=("fedtrimmedavg",))
 
     def odd_spaces(self) -> list[SearchSpace]:
         rates = {"client_learning_rate": RealRange(0.01, 1.0, log=True)}

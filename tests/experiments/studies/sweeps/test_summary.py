@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
+import numpy as np
 import pytest
 
 from fedscout.experiments.studies.sweeps.sweep_summary import Mean, compared_choosers, groups_of, mean_of, measure_of
@@ -41,6 +42,29 @@ def test_studies_of_one_data_set_share_their_rows() -> None:
         assert mean is not None
         assert mean.high is not None
         assert mean.high - mean.mean == pytest.approx(quantile * spread / math.sqrt(2) * math.sqrt(1 / 2 + 0.75))
+
+
+@pytest.mark.parametrize(("least", "most"), [(0.0, 1.0), (None, 1.0), (0.0, None), (None, None)])
+def test_an_interval_of_several_studies_ends_at_the_bounds_of_the_measure(
+    least: float | None, most: float | None
+) -> None:
+    bounds = {"smallest_score": least, "largest_score": most}
+    rows = [row(0.1, seed, "fedavg", accuracy=0.1 * seed, **bounds) for seed in (0, 1)]
+    rows += [row(0.1, seed, "challenger", accuracy=1 - 0.2 * seed, **bounds) for seed in (0, 1)]
+    (group,) = groups_of(rows, ["alpha", "seed"])
+    quantile = math.tan(0.475 * math.pi)
+    span = most - least if most is not None and least is not None else math.inf
+    ends = (math.nan if least is None else least, math.nan if most is None else most)
+    for mean, centre, half, (low, high) in (
+        (group.accuracy["fedavg"], 0.05, 0.05 * quantile, ends),
+        (group.accuracy["challenger"], 0.9, 0.1 * quantile, ends),
+        (group.difference, 0.85, 0.15 * quantile, (-span, span)),
+    ):
+        assert mean is not None
+        assert (mean.low, mean.high) == (
+            pytest.approx(np.fmax(low, centre - half)),
+            pytest.approx(np.fmin(high, centre + half)),
+        )
 
 
 @pytest.mark.parametrize(("verdict", "apart"), [("better", True), ("worse", True), ("no difference", False)])

@@ -1,0 +1,211 @@
+"""`fedscout`: the commands, and what happens to their errors.
+
+Nothing heavy is imported here, so that help and mistakes are answered at once. Exit codes: 0 done; 1 a defect of the
+program or of a library, a language model that fails, or a study that can't go on now; 2 something the user can mend,
+one line each on standard error; 128 + number ended by a signal (130 Ctrl-C, 143 SIGTERM, 129 SIGHUP).
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import signal
+import sys
+from collections.abc import Sequence
+from contextlib import suppress
+from functools import cache
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from fedscout.experiments.cli import (
+    bench,
+    describe,
+    detect,
+    embed,
+    export,
+    flower_app,
+    init,
+    keys,
+    mcp,
+    plot,
+    predict,
+    recommend,
+    report,
+    reproduce,
+    run,
+    scenarios,
+    search,
+    strategies,
+    sweep,
+    train,
+    trials,
+    tune_table,
+)
+from fedscout.experiments.cli.options import FAILED
+from fedscout.experiments.visible import tell
+
+if TYPE_CHECKING:
+    import click
+
+USER_ERROR = 2
+INTERRUPTED = 130
+NOT_NOW = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO)
+UNUSABLE_PATH = (
+    errno.ENAMETOOLONG,
+    errno.ELOOP,
+    errno.ENOENT,
+    errno.EEXIST,
+    errno.ENOTDIR,
+    errno.EISDIR,
+    errno.EACCES,
+    errno.EPERM,
+    errno.EINVAL,
+    errno.ENXIO,
+)
+
+app = typer.Typer(
+    name="fedscout",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    rich_markup_mode="markdown",
+    suggest_commands=False,  # click does
+    help="Chooses a federated-learning aggregation strategy from how the clients' data differ. "
+    "`fedscout run` without arguments is the demo.",
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+for command in (
+    run.run,
+    init.init,
+    detect.detect,
+    describe.describe,
+    embed.embed,
+    recommend.recommend,
+    search.search,
+    sweep.sweep,
+    train.train,
+    predict.predict,
+    tune_table.tune_table,
+    strategies.strategies,
+    scenarios.scenarios,
+    trials.trials,
+    report.report,
+    plot.plot,
+    reproduce.reproduce,
+    export.export,
+    flower_app.app,
+    mcp.mcp,
+    keys.keys,
+):
+    app.command()(command)
+app.add_typer(bench.bench)
+
+
+def _print_version(asked: bool) -> None:
+    if asked:
+        from importlib.metadata import version
+
+        print(f"fedscout {version('fedscout')}")
+        raise typer.Exit
+
+
+@app.callback()
+def _options(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version and exit.")
+    ] = False,
+    no_color: Annotated[bool, typer.Option("--no-color", help="As NO_COLOR=1: nothing is coloured.")] = False,
+) -> None:
+    """What may stand before a command."""
+    del version
+    if no_color:
+        os.environ["NO_COLOR"] = "1"
+
+
+@cache
+def _program() -> click.Command:
+    """Make click's commands of the functions: once, as reading all of their signatures takes longer than most do."""
+    return typer.main.get_command(app)
+
+
+def exit_code(arguments: Sequence[str] | None, signals: Sequence[int]) -> int:
+    """Run one command line, and return its exit code; `signals` are those that have come, filled by their handler."""
+    import click
+
+    from fedscout.engine.runtime.signals import how_it_ended
+
+    lines: Sequence[str] = ()
+    try:
+        given = list(sys.argv[1:] if arguments is None else arguments)
+        _refuse_bytes(given)
+        code = _program()(args=given, prog_name="fedscout", standalone_mode=False)
+        sys.stdout.flush()
+    except click.exceptions.NoArgsIsHelpError as error:
+        error.show()
+        return 0
+    except (BrokenPipeError, SystemExit) as error:  # typer makes the second of the first
+        if not signals:
+            with suppress(OSError):
+                sys.stderr.close()
+            return error.code if isinstance(error, SystemExit) and isinstance(error.code, int) else 1
+        code = INTERRUPTED  # a pipe to a process that the signal has ended, such as one of Ray's
+    except (Exception, KeyboardInterrupt) as error:
+        code, lines = (INTERRUPTED, ()) if signals else _told(error)  # what a signal has caused looks like anything
+    if code == INTERRUPTED:  # which typer makes of a KeyboardInterrupt
+        code, line = how_it_ended(next(iter(signals), signal.SIGINT))
+        lines = [line]
+    for line in lines:
+        with suppress(OSError):  # the terminal may be gone
+            tell(line)
+    return code if isinstance(code, int) else 0
+
+
+def _told(error: BaseException) -> tuple[int, Sequence[str]]:
+    """Return exit code and lines for an error that is none of the program's own; raise it again if it is one."""
+    import click
+
+    from fedscout.engine.errors import EngineError, LanguageModelError, UserError
+
+    match error:
+        case click.ClickException():
+            return error.exit_code, [_one_line(error)]
+        case UserError():
+            return FAILED if isinstance(error, LanguageModelError) else USER_ERROR, error.faults
+        case EngineError():
+            return FAILED, [f"{error}; what finished is in the log, and the same command goes on"]
+        case KeyboardInterrupt() | click.exceptions.Abort():
+            return INTERRUPTED, ()
+        case MemoryError():
+            return FAILED, ["memory ran out; fewer rows (federation.max_rows), clients or hosts at once need less"]
+        case OSError() if error.errno in NOT_NOW or (error.errno in UNUSABLE_PATH and error.filename):
+            return _told_of_file(error)
+    raise error
+
+
+def _told_of_file(error: OSError) -> tuple[int, Sequence[str]]:
+    if error.errno in UNUSABLE_PATH:
+        return USER_ERROR, [f"{error.filename} can't be used as a path: {error.strerror}"]
+    with suppress(OSError):  # what could not be printed would be tried again at exit
+        sys.stdout.close()
+    return FAILED, [f"{error.filename or 'standard output'} can't be written: {error.strerror}"]
+
+
+def _refuse_bytes(arguments: Sequence[str]) -> None:
+    """Refuse what is no text: it could not be written into any file of a study.
+
+    Raises:
+        ConfigurationError: If an argument is not in UTF-8.
+    """
+    from fedscout.engine.errors import ConfigurationError
+
+    undecoded = [given for given in arguments if given.encode(errors="ignore").decode() != given]
+    if undecoded:
+        raise ConfigurationError([f"an argument must be UTF-8, got {given}" for given in undecoded])
+
+
+def _one_line(error: click.ClickException) -> str:
+    """Return what is wrong with the command line, and where help is."""
+    context = getattr(error, "ctx", None)
+    command = context.command_path if context is not None else "fedscout"
+    text = " ".join(error.format_message().split()).rstrip(".")
+    return f"{text} (see {command} --help)"

@@ -1,0 +1,152 @@
+"""A study folder that was edited or is half there: one line and exit code 2, or what is left of it."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.experiments.cli.conftest import SMALL, Cli
+
+pytestmark = pytest.mark.slow
+
+READERS = {
+    "app": ("app", "--out", "new", "--from"),
+    "report": ("report",),
+    "plot": ("plot", "--format", "svg"),
+    "trials": ("trials",),
+    "export": ("export", "--to", "tensorboard"),
+}
+FILES = ("config.json", "result.json", "report.json")
+OTHERS: tuple[Any, ...] = (None, "text", 7, [], {}, [[]], [{}])
+"""What may stand in the place of any value."""
+
+DEPTH = 1
+"""To which values are edited: each part of a document."""
+
+
+@pytest.fixture(scope="module")
+def study(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return the folder of a finished study."""
+    from fedscout.experiments.cli.main import main
+
+    folder = tmp_path_factory.mktemp("study") / "out"
+    with pytest.raises(SystemExit) as ended:
+        main(["run", *SMALL, "--out", str(folder)])
+    assert ended.value.code == 0
+    return folder
+
+
+def copied(study: Path, to: Path) -> Path:
+    shutil.rmtree(to, ignore_errors=True)
+    return Path(shutil.copytree(study, to))
+
+
+def held_to_its_word(cli: Cli, folder: Path, tmp_path: Path, command: str) -> int:
+    """Run a command over a folder: it does what it can, or says in one line why it can't; return its exit code."""
+    done = cli(*READERS[command], folder)  # a traceback is no SystemExit
+    shutil.rmtree(tmp_path / "new", ignore_errors=True)
+    assert done.code in (0, 2), done
+    if done.code == 2:
+        assert (done.out, len(done.err.splitlines())) == ("", 1), done
+    assert "Warning" not in done.err
+    return done.code
+
+
+def places(document: Any, depth: int = DEPTH) -> Iterator[tuple[Any, ...]]:
+    """Yield the paths of all values; of a list, its first."""
+    inner = document.items() if isinstance(document, dict) else enumerate(document[:1])
+    for key, value in inner:
+        yield (key,)
+        if depth > 1 and isinstance(value, dict | list):
+            yield from ((key, *rest) for rest in places(value, depth - 1))
+
+
+def edited(document: Any, place: tuple[Any, ...], edit: Callable[[Any, Any], None]) -> Any:
+    changed = json.loads(json.dumps(document))
+    holder = changed
+    for key in place[:-1]:
+        holder = holder[key]
+    edit(holder, place[-1])
+    return changed
+
+
+def removed(holder: Any, key: Any) -> None:
+    del holder[key]
+
+
+@pytest.mark.parametrize("command", READERS)
+@pytest.mark.parametrize("name", FILES)
+def test_any_key_may_be_gone_or_hold_something_else(
+    cli: Cli, study: Path, tmp_path: Path, name: str, command: str
+) -> None:
+    folder = copied(study, tmp_path / "out")
+    document = json.loads((study / name).read_text())
+    for number, place in enumerate(places(document)):
+        other = OTHERS[number % len(OTHERS)]
+        for edit in (removed, lambda holder, key, other=other: holder.__setitem__(key, other)):
+            (folder / name).write_text(json.dumps(edited(document, place, edit)))
+            held_to_its_word(cli, folder, tmp_path, command)
+
+
+def cut(path: Path) -> None:
+    path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
+
+
+def emptied(path: Path) -> None:
+    path.write_bytes(b"")
+
+
+def binary(path: Path) -> None:
+    path.write_bytes(bytes(range(256)))
+
+
+def a_list(path: Path) -> None:
+    path.write_text("[1, 2]")
+
+
+def nested(path: Path) -> None:
+    path.write_text("[" * 100_000)
+
+
+def a_folder(path: Path) -> None:
+    path.unlink()
+    path.mkdir()
+
+
+@pytest.mark.parametrize("command", READERS)
+@pytest.mark.parametrize("damage", [Path.unlink, cut, emptied, binary, a_list, nested, a_folder])
+def test_any_file_may_be_gone_or_damaged(
+    cli: Cli, study: Path, tmp_path: Path, damage: Callable[[Path], None], command: str
+) -> None:
+    for name in FILES:
+        folder = copied(study, tmp_path / "out")
+        damage(folder / name)
+        held_to_its_word(cli, folder, tmp_path, command)
+    folder = copied(study, tmp_path / "out")
+    for path in (folder / "trials").iterdir():
+        damage(path)
+    assert held_to_its_word(cli, folder, tmp_path, command) == (2 if command in ("trials", "export") else 0)
+
+
+@pytest.mark.parametrize("command", READERS)
+def test_a_folder_without_its_log_or_with_a_file_in_its_place(
+    cli: Cli, study: Path, tmp_path: Path, command: str
+) -> None:
+    folder = copied(study, tmp_path / "out")
+    shutil.rmtree(folder / "trials")
+    wanted = 2 if command in ("trials", "export") else 0
+    assert held_to_its_word(cli, folder, tmp_path, command) == wanted
+    (folder / "trials").touch()
+    assert held_to_its_word(cli, folder, tmp_path, command) == wanted
+
+
+@pytest.mark.parametrize("command", READERS)
+def test_without_its_configuration_it_is_no_study(cli: Cli, study: Path, tmp_path: Path, command: str) -> None:
+    folder = copied(study, tmp_path / "out")
+    (folder / "config.json").unlink()
+    assert held_to_its_word(cli, folder, tmp_path, command) == 2
