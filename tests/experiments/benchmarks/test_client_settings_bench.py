@@ -263,7 +263,7 @@ def test_orderings_are_told_beside_the_source_s() -> None:
     lines = table_lines(report_of({"global": (0.5, 0.6, 0.4), hand: (0.6, 0.7, 0.5), "table": (0.81, 0.9, 0.7)}))
     of_row = {line.split(" | ")[0].strip("| "): line for line in lines if line.startswith("| ")}
     assert "+5.7 (+3.2 … +7.1) | seen |" in of_row["global"]
-    assert "-0.3 (-0.9 … -0.3) | not seen |" in of_row[hand], "by hand is behind, beyond noise"
+    assert "-0.3 (-0.9 … -0.3) | contradicted |" in of_row[hand], "by hand is behind, beyond noise"
     assert of_row["table"].endswith("|  |  |")
 
 
