@@ -102,10 +102,10 @@ class SweepPlot:
         own = self.layout.panels
         return [dict(zip(own, panel, strict=True)) for panel in product(*(self.values[axis] for axis in own))]
 
-    def chart(self, panels: Sequence[Mapping[str, Any]]) -> alt.LayerChart:
+    def chart(self, panels: Sequence[Mapping[str, Any]]) -> alt.LayerChart | alt.FacetChart:
         """Draw the groups of some panels, which the field `panel` tells apart."""
         points = [{"panel": _title(panel), **point} for panel in panels for point in self._points(panel)]
-        along = self.values[self.layout.x] if self.layout.x else [""]
+        along: Sequence[Any] = self.values[self.layout.x] if self.layout.x else [""]
         numeric = all(map(_is_number, along))
         if numeric:
             wide = min(along) > 0 and max(along) >= 10 * min(along)

@@ -36,7 +36,7 @@ def class_map(counts: pd.DataFrame, by_count: bool = False) -> alt.Chart:
     base = alt.Chart(inline(counts[counts["rows"] > 0].to_dict("records")))
     angle = 0 if max(map(len, classes)) <= SHORT_NAME else -60
     shade, most = ("rows:Q", int(counts["rows"].max())) if by_count else ("share:Q", 1)
-    return (
+    chart: alt.Chart = (
         base.mark_rect(cornerRadius=2, color=BLUE)
         .encode(
             x=alt.X(
@@ -54,6 +54,7 @@ def class_map(counts: pd.DataFrame, by_count: bool = False) -> alt.Chart:
         )
         .properties(height=len(clients) * (TALL_ROW if len(clients) <= MANY_ROWS else LOW_ROW))
     )
+    return chart
 
 
 def federation_map(description: Description, by_count: bool = False) -> alt.HConcatChart:
@@ -86,7 +87,8 @@ def federation_map(description: Description, by_count: bool = False) -> alt.HCon
     remarks = [strip.remark] if strip.remark else []
     remarks += ["* affected by the scenario"] if any(row.affected for row in strip.clients) else []
     title = alt.TitleParams(rounded(description.name), subtitle=[line for text in remarks for line in wrap(text, 90)])
-    return alt.hconcat(tiles, bars, title=title).resolve_scale(y="shared")
+    whole: alt.HConcatChart = alt.hconcat(tiles, bars, title=title).resolve_scale(y="shared")
+    return whole
 
 
 def _column(names: Sequence[str]) -> str:
