@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import AfterValidator, BaseModel, Field, model_validator
 
-from fedscout.engine.contracts.settings_lookup import HETEROGENEITY, METRICS, SettingsLookup, table_metric
+from fedscout.engine.contracts.settings_lookup import HETEROGENEITY, METRICS, SettingsLookup
 from fedscout.engine.contracts.settings_table import SettingsTable
 from fedscout.engine.errors import ConfigurationError
 from fedscout.engine.user_code import code_digests
@@ -31,8 +31,7 @@ class ClientSettingsConfig(BaseModel, frozen=True, extra="forbid", allow_inf_nan
     path: str | None = Field(default=None, description="the table, a file of fedscout tune-table")
     metric: Annotated[str, AfterValidator(_metric)] = Field(
         default=HETEROGENEITY,
-        description="what clients measure of their labels: heterogeneity, entropy, gaussian, poisson or dirichlet (by "
-        "chi-square; NAME_bhattacharyya by that distance), or package.module:function",
+        description="what clients measure of their labels: heterogeneity, entropy or package.module:function",
     )
     threshold: float | None = Field(
         default=None, ge=0, description="a client farther than this from every cell says so; nothing means the table's"
@@ -60,7 +59,7 @@ class ClientSettingsConfig(BaseModel, frozen=True, extra="forbid", allow_inf_nan
         stat = path.stat() if path.is_file() else None
         table, provenance = _read(path, (stat.st_mtime_ns, stat.st_size) if stat else None)
         told = provenance.get("metric", HETEROGENEITY)
-        if told != table_metric(self.metric):
+        if told != self.metric:
             raise ConfigurationError(
                 f"client_settings.metric must be {told}, for which {path} was tuned, got {self.metric}"
             )

@@ -20,7 +20,7 @@ import pyarrow.parquet as pq
 from pydantic import ValidationError
 
 from fedscout.engine.contracts.local_training_config import LocalTraining
-from fedscout.engine.contracts.settings_lookup import HETEROGENEITY, SAMPLINGS, SHARES
+from fedscout.engine.contracts.settings_lookup import HETEROGENEITY, METRICS
 from fedscout.engine.contracts.settings_table import SettingsCell, SettingsTable
 from fedscout.engine.errors import ConfigurationError, first_line
 from fedscout.engine.fault_text import details, predicate
@@ -125,10 +125,8 @@ def _faults(rows: Sequence[Mapping[str, Any]], provenance: Mapping[str, Any]) ->
     faults = [f"has a fault in cell {number}: {fault}" for number, row in enumerate(rows, 1) for fault in _of_cell(row)]
     metric = provenance.get("metric", HETEROGENEITY)  # a user's own may have any values
     values = [] if faults else [float(row["heterogeneity"]) for row in rows]
-    if metric in SHARES:
+    if metric in METRICS:
         faults += [f"must have heterogeneity in [0, 1], got {value:g}" for value in values if not 0 <= value <= 1]
-    if metric in SAMPLINGS:
-        faults += [f"must have parameters of {metric} above 0, got {value:g}" for value in values if value <= 0]
     return faults or _of_grid([(float(row["heterogeneity"]), int(row["quantity"])) for row in rows])
 
 

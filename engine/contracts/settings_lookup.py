@@ -20,9 +20,8 @@ from functools import lru_cache
 import numpy as np
 import numpy.typing as npt
 
-from fedscout.engine.contracts.class_sampling import Distance, Sampling, missing_entropy, sampling_parameter
 from fedscout.engine.contracts.local_training_config import LocalTraining
-from fedscout.engine.contracts.settings_table import SettingsTable, heterogeneity_index
+from fedscout.engine.contracts.settings_table import SettingsTable, heterogeneity_index, missing_entropy
 from fedscout.engine.seeds import stream
 
 HETEROGENEITY, ENTROPY = "heterogeneity", "entropy"
@@ -36,36 +35,11 @@ ClientMetric = Callable[[Counts, int], float]
 """Of a client's rows of each class, shape `(classes,)`, and their number: where it lies on the table's first axis."""
 
 
-SHARES: Mapping[str, ClientMetric] = {
+METRICS: Mapping[str, ClientMetric] = {
     HETEROGENEITY: lambda counts, _: heterogeneity_index(counts),
     ENTROPY: lambda counts, _: missing_entropy(counts),
 }
-"""Metrics in [0, 1]."""
-
-SAMPLINGS: Mapping[str, tuple[Sampling, Distance]] = {
-    "gaussian": ("gaussian", "chi_square"),
-    "poisson": ("poisson", "chi_square"),
-    "dirichlet": ("dirichlet", "chi_square"),
-    "gaussian_bhattacharyya": ("gaussian", "bhattacharyya"),
-    "poisson_bhattacharyya": ("poisson", "bhattacharyya"),
-    "dirichlet_bhattacharyya": ("dirichlet", "bhattacharyya"),
-}
-"""Metrics that are the parameter of a class sampling, > 0, and the distance by which a client finds its own."""
-
-
-def _sampled(kind: Sampling, distance: Distance) -> ClientMetric:
-    return lambda counts, _: sampling_parameter(kind, distance, counts)
-
-
-METRICS: Mapping[str, ClientMetric] = {
-    **SHARES,
-    **{name: _sampled(*by) for name, by in SAMPLINGS.items()},
-}
-
-
-def table_metric(name: str) -> str:
-    """Return the metric for which a table is tuned that a client looks up by another: of a sampling any distance."""
-    return SAMPLINGS[name][0] if name in SAMPLINGS else name
+"""In [0, 1]."""
 
 
 @lru_cache(maxsize=64)
@@ -109,7 +83,7 @@ class SettingsLookup:
             label_counts: Of its training rows, shape `(classes,)`.
         """
         rows = int(label_counts.sum())
-        return self.table.nearest(self._place(label_counts), rows, self._is_logarithmic).local_training(given)
+        return self.table.nearest(self._place(label_counts), rows).local_training(given)
 
     def says_far(self, label_counts: Counts, seed: int, client: int) -> bool:
         """Return whether a client says that it lies farther than the threshold from every cell.
@@ -120,7 +94,7 @@ class SettingsLookup:
             client: Its index.
         """
         threshold = math.inf if self.table.threshold is None else self.table.threshold
-        distances = self.table.distances(self._place(label_counts), int(label_counts.sum()), self._is_logarithmic)
+        distances = self.table.distances(self._place(label_counts), int(label_counts.sum()))
         is_far = bool(distances.min() > threshold)
         return is_far ^ (stream(seed, "far-from-table", client).random() < self.lying)
 
@@ -142,11 +116,6 @@ class SettingsLookup:
         """Return the SHA-256 of all that decides how clients train and what they say, in hexadecimal."""
         document = {**asdict(self), "folder": ""}
         return hashlib.sha256(json.dumps(document, sort_keys=True).encode()).hexdigest()
-
-    @property
-    def _is_logarithmic(self) -> bool:
-        """Whether the first axis is: parameters of a sampling are alike by their ratio."""
-        return self.metric in SAMPLINGS
 
     def _place(self, label_counts: Counts) -> float:
         place = float(metric_named(self.metric, self.folder)(label_counts, int(label_counts.sum())))

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from math import log
 from typing import Any
 
 import numpy as np
@@ -27,6 +28,22 @@ def heterogeneity_index(label_counts: npt.NDArray[Any]) -> float:
     if num_classes < 2 or not num_there:
         raise ValueError(f"a heterogeneity index needs rows and two classes or more, got {num_there} of {num_classes}")
     return 1 - (num_there - 1) / (num_classes - 1)
+
+
+def missing_entropy(weights: npt.NDArray[Any]) -> float:
+    """Return 1 − H(p)/log C, p the shares of C classes: 0 where all are equal, 1 with one.
+
+    Args:
+        weights: Shares, or rows of each class, shape `(classes,)`.
+
+    Raises:
+        ValueError: If there are fewer than two classes, or no row.
+    """
+    num_classes, total = len(weights), weights.sum()
+    if num_classes < 2 or not total:
+        raise ValueError(f"an entropy of labels needs rows and two classes or more, got {total:g} of {num_classes}")
+    shares = weights[weights > 0] / total
+    return max(0.0, 1 + float(shares @ np.log(shares)) / log(num_classes))
 
 
 @dataclass(frozen=True)
@@ -69,21 +86,18 @@ class SettingsTable:
     cells: tuple[SettingsCell, ...]
     threshold: float | None = None
 
-    def distances(self, heterogeneity: float, quantity: float, logarithmic: bool = False) -> npt.NDArray[np.float64]:
+    def distances(self, heterogeneity: float, quantity: float) -> npt.NDArray[np.float64]:
         """Return how far a client is from each cell, shape `(cells,)`: Euclidean, each axis over its span.
 
         Args:
             heterogeneity: Of the client.
             quantity: Likewise.
-            logarithmic: Whether the first axis is the logarithm of what the cells say, which then are positive.
         """
         own = np.array([heterogeneity, quantity], np.float64)
         places = np.array([[cell.heterogeneity, cell.quantity] for cell in self.cells], np.float64)
-        if logarithmic:
-            own[0], places[:, 0] = np.log(own[0]), np.log(places[:, 0])
         span = np.ptp(places, axis=0)
         return np.asarray(np.linalg.norm((places - own) / np.where(span > 0, span, 1.0), axis=1))
 
-    def nearest(self, heterogeneity: float, quantity: float, logarithmic: bool = False) -> SettingsCell:
+    def nearest(self, heterogeneity: float, quantity: float) -> SettingsCell:
         """Return the cell of a client, see `distances`; of equally near ones the first."""
-        return self.cells[int(np.argmin(self.distances(heterogeneity, quantity, logarithmic)))]
+        return self.cells[int(np.argmin(self.distances(heterogeneity, quantity)))]

@@ -451,9 +451,8 @@ def client_settings(
     part: Annotated[
         str,
         typer.Option(
-            help="table, searches, cells, proxies, metrics, adaptive, families, normalisation; gaussian, poisson, "
-            "dirichlet, on clients of such classes; cost, tuning steps by clients; steps, how fast searches are; or "
-            "threshold, who lies far."
+            help="table, searches, cells, proxies, metrics, adaptive, families, normalisation; cost, tuning steps by "
+            "clients; steps, how fast searches are; or threshold, who lies far."
         ),
     ] = "table",
     rows: Annotated[str | None, typer.Option(help="Names of a part's rows; all of them if left out.")] = None,

@@ -25,7 +25,7 @@ def describe(
     """Build the federation and show how its clients differ; nothing is trained."""
     config = read_settings(settings, config_file, verbose=False)
     from fedscout.experiments.reports.console import out_console, show_json, show_path
-    from fedscout.experiments.reports.description_files import check_output, write_description
+    from fedscout.experiments.reports.page.description_files import check_output, write_description
     from fedscout.experiments.reports.progress import TrialProgress
 
     if out is not None:

@@ -23,15 +23,15 @@ Heterogeneity = Annotated[
     str | None,
     typer.Option(
         "--heterogeneity",
-        help="Rows of the grid, in [0, 1]; 0.2,0.4,0.6,0.8 if left out. Of a class sampling its parameters.",
+        help="Rows of the grid, in [0, 1]; 0.2,0.4,0.6,0.8 if left out.",
     ),
 ]
 Metric = Annotated[
     str | None,
     typer.Option(
         "--metric",
-        help="heterogeneity, entropy, the parameter of a class sampling (gaussian, poisson or dirichlet), or "
-        "package.module:function of (class counts, rows), whose values --heterogeneity then says.",
+        help="heterogeneity, entropy, or package.module:function of (class counts, rows), whose values --heterogeneity "
+        "then says.",
     ),
 ]
 Quantity = Annotated[

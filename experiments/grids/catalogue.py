@@ -22,6 +22,7 @@ from fedscout.engine.engine_config import EngineConfig
 from fedscout.engine.errors import ConfigurationError
 from fedscout.engine.fault_text import did_you_mean
 from fedscout.experiments.benchmarks.choice.choice_laboratory import measurement_folder
+from fedscout.experiments.chart_style import drawn
 from fedscout.experiments.config.config_file import load_config
 from fedscout.experiments.grids.cells import Desk, Note
 from fedscout.experiments.grids.comparison import ExperimentResult, cell_results, statement_results
@@ -29,7 +30,6 @@ from fedscout.experiments.grids.experiment import Experiment, read_experiment
 from fedscout.experiments.grids.picture import experiment_picture
 from fedscout.experiments.grids.runner import CELLS, run_cells
 from fedscout.experiments.grids.tables import result_lines, summary_lines
-from fedscout.experiments.reports.page.figure_files import drawn
 from fedscout.experiments.studies.sweeps.sweep_folder import SweepFolder
 from fedscout.experiments.studies.versions import versions
 from fedscout.search.language_model.record import NAME as LLM_RECORD

@@ -10,9 +10,9 @@ from typing import Any
 
 import altair as alt
 
+from fedscout.experiments.chart_style import inline, tooltips
 from fedscout.experiments.grids.comparison import ExperimentResult
 from fedscout.experiments.grids.experiment import Cell
-from fedscout.experiments.reports.page.pictures.chart_style import inline, tooltips
 
 LINE_PIXELS, PANEL_PIXELS, PANELS_ACROSS = 26, 180, 3
 STEP_PIXELS, CURVES_PIXELS = 90, 240

@@ -31,6 +31,7 @@ class StripRow:
         counts: Of each column of the strip, shape `(columns,)`.
         divergence: Of its labels from everyone's in bits, a mean for several clients; None if not measured.
         affected: Whether a scenario affects the client.
+        num_clients: Whose rows are added up.
     """
 
     label: str
@@ -38,6 +39,7 @@ class StripRow:
     counts: npt.NDArray[np.int64]
     divergence: float | None
     affected: bool = False
+    num_clients: int = 1
 
     @property
     def shares(self) -> npt.NDArray[np.float64]:
@@ -115,7 +117,7 @@ def _decile_row(number: int, clients: Sequence[ClientDescription], together: int
     counts = np.sum([client.label_counts for client in clients], axis=0).astype(np.int64)
     mean = float(np.mean([client.label_divergence or 0.0 for client in clients]))
     label = f"decile {number}: {len(clients)} clients"
-    return StripRow(label, int(counts.sum()), _columns(counts, together), mean)
+    return StripRow(label, int(counts.sum()), _columns(counts, together), mean, num_clients=len(clients))
 
 
 def _columns(counts: npt.NDArray[np.int64], together: int) -> npt.NDArray[np.int64]:

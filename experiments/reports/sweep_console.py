@@ -105,8 +105,7 @@ def show_points(console: Console, sweep: Sweep, listed: Sequence[Mapping[str, An
 def show_sweep(console: Console, outcome: SweepOutcome) -> None:
     """Print the means over seeds, and where everything is."""
     from fedscout.experiments.studies.sweeps.grid_configurations import value_text
-    from fedscout.experiments.studies.sweeps.sweep_plot import LABELS
-    from fedscout.experiments.studies.sweeps.sweep_table import TUNED
+    from fedscout.experiments.studies.sweeps.sweep_table import LABELS, TUNED
 
     kept = list(outcome.groups[0].values) if outcome.groups else []
     choosers = list(dict.fromkeys(chooser for group in outcome.groups for chooser in group.accuracy))

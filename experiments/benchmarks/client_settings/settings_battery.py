@@ -16,10 +16,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from fedscout.engine.contracts.class_sampling import Sampling
 from fedscout.engine.errors import ConfigurationError
 from fedscout.experiments.benchmarks.choice.choice_battery import FederationCase
-from fedscout.experiments.benchmarks.client_settings.sampled_clients import sampled_counts
 
 PUBLISHED: Mapping[str, tuple[float, float, float]] = {
     "FEMNIST": (74.14, 81.24, 81.64),
@@ -44,28 +42,22 @@ class SettingsData:
         levels: Heterogeneity of the clients' groups.
         quantities: Training rows of the clients' groups.
         needs_files: Whether it reads files that are not part of the program.
-        num_classes: That it has.
     """
 
     arguments: tuple[str, ...]
     levels: tuple[float, ...]
     quantities: tuple[int, ...]
     needs_files: bool = True
-    num_classes: int = 10
 
-    def case(self, name: str, sampled: Sampling | None = None) -> FederationCase:
-        """Return the federation, a client for each level and quantity, or as many of which both are sampled."""
+    def case(self, name: str) -> FederationCase:
+        """Return the federation, a client for each level and quantity."""
         rows = [round(quantity / (1 - TEST_SHARE)) for quantity in self.quantities]
-        num_clients = len(self.levels) * len(rows)
-        dealt: tuple[str, ...] = (
+        dealt = (
             "federation.partition.kind=heterogeneity_index",
             f"federation.partition.levels={list(self.levels)}",
             f"federation.partition.quantities={rows}",
+            f"federation.num_clients={len(self.levels) * len(rows)}",
         )
-        if sampled is not None:
-            counts = sampled_counts(sampled, rows, num_clients, self.num_classes).tolist()
-            dealt = ("federation.partition.kind=counts", f"federation.partition.counts={counts}")
-        dealt = (*dealt, f"federation.num_clients={num_clients}")
         return FederationCase(name, (*_COMMON, *self.arguments, *dealt), self.needs_files)
 
 
@@ -106,7 +98,6 @@ DATA: Mapping[str, SettingsData] = {
         ),
         (0.0, 1.0),
         (15, 30, 60, 90, 120, 150),
-        num_classes=2,
     ),
     "text": SettingsData(
         (
@@ -116,7 +107,6 @@ DATA: Mapping[str, SettingsData] = {
         ),
         (0.0, 1.0),
         (24, 48, 96, 144, 192, 240),
-        num_classes=2,
     ),
     "cifar10": SettingsData(
         (
@@ -163,32 +153,19 @@ class Part:
         rows: The last is the one that the others are compared with.
         strategies: That train with the settings, a column each.
         published: Whether the source's table stands beside it.
-        sampled: From which the classes of its clients come, in place of the groups.
     """
 
     title: str
     rows: tuple[Row, ...]
     strategies: tuple[str, ...] = ("fedavg",)
     published: bool = False
-    sampled: Sampling | None = None
 
 
 TABLE = Row("table", "table")
 GLOBAL = Row("global", "one_for_all")
 
 
-def _sampled_part(kind: Sampling) -> Part:
-    """Return tables by the sampling of the clients' classes, and the usual one, on clients of that kind."""
-    return Part(
-        f"Clients of {kind} classes and sampled quantity",
-        (
-            GLOBAL,
-            Row("heterogeneity", "table"),
-            Row(f"{kind} by Bhattacharyya", "table", {"metric": f"{kind}_bhattacharyya"}),
-            Row(kind, "table", {"metric": kind}),
-        ),
-        sampled=kind,
-    )
+SAMPLINGS = "fedscout.experiments.benchmarks.client_settings.class_samplings"
 
 
 PARTS: Mapping[str, Part] = {
@@ -238,18 +215,14 @@ PARTS: Mapping[str, Part] = {
     "metrics": Part(
         "Other metrics of a client",
         (
-            Row("gaussian", "table", {"metric": "gaussian"}),
-            Row("poisson", "table", {"metric": "poisson"}),
-            Row("dirichlet", "table", {"metric": "dirichlet"}),
-            Row("gaussian by Bhattacharyya", "table", {"metric": "gaussian_bhattacharyya"}),
-            Row("poisson by Bhattacharyya", "table", {"metric": "poisson_bhattacharyya"}),
-            Row("dirichlet by Bhattacharyya", "table", {"metric": "dirichlet_bhattacharyya"}),
+            *(
+                Row(kind + said, "table", {"metric": f"{SAMPLINGS}:{kind}{by}"})
+                for said, by in (("", ""), (" by Bhattacharyya", "_bhattacharyya"))
+                for kind in ("gaussian", "poisson", "dirichlet")
+            ),
             TABLE,
         ),
     ),
-    "gaussian": _sampled_part("gaussian"),
-    "poisson": _sampled_part("poisson"),
-    "dirichlet": _sampled_part("dirichlet"),
     "adaptive": Part("FedAdagrad with a table", (GLOBAL, TABLE), ("fedavg", "fedadagrad")),
     "families": Part(
         "A table for each strategy family, or one for all",
@@ -285,16 +258,12 @@ def part_of(name: str, rows: Sequence[str] | None, strategies: Sequence[str] | N
     return replace(part, rows=(*chosen, part.rows[-1]), strategies=tuple(strategies or part.strategies))
 
 
-def case_of(name: str, sampled: Sampling | None = None) -> FederationCase:
+def case_of(name: str) -> FederationCase:
     """Return the federation of a data set.
-
-    Args:
-        name: Of the data set.
-        sampled: As in a `Part`.
 
     Raises:
         ConfigurationError: If there is none of that name.
     """
     if name not in DATA:
         raise ConfigurationError(f"--dataset must be of {', '.join(DATA)}, got {name!r}")
-    return DATA[name].case(name, sampled)
+    return DATA[name].case(name)

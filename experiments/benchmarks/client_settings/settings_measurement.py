@@ -74,7 +74,7 @@ def run_client_settings(
     Raises:
         UserError: If the federation can't be built, a strategy can't be used, or the folder can't.
     """
-    ready = ready_case(case_of(data, part.sampled), settings, quick=False)
+    ready = ready_case(case_of(data), settings, quick=False)
     seeds = other_seeds("client settings", num_seeds)
     with measurement_folder(out, [*OWN_FILES, TABLES, CLIENTS]) as folder:
         with open_laboratory(ready, folder.path) as laboratory:

@@ -24,13 +24,13 @@ from typing import Any
 
 import numpy as np
 
-from fedscout.engine.contracts.settings_lookup import HETEROGENEITY, SettingsLookup, table_metric
+from fedscout.engine.contracts.settings_lookup import HETEROGENEITY, SettingsLookup, metric_named
 from fedscout.engine.contracts.settings_table import SettingsCell, SettingsTable
 from fedscout.engine.seeds import stream
 from fedscout.experiments.benchmarks.client_settings.workshop import VALIDATION_SHARE, Settings, Workshop, lookup_of
 from fedscout.experiments.benchmarks.client_settings.worse_proxies import PROXIES
 from fedscout.experiments.studies.settings_tables.cell_tuning import CellResult, CellTuning, Setting
-from fedscout.experiments.studies.settings_tables.settings_grid import LEVELS, Place, classes_of, grid_of, sampled_grid
+from fedscout.experiments.studies.settings_tables.settings_grid import Place, classes_of, grid_of, metric_grid
 from fedscout.experiments.studies.settings_tables.table_refinement import finer_grid
 from fedscout.strategies import parse_strategy
 
@@ -59,9 +59,20 @@ def table(
     tuning = workshop.tuning(PROXIES[proxies](workshop), strategy, **SEARCHES[search])
     cells = workshop.grid if grid is None else coarser_grid(workshop, *grid)
     if metric != HETEROGENEITY:
-        kind = table_metric(metric)
-        cells = sampled_grid(kind, LEVELS[kind], workshop.battery.quantities, workshop.proxy.num_classes)
+        cells = metric_grid(metric, _values(workshop, metric), workshop.battery.quantities, workshop.proxy.num_classes)
     return _of_cells(workshop.tuned(tuning, cells).values(), tuning, metric)
+
+
+def _values(workshop: Workshop, metric: str) -> list[float]:
+    """Return what a metric gives of clients of the battery's groups that hold neighbouring classes."""
+    num_classes, most = workshop.proxy.num_classes, max(workshop.battery.quantities)
+    found = []
+    for level in workshop.battery.levels:
+        held = classes_of(level, num_classes)
+        counts = np.zeros(num_classes, np.int64)
+        counts[:held] = most // held
+        found.append(metric_named(metric)(counts, int(counts.sum())))
+    return found
 
 
 def own_table(workshop: Workshop, kind: str) -> Settings:

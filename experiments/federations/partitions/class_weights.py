@@ -22,7 +22,6 @@ from __future__ import annotations
 import numpy as np
 
 from fedscout.engine.arrays import IntArray
-from fedscout.engine.contracts.class_sampling import wrapped_normal, wrapped_poisson
 from fedscout.experiments.federations.partitions.fill_up import fill_up
 from fedscout.experiments.federations.partitions.partition_request import Deal, PartitionRequest
 from fedscout.experiments.federations.partitions.shares import FloatVector
@@ -38,6 +37,24 @@ def poisson(request: PartitionRequest) -> Deal:
     """Deal by wrapped Poisson weights."""
     request.require_min_size()
     return _deal_turned(request, wrapped_poisson(len(request.class_counts), request.settings.class_rate))
+
+
+def wrapped_normal(num_classes: int, sigma: float) -> FloatVector:
+    """Return the logarithms of the normal density at 0, 1, …, wrapped around the ring, up to a constant."""
+    reach = int(10 * sigma / num_classes) + 1
+    turns = np.arange(-reach, reach + 1)[:, None] * num_classes
+    exponents = -((np.arange(num_classes)[None, :] + turns) ** 2) / (2 * sigma**2)
+    return np.asarray(np.logaddexp.reduce(exponents, axis=0), dtype=np.float64)
+
+
+def wrapped_poisson(num_classes: int, rate: float) -> FloatVector:
+    """Return the logarithms of the Poisson probabilities of 0, 1, …, wrapped around the ring."""
+    from scipy.special import gammaln
+
+    num_turns = int((rate + 12 * np.sqrt(rate) + 50) / num_classes) + 1
+    counts = np.arange(num_turns * num_classes)
+    exponents = (counts * np.log(rate) - rate - gammaln(counts + 1)).reshape(num_turns, num_classes)
+    return np.asarray(np.logaddexp.reduce(exponents, axis=0), dtype=np.float64)
 
 
 def owners_by_log_weights(labels: IntArray, log_weights: FloatVector, generator: np.random.Generator) -> IntArray:

@@ -4,25 +4,17 @@ from __future__ import annotations
 
 from functools import partial
 from pathlib import Path
-from typing import Literal
-
-import altair as alt
 
 from fedscout.engine.errors import ConfigurationError, EngineError
 from fedscout.engine.runtime.atomic_file import not_written, write_atomically
 from fedscout.engine.runtime.folder_lock import refuse_links
+from fedscout.experiments.chart_style import FileFormat, drawn
 from fedscout.experiments.reports.page.page_parts import Picture
-from fedscout.experiments.reports.page.pictures.chart_style import chart_config
 from fedscout.experiments.reports.page.write_report import page_in
 
 FIGURES = "figures"
 WIDTH = 560
 """Pixels of a figure's plot, axes and legend beside it."""
-
-PIXELS_A_POINT = 3.0
-"""Of a PNG: some 300 a printed inch where the figure is as wide as a page."""
-
-FileFormat = Literal["png", "pdf", "svg"]
 
 
 def write_figures(folder: Path, file_format: FileFormat, name: str | None = None) -> list[Path]:
@@ -59,16 +51,3 @@ def _written(picture: Picture, path: Path, file_format: FileFormat) -> Path:
 def rendered(picture: Picture, file_format: FileFormat) -> bytes:
     """Return the bytes of a picture's file, on a white ground."""
     return drawn(picture.chart.properties(width=WIDTH), file_format)
-
-
-def drawn(chart: alt.TopLevelMixin, file_format: FileFormat) -> bytes:
-    """Return the bytes of a chart's file, likewise."""
-    import vl_convert
-
-    specification = chart.to_dict(validate=False)
-    specification["config"] = chart_config(dark=False)
-    if file_format == "svg":
-        return vl_convert.vegalite_to_svg(specification).encode()
-    if file_format == "pdf":
-        return vl_convert.vegalite_to_pdf(specification)
-    return vl_convert.vegalite_to_png(specification, scale=PIXELS_A_POINT)

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -17,9 +16,9 @@ from fedscout.experiments.reports.page.page_parts import Page, Picture, Section,
 from fedscout.experiments.reports.page.pictures.sweep_maps import gain_map, winner_map
 from fedscout.experiments.studies.sweeps.grid_configurations import value_text
 from fedscout.experiments.studies.sweeps.sweep_folder import BINDING, read_json
-from fedscout.experiments.studies.sweeps.sweep_plot import LABELS, layout_of
+from fedscout.experiments.studies.sweeps.sweep_plot import HOLLOW, SweepPlot, plot_of
 from fedscout.experiments.studies.sweeps.sweep_summary import SEEDS, Group, compared_choosers, groups_of
-from fedscout.experiments.studies.sweeps.sweep_table import FEDAVG, TUNED, Row
+from fedscout.experiments.studies.sweeps.sweep_table import FEDAVG, LABELS, TUNED, Row
 from fedscout.search.measure import MEASURES, UNLIKE, Measure
 
 MOST_PANELS = 6
@@ -41,7 +40,7 @@ def sweep_page(folder: Path) -> Page:
     cells = _cells(groups, rows, measure)
     failed = list({row["study"]: row for row in rows if row["status"] != "completed"}.values())
     sections = (
-        _maps(cells, groups, measure),
+        _maps(cells, groups, plot_of(rows, axes, measure)),
         _list(cells, groups, measure),
         Section("studies", "Studies", table=_studies(rows, axes), missing=tuple(_reason(row) for row in failed[:20])),
     )
@@ -131,20 +130,17 @@ def _verdict(cells: Sequence[Cell], measure: Measure) -> tuple[str, tuple[str, .
     return headline, tuple(lead)
 
 
-def _maps(cells: Sequence[Cell], groups: Sequence[Group], measure: Measure) -> Section:
+def _maps(cells: Sequence[Cell], groups: Sequence[Group], plot: SweepPlot) -> Section:
     title = "Which strategy wins where"
     if not cells:
         return Section("maps", title, missing=("There is nothing to compare.",))
-    values = {axis: _ordered([group.values[axis] for group in groups]) for axis in groups[0].values}
-    layout = layout_of(values)
-    panels = list(product(*(values[axis] for axis in layout.panels)))
+    values, layout, panels, measure = plot.values, plot.layout, plot.panels, plot.measure
     is_tuned = any(TUNED in group.accuracy for group in groups)
     rival = (
         "the stronger of FedAvg and FedAvg at its tuned client rate" if is_tuned else "FedAvg at its own client rate"
     )
     pictures = []
-    for number, panel in enumerate(panels[:MOST_PANELS]):
-        fixed = dict(zip(layout.panels, panel, strict=True))
+    for number, fixed in enumerate(panels[:MOST_PANELS]):
         inside = _placed(cells, groups, fixed, values, (layout.x, layout.colour))
         if not inside:
             continue
@@ -156,6 +152,8 @@ def _maps(cells: Sequence[Cell], groups: Sequence[Group], measure: Measure) -> S
         pictures.append(Picture(f"gain-map{ending}", gain, gain_map(inside, axes, measure.unit)))
         winner = f"What to use: FedAvg, unless another strategy is shown to be better.{where}"
         pictures.append(Picture(f"winner-map{ending}", winner, winner_map(inside, axes)))
+        means = f"Means over seeds with their 95 % intervals; {HOLLOW}.{where}"
+        pictures.append(Picture(f"means{ending}", means, plot.chart([fixed])))
     missing = (
         (f"The first {MOST_PANELS} of {len(panels)} panels; the table has all.",) if len(panels) > MOST_PANELS else ()
     )
@@ -183,12 +181,6 @@ def _placed(
         rows.append({**cell, "x": own[0][1], "y": own[1][1], "order": (own[1][0], own[0][0])})
     rows.sort(key=lambda row: row["order"])
     return [{name: value for name, value in row.items() if name != "order"} for row in rows]
-
-
-def _ordered(values: Sequence[Any]) -> list[Any]:
-    different = list(dict.fromkeys(values))
-    numbers = all(isinstance(value, int | float) and not isinstance(value, bool) for value in different)
-    return sorted(different) if numbers else different
 
 
 def _list(cells: Sequence[Cell], groups: Sequence[Group], measure: Measure) -> Section:

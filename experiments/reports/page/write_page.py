@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import Any
 
 from fedscout.engine.runtime.atomic_file import write_atomically
+from fedscout.experiments.chart_style import MANY_MARKS, chart_config
 from fedscout.experiments.reports.page.page_parts import Page
-from fedscout.experiments.reports.page.pictures.chart_style import MANY_MARKS, chart_config
 from fedscout.experiments.reports.page.vega_code import vega_code
 from fedscout.experiments.visible import visible
 

@@ -101,8 +101,8 @@ class CellTuning:
 
         In hexadecimal.
         """
-        sampling = [] if place.sampling is None else [asdict(place.sampling)]
-        text = json.dumps([self.identity(), place.num_classes, place.quantity, list(first), *sampling], sort_keys=True)
+        row = [] if place.row is None else [asdict(place.row)]
+        text = json.dumps([self.identity(), place.num_classes, place.quantity, list(first), *row], sort_keys=True)
         return hashlib.sha256(text.encode()).hexdigest()
 
 

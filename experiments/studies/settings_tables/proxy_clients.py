@@ -5,9 +5,7 @@ more of the others. Rows of a class are dealt in one random order that begins an
 holds a row twice, and clients share rows only where there are not enough. Every client's test part is the balanced part
 of the proxy data, whole and after its training rows: what a trial scores is the global model on that part.
 
-Where classes come from a sampling, a client holds its expected shares, rounded: so it has the cell's parameter as
-nearly as whole rows can. Its own class, or which class has which share, is drawn among those of which there are enough
-rows. Of a metric of the user's own, which of the counts near the cell's value a client holds is drawn.
+Where a cell's row is the value of a metric, which of the counts near that value a client holds is drawn.
 
 Deviation: the source says nothing of the shares of a client's classes.
 """
@@ -19,15 +17,12 @@ from dataclasses import dataclass
 import numpy as np
 
 from fedscout.engine.arrays import IntArray
-from fedscout.engine.contracts.class_sampling import ClassSampling
 from fedscout.engine.data.client_data import Partition
 from fedscout.engine.data.federation import Federation
 from fedscout.engine.errors import ConfigurationError
 from fedscout.engine.model.parameter_layout import ModelFactory
 from fedscout.engine.seeds import stream
-from fedscout.experiments.studies.settings_tables.own_metric import OwnMetric
 from fedscout.experiments.studies.settings_tables.proxy_data import ProxyData
-from fedscout.experiments.studies.settings_tables.sampled_classes import arrangements, sampled_rows, sampled_shares
 from fedscout.experiments.studies.settings_tables.settings_grid import Place
 
 
@@ -47,13 +42,11 @@ class ProxyClients:
 def place_faults(place: Place, proxy: ProxyData) -> list[str]:
     """Return why proxy clients of a cell can't be drawn; empty if they can."""
     what = f"{place.quantity} rows of {place.num_classes} classes"
-    axis = "heterogeneity" if place.sampling is None else place.sampling.kind
+    axis = "heterogeneity" if place.row is None else place.row.metric
     cell = f"the cell of {axis} {place.heterogeneity(proxy.num_classes):.2g} and quantity {place.quantity}"
-    if isinstance(place.sampling, OwnMetric):
-        fault = place.sampling.fault(place.quantity, proxy.class_rows)
+    if place.row is not None:
+        fault = place.row.fault(place.quantity, proxy.class_rows)
         return [] if fault is None else [f"{cell} {fault}"]
-    if place.sampling is not None:
-        return _sampling_faults(place, place.sampling, proxy.class_rows, cell)
     there = int(np.count_nonzero(proxy.class_rows))
     if place.num_classes > there:
         return [f"{cell} needs {place.num_classes} classes, got proxy data with {there} of {proxy.num_classes}"]
@@ -67,18 +60,6 @@ def place_faults(place: Place, proxy: ProxyData) -> list[str]:
     return []
 
 
-def _sampling_faults(place: Place, sampling: ClassSampling, class_rows: IntArray, cell: str) -> list[str]:
-    """Return why no client can hold the shares of a sampling; empty if one can."""
-    counts = sampled_rows(sampling, place.quantity, len(class_rows))
-    if arrangements(sampling, counts, class_rows):
-        return []
-    return [
-        f"{cell} needs {counts.max()} rows of one class, {np.count_nonzero(counts)} classes in all, got proxy data "
-        f"with {class_rows.min()} to {class_rows.max()} of a class; a smaller --quantity or a larger "
-        "federation.server_rows would do"
-    ]
-
-
 def draw_proxy_clients(place: Place, proxy: ProxyData, num_clients: int, seed: int) -> ProxyClients:
     """Draw the clients of a cell.
 
@@ -88,8 +69,8 @@ def draw_proxy_clients(place: Place, proxy: ProxyData, num_clients: int, seed: i
     if faults := place_faults(place, proxy):
         raise ConfigurationError(faults)
     purpose = "proxy-clients"
-    if place.sampling is not None:
-        purpose += f" {place.sampling.kind} {place.sampling.parameter!r}"
+    if place.row is not None:
+        purpose += f" {place.row.metric} {place.row.value!r}"
     generator = stream(seed, purpose, place.num_classes, place.quantity)
     order = generator.permutation(proxy.num_trained)
     queues = [order[proxy.labels[order] == label] for label in range(proxy.num_classes)]
@@ -132,10 +113,8 @@ def _shares(place: Place, class_rows: IntArray, generator: np.random.Generator) 
 
     Classes are drawn at random; while they hold too few rows, the smallest makes way for the largest of the others.
     """
-    if isinstance(place.sampling, OwnMetric):
-        return np.asarray(generator.choice(place.sampling.counts(place.quantity, class_rows)))
-    if place.sampling is not None:
-        return sampled_shares(place.sampling, place.quantity, class_rows, generator)
+    if place.row is not None:
+        return np.asarray(generator.choice(place.row.counts(place.quantity, class_rows)))
     drawn = generator.permutation(np.flatnonzero(class_rows))
     chosen, others = list(drawn[: place.num_classes]), list(drawn[place.num_classes :])
     while class_rows[chosen].sum() < place.quantity:

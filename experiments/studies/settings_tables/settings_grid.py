@@ -4,13 +4,10 @@ FedCust: a heterogeneity index HI = 1 − (c − 1)/(C − 1) takes as many valu
 nearest that there is, c = round((1 − HI)(C − 1) + 1), and names the cell by what its clients then have. So two classes
 know the indices 0 and 1 only, and values that come to the same are one row of the table.
 
-Of a class sampling (`engine.contracts.class_sampling`) the rows of the grid are parameters, and all clients may hold
-all classes; and so it is where the rows of the grid are entropies.
-
-Of a metric of the user's own (`own_metric.py`) they are values of that.
+Of entropy, and of a metric of the user's own (`metric_rows.py`), the rows of the grid are values, and all clients may
+hold all classes.
 
 A refined grid has a value between any two, and one half a step beyond each end; all of the coarser one are in it.
-Parameters are halved in log space, entropies and values of one's own as they are.
 """
 
 from __future__ import annotations
@@ -18,22 +15,14 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise, product
-from math import exp, floor, inf, log
-from typing import cast
+from math import floor, inf
 
-from fedscout.engine.contracts.class_sampling import ClassSampling, Sampling
-from fedscout.engine.contracts.settings_lookup import ENTROPY, HETEROGENEITY, SHARES
-from fedscout.experiments.studies.settings_tables.own_metric import OwnMetric
+from fedscout.engine.contracts.settings_lookup import ENTROPY, HETEROGENEITY, METRICS
+from fedscout.experiments.studies.settings_tables.metric_rows import MetricRow
 
 HETEROGENEITIES = (0.2, 0.4, 0.6, 0.8)
 QUANTITIES = (100, 200, 400, 600, 800, 1000)
-LEVELS = {
-    HETEROGENEITY: HETEROGENEITIES,
-    ENTROPY: HETEROGENEITIES,
-    "gaussian": (0.5, 1.0, 2.0, 4.0),
-    "poisson": (0.1, 0.5, 2.0, 8.0),
-    "dirichlet": (0.05, 0.2, 1.0, 5.0),
-}
+LEVELS = {HETEROGENEITY: HETEROGENEITIES, ENTROPY: HETEROGENEITIES}
 """Rows of the grid where nothing else is said, by the metric of a table."""
 
 
@@ -44,22 +33,21 @@ class Place:
     Attributes:
         num_classes: Classes that each of its clients holds.
         quantity: Training rows that each of its clients holds.
-        sampling: From which the classes of its clients come, in place of equal shares of those that they hold; or
-            what a metric of the user's own is to give of them.
+        row: What a metric is to give of its clients, in place of equal shares of the classes that they hold.
     """
 
     num_classes: int
     quantity: int
-    sampling: ClassSampling | OwnMetric | None = None
+    row: MetricRow | None = None
 
     def heterogeneity(self, num_classes: int) -> float:
-        """Return HI where there are so many classes, or the parameter of the sampling, or the metric's value."""
-        return index_of(self.num_classes, num_classes) if self.sampling is None else self.sampling.parameter
+        """Return HI where there are so many classes, or the metric's value."""
+        return index_of(self.num_classes, num_classes) if self.row is None else self.row.value
 
     @property
-    def level(self) -> tuple[int, ClassSampling | OwnMetric | None]:
+    def level(self) -> tuple[int, MetricRow | None]:
         """Its row of the grid."""
-        return self.num_classes, self.sampling
+        return self.num_classes, self.row
 
 
 def index_of(held: int, num_classes: int) -> float:
@@ -77,30 +65,28 @@ def grid_of(held: Iterable[int], quantities: Iterable[int]) -> tuple[Place, ...]
     return tuple(Place(*place) for place in product(sorted({*held}, reverse=True), sorted({*quantities})))
 
 
-def sampled_grid(
+def metric_grid(
     metric: str,
-    parameters: Iterable[float],
+    values: Iterable[float],
     quantities: Iterable[int],
     num_classes: int,
     among: Sequence[float] | None = None,
 ) -> tuple[Place, ...]:
-    """Return the full grid of a class sampling, or a metric of one's own: parameters ascending, quantities likewise.
+    """Return the full grid of entropy, or of a metric of one's own: values ascending, quantities likewise.
 
     Args:
         metric: Of the first axis.
-        parameters: Its values.
+        values: Of it.
         quantities: Of the second axis.
         num_classes: There are.
-        among: All values of the table, from which clients tell theirs apart; None is `parameters`.
+        among: All values of the table, from which clients tell theirs apart; None is `values`.
     """
-    values = sorted({*parameters})
-    samplings: list[ClassSampling | OwnMetric]
-    if metric in LEVELS:
-        samplings = [ClassSampling(cast(Sampling, metric), value) for value in values]
-    else:
-        reach = min((high - low for low, high in pairwise(sorted({*(among or values)}))), default=inf) / 2
-        samplings = [OwnMetric(metric, value, reach) for value in values]
-    return tuple(Place(num_classes, quantity, one) for one, quantity in product(samplings, sorted({*quantities})))
+    wanted = sorted({*values})
+    reach = inf
+    if metric not in METRICS:
+        reach = min((high - low for low, high in pairwise(sorted({*(among or wanted)}))), default=inf) / 2
+    rows = [MetricRow(metric, value, reach) for value in wanted]
+    return tuple(Place(num_classes, quantity, row) for row, quantity in product(rows, sorted({*quantities})))
 
 
 def scaled(quantities: Sequence[int], most: int) -> tuple[int, ...]:
@@ -142,14 +128,12 @@ def refined_classes(held: Iterable[int], num_classes: int) -> tuple[int, ...]:
     return tuple(sorted({*held, *(classes_of(index, num_classes) for index in indices)}))
 
 
-def refined_parameters(metric: str, parameters: Iterable[float]) -> tuple[float, ...]:
-    """Return the parameters of a refined grid: those, and those between and beyond; of samplings in log space."""
-    values = sorted({*parameters})
-    if metric in SHARES:
-        return tuple(sorted({*values, *_halved(values, 0.0, 1.0)}))
-    if metric not in LEVELS:
-        return tuple(sorted({*values, *(_halved(values, -inf, inf) if len(values) > 1 else ())}))
-    return tuple(sorted({*values, *map(exp, _halved([log(value) for value in values], -inf, inf))}))
+def refined_values(metric: str, values: Iterable[float]) -> tuple[float, ...]:
+    """Return the values of a refined grid: those, and those between and beyond; none beyond a single one's own."""
+    known = sorted({*values})
+    if metric in METRICS:
+        return tuple(sorted({*known, *_halved(known, 0.0, 1.0)}))
+    return tuple(sorted({*known, *(_halved(known, -inf, inf) if len(known) > 1 else ())}))
 
 
 def refined_quantities(quantities: Iterable[int]) -> tuple[int, ...]:

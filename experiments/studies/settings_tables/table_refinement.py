@@ -27,10 +27,10 @@ from fedscout.experiments.studies.settings_tables.settings_grid import (
     classes_of,
     grid_of,
     index_of,
+    metric_grid,
     refined_classes,
-    refined_parameters,
     refined_quantities,
-    sampled_grid,
+    refined_values,
 )
 from fedscout.experiments.studies.settings_tables.table_request import (
     TableRequest,
@@ -125,8 +125,8 @@ def refine_table(
 
 def finer_grid(places: Sequence[Place], proxy: ProxyData) -> tuple[Place, ...]:
     """Return the refined grid of another, as far as the proxy rows can fill it; what is left out is told."""
-    if places[0].sampling is not None:
-        return _finer_samplings(places, proxy)
+    if places[0].row is not None:
+        return _finer_metric_grid(places, proxy)
     held, quantities = {place.num_classes for place in places}, {place.quantity for place in places}
     wanted_held, wanted = refined_classes(held, proxy.num_classes), refined_quantities(quantities)
 
@@ -144,24 +144,24 @@ def finer_grid(places: Sequence[Place], proxy: ProxyData) -> tuple[Place, ...]:
     return grid_of(kept_held, kept)
 
 
-def _finer_samplings(places: Sequence[Place], proxy: ProxyData) -> tuple[Place, ...]:
-    """Return the refined grid of a sampling or a metric of one's own: columns, then rows, that proxy rows can fill."""
-    first = places[0].sampling
-    assert first is not None, "of a sampling"
-    quantities, kind, num_classes = {place.quantity for place in places}, first.kind, proxy.num_classes
-    parameters = {place.sampling.parameter for place in places if place.sampling is not None}
-    wanted_values, wanted = refined_parameters(kind, parameters), refined_quantities(quantities)
+def _finer_metric_grid(places: Sequence[Place], proxy: ProxyData) -> tuple[Place, ...]:
+    """Return the refined grid of entropy or a metric of one's own: columns, then rows, that proxy rows can fill."""
+    first = places[0].row
+    assert first is not None, "of a metric"
+    quantities, metric, num_classes = {place.quantity for place in places}, first.metric, proxy.num_classes
+    values = {place.row.value for place in places if place.row is not None}
+    wanted_values, wanted = refined_values(metric, values), refined_quantities(quantities)
 
-    def grid(values: Sequence[float], rows: Sequence[int]) -> tuple[Place, ...]:
-        return sampled_grid(kind, values, rows, num_classes, among=wanted_values)
+    def grid(held: Sequence[float], rows: Sequence[int]) -> tuple[Place, ...]:
+        return metric_grid(metric, held, rows, num_classes, among=wanted_values)
 
-    def fits(values: Sequence[float], rows: Sequence[int]) -> bool:
-        return not any(place_faults(place, proxy) for place in grid(values, rows))
+    def fits(held: Sequence[float], rows: Sequence[int]) -> bool:
+        return not any(place_faults(place, proxy) for place in grid(held, rows))
 
-    kept = [quantity for quantity in wanted if quantity in quantities or fits([*parameters], [quantity])]
-    kept_values = [value for value in wanted_values if value in parameters or fits([value], kept)]
+    kept = [quantity for quantity in wanted if quantity in quantities or fits([*values], [quantity])]
+    kept_values = [value for value in wanted_values if value in values or fits([value], kept)]
     left_out = [f"quantity {quantity}" for quantity in wanted if quantity not in kept]
-    left_out += [f"{kind} {value:.3g}" for value in wanted_values if value not in kept_values]
+    left_out += [f"{metric} {value:.3g}" for value in wanted_values if value not in kept_values]
     if left_out:
         logger.warning("the proxy rows do not reach for %s, which the finer grid is without", ", ".join(left_out))
     return grid(kept_values, kept)
@@ -174,6 +174,6 @@ def with_threshold(coarse: CoarseTable, threshold: float | None) -> CoarseTable:
 
 def _place(result: CellResult, num_classes: int, metric: str) -> Place:
     if metric != HETEROGENEITY:
-        (place,) = sampled_grid(metric, [result.cell.heterogeneity], [result.cell.quantity], num_classes)
+        (place,) = metric_grid(metric, [result.cell.heterogeneity], [result.cell.quantity], num_classes)
         return place
     return Place(classes_of(result.cell.heterogeneity, num_classes), result.cell.quantity)

@@ -16,8 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from fedscout.engine.contracts.class_sampling import ClassSampling
-from fedscout.engine.contracts.settings_lookup import HETEROGENEITY, SHARES
+from fedscout.engine.contracts.settings_lookup import HETEROGENEITY
 from fedscout.engine.contracts.trial_strategy import Cohort
 from fedscout.engine.data.federation import Federation
 from fedscout.engine.errors import ConfigurationError
@@ -36,7 +35,7 @@ from fedscout.experiments.studies.settings_tables.settings_grid import (
     Place,
     classes_of,
     grid_of,
-    sampled_grid,
+    metric_grid,
     scaled,
 )
 from fedscout.experiments.studies.settings_tables.synthetic_rows import synthetic_rows
@@ -84,15 +83,14 @@ class TableRequest:
 
     Attributes:
         config: Data, model, training, search and seed.
-        heterogeneities: Of the rows of the grid, in [0, 1], as are entropies, or parameters of the sampling, above 0;
+        heterogeneities: Of the rows of the grid, in [0, 1], as are entropies, or values of the user's own metric;
             None takes those of the metric.
         quantities: Of its columns; None takes the source's, made smaller where the proxy rows do not reach.
         num_clients: Proxy clients of a cell.
         patience: Evaluations without gain that end a cell.
         threshold: τ of the table; None has no client tell how far it is.
         synthetic: Proxy rows that are drawn by what clients tell of themselves; None takes the server's rows.
-        metric: Of the first axis: heterogeneity, entropy, the parameter of a class sampling, or a function of the
-            user's own.
+        metric: Of the first axis: heterogeneity, entropy, or a function of the user's own.
     """
 
     config: StudyConfig
@@ -114,14 +112,9 @@ class TableRequest:
             if not self.heterogeneities or not all(map(isfinite, self.heterogeneities)):
                 given = "none" if self.heterogeneities is None else ", ".join(map(str, self.heterogeneities))
                 faults.append(f"--heterogeneity must say values that {self.metric} gives, got {given}")
-        elif self.metric in SHARES:
+        else:
             outside = [value for value in self.levels if not 0 <= value <= 1]
             faults += [f"--heterogeneity must be in [0, 1], got {value:g}" for value in outside]
-        else:
-            outside = [value for value in self.levels if not 0 < value < inf]
-            faults += [
-                f"--heterogeneity must be parameters of {self.metric} above 0, got {value:g}" for value in outside
-            ]
         faults += [f"--quantity must be at least 1 row, got {value}" for value in self.quantities or () if value < 1]
         if self.threshold is not None and not 0 <= self.threshold < inf:
             faults.append(f"--threshold must be a distance, at least 0, got {self.threshold:g}")
@@ -246,7 +239,7 @@ def prepared(request: TableRequest) -> tuple[Federation, CellTuning]:
 
 def _grid(request: TableRequest, tuning: CellTuning) -> tuple[Place, ...]:
     if request.metric != HETEROGENEITY:
-        return _sampled_grid(request, tuning.proxy)
+        return _metric_grid(request, tuning.proxy)
     held = [classes_of(value, tuning.proxy.num_classes) for value in request.levels]
     if request.quantities is not None:
         return grid_of(held, request.quantities)
@@ -254,15 +247,10 @@ def _grid(request: TableRequest, tuning: CellTuning) -> tuple[Place, ...]:
     return grid_of(held, [max(*held, quantity) for quantity in fitting])
 
 
-def _sampled_grid(request: TableRequest, proxy: ProxyData) -> tuple[Place, ...]:
+def _metric_grid(request: TableRequest, proxy: ProxyData) -> tuple[Place, ...]:
     """Return the grid of any other metric; columns that are left out are such that most classes have the rows."""
-    num_classes, quantities = proxy.num_classes, request.quantities
-    if quantities is None:
-        places = sampled_grid(request.metric, request.levels, [1], num_classes)
-        samplings = [place.sampling for place in places if isinstance(place.sampling, ClassSampling)]
-        largest = max((sampling.shares(num_classes).max() for sampling in samplings), default=1.0)
-        quantities = scaled(QUANTITIES, int(np.quantile(proxy.class_rows, 0.25) / largest))
-    return sampled_grid(request.metric, request.levels, quantities, num_classes)
+    quantities = request.quantities or scaled(QUANTITIES, int(np.quantile(proxy.class_rows, 0.25)))
+    return metric_grid(request.metric, request.levels, quantities, proxy.num_classes)
 
 
 def _check_batches(config: StudyConfig, grid: Sequence[Place]) -> None:

@@ -21,7 +21,6 @@ from fedscout.experiments.studies.study_objective import measures_of_study
 from fedscout.experiments.studies.sweeps.grid_configurations import GridConfiguration, Sweep
 from fedscout.experiments.studies.sweeps.study_run import StudyEnd, SweepStudy, data_digests, reason_against, run_one
 from fedscout.experiments.studies.sweeps.sweep_folder import SweepFolder, open_sweep_folder
-from fedscout.experiments.studies.sweeps.sweep_plot import write_plot
 from fedscout.experiments.studies.sweeps.sweep_summary import Group, groups_of, measure_of
 from fedscout.experiments.studies.sweeps.sweep_table import ended_study, failed_before, table_of, write_table
 from fedscout.search.measure import UNLIKE, Measure
@@ -185,6 +184,8 @@ def _run_all(
 
 
 def _conclude(folder: SweepFolder, sweep: Sweep, studies: Sequence[SweepStudy]) -> SweepOutcome:
+    from fedscout.experiments.studies.sweeps.sweep_plot import write_plot
+
     table = table_of(sweep, studies)
     write_table(table, folder)
     rows = table.to_pylist()

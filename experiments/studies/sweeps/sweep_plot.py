@@ -1,4 +1,4 @@
-"""The picture of a sweep: what is measured against one axis, by a second (colour) and by chooser (line style).
+"""The chart of a sweep: what is measured against one axis, by a second (colour) and by chooser (line style).
 
 A point is a mean over seeds, the bar its 95 % interval for new data, as far as there are such scores; a single study
 has its own. A hollow point of what the search chose is not shown to differ from FedAvg; whether bars overlap does not
@@ -9,53 +9,49 @@ over different federations would mean nothing.
 
 from __future__ import annotations
 
-import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import product
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any
 
+import altair as alt
 import numpy as np
 
+from fedscout.experiments.chart_style import CATEGORIES, drawn, inline, tooltips
 from fedscout.experiments.studies.sweeps.grid_configurations import value_text
 from fedscout.experiments.studies.sweeps.sweep_folder import SweepFolder
 from fedscout.experiments.studies.sweeps.sweep_summary import (
     SEEDS,
     Group,
-    Mean,
     compared_choosers,
     groups_of,
     measure_of,
 )
-from fedscout.experiments.studies.sweeps.sweep_table import FEDAVG, Row
+from fedscout.experiments.studies.sweeps.sweep_table import FEDAVG, LABELS, Row
 from fedscout.search.measure import ACCURACY, Measure
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
 
 FAVOURITE = "federation.partition.alpha"
 WHERE_SEARCHED = "the search's seed"
+HOLLOW = "hollow: no difference from FedAvg is shown"
 MAX_PANELS = 12
 COLUMNS = 3
-STYLES: Mapping[str, tuple[Literal["-", "--", ":"], str]] = {
-    "fedavg": ("--", "o"),
-    "tuned fedavg": (":", "s"),
-    "search best": ("-", "^"),
-    "challenger": ("-", "^"),
+PANEL_WIDTH, PANEL_HEIGHT = 300, 220
+DASHES: Mapping[str, tuple[int, int]] = {
+    "fedavg": (6, 4),
+    "tuned fedavg": (2, 3),
+    "search best": (1, 0),
+    "challenger": (1, 0),
 }
-"""Line and marker of each chooser; what the search chose is the full line."""
+"""Line of each chooser; what the search chose is the full line."""
 
-LABELS: Mapping[str, str] = {
-    "fedavg": "FedAvg",
-    "tuned fedavg": "FedAvg, tuned rate",
-    "search best": "best of the search",
-    "challenger": "chosen by the search",
+SHAPES: Mapping[str, str] = {
+    "fedavg": "circle",
+    "tuned fedavg": "square",
+    "search best": "triangle-up",
+    "challenger": "triangle-up",
 }
-COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000", "#8C6D1F")
-"""Told apart by the colour-blind, too; after Okabe and Ito, Color Universal Design (2008)."""
 
 
 @dataclass(frozen=True)
@@ -80,134 +76,130 @@ def _is_number(value: Any) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool)
 
 
-def draw(rows: Sequence[Row], axes: Sequence[str], measure: Measure = ACCURACY) -> Figure:
-    """Draw the rows of a table whose axes are these, those of seeds included, and whose scores are of a measure."""
-    from matplotlib.figure import Figure
+@dataclass(frozen=True)
+class SweepPlot:
+    """What is drawn of a sweep.
 
+    Attributes:
+        groups: Studies that differ in seeds alone, as far as they have scores.
+        choosers: Who is compared, in order.
+        values: The different values of each axis but those of seeds: numbers by size, others in the table's order.
+        layout: The place of each axis.
+        measure: Of the scores.
+        seeds: On which they are measured.
+    """
+
+    groups: Sequence[Group]
+    choosers: Sequence[str]
+    values: Mapping[str, Sequence[Any]]
+    layout: PlotLayout
+    measure: Measure
+    seeds: str
+
+    @property
+    def panels(self) -> list[dict[str, Any]]:
+        """The values of the axes that make panels, one combination a panel."""
+        own = self.layout.panels
+        return [dict(zip(own, panel, strict=True)) for panel in product(*(self.values[axis] for axis in own))]
+
+    def chart(self, panels: Sequence[Mapping[str, Any]]) -> alt.LayerChart | alt.FacetChart:
+        """Draw the groups of some panels, which the field `panel` tells apart."""
+        points = [{"panel": _title(panel), **point} for panel in panels for point in self._points(panel)]
+        along: Sequence[Any] = self.values[self.layout.x] if self.layout.x else [""]
+        numeric = all(map(_is_number, along))
+        if numeric:
+            wide = min(along) > 0 and max(along) >= 10 * min(along)
+            scale = alt.Scale(type="log" if wide else "linear", zero=False, nice=False, padding=12)
+            x = alt.X("x:Q", scale=scale, axis=alt.Axis(values=along, format="~g"), title=self.layout.x)
+        else:
+            x = alt.X("x:N", sort=None, axis=alt.Axis(labelAngle=0), title=self.layout.x)
+        y = alt.Y("score:Q", title=f"{self.measure.name} on {self.seeds}", scale=alt.Scale(zero=False))
+        labels = [LABELS[chooser] for chooser in self.choosers]
+        dash = alt.Scale(domain=labels, range=[list(DASHES[chooser]) for chooser in self.choosers])
+        shape = alt.Scale(domain=labels, range=[SHAPES[chooser] for chooser in self.choosers])
+        told = tooltips(
+            chooser=" ", colour=self.layout.colour or "", score__Q=self.measure.name, low__Q="from", high__Q="to"
+        )
+        base = alt.Chart().encode(x=x, color=self._colour(), tooltip=told)
+        marked = base.encode(y, alt.Shape("chooser:N", scale=shape, title=None))
+        return alt.layer(
+            base.mark_line().encode(y, alt.StrokeDash("chooser:N", scale=dash, legend=None)),
+            base.mark_rule(opacity=0.5, size=2).encode(alt.Y("low:Q"), alt.Y2("high:Q")),
+            marked.transform_filter("datum.shown").mark_point(filled=True, size=45, opacity=1),
+            marked.transform_filter("!datum.shown").mark_point(filled=False, fill="white", size=45, opacity=1),
+            data=inline(points),
+        )
+
+    def _colour(self) -> Any:
+        axis = self.layout.colour
+        if axis is None:
+            return alt.value(CATEGORIES[0])
+        domain = [value_text(value) for value in self.values[axis]]
+        return alt.Color("colour:N", scale=alt.Scale(domain=domain), title=axis.rpartition(".")[2])
+
+    def _points(self, panel: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
+        """Yield a point a group and chooser, in the order along x."""
+        along, colour = self.layout.x, self.layout.colour
+        inside = [group for group in self.groups if panel.items() <= group.values.items()]
+        order = self.values[along] if along else []
+        ends = self.measure.worst, self.measure.best
+        for group in sorted(inside, key=lambda group: order.index(group.values[along]) if along else 0):
+            value = group.values[along] if along else ""
+            for chooser in self.choosers:
+                if (mean := group.accuracy.get(chooser)) is None:
+                    continue
+                open_ = chooser == self.choosers[-1] != FEDAVG and not group.told_apart
+                yield {
+                    "x": value if _is_number(value) else value_text(value),
+                    "colour": value_text(group.values[colour]) if colour else "",
+                    "chooser": LABELS[chooser],
+                    "score": mean.mean,
+                    "low": float(np.clip(mean.mean if mean.low is None else mean.low, *ends)),
+                    "high": float(np.clip(mean.mean if mean.high is None else mean.high, *ends)),
+                    "shown": not open_,
+                }
+
+
+def plot_of(rows: Sequence[Row], axes: Sequence[str], measure: Measure = ACCURACY) -> SweepPlot:
+    """Return what is drawn of the rows of a table whose axes are these, those of seeds included."""
     groups = [group for group in groups_of(rows, axes) if group.accuracy]
-    kept = [axis for axis in axes if axis not in SEEDS]
-    values = {axis: _ordered([group.values[axis] for group in groups]) for axis in kept}
-    layout = layout_of(values)
-    panels = list(product(*(values[axis] for axis in layout.panels)))
-    shown = panels[:MAX_PANELS]
-    columns = min(COLUMNS, len(shown))
-    lines = -(-len(shown) // columns)
-    figure = Figure(figsize=(2.2 + 4.4 * columns, 0.9 + 3.3 * lines), layout="constrained")
-    grid = figure.subplots(lines, columns, squeeze=False, sharex=True, sharey=True)
-    choosers = compared_choosers(rows)
-    for place in grid.flat[len(shown) :]:
-        place.set_visible(False)
-    for place, panel in zip(grid.flat, shown, strict=False):
-        title = dict(zip(layout.panels, panel, strict=True))
-        inside = [group for group in groups if title.items() <= group.values.items()]
-        _panel(place, inside, layout, values, choosers, measure)
-        place.set_title(", ".join(f"{axis.rpartition('.')[2]} {value_text(own)}" for axis, own in title.items()))
-    figure.supylabel(f"{measure.name} on {'fresh seeds' if measure_of(rows) == 'accuracy' else WHERE_SEARCHED}")
-    figure.supxlabel(layout.x or "")
-    _legends(figure, layout, values, choosers)
-    if len(panels) > len(shown):
-        figure.suptitle(f"the first {len(shown)} of {len(panels)} combinations; the table has all")
-    return figure
+    values = {axis: _ordered([group.values[axis] for group in groups]) for axis in axes if axis not in SEEDS}
+    seeds = "fresh seeds" if measure_of(rows) == "accuracy" else WHERE_SEARCHED
+    return SweepPlot(groups, compared_choosers(rows), values, layout_of(values), measure, seeds)
 
 
 def _ordered(values: Sequence[Any]) -> list[Any]:
     """Return the different values: numbers by size, anything else in the order of the table."""
     different = list(dict.fromkeys(values))
-    return sorted(different) if all(_is_number(value) for value in different) else different
+    return sorted(different) if all(map(_is_number, different)) else different
 
 
-def _panel(
-    place: Axes,
-    groups: Sequence[Group],
-    layout: PlotLayout,
-    values: Mapping[str, Sequence[Any]],
-    choosers: Sequence[str],
-    measure: Measure,
-) -> None:
-    along = values[layout.x] if layout.x else [None]
-    numeric = all(_is_number(value) for value in along)
-    for number, colour_value in enumerate(values[layout.colour] if layout.colour else [None]):
-        own = [group for group in groups if layout.colour is None or group.values[layout.colour] == colour_value]
-        by_value = {group.values[layout.x] if layout.x else None: group.accuracy for group in own}
-        equal = [group.values[layout.x] if layout.x else None for group in own if not group.told_apart]
-        for chooser in choosers:
-            means = {value: by_value[value][chooser] for value in along if chooser in by_value.get(value, {})}
-            xs = [value if numeric else along.index(value) for value in means]
-            _line(place, xs, list(means.values()), COLOURS[number % len(COLOURS)], chooser, measure)
-        undecided = [
-            (value if numeric else along.index(value), by_value[value][choosers[-1]].mean)
-            for value in along
-            if value in equal and choosers[-1] != FEDAVG and choosers[-1] in by_value[value]
-        ]
-        _hollow(place, undecided, COLOURS[number % len(COLOURS)], choosers[-1])
-    if numeric and min(along) > 0 and max(along) >= 10 * min(along):
-        place.set_xscale("log")
-    labels = ["" if layout.x is None else value_text(value) for value in along]
-    place.set_xticks(np.array(along, dtype=np.float64) if numeric else range(len(along)), labels)
-    if numeric:
-        place.minorticks_off()
-    place.grid(alpha=0.25)
+def sweep_chart(plot: SweepPlot) -> alt.LayerChart | alt.FacetChart:
+    """Draw a sweep, a panel for each combination of the axes that are neither x nor colour, up to `MAX_PANELS`."""
+    panels = plot.panels
+    chart = plot.chart(panels[:MAX_PANELS]).properties(width=PANEL_WIDTH, height=PANEL_HEIGHT)
+    remarks = [HOLLOW] if any(not group.told_apart for group in plot.groups) and plot.choosers[-1] != FEDAVG else []
+    if len(panels) > MAX_PANELS:
+        remarks.append(f"the first {MAX_PANELS} of {len(panels)} combinations; the table has all")
+    title = alt.TitleParams(remarks)
+    if len(panels) == 1:
+        return chart.properties(title=title)
+    facets = alt.Facet("panel:N", title=None, sort=[_title(panel) for panel in panels])
+    return chart.facet(facets, columns=COLUMNS).properties(title=title)
 
 
-def _line(place: Axes, xs: Sequence[Any], means: Sequence[Mean], colour: str, chooser: str, measure: Measure) -> None:
-    """Draw one chooser's means and their bars; of none nothing."""
-    if not means:
-        return
-    line, marker = STYLES[chooser]
-    place.plot(xs, [mean.mean for mean in means], color=colour, linestyle=line, marker=marker, markersize=4)
-    lows = [mean.mean if mean.low is None else mean.low for mean in means]
-    highs = [mean.mean if mean.high is None else mean.high for mean in means]
-    place.vlines(
-        xs,
-        np.clip(lows, measure.worst, None),
-        np.clip(highs, None, measure.best),
-        color=colour,
-        linestyle=line,
-        alpha=0.5,
-    )
-
-
-def _hollow(place: Axes, points: Sequence[tuple[Any, float]], colour: str, chooser: str) -> None:
-    """Draw over the points that are not shown to differ from FedAvg."""
-    if points:
-        xs, ys = zip(*points, strict=True)
-        place.scatter(xs, ys, s=16, marker=STYLES[chooser][1], facecolors="white", edgecolors=colour, zorder=3)
-
-
-def _legends(figure: Figure, layout: PlotLayout, values: Mapping[str, Sequence[Any]], choosers: Sequence[str]) -> None:
-    from matplotlib.lines import Line2D
-
-    handles = [
-        Line2D([], [], color="#444444", linestyle=line, marker=marker, markersize=4, label=LABELS[chooser])
-        for chooser in choosers
-        for line, marker in (STYLES[chooser],)
-    ]
-    if choosers[-1] != FEDAVG:
-        hollow = {"color": "#444444", "linestyle": "", "marker": STYLES[choosers[-1]][1], "markerfacecolor": "white"}
-        handles.append(Line2D([], [], markersize=4, label="no difference shown", **hollow))  # type: ignore[arg-type]
-    if layout.colour:
-        name = layout.colour.rpartition(".")[2]
-        for number, value in enumerate(values[layout.colour]):
-            label = f"{name} {value_text(value)}"
-            handles.append(Line2D([], [], color=COLOURS[number % len(COLOURS)], linewidth=3, label=label))
-    figure.legend(handles=handles, loc="outside right upper", frameon=False)
+def _title(panel: Mapping[str, Any]) -> str:
+    return ", ".join(f"{axis.rpartition('.')[2]} {value_text(value)}" for axis, value in panel.items())
 
 
 def write_plot(
     rows: Sequence[Row], axes: Sequence[str], folder: SweepFolder, measure: Measure = ACCURACY
 ) -> tuple[Path, ...]:
     """Write `plot.png` and `plot.svg`; nothing if no study went through."""
-    logging.getLogger("matplotlib").setLevel(logging.ERROR)  # it tells of the font cache that it builds
     if not any(row["chooser"] for row in rows):
         return ()
-    from matplotlib import rc_context
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-
-    figure = draw(rows, axes, measure)
-    FigureCanvasAgg(figure)
-    save = partial(figure.savefig, dpi=150)
-    with rc_context({"svg.hashsalt": "fedscout"}):
-        return (
-            folder.write("plot.png", partial(save, format="png")),
-            folder.write("plot.svg", partial(save, format="svg", metadata={"Date": None})),
-        )
+    chart = sweep_chart(plot_of(rows, axes, measure))
+    return (
+        folder.write("plot.png", partial(Path.write_bytes, data=drawn(chart, "png"))),
+        folder.write("plot.svg", partial(Path.write_bytes, data=drawn(chart, "svg"))),
+    )

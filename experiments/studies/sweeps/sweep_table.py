@@ -30,6 +30,13 @@ if TYPE_CHECKING:
 Row = dict[str, Any]
 
 FEDAVG, BEST, CHALLENGER, TUNED = "fedavg", "search best", "challenger", "tuned fedavg"
+LABELS: Mapping[str, str] = {
+    FEDAVG: "FedAvg",
+    TUNED: "FedAvg, tuned rate",
+    BEST: "best of the search",
+    CHALLENGER: "chosen by the search",
+}
+"""What people read of each chooser."""
 
 COLUMNS: Mapping[str, str] = {
     "study": "string",

@@ -15,12 +15,11 @@ from torch import nn
 
 from fedscout.detectors.detection.client_queries import CLIENT_QUERIES
 from fedscout.engine.client.client_host import ClientHost
-from fedscout.engine.contracts.class_sampling import missing_entropy
 from fedscout.engine.contracts.client_algorithm import Finished, LocalRun
 from fedscout.engine.contracts.client_update import ClientUpdate
 from fedscout.engine.contracts.local_training_config import LocalTraining
 from fedscout.engine.contracts.settings_lookup import FAR_KEY, SettingsLookup
-from fedscout.engine.contracts.settings_table import SettingsCell, SettingsTable, heterogeneity_index
+from fedscout.engine.contracts.settings_table import SettingsCell, SettingsTable, heterogeneity_index, missing_entropy
 from fedscout.engine.contracts.train_request import TrainRequest
 from fedscout.engine.contracts.trial_strategy import Cohort
 from fedscout.engine.data.client_data import Samples

@@ -84,7 +84,7 @@ def test_a_search_has_every_trial_s_clients_train_by_the_table(path: Path, tmp_p
         (["client_settings.threshold=-1"], "client_settings.threshold must be greater than or equal to 0, got -1"),
         (["client_settings.epsilon=0"], "client_settings.epsilon must be greater than 0, got 0"),
         (["client_settings.epsilon=1"], "client_settings.epsilon must come with client_settings.threshold"),
-        (["client_settings.metric=spread"], "dirichlet_bhattacharyya or package.module:function, got 'spread'"),
+        (["client_settings.metric=spread"], "entropy or package.module:function, got 'spread'"),
         (["client_settings.metric=entropy"], "client_settings.metric must be heterogeneity, for which"),
         (["client_settings.path=/no/such.parquet"], "there is no such file"),
         (["strategy={kind: fedavg, client_learning_rate: 0.1}"], "got client_learning_rate"),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import altair as alt
 import pandas as pd
 
-from fedscout.experiments.reports.page.pictures.chart_style import BLUE, GREY, RED, inline, tooltips
+from fedscout.experiments.chart_style import BLUE, GREY, RED, inline, tooltips
 
 TALL_ROW, LOW_ROW = 20, 7
 MANY_ROWS = 60

@@ -5,7 +5,7 @@ from __future__ import annotations
 import altair as alt
 import pandas as pd
 
-from fedscout.experiments.reports.page.pictures.chart_style import BLUE, ORANGE, inline, tooltips
+from fedscout.experiments.chart_style import BLUE, ORANGE, inline, tooltips
 
 ROW = 64
 

@@ -12,7 +12,7 @@ import altair as alt
 import numpy as np
 import pandas as pd
 
-from fedscout.experiments.reports.page.pictures.chart_style import BLUE, GREEN, GREY, ORANGE, PURPLE, inline, tooltips
+from fedscout.experiments.chart_style import BLUE, GREEN, GREY, ORANGE, PURPLE, inline, tooltips
 
 MOST_POINTS = 40
 MOST_POINTS_IN_FRONT = 400

@@ -5,7 +5,7 @@ from __future__ import annotations
 import altair as alt
 import pandas as pd
 
-from fedscout.experiments.reports.page.pictures.chart_style import BLUE, GREY, inline, tooltips
+from fedscout.experiments.chart_style import BLUE, GREY, inline, tooltips
 
 ON_FRONT, BEATEN = "on the front", "another beats it"
 

@@ -14,7 +14,7 @@ from typing import Any
 import altair as alt
 import pandas as pd
 
-from fedscout.experiments.reports.page.pictures.chart_style import BLUE, GREEN, inline, tooltips
+from fedscout.experiments.chart_style import BLUE, GREEN, inline, tooltips
 
 MOST_AXES = 9
 LOGARITHMIC = 30.0

@@ -7,7 +7,7 @@ from typing import Any
 
 import altair as alt
 
-from fedscout.experiments.reports.page.pictures.chart_style import BLUE, GREY, RED, inline, tooltips
+from fedscout.experiments.chart_style import BLUE, GREY, RED, inline, tooltips
 
 ROW = 46
 MIDDLE = "#8fa3b8"

@@ -6,9 +6,10 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from fedscout.engine.contracts.class_sampling import wrapped_normal, wrapped_poisson
 from fedscout.experiments.federations.partitions.class_weights import (
     owners_by_log_weights,
+    wrapped_normal,
+    wrapped_poisson,
 )
 from tests.experiments.federations.partitions.requests import class_counts, deal
 

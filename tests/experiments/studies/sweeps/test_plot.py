@@ -2,17 +2,24 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
 
 import pytest
-from matplotlib.collections import LineCollection
 
 from fedscout.experiments.studies.sweeps.sweep_folder import SweepFolder
-from fedscout.experiments.studies.sweeps.sweep_plot import PlotLayout, draw, layout_of, write_plot
+from fedscout.experiments.studies.sweeps.sweep_plot import (
+    MAX_PANELS,
+    PlotLayout,
+    layout_of,
+    plot_of,
+    sweep_chart,
+    write_plot,
+)
 from fedscout.experiments.studies.sweeps.sweep_table import COLUMNS
-from fedscout.search.measure import MEASURES
+from fedscout.search.measure import ACCURACY, MEASURES, Measure
 
 ALPHA, CLIENTS, SCENARIO = "federation.partition.alpha", "federation.num_clients", "federation.scenario"
 EMPTY: dict[str, Any] = dict.fromkeys(COLUMNS)
@@ -49,15 +56,47 @@ def test_alpha_then_numbers_then_anything_lies_along_x(values: dict[str, list[An
     assert layout_of(values) == layout
 
 
+def drawn(rows: list[dict[str, Any]], axes: list[str], measure: Measure = ACCURACY) -> dict[str, Any]:
+    """Return the chart of a table as Vega-Lite."""
+    found: dict[str, Any] = sweep_chart(plot_of(rows, axes, measure)).to_dict()
+    return found
+
+
+def points_of(chart: dict[str, Any]) -> list[dict[str, Any]]:
+    """Return the points that a chart shows."""
+    if "data" not in chart:
+        chart = chart["spec"]
+    if "values" in chart["data"]:
+        found: list[dict[str, Any]] = chart["data"]["values"]
+        return found
+    (found,) = chart["datasets"].values()
+    return found
+
+
+def encoded(chart: dict[str, Any], channel: str) -> dict[str, Any]:
+    """Return how the layers of a chart, which agree, show a channel."""
+    layers = chart.get("spec", chart)["layer"]
+    (found,) = {str(layer["encoding"][channel]): layer["encoding"][channel] for layer in layers}.values()
+    return dict(found)
+
+
 def test_there_is_a_line_for_each_colour_and_chooser() -> None:
-    rows, axes = rows_over(**{ALPHA: [0.05, 0.5, 5.0], CLIENTS: [4, 10], "seed": [0, 1]})
-    (panel,) = draw(rows, axes).axes
-    assert len(panel.lines) == 2 * 2
-    assert {tuple(line.get_xdata()) for line in panel.lines} == {(0.05, 0.5, 5.0)}
-    assert sorted({float(value) for line in panel.lines for value in line.get_ydata()}) == [0.5, 0.6]
-    assert len({line.get_color() for line in panel.lines}) == 2
-    assert len({line.get_linestyle() for line in panel.lines}) == 2
-    assert panel.get_xscale() == "log"
+    rows, axes = rows_over(**{ALPHA: [5.0, 0.05, 0.5], CLIENTS: [4, 10], "seed": [0, 1]})
+    chart = drawn(rows, axes)
+    lines: dict[tuple[str, str], list[tuple[float, float]]] = {}
+    for point in points_of(chart):
+        lines.setdefault((point["colour"], point["chooser"]), []).append((point["x"], point["score"]))
+    assert lines == {
+        (clients, chooser): [(x, score) for x in (0.05, 0.5, 5.0)]
+        for clients in ("4", "10")
+        for chooser, score in (("FedAvg", 0.5), ("chosen by the search", 0.6))
+    }
+    assert encoded(chart, "color")["scale"]["domain"] == ["4", "10"]
+    assert encoded(chart, "x")["scale"]["type"] == "log"
+    assert encoded(chart, "x")["axis"]["values"] == [0.05, 0.5, 5.0]
+    dashes = chart["layer"][0]["encoding"]["strokeDash"]["scale"]
+    assert dashes["domain"] == ["FedAvg", "chosen by the search"]
+    assert len({tuple(dash) for dash in dashes["range"]}) == 2
 
 
 def test_points_have_bars_and_are_hollow_where_no_difference_is_shown() -> None:
@@ -67,13 +106,16 @@ def test_points_have_bars_and_are_hollow_where_no_difference_is_shown() -> None:
         row |= {"accuracy_low": row["accuracy"] - 0.2, "accuracy_high": row["accuracy"] + 0.6}
         if row["chooser"] == "challenger":
             row["verdict"] = "better" if row[ALPHA] == 0.5 else "no difference"
-    (panel,) = draw(rows, axes).axes
-    *bars, hollow = sorted(panel.collections, key=lambda drawn: len(drawn.get_offsets()))
-    assert [[tuple(ends[:, 1]) for ends in bar.get_segments()] for bar in bars] == [  # type: ignore[attr-defined]
-        [(pytest.approx(0.3), 1.0)] * 3,
-        [(pytest.approx(0.4), 1.0)] * 3,
-    ]
-    assert [tuple(point) for point in hollow.get_offsets()] == [(0.05, 0.6), (5.0, 0.6)]
+    chart = drawn(rows, axes)
+    found = points_of(chart)
+    bars = {(point["chooser"], point["low"], point["high"]) for point in found}
+    assert bars == {("FedAvg", 0.3, 1.0), ("chosen by the search", 0.4, 1.0)}
+    hollow = [(point["chooser"], point["x"]) for point in found if not point["shown"]]
+    assert hollow == [("chosen by the search", 0.05), ("chosen by the search", 5.0)]
+    marks = {
+        layer["transform"][0]["filter"]: layer["mark"]["filled"] for layer in chart["layer"] if "transform" in layer
+    }
+    assert marks == {"datum.shown": True, "!datum.shown": False}
 
 
 @pytest.mark.parametrize(
@@ -85,45 +127,49 @@ def test_bars_end_where_scores_do(name: str, ends: tuple[float, float]) -> None:
     rows, axes = rows_over(**{ALPHA: [0.05, 0.5]})
     for row in rows:
         row |= {"accuracy_low": -2.0, "accuracy_high": 8.0}
-    figure = draw(rows, axes, MEASURES[name])
-    (panel,) = figure.axes
-    bars = [drawn for drawn in panel.collections if isinstance(drawn, LineCollection)]
-    assert {tuple(bar[:, 1]) for drawn in bars for bar in drawn.get_segments()} == {ends}
-    assert figure.get_supylabel() == f"{MEASURES[name].name} on fresh seeds"
+    chart = drawn(rows, axes, MEASURES[name])
+    assert {(point["low"], point["high"]) for point in points_of(chart)} == {ends}
+    assert MEASURES[name].name in chart["layer"][0]["encoding"]["y"]["title"]
 
 
 def test_a_narrow_axis_is_linear() -> None:
     rows, axes = rows_over(**{CLIENTS: [4, 10]})
-    (panel,) = draw(rows, axes).axes
-    assert panel.get_xscale() == "linear"
+    assert encoded(drawn(rows, axes), "x")["scale"]["type"] == "linear"
 
 
 def test_further_axes_get_panels() -> None:
-    rows, axes = rows_over(**{ALPHA: [0.1, 1.0], CLIENTS: [4, 10], SCENARIO: ["a", "b", "c"], "x.y": [1, 2]})
-    panels = [panel for panel in draw(rows, axes).axes if panel.get_visible()]
-    assert [panel.get_title() for panel in panels] == [f"scenario {one}, y {two}" for one in "abc" for two in (1, 2)]
-    assert {len(panel.lines) for panel in panels} == {4}
+    rows, axes = rows_over(**{ALPHA: [0.1, 1.0], CLIENTS: [4, 10], SCENARIO: ["b", "a", "c"], "x.y": [1, 2]})
+    chart = drawn(rows, axes)
+    panels = [f"scenario {one}, y {two}" for one in "bac" for two in (1, 2)]
+    assert chart["facet"] == {"field": "panel", "sort": panels, "title": None, "type": "nominal"}
+    found = points_of(chart)
+    assert list(dict.fromkeys(point["panel"] for point in found)) == panels
+    assert len(found) == 6 * 2 * 2 * 2
 
 
-@pytest.mark.slow
+def test_panels_are_bounded() -> None:
+    rows, axes = rows_over(**{ALPHA: [0.1, 1.0], CLIENTS: [4, 10], SCENARIO: [f"s{n}" for n in range(MAX_PANELS + 2)]})
+    assert len({point["panel"] for point in points_of(drawn(rows, axes))}) == MAX_PANELS
+
+
 @pytest.mark.parametrize(
     "axes", [{}, {"seed": [0, 1, 2]}, {SCENARIO: ["a", None]}, {"flag": [True, False], SCENARIO: ["a", "b"]}]
 )
-def test_without_numbers_there_is_a_picture_all_the_same(tmp_path: Path, axes: dict[str, list[Any]]) -> None:
-    rows, names = rows_over(**axes)
-    png, svg = write_plot(rows, names, SweepFolder(tmp_path))
+def test_without_numbers_x_has_names(axes: dict[str, list[Any]]) -> None:
+    chart = drawn(*rows_over(**axes))
+    assert encoded(chart, "x")["type"] == "nominal"
+    assert all(isinstance(point["x"], str) for point in points_of(chart))
+    varying = [len(values) for name, values in axes.items() if name != "seed"]
+    assert len(points_of(chart)) == 2 * math.prod(varying)
+
+
+@pytest.mark.slow
+def test_the_same_table_gives_the_same_files(tmp_path: Path) -> None:
+    rows, axes = rows_over(**{ALPHA: [0.1, 1.0], SCENARIO: ["a", "b"], "flag": [True, False], "seed": [0, 1]})
+    (png, svg), again = (write_plot(rows, axes, SweepFolder(tmp_path / name)) for name in ("a", "b"))
     assert png.read_bytes().startswith(b"\x89PNG")
     assert ElementTree.parse(svg).getroot().tag.endswith("svg")
-    (panel,) = draw(rows, names).axes
-    assert len(panel.lines) == 2 * max(1, len(axes.get("flag", [1])))
-
-
-def test_the_same_table_gives_the_same_svg(tmp_path: Path) -> None:
-    rows, axes = rows_over(**{ALPHA: [0.1, 1.0], "seed": [0, 1]})
-    texts = []
-    for name in ("a", "b"):
-        texts.append(write_plot(rows, axes, SweepFolder(tmp_path / name))[1].read_text())
-    assert texts[0] == texts[1]
+    assert [path.read_bytes() for path in (png, svg)] == [path.read_bytes() for path in again]
 
 
 def test_without_a_completed_study_there_is_no_picture(tmp_path: Path) -> None:

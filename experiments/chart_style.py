@@ -1,15 +1,15 @@
-"""What all pictures share: colours that hold on a dark and on a light page, numbers as they travel, and the look.
+"""What all charts share: colours that hold on a dark and on a light page, numbers as they travel, the look, files.
 
 The colours are after Okabe and Ito, Color Universal Design (2008), moved to a middle lightness. Vega-Lite: A.
 Satyanarayan, D. Moritz, K. Wongsuphasawat, J. Heer. Vega-Lite: a grammar of interactive graphics. IEEE TVCG 23(1),
-2017.
+2017. Files are rendered by vl-convert, without a browser.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping
-from typing import Any
+from typing import Any, Literal
 
 import altair as alt
 
@@ -19,6 +19,11 @@ BLUE, ORANGE, GREEN, RED, PURPLE, GREY = "#2f80c3", "#dd8a1f", "#1f9e77", "#d149
 CATEGORIES = (BLUE, ORANGE, GREEN, PURPLE, RED, "#56a8c9", "#b59b2b", "#c77aa8", "#6b8e5a", "#a1765c")
 DIGITS = 5
 """Significant digits of a number in a picture; the page's text and tables have theirs."""
+
+PIXELS_A_POINT = 3.0
+"""Of a PNG: some 300 a printed inch where the figure is as wide as a page."""
+
+FileFormat = Literal["png", "pdf", "svg"]
 
 MANY_MARKS = 4000
 """More than these are drawn on a canvas, as a browser is slow with so many elements."""
@@ -79,3 +84,16 @@ def chart_config(dark: bool) -> dict[str, Any]:
         "range": {"category": list(CATEGORIES)},
         "title": {"color": ink, "fontSize": 12, "anchor": "start", "fontWeight": "normal"},
     }
+
+
+def drawn(chart: alt.TopLevelMixin, file_format: FileFormat) -> bytes:
+    """Return the bytes of a chart's file, on a white ground."""
+    import vl_convert
+
+    specification = chart.to_dict(validate=False)
+    specification["config"] = chart_config(dark=False)
+    if file_format == "svg":
+        return vl_convert.vegalite_to_svg(specification).encode()
+    if file_format == "pdf":
+        return vl_convert.vegalite_to_pdf(specification)
+    return vl_convert.vegalite_to_png(specification, scale=PIXELS_A_POINT)

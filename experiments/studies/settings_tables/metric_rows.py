@@ -1,9 +1,9 @@
-"""Clients of a cell whose row of the table is a value of a metric of the user's own.
+"""Clients of a cell whose row of the table is a value of a metric: entropy, or a function of the user's own.
 
-Nothing is known of the metric, so class counts are tried: shares of a Dirichlet distribution over some of the classes,
-how many and with which concentration being drawn, and a client's rows by them. Of those that the proxy rows can fill,
-and whose metric lies nearer to the cell's value than half-way to the next row of the grid, the nearest are kept: a
-client of them finds the cell. Where none is found, nothing can be tuned there.
+Class counts are tried: shares of a Dirichlet distribution over some of the classes, how many and with which
+concentration being drawn, and a client's rows by them. Of those that the proxy rows can fill the nearest to the cell's
+value are kept. Of a user's own metric, of which nothing is known, they must lie nearer than half-way to the next row
+of the grid: a client of them finds the cell. Where none is found, nothing can be tuned there.
 """
 
 from __future__ import annotations
@@ -29,17 +29,17 @@ CONCENTRATIONS = 0.05, 100.0
 
 
 @dataclass(frozen=True, order=True)
-class OwnMetric:
+class MetricRow:
     """A row of a grid.
 
     Attributes:
-        kind: The metric, `package.module:function`.
-        parameter: Its value.
+        metric: `entropy` or `package.module:function`.
+        value: Of the metric.
         reach: How far from that a client's may lie, exclusive.
     """
 
-    kind: str
-    parameter: float
+    metric: str
+    value: float
     reach: float = field(default=inf, compare=False)
 
     def counts(self, quantity: int, class_rows: IntArray) -> IntArray:
@@ -49,8 +49,8 @@ class OwnMetric:
             quantity: Rows of a client.
             class_rows: What there is of each class, shape `(classes,)`.
         """
-        counts, values = _tried(self.kind, quantity, tuple(class_rows.tolist()))
-        distances = np.abs(values - self.parameter)
+        counts, values = _tried(self.metric, quantity, tuple(class_rows.tolist()))
+        distances = np.abs(values - self.value)
         nearest = np.argsort(distances, kind="stable")[:KEPT]
         return np.asarray(counts[nearest[distances[nearest] < self.reach]])
 
@@ -58,7 +58,7 @@ class OwnMetric:
         """Return why no client of the cell can be drawn; None if one can."""
         if len(self.counts(quantity, class_rows)):
             return None
-        _, values = _tried(self.kind, quantity, tuple(class_rows.tolist()))
+        _, values = _tried(self.metric, quantity, tuple(class_rows.tolist()))
         given = f"{values.min():.3g} to {values.max():.3g}" if len(values) else "no client that the proxy rows fill"
         return f"needs clients within {self.reach:.3g} of that value, got {given} in {TRIES:,} tries"
 
@@ -66,7 +66,7 @@ class OwnMetric:
 @lru_cache(maxsize=64)
 def _tried(metric: str, quantity: int, class_rows: tuple[int, ...]) -> tuple[IntArray, DoubleArray]:
     """Return class counts that rows suffice for, shape `(found, classes)`, and what the metric gives of them."""
-    generator, num_classes = stream(0, "own-metric", quantity), len(class_rows)
+    generator, num_classes = stream(0, "metric-rows", quantity), len(class_rows)
     num_held = generator.integers(1, num_classes + 1, TRIES)
     ranks = generator.permuted(np.tile(np.arange(num_classes), (TRIES, 1)), axis=1)
     low, high = np.log(CONCENTRATIONS).tolist()

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 
 from fedscout.engine.errors import LogError
@@ -38,11 +39,12 @@ def write_description(description: Description, folder: Path, by_count: bool = F
     text = json_text(description.model_dump(mode="json"))
     writers: dict[str, Callable[[Path], object]] = {"description.json": lambda path: path.write_text(text)}
     if description.score_name is None:
-        from fedscout.experiments.reports.federation_picture import draw, save_picture
+        from fedscout.experiments.chart_style import drawn
+        from fedscout.experiments.reports.page.pictures.federation_map import federation_map
 
-        figure = draw(description, by_count)
-        writers["clients.png"] = lambda path: save_picture(figure, path, "png")
-        writers["clients.svg"] = lambda path: save_picture(figure, path, "svg")
+        chart = federation_map(description, by_count)
+        writers["clients.png"] = partial(Path.write_bytes, data=drawn(chart, "png"))
+        writers["clients.svg"] = partial(Path.write_bytes, data=drawn(chart, "svg"))
     files = {folder / name: write for name, write in writers.items()}
     _write_all_or_none(folder, files)
     return tuple(files)
