@@ -455,7 +455,8 @@ def _run_suite(
     entries = [entry for entry in catalogue(SUITES) if entry.source == suite]
     tables = [f"{suite}/{text}" for text in what or () if "=" not in text]
     settings = tuple(text for text in what or () if "=" in text)
-    asked = Run("fedscout bench {entry.source} {entry.table}", settings, None, seeds, None, names(rows), names(columns), tell)
+    command = "fedscout bench {entry.source} {entry.table}"
+    asked = Run(command, settings, None, seeds, None, names(rows), names(columns), tell)
     results = [*run_entries(entries, entries_named(entries, tables), out, asked)]
     lines = [line for result in results for line in (*result_lines(result), "")]
     _show(as_json, {"tables": [result.model_dump(mode="json") for result in results]}, lines)

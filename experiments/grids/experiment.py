@@ -206,7 +206,14 @@ class Experiment(BaseModel):
             for column, settings in self.federations.items()
             for level, own in self.levels.items()
         }
-        left_out = {"settings": {}, "axes": {}, "mean_over": {}, "method": {}, "statements": {}, "published": {}}
+        left_out: dict[str, Any] = {
+            "settings": {},
+            "axes": {},
+            "mean_over": {},
+            "method": {},
+            "statements": {},
+            "published": {},
+        }
         return Experiment.model_validate({**self._fields(), **left_out, "columns": columns})
 
     @property
