@@ -399,50 +399,15 @@ def strategies(
 
 @bench.command()
 def selection(
-    settings: Settings = None,
-    part: Annotated[
-        str,
-        typer.Option(
-            help="table, robust, halves, bandits, contexts, speed, rates, grid; regret on a planted problem; or cost, "
-            "what a policy adds to a round."
-        ),
-    ] = "table",
-    policies: Annotated[
-        str | None, typer.Option(help="Kinds such as oort,fedcor; all of the part's if left out.")
-    ] = None,
-    strategies: Annotated[str | None, typer.Option(help="Kinds such as fedavg,scaffold; likewise.")] = None,
-    heterogeneities: Annotated[str | None, typer.Option(help="Such as skew,noise; likewise.")] = None,
-    dataset: Annotated[str, typer.Option(help="digits, or a sample of fashion_mnist.")] = "digits",
-    seeds: Annotated[int, typer.Option(min=2, help="On which everything is trained.")] = 5,
-    out: Annotated[
-        Path, typer.Option("--out", "-o", help="Folder of trials and tables; what it holds is not trained again.")
-    ] = Path("runs/bench-selection"),
+    what: What = None,
+    rows: Rows = None,
+    columns: Columns = None,
+    seeds: Seeds = None,
+    out: SuiteOut = Path("runs/bench"),
     as_json: AsJson = False,
 ) -> None:
     """Compare selection policies under the strategies and heterogeneities of FLASH's study, at a smaller scale."""
-    from fedscout.experiments.cli.options import prepare
-
-    prepare(verbose=False)
-    if part == "cost":
-        from fedscout.experiments.benchmarks.selection.policy_cost import cost_lines, policy_costs
-
-        costs = policy_costs(_listed("policies", policies), note=tell)
-        _show(as_json, [cost.model_dump(mode="json") for cost in costs], cost_lines(costs))
-        return
-    if part == "regret":
-        from fedscout.experiments.benchmarks.selection.planted_regret import regret_lines
-
-        lines = regret_lines(seeds)
-        _show(as_json, lines, lines)
-        return
-    from fedscout.experiments.benchmarks.selection.selection_battery import part_of
-    from fedscout.experiments.benchmarks.selection.selection_measurement import run_selection
-    from fedscout.experiments.benchmarks.selection.selection_tables import table_lines
-
-    where = _listed("heterogeneities", heterogeneities)
-    asked = part_of(part, _listed("policies", policies), _listed("strategies", strategies), where)
-    report = run_selection(asked, part, dataset, seeds, settings or [], out, note=tell)
-    _show(as_json, report.model_dump(mode="json"), table_lines(report))
+    _run_suite("selection", what, rows, columns, seeds, out, as_json)
 
 
 @bench.command("client-settings")
@@ -496,23 +461,20 @@ def _run_suite(
     as_json: bool,
 ) -> None:
     """Run the tables of a suite, and print them."""
-    from fedscout.experiments.cli.options import prepare
+    from fedscout.experiments.cli.options import names, prepare
 
     prepare(verbose=False)
     from fedscout.experiments.grids.catalogue import Run, catalogue, entries_named, run_entries
     from fedscout.experiments.grids.tables import result_lines
 
     entries = [entry for entry in catalogue(SUITES) if entry.source == suite]
-    names = [f"{suite}/{text}" for text in what or () if "=" not in text]
+    tables = [f"{suite}/{text}" for text in what or () if "=" not in text]
     settings = tuple(text for text in what or () if "=" in text)
-    asked = Run(f"fedscout bench {suite}", settings, None, seeds, None, _names(rows), _names(columns), tell)
-    results = [*run_entries(entries, entries_named(entries, names), out, asked)]
+    command = "fedscout bench {entry.source} {entry.table}"
+    asked = Run(command, settings, None, seeds, None, names(rows), names(columns), tell)
+    results = [*run_entries(entries, entries_named(entries, tables), out, asked)]
     lines = [line for result in results for line in (*result_lines(result), "")]
     _show(as_json, {"tables": [result.model_dump(mode="json") for result in results]}, lines)
-
-
-def _names(text: str | None) -> tuple[str, ...] | None:
-    return None if text is None else tuple(name.strip() for name in text.split(","))
 
 
 def _show(as_json: bool, document: Any, lines: Sequence[str]) -> None:

@@ -106,6 +106,11 @@ def _show_own_messages() -> None:
         logger.setLevel(logging.INFO)
 
 
+def names(text: str | None) -> tuple[str, ...] | None:
+    """Return what commas separate; None is None."""
+    return None if text is None else tuple(name.strip() for name in text.split(","))
+
+
 def user_folders() -> tuple[str, ...]:
     """Return the folders where a user's own strategies are looked for: the working directory, last on the path."""
     folder = os.getcwd()

@@ -59,7 +59,8 @@ def reproduce(
     if names in ([], [LIST]):
         _list(entries, as_json)
         return
-    asked = Run("fedscout reproduce", settings, None if scale is ScaleName.laptop else scale.value, seeds, note=tell)
+    command = "fedscout reproduce {entry.name}"
+    asked = Run(command, settings, None if scale is ScaleName.laptop else scale.value, seeds, note=tell)
     found = []
     for result in run_entries(entries, entries_named(entries, [] if names == [ALL] else names), out, asked):
         found.append(result)

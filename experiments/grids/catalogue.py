@@ -9,10 +9,11 @@ OUT/all.md                    all tables that are there
 
 from __future__ import annotations
 
+import shlex
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -25,7 +26,7 @@ from fedscout.experiments.benchmarks.choice.choice_laboratory import measurement
 from fedscout.experiments.chart_style import drawn
 from fedscout.experiments.config.config_file import load_config
 from fedscout.experiments.grids.cells import Desk, Note
-from fedscout.experiments.grids.comparison import ExperimentResult, cell_results, statement_results
+from fedscout.experiments.grids.comparison import ExperimentResult, cell_results, means, statement_results
 from fedscout.experiments.grids.experiment import Experiment, read_experiment
 from fedscout.experiments.grids.picture import experiment_picture
 from fedscout.experiments.grids.runner import CELLS, run_cells
@@ -106,7 +107,7 @@ class Run:
     """How experiments are run.
 
     Attributes:
-        command: As it is printed, such as `fedscout reproduce`.
+        command: As it is printed; of a catalogue's, with fields of its `entry`: `fedscout reproduce {entry.name}`.
         settings: Arguments that hold for every cell, which win.
         scale: Of the files; None takes them as they are.
         num_seeds: In place of each experiment's own number, >= 2.
@@ -125,6 +126,26 @@ class Run:
     columns: tuple[str, ...] | None = None
     note: Note = lambda _: None
 
+    @property
+    def shown(self) -> str:
+        """The whole command."""
+        options = {"scale": self.scale, "seeds": self.num_seeds}
+        given = [f"--{name} {value}" for name, value in options.items() if value]
+        parts = {"rows": self.rows, "columns": self.columns}
+        given += [f"--{name} {shlex.quote(','.join(names))}" for name, names in parts.items() if names is not None]
+        return " ".join([self.command, *self.settings, *given])
+
+    def desk(self, experiment: Experiment, folder: Path, note: Note = lambda _: None) -> Desk:
+        """Return where an experiment's cells are measured."""
+        return Desk(
+            folder,
+            tuple(setting for setting in self.settings if not setting.startswith("engine.")),
+            self.num_seeds or experiment.seeds,
+            note,
+            experiment.fresh_stream,
+            experiment.tuning_stream,
+        )
+
 
 def run_entries(entries: Sequence[Entry], wanted: Sequence[Entry], out: Path, run: Run) -> Iterator[ExperimentResult]:
     """Run experiments, write each into the folder, and yield it.
@@ -140,9 +161,10 @@ def run_entries(entries: Sequence[Entry], wanted: Sequence[Entry], out: Path, ru
     """
     for entry in wanted:
         experiment = entry.read(run.scale).only(run.rows, run.columns)
-        tables = [f"{one.table}{ending}" for one in entries for ending in (".json", ".md", ".svg")]
+        tables = [name for one in entries for name in written_files(one.table)]
         with measurement_folder(out / entry.source, [*tables, CELLS, LLM_RECORD, BENCHMARK]) as folder:
-            result = run_one(experiment, entry.name, folder, run)
+            named = replace(run, command=run.command.format(entry=entry))
+            result = run_one(experiment, entry.name, folder, named)
         SweepFolder(out).write_text(WHOLE, "\n".join(document_lines(entries, earlier_results(entries, out))) + "\n")
         yield result
 
@@ -154,17 +176,9 @@ def run_one(experiment: Experiment, name: str, folder: SweepFolder, run: Run) ->
         UserError: As for `run_entries`.
     """
     started = time.perf_counter()
-    desk = Desk(
-        folder.path,
-        tuple(setting for setting in run.settings if not setting.startswith("engine.")),
-        run.num_seeds or experiment.seeds,
-        lambda text: run.note(f"{name}: {text}"),
-        experiment.fresh_stream,
-        experiment.tuning_stream,
-    )
-    measured = run_cells(experiment, folder, desk, engine_of(run.settings), run.parallel)
-    options = f" --scale {run.scale}" if run.scale else ""
-    options += f" --seeds {run.num_seeds}" if run.num_seeds else ""
+    desk = run.desk(experiment, folder.path, lambda text: run.note(f"{name}: {text}"))
+    parts = run_cells(experiment.parts(), folder, desk, engine_of(run.settings), run.parallel)
+    measured = means(experiment, parts)
     result = ExperimentResult(
         name=name,
         title=experiment.title,
@@ -172,7 +186,7 @@ def run_one(experiment: Experiment, name: str, folder: SweepFolder, run: Run) ->
         unit=experiment.unit,
         date=datetime.now(UTC).date().isoformat(),
         version=versions()["fedscout"],
-        command=" ".join([run.command, name, *run.settings]) + options,
+        command=run.shown,
         seconds=time.perf_counter() - started,
         test_to_train=measured.test_to_train,
         rows=tuple(experiment.rows),
@@ -183,12 +197,30 @@ def run_one(experiment: Experiment, name: str, folder: SweepFolder, run: Run) ->
         notes=experiment.notes,
         absent=measured.absent,
         steps=experiment.steps,
+        levels=tuple(experiment.levels),
+        parts=cell_results(experiment.parts(), parts) if experiment.levels else (),
     )
     table = name.rpartition("/")[2]
     folder.write_text(f"{table}.json", result.model_dump_json(indent=2) + "\n")
     folder.write_text(f"{table}.md", "\n".join(result_lines(result)) + "\n")
     folder.write_text(f"{table}.svg", drawn(experiment_picture(result), "svg").decode())
     return result
+
+
+def run_file(path: Path, out: Path, run: Run) -> ExperimentResult:
+    """Run an experiment of a user's own into a folder, and return its result, which is written there.
+
+    Raises:
+        UserError: As for `run_entries`.
+    """
+    experiment = read_experiment(path).only(run.rows, run.columns)
+    with measurement_folder(out, [*written_files(path.stem), CELLS, LLM_RECORD]) as folder:
+        return run_one(experiment, path.stem, folder, run)
+
+
+def written_files(table: str) -> list[str]:
+    """Return the names of the files that an experiment writes."""
+    return [f"{table}{ending}" for ending in (".json", ".md", ".svg")]
 
 
 def engine_of(settings: Sequence[str]) -> EngineConfig:

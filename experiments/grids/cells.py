@@ -14,7 +14,7 @@ import numpy as np
 from fedscout.detectors import HeterogeneityReport
 from fedscout.engine.data.federation import Federation
 from fedscout.engine.errors import ConfigurationError, DataError, RecommenderError, StrategyError
-from fedscout.engine.trials.trial_record import Trial
+from fedscout.engine.trials.trial_record import FITNESS_ROUNDS, Trial
 from fedscout.experiments.benchmarks.choice.choice_battery import FederationCase, ReadyCase
 from fedscout.experiments.benchmarks.choice.choice_choosers import CHOOSERS, Chooser, Choosing
 from fedscout.experiments.benchmarks.choice.choice_laboratory import (
@@ -186,7 +186,7 @@ def _trained(method: Train, laboratory: Laboratory, desk: Desk) -> _Found:
 
     def scores(trials: Sequence[Trial]) -> Values:
         if method.score == "best_round":
-            return tuple(max(trial.round_clean_accuracy, default=chance) for trial in trials)
+            return tuple(best_round(trial, chance) for trial in trials)
         return tuple(score_of(trial, facts.view, chance) for trial in trials)
 
     rate = None
@@ -197,7 +197,24 @@ def _trained(method: Train, laboratory: Laboratory, desk: Desk) -> _Found:
     trials = records(desk.fresh_seeds, rate)
     reasons = [trial.error or "" for trial in trials if trial.status == "failed"]
     failures = f"{len(reasons)} of {len(trials)} failed, the first: {reasons[0]}" if reasons else ""
+    if method.seconds_to is not None:
+        return _Found(tuple(seconds_to(trial, method.seconds_to) for trial in trials), 0.0, rate, failures)
     return _Found(scores(trials), resolution([trials]), rate, failures)
+
+
+def best_round(trial: Trial, chance: float) -> float:
+    """Return the best accuracy of all rounds, on uncorrupted test rows; chance if the trial failed."""
+    return max(trial.round_clean_accuracy) if trial.status == "completed" else chance
+
+
+def seconds_to(trial: Trial, target: float) -> float | None:
+    """Return the simulated seconds until the running mean of five rounds reaches a target; None if it never does."""
+    accuracies = np.array(trial.round_clean_accuracy, np.float64)
+    if trial.status != "completed" or trial.round_seconds is None or len(accuracies) < FITNESS_ROUNDS:
+        return None
+    means = np.convolve(accuracies, np.full(FITNESS_ROUNDS, 1 / FITNESS_ROUNDS), "valid")
+    reached = np.flatnonzero(means >= target)
+    return float(np.sum(trial.round_seconds[: reached[0] + FITNESS_ROUNDS])) if len(reached) else None
 
 
 def _pick(method: Method, choosing: Choosing, desk: Desk) -> Pick:

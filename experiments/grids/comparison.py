@@ -13,13 +13,15 @@ That two cells are level can only be contradicted: an interval that holds zero d
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from math import isfinite
 from typing import Literal
 
+import numpy as np
 from pydantic import BaseModel
 
-from fedscout.experiments.grids.cells import Measured
-from fedscout.experiments.grids.experiment import Cell, Experiment, Number, Relation, Statement
+from fedscout.experiments.grids.cells import Measured, Values
+from fedscout.experiments.grids.experiment import Cell, Experiment, Number, Relation, Statement, part_name
 from fedscout.search.confirmation.intervals import ERROR, PairedDifference, mean_score, paired_difference
 
 Verdict = Literal["seen", "within noise", "contradicted", "not contradicted", "not measured"]
@@ -82,6 +84,8 @@ class ExperimentResult(BaseModel, frozen=True):
         notes: What could not be obtained, and what stands in.
         absent: What could not be measured, and why.
         steps: Whether rows or columns are steps of one quantity.
+        levels: Names of the levels over which cells are means.
+        parts: Of each cell and level, in columns named by both.
     """
 
     name: str
@@ -101,14 +105,34 @@ class ExperimentResult(BaseModel, frozen=True):
     notes: tuple[str, ...]
     absent: Mapping[str, str]
     steps: Literal["rows", "columns"] | None = None
+    levels: tuple[str, ...] = ()
+    parts: tuple[CellResult, ...] = ()
 
     def of(self, cell: Cell) -> CellResult:
-        """Return a cell."""
-        return next(one for one in self.cells if (one.row, one.column) == cell)
+        """Return a cell, or a part of one."""
+        return next(one for one in (*self.cells, *self.parts) if (one.row, one.column) == cell)
 
     def count(self, verdict: Verdict) -> int:
         """Return how many statements have a verdict."""
         return sum(one.verdict == verdict for one in self.statements)
+
+
+def means(experiment: Experiment, parts: Measured) -> Measured:
+    """Return the cells of an experiment from what was measured of its parts; one that lacks a part is left out."""
+    if not experiment.levels:
+        return parts
+    values = {}
+    for row, column in experiment.cells():
+        of_levels = [parts.values.get((row, part_name(column, level))) for level in experiment.levels]
+        if all(of_levels):
+            values[row, column] = _means(of_levels)
+    return replace(parts, values=values, rates={})
+
+
+def _means(of_levels: Sequence[Values | None]) -> Values:
+    """Return the mean of each seed; None where a level has none."""
+    mean = np.mean(np.array(of_levels, np.float64), axis=0)
+    return tuple(None if np.isnan(value) else float(value) for value in mean)
 
 
 def cell_results(experiment: Experiment, measured: Measured) -> tuple[CellResult, ...]:

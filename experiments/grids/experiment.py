@@ -3,9 +3,9 @@
 ```yaml
 title: two strategies under label skew
 settings: {federation.dataset: digits, training.num_rounds: 20}   # of every cell
-axes: {federation.partition.alpha: [0.1, 1]}                      # a column for each combination
+axes: {federation.partition.alpha: [0.1, 1]}                      # a column for each combination of values
 rows:
-  FedAvg: {settings: {strategy: fedavg}}
+  FedAvg: {settings: {strategy.kind: fedavg}}
   FedAdam: {settings: {strategy: {kind: fedadam, eta: 0.1}}}
   eight trials: {kind: search, settings: {search.budget: 8}}
 reference: FedAvg
@@ -14,8 +14,12 @@ statements:
   "FedAdam > FedAvg @ alpha=0.1": an adaptive server under label skew
 ```
 
-`columns` names federations one by one in place of `axes`. A row is a method (`fedscout.experiments.grids.methods`), by
-default a training. In place of rows of methods, `measured_by` names a function that measures all cells.
+`columns` names federations one by one in place of `axes`. The values of an axis are a list, or a mapping from names.
+A row is a method (`fedscout.experiments.grids.methods`), by default a training. In place of rows of methods,
+`measured_by` names a function that measures all cells.
+
+`mean_over: {strategy.kind: [fedavg, scaffold]}` measures each cell with each of these values, and its number is their
+mean, seed by seed; each of them is shown, too.
 
 A statement compares cells. `A > B @ C` says that row A is above row B in column C, `A = B @ C` that they are level.
 `@ C | D` is said of both columns, `@ *` of every one, `A > B > C @ D` is two statements, and `A @ C > B @ D` names each
@@ -30,7 +34,7 @@ from __future__ import annotations
 import json
 import math
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise, product
@@ -41,6 +45,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 
 from fedscout.engine.errors import ConfigurationError
 from fedscout.engine.fault_text import details, did_you_mean, predicate
+from fedscout.experiments.config.config_file import YAML_SUFFIXES
 from fedscout.experiments.grids.methods import Function, Method
 from fedscout.search.confirmation.intervals import Bounds
 
@@ -58,6 +63,15 @@ RELATIONS: Mapping[str, Relation] = {">": "above", "=": "level"}
 
 Settings = dict[str, Any]
 """Values by dotted key, as in a study's YAML file."""
+
+NO_SETTINGS: Mapping[str, str] = {
+    "engine": "where cells run is an argument of the command, such as engine.grid=local",
+    "seed": "seeds says on how many seeds each cell is measured",
+}
+"""Groups and keys that are none of an experiment's, and why."""
+
+Levels = list[Any] | dict[str, Any]
+"""Values of a key, or their names and values."""
 
 
 @dataclass(frozen=True)
@@ -94,6 +108,7 @@ class Experiment(BaseModel):
         settings: Of every cell, under those of columns and rows.
         columns: Settings of each federation by its name.
         axes: Values by key, crossed to columns.
+        mean_over: Values by key, crossed; a cell is the mean over them, seed by seed.
         method: What the rows' methods have in common.
         rows: Methods by name.
         measured_by: What measures all cells, in place of the rows' methods; then `rows` are names alone.
@@ -117,7 +132,8 @@ class Experiment(BaseModel):
     about: str = ""
     settings: Settings = {}
     columns: dict[str, Settings] = {}
-    axes: dict[str, list[Any]] = {}
+    axes: dict[str, Levels] = {}
+    mean_over: dict[str, Levels] = {}
     method: dict[str, Any] = {}
     rows: dict[str, Method | None]
     measured_by: Function | None = None
@@ -138,7 +154,7 @@ class Experiment(BaseModel):
     @classmethod
     def _with_common_method(cls, given: Any) -> Any:
         shared = given.get("method") if isinstance(given, Mapping) else None
-        if not shared:
+        if not (isinstance(shared, Mapping) and isinstance(given.get("rows"), Mapping)):
             return given
         rows = {name: {**shared, **own} if isinstance(own, Mapping) else own for name, own in given["rows"].items()}
         return {**given, "rows": rows}
@@ -150,6 +166,10 @@ class Experiment(BaseModel):
             faults.append("columns or axes must be given, one of the two")
         if self.measured_by is None and (without := [name for name, method in self.rows.items() if method is None]):
             faults.append(f"rows.{without[0]} must be a method where measured_by is left out")
+        if not self.rows or not self.federations:
+            faults.append("rows and columns must be at least one each")
+        if given := sorted(key for key in self._keys() if key.partition(".")[0] in NO_SETTINGS):
+            faults.append(f"{given[0]} must be left out: {NO_SETTINGS[given[0].partition('.')[0]]}")
         if self.reference is not None and self.reference not in self.rows:
             faults.append(f"reference must be a row, got {self.reference!r}{did_you_mean(self.reference, self.rows)}")
         if not faults:
@@ -159,6 +179,10 @@ class Experiment(BaseModel):
                 except ValueError as error:
                     faults.append(str(error))
             faults += [f"published.{row} must be a row" for row in self.published if row not in self.rows]
+            try:
+                self.printed()
+            except (TypeError, ValueError) as error:
+                faults.append(f"published must hold a number for each column or a mapping of columns: {error}")
         if faults:
             raise ValueError("; ".join(faults))
         return self
@@ -166,15 +190,31 @@ class Experiment(BaseModel):
     @cached_property
     def federations(self) -> dict[str, Settings]:
         """Settings of each column by its name, those of the experiment included."""
-        if self.columns:
-            return {name: {**self.settings, **own} for name, own in self.columns.items()}
-        short = {key: key.rpartition(".")[2] for key in self.axes}
-        named = {}
-        for values in product(*self.axes.values()):
-            own = dict(zip(self.axes, values, strict=True))
-            name = ", ".join(f"{short[key]}={_shown(value)}" for key, value in own.items())
-            named[name] = {**self.settings, **own}
-        return named
+        return {name: {**self.settings, **own} for name, own in (self.columns or _crossed(self.axes)).items()}
+
+    @cached_property
+    def levels(self) -> dict[str, Settings]:
+        """Settings over which a cell is the mean, by name; empty where a cell is a single one."""
+        return _crossed(self.mean_over) if self.mean_over else {}
+
+    def parts(self) -> Experiment:
+        """Return the experiment of whose cells this one's are means: a column for each column and level."""
+        if not self.levels:
+            return self
+        columns = {
+            part_name(column, level): {**settings, **own}
+            for column, settings in self.federations.items()
+            for level, own in self.levels.items()
+        }
+        left_out: dict[str, Any] = {
+            "settings": {},
+            "axes": {},
+            "mean_over": {},
+            "method": {},
+            "statements": {},
+            "published": {},
+        }
+        return Experiment.model_validate({**self._fields(), **left_out, "columns": columns})
 
     @property
     def bounds(self) -> Bounds:
@@ -209,14 +249,14 @@ class Experiment(BaseModel):
     def only(self, rows: Sequence[str] | None, columns: Sequence[str] | None) -> Experiment:
         """Return the experiment with some rows, the reference included, and columns; None keeps all.
 
+        Args:
+            rows: Names, which may also be cut at their commas, as a list on the command line is.
+            columns: Likewise.
+
         Raises:
             ConfigurationError: If there is none of a name.
         """
-        for what, names, known in (("row", rows, self.rows), ("column", columns, self.federations)):
-            if unknown := [name for name in names or () if name not in known]:
-                raise ConfigurationError(
-                    f"a {what} must be one of {', '.join(known)}, got {unknown[0]!r}{did_you_mean(unknown[0], known)}"
-                )
+        rows, columns = _named("row", rows, self.rows), _named("column", columns, self.federations)
         kept = {
             row: method for row, method in self.rows.items() if rows is None or row in rows or row == self.reference
         }
@@ -232,10 +272,17 @@ class Experiment(BaseModel):
             for one in self.said()
             if {one.first, one.second} <= cells
         }
-        fields = {name: getattr(self, name) for name in Experiment.model_fields}
         flat = {"settings": {}, "axes": {}, "method": {}, "factor": 1.0}
         parts = {"rows": kept, "columns": federations, "published": published, "statements": said}
-        return Experiment.model_validate({**fields, **flat, **parts})
+        return Experiment.model_validate({**self._fields(), **flat, **parts})
+
+    def _keys(self) -> set[str]:
+        """Return every key that is set somewhere."""
+        methods = [method.settings for method in self.rows.values() if method is not None]
+        return {*self.settings, *self.axes, *self.mean_over}.union(*self.columns.values(), *methods)
+
+    def _fields(self) -> dict[str, Any]:
+        return {name: getattr(self, name) for name in Experiment.model_fields}
 
     def _read(self, text: str, says: str) -> Iterator[Statement]:
         """Yield the statements of a text.
@@ -272,13 +319,66 @@ class Experiment(BaseModel):
         return found
 
 
+def part_name(column: str, level: str) -> str:
+    """Return the name of a part of a column's cells."""
+    return f"{column}, {level}"
+
+
+def _crossed(axes: Mapping[str, Levels]) -> dict[str, Settings]:
+    """Return every combination of values by its name."""
+    named = {}
+    for chosen in product(*(_named_levels(key, levels) for key, levels in axes.items())):
+        named[", ".join(name for name, _ in chosen)] = dict(zip(axes, (value for _, value in chosen), strict=True))
+    return named
+
+
+def _named_levels(key: str, levels: Levels) -> list[tuple[str, Any]]:
+    if isinstance(levels, dict):
+        return [*levels.items()]
+    short = key.rpartition(".")[2]
+    return [(value if isinstance(value, str) else f"{short}={_shown(value)}", value) for value in levels]
+
+
+def _named(what: str, pieces: Sequence[str] | None, known: Collection[str]) -> list[str] | None:
+    """Return the names that are these, or of which these are what stands between commas; None is None.
+
+    Raises:
+        ConfigurationError: If a piece belongs to none.
+    """
+    if pieces is None:
+        return None
+    found, left = [], [*pieces]
+    while left:
+        ends = [end for end in range(1, len(left) + 1) if ", ".join(left[:end]) in known]
+        if not ends:
+            raise ConfigurationError(
+                f"a {what} must be one of {'; '.join(known)}, got {left[0]!r}{did_you_mean(left[0], known)}"
+            )
+        found.append(", ".join(left[: ends[-1]]))
+        left = left[ends[-1] :]
+    return found
+
+
 def _shown(value: Any) -> str:
-    return f"{value:g}" if isinstance(value, float) else value if isinstance(value, str) else json.dumps(value)
+    return f"{value:g}" if isinstance(value, float) else json.dumps(value)
 
 
 def arguments(settings: Mapping[str, Any]) -> tuple[str, ...]:
     """Return settings as arguments of a command."""
     return tuple(f"{key}={value if isinstance(value, str) else json.dumps(value)}" for key, value in settings.items())
+
+
+def is_experiment(path: Path) -> bool:
+    """Return whether a file is a YAML file with rows, which no configuration of a study has."""
+    import yaml
+
+    if path.suffix not in YAML_SUFFIXES:
+        return False
+    try:
+        document = yaml.safe_load(path.read_text())
+    except (OSError, ValueError, RecursionError, yaml.YAMLError):  # read as a configuration, which tells the fault
+        return False
+    return isinstance(document, Mapping) and "rows" in document
 
 
 def read_experiment(path: Path) -> Experiment:

@@ -16,9 +16,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, replace
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 from fedscout.engine.engine_config import EngineConfig
+from fedscout.engine.errors import ConfigurationError, UserError
+from fedscout.experiments.federations.datasets.publication import START_VARIABLE
 from fedscout.experiments.grids.cells import Desk, Measured, measure_cell, read_config
 from fedscout.experiments.grids.experiment import Cell, Experiment, arguments
 from fedscout.experiments.grids.methods import Detect, Train, imported
@@ -65,32 +68,38 @@ def run_cells(
         made = imported(experiment.measured_by.function)(**experiment.measured_by.arguments)
         measured: Measured = made.measure(desk)
         return measured
-    known: dict[Cell, Measured] = {}
-    pending: list[tuple[Cell, str]] = []
-    for cell in experiment.cells():
-        name = f"{CELLS}/{_digest(experiment, cell, desk)}.json"
-        stored = _stored(cell, read_json(folder.path / name))
-        if stored is None:
-            pending.append((cell, name))
-        else:
-            known[cell] = stored
-    for (row, column), _ in pending:
+    known = finished_cells(experiment, folder.path, desk)
+    pending = [cell for cell in experiment.cells() if cell not in known]
+    for row, column in pending:
         method = experiment.rows[row]
         own = arguments(method.settings) if isinstance(method, Train | Detect) else ()
-        config = read_config((*arguments(experiment.federations[column]), *own), desk.settings)
-        if isinstance(method, Train):
-            parse_strategy(with_strategy(config).strategy or {})  # a mistake is told before anything is done
+        try:  # a mistake is told before anything is done
+            config = read_config((*arguments(experiment.federations[column]), *own), desk.settings)
+            if isinstance(method, Train):
+                parse_strategy(with_strategy(config).strategy or {})
+        except UserError as error:
+            raise ConfigurationError([f"{row} × {column}: {fault}" for fault in error.faults]) from error
     ends = _in_process if engine.grid == "local" or len(pending) < 2 else partial(_on_ray, engine, parallel)
-    for position, end in ends(experiment, [cell for cell, _ in pending], desk):
-        cell, name = pending[position]
-        found = end.measured
+    for position, end in ends(experiment, pending, desk):
+        cell, found = pending[position], end.measured
         if found is None:
             known[cell] = Measured({}, absent={" × ".join(cell): end.error or "lost"})
             continue
         known[cell] = found
         if cell in found.values:
-            folder.write_text(name, json.dumps({**_identity(experiment, cell, desk), **_document(cell, found)}))
+            document = {**_identity(experiment, cell, desk), **_document(cell, found)}
+            folder.write_text(_file(experiment, cell, desk), json.dumps(document))
     return _together([known[cell] for cell in experiment.cells()])
+
+
+def finished_cells(experiment: Experiment, folder: Path, desk: Desk) -> dict[Cell, Measured]:
+    """Return the numbers of all cells that a folder holds."""
+    stored = {cell: _stored(cell, read_json(folder / _file(experiment, cell, desk))) for cell in experiment.cells()}
+    return {cell: found for cell, found in stored.items() if found is not None}
+
+
+def _file(experiment: Experiment, cell: Cell, desk: Desk) -> str:
+    return f"{CELLS}/{_digest(experiment, cell, desk)}.json"
 
 
 def _in_process(experiment: Experiment, cells: Sequence[Cell], desk: Desk) -> Iterator[tuple[int, CellEnd]]:
@@ -118,12 +127,18 @@ def _on_ray(
 
 
 class CellWorker:
-    """Measures cells, one after the other, in a process of its own, whose environment lacks these variables."""
+    """Measures cells, one after the other, in a process of its own, whose environment lacks these variables.
+
+    It works in the folder of the command, from which a user's paths and code are found.
+    """
 
     def __init__(self, environment: Mapping[str, str]) -> None:
         import os
+        import sys
 
         os.environ.update(environment)
+        os.chdir(environment[START_VARIABLE])
+        sys.path.append(environment[START_VARIABLE])
 
     def run(self, experiment: Experiment, cell: Cell, desk: Desk) -> CellEnd:
         """Measure a cell; only an interruption leaves as an error."""

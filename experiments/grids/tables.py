@@ -11,7 +11,7 @@ from fedscout.experiments.grids.comparison import (
     StatementResult,
     Verdict,
 )
-from fedscout.experiments.grids.experiment import PERCENT, Cell
+from fedscout.experiments.grids.experiment import PERCENT, Cell, part_name
 from fedscout.experiments.reports.markdown_table import markdown_table
 from fedscout.search.confirmation.intervals import PairedDifference
 
@@ -36,12 +36,14 @@ def result_lines(result: ExperimentResult) -> list[str]:
         "",
         *markdown_table(["", *result.columns], [_row(result, row) for row in result.rows]),
     ]
+    for column in result.columns if result.levels else ():
+        lines += ["", f"{column[0].upper()}{column[1:]}, of which these are means:", "", *_parts(result, column)]
     if result.reference is not None:
         lines += ["", f"Gain over {result.reference}, seed by seed:", "", *_gains(result)]
     if any(cell.rate is not None for cell in result.cells):
         lines += ["", "Client learning rate, tuned:", "", *_rates(result)]
     if result.statements:
-        headings = ["statement", "of", "published", "ours", "verdict"]
+        headings = ["statement", "of", *(["published"] if _is_published(result) else []), "ours", "verdict"]
         lines += ["", *markdown_table(headings, [_said(result, one) for one in result.statements])]
     absent = [f"Not measured: {what}: {why}" for what, why in _by_reason(result.absent)]
     return [
@@ -92,6 +94,14 @@ def _cell(result: ExperimentResult, cell: CellResult) -> str:
     return NOTHING if cell.published is None and cell.mean is None else f"{published} \\| {ours}"
 
 
+def _parts(result: ExperimentResult, column: str) -> list[str]:
+    rows = [
+        [row, *(_number(result.of((row, part_name(column, level))).mean, result.unit) for level in result.levels)]
+        for row in result.rows
+    ]
+    return markdown_table(["", *result.levels], rows)
+
+
 def _gains(result: ExperimentResult) -> list[str]:
     rows = [row for row in result.rows if row != result.reference]
     gains = {row: [result.of((row, column)).gain for column in result.columns] for row in rows}
@@ -121,7 +131,8 @@ def _with_interval(mean: float | None, low: float | None, high: float | None, un
 
 def _said(result: ExperimentResult, one: StatementResult) -> list[str]:
     ours = NOTHING if one.difference is None else _difference(one.difference, result.unit)
-    return [one.says, _pair(one.first, one.second), _number(one.published, result.unit, sign="+"), ours, one.verdict]
+    published = [_number(one.published, result.unit, sign="+")] if _is_published(result) else []
+    return [one.says, _pair(one.first, one.second), *published, ours, one.verdict]
 
 
 def _pair(first: Cell, second: Cell) -> str:

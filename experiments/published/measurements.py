@@ -9,8 +9,6 @@ from itertools import product
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-import numpy as np
-
 from fedscout.detectors import HeterogeneityReport
 from fedscout.engine.errors import DataError
 from fedscout.experiments.benchmarks.choice.choice_battery import FederationCase, ReadyCase, ready_case
@@ -25,10 +23,8 @@ from fedscout.experiments.benchmarks.engine.detection_modules import (
     WHOLE,
     module_costs,
 )
-from fedscout.experiments.benchmarks.selection import selection_battery
-from fedscout.experiments.benchmarks.selection.selection_measurement import run_selection
 from fedscout.experiments.grids.catalogue import BENCHMARK
-from fedscout.experiments.grids.cells import Desk, Measured, Values, read_config, split_ratio
+from fedscout.experiments.grids.cells import Desk, Measured, Values, read_config
 from fedscout.experiments.grids.experiment import Cell
 from fedscout.experiments.studies.workflow import Display, run_training, run_workflow
 
@@ -48,38 +44,6 @@ def centroid_distance(report: HeterogeneityReport) -> float | None:
         for first, second in product(centroids, repeat=2)
     )
     return max(pairs, default=None)
-
-
-@dataclass(frozen=True)
-class SelectionCells:
-    """A part of `fedscout bench selection`: policies by heterogeneities, means over strategies.
-
-    Attributes:
-        part: Its name.
-        data: Its data set.
-        strategies: Kinds; None is all of the part's.
-    """
-
-    part: str
-    data: str = "digits"
-    strategies: tuple[str, ...] | None = None
-
-    def measure(self, desk: Desk) -> Measured:
-        """Train what is not in the logs."""
-        part = selection_battery.part_of(self.part, strategies=self.strategies)
-        out, count = desk.folder / BENCHMARK, desk.num_seeds
-        report = run_selection(part, self.part, self.data, count, desk.settings, out, desk.note)
-        values: dict[Cell, Values] = {}
-        for row in report.rows:
-            for column in report.heterogeneities:
-                cells = [report.of(column, row, strategy) for strategy in report.strategies]
-                able = [cell.accuracies for cell in cells if cell.impossible is None]
-                if able:
-                    values[row, column] = tuple(np.mean(able, axis=0).tolist())
-        impossible = {f"{cell.row} × {cell.strategy}": cell.impossible for cell in report.cells if cell.impossible}
-        one = selection_battery.case_of(self.data, report.heterogeneities[0])
-        ratio = split_ratio(read_config(one.arguments, desk.settings))
-        return Measured(values, ratio, {**report.missing, **impossible}, resolution=report.resolution)
 
 
 @dataclass(frozen=True)

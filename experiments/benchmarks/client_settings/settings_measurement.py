@@ -39,8 +39,7 @@ from fedscout.experiments.benchmarks.client_settings.settings_results import (
 from fedscout.experiments.benchmarks.client_settings.settings_rivals import RIVALS
 from fedscout.experiments.benchmarks.client_settings.settings_tables import table_lines
 from fedscout.experiments.benchmarks.client_settings.workshop import CLIENTS, TABLES, UNIFORM, Note, Settings, Workshop
-from fedscout.experiments.benchmarks.selection.selection_results import early_stop_accuracy
-from fedscout.experiments.grids.cells import chance_level
+from fedscout.experiments.grids.cells import best_round, chance_level
 from fedscout.search.confirmation.intervals import PairedDifference, paired_difference, tested_to_trained
 from fedscout.search.measure import ACCURACY
 from fedscout.strategies import StrategySpec, parse_strategy
@@ -120,7 +119,7 @@ class _Measurement:
             found.append((obtained, shop.trial(obtained, spec_of(kind))))
         return cell.model_copy(
             update={
-                "accuracies": tuple(early_stop_accuracy(trial, self.chance) for _, trial in found),
+                "accuracies": tuple(best_round(trial, self.chance) for _, trial in found),
                 "last": tuple(last_accuracy(trial, self.chance) for _, trial in found),
                 "proxy_steps": float(np.mean([obtained.proxy_steps for obtained, _ in found])),
                 "client_steps": float(np.mean([obtained.client_steps for obtained, _ in found])),

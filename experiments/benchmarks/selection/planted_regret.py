@@ -8,14 +8,15 @@ in place of it: a bandit that learns has regret that grows ever slower, random c
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
 
 from fedscout.engine.contracts.client_selection import DoubleArray
-from fedscout.experiments.reports.markdown_table import markdown_table
-from fedscout.search.confirmation.intervals import half_width
+from fedscout.experiments.grids.cells import Desk, Measured, Values
+from fedscout.experiments.grids.experiment import Cell
 from fedscout.strategies.selection.contextual_selection import ContextualBandit, highest
 from fedscout.strategies.selection.discounted_regression import DiscountedRegression
 from fedscout.strategies.selection.linear_posterior import LinearPosterior
@@ -23,7 +24,6 @@ from fedscout.strategies.selection.neural_bandit import NeuralBandit
 
 NUM_CLIENTS, NUM_CHOSEN, SIZE, NOISE = 30, 6, 4, 0.3
 ROUNDS = (30, 60, 120)
-ERROR = 0.05
 
 
 class Nobody:
@@ -63,14 +63,14 @@ def regrets(bandit: ContextualBandit, seed: int, num_rounds: int = ROUNDS[-1]) -
     return found
 
 
-def regret_lines(num_seeds: int) -> list[str]:
-    """Return the mean cumulative regret after some rounds, with its 95 % interval over seeds, as a table."""
-    rows = []
-    for name, make in BANDITS.items():
-        total = np.cumsum([regrets(make(), seed) for seed in range(num_seeds)], axis=1)
-        rows.append([name, *(_mean(total[:, rounds - 1].tolist()) for rounds in ROUNDS)])
-    return markdown_table(["bandit", *(f"{rounds} rounds" for rounds in ROUNDS)], rows)
+@dataclass(frozen=True)
+class Regrets:
+    """Cumulative regret of each bandit (row) after some rounds (column)."""
 
-
-def _mean(values: Sequence[float]) -> str:
-    return f"{np.mean(values):.0f} ± {half_width(values, len(values), ERROR):.0f}"
+    def measure(self, desk: Desk) -> Measured:
+        """Play every bandit on as many problems as there are seeds."""
+        values: dict[Cell, Values] = {}
+        for name, make in BANDITS.items():
+            total = np.cumsum([regrets(make(), seed) for seed in range(desk.num_seeds)], axis=1)
+            values |= {(name, f"{rounds} rounds"): tuple(total[:, rounds - 1].tolist()) for rounds in ROUNDS}
+        return Measured(values)

@@ -9,14 +9,14 @@ reports of 3,550 clients, as many as the source's largest federation has, of who
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from statistics import median
 from typing import Any
 
 import numpy as np
-from pydantic import BaseModel
 
 from fedscout.engine.arrays import IntArray
 from fedscout.engine.contracts.client_selection import (
@@ -28,38 +28,17 @@ from fedscout.engine.contracts.client_selection import (
 )
 from fedscout.engine.contracts.trial_strategy import Cohort
 from fedscout.engine.seeds import stream
-from fedscout.engine.trials.trial_settings import TrialSettings
-from fedscout.experiments.benchmarks.choice.choice_battery import ready_case
-from fedscout.experiments.benchmarks.selection.selection_battery import POLICIES, case_of
-from fedscout.experiments.reports.markdown_table import markdown_table
+from fedscout.experiments import suites
+from fedscout.experiments.benchmarks.choice.choice_battery import FederationCase, ready_case
+from fedscout.experiments.grids.cells import Desk, Measured
+from fedscout.experiments.grids.experiment import Cell, arguments, read_experiment
 from fedscout.experiments.studies.open_runner import open_runner
 from fedscout.experiments.studies.workflow import study_facts
 from fedscout.search.study_trials import BASELINE
 from fedscout.strategies import SelectionSpec, parse_selection
 
-TURNS = 3
+SUITE = Path(suites.__file__).parent / "selection"
 MANY_CLIENTS, MANY_CHOSEN, MANY_ROUNDS = 3550, 710, 40
-
-Note = Callable[[str], None]
-
-
-class PolicyCost(BaseModel, frozen=True):
-    """One policy.
-
-    Attributes:
-        own_seconds: Median of a round's `choose`, `assign` and `observe` at 50 clients.
-        round_seconds: Median of a whole round with it.
-        random_seconds: Likewise with random choice, beside it.
-        many_seconds: Median of `choose` and `observe` at 3,550 clients.
-        most_seconds: The longest of these, where a policy fits a model now and then.
-    """
-
-    policy: str
-    own_seconds: float
-    round_seconds: float
-    random_seconds: float
-    many_seconds: float
-    most_seconds: float
 
 
 @dataclass
@@ -123,63 +102,46 @@ class TimedChoice:
         return self.built[-1]
 
 
-def policy_costs(policies: Sequence[str] | None = None, note: Note = lambda _: None) -> list[PolicyCost]:
-    """Measure policies; `note` is told what is done next.
+@dataclass(frozen=True)
+class PolicyCosts:
+    """Times of policies (rows), in turns with random choice; a value a turn.
 
-    Args:
-        policies: Kinds; None is all.
-        note: Told what is done next.
-
-    Raises:
-        StrategyError: If one is unknown.
+    Attributes:
+        policies: Kinds.
     """
-    specs = [parse_selection(kind) for kind in policies or (*POLICIES, "power_of_choice")]
-    ready = ready_case(case_of("digits", "skew"), (), quick=False)
-    facts = study_facts(ready.config, ready.federation)
-    found = []
-    with open_runner(ready.federation, ready.config.engine, None, 1) as runner:
 
-        def seconds_a_round(settings: TrialSettings) -> float:
-            ((_, trial),) = runner.run([settings])
-            return trial.seconds["total"] / trial.num_rounds
+    policies: Sequence[str]
 
-        for spec in specs:
-            note(f"{spec.kind}: 50 clients, {TURNS} turns")
-            settings, timed = facts.trial("train", BASELINE), TimedChoice(spec)
-            beside = replace(settings, selection=parse_selection("random"))
-            times = [
-                (seconds_a_round(replace(settings, selection=timed)), seconds_a_round(beside)) for _ in range(TURNS)
-            ]
-            note(f"{spec.kind}: {MANY_CLIENTS} clients")
-            many = _laps_of_many(spec)
-            found.append(
-                PolicyCost(
-                    policy=spec.kind,
-                    own_seconds=median(lap for stopwatch in timed.built for lap in stopwatch.laps),
-                    round_seconds=median(own for own, _ in times),
-                    random_seconds=median(random for _, random in times),
-                    many_seconds=median(many),
-                    most_seconds=max(many),
-                )
-            )
-    return found
+    def measure(self, desk: Desk) -> Measured:
+        """Time rounds under every policy, then the policy alone at many clients."""
+        given = arguments(read_experiment(SUITE / "table.yaml").federations["skew"])
+        ready = ready_case(FederationCase("skew", given), desk.settings, quick=False)
+        settings = study_facts(ready.config, ready.federation).trial("train", BASELINE)
+        found: dict[Cell, list[float]] = {}
+        with open_runner(ready.federation, ready.config.engine, None, 1) as runner:
 
+            def seconds_a_round(selection: Any) -> float:
+                ((_, trial),) = runner.run([replace(settings, selection=selection)])
+                return trial.seconds["total"] / trial.num_rounds
 
-def cost_lines(costs: Sequence[PolicyCost]) -> list[str]:
-    """Return the measurement as a table, in milliseconds."""
-    headings = ["policy", "own time", "of a random round", "its round / random's", "3,550 clients", "longest there"]
-    rows = [
-        [
-            cost.policy,
-            f"{1000 * cost.own_seconds:.2f} ms",
-            f"{100 * cost.own_seconds / cost.random_seconds:.1f} %",
-            f"{cost.round_seconds / cost.random_seconds:.2f}",
-            f"{1000 * cost.many_seconds:.1f} ms",
-            f"{1000 * cost.most_seconds:.0f} ms",
-        ]
-        for cost in costs
-    ]
-    return markdown_table(headings, rows)
+            for kind in self.policies:
+                spec = parse_selection(kind)
+                for turn in range(desk.num_seeds):
+                    desk.note(f"{kind}: turn {turn}")
+                    timed = TimedChoice(spec)
+                    with_policy, at_random = seconds_a_round(timed), seconds_a_round(parse_selection("random"))
+                    own = median(lap for stopwatch in timed.built for lap in stopwatch.laps)
+                    many = _laps_of_many(spec)
+                    of_turn = {
+                        "own time, ms": 1000 * own,
+                        "of a random round, %": 100 * own / at_random,
+                        "its round / random's": with_policy / at_random,
+                        "3,550 clients, ms": 1000 * median(many),
+                        "longest there, ms": 1000 * max(many),
+                    }
+                    for column, value in of_turn.items():
+                        found.setdefault((kind, column), []).append(value)
+        return Measured({cell: tuple(values) for cell, values in found.items()})
 
 
 def _laps_of_many(spec: SelectionSpec) -> list[float]:

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 from scipy import stats
 
-from fedscout.experiments.benchmarks.selection.planted_regret import BANDITS, Nobody, regret_lines, regrets
+from fedscout.experiments.benchmarks.selection.planted_regret import BANDITS, Nobody, Regrets, regrets
+from fedscout.experiments.grids.cells import Desk
 
 SEEDS = range(8)
 
@@ -30,6 +33,8 @@ def test_random_choice_never_learns() -> None:
     assert abs(difference.mean()) < 4 * stats.sem(difference)
 
 
-def test_the_table_has_a_line_a_bandit() -> None:
-    lines = regret_lines(2)
-    assert [line.split("|")[1].strip() for line in lines[2:]] == [*BANDITS]
+def test_a_bandit_s_numbers_are_sums_over_rounds_one_a_seed(tmp_path: Path) -> None:
+    values = Regrets().measure(Desk(tmp_path, num_seeds=2)).values
+    assert {row for row, _ in values} == {*BANDITS}
+    expected = [regrets(Nobody(), seed, 60).sum() for seed in range(2)]
+    assert values["random", "60 rounds"] == pytest.approx(expected)

@@ -12,16 +12,16 @@ import pytest
 
 from fedscout.engine.engine_config import EngineConfig
 from fedscout.engine.trials.trial_log import read_columns
+from fedscout.engine.trials.trial_record import Trial
 from fedscout.experiments.benchmarks.choice.choice_laboratory import other_seeds
 from fedscout.experiments.benchmarks.detection.noise_columns import measures_under_noise
 from fedscout.experiments.config.config_file import load_config
-from fedscout.experiments.grids.cells import Desk, Measured, chance_level
+from fedscout.experiments.grids.cells import Desk, Measured, best_round, chance_level, seconds_to
 from fedscout.experiments.grids.experiment import Experiment, Settings, arguments
 from fedscout.experiments.grids.runner import run_cells
 from fedscout.experiments.published.measurements import (
     MODULES,
     NoiseCells,
-    SelectionCells,
     SettingsCells,
     TimedDetections,
     TimedModules,
@@ -120,6 +120,40 @@ def test_the_best_round_is_no_less_than_the_last_ones(tmp_path: Path) -> None:
     found = measured(tmp_path, {"last": {}, "best": {"score": "best_round"}})
     pairs = zip(found.values["best", "skewed"], found.values["last", "skewed"], strict=True)
     assert all(one >= other for one, other in pairs)  # type: ignore[operator]
+
+
+def test_seconds_are_those_of_the_simulated_clock(tmp_path: Path) -> None:
+    latency: Settings = {
+        **SKEWED,
+        "training.num_rounds": 6,
+        "federation.scenario": {"kind": "latency", "clients": "all", "mean_seconds": 10},
+    }
+    rows = {"at once": {"seconds_to": 0.0}, "never": {"seconds_to": 1.1}, "accuracy": {}}
+    found = measured(tmp_path, rows, {"slow": latency})
+    (log,) = tmp_path.glob("studies/*/trials")
+    times = {sum(row["round_seconds"][:5]) for row in read_columns(log, ["trial", "round_seconds"])[0]}
+    assert {*found.values["at once", "slow"]} == times
+    assert found.values["never", "slow"] == (None, None)
+
+
+def trial(clean: list[float], seconds: list[float] | None = None, status: Any = "completed") -> Trial:
+    ones = tuple(clean)
+    return Trial(
+        status=status,
+        round_accuracy=ones,
+        round_clean_accuracy=ones,
+        round_seconds=None if seconds is None else tuple(seconds),
+    )
+
+
+def test_the_best_round_and_the_time_to_a_mean_of_five_by_hand() -> None:
+    rising = trial([0.0, 0.2, 0.4, 0.6, 0.8, 0.9, 0.7], [1, 2, 3, 4, 5, 6, 7])
+    assert best_round(rising, 0.1) == 0.9
+    assert seconds_to(rising, 0.4) == 15  # the mean of the first five rounds
+    assert seconds_to(rising, 0.41) == 21
+    assert seconds_to(rising, 0.8) is None
+    assert seconds_to(trial([0.9] * 7), 0.1) is None, "without a clock"
+    assert best_round(trial([0.9], status="failed"), 0.1) == 0.1
 
 
 @pytest.mark.slow
@@ -246,16 +280,6 @@ def test_times_are_of_one_training_and_of_one_round(tmp_path: Path) -> None:
     )
     for place in range(2):
         assert rounds[place] == pytest.approx(seconds[place] / of_round[place])  # type: ignore[operator]
-
-
-@pytest.mark.slow
-def test_selection_is_measured_by_its_benchmark(tmp_path: Path) -> None:
-    quick = ("training.num_rounds=2", "training.local_epochs=1", "model.hidden=[8]", "federation.num_clients=10")
-    found = SelectionCells("contexts", strategies=("fedavg",)).measure(Desk(tmp_path, quick, 2))
-    report = json.loads((tmp_path / "benchmark" / "contexts.json").read_text())
-    told = {(cell["row"], cell["heterogeneity"]): tuple(cell["accuracies"]) for cell in report["cells"]}
-    assert found.values == told
-    assert {column for _, column in found.values} == {"skew", "noise", "both"}
 
 
 @pytest.mark.slow

@@ -9,7 +9,7 @@ import pytest
 from scipy import stats
 
 from fedscout.experiments.grids.cells import Measured
-from fedscout.experiments.grids.comparison import Verdict, cell_results, statement_results
+from fedscout.experiments.grids.comparison import Verdict, cell_results, means, statement_results
 from fedscout.experiments.grids.experiment import Experiment
 
 HIGH, LOW, NEAR = (0.91, 0.92, 0.90), (0.71, 0.70, 0.72), (0.80, 0.99, 0.93)
@@ -74,3 +74,21 @@ def test_only_seeds_that_both_have_are_compared() -> None:
 def test_a_cell_that_was_not_measured_is_empty() -> None:
     gone = next(one for one in cell_results(experiment(), Measured(VALUES)) if one.row == "gone")
     assert (gone.values, gone.mean, gone.low) == ((), None, None)
+
+
+def test_a_mean_is_taken_seed_by_seed_and_needs_every_part() -> None:
+    document = {
+        "title": "means",
+        "columns": {"x": {}},
+        "rows": {"whole": {}, "half": {}, "none": {}},
+        "mean_over": {"strategy.kind": ["fedavg", "scaffold"]},
+        "reference": "whole",
+    }
+    parts = {
+        ("whole", "x, fedavg"): (0.5, 0.7, None),
+        ("whole", "x, scaffold"): (0.75, 0.5, 0.5),
+        ("half", "x, fedavg"): (0.1, 0.2, 0.3),
+    }
+    found = means(Experiment.model_validate(document), Measured(parts, 0.25, {"half × x, scaffold": "why"}))
+    assert found.values == {("whole", "x"): (0.625, pytest.approx(0.6), None)}
+    assert (found.test_to_train, found.absent) == (0.25, {"half × x, scaffold": "why"})

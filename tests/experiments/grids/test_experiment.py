@@ -10,7 +10,14 @@ import yaml
 from pydantic import ValidationError
 
 from fedscout.engine.errors import ConfigurationError
-from fedscout.experiments.grids.experiment import Experiment, Number, Statement, arguments, read_experiment
+from fedscout.experiments.grids.experiment import (
+    Experiment,
+    Number,
+    Statement,
+    arguments,
+    is_experiment,
+    read_experiment,
+)
 from fedscout.experiments.grids.methods import Choose, Train
 
 PLAIN: dict[str, Any] = {
@@ -20,7 +27,7 @@ PLAIN: dict[str, Any] = {
     "rows": {
         "FedAvg": {},
         "rules": {"kind": "choose", "by": "rules"},
-        "FedAdam": {"settings": {"strategy": "fedadam"}},
+        "FedAdam": {"settings": {"strategy.kind": "fedadam"}},
     },
 }
 
@@ -50,6 +57,27 @@ def test_axes_are_crossed() -> None:
         "alpha=1, num_clients=4",
         "alpha=1, num_clients=5",
     ]
+
+
+def test_levels_of_an_axis_can_have_names() -> None:
+    found = experiment(
+        columns={}, axes={"federation.scenario": {"plain": None, "two": ["a", "b"]}, "model.kind": ["dense"]}
+    )
+    assert [*found.federations] == ["plain, dense", "two, dense"]
+    assert found.federations["two, dense"]["federation.scenario"] == ["a", "b"]
+
+
+def test_a_cell_that_is_a_mean_has_a_part_for_each_level() -> None:
+    found = experiment(mean_over={"strategy.kind": ["fedavg", "scaffold"], "training.local_epochs": [1, 2]})
+    assert found.cells() == experiment().cells()
+    parts = found.parts()
+    assert len(parts.cells()) == 4 * len(found.cells())
+    assert parts.federations["a, scaffold, local_epochs=2"] == {
+        **found.federations["a"],
+        "strategy.kind": "scaffold",
+        "training.local_epochs": 2,
+    }
+    assert experiment().parts() == experiment()
 
 
 @pytest.mark.parametrize(
@@ -103,6 +131,15 @@ def test_a_scale_replaces_parts() -> None:
         {"rows": {"a": {"kind": "choose"}}},
         {"rows": {"a": {"kind": "guess"}}},
         {"seeds": 0},
+        {"rows": {}},
+        {"method": {"rates": [0.1]}, "rows": ["FedAvg"]},
+        {"columns": {}, "axes": {"federation.num_clients": []}},
+        {"published": {"rules": [1, 2]}},
+        {"published": {"rules": ["a", "b", "c"]}},
+        {"settings": {"engine.grid": "ray"}},
+        {"columns": {"a": {"seed": 3}}},
+        {"rows": {"FedAvg": {"settings": {"engine": {"grid": "ray"}}}}},
+        {"mean_over": {"strategy.kind": "fedavg"}},
         {"sedes": 3},
     ],
 )
@@ -126,6 +163,12 @@ def test_a_file_is_what_it_says(tmp_path: Path) -> None:
     path = tmp_path / "study.yaml"
     path.write_text(yaml.safe_dump(PLAIN))
     assert read_experiment(path) == experiment()
+    assert is_experiment(path)
+    for text in ("federation: {dataset: wine}", "rows", "{", "["):
+        path.write_text(text)
+        assert not is_experiment(path)
+    assert not is_experiment(tmp_path)
+    assert not is_experiment(tmp_path / "none.yaml")
 
 
 def test_settings_are_arguments() -> None:
@@ -154,6 +197,7 @@ def test_part_of_an_experiment_has_what_is_said_of_it() -> None:
     assert part.federations == {name: whole.federations[name] for name in ("a", "b")}
     assert [one.first for one in part.said()] == [("FedAvg", "a"), ("FedAvg", "b")]
     assert part.printed() == {("rules", "a"): Number(1.0), ("rules", "b"): Number(2.0, 0.2)}
-    for rows, columns in ((["FedAdagrad"], None), (None, ["z"])):
+    assert [*whole.only(None, ["c", "d", "a"]).federations] == ["a", "c, d"]  # as a list on the command line is cut
+    for rows, columns in ((["FedAdagrad"], None), (None, ["z"]), (None, ["c", "a"])):
         with pytest.raises(ConfigurationError):
             whole.only(rows, columns)
