@@ -25,7 +25,6 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 ROWS_LOOKED_AT = 10_000
-FEWEST_DIFFERENT = 20
 FILES_KEPT = 64
 
 
@@ -58,15 +57,11 @@ def is_quantity(cells: pa.ChunkedArray, are_all: bool) -> bool:
         are_all: Whether these are all rows, and not the first alone.
     """
     from fedscout.experiments.federations.datasets.tables.column_kinds import as_numbers
-    from fedscout.experiments.federations.datasets.tables.column_roles import FEW_ROWS_A_CLASS, MANY_CLASSES
+    from fedscout.experiments.federations.datasets.tables.column_roles import are_quantities
 
-    numbers = as_numbers(cells)
-    if not len(numbers) or not np.isfinite(numbers).all():
-        return False
-    num_different = len(np.unique(numbers))
-    if (numbers == np.rint(numbers)).all():
-        return are_all and num_different > max(MANY_CLASSES, len(numbers) // FEW_ROWS_A_CLASS)
-    return num_different > min(FEWEST_DIFFERENT, len(numbers) // 2)
+    numbers = np.unique(as_numbers(cells))
+    is_whole = bool(np.isfinite(numbers).all() and (numbers == np.rint(numbers)).all())
+    return (are_all or not is_whole) and are_quantities(numbers, len(cells))
 
 
 def _predicts_quantity(request: DatasetRequest) -> bool:

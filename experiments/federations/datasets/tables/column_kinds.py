@@ -32,6 +32,7 @@ DATE = re.compile(
 )
 DECIMAL_COMMA = re.compile(r"[+-]?\d+,\d+", re.ASCII)
 LARGEST_NUMBER = 1e150
+LARGEST_WHOLE = 2**53
 NUM_FAULTS_SHOWN = 5
 BLOCK_ROWS = 100_000  # between two of which signals are heard
 
@@ -176,6 +177,21 @@ def distinct_cells(cells: pa.ChunkedArray) -> tuple[IntArray, list[str]]:
     return np.concatenate(codes), [*places]
 
 
+def distinct_names(cells: pa.ChunkedArray) -> tuple[IntArray, list[str]]:
+    """Return what `distinct_cells` does, of cells that name something: a text is its own name, so `007` is not `7`.
+
+    In a column of floating-point numbers 6.0 is the name `6`, as gaps make a library store whole numbers so.
+    """
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    if pa.types.is_floating(cells.type):
+        is_whole = pc.and_(pc.equal(cells, pc.round(cells)), pc.less(pc.abs(cells), LARGEST_WHOLE))
+        if pc.all(is_whole).as_py():
+            cells = pc.cast(cells, pa.int64())
+    return distinct_cells(cells)
+
+
 def present_cells(cells: pa.ChunkedArray) -> pa.ChunkedArray:
     """Return plain cells with null in place of the words that mean a missing one."""
     import pyarrow as pa
@@ -208,8 +224,7 @@ def typed_column(name: str, cells: pa.ChunkedArray, is_category: bool = False) -
     if cells.null_count == len(cells):
         raise ValueError(f"must hold a value, got none in {len(cells)} rows")
     if is_category:
-        codes, values = distinct_cells(cells)
-        return _category(name, codes, _without_decimal_points(values))
+        return _category(name, *distinct_names(cells))
     numbers = as_numbers(cells)
     is_number = ~np.isnan(numbers)
     if np.count_nonzero(is_number) == len(cells) - cells.null_count:
@@ -245,14 +260,6 @@ def _refuse_lookalikes(codes: IntArray, values: list[str], is_number: npt.NDArra
             f"must hold numbers alone, as most of its cells are numbers, got {word} in row {row + 1}; "
             "missing values are written as nothing, NA, NaN, null or ?"
         )
-
-
-def _without_decimal_points(values: list[str]) -> list[str]:
-    """Write whole numbers without a decimal point, so that 6.0 is the category 6."""
-    numbers = numbers_of_texts(values)
-    if np.isnan(numbers).any() or not (numbers == np.rint(numbers)).all():
-        return values
-    return [str(number) for number in numbers.astype(np.int64)]
 
 
 def _category(name: str, codes: IntArray, values: list[str]) -> CategoryColumn:

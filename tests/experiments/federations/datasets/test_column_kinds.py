@@ -61,13 +61,23 @@ def test_categories(cells: list[object], codes: list[int], categories: tuple[str
     assert column.categories == categories
 
 
-def test_numbers_that_are_declared_categories() -> None:
-    column = typed(["6.0", "3", "", "6"], categories=("x",))
+@pytest.mark.parametrize(
+    ("cells", "codes", "categories"),
+    [
+        (["6.0", "3", "", "6"], [2, 0, -1, 1], ("3", "6", "6.0")),  # a text is its own name
+        (["7.178", "7"], [1, 0], ("7", "7.178")),
+        (["007", "7"], [0, 1], ("007", "7")),
+        ([6.0, 3.0, NAN], [1, 0, -1], ("3", "6")),  # of a type in which gaps make whole numbers fractions
+        ([6.5, 3.0], [1, 0], ("3.0", "6.5")),
+        ([2**63 - 1, 7], [1, 0], ("7", "9223372036854775807")),
+    ],
+)
+def test_numbers_that_are_declared_categories(
+    cells: list[object], codes: list[int], categories: tuple[str, ...]
+) -> None:
+    column = typed(cells, categories=("x",))
     assert isinstance(column, CategoryColumn)
-    assert (column.codes.tolist(), column.categories) == ([1, 0, -1, 1], ("3", "6"))
-    column = typed(["7.178", "7"], categories=("x",))
-    assert isinstance(column, CategoryColumn)
-    assert column.categories == ("7", "7.178")
+    assert (column.codes.tolist(), column.categories) == (codes, categories)
 
 
 @pytest.mark.parametrize(
