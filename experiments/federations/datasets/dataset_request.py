@@ -24,6 +24,12 @@ def _with_names_as_text(columns: Any) -> Any:
     return {str(name): kind for name, kind in columns.items()} if isinstance(columns, Mapping) else columns
 
 
+def _as_texts(values: Any) -> Any:
+    if not isinstance(values, list):
+        return values
+    return [str(value) if isinstance(value, int | float) else value for value in values]
+
+
 QUANTITIES: Final = ("diabetes",)
 """Data sets of the table whose label is a quantity."""
 
@@ -55,6 +61,11 @@ class DatasetRequest(BaseModel):
         default={},
         description="of one's own table: what a column is where what is found out is wrong, such as "
         "{zip: category, note: drop}; number, category, date or drop",
+    )
+    missing_values: Annotated[tuple[str, ...], BeforeValidator(_as_texts)] = Field(
+        default=(),
+        description="of one's own table: what stands for a missing value beside nothing, NA and the like, such as "
+        "[-9999, unknown]",
     )
     query: str | None = Field(
         default=None,

@@ -102,6 +102,7 @@ def _refuse_choices_of_tables(request: DatasetRequest) -> None:
             ("text_column", request.text_column),
             ("drop_columns", request.drop_columns),
             ("columns", dict(request.columns)),
+            ("missing_values", list(request.missing_values)),
             ("query", request.query),
             ("group_column", request.group_column),
             ("task", request.task),

@@ -28,6 +28,7 @@ class ColumnFate:
         became: What is done with it.
         key: What overrules that, as it is written on the command line; nothing where nothing does.
         suspicion: What it tells of the label that it should not; nothing if it is not suspected.
+        missing_codes: Values that may stand for a missing one.
     """
 
     name: str
@@ -35,6 +36,7 @@ class ColumnFate:
     became: str
     key: str = ""
     suspicion: str = ""
+    missing_codes: tuple[str, ...] = ()
 
 
 def column_key(name: str, kind: str) -> str:

@@ -9,8 +9,9 @@ schema before anything is computed.
 
 from __future__ import annotations
 
+import json
 import re
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -136,7 +137,8 @@ def numbers_of_texts(texts: list[str]) -> npt.NDArray[np.float64]:
     import pandas as pd
 
     blocks = [pd.Series(texts[start : start + BLOCK_ROWS], dtype="str") for start in range(0, len(texts), BLOCK_ROWS)]
-    return np.concatenate([np.asarray(pd.to_numeric(block, errors="coerce"), np.float64) for block in blocks])
+    numbers = [np.asarray(pd.to_numeric(block, errors="coerce"), np.float64) for block in blocks]
+    return np.concatenate([np.empty(0), *numbers])
 
 
 def lenient_numbers(name: str, cells: pa.ChunkedArray) -> NumberColumn:
@@ -202,6 +204,30 @@ def present_cells(cells: pa.ChunkedArray) -> pa.ChunkedArray:
     return pc.if_else(pc.is_in(pc.utf8_lower(cells), pa.array(MISSING, cells.type)), None, cells)
 
 
+def with_missing(table: pa.Table, values: Sequence[str], kept: Collection[str | None]) -> pa.Table:
+    """Return a table with nothing in the cells that hold one of some values, whatever their type and case.
+
+    Args:
+        table: Plain cells.
+        values: Texts; those that are numbers stand for all cells of that number.
+        kept: Columns that stay as they are.
+    """
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    words = {value.lower() for value in values}
+    numbers = numbers_of_texts([*values])
+    for place, name in enumerate(table.column_names if values else ()):
+        if name in kept:
+            continue
+        codes, texts = distinct_cells(table[name])
+        gone = np.array([text.lower() in words for text in texts], dtype=np.bool_)
+        gone |= np.isin(numbers_of_texts(texts), numbers[~np.isnan(numbers)])
+        mask = pa.array(np.append(gone, False)[codes])
+        table = table.set_column(place, table.schema.field(place), pc.if_else(mask, None, table[name]))
+    return table
+
+
 def typed_column(name: str, cells: pa.ChunkedArray, is_category: bool = False) -> Column:
     """Return one column with its meaning.
 
@@ -257,9 +283,16 @@ def _refuse_lookalikes(codes: IntArray, values: list[str], is_number: npt.NDArra
         raise ValueError(f"must hold numbers or categories, got a date such as {word} in row {row + 1}")
     if np.count_nonzero(is_number) > np.count_nonzero(is_word):
         raise ValueError(
-            f"must hold numbers alone, as most of its cells are numbers, got {word} in row {row + 1}; "
-            "missing values are written as nothing, NA, NaN, null or ?"
+            f"must hold numbers alone, as most of its cells are numbers, got {word} in row {row + 1} and words "
+            f"in {np.count_nonzero(is_word)} of {np.count_nonzero(codes >= 0)} cells; "
+            f"federation.missing_values={_as_list(words)} takes them as missing"
         )
+
+
+def _as_list(words: Sequence[str]) -> str:
+    """Return a few words as an argument takes them."""
+    shown_words = ", ".join(json.dumps(word[:40], ensure_ascii=False) for word in words[:NUM_FAULTS_SHOWN])
+    return f"'[{shown_words}]'"
 
 
 def _category(name: str, codes: IntArray, values: list[str]) -> CategoryColumn:

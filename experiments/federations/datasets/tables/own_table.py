@@ -1,8 +1,8 @@
 """One's own table: what its columns are, and whether it is read as numbers and categories, or as texts.
 
-A column called `id`, `index`, `row`, `row_id` or `uuid` names rows: it is never a feature, and each name must occur
-once. What other columns are is found out (`own_columns.py`). With `federation.text_column`, or where a text is all that
-there is but for dates, a row is the text alone, as numbered words; other columns are not looked at.
+A column called `id`, `index`, `row`, `row_id` or `uuid` names rows: it is never a feature. What other columns are is
+found out (`own_columns.py`). With `federation.text_column`, or where a text is all that there is but for dates, a row
+is the text alone, as numbered words; other columns are not looked at.
 """
 
 from __future__ import annotations
@@ -11,11 +11,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-import numpy as np
-
 from fedscout.engine.errors import DataError
-from fedscout.engine.fault_text import did_you_mean, listed, shown
-from fedscout.experiments.federations.datasets.dataset import Dataset
+from fedscout.engine.fault_text import did_you_mean, listed
+from fedscout.experiments.federations.datasets.dataset import Dataset, distinct_texts
 from fedscout.experiments.federations.datasets.dataset_request import DatasetRequest
 from fedscout.experiments.federations.datasets.tables.column_fates import (
     ColumnFate,
@@ -26,7 +24,7 @@ from fedscout.experiments.federations.datasets.tables.column_fates import (
 )
 from fedscout.experiments.federations.datasets.tables.column_kinds import (
     CategoryColumn,
-    distinct_cells,
+    with_missing,
 )
 from fedscout.experiments.federations.datasets.tables.column_roles import (
     ColumnRoles,
@@ -91,7 +89,7 @@ def dataset_from_own_table(
     )
     check_roles(name, table, roles)
     _check_kinds(name, table, roles, request)
-    _check_row_names(name, table, naming)
+    table = with_missing(table, request.missing_values, {request.client_column, request.group_column})
     if request.text_column is not None:
         _refuse_quantity(request)
         return _texts(name, table, request, roles, source)
@@ -101,14 +99,16 @@ def dataset_from_own_table(
 def _mixed(name: str, table: pa.Table, request: DatasetRequest, roles: ColumnRoles, source: str) -> Dataset:
     """Read numbers, categories and dates; if there are none, but for dates, and a text, that."""
     predicted = predicted_of(name, table, roles)
-    found = own_columns(name, table, [*roles.never_features, *roles.features(name, table)], roles, request)
     client_ids = None if roles.client is None else discrete(name, table, roles.client)
+    clients = None if client_ids is None else distinct_texts(client_ids)[1]
+    columns = [*roles.never_features, *roles.features(name, table)]
+    found = own_columns(name, table, columns, roles, request, clients)
     seen = [column for own in found for column in own.columns]
     if seen:
         told = told_statistics(name, seen, client_ids, request.min_release)
         found = _with_figures(name, found, told.statistics, request)
         seen = [column for own in found for column in own.columns]
-    found = suspected(found, predicted.labels, predicted.class_names)
+    found = suspected(found, predicted)
     fates = all_fates(table, roles, [own.fate for own in found])
     texts = [fate for fate in fates if fate.kind == "text"]
     if texts and not roles.quantity and _are_dates_unasked([own.fate for own in found if own.columns], request):
@@ -197,23 +197,6 @@ def _refuse_quantity(request: DatasetRequest) -> None:
         raise DataError(
             "federation.task must be classification or left out where federation.text_column is given, got regression"
         )
-
-
-def _check_row_names(name: str, table: pa.Table, columns: tuple[str, ...]) -> None:
-    faults = []
-    for column in columns:
-        codes, values = distinct_cells(table[column])
-        _, firsts, positions = np.unique(codes, return_index=True, return_inverse=True)
-        repeats = np.flatnonzero(firsts[positions] < np.arange(len(codes)))
-        if len(repeats):
-            again = "nothing" if codes[repeats[0]] < 0 else values[codes[repeats[0]]]
-            faults.append(
-                f"column {column!r} of data set {name!r} must name each row once, got {shown(again)} in rows "
-                f"{firsts[positions[repeats[0]]] + 1} and {repeats[0] + 1}; federation.drop_columns=[{column}] leaves "
-                "it out"
-            )
-    if faults:
-        raise DataError(faults)
 
 
 def _texts(

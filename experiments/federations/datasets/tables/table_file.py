@@ -36,6 +36,8 @@ if TYPE_CHECKING:
     import pyarrow as pa
     import pyarrow.parquet as pq
 
+CATEGORY_FIELD = {b"kind": b"category"}
+"""On the field of a column whose cells are categories, whatever they are."""
 INDEX = "index"
 SAVED_INDEX = "__index_level_0__"
 FRAME = "the DataFrame"
@@ -221,6 +223,15 @@ def plain_cells(cells: pa.ChunkedArray | pa.Array) -> pa.ChunkedArray | pa.Array
     return pc.if_else(pc.equal(text, ""), None, text)
 
 
+def _categorical(schema: pa.Schema) -> set[str]:
+    """Return the columns that are categories although their values may be numbers: pandas' `Categorical`, or Arrow's."""
+    import pyarrow as pa
+
+    said = (schema.pandas_metadata or {}).get("columns", ())
+    typed = [field for field in schema if pa.types.is_dictionary(field.type) and not is_text(field.type.value_type)]
+    return {column["name"] for column in said if column["pandas_type"] == "categorical"} | {one.name for one in typed}
+
+
 def collected(
     path: Path | str,
     blocks: Iterable[pa.RecordBatch],
@@ -252,7 +263,12 @@ def collected(
         texts = [column for column in columns if is_text(column.type)]
         if any((pc.max(pc.utf8_length(column)).as_py() or 0) > MAX_CELL_LENGTH for column in texts):
             raise DataError(_long_cell_fault(path, hint))
-        plain.append(pa.record_batch(columns, block.schema.names))
+        categories = _categorical(block.schema)
+        fields = [
+            pa.field(name, column.type, metadata=CATEGORY_FIELD if name in categories else None)
+            for name, column in zip(block.schema.names, columns, strict=True)
+        ]
+        plain.append(pa.record_batch(columns, schema=pa.schema(fields)))
         if kept is not None:
             kept.add(plain[-1])
             plain = [plain[-1].slice(0, 0)]
