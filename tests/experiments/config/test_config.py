@@ -9,7 +9,7 @@ from typing import Any, Literal, get_args, get_origin
 import pytest
 
 from fedscout.engine.errors import ConfigurationError
-from fedscout.experiments.config.config_file import load_config
+from fedscout.experiments.config.config_file import given_settings, load_config
 from fedscout.experiments.config.config_keys import known_keys
 from fedscout.experiments.config.study_config import StudyConfig, TrainingConfig
 from fedscout.experiments.federations.assembly.federation_config import FederationConfig
@@ -253,6 +253,7 @@ OTHER_VALUES = {
     "federation.text_column": "note",
     "federation.drop_columns": "[remark]",
     "federation.columns": "{zip: category}",
+    "federation.missing_values": "[-9999]",
     "federation.query": "SELECT * FROM visits",
     "federation.image_size": "48",
     "federation.degraded_from": "7",
@@ -534,3 +535,19 @@ def test_what_an_informed_search_begins_with_makes_another_study(monkeypatch: py
 def test_rounds_that_are_left_to_fedavg_can_not_be_fixed_as_well() -> None:
     with pytest.raises(ConfigurationError, match="level_off must be left out where num_rounds is auto, got False"):
         load_config(["training.num_rounds=auto", "training.level_off=false"])
+
+
+@pytest.mark.parametrize("number", ["010", "08", "1:30", "1_0", "0x1F", "0b11", "0o17", "-007", "1_0.5", "190:20:30"])
+def test_numbers_are_those_of_json(tmp_path: Path, number: str) -> None:
+    """What YAML 1.1 reads as another number is refused wherever it stands, and is a text in quotes."""
+    (tmp_path / "study.yaml").write_text(f"federation:\n  label: {number}\n")
+    for arguments in ([f"seed={number}"], [f"search.budget=[{number}]"], [str(tmp_path / "study.yaml")]):
+        with pytest.raises(ConfigurationError) as refusal:
+            load_config(arguments)
+        assert number in str(refusal.value)
+    assert load_config([f'federation.label="{number}"']).federation.label == number
+
+
+@pytest.mark.parametrize(("number", "value"), [("10", 10.0), ("1e-3", 0.001), (".5", 0.5), ("+2.5", 2.5), ("0", 0.0)])
+def test_other_numbers_are_read(number: str, value: float) -> None:
+    assert given_settings([f"training.learning_rate={number}"]) == {"training": {"learning_rate": value}}

@@ -224,7 +224,7 @@ def plain_cells(cells: pa.ChunkedArray | pa.Array) -> pa.ChunkedArray | pa.Array
 
 
 def _categorical(schema: pa.Schema) -> set[str]:
-    """Return the columns that are categories although their values may be numbers: pandas' `Categorical`, or Arrow's."""
+    """Return the columns of categories whose values may be numbers: pandas' `Categorical`, or Arrow's dictionaries."""
     import pyarrow as pa
 
     said = (schema.pandas_metadata or {}).get("columns", ())
