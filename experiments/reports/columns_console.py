@@ -51,6 +51,11 @@ def _brief(columns: Sequence[Mapping[str, Any]]) -> Iterator[str]:
         for column in columns
         if column["kind"] == "text" and column["became"].startswith("left out:")
     ][:1]
+    parts += [
+        f"{column['name']} gives {column['became']} {column['key']} predicts one"
+        for column in columns
+        if column["kind"] == "label" and column["key"] == "federation.task=regression"
+    ]
     if coded:
         listed_codes = ", ".join(codes)
         parts.append(

@@ -26,6 +26,7 @@ from fedscout.detectors.statistics import heterogeneity_metrics as metrics
 from fedscout.detectors.statistics.heterogeneity_metrics import paired_clients
 from fedscout.engine.arrays import IntArray
 from fedscout.engine.data.federation import Federation
+from fedscout.experiments.federations.datasets.tables.column_roles import are_numbers
 from fedscout.experiments.federations.description.feature_metrics import measure_features
 from fedscout.experiments.federations.description.holdings import Holdings, holdings_of, row_length
 from fedscout.experiments.federations.description.token_metrics import MAX_BINS, token_hellinger
@@ -79,7 +80,8 @@ class Realised(_Value):
         quantity_variation: Coefficient of variation of the numbers of rows.
         quantity_gini: Gini coefficient of the numbers of rows.
         label_hellinger: Mean Hellinger distance of label distributions over pairs, in `[0, 1]`.
-        label_wasserstein: Mean 1-Wasserstein distance of the same, class numbers taken as places on a line: in classes.
+        label_wasserstein: Mean 1-Wasserstein distance of the same, class numbers taken as places on a line: in classes;
+            None of classes with names that are no numbers, whose order means nothing.
         label_skew: Largest Jensen-Shannon divergence between a client's labels and everyone's, in bits.
         label_skew_client: Whose that is.
         label_divergence: The divergence over clients.
@@ -166,6 +168,8 @@ def measure(federation: Federation, settings: DetectionConfig, seed: int, max_fe
         **metrics.count_metrics(counts[list(with_labels)], counts[list(paired)]),
         "heterogeneity_index": Spread.of(list(indices.values())) if indices else None,
     }
+    if not are_numbers(federation.class_names) and not federation.target_name:
+        found["label_wasserstein"] = None  # names have no places on a line
     if finding.value is not None:
         found |= {
             "label_skew": finding.value,

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 from fedscout.engine.errors import DataError
 from fedscout.experiments.federations.datasets.tables.column_kinds import NUM_FAULTS_SHOWN
-from fedscout.experiments.federations.datasets.tables.column_roles import ColumnRoles
+from fedscout.experiments.federations.datasets.tables.column_roles import FEWEST_QUANTITIES, ColumnRoles, are_numbers
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -51,18 +51,23 @@ def documents(fates: Sequence[ColumnFate]) -> tuple[dict[str, Any], ...]:
     return tuple(asdict(fate) for fate in fates)
 
 
-def all_fates(table: pa.Table, roles: ColumnRoles, fates: Sequence[ColumnFate]) -> list[ColumnFate]:
+def all_fates(
+    table: pa.Table, roles: ColumnRoles, fates: Sequence[ColumnFate], class_names: Sequence[str] = ()
+) -> list[ColumnFate]:
     """Return what became of every column, in the order of the table.
 
     Args:
         table: Plain cells.
         roles: What its columns are for.
         fates: Of the columns that have no other role.
+        class_names: Of the label, where they are known.
     """
     known = {fate.name: fate for fate in fates}
     known |= {column: ColumnFate(column, "dropped", "left out as asked") for column in roles.dropped}
     what = "a quantity to predict" if roles.quantity else "the classes to predict"
     key = "federation.task=classification" if roles.quantity else "federation.label"
+    if not roles.quantity and len(class_names) > FEWEST_QUANTITIES and are_numbers(class_names):
+        what, key = f"{len(class_names)} classes to predict, all numbers: a quantity?", "federation.task=regression"
     known[roles.label] = ColumnFate(roles.label, "label", what, key)
     if roles.client is not None:
         known[roles.client] = ColumnFate(roles.client, "client", "names the clients", "federation.client_column")

@@ -45,6 +45,7 @@ if TYPE_CHECKING:
 
 MAX_CATEGORIES = 256
 LARGEST_SHARE = 0.5  # of values that differ, and of values too rare to tell, in a column of categories
+MOST_ROWS_EACH = 10  # of a text or an identifier, on average
 STANDS_FOR_MISSING = 1e200  # beyond any number of a column
 ROWS_AT_ONCE = 10_000
 
@@ -240,6 +241,8 @@ def names_rows(column: CategoryColumn, statistics: TableStatistics) -> bool:
     """Whether categories hardly repeat, as identifiers and texts do."""
     known, num_other = statistics.tallies[column.name], statistics.num_other(column.name)
     num_present = max(1, statistics.num_rows - known.num_missing)
+    if MOST_ROWS_EACH * len(column.categories) < np.count_nonzero(column.codes >= 0):
+        return False  # over all clients they do repeat, though each may be too small to see it
     return known.num_distinct > LARGEST_SHARE * num_present and num_other > LARGEST_SHARE * num_present
 
 

@@ -109,7 +109,7 @@ def _mixed(name: str, table: pa.Table, request: DatasetRequest, roles: ColumnRol
         found = _with_figures(name, found, told.statistics, request)
         seen = [column for own in found for column in own.columns]
     found = suspected(found, predicted)
-    fates = all_fates(table, roles, [own.fate for own in found])
+    fates = all_fates(table, roles, [own.fate for own in found], predicted.class_names)
     texts = [fate for fate in fates if fate.kind == "text"]
     if texts and not roles.quantity and _are_dates_unasked([own.fate for own in found if own.columns], request):
         return _texts(name, table, request.model_copy(update={"text_column": texts[0].name}), roles, source, fates)

@@ -20,6 +20,7 @@ from fedscout.experiments.federations.datasets.tables.missing_codes import missi
 from fedscout.experiments.federations.datasets.tables.table_file import read_csv, read_frame
 from fedscout.experiments.federations.datasets.tables.written_numbers import WrittenForm, written_form
 from fedscout.experiments.federations.description.dependent_rows import dependence_notes
+from fedscout.experiments.federations.description.description import describe_federation
 from tests.experiments.federations.datasets.loading import load_dataset
 
 RAW = Path(__file__).parents[3] / "fixtures" / "raw"
@@ -261,3 +262,42 @@ def test_what_is_missing_by_chance_is_no_leak() -> None:
     assert alarms == 0
     held = np.where((labels == 1) & (draw.random(500) < 0.3), 0, -1)
     assert suspicion(CategoryColumn("x", held, ("a",)), labels, ("n", "y"), np.arange(500))
+
+
+# Labels, texts and categories.
+
+
+@pytest.mark.parametrize(("num_different", "key"), [(150, "federation.task=regression"), (5, "federation.label")])
+def test_whole_numbers_of_many_values_are_asked_about(tmp_path: Path, num_different: int, key: str) -> None:
+    table = pd.DataFrame({"x": np.arange(4000) / 7, "y": np.arange(4000) % num_different})
+    table.to_csv(tmp_path / "t.csv", index=False)
+    assert told(load_dataset(str(tmp_path / "t.csv"), label="y"), "key")["y"] == key
+
+
+@pytest.mark.parametrize("num_words", [1, 9])
+def test_few_different_values_are_a_category_however_many_words_each(tmp_path: Path, num_words: int) -> None:
+    """Also where each client is too small to see that they repeat."""
+    draw = np.random.default_rng(0)
+    said = [" ".join(f"word{number}" for number in draw.integers(0, 999, num_words)) for _ in range(20)]
+    table = pd.DataFrame(
+        {"said": draw.permutation(said * 100), "client": np.arange(2000) // 20, "y": draw.integers(0, 2, 2000)}
+    )
+    table.assign(x=draw.normal(size=2000)).to_csv(tmp_path / "t.csv", index=False)
+    path = str(tmp_path / "t.csv")
+    assert told(load_dataset(path, label="y", client_column="client"))["said"] == "category"
+    seen = load_dataset(path, label="y", client_column="client", min_release=1)
+    assert sum(name.startswith("said=") for name in seen.feature_names) == 20
+
+
+def test_a_quantity_has_no_classes_and_names_no_places(tmp_path: Path) -> None:
+    arguments = [f"federation.dataset={RAW / 'types_sums.csv'}", "federation.client_column=site"]
+    quantity = load_config([*arguments, "federation.label=count", "federation.task=regression"])
+    description = describe_federation(build_federation(quantity.federation, quantity.model), quantity.detection, 0)
+    assert description.target_name == "count"
+    assert description.realised.label_wasserstein is not None
+    named = load_config(
+        [f"federation.dataset={RAW / 'types_leaks.csv'}", "federation.label=label", "federation.client_column=ward"]
+    )
+    description = describe_federation(build_federation(named.federation, named.model), named.detection, 0)
+    assert (description.target_name, description.realised.label_wasserstein) == ("", None)
+    assert description.realised.label_hellinger is not None
