@@ -15,7 +15,6 @@ rows of the others train. Texts are not compared: their token numbers have no di
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Final
 
@@ -26,6 +25,7 @@ from fedscout.engine.arrays import IntArray
 from fedscout.engine.data.federation import Federation
 from fedscout.engine.fault_text import listed
 from fedscout.engine.seeds import stream
+from fedscout.experiments.federations.datasets.tables.column_fates import drop_key
 from fedscout.experiments.federations.description.holdings import row_length
 
 MOST_COLUMNS_TOLD: Final = 5
@@ -80,13 +80,10 @@ def scored_notes(federation: Federation, num_scored: int | None) -> tuple[str, .
 def _leak_notes(columns: Sequence[Mapping[str, str]]) -> Iterator[str]:
     """Yield which of the columns that models see tell the label, and the key that drops them."""
     leaks = [column for column in columns if column["suspicion"] and not column["became"].startswith("left out")]
-    if leaks:
-        names = ", ".join(json.dumps(column["name"], ensure_ascii=False) for column in leaks)
-        said = "; ".join(f"{column['name']} {column['suspicion']}" for column in leaks[:MOST_COLUMNS_TOLD])
-        more = f"; {len(leaks) - MOST_COLUMNS_TOLD} more" if len(leaks) > MOST_COLUMNS_TOLD else ""
-        yield (
-            f"Scores may rest on the label itself: {said}{more}. 'federation.drop_columns=[{names}]' leaves them out."
-        )
+    if leaks:  # the key first, as screens cut the end
+        said = listed([f"{column['name']} {column['suspicion']}" for column in leaks], MOST_COLUMNS_TOLD)
+        key = drop_key([column["name"] for column in leaks])
+        yield f"{key} leaves out what may be the label itself: {said}."
 
 
 def _series_note(series: str, accuracy_by_split: str | None) -> str:

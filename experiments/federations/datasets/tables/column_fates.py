@@ -46,6 +46,13 @@ def column_key(name: str, kind: str) -> str:
     return f"'federation.columns={{{json.dumps(name, ensure_ascii=False)}: {kind}}}'"
 
 
+def drop_key(names: Sequence[str]) -> str:
+    """Return the argument that leaves columns out."""
+    if all(PLAIN_NAME.fullmatch(name) for name in names):
+        return f"federation.drop_columns=[{','.join(names)}]"
+    return f"'federation.drop_columns={json.dumps([*names], ensure_ascii=False)}'"
+
+
 def documents(fates: Sequence[ColumnFate]) -> tuple[dict[str, Any], ...]:
     """Return what became of columns as JSON-able values."""
     return tuple(asdict(fate) for fate in fates)

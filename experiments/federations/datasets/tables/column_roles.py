@@ -24,7 +24,8 @@ NO_NAMES = {*MISSING} - {"none"}  # which a class may be called
 PLAIN_NUMBER = re.compile(r"-?\d+(\.\d+)?", re.ASCII)
 MAX_DISCRETE_LENGTH = 200
 MANY_CLASSES = 100
-FEWEST_QUANTITIES = 20  # different fractions, beyond which they are no classes
+FEWEST_QUANTITIES = 20  # different fractions, or numbers of few rows each, beyond which they are no classes
+FEWEST_ROWS_A_CLASS = 5
 FEW_ROWS_A_CLASS = 20
 MOST_CLASSES = 100_000
 ROWS_AT_ONCE = 1_000_000  # between two of which signals are heard
@@ -185,7 +186,8 @@ def are_quantities(different: npt.NDArray[np.float64], num_rows: int) -> bool:
     if not len(different) or not np.isfinite(different).all():
         return False
     if (different == np.rint(different)).all():
-        return len(different) > max(MANY_CLASSES, num_rows // FEW_ROWS_A_CLASS)
+        most = MANY_CLASSES if len(different) * FEWEST_ROWS_A_CLASS <= num_rows else FEWEST_QUANTITIES
+        return len(different) > max(most, num_rows // FEW_ROWS_A_CLASS)
     return len(different) > min(FEWEST_QUANTITIES, num_rows // 2)
 
 

@@ -232,7 +232,7 @@ def test_leaks_are_told_with_the_key_that_drops_them() -> None:
         [f"federation.dataset={RAW / 'types_leaks.csv'}", "federation.label=label", "federation.client_column=ward"]
     )
     note = dependence_notes(build_federation(config.federation, config.model), 0, 0.2)[0]
-    assert """'federation.drop_columns=["dsm", "reason", "aqi"]'""" in note
+    assert note.startswith("federation.drop_columns=[dsm,reason,aqi] ")
     kept = load("leaks", client_column="ward", drop_columns=("dsm", "reason", "aqi"))
     assert told(kept, "suspicion") == {}
 
@@ -272,6 +272,13 @@ def test_whole_numbers_of_many_values_are_asked_about(tmp_path: Path, num_differ
     table = pd.DataFrame({"x": np.arange(4000) / 7, "y": np.arange(4000) % num_different})
     table.to_csv(tmp_path / "t.csv", index=False)
     assert told(load_dataset(str(tmp_path / "t.csv"), label="y"), "key")["y"] == key
+
+
+@pytest.mark.parametrize(("num_different", "task"), [(20, None), (30, "regression"), (69, "regression")])
+def test_whole_numbers_of_few_rows_each_are_a_quantity(tmp_path: Path, num_different: int, task: str | None) -> None:
+    table = pd.DataFrame({"x": np.arange(100) / 7, "y": np.arange(100) % num_different})
+    table.to_csv(tmp_path / "t.csv", index=False)
+    assert load_config([f"federation.dataset={tmp_path / 't.csv'}", "federation.label=y"]).federation.task == task
 
 
 @pytest.mark.parametrize("num_words", [1, 9])
