@@ -52,8 +52,9 @@ def identifier_reason(name: str, column: Column, is_whole: bool, clients: IntArr
         clients: The client of each row, >= 0, or None.
     """
     is_present = ~column.missing
-    values = column.codes[is_present] if isinstance(column, CategoryColumn) else column.numbers[is_present]
     is_number = not isinstance(column, CategoryColumn)
+    cells = column.codes if isinstance(column, CategoryColumn) else column.numbers
+    values = cells[is_present].astype(np.float64)
     num_rows, num_different = len(values), len(np.unique(values))
     if num_different < FEWEST_DIFFERENT or (is_number and not (values == np.rint(values)).all()):
         return ""

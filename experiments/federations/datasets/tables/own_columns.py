@@ -246,7 +246,8 @@ def _numbers_or_names(
 ) -> OwnColumn:
     """Return a column that holds no dates, of cells that are null where they are missing."""
     num_present = len(cells) - cells.null_count
-    if wanted != "category" and (written := _written(name, cells, wanted)) is not None:
+    numbers_alone = np.count_nonzero(~np.isnan(as_numbers(cells))) == num_present
+    if wanted != "category" and not numbers_alone and (written := _written(name, cells, wanted)) is not None:
         return written
     if wanted == "number":
         numbers = lenient_numbers(name, cells)
@@ -254,7 +255,7 @@ def _numbers_or_names(
         became = "a number" + (f"; words are taken as missing in {num_words} of {len(cells)} rows" if num_words else "")
         agreement = {name: {"as": "number"}}
         return OwnColumn(ColumnFate(name, "number", became, column_key(name, "drop")), (numbers,), agreement=agreement)
-    if wanted is None and (reason := _hardly_numbers(name, cells, clients)):
+    if wanted is None and not numbers_alone and (reason := _hardly_numbers(name, cells, clients)):
         return OwnColumn(ColumnFate(name, "identifier", f"left out: {reason}", column_key(name, "category")))
     column = typed_column(name, cells, is_category=wanted == "category" or is_category)
     is_whole = isinstance(column, NumberColumn) and _is_written_whole(cells)
@@ -282,13 +283,12 @@ def _too_long_for_numbers(column: Column, cells: pa.ChunkedArray) -> str:
 
 def _hardly_numbers(name: str, cells: pa.ChunkedArray, clients: IntArray | None) -> str:
     """Return why cells of which some look like numbers, as hexadecimal ones do, are an identifier; nothing if not."""
-    numbers = as_numbers(cells)
-    if np.isnan(numbers).all() or np.count_nonzero(~np.isnan(numbers)) == len(cells) - cells.null_count:
-        return ""
     codes, values = distinct_cells(cells)
+    num_words = np.count_nonzero(np.isnan(numbers_of_texts(values)))
+    if num_words == len(values):
+        return ""
     column = CategoryColumn(name, codes, tuple(values))
     if FEWEST_DIFFERENT <= len(values) >= ALMOST_ALL * np.count_nonzero(codes >= 0):
-        num_words = np.count_nonzero(np.isnan(numbers_of_texts(values)))
         if num_words > ALMOST_EMPTY * len(values) and num_words >= FEWEST_DIFFERENT // 4:
             return f"{len(values):,} different names hardly repeat"
     return identifier_reason(name, column, False, clients)
