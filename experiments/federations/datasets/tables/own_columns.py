@@ -288,9 +288,9 @@ def _hardly_numbers(name: str, cells: pa.ChunkedArray, clients: IntArray | None)
     if num_words == len(values):
         return ""
     column = CategoryColumn(name, codes, tuple(values))
-    if FEWEST_DIFFERENT <= len(values) >= ALMOST_ALL * np.count_nonzero(codes >= 0):
-        if num_words > ALMOST_EMPTY * len(values) and num_words >= FEWEST_DIFFERENT // 4:
-            return f"{len(values):,} different names hardly repeat"
+    is_unique = FEWEST_DIFFERENT <= len(values) >= ALMOST_ALL * np.count_nonzero(codes >= 0)
+    if is_unique and num_words >= max(ALMOST_EMPTY * len(values), FEWEST_DIFFERENT // 4):
+        return f"{len(values):,} different names hardly repeat"
     return identifier_reason(name, column, False, clients)
 
 

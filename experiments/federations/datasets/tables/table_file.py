@@ -15,6 +15,7 @@ import csv
 import io
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -227,9 +228,12 @@ def _categorical(schema: pa.Schema) -> set[str]:
     """Return the columns of categories whose values may be numbers: pandas' `Categorical`, or Arrow's dictionaries."""
     import pyarrow as pa
 
-    said = (schema.pandas_metadata or {}).get("columns", ())
-    typed = [field for field in schema if pa.types.is_dictionary(field.type) and not is_text(field.type.value_type)]
-    return {column["name"] for column in said if column["pandas_type"] == "categorical"} | {one.name for one in typed}
+    dictionaries = [field for field in schema if pa.types.is_dictionary(field.type)]
+    categories = {field.name for field in dictionaries if not is_text(field.type.value_type)}
+    with suppress(ValueError, LookupError, TypeError, AttributeError):  # damaged, or by others than pandas
+        said = schema.pandas_metadata["columns"]
+        categories |= {column["name"] for column in said if column["pandas_type"] == "categorical"}
+    return categories
 
 
 def collected(
