@@ -121,6 +121,7 @@ class CalibratedFinding(_ReportPart):
         detected: Whether anyone is flagged.
         flagged_clients: Ascending.
         clients: Evidence on each client that was measured.
+        groups: Of outliers: clients whose labels agree among themselves, where no majority does.
         sentence: The finding for people.
     """
 
@@ -133,6 +134,7 @@ class CalibratedFinding(_ReportPart):
     detected: bool = False
     flagged_clients: tuple[int, ...] = ()
     clients: dict[int, ClientEvidence] = Field(default_factory=dict)
+    groups: tuple[tuple[int, ...], ...] = Field(default=(), exclude_if=lambda groups: not groups)
     sentence: str
 
     @property
@@ -154,13 +156,15 @@ class ClientFacts(_ReportPart):
         num_rows: Rows it holds.
         label_counts: Rows of each class, as far as the client tells them: 0 where they are too few, so that these may
             add up to fewer than `num_rows`.
-        heterogeneity_index: 1 − (c − 1)/(c_max − 1), c of c_max classes present, in `[0, 1]`; classes of which the
-            client does not tell count as one.
+        min_release: Fewest rows of a class of which the client tells.
+        heterogeneity_index: 1 − (c − 1)/(c_max − 1), c of c_max classes present, in `[0, 1]`; where rows are withheld,
+            the smallest that agrees with what is told: they are of as many classes as they can be.
     """
 
     client: int
     num_rows: int
     label_counts: tuple[int, ...]
+    min_release: int = Field(default=1, ge=1)
     heterogeneity_index: float
 
 
@@ -236,31 +240,6 @@ class ReportedMetrics(_ReportPart):
     distances_from_average: dict[int, float] = Field(default_factory=dict)
 
 
-class LabelNoise(_ReportPart):
-    """How many labels may be wrong; see `fedscout.detectors.outliers.label_noise`.
-
-    Attributes:
-        least: Suspected part of all compared rows, if the cleanest clients' labels are right, in `[0, 1]`.
-        most: If classes do not overlap.
-        clients: Both of each client.
-        sentence: The finding for people.
-    """
-
-    least: float
-    most: float
-    clients: dict[int, tuple[float, float]]
-    sentence: str
-
-    @classmethod
-    def of(cls, least: float, most: float, clients: Mapping[int, tuple[float, float]]) -> LabelNoise:
-        """Return the finding, in words."""
-        worst = max(clients, key=lambda client: (sum(clients[client]), -client))
-        text = f"Label noise: {_percent(least, most)} of the labels may be wrong"
-        if clients[worst][1] > most:
-            text += f", most of all at client {worst}, {_percent(*clients[worst])}"
-        return cls(least=least, most=most, clients=dict(clients), sentence=f"{text}.")
-
-
 class SpeedSkew(_ReportPart):
     """How unlike clients are in speed; see `fedscout.detectors.statistics.speed_skew`.
 
@@ -299,11 +278,6 @@ class SpeedSkew(_ReportPart):
         return self.ratio is None or round(self.ratio, 1) > 1
 
 
-def _percent(least: float, most: float) -> str:
-    low, high = round(100 * least), round(100 * most)
-    return f"{low} %" if low == high else f"{low} to {high} %"
-
-
 class HeterogeneityReport(_ReportPart):
     """How the data of a federation's clients differ.
 
@@ -323,7 +297,6 @@ class HeterogeneityReport(_ReportPart):
         features: How clients' rows lie in feature space; empty where they could not be compared, or tell noisy sums.
         centroids: Clients' means on the two principal axes of the published feature skew; empty if not measured.
         density: How values of the feature of largest variance are spread; None where that was not measured.
-        label_noise: How many labels may be wrong; None if labels were not compared.
         speed_skew: How unlike clients are in speed; None where none takes any time.
         notes: What a reader must know of how it was measured: samples, projections, missing answers.
         timings: Seconds of waiting for `clients`, and of the server's own work by detector; the only part that differs
@@ -345,7 +318,6 @@ class HeterogeneityReport(_ReportPart):
     features: tuple[ClientFeatures, ...] = Field(default=(), exclude_if=lambda found: not found)
     centroids: dict[int, tuple[float, ...]] = Field(default_factory=dict, exclude_if=lambda found: not found)
     density: FeatureDensity | None = Field(default=None, exclude_if=lambda found: found is None)
-    label_noise: LabelNoise | None = Field(default=None, exclude_if=lambda found: found is None)
     speed_skew: SpeedSkew | None = Field(default=None, exclude_if=lambda found: found is None)
     notes: tuple[str, ...] = ()
     timings: dict[str, float] = Field(default_factory=dict)
@@ -361,10 +333,28 @@ class HeterogeneityReport(_ReportPart):
         return any(note.startswith(ROWS_BELONG_TOGETHER) for note in self.notes)
 
     @property
+    def withheld_rows(self) -> dict[int, int]:
+        """Rows whose class a client withholds, by client, of the clients that answered and withhold any."""
+        withheld = {own.client: own.num_rows - sum(own.label_counts) for own in self.clients}
+        return {client: rows for client, rows in withheld.items() if rows}
+
+    @property
     def beside(self) -> tuple[str, ...]:
         """What is told beside the findings, a sentence each."""
         speeds = self.speed_skew if self.speed_skew is not None and self.speed_skew.is_worth_telling else None
-        return tuple(found.sentence for found in (self.label_noise, speeds) if found is not None)
+        return () if speeds is None else (speeds.sentence,)
+
+    @property
+    def withholding(self) -> str:
+        """How many rows' class is not told, and by how many clients, in a sentence; empty where all is told."""
+        rows, all_rows = sum(self.withheld_rows.values()), sum(own.num_rows for own in self.clients)
+        parts = []
+        if rows:
+            clients = f"{len(self.withheld_rows)} of {self.num_clients} clients"
+            parts.append(f"the class of {rows:,} of {all_rows:,} rows ({rows / all_rows:.1%}), by {clients}")
+        if self.withheld:
+            parts.append(f"everything, by {len(self.withheld)} of {self.num_clients} clients")
+        return f"Withheld: {'; '.join(parts)}." if parts else ""
 
     def calibrated_finding(self, name: DetectorName) -> CalibratedFinding | None:
         """Return the calibrated finding of a detector, or None where the report has none."""
@@ -377,7 +367,9 @@ class HeterogeneityReport(_ReportPart):
             verdict = ("yes" if found.detected else "no") if found.measured else "not measured"
             clients = ", ".join(map(str, found.flagged_clients))
             rows.append((TITLES[published.name], verdict, clients, found.sentence))
-        return table(("", "found", "clients", ""), rows) + "".join(map(paragraph, (*self.beside, *self.notes)))
+        return table(("", "found", "clients", ""), rows) + "".join(
+            map(paragraph, (*self.beside, *filter(None, [self.withholding]), *self.notes))
+        )
 
     def without_timings(self) -> HeterogeneityReport:
         """Return the report without timings, equal for equal data and seed."""

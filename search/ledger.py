@@ -54,6 +54,7 @@ class StudyFacts:
         dealing: How rows came to the clients; None where nobody knows.
         repetitions: Trainings of a trial, an odd number; see `fedscout.search.repetitions`.
         same_test_rows: Whether every seed tests on the same rows.
+        is_measured: Whether the search itself is measured, so that it may know nothing of these data.
     """
 
     name: str
@@ -75,6 +76,7 @@ class StudyFacts:
     dealing: Dealing | None = None
     repetitions: int = 1
     same_test_rows: bool = False
+    is_measured: bool = False
 
     @property
     def selection_kind(self) -> str | None:

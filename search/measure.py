@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Literal
 
 from pydantic import BaseModel, ConfigDict
@@ -16,11 +17,12 @@ class Measure(BaseModel):
         unit: Of a difference of two scores.
         per_unit: Units in a difference of 1: 100 where scores are shares, which are told in points.
         best: The largest score there can be; None if that is not known.
-        step: Of the scale on which scores are read; None is the share of one test row, 0 none.
+        step: Of the scale on which scores are read; None is the share of one test row, times `best`.
         guessing_is_zero: Whether a constant answer is worth 0; else guessing of 0 is guessing that is not known.
         of: Of what it is made: of the last rounds the mean score, or the worst clients', or of all when a target is
             reached.
         target: The mean score of five rounds that is to be reached; None where none is.
+        task: What clients learn: classes, a quantity, or to play.
     """
 
     model_config = ConfigDict(frozen=True)
@@ -34,6 +36,7 @@ class Measure(BaseModel):
     guessing_is_zero: bool = False
     of: Literal["mean", "worst", "target"] = "mean"
     target: float | None = None
+    task: Literal["classification", "regression", "reinforcement"] = "classification"
 
     @property
     def is_accuracy(self) -> bool:
@@ -44,6 +47,11 @@ class Measure(BaseModel):
     def worst(self) -> float | None:
         """The smallest score there can be; None where a model can be worse than a constant answer without end."""
         return None if self.guessing_is_zero else 0.0
+
+    @property
+    def bounds(self) -> tuple[float, float]:
+        """The smallest and the largest score that there can be, infinite where that is not known."""
+        return -math.inf if self.worst is None else self.worst, math.inf if self.best is None else self.best
 
     @property
     def span(self) -> float | None:
@@ -65,25 +73,42 @@ UNLIKE = Measure(goal="fitness", name="fitness", unit="fitness", per_unit=1.0, b
 """Of studies that measure different things."""
 
 
-def _share(name: str, step: float | None = None) -> Measure:
+def _share(name: str) -> Measure:
     goal = f"{name} over all clients' test rows together, mean of the last five rounds"
-    return Measure(goal=goal, name=name, unit=f"points of {name}", step=step)
+    return Measure(goal=goal, name=name, unit=f"points of {name}")
+
+
+def reward(name: str, largest: float) -> Measure:
+    """Return the measure of clients that play: their score, a share of the largest, told in units of the environment.
+
+    Args:
+        name: Of the score, such as `reward`.
+        largest: Score of an episode, > 0, of which a fitness is a share.
+    """
+    return Measure(
+        goal=f"mean {name} of an episode over the clients in the last five rounds, of {largest:g} at most",
+        name=f"{name} / {largest:g}",
+        unit=name,
+        per_unit=largest,
+        step=1 / largest,
+        task="reinforcement",
+    )
 
 
 MEASURES = {
     "accuracy": ACCURACY,
     "balanced_accuracy": _share("balanced accuracy"),
     "macro_f1": _share("macro F1"),
-    "auroc": _share("AUROC", step=0.0),
-    "r2": _share("R²", step=0.0).model_copy(update={"guessing_is_zero": True}),
+    "auroc": _share("AUROC"),
+    "r2": _share("R²").model_copy(update={"guessing_is_zero": True, "task": "regression"}),
     "mae": Measure(
         goal="reduction of the mean absolute error against a constant answer, mean of the last five rounds",
         name="MAE reduction",
         unit="MAE reduction",
         per_unit=1.0,
         best=None,  # that of a constant answer, which depends on the rows
-        step=0.0,
         guessing_is_zero=True,
+        task="regression",
     ),
 }
 """Of each metric, by its name in `training.metric`."""

@@ -95,7 +95,8 @@ class Objective:
         if self.name == "worst_clients":
             name = f"{score.name} of the worst tenth"
             goal = f"{score.name} of the worst tenth of the clients, mean of the last five rounds"
-            unit = name if score.unit == score.name else f"{score.unit.partition(' of ')[0]} of {name}"
+            whole = score.name.startswith(score.unit)
+            unit = f"{score.unit} of the worst tenth" if whole else f"{score.unit.partition(' of ')[0]} of {name}"
             return score.model_copy(update={"name": name, "goal": goal, "unit": unit, "of": "worst"})
         if self.name == "time_to_accuracy":
             return Measure(
@@ -103,9 +104,11 @@ class Objective:
                 name="time to spare",
                 unit="s of simulated time",
                 per_unit=self.plain_cost,
-                best=None,
+                best=self.num_rounds + 1.0,
+                step=1.0,
                 of="target",
                 target=self.target,
+                task=score.task,
             )
         what = "rounds" if self.name == "rounds_to_target" else "rounds of plain traffic"
         return Measure(
@@ -113,10 +116,11 @@ class Objective:
             name=f"{what} to spare",
             unit=what,
             per_unit=1.0,
-            best=self.num_rounds + 1.0 - min(FITNESS_ROUNDS, self.num_rounds) if what == "rounds" else None,
+            best=self.num_rounds + 1.0 - (min(FITNESS_ROUNDS, self.num_rounds) if what == "rounds" else 0.0),
             step=1.0,
             of="target",
             target=self.target,
+            task=score.task,
         )
 
 

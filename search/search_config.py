@@ -23,7 +23,7 @@ INFORMED = frozenset({"genetic", "tpe", "gp", "racing"})
 one strategy, and a language model reads the diagnosis itself."""
 
 
-KNOWLEDGE = "2026-11-24"
+KNOWLEDGE = "2026-11-26"
 """Of rules and priors, with which an informed search begins: another date with each change of theirs, as what is tried
 then is another study."""
 
@@ -178,7 +178,7 @@ class SearchConfig(BaseModel, frozen=True, extra="forbid"):
     @property
     def trials_at_once(self) -> int:
         """How many proposals are trained side by side at most."""
-        return 1 if self.kind == ONE_SHOT else self.generation_size
+        return 1 if self.kind in (ONE_SHOT, "multishot_llm") else self.generation_size
 
     @property
     def objectives(self) -> tuple[ObjectiveName, ...]:

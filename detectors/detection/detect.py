@@ -52,12 +52,12 @@ from fedscout.detectors.report import (
 )
 from fedscout.detectors.skew.feature_skew import NAME as FEATURE_SKEW
 from fedscout.detectors.skew.label_skew import NAME as LABEL_SKEW
+from fedscout.detectors.skew.label_skew import ReleasedCounts
 from fedscout.detectors.statistics import heterogeneity_metrics as metrics
 from fedscout.detectors.statistics.heterogeneity_metrics import paired_clients
 from fedscout.detectors.statistics.near_copies import NEAR_COPIES, NearCopies
 from fedscout.detectors.statistics.privacy import check_library
 from fedscout.detectors.statistics.speed_skew import speed_skew
-from fedscout.engine.arrays import IntArray
 from fedscout.engine.contracts.local_training_config import LocalTraining
 from fedscout.engine.messages.exchange import Query
 from fedscout.engine.messages.message_contents import client_of
@@ -114,7 +114,7 @@ def detect(
         clients = tuple(labels.counts)
         paired = paired_clients(clients, settings.max_pairwise_clients, seed)
         alike = clients_of_like_labels(labels)
-        sizes = [int(own.sum()) for own in labels.counts.values()]
+        sizes = labels.released.num_rows.tolist()
         parts = () if private or labels.calibrated.detected else row_parts(sizes, seed)
         conversations: dict[str, Conversation[Any]] = {
             FEATURE_SKEW: measure_private_features(clients, settings, seed, alike)
@@ -136,7 +136,9 @@ def detect(
             if private and explained is None:
                 explained = "noise may hide skew that would be the reason"
             tested = model_test(models.comparisons, models.parts, settings.detector_rate / MOST_TESTS)
-            calibrated_outliers = decide_outliers_calibrated(features.agreement, tested, explained, settings)
+            calibrated_outliers = decide_outliers_calibrated(
+                features.agreement, tested, explained, settings, features.concepts
+            )
             calibrated_outliers = _unless_copied(calibrated_outliers, copies)
         with timed(timings, "metrics"):
             reported = _metrics(labels.counts, paired, features, models)
@@ -146,7 +148,7 @@ def detect(
         num_clients=len(list(grid.get_node_ids())),
         num_classes=len(labels.counts[clients[0]]),
         num_features=features.num_features,
-        clients=tuple(_client_facts(client, labels.told[client], labels.counts[client]) for client in clients),
+        clients=_client_facts(labels.released),
         withheld=dict(labels.withheld),
         label_skew=labels.finding,
         feature_skew=features.finding,
@@ -156,7 +158,6 @@ def detect(
         features=features.clients,
         centroids=features.centroids,
         density=features.density,
-        label_noise=features.label_noise if classifies else None,
         speed_skew=speeds,
         notes=(
             *labels.notes,
@@ -182,8 +183,7 @@ def clients_of_like_labels(labels: LabelMeasurement) -> tuple[int, ...]:
     from scipy.stats import chi2_contingency
 
     tested = labels.calibrated
-    told = np.stack(list(labels.told.values()))
-    rows = np.array([own.sum() for own in labels.counts.values()])
+    told, rows = labels.released.told, labels.released.num_rows
     if not tested.measured or tested.detected or told.sum() < MOSTLY_TOLD * rows.sum():
         return ()
     if told.sum() == rows.sum():
@@ -194,7 +194,7 @@ def clients_of_like_labels(labels: LabelMeasurement) -> tuple[int, ...]:
     everyone = table.sum(axis=0)
     return tuple(
         client
-        for client, own in zip(labels.told, table, strict=True)
+        for client, own in zip(labels.released.clients, table, strict=True)
         if chi2_contingency(np.stack([own, everyone - own]), correction=False).pvalue >= SUSPECT_LABELS
     )
 
@@ -269,14 +269,19 @@ def _privacy_notes(settings: DetectionConfig) -> list[str]:
     return [note, "The noise was drawn from the seed, which shows its effect and protects nobody."]
 
 
-def _client_facts(client: int, told: IntArray, whole: IntArray) -> ClientFacts:
-    num_rows = int(whole.sum())
-    present = int((told > 0).sum()) + (told.sum() < num_rows)
-    return ClientFacts(
-        client=client,
-        num_rows=num_rows,
-        label_counts=tuple(told.tolist()),
-        heterogeneity_index=metrics.heterogeneity_index(present, len(told)),
+def _client_facts(released: ReleasedCounts) -> tuple[ClientFacts, ...]:
+    low, high = released.limits()
+    withheld = released.num_rows - low.sum(axis=1)
+    present = np.count_nonzero(low, axis=1) + np.minimum(np.count_nonzero((low == 0) & (high > 0), axis=1), withheld)
+    return tuple(
+        ClientFacts(
+            client=client,
+            num_rows=int(released.num_rows[place]),
+            label_counts=tuple(low[place].tolist()),
+            min_release=int(released.min_release[place]),
+            heterogeneity_index=metrics.heterogeneity_index(int(present[place]), low.shape[1]),
+        )
+        for place, client in enumerate(released.clients)
     )
 
 
@@ -291,7 +296,7 @@ def _sampling_notes(num_clients: int, settings: DetectionConfig) -> list[str]:
 
 
 def _metrics(
-    counts: Mapping[int, IntArray], paired: Sequence[int], features: FeatureMeasurement, models: ModelMeasurement
+    counts: Mapping[int, metrics.Values], paired: Sequence[int], features: FeatureMeasurement, models: ModelMeasurement
 ) -> ReportedMetrics:
     matrix = np.stack(list(counts.values()))
     shares = metrics.distribution(matrix)

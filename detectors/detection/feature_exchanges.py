@@ -15,14 +15,13 @@ import numpy as np
 from fedscout.detectors.conversation import Conversation
 from fedscout.detectors.detection_config import DetectionConfig
 from fedscout.detectors.outliers.agreement_tests import label_tests
+from fedscout.detectors.outliers.concepts import Concepts, compare_concepts
 from fedscout.detectors.outliers.label_agreement import LABEL_AGREEMENT, Agreement, Discriminant, discriminant
-from fedscout.detectors.outliers.label_noise import label_noise
 from fedscout.detectors.report import (
     CalibratedFinding,
     ClientFeatures,
     FeatureDensity,
     Finding,
-    LabelNoise,
     name_clients,
 )
 from fedscout.detectors.skew.calibrated_feature_skew import (
@@ -93,7 +92,7 @@ class FeatureMeasurement:
         distances: Mean distances over pairs; None if not measured.
         divergence: Of raw histograms, the rejected measure; None if not measured.
         notes: What a reader of the finding must know.
-        label_noise: How many labels may be wrong; None if not measured.
+        concepts: Whether clients' labels rest on the same features; None if not measured.
         clients: How clients' rows lie in feature space; none if not measured.
         centroids: Their means on the two principal axes, likewise.
         density: How values of the feature of largest variance are spread; None if not measured.
@@ -106,7 +105,7 @@ class FeatureMeasurement:
     distances: FeatureDistances | None = None
     divergence: float | None = None
     notes: tuple[str, ...] = ()
-    label_noise: LabelNoise | None = None
+    concepts: Concepts | None = None
     clients: tuple[ClientFeatures, ...] = ()
     centroids: Mapping[int, tuple[float, ...]] = field(default_factory=dict)
     density: FeatureDensity | None = None
@@ -182,11 +181,11 @@ def measure_features(
         decide_feature_skew(centroids, leading.total_variance, settings.feature_threshold, settings.feature_scale),
         decide(shifts, excess if groups is None else groups.excess),
         moments.num_features,
-        () if comparison is None else label_tests(own, comparison.total_variance),
+        () if comparison is None else label_tests(own, comparison),
         feature_distances(counts, bins),
         feature_divergence(counts, bins),
         (*moments.notes, *refusal_notes("centroid", answers)),
-        None if comparison is None else label_noise(own),
+        compare_concepts(classes, within, pooled.num_rows, groups),
         () if isinstance(shifts, str) else client_features(shifts, compared, spread),
         {client: tuple(centroid.tolist()) for client, centroid in centroids.items()},
         _density(histograms, bins),
@@ -205,11 +204,11 @@ def _density(histograms: QueryAnswers, bins: Bins) -> FeatureDensity | None:
 
 
 def _agreement_queries(comparison: Discriminant, clients: Sequence[int]) -> list[Query]:
-    """Return the question to those whose rows are among the sums, and the one to those whose are not."""
-    arrays, out = comparison.arrays(), comparison.left_out
-    inside, outside = [c for c in clients if c not in out], [c for c in clients if c in out]
-    queries = [Query(LABEL_AGREEMENT, arrays, {"included": True}, inside)]
-    return [*queries, Query(LABEL_AGREEMENT, arrays, {"included": False}, outside)] if outside else queries
+    """Return the question to those whose features are not skewed, and the one to those who take a shift off."""
+    arrays, shifted = comparison.arrays(), comparison.shifted
+    plain, moved = [c for c in clients if c not in shifted], [c for c in clients if c in shifted]
+    queries = [Query(LABEL_AGREEMENT, arrays, {"shifted": False}, plain)] if plain else []
+    return [*queries, Query(LABEL_AGREEMENT, arrays, {"shifted": True}, moved)] if moved else queries
 
 
 def ask_moments(clients: Sequence[int], max_features: int) -> Conversation[MomentsAnswers]:

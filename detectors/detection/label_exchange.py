@@ -14,13 +14,12 @@ from fedscout.detectors.skew.calibrated_label_skew import decide_label_skew_cali
 from fedscout.detectors.skew.label_skew import (
     NAME,
     NOTHING_TOLD,
-    complete_counts,
+    ReleasedCounts,
     decide_label_skew,
-    told_share,
 )
 from fedscout.detectors.statistics.design_effects import GROUP_LABELS
+from fedscout.detectors.statistics.heterogeneity_metrics import Values
 from fedscout.detectors.statistics.privacy import PRIVATE_COUNTS, counts_scale, noise_terms, plausible_counts
-from fedscout.engine.arrays import IntArray
 from fedscout.engine.data.client_query import LABEL_COUNTS
 from fedscout.engine.errors import DataError
 from fedscout.engine.messages.exchange import Query
@@ -31,16 +30,16 @@ class LabelMeasurement:
     """What the label message gave, by client where it is of clients.
 
     Attributes:
-        told: What clients tell of each class; with noise, made to add up to their rows.
-        counts: Rows of each class, those included that a client does not tell of.
+        released: What clients tell of each class; with noise, made to add up to their rows.
+        counts: Rows of each class, withheld ones completed so that clients are most alike.
         withheld: Why the others told nothing.
         finding: The published decision.
         calibrated: The calibrated one.
         notes: What a reader of the findings must know.
     """
 
-    told: Mapping[int, IntArray]
-    counts: Mapping[int, IntArray]
+    released: ReleasedCounts
+    counts: Mapping[int, Values]
     withheld: Mapping[int, str]
     finding: Finding
     calibrated: CalibratedFinding
@@ -66,28 +65,27 @@ def measure_labels(settings: DetectionConfig, seed: int, grouped: bool = False) 
     if not answers.arrays:
         reasons = sorted(set(answers.refused.values())) or ["there are no clients"]
         raise DataError(f"at least one client must answer; of {len(answers.refused)} none did: {reasons[0]}")
-    told = {client: arrays["counts"].astype(np.int64) for client, arrays in answers.arrays.items()}
-    sizes = np.array([answers.num_examples[client] for client in told])
-    completed = (plausible_counts if private else complete_counts)(np.stack(list(told.values())), sizes)
-    counts = dict(zip(told, completed, strict=True))
-    told, share = (counts, 1.0) if private else (told, told_share(told, answers.num_examples))
+    told = np.stack([arrays["counts"].astype(np.int64) for arrays in answers.arrays.values()])
+    clients = tuple(answers.arrays)
+    sizes = np.array([answers.num_examples[client] for client in clients])
+    if private:
+        released = ReleasedCounts.whole(dict(zip(clients, plausible_counts(told, sizes), strict=True)))
+    else:
+        least = np.concatenate([arrays["min_release"] for arrays in answers.arrays.values()]).astype(np.int64)
+        released = ReleasedCounts(clients, told, sizes, np.maximum(least, 1))  # a client may lie
+    counts = dict(zip(clients, released.completed(), strict=True))
     rate = settings.detector_rate
-    if share == 0:
+    if released.share_told == 0:
         finding = Finding.unmeasured(NAME, settings.label_threshold, NOTHING_TOLD)
         calibrated = CalibratedFinding.unmeasured(NAME, rate, NOTHING_TOLD)
     else:
         noise_scale = counts_scale(settings.epsilon) if settings.epsilon is not None else 0.0
-        finding = decide_label_skew(counts, settings.label_threshold)
-        calibrated = decide_label_skew_calibrated(counts, rate, settings.label_effect, seed, noise_scale, groups)
+        finding = decide_label_skew(released, settings.label_threshold)
+        calibrated = decide_label_skew_calibrated(released, rate, settings.label_effect, seed, noise_scale, groups)
     notes = []
-    if share < 1:
-        notes.append(
-            f"The class of {1 - share:.1%} of the rows was not told, as clients hold too few rows of it; they are "
-            "taken to be of the classes that their client tells nothing of."
-        )
     if grouped and private:
         notes.append(
             "Clients that add noise tell nothing of which rows belong together: labels were tested as if all rows were "
             "independent, so that label skew may be a false alarm."
         )
-    return LabelMeasurement(told, counts, answers.refused, finding, calibrated, tuple(notes))
+    return LabelMeasurement(released, counts, answers.refused, finding, calibrated, tuple(notes))

@@ -1,20 +1,24 @@
 """Two tests for `label_agreement`: whose labels agree less, or say less, than the other clients'.
 
 **Counts.** Of a client's n_c groups of judged rows of class c, e_c do not agree; of all clients' N_c groups E_c do not.
-If the client is like the others, e_c follows the hypergeometric distribution, and the test asks for the probability of
-as many disagreements as Σ_c e_c or more (N. Mantel and W. Haenszel. Statistical aspects of the analysis of data from
-retrospective studies of disease. Journal of the National Cancer Institute 22(4), 1959). Counting class by class makes
-label skew harmless: a client whose classes are hard is compared on these classes. The probability is exact where few
-disagreements are expected, else normal with a continuity correction. The effect is the agreement that is missing,
-relative to the others' on the same classes, but no more than that of the scores where these are known: noise on the
-features costs agreement, too, but leaves the classes' means where they are.
+If the client is like the others, e_c follows the hypergeometric distribution, as whether a row agrees does not depend
+on who holds it, and the test asks for the probability of as many disagreements as Σ_c e_c or more (N. Mantel and
+W. Haenszel. Statistical aspects of the analysis of data from retrospective studies of disease. Journal of the National
+Cancer Institute 22(4), 1959). Counting class by class makes label skew harmless: a client whose classes are hard is
+compared on these classes. The probability is exact where few disagreements are expected, else normal with a continuity
+correction. The effect is the agreement that is missing, relative to the others' on the same classes, but no more than
+that of the scores where these are known: noise on the features costs agreement, too, but leaves the classes' means
+where they are. Clients whose rows are not among the means are compared with the others, and not the others with them.
 
-**Scores.** (T + τ Σ w_c / N_c) / √(φ I) follows Student's t distribution if the client's labels say as much as the
-others', with as many degrees of freedom as φ has; the test asks for as low a value or a lower one. A client's own φ is
-uncertain where it has few rows, so it counts for at least the median φ of all clients. The effect is −T / I, the part
-of the labels' information that is missing.
+**Scores.** T / √(φ J) with J = Σ_c n_c (1 − n_c / N_c) |g_c|² follows Student's t distribution if the client's labels
+say as much as the others', as T is then the sum of a sample without replacement; it has as many degrees of freedom as
+φ. The test asks for as low a value or a lower one. φ is the variance of z · g_c within classes in units of |g_c|²: the
+client's own, as its spread may be another than the others', and at least everyone's, as its own is uncertain. Of a
+client whose rows are not among the means, n_c (1 + n_c / N_c) stands in place of n_c (1 − n_c / N_c). The effect is ρ,
+the part of the labels' information that is missing: the client's own rows, a share f of all, draw the means after them,
+so that −T / J = ρ / (1 − f ρ).
 
-**Rows that belong together** scatter T with δ φ I, and leave φ the freedom of n / δ rows less its classes. δ_k is
+**Rows that belong together** scatter T with δ φ J, and leave φ the freedom of n / δ rows less its classes. δ_k is
 1 + ρ (Σ n_g² / n − 1) of client k, and ρ is estimated over the groups of all clients by moments,
 
     Σ u_g² / Σ u_i² · M / (M − C) = 1 + ρ (Σ n_g² / n − 1),
@@ -30,13 +34,13 @@ Holm's method corrects over clients.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import replace
 from typing import Final
 
 import numpy as np
 
-from fedscout.detectors.outliers.label_agreement import Agreement
+from fedscout.detectors.outliers.label_agreement import Agreement, Discriminant
 from fedscout.detectors.statistics.calibration import ClientTest, by_client, holm, largest
 from fedscout.detectors.statistics.heterogeneity_metrics import Values
 from fedscout.engine.arrays import IntArray
@@ -52,27 +56,35 @@ EXACT_COUNT: Final = 1000
 CLASSES_NAMED: Final = 3
 
 
-def label_tests(answers: Mapping[int, Agreement], total_variance: float) -> tuple[ClientTest, ...]:
-    """Return the tests that at least three clients allow; the variance is τ of the discriminant."""
-    scores = score_test(answers, total_variance)
-    counts = count_test(answers)
+def label_tests(answers: Mapping[int, Agreement], comparison: Discriminant) -> tuple[ClientTest, ...]:
+    """Return the tests that at least three clients allow."""
+    scores = score_test(answers, comparison)
+    counts = count_test(answers, comparison.left_out)
     if counts is not None and scores is not None:
         both = {c: min(effect, scores.effects.get(c, effect)) for c, effect in counts.effects.items()}
         counts = replace(counts, effects=both)
     return tuple(test for test in (counts, scores) if test is not None)
 
 
-def count_test(answers: Mapping[int, Agreement]) -> ClientTest | None:
-    """Compare how many labels of each client agree with how many of the others' do; None with fewer than three."""
+def count_test(answers: Mapping[int, Agreement], left_out: Collection[int] = ()) -> ClientTest | None:
+    """Compare how many labels of each client agree with how many of the others' do; None with fewer than three.
+
+    Args:
+        answers: Of each client.
+        left_out: Clients with which no other client is compared.
+    """
     clients = sorted(client for client in answers if answers[client].groups.sum() > 0)
     if len(clients) < MIN_CLIENTS:
         return None
-    total = np.sum([answers[client].groups for client in clients], axis=0)
-    right = np.sum([answers[client].agreeing for client in clients], axis=0)
+    compared = [answers[client] for client in clients if client not in left_out]
+    everyone = np.sum([each.groups for each in compared], axis=0)
+    everyone_right = np.sum([each.agreeing for each in compared], axis=0)
     design = design_effects(answers)
     p_values, effects, classes = [], {}, {}
     for client in clients:
         own, own_right = answers[client].groups, answers[client].agreeing
+        added = client in left_out
+        total, right = everyone + added * own, everyone_right + added * own_right
         fewer = max(1.0, design[client] * own.sum() / answers[client].rows.sum())
         p_values.append(disagreement_tail(own, own - own_right, total, total - right, fewer))
         expected = np.where(total > own, own * ((right - own_right) / np.maximum(total - own, 1)), 0.0)
@@ -82,29 +94,38 @@ def count_test(answers: Mapping[int, Agreement]) -> ClientTest | None:
     return _corrected(clients, p_values, effects, classes, "agreement of labels")
 
 
-def score_test(answers: Mapping[int, Agreement], total_variance: float) -> ClientTest | None:
-    """Ask whose labels say less than the others'; None with fewer than three. The variance is τ of the discriminant."""
+def score_test(answers: Mapping[int, Agreement], comparison: Discriminant) -> ClientTest | None:
+    """Ask whose labels say less than the others'; None with fewer than three."""
     from scipy.stats import t as student
 
     design = design_effects(answers)
     freedom = {client: own.freedom_of(design[client]) for client, own in answers.items()}
-    clients = [
-        client
-        for client, own in sorted(answers.items())
-        if own.information * own.spread > 0 and freedom[client] >= MIN_FREEDOM
-    ]
+    information = {client: own.rows * comparison.information for client, own in answers.items()}
+    shares = {client: own.rows / np.maximum(comparison.counts, 1) for client, own in answers.items()}
+    compared = {
+        client: float(
+            information[client] @ (1 + shares[client] if client in comparison.left_out else 1 - shares[client])
+        )
+        for client in answers
+    }
+    clients = [client for client in sorted(answers) if freedom[client] >= MIN_FREEDOM and compared[client] > 0]
     if len(clients) < MIN_CLIENTS:
         return None
     spreads = {c: answers[c].spread * (answers[c].freedom_of(1) / (design[c] * freedom[c])) for c in clients}
-    usual = float(np.median(list(spreads.values())))
-    everyone = float(np.mean([design[client] for client in clients]))
+    usual = float(np.average([spreads[c] for c in clients], weights=[freedom[c] for c in clients]))
+    if usual <= 0:
+        return None
     p_values, effects, classes = [], {}, {}
     for client in clients:
         own = answers[client]
-        total = float(own.scores.sum()) + everyone * total_variance * own.uncertainty
-        variance = design[client] * max(spreads[client], usual) * own.information
+        total = float(own.scores.sum())
+        variance = design[client] * max(spreads[client], usual) * compared[client]
         p_values.append(float(student.cdf(total / np.sqrt(variance), freedom[client])))
-        effects[client] = -total / own.information
+        if client in comparison.left_out:
+            effects[client] = -total / float(information[client].sum())
+        else:
+            missing, share = -total / compared[client], 1 - compared[client] / float(information[client].sum())
+            effects[client] = missing / (1 + share * max(missing, 0.0))
         classes[client] = _leading(-own.scores)
     return _corrected(clients, p_values, effects, classes, "information of labels")
 

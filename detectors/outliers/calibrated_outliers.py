@@ -5,6 +5,10 @@ Two tests of labels and one of models share the false-alarm rate.
 **Labels.** Whose labels agree less with the other clients', or say less about its rows
 (`fedscout.detectors.outliers.agreement_tests`).
 
+Nobody is an outlier where there is no majority: where clients' labels rest on different features and no two thirds of
+the clients agree (`fedscout.detectors.outliers.concepts`), or where the labels of more than a third of the clients are
+contradicted. The decision is then "not measured", models included, and clients that agree are named.
+
 **Models.** Whose models are farther off than exchanged ones would be (`fedscout.detectors.outliers.exchanged_models`).
 Clients of unlike labels or features train unlike models although nothing is wrong with them, so this test decides only
 where both skews were tested for and neither was found.
@@ -16,12 +20,16 @@ from collections.abc import Sequence
 from typing import Final
 
 from fedscout.detectors.detection_config import DetectionConfig
+from fedscout.detectors.outliers.concepts import Concepts
 from fedscout.detectors.outliers.outliers import NAME
 from fedscout.detectors.report import CalibratedFinding, ClientEvidence
 from fedscout.detectors.statistics.calibration import ClientTest, decide, name_classes
 
 MOST_TESTS: Final = 3
 """That share the rate."""
+
+MOST_OUT_OF_IT: Final = 1 / 3
+"""Part of the clients that can be unlike a majority."""
 
 
 def why_models_differ(skews: Sequence[CalibratedFinding]) -> str | None:
@@ -38,7 +46,11 @@ def why_models_differ(skews: Sequence[CalibratedFinding]) -> str | None:
 
 
 def decide_outliers_calibrated(
-    labels: Sequence[ClientTest], models: ClientTest | None, explained: str | None, settings: DetectionConfig
+    labels: Sequence[ClientTest],
+    models: ClientTest | None,
+    explained: str | None,
+    settings: DetectionConfig,
+    concepts: Concepts | None = None,
 ) -> CalibratedFinding:
     """Join the tests.
 
@@ -47,7 +59,11 @@ def decide_outliers_calibrated(
         models: The test of model distances; None likewise.
         explained: Why models differ without anything being wrong; they then do not decide.
         settings: The rate of false alarms, and the smallest effects that flag.
+        concepts: Whether clients' labels rest on the same features; None where that is not known.
     """
+    if concepts is not None and not concepts.has_majority:
+        finding = CalibratedFinding.unmeasured(NAME, settings.detector_rate, concepts.text())
+        return finding.model_copy(update={"groups": concepts.named})
     tests = [(test, settings.disagreement_effect) for test in labels]
     remark = ""
     if explained:
@@ -55,9 +71,18 @@ def decide_outliers_calibrated(
     elif models is not None:
         tests.append((models, settings.distance_effect))
     if not tests:
-        reason = explained or "fewer than three clients, or too few rows of each, could be compared"
+        reason = explained or (
+            "fewer than three clients, or too few rows of each, could be compared, or their classes do not differ"
+        )
         return CalibratedFinding.unmeasured(NAME, settings.detector_rate, reason)
-    return decide(NAME, tests, settings.detector_rate, _describe, remark)
+    finding = decide(NAME, tests, settings.detector_rate, _describe, remark)
+    contradicted = [own.flagged and own.source == "labels" for own in finding.clients.values()]
+    if sum(contradicted) > MOST_OUT_OF_IT * len(contradicted):
+        reason = (
+            f"the labels of {sum(contradicted)} of {len(contradicted)} clients are contradicted: there is no majority"
+        )
+        return CalibratedFinding.unmeasured(NAME, settings.detector_rate, reason)
+    return finding
 
 
 def _describe(client: int, evidence: ClientEvidence) -> str:

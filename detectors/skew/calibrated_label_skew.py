@@ -6,21 +6,28 @@ its rows and N those of all:
 
     X²_k = N / (N − n) · Σ_c (O_c − n G_c / N)² / (n G_c / N)
 
-- Where every expected count n G_c / N is at least 5 (W. G. Cochran. Some methods for strengthening the common χ²
-  tests. Biometrics 10(4), 1954), X²_k follows χ² with C − 1 degrees of freedom, and Holm's method corrects
-  over clients.
+- Where every expected count n G_c / N is large enough, X²_k follows χ² with C − 1 degrees of freedom, and Holm's
+  method corrects over clients. With z² the χ² quantile (one degree) of the rate over the number of clients, the
+  leading term of the tail's relative error is z⁶ / (72 n G_c / N), after Edgeworth; it is at most `TAIL_ERROR`.
+  (A limit of 5, by W. G. Cochran. Some methods for strengthening the common χ² tests. Biometrics 10(4), 1954, is for
+  one test at 5 %.)
 - Where some are smaller, the largest X² of all clients is compared with those of tables that are drawn with the same
   margins (W. M. Patefield. Algorithm AS 159. Applied Statistics 30(1), 1981). That test is exact for any counts, and
   corrects over clients by itself. `DRAWS_PER_ALARM` draws are made for each one that the rate lets through.
+- Where clients withhold rows, X²_k is that of the table in which client k and all others together are most alike;
+  margins of drawn tables and effects are those of the table in which all clients are most alike
+  (`fedscout.detectors.skew.label_skew`). Both are found anew where a client is taken out: hiding creates no evidence.
 - Where clients add noise to their counts (`fedscout.detectors.statistics.privacy`), drawn tables are given noise of the
   same kind. Margins are then those of the noisy table, so the test is nearly exact.
-- Tables too large to be drawn often are compared by χ², rare classes taken together until all expected counts reach 5.
+- Tables too large to be drawn often are compared class by class: the count of a class at a client is hypergeometric,
+  and the least two-sided p-value is corrected over classes by Bonferroni's method, over clients by Holm's.
 
 - Where rows belong together, X² is compared with its distribution under the clients' design effects
-  (`fedscout.detectors.statistics.design_effects`): by its first three moments where the expected counts, divided by the
-  design effect, are at least 5; else X² over its mean per degree of freedom, with tables of effective counts, which are
-  the clients' rows over their design effect. Where all rows of a group are alike and groups are equally large, these
-  are tables of groups, so whole groups are permuted; where every group is one row, both are the tests above.
+  (`fedscout.detectors.statistics.design_effects`): by its first three moments where the expected counts, divided by
+  the design effect, are large enough; else X² over its mean per degree of freedom, with tables of effective counts,
+  which are the clients' rows over their design effect. Where all rows of a group are alike and groups are equally
+  large, these are tables of groups, so whole groups are permuted; where every group is one row, both are the tests
+  above.
 
 One deviating client of few makes the others differ from the rest as well. So the farthest of the clients that differ
 is taken out and the others are compared once more, until none of them differs. If by then half of all clients would be
@@ -34,14 +41,14 @@ have so few classes in common that the medians add up to less than a half, it is
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Final
 
 import numpy as np
 import numpy.typing as npt
 
 from fedscout.detectors.report import CalibratedFinding, ClientEvidence
-from fedscout.detectors.skew.label_skew import NAME
+from fedscout.detectors.skew.label_skew import NAME, ReleasedCounts
 from fedscout.detectors.statistics.calibration import (
     ClientTest,
     by_client,
@@ -58,7 +65,7 @@ from fedscout.engine.arrays import IntArray
 from fedscout.engine.data.release import Arrays
 from fedscout.engine.seeds import stream
 
-MIN_EXPECTED: Final = 5.0
+TAIL_ERROR: Final = 0.2
 DRAWS_PER_ALARM: Final = 20
 MIN_DRAWS: Final = 999
 MAX_DRAWS: Final = 100_000
@@ -69,10 +76,11 @@ MAX_DRAWN_CELLS: Final = 20_000_000
 """Cells of all drawn tables together: some seconds."""
 
 BLOCK_CELLS: Final = 2_000_000
+ROUNDING: Final = 1e-6
 CLASSES_NAMED: Final = 3
 
 
-def pearson(tables: IntArray) -> Values:
+def pearson(tables: IntArray | Values) -> Values:
     """Return X² of each client against the others.
 
     Args:
@@ -87,11 +95,12 @@ def pearson(tables: IntArray) -> Values:
 
 
 def label_p_values(
-    counts: IntArray,
+    counts: IntArray | Values,
     rate: float,
     generator: np.random.Generator,
     noise_scale: float = 0.0,
     groups: GroupSums | None = None,
+    against_others: Values | None = None,
 ) -> tuple[Values, str]:
     """Return each client's p-value, corrected over clients, and the name of the test.
 
@@ -101,30 +110,61 @@ def label_p_values(
         generator: Of drawn tables.
         noise_scale: Of integer Laplace noise on each count.
         groups: What clients tell of rows that belong together; None where rows are independent.
+        against_others: Each client's counts and all others', where rows are withheld; shape `(clients, 2, classes)`.
     """
+    if against_others is None:
+        against_others = np.stack([counts, counts.sum(axis=0) - counts], axis=1)
     if groups is not None:
-        return _grouped_p_values(counts, rate, generator, groups)
+        return _grouped_p_values(counts, rate, generator, groups, against_others)
     table = counts[:, counts.sum(axis=0) > 0]
     if table.shape[1] < 2 or len(table) < 2:
         return np.ones(len(table)), "one class only"
-    if noise_scale > 0 or _smallest_expected(table) < MIN_EXPECTED:
+    statistics = pearson(against_others)[:, 0]
+    if noise_scale > 0 or _smallest_expected(table) < least_expected(len(table), rate):
         draws = number_of_draws(rate)
         if draws * table.size <= MAX_DRAWN_CELLS:
-            margins = table.sum(axis=1), table.sum(axis=0)
-            drawn = _drawn_p_values(*margins, pearson(table), draws, generator, noise_scale)
+            rows, columns = _margins(table)
+            drawn = _drawn_p_values(rows, columns, statistics, draws, generator, noise_scale)
             return drawn, f"{draws} tables with the same margins{' and noise' if noise_scale > 0 else ''}"
         if noise_scale > 0:
             return np.ones(len(table)), "too many clients and classes to draw tables with noise"
-        table = _rare_classes_together(table)
-        if table.shape[1] < 2:
-            return np.ones(len(table)), "too few rows for the number of clients"
+        return holm(_class_p_values(against_others)), "exact test of each class at each client against the others"
     from scipy.stats import chi2
 
-    return holm(np.asarray(chi2.sf(pearson(table), table.shape[1] - 1))), "χ² test of each client against the others"
+    return holm(np.asarray(chi2.sf(statistics, table.shape[1] - 1))), "χ² test of each client against the others"
+
+
+def least_expected(num_clients: int, rate: float) -> float:
+    """Return the expected count from which on a χ² tail is near enough to the rate of one of several clients."""
+    from scipy.stats import chi2
+
+    return float(chi2.isf(rate / num_clients, 1) ** 3 / (72 * TAIL_ERROR))
+
+
+def _margins(table: IntArray | Values) -> tuple[IntArray, IntArray]:
+    """Return whole sums of rows and of columns; those of a completed table are real."""
+    rows = np.rint(table.sum(axis=1)).astype(np.int64)
+    return rows, plausible_counts(table.sum(axis=0), rows.sum())
+
+
+def _class_p_values(against_others: Values) -> Values:
+    """Return each client's least p-value over classes, corrected over these; counts are rounded towards expected."""
+    from scipy.stats import hypergeom
+
+    own, columns = against_others[:, 0], np.rint(against_others.sum(axis=1))
+    rows, total = np.rint(own.sum(axis=1, keepdims=True)), np.rint(against_others.sum(axis=(1, 2)))[:, None]
+    expected = rows * columns / total
+    few = np.where(own < expected, hypergeom.cdf(np.ceil(own - ROUNDING), total, columns, rows), 1.0)
+    many = np.where(own > expected, hypergeom.sf(np.floor(own + ROUNDING) - 1, total, columns, rows), 1.0)
+    return np.asarray(np.minimum(1.0, 2 * own.shape[1] * np.minimum(few, many).min(axis=1)))
 
 
 def _grouped_p_values(
-    counts: IntArray, rate: float, generator: np.random.Generator, groups: GroupSums
+    counts: IntArray | Values,
+    rate: float,
+    generator: np.random.Generator,
+    groups: GroupSums,
+    against_others: Values,
 ) -> tuple[Values, str]:
     present = counts.sum(axis=0) > 0
     table, effects = counts[:, present], design_effects(counts, groups)[:, present]
@@ -134,8 +174,8 @@ def _grouped_p_values(
     mean, variance, third = pearson_moments(shares, effects)
     per_freedom = mean / (table.shape[1] - 1)
     words = f"design effect {per_freedom.min():.2g} to {per_freedom.max():.2g}, as rows belong together"
-    statistics = pearson(table)
-    if ((table.sum(axis=1) / per_freedom).min() * shares).min() >= MIN_EXPECTED:
+    statistics = pearson(against_others)[:, 0]
+    if ((table.sum(axis=1) / per_freedom).min() * shares).min() >= least_expected(len(table), rate):
         tails = [
             float(moment_matched_tail(np.array(value), *moments))
             for value, *moments in zip(statistics, mean, variance, third, strict=True)
@@ -150,7 +190,7 @@ def _grouped_p_values(
     return drawn, f"{draws} tables of effective counts, {words}"
 
 
-def _smallest_expected(table: IntArray) -> float:
+def _smallest_expected(table: IntArray | Values) -> float:
     return float(table.sum(axis=1).min()) * float(table.sum(axis=0).min()) / float(table.sum())
 
 
@@ -181,19 +221,9 @@ def _drawn_p_values(
             noise = integer_laplace(noise_scale, drawn.shape, generator)
             drawn = plausible_counts(drawn + noise, drawn.sum(axis=-1))
         most = pearson(drawn).max(axis=1)
-        reached += (most[:, None] >= observed[None, :] * (1 - 1e-12)).sum(axis=0)
+        reached += (most[:, None] >= observed[None, :] * (1 - ROUNDING)).sum(axis=0)
         done += len(drawn)
     return reached / (1 + draws)
-
-
-def _rare_classes_together(table: IntArray) -> IntArray:
-    """Return the table with its rarest classes as one, so that all expected counts reach the limit if they can."""
-    ascending = table[:, np.argsort(table.sum(axis=0), kind="stable")]
-    for rare in range(2, ascending.shape[1] + 1):
-        merged = np.column_stack([ascending[:, :rare].sum(axis=1), ascending[:, rare:]])
-        if _smallest_expected(merged) >= MIN_EXPECTED:
-            return merged
-    return np.asarray(ascending.sum(axis=1, keepdims=True))
 
 
 def reference_shares(shares: Values, pooled: Values) -> Values:
@@ -208,7 +238,7 @@ def reference_shares(shares: Values, pooled: Values) -> Values:
 
 
 def decide_label_skew_calibrated(
-    counts: Mapping[int, IntArray],
+    released: ReleasedCounts,
     rate: float,
     min_effect: float,
     seed: int,
@@ -218,55 +248,71 @@ def decide_label_skew_calibrated(
     """Test each client's labels against the others'.
 
     Args:
-        counts: Label counts of each client that answered, shape `(num_classes,)`.
+        released: What clients tell of their label counts.
         rate: Probability of any flag in a federation whose labels do not depend on the client.
         min_effect: Total variation distance that a flagged client has at least.
         seed: Of drawn tables.
         noise_scale: Of the integer Laplace noise that clients added to each count.
         groups: What each of them tells of rows that belong together; None where rows are independent.
     """
-    clients = sorted(client for client in counts if counts[client].sum() > 0)
+    released = released.of(np.flatnonzero(released.num_rows).astype(np.int64))
+    clients = released.clients
     if len(clients) < 2:
         return CalibratedFinding.unmeasured(NAME, rate, f"it takes two clients, got {len(clients)}")
-    matrix = np.stack([counts[client] for client in clients])
+    matrix = released.completed()
     shares = distribution(matrix)
     reference = reference_shares(shares, distribution(matrix.sum(axis=0)))
     differences = np.abs(shares - reference)
-    sums = None if groups is None else GroupSums.read([groups[client] for client in clients], matrix)
+    sums = _group_sums(released, matrix, groups)
     design = 1.0 if sums is None else design_effects(matrix, sums)
-    effects = beyond_chance(differences, reference, matrix.sum(axis=1), noise_scale, design)
-    p_values, method = _search(matrix, effects >= min_effect, rate, stream(seed, "label-tables"), noise_scale, sums)
+    effects = beyond_chance(differences, reference, released.num_rows, noise_scale, design)
+
+    def test(positions: IntArray) -> tuple[Values, Values, str]:
+        part = released.of(positions)
+        table = part.completed()
+        pairs = part.against_others()
+        p_values, method = label_p_values(table, rate, generator, noise_scale, _group_sums(part, table, groups), pairs)
+        return p_values, pearson(pairs)[:, 0], method
+
+    generator = stream(seed, "label-tables")
+    p_values, method = _search(len(clients), effects >= min_effect, rate, test)
     classes = {
         client: largest(own, float(own.max()) / CLASSES_NAMED, CLASSES_NAMED)
         for client, own in zip(clients, differences, strict=True)
     }
-    test = ClientTest(by_client(clients, p_values), by_client(clients, effects), classes, "labels", method)
-    return decide(NAME, [(test, min_effect)], rate, _describe)
+    of_clients = ClientTest(by_client(clients, p_values), by_client(clients, effects), classes, "labels", method)
+    return decide(NAME, [(of_clients, min_effect)], rate, _describe)
+
+
+def _group_sums(released: ReleasedCounts, table: Values, groups: Mapping[int, Arrays] | None) -> GroupSums | None:
+    return None if groups is None else GroupSums.read([groups[client] for client in released.clients], table)
 
 
 def _search(
-    matrix: IntArray,
+    num_clients: int,
     relevant: npt.NDArray[np.bool_],
     rate: float,
-    generator: np.random.Generator,
-    noise_scale: float,
-    groups: GroupSums | None,
+    test: Callable[[IntArray], tuple[Values, Values, str]],
 ) -> tuple[Values, str]:
-    """Return p-values and the name of the test as `label_p_values`, clients that differ taken out one after the other.
+    """Return p-values and the name of the test, clients that differ taken out one after the other.
 
-    Who is taken out has a p-value that suffices. Looked at are those whose effect suffices, `relevant`, `(clients,)`.
+    Args:
+        num_clients: Clients, at least two.
+        relevant: Which clients' effects suffice; who is taken out has a p-value that suffices, too. `(clients,)`.
+        rate: Largest p-value that suffices.
+        test: Returns p-values, X² and the name of the test of the clients at some positions.
     """
-    first, method = label_p_values(matrix, rate, generator, noise_scale, groups)
+    left = np.arange(num_clients)
+    first, statistics, method = test(left)
     flagged = relevant & (first <= rate)
-    most = (len(matrix) - 1) // 2
-    if len(matrix) > SEARCHED_ALWAYS and flagged.sum() > most:
+    most = (num_clients - 1) // 2
+    if num_clients > SEARCHED_ALWAYS and flagged.sum() > most:
         return first, method
-    p_values, left, suspects = first.copy(), np.arange(len(matrix)), flagged
-    while suspects.any() and len(matrix) - len(left) < most:
-        farthest = left[suspects][np.argmax(pearson(matrix[left][:, matrix[left].sum(axis=0) > 0])[suspects])]
+    p_values, suspects = first.copy(), flagged
+    while suspects.any() and num_clients - len(left) < most:
+        farthest = left[suspects][np.argmax(statistics[suspects])]
         left = left[left != farthest]
-        told = None if groups is None else groups.of(left)
-        p_values[left], _ = label_p_values(matrix[left], rate, generator, noise_scale, told)
+        p_values[left], statistics, _ = test(left)
         suspects = relevant[left] & (p_values[left] <= rate)
     if suspects.any():
         return first, method

@@ -77,7 +77,7 @@ class GroupSums:
     num_groups: Values
 
     @classmethod
-    def read(cls, answers: list[Arrays], counts: IntArray) -> GroupSums:
+    def read(cls, answers: list[Arrays], counts: IntArray | Values) -> GroupSums:
         """Return the sums of clients, completed where they tell nothing of a class.
 
         Args:
@@ -92,14 +92,8 @@ class GroupSums:
         untold = squares == 0
         return cls(np.where(untold, alike, squares), np.where(untold, alike, with_sizes), groups[:, 0], groups[:, 1])
 
-    def of(self, clients: IntArray) -> GroupSums:
-        """Return the sums of those at some positions, shape `(clients,)`."""
-        return GroupSums(
-            self.squares[clients], self.with_sizes[clients], self.size_squares[clients], self.num_groups[clients]
-        )
 
-
-def correlations(counts: IntArray, sums: GroupSums) -> Values:
+def correlations(counts: IntArray | Values, sums: GroupSums) -> Values:
     """Return ρ_c in `[0, 1]`, shape `(classes,)`; 0 where every group is one row, or all rows are of one class.
 
     Args:
@@ -116,7 +110,7 @@ def correlations(counts: IntArray, sums: GroupSums) -> Values:
     return np.where(possible, np.clip(excess / max(size_squares - num_rows, 1), 0.0, 1.0), 0.0)
 
 
-def design_effects(counts: IntArray, sums: GroupSums) -> Values:
+def design_effects(counts: IntArray | Values, sums: GroupSums) -> Values:
     """Return δ_c of each client, at least 1, shape `(clients, classes)`; arguments as for `correlations`."""
     surplus = np.maximum(sums.size_squares / np.maximum(counts.sum(axis=1), 1) - 1, 0.0)
     return np.asarray(1 + surplus[:, None] * correlations(counts, sums))

@@ -165,6 +165,16 @@ class Federation:
             server=None,
         )
 
+    def num_moved_labels(self) -> dict[int, int]:
+        """Return how many rows of each client have another label than they would without its corruption, if any."""
+        found: dict[int, int] = {}
+        for client in self.transforms:
+            data = self.client_data(client)
+            (_, own), (_, clean) = (view.take(np.arange(len(view))) for view in (data.own, data.clean))
+            if num_moved := int((own != clean).sum()):
+                found[client] = num_moved
+        return found
+
     def client_data(self, client: int) -> ClientData:
         """Return the local data of one client, its corruption applied."""
         clean = Samples(self.features, self.labels, self.partition.client(client), self.targets)

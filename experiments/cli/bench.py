@@ -211,6 +211,9 @@ def detection(
     shared_set: Annotated[
         bool, typer.Option("--shared-set", help="Score models on 200 labelled rows of the server, too.")
     ] = False,
+    withheld: Annotated[
+        bool, typer.Option("--withheld", help="Label counts alone, of which clients withhold small classes.")
+    ] = False,
     settings: Settings = None,
     as_json: AsJson = False,
 ) -> None:
@@ -221,6 +224,12 @@ def detection(
     from fedscout.experiments.benchmarks.detection.detection_battery import battery_plan, run_battery
     from fedscout.experiments.benchmarks.detection.detection_battery_table import battery_document, table_lines
 
+    if withheld:
+        from fedscout.experiments.benchmarks.detection import withheld_labels
+
+        alarms = withheld_labels.withheld_alarms(seeds or withheld_labels.FEDERATIONS, note=tell)
+        _show(as_json, withheld_labels.alarms_document(alarms), list(withheld_labels.table_lines(alarms)))
+        return
     asked = (dataset or (), clients or (), scenario or (), seeds, settings or ())
     plan = battery_plan(quick, *asked, held_out, absent, shared_set)
     battery = run_battery(plan, note=tell)

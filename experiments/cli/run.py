@@ -40,7 +40,8 @@ OneShot = Annotated[
     bool,
     typer.Option(
         "--one-shot",
-        help="Search nothing: train and confirm what a language model recommends, or without a key for one the rules.",
+        help="Search nothing: train once what a language model recommends, or without a key for one the rules, and "
+        "confirm it on fresh seeds.",
     ),
 ]
 Text = Annotated[
@@ -60,8 +61,24 @@ def run(
     verbose: Verbose = False,
 ) -> None:
     """Detect heterogeneity, search for the strategy, confirm the winner. Without arguments: the demo."""
+    _check_one_shot(one_shot, settings or [])
     asked = [*(settings or []), *_one_shot_settings(one_shot, text)]
     study(asked, config_file, out, as_json, tuned_baseline, verbose, detection=True)
+
+
+def _check_one_shot(one_shot: bool, settings: Sequence[str]) -> None:
+    """Refuse an explicit searcher beside `--one-shot`.
+
+    Raises:
+        ConfigurationError: If another kind of search is asked for.
+    """
+    kinds = [value for key, _, value in (each.partition("=") for each in settings) if key.strip() == "search.kind"]
+    if one_shot and any(kind.strip() != "one_shot" for kind in kinds):
+        from fedscout.engine.errors import ConfigurationError
+
+        raise ConfigurationError(
+            f"search.kind must be left out beside --one-shot, which searches nothing, got search.kind={kinds[-1]}"
+        )
 
 
 def _one_shot_settings(one_shot: bool, text: str | None) -> list[str]:
@@ -143,12 +160,11 @@ def _show(
     """Print the screen, and below it, if asked, all that it rests on."""
     from fedscout.experiments.reports.columns_console import show_columns
     from fedscout.experiments.reports.console import out_console
-    from fedscout.experiments.reports.details import federation_line, show_study, shown_measure
+    from fedscout.experiments.reports.details import federation_line, show_study
     from fedscout.experiments.reports.naming import Naming
     from fedscout.experiments.reports.study_screen import StudyScreen
 
     console = out_console()
-    measure = shown_measure(finished.federation, finished.measure)
     StudyScreen(
         finished.outcome,
         finished.report,
@@ -156,7 +172,7 @@ def _show(
         Naming.of(finished.federation),
         cost,
         tuple(_next_steps(finished, folder, report, arguments, config_file, verbose)),
-        measure,
+        finished.measure,
         finished.second_measure,
         finished.document["dependence"],
     ).show(console)

@@ -30,7 +30,7 @@ def train(
     config = read_settings(settings, config_file, verbose)
     from fedscout.engine.trials.trial_record import SCORES_WHERE_KNOWN
     from fedscout.experiments.reports.console import out_console, show_json, show_path
-    from fedscout.experiments.reports.details import show_federation, show_trials, shown_measure
+    from fedscout.experiments.reports.details import show_federation, show_labels, show_trials
     from fedscout.experiments.reports.progress import TrialProgress
     from fedscout.experiments.studies.run_folder import default_folder
     from fedscout.experiments.studies.study_objective import measures_of_study
@@ -53,12 +53,13 @@ def train(
         for name in (*SCORES_WHERE_KNOWN, "seconds"):
             if (scores := getattr(trial, f"round_{name}")) is not None and any(map(isfinite, scores)):
                 rounds[name] = [value if isfinite(value) else None for value in scores]
-        show_json({"trial": trial.summary(), "rounds": rounds, "out": str(folder)})
+        show_json({"trial": trial.summary(), "view": config.search.view, "rounds": rounds, "out": str(folder)})
         raise typer.Exit(FAILED if trial.status == "failed" else 0)
     console = out_console()
     show_federation(console, federation)
-    measure = shown_measure(federation, measures_of_study(config)[0])
+    measure = measures_of_study(config)[0]
     show_trials(console, [trial], None, title="Trial", measure=measure)
+    show_labels(console, federation, trial, config.search.view)
     console.print()
     show_path(console, "Log", folder / "trials")
     if trial.status == "failed":

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from fedscout.search.confirmation.confirmation import Confirmation
     from fedscout.search.confirmation.rate_tuning import TunedRate
     from fedscout.search.recommenders.recommendation import Alternative, Recommendation
+    from fedscout.search.search_config import View
     from fedscout.search.study.study import StudyOutcome
     from fedscout.search.study.warm_start import WarmStart
 
@@ -39,8 +40,7 @@ def show_study(console: Console, finished: Finished) -> None:
         console.print(f"  {note}")
     if finished.report is not None:
         show_report(console, finished.report, naming)
-    measure = shown_measure(finished.federation, finished.measure)
-    show_outcome(console, finished.outcome, measure, finished.second_measure)
+    show_outcome(console, finished.outcome, finished.measure, finished.second_measure)
     show_seconds(console, finished.document["timings"]["seconds"])
     console.print()
     show_path(console, "Log of every trial", finished.folder / "trials", " (pandas.read_parquet reads the folder)")
@@ -74,6 +74,21 @@ def show_federation(console: Console, federation: Federation) -> None:
         console.print(f"never trained, and scored as new clients: {named}")
 
 
+def show_labels(console: Console, federation: Federation, trial: Trial, view: View) -> None:
+    """Print whose labels a trial is scored against, where a scenario moved some."""
+    from fedscout.detectors.report import name_clients  # not before: it takes a while to load
+
+    moved: dict[int, int] = federation.facts.get("moved_labels", {})
+    if not moved or trial.status == "failed":
+        return
+    num_rows = federation.partition.sizes.sum()
+    where = Naming.of(federation).told(name_clients(sorted(moved)))
+    own = f"the clients' own labels, of which {sum(moved.values())} of {num_rows} are wrong, at {where}"
+    against, other = (own, "the correct labels") if view == "own" else ("the correct labels", own)
+    score = trial.clean_fitness if view == "own" else trial.own_fitness
+    console.print(f"The score is counted against {against}. Against {other} it is {score:.4f}.")
+
+
 def show_report(console: Console, report: HeterogeneityReport, naming: Naming | None = None) -> None:
     """Print the diagnosis: one verdict a property, the published rule beside it in small."""
     from fedscout.detectors.verdict import verdicts
@@ -88,24 +103,14 @@ def show_report(console: Console, report: HeterogeneityReport, naming: Naming | 
     console.print(table)
     for sentence in report.beside:
         console.print(f"  {told(sentence)}")
-    for note in report.notes:
+    for note in filter(None, (report.withholding, *report.notes)):
         console.print(f"  {note}")
-    if report.withheld:
-        console.print(f"  {len(report.withheld)} clients hold too few rows to answer.")
 
 
 def _mark(verdict: Verdict) -> Text:
     if not verdict.measured:
         return Text("?")
     return Text("!", style="red") if verdict.detected else Text("-", style="green")
-
-
-def shown_measure(federation: Federation, measure: Measure) -> Measure:
-    """Return what scores are of: where clients play, what their environment counts."""
-    task = federation.task
-    if task is None:
-        return measure
-    return measure.model_copy(update={"name": f"{task.score_name} / {task.largest_score:g}"})
 
 
 def show_trials(
@@ -150,7 +155,7 @@ def show_warm_start(console: Console, found: WarmStart, measure: Measure = ACCUR
     for note in found.notes:
         console.print(f"  {note}")
     for each in found.studies:
-        told = each.note or f"distance {each.distance:.2f}"
+        told = each.note or f"distance {each.distance:.2f}" + ", of the same data" * each.same_data
         console.print(f"  {each.study}: {told}")
     for proposal in found.proposals:
         name = str(parse_strategy(proposal.strategy))

@@ -4,7 +4,8 @@ It is the verdict alone: the calibrated answer, or the published rule's where no
 the client that stands out most, in the unit of the deciding finding: the part of its rows that would have to change
 class, its shift in standard deviations, how much less its labels say of its rows or how much farther its models lie; a
 full bar is all of the rows, one standard deviation, or 100 %. Of a published rule it is the value against the
-threshold, at which the bar is full. A line below says why nothing can be told where rows seem to belong together.
+threshold, at which the bar is full. Lines below say what clients withhold, and why nothing can be told where rows seem to
+belong together.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ COPIED = "Can't be told: rows seem to belong together (federation.group_column).
 
 
 def diagnosis_lines(report: HeterogeneityReport, naming: Naming, width: int) -> Iterator[Text]:
-    """Yield a line for each verdict of a report, and one below where rows that belong together leave one open."""
+    """Yield a line for each verdict of a report, and below what copied rows leave open and what clients withhold."""
     from fedscout.detectors.report import TITLES
     from fedscout.detectors.verdict import verdicts
 
@@ -54,14 +55,15 @@ def diagnosis_lines(report: HeterogeneityReport, naming: Naming, width: int) -> 
         yield line
     if report.rows_belong_together and not all(verdict.measured for verdict in told):
         yield from paragraph(COPIED, width, 1, style="yellow")
+    yield from paragraph(report.withholding, width, 2, style="dim")
 
 
 def show_diagnosis(console: Console, report: HeterogeneityReport, naming: Naming) -> None:
-    """Print the lines, and a sentence on each property that the federation has and on what was found beside."""
+    """Print the lines, and a sentence on each property that is there or was not measured, and on what else is told."""
     from fedscout.detectors.verdict import verdicts
 
     width = min(console.width, WIDTH)
-    found = [verdict.sentence for verdict in verdicts(report) if verdict.detected]
+    found = [verdict.sentence for verdict in verdicts(report) if verdict.detected or not verdict.measured]
     told = [
         line for sentence in (*found, *report.beside) for line in paragraph(naming.told(sentence), width, MOST_LINES)
     ]

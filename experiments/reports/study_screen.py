@@ -144,6 +144,9 @@ class StudyScreen:
                 best[trial.spec.label] = max(trial.fitness, best.get(trial.spec.label, trial.fitness))
         num_failed = sum(trial.status == "failed" for trial in outcome.trials)
         told = f"Tried {len(outcome.trials)}"
+        if outcome.recommendation is not None:
+            seeds = 0 if outcome.confirmation is None else len(outcome.confirmation.seeds)
+            told = "Trained what was recommended once" + (f", and on {seeds} fresh seeds" if seeds else "")
         if num_failed:
             told += f", {num_failed} failed"
         if outcome.front:

@@ -54,7 +54,7 @@ class SelectionCells:
         impossible = {f"{cell.row} × {cell.strategy}": cell.impossible for cell in report.cells if cell.impossible}
         one = selection_battery.case_of(self.data, report.heterogeneities[0])
         ratio = split_ratio(arguments_read(one.arguments, desk.settings))
-        return Measured(values, ratio, {**report.missing, **impossible})
+        return Measured(values, ratio, {**report.missing, **impossible}, report.resolution)
 
 
 @dataclass(frozen=True)
@@ -78,6 +78,7 @@ class SettingsCells:
         part = settings_battery.part_of(self.part, self.rows, None)
         values: dict[Cell, tuple[float | None, ...]] = {}
         impossible: dict[str, str] = {}
+        step = 0.0
         ratio = settings_battery.TEST_SHARE / (1 - settings_battery.TEST_SHARE)
         for column, data in self.data.items():
             out, count = desk.folder / BENCHMARK, desk.num_seeds or self.num_seeds
@@ -86,12 +87,13 @@ class SettingsCells:
             except DataError as error:
                 impossible[column] = str(error)
                 continue
+            step = max(step, report.resolution)
             for cell in report.cells:
                 if cell.impossible is None and cell.strategy == report.strategies[0]:
                     values[cell.row, column] = cell.accuracies
                 elif cell.impossible is not None:
                     impossible[f"{cell.row} × {column}"] = cell.impossible
-        return Measured(values, ratio, impossible)
+        return Measured(values, ratio, impossible, step)
 
 
 @dataclass(frozen=True)

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from fedscout.engine.errors import RecommenderError
+from fedscout.engine.trials.trial_record import Trial
 from fedscout.experiments.benchmarks.choice.choice_battery import ReadyCase
 from fedscout.experiments.benchmarks.choice.choice_choosers import CHOOSERS, Choosing
 from fedscout.experiments.benchmarks.choice.choice_laboratory import (
@@ -25,6 +26,7 @@ from fedscout.experiments.reproduction.published_study import Cell, Desk, Measur
 from fedscout.experiments.reproduction.ready_columns import ready_columns
 from fedscout.experiments.reproduction.trained_cells import split_ratio
 from fedscout.experiments.studies.study_language_model import language_model
+from fedscout.search.confirmation.confirmation_runs import resolution
 from fedscout.search.recommenders.llm_recommender import LanguageModel, recommend_by_llm
 from fedscout.search.study.study import StudyOutcome, run_study
 from fedscout.search.study_trials import BASELINE
@@ -145,7 +147,7 @@ class ChosenCells:
         count = desk.num_seeds or self.num_seeds
         values: dict[Cell, tuple[float | None, ...]] = {}
         absent: dict[str, str] = {}
-        ratio = 0.0
+        ratio = step = 0.0
         for column, ready in ready_columns(self.federations, desk, absent):
             ratio = max(ratio, split_ratio(ready.config))
             with open_laboratory(ready, desk.folder) as laboratory:
@@ -155,13 +157,16 @@ class ChosenCells:
                         absent[row] = reason
                         continue
                     try:
-                        values[row, column] = _chosen(laboratory, choice, count)
+                        trials = _chosen(laboratory, choice, count)
                     except RecommenderError as error:
                         absent[f"{row} × {column}"] = str(error)
-        return Measured(values, ratio, absent)
+                        continue
+                    values[row, column] = tuple(trial.fitness for trial in trials)
+                    step = max(step, resolution([trials]))
+        return Measured(values, ratio, absent, step)
 
 
-def _chosen(laboratory: Laboratory, choice: Choice, count: int) -> tuple[float | None, ...]:
+def _chosen(laboratory: Laboratory, choice: Choice, count: int) -> list[Trial]:
     picks = [choice.pick(Choosing(laboratory, seed)) for seed in search_seeds(count)]
     fresh = other_seeds("reproduction", count)
-    return tuple(float(laboratory.scores([pick], [seed])[0, 0]) for pick, seed in zip(picks, fresh, strict=True))
+    return [laboratory.records([pick], [seed])[0] for pick, seed in zip(picks, fresh, strict=True)]

@@ -12,6 +12,7 @@ from fedscout.experiments.reproduction.chosen_cells import searched
 from fedscout.experiments.reproduction.published_study import Cell, Desk, Measured
 from fedscout.experiments.reproduction.ready_columns import ready_columns
 from fedscout.experiments.reproduction.trained_cells import split_ratio
+from fedscout.search.confirmation.confirmation_runs import resolution
 
 
 @dataclass(frozen=True)
@@ -34,7 +35,7 @@ class FiftyTrials:
         """Search where there is no log yet."""
         values: dict[Cell, tuple[float | None, ...]] = {}
         absent: dict[str, str] = {}
-        ratio = 0.0
+        ratio = step = 0.0
         for column, ready in ready_columns(self.federations, desk, absent):
             ratio = max(ratio, split_ratio(ready.config))
             with open_laboratory(ready, desk.folder) as laboratory:
@@ -43,8 +44,9 @@ class FiftyTrials:
                     desk.note(f"{column}, search {seed}")
                     outcome = searched(Choosing(laboratory, seed), self.settings)
                     searches.append([outcome.baseline, *outcome.whole_trials])
+                step = max(step, resolution(searches))
             values |= {(kind, column): tuple(best_of(kind, trials) for trials in searches) for kind in self.kinds}
-        return Measured(values, ratio, absent)
+        return Measured(values, ratio, absent, step)
 
 
 def best_of(kind: str, trials: Sequence[Trial]) -> float | None:

@@ -5,11 +5,14 @@ A new study is one value of `PublishedStudy` in the file of its source, and need
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 from pathlib import Path
 from typing import Literal, Protocol
+
+from fedscout.search.confirmation.intervals import Bounds
 
 Scale = Literal["laptop", "published"]
 
@@ -19,6 +22,11 @@ Cell = tuple[str, str]
 """A row and a column."""
 
 Note = Callable[[str], None]
+
+PERCENT = "accuracy"
+"""The unit that is told in percent."""
+SHARES = (PERCENT, "reward over 500")
+"""Units of which 1 is the largest number."""
 
 
 @dataclass(frozen=True)
@@ -70,12 +78,14 @@ class Measured:
     Attributes:
         values: By cell one a seed, in the same order of seeds everywhere; None where a seed has no such number.
         test_to_train: n_test / n_train of the splits behind them, by which intervals widen; 0 where there is none.
+        resolution: Step of the scale, such as one test row's share; 0 where it is not known.
         absent: What could not be measured, and why.
     """
 
     values: Mapping[Cell, tuple[float | None, ...]]
     test_to_train: float = 0.0
     absent: Mapping[str, str] = field(default_factory=dict)
+    resolution: float = 0.0
 
 
 class Measurement(Protocol):
@@ -116,11 +126,16 @@ class PublishedStudy:
     measurements: Mapping[Scale, Measurement]
     published: Mapping[Cell, Number] = field(default_factory=dict)
     orderings: tuple[Ordering, ...] = ()
-    unit: str = "accuracy"
+    unit: str = PERCENT
     notes: tuple[str, ...] = ()
     scale_notes: Mapping[Scale, tuple[str, ...]] = field(default_factory=dict)
     also: tuple[str, ...] = ()
     steps: Steps | None = None
+
+    @property
+    def bounds(self) -> Bounds:
+        """The smallest and the largest number that there can be; no unit of the sources is negative."""
+        return 0.0, 1.0 if self.unit in SHARES else math.inf
 
     @property
     def names(self) -> tuple[str, ...]:

@@ -12,12 +12,13 @@ That two cells are level can only be contradicted: an interval that holds zero d
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from math import isfinite
 from typing import Literal
 
 from pydantic import BaseModel
 
 from fedscout.experiments.reproduction.published_study import Cell, Measured, Ordering, PublishedStudy, Scale, Steps
-from fedscout.search.confirmation.intervals import PairedDifference, paired_difference
+from fedscout.search.confirmation.intervals import ERROR, PairedDifference, mean_score, paired_difference
 
 Verdict = Literal["seen", "within noise", "contradicted", "not contradicted", "not measured"]
 
@@ -117,7 +118,7 @@ def orderings_of(study: PublishedStudy, measured: Measured) -> tuple[ReproducedO
 def _cell(study: PublishedStudy, measured: Measured, cell: Cell) -> ReproducedCell:
     published = study.published.get(cell)
     values = tuple(value for value in measured.values.get(cell, ()) if value is not None)
-    alone = paired_difference(values, [0.0] * len(values), test_to_train=measured.test_to_train) if values else None
+    alone = mean_score(values, measured.resolution, measured.test_to_train, study.bounds) if values else None
     return ReproducedCell(
         row=cell[0],
         column=cell[1],
@@ -133,7 +134,10 @@ def _cell(study: PublishedStudy, measured: Measured, cell: Cell) -> ReproducedCe
 def _ordering(study: PublishedStudy, measured: Measured, ordering: Ordering) -> ReproducedOrdering:
     pairs = _paired(measured.values.get(ordering.first, ()), measured.values.get(ordering.second, ()))
     ours, theirs = [pair[0] for pair in pairs], [pair[1] for pair in pairs]
-    difference = paired_difference(ours, theirs, test_to_train=measured.test_to_train) if pairs else None
+    least, most = study.bounds
+    span = most - least if isfinite(most) else None
+    shared = measured.test_to_train
+    difference = paired_difference(ours, theirs, ERROR, measured.resolution, shared, span) if pairs else None
     first, second = (study.published.get(cell) for cell in (ordering.first, ordering.second))
     return ReproducedOrdering(
         first=ordering.first,

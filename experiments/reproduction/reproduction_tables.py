@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import get_args
 
 from fedscout.experiments.reports.markdown_table import markdown_table
-from fedscout.experiments.reproduction.published_study import Cell
+from fedscout.experiments.reproduction.published_study import PERCENT, Cell
 from fedscout.experiments.reproduction.reproduced import (
     ReproducedCell,
     ReproducedOrdering,
@@ -15,8 +15,6 @@ from fedscout.experiments.reproduction.reproduced import (
 )
 
 NOTHING = "–"
-PERCENT = "accuracy"
-"""The unit that is told in percent."""
 
 VERDICTS: tuple[Verdict, ...] = get_args(Verdict)
 

@@ -21,6 +21,7 @@ from fedscout.experiments.federations.assembly.build_federation import build_fed
 from fedscout.experiments.federations.environments.environment_table import ENVIRONMENTS
 from fedscout.experiments.reproduction.published_study import Cell, Desk, Measured
 from fedscout.experiments.studies.workflow import study_facts, with_strategy
+from fedscout.search.confirmation.confirmation_runs import resolution
 from fedscout.search.confirmation.intervals import tested_to_trained
 from fedscout.search.ledger import Ledger
 from fedscout.search.repetitions import median_of, trainings_of
@@ -58,7 +59,7 @@ class TrainedCells:
         seeds = other_seeds("reproduction", desk.num_seeds or self.num_seeds)
         values: dict[Cell, tuple[float | None, ...]] = {}
         absent: dict[str, str] = {}
-        ratio = 0.0
+        ratio = step = 0.0
         for group in grouped(self.cells, desk.settings):
             try:
                 ready = built(group[0], self.cells[group[0]], desk.settings)
@@ -71,8 +72,9 @@ class TrainedCells:
                     desk.note(" × ".join(cell))
                     trials = self._trials(laboratory, cell, desk, seeds)
                     values[cell] = tuple(self.score(trial) for trial in trials)
+                    step = max(step, resolution([trials]))
                     absent |= failures(cell, trials)
-        return Measured({cell: values[cell] for cell in self.cells if cell in values}, ratio, absent)
+        return Measured({cell: values[cell] for cell in self.cells if cell in values}, ratio, absent, step)
 
     def _trials(self, laboratory: Laboratory, cell: Cell, desk: Desk, seeds: Sequence[int]) -> list[Trial]:
         config = with_strategy(arguments_read(self.cells[cell], desk.settings))

@@ -106,5 +106,4 @@ def _measures(report: HeterogeneityReport) -> dict[str, float | None]:
         "feature shift within classes, largest": max(effects, default=None),
         "feature Wasserstein distance": report.metrics.feature_wasserstein,
         "feature Hellinger distance": report.metrics.feature_hellinger,
-        "labels that may be wrong, at least": report.label_noise.least if report.label_noise else None,
     }

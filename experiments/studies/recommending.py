@@ -25,7 +25,7 @@ from fedscout.search.language_model.openai_chat import has_key
 from fedscout.search.recommender_config import LONGEST_DESCRIPTION, SourceChoice
 from fedscout.search.recommenders.diagnosis import Diagnosis
 from fedscout.search.recommenders.llm_recommender import recommend_by_llm
-from fedscout.search.recommenders.recommendation import Recommendation, Situation
+from fedscout.search.recommenders.recommendation import RULES_WERE_ASKED, Recommendation, Situation
 from fedscout.search.recommenders.rules import recommend_by_rules
 
 
@@ -105,9 +105,9 @@ def choose(
     elif wanted.source == "auto":
         variable = config.recommender.api_key_variable
         instead = f"The rules answer, as {variable} holds no key of a language model."
-    notes = [] if instead is None else [instead]
     if wanted.text is not None:
-        notes.append("The description was not used: the rules rest on the diagnosis alone.")
+        instead = f"{instead or RULES_WERE_ASKED} They use none of the description, but the diagnosis alone."
     situation = replace(asked, diagnosis=diagnosis())
     found = recommend_by_rules(situation)
+    notes = () if instead is None else (instead,)
     return replace(found, notes=(*notes, *found.notes), instead_of_model=instead), situation

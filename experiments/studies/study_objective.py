@@ -18,8 +18,9 @@ from fedscout.engine.metrics.metric import Metric, Sums, add
 from fedscout.engine.metrics.metric_table import ACCURACY, OF_CLASSES, OF_QUANTITIES
 from fedscout.engine.metrics.quantity_errors import Mae
 from fedscout.experiments.config.study_config import StudyConfig
+from fedscout.experiments.federations.environments.environment_table import ENVIRONMENTS
 from fedscout.experiments.studies.simulated_clock import plain_seconds
-from fedscout.search.measure import MEASURES, Measure
+from fedscout.search.measure import MEASURES, Measure, reward
 from fedscout.search.objective import Objective
 from fedscout.search.search_config import HAS_TARGET, ObjectiveName
 
@@ -78,6 +79,8 @@ def measures_of_study(config: StudyConfig, federation: Federation | None = None)
     How large a mean absolute error can be, the federation's rows say.
     """
     score, search = MEASURES[config.metric_name], config.search
+    if kind := ENVIRONMENTS.get(config.federation.dataset):
+        score = reward(kind.score_name, kind.largest_score)
     if config.metric_name == Mae.name and federation is not None and federation.targets is not None:
         held = federation.targets[federation.partition.rows]
         score = score.model_copy(update={"best": float(np.abs(held - held.mean()).mean())})

@@ -16,6 +16,7 @@ from fedscout.engine.errors import ConfigurationError
 from fedscout.engine.metrics.metric_table import ACCURACY
 from fedscout.experiments.config.study_config import StudyConfig
 from fedscout.experiments.federations.datasets.dataset_request import QUANTITIES
+from fedscout.experiments.federations.environments.environment_table import ENVIRONMENTS
 from fedscout.experiments.studies.run_folder import RunFolder
 from fedscout.search.study.earlier_studies import read_earlier_studies
 from fedscout.search.study.warm_start import SimilarStudy, WarmStart, warm_start
@@ -76,6 +77,7 @@ def _comparing(config: StudyConfig, folder: RunFolder, data_digest: str) -> Comp
     studies, notes = read_earlier_studies(config.search.warm_start, folder.path)
     own = [study for study in studies if study.is_of(config.digest(), config.identity(), data_digest)]
     other = [study for study in studies if study not in own and _measures(study.config) != _measures(config.identity())]
+    same_data = {study.name for study in studies if study.is_of_data(config.identity())}
     unused = [
         SimilarStudy(study=study.name, distance=None, note=note)
         for note, group in ((SAME_FEDERATION, own), (OTHER_MEASURE, other))
@@ -95,7 +97,8 @@ def _comparing(config: StudyConfig, folder: RunFolder, data_digest: str) -> Comp
             notes.append("no earlier study proposes anything: the search starts as without them")
         for note in notes:
             logger.warning("warm start: %s", note)
-        found = found.model_copy(update={"studies": (*found.studies, *unused), "notes": tuple(notes)})
+        used = [each.model_copy(update={"same_data": each.study in same_data}) for each in found.studies]
+        found = found.model_copy(update={"studies": (*used, *unused), "notes": tuple(notes)})
         folder.write_json(NAME, found.model_dump(mode="json"))
         return found
 
@@ -106,6 +109,8 @@ def _measures(config: Mapping[str, Any]) -> dict[str, Any]:
     """Return what a configuration says of what a fitness is; nothing of what is as by default."""
     federation, search = config.get("federation", {}), config.get("search", {})
     said = {"metric": config.get("training", {}).get("metric"), **{key: search.get(key) for key in OF_THE_SEARCH}}
-    said["task"] = "regression" if federation.get("dataset") in QUANTITIES else federation.get("task")
+    data = federation.get("dataset")
+    said["task"] = "regression" if data in QUANTITIES else federation.get("task")
+    said["task"] = "reinforcement" if data in ENVIRONMENTS else said["task"]
     default = {"metric": ACCURACY, "objective": "accuracy", "task": "classification"}
     return {key: value for key, value in said.items() if value is not None and value != default.get(key)}

@@ -324,6 +324,10 @@ def run_training(
 ) -> tuple[Federation, Trial, Path]:
     """Train one strategy, FedAvg if none is configured, and log it as a trial.
 
+    Returns:
+        The federation, whose facts tell under `moved_labels` how many labels of which client are wrong, the trial, and
+        the folder.
+
     Raises:
         StrategyError: If the strategy is invalid or does not fit the federation.
     """
@@ -337,6 +341,7 @@ def run_training(
     check_precision(config.training.local(), road.federation)
     check_client_settings(config, road.federation)
     check_able_clients(config, road.federation, road.cohort, spec, [named_selection(spec.selection, own)])
+    moved = road.federation.num_moved_labels()
     notes = spec.notes(road.cohort)
     for note in notes:
         logger.warning("%s", note)
@@ -345,7 +350,8 @@ def run_training(
         ledger = road.ledger(runner, folder)
         ledger.know_told(spec.label, notes)
         (trial,) = ledger.run([ledger.facts.trial("train", spec)])
-        return road.federation, trial, folder.path
+        told = replace(road.federation, facts={**road.federation.facts, "moved_labels": moved})
+        return told, trial, folder.path
 
 
 def run_workflow(

@@ -354,7 +354,7 @@ def _sentence(name: str, reference: str, measured: str, verdict: Verdict) -> str
         ),
         "worse": f"{name} is worse than {reference} on fresh seeds: {measured}. Keep {reference}.",
         "not confirmed": (
-            f"{name} against {reference}: {measured}; at least two seeds are needed to tell it from noise."
+            f"{name} against {reference}: {measured}; at least two seeds with scores are needed to tell it from noise."
         ),
     }[verdict]
 
@@ -367,12 +367,15 @@ def rivals_told(rivals: Sequence[Rival]) -> str:
 
 def _design_told(design: SequentialDesign, num_seeds: int, verdict: Verdict) -> str:
     """Return for what the interval was widened, and whether and why the seeds did not run out."""
+    told = ""
+    if design.num_tried > 1 and design.test_to_train > 0:
+        told = f" The lower end allows for the choice among {design.num_tried} configurations."
     parts = []
     if design.num_challengers > 1:
         parts.append(f"all {design.num_challengers} configurations compared")
     if len(design.looks) > 1:
         parts.append(f"looks at {', '.join(map(str, design.looks))} seeds")
-    told = f" The interval holds for {' and '.join(parts)} together." if parts else ""
+    told += f" The interval holds for {' and '.join(parts)} together." if parts else ""
     if num_seeds < design.max_seeds:
         told += f" Decided after {num_seeds} of at most {design.max_seeds} seeds."
         told += " The others would hardly tell them apart." if verdict == "no difference" else ""

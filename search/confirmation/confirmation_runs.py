@@ -39,7 +39,7 @@ def confirm_winner(
     Args:
         config: How many configurations, seeds and looks.
         ledger: Runs and logs the trials.
-        trials: Full trainings of the search, of which FedAvg is left out.
+        trials: Of the search; full trainings are candidates, FedAvg is left out.
         tuned: FedAvg at several client learning rates, best first; empty if that was not asked for. The study's own
             rate is FedAvg itself, and no further baseline.
         front: Of two objectives the trials that no other beats, to which the choice is limited unless FedAvg alone is
@@ -49,6 +49,7 @@ def confirm_winner(
     of_front = [trial for trial in front if trial.spec != BASELINE]
     others = of_front or [trial for trial in trials if trial.spec != BASELINE]
     challengers = challengers_of(others, config.confirmation_top)
+    tried = {trial.spec.model_dump_json() for trial in trials if trial.spec != BASELINE}
     if not challengers:
         return None
     entrants: list[tuple[Role, TrialSettings]] = [
@@ -62,6 +63,7 @@ def confirm_winner(
         max_seeds=config.confirmation_seeds,
         batch=config.confirmation_batch,
         num_challengers=len(challengers),
+        num_tried=max(1, len(tried)),
         test_to_train=tested_to_trained(facts.session.test_fraction, facts.session.validation_fraction),
         span=facts.measure.span,
         same_rows=facts.same_test_rows,
@@ -134,13 +136,14 @@ def _scores(trials: Sequence[Trial], view: View, guessing: float) -> list[float]
 def resolution(groups: Iterable[Sequence[Trial]], measure: Measure = ACCURACY) -> float:
     """Return the step of a measure's scale, the largest of any trial.
 
-    Of shares it is what one test row counts among those that decide: all of them, or, of the worst clients, as many
-    times the smallest client's as there are clients among the worst. It is 0 if no trial was scored.
+    It is the share of one test row among those that decide, times the best score: all rows, or, of the worst clients,
+    as many times the smallest client's as there are clients among the worst. It is 0 if no trial was scored.
     """
     if measure.step is not None:
         return measure.step
     rows = [_deciding_rows(trial, measure) for trials in groups for trial in trials]
-    return 1 / min((count for count in rows if count), default=float("inf"))
+    scale = 1.0 if measure.best is None else measure.best
+    return scale / min((count for count in rows if count), default=float("inf"))
 
 
 def _deciding_rows(trial: Trial, measure: Measure) -> int:

@@ -18,7 +18,8 @@ correlation of the looks, and somewhat conservative. For the same reason, the er
 of challengers where they are compared with FedAvg, and by the number of their pairs where they are compared with each
 other. What holds for all of them holds for the one that is picked.
 
-With a single look and a single challenger this is the 95 % interval of `intervals.py`.
+With a single look and a single challenger this is the 95 % interval of `intervals.py`. A comparison with a baseline
+allows for the choice of the challengers among all configurations that the search tried.
 
 **Giving up.** The interval for new data does not shrink to nothing, so a difference may be too small for any number of
 seeds. A look gives up if, with the standard deviation seen so far, no mean inside the 95 % interval for another run
@@ -61,6 +62,7 @@ class SequentialDesign(BaseModel):
         max_seeds: Seeds of a challenger at most.
         batch: Seeds between looks; None looks once, at the end.
         num_challengers: Configurations that are compared with FedAvg.
+        num_tried: Configurations of the search, of which these are the best.
         resolution: Step of the scores' scale, see `fedscout.search.confirmation.intervals`.
         test_to_train: Test rows of a split over its training rows, likewise.
         span: The largest difference that there can be, likewise; None where that is not known.
@@ -72,6 +74,7 @@ class SequentialDesign(BaseModel):
     max_seeds: int = Field(ge=0)
     batch: int | None = Field(default=None, ge=1)
     num_challengers: int = Field(default=1, ge=1)
+    num_tried: int = Field(default=1, ge=1)
     resolution: float = Field(default=0.0, ge=0)
     test_to_train: float = Field(default=0.0, ge=0)
     span: float | None = Field(default=None, gt=0, exclude_if=lambda span: span is None)
@@ -100,7 +103,7 @@ class SequentialDesign(BaseModel):
     def against_baseline(self, challenger: Sequence[float], baseline: Sequence[float]) -> PairedDifference:
         """Compare a challenger with a baseline, on the seeds that the challenger has."""
         error = self.error_at(len(challenger)) / self.num_challengers
-        return self._compared(challenger, baseline[: len(challenger)], error)
+        return self._compared(challenger, baseline[: len(challenger)], error, self.num_tried)
 
     def against_challenger(self, leader: Sequence[float], other: Sequence[float]) -> PairedDifference:
         """Compare two challengers, on the seeds that both have; the second may have been dropped earlier."""
@@ -115,10 +118,15 @@ class SequentialDesign(BaseModel):
             return False
         error = self.error_at(self.max_seeds) / self.num_challengers
         here = paired_difference(challenger, baseline[:count], resolution=self.resolution)
-        assert here.low is not None
-        assert here.high is not None
-        half = half_width(here.differences, self.max_seeds, error, self.resolution, self.test_to_train)
-        return -half < here.low and here.high < half
+        if here.low is None or here.high is None:  # equal differences on a scale whose step is not known
+            return False
+        above, below = (
+            half_width(here.differences, self.max_seeds, error, self.resolution, self.test_to_train, num_tried)
+            for num_tried in (1, self.num_tried)
+        )
+        return -above < here.low and here.high < below
 
-    def _compared(self, ours: Sequence[float], others: Sequence[float], error: float) -> PairedDifference:
-        return paired_difference(ours, others, error, self.resolution, self.test_to_train, self.span)
+    def _compared(
+        self, ours: Sequence[float], others: Sequence[float], error: float, num_tried: int = 1
+    ) -> PairedDifference:
+        return paired_difference(ours, others, error, self.resolution, self.test_to_train, self.span, num_tried)

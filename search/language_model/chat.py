@@ -11,7 +11,7 @@ import json
 from collections.abc import Iterable
 from typing import Any, Literal, Protocol
 
-from pydantic import BaseModel
+from pydantic import BaseModel, Field
 
 from fedscout.search.plain_text import redact
 from fedscout.search.recommender_config import PromptShape
@@ -95,6 +95,7 @@ class Exchange(BaseModel, frozen=True, extra="forbid"):
         error: Why there was none, without secrets.
         seconds: From first attempt to last.
         prompt: What the request showed; None in records from before that could be chosen.
+        withdraws: Whether it takes back what was answered to the request before.
     """
 
     version: Literal[1] = 1
@@ -109,6 +110,7 @@ class Exchange(BaseModel, frozen=True, extra="forbid"):
     error: str | None = None
     seconds: float
     prompt: PromptShape | None = None
+    withdraws: bool = Field(default=False, exclude_if=lambda withdraws: not withdraws)
 
 
 class Chat(Protocol):

@@ -4,7 +4,8 @@
 
 What is in the record is answered from there. So a study that was cut off goes on with the answers that it had, and a
 record alone, without a network, repeats a recommendation. An answer belongs to a request, all of it: model,
-temperature, seed, schema and every message. If one letter of the prompt differs, the record has no answer to it.
+temperature, seed, schema and every message. If one letter of the prompt differs, the record has no answer to it. The
+answers of a conversation that led to no valid one are withdrawn, so that the study asks again when it is run again.
 
 A line that can't be read, such as the last one of a process that was killed while it wrote, is passed over and told.
 """
@@ -19,7 +20,7 @@ from typing import Any, Self, TypeVar
 
 from pydantic import ValidationError
 
-from fedscout.engine.errors import EngineError, LogError, RecommenderError
+from fedscout.engine.errors import EngineError, LogError, NoValidAnswerError, RecommenderError
 from fedscout.engine.runtime.atomic_file import not_written
 from fedscout.search.language_model.chat import ChatReply, ChatRequest, Exchange
 from fedscout.search.language_model.openai_chat import OpenAIChat
@@ -27,6 +28,8 @@ from fedscout.search.plain_text import one_line
 from fedscout.search.recommender_config import RecommenderConfig
 
 NAME = "llm.jsonl"
+OPENING = 2
+"""Messages of a request that begins a conversation: instruction and question."""
 
 logger = logging.getLogger("fedscout")
 
@@ -55,8 +58,14 @@ class Transcript:
         return tuple(self._exchanges)
 
     def find(self, request_digest: str) -> Exchange | None:
-        """Return the exchange on a request: the first that brought an answer, else the last that failed."""
-        found = [exchange for exchange in self._exchanges if exchange.request_digest == request_digest]
+        """Return the exchange on a request: the first that brought an answer, else the last that failed.
+
+        What stands before a withdrawal of the request does not count.
+        """
+        found: list[Exchange] = []
+        for exchange in self._exchanges:
+            if exchange.request_digest == request_digest:
+                found = [] if exchange.withdraws else [*found, exchange]
         return next((exchange for exchange in found if exchange.reply is not None), found[-1] if found else None)
 
     def add(self, exchange: Exchange) -> None:
@@ -131,11 +140,15 @@ class RecordedChat:
         self._transcript = transcript
         self._replayed = None if settings.replay is None else Transcript(settings.replay, must_exist=True)
         self._live: OpenAIChat | None = None
+        self._conversation: list[Exchange] = []
 
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, *_: object) -> None:
+    def __exit__(self, _: object, error: BaseException | None, __: object) -> None:
+        if isinstance(error, NoValidAnswerError) and self._transcript is not None:
+            for exchange in self._conversation:  # else the study would fail at the same answers when it is run again
+                self._transcript.add(exchange.model_copy(update={"reply": None, "withdraws": True}))
         if self._live is not None:
             self._live.close()
             self._live = None
@@ -147,6 +160,14 @@ class RecordedChat:
             RecommenderError: If there is none.
         """
         digest = request.digest()
+        if len(request.messages) <= OPENING:
+            self._conversation.clear()
+        reply = self._answer(request, digest)
+        if self._transcript is not None and (kept := self._transcript.find(digest)) is not None:
+            self._conversation.append(kept)
+        return reply
+
+    def _answer(self, request: ChatRequest, digest: str) -> ChatReply:
         for record in filter(None, (self._transcript, self._replayed)):
             known = record.find(digest)
             if known is not None and known.reply is not None:

@@ -74,7 +74,6 @@ class Diagnosis(BaseModel, frozen=True, extra="forbid", allow_inf_nan=False):
         outlier_z_score: Largest modified z-score of the models' distances; None if it can't be formed.
         metrics: Further measurements of the whole federation.
         speed_ratio: By how much the slowest client takes longer than the median one; None where nothing takes time.
-        wrong_labels: Part of all labels that may be wrong at most, in [0, 1]; None where they were not compared.
     """
 
     num_clients: int
@@ -89,7 +88,6 @@ class Diagnosis(BaseModel, frozen=True, extra="forbid", allow_inf_nan=False):
     outlier_z_score: float | None
     metrics: dict[str, float]
     speed_ratio: float | None = Field(default=None, exclude_if=lambda ratio: ratio is None)
-    wrong_labels: float | None = Field(default=None, exclude_if=lambda part: part is None)
 
 
 def diagnose(report: HeterogeneityReport, feature_names: Sequence[str] = ()) -> Diagnosis:
@@ -122,7 +120,6 @@ def diagnose(report: HeterogeneityReport, feature_names: Sequence[str] = ()) -> 
         outlier_z_score=score,
         metrics={name: value for name, value in values.items() if isinstance(value, int | float)},
         speed_ratio=None if report.speed_skew is None else report.speed_skew.ratio,
-        wrong_labels=None if report.label_noise is None else report.label_noise.most,
     )
 
 

@@ -5,9 +5,11 @@ In order, each configuration once, FedAvg left out as it is trained anyway:
 1. the rules' answer, then what did well in like federations;
 2. what further rules propose that apply, too;
 3. where clients are suspected, the robust strategies that leave out as many as are suspected in a round;
-4. what has the best chance where nothing in particular is known: FedAdam, FedRep if the space has it and clients' own
-   data judge, as concepts that conflict may be there unseen, and FedAvgM, at the rules' parameters;
+4. what has the best chance where nothing in particular is known, of classes: FedAdam, FedRep if the space has it and
+   clients' own data judge, as concepts that conflict may be there unseen, and FedAvgM, at the rules' parameters;
 5. the advice of the published table.
+
+What is the same as another strategy in this cohort, such as Bulyan without malicious clients, is never proposed.
 
 Where who trains is searched, they take the policies in turn, in the order in which the search names them.
 
@@ -27,7 +29,7 @@ from itertools import cycle
 
 from fedscout.engine.seeds import stream
 from fedscout.search.recommenders.recommendation import Alternative, Recommendation, Situation
-from fedscout.search.recommenders.rules import ADAPTIVE, MOMENTUM, OWN_HEAD, RULES, cut_of, suspected_in_a_round
+from fedscout.search.recommenders.rules import ADAPTIVE, MOMENTUM, OWN_HEAD, applying, cut_of, suspected_in_a_round
 from fedscout.strategies import (
     BulyanSpec,
     CenteredClippingSpec,
@@ -64,7 +66,7 @@ def first_generation(
         situation: Has a diagnosis.
         recommendation: The rules' answer to it.
         size: Configurations in a generation; fewer are returned where the space holds no more.
-        seed: Of what is drawn.
+        seed: Of what is drawn, another one for each federation.
         references: Trained outside the budget, never proposed.
         priors: What did well in like federations.
     """
@@ -95,7 +97,7 @@ def _new(source: Iterator[Alternative], count: int, situation: Situation, taken:
     found: list[Alternative] = []
     while len(found) < count and (candidate := next(source, None)) is not None:
         digest = situation.space.digest(candidate.spec)
-        if digest not in taken:
+        if digest not in taken and not situation.space.is_twin(candidate.spec):
             taken.add(digest)
             found.append(candidate)
     return found
@@ -112,9 +114,7 @@ def _founded(
     yield Alternative(recommendation.spec, ground.because, ground.source)
     yield from (fitting for each in priors if (fitting := _as_suspected(each, suspects, situation)) is not None)
     proposals = [
-        (rule.proposal(situation, diagnosis), because, rule.source)
-        for rule in RULES
-        if (because := rule.because(situation, diagnosis)) is not None
+        (rule.proposal(situation, diagnosis), because, rule.source) for rule, because in applying(situation, diagnosis)
     ]
     if suspects:
         because = f"{suspects} of {situation.cohort.num_sampled} clients a round are suspected."
@@ -124,7 +124,8 @@ def _founded(
         proposals += [(spec, because, spec.paper) for spec in (trimmed, *robust)]
     often = "It often gains where steps are small or clients differ."
     usual = (ADAPTIVE, OWN_HEAD, MOMENTUM) if situation.view == "own" else (ADAPTIVE, MOMENTUM)
-    proposals += [(spec, often, spec.paper) for spec in usual]
+    if situation.measure.task == "classification":
+        proposals += [(spec, often, spec.paper) for spec in usual]
     proposals += [(each.spec, each.because, each.source) for each in recommendation.alternatives]
     for spec, because, source in proposals:
         if (nearest := space.nearest(spec)) is not None:

@@ -6,9 +6,9 @@ times at most; then the recommendation fails, with the last answer and what was 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from fedscout.engine.errors import NoValidAnswerError
 from fedscout.search.language_model.chat import Chat, ChatReply, ChatRequest, Message
@@ -21,6 +21,8 @@ from fedscout.strategies import SearchSpace
 
 LONGEST_RETURNED = 2000
 """Characters of an invalid answer that go back to the model."""
+TEMPERATURES = (0.0, 0.0, 0.7, 1.0)
+"""The least of a request, by how many answers of the conversation were refused."""
 
 
 @dataclass(frozen=True)
@@ -37,11 +39,11 @@ class LanguageModel:
     settings: RecommenderConfig
     seed: int = 0
 
-    def request(self, messages: Sequence[Message], space: SearchSpace) -> ChatRequest:
+    def request(self, messages: Sequence[Message], space: SearchSpace, least_temperature: float = 0.0) -> ChatRequest:
         """Return the request that asks for a strategy of a space."""
         return ChatRequest(
             model=self.settings.model,
-            temperature=self.settings.temperature,
+            temperature=max(self.settings.temperature, least_temperature),
             seed=self.seed,
             max_answer_tokens=self.settings.max_answer_tokens,
             messages=tuple(messages),
@@ -77,33 +79,43 @@ def converse(
     messages: Sequence[Message],
     space: SearchSpace,
     refuse: Callable[[Answer], str | None] = lambda _: None,
+    already_tried: Sequence[Mapping[str, Any]] = (),
 ) -> Conversation:
     """Ask until the answer is valid, as often as the settings allow.
+
+    An answer that is refused goes back with what was tried. If the next one is refused, too, the temperature rises: at
+    temperature 0 a model may repeat itself for ever.
 
     Args:
         model: Is asked.
         messages: Instruction and question.
         space: What it may choose from.
         refuse: Returns why a valid answer will not do; None if it does.
+        already_tried: Told with a refusal.
 
     Raises:
         RecommenderError: If the model can't be asked.
     """
     said = list(messages)
     conversation = Conversation()
+    num_refused = 0
     for _ in range(1 + model.settings.max_corrections):
-        reply = model.chat.complete(model.request(said, space))
+        temperature = TEMPERATURES[min(num_refused, len(TEMPERATURES) - 1)]
+        reply = model.chat.complete(model.request(said, space, temperature))
         conversation.replies.append(reply)
+        returned = (reply.refusal or reply.text)[:LONGEST_RETURNED]
         try:
             answer = read_answer(reply, space)
-            if reason := refuse(answer):
-                raise AnswerError(reason)
         except AnswerError as error:
             conversation.faults = error.faults
-            said += correction(error.faults, (reply.refusal or reply.text)[:LONGEST_RETURNED])
+            said += correction(error.faults, returned)
             continue
-        conversation.answer, conversation.faults = answer, ()
-        break
+        if (reason := refuse(answer)) is None:
+            conversation.answer, conversation.faults = answer, ()
+            break
+        num_refused += 1
+        conversation.faults = (reason,)
+        said += correction((reason,), returned, already_tried)
     return conversation
 
 

@@ -25,7 +25,7 @@ left out (`PromptShape`), to see what they do to the share of valid answers.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -57,9 +57,9 @@ is as high as possible. Another choice can't be made later."""
 
 _SEARCH = """\
 You are searching for the best strategy in several trials. You are shown the trials so far with their fitness ({name}, \
-larger is better; 0 is a trial that failed) and those that are running. Propose the next one. Balance \
-exploration of other strategies and parameters with exploitation of what did well. Never repeat a configuration that \
-was tried or is running, nor plain FedAvg, which is measured besides."""
+larger is better; 0 is a trial that failed). Propose the next one. Balance exploration of other strategies and \
+parameters with exploitation of what did well. Never repeat a configuration that was tried, nor plain FedAvg, which is \
+measured besides."""
 
 _MEASURED = """\
 What was measured on small federations, mostly of handwritten digits, with small nets and parameters at their \
@@ -94,14 +94,15 @@ def system_message(situation: Situation, shape: PromptShape, searching: bool = F
         "num_rounds": situation.num_rounds,
         "client_learning_rate": cohort.client_learning_rate,
     }
-    measured = list(measured_lines(situation.space))
+    of_classes = situation.measure.task == "classification"
+    measured = list(measured_lines(situation.space)) if of_classes else []
     parts = [
         _TASK.format(goal=situation.measure.goal),
         *([_SEARCH.format(name=f"mean {situation.measure.name}")] if searching else []),
         f"The federation: {json.dumps(facts)}",
         _form(situation) if shape.show_schema else _BARE_FORM,
         *(["\n".join([_MEASURED, *measured])] if measured else []),
-        *([_shown_examples(situation, shape.format)] if shape.few_shot else []),
+        *([_shown_examples(situation, shape.format)] if shape.few_shot and of_classes else []),
         _DATA,
     ]
     return Message(role="system", content="\n\n".join(parts))
@@ -141,14 +142,20 @@ def user_message(
     return Message(role="user", content=as_json({**content, **(further or {})}))
 
 
-def correction(faults: tuple[str, ...], invalid: str) -> tuple[Message, Message]:
+def correction(
+    faults: tuple[str, ...], invalid: str, already_tried: Sequence[Mapping[str, Any]] = ()
+) -> tuple[Message, Message]:
     """Return the turns that give an answer back with its faults.
 
     Args:
         faults: What is wrong with it.
         invalid: The answer.
+        already_tried: Strategies of which it must be none, where it was.
     """
-    complaint = {"your_answer_is_not_valid": list(faults), "what_to_do": "answer with one valid JSON object alone"}
+    complaint: dict[str, Any] = {"your_answer_is_not_valid": list(faults)}
+    if already_tried:
+        complaint["already_tried"] = list(already_tried)
+    complaint["what_to_do"] = "answer with one valid JSON object alone"
     return (
         Message(role="assistant", content=invalid or "(nothing)"),
         Message(role="user", content=as_json(complaint)),

@@ -67,7 +67,9 @@ class Advice:
 
 
 def alternatives(situation: Situation, recommended: StrategySpec) -> Iterator[Alternative]:
-    """Yield the table's advice, as far as it can be chosen and is not what is recommended already."""
+    """Yield the table's advice on classification, as far as it can be chosen and is not what is recommended already."""
+    if situation.measure.task != "classification":
+        return
     severity = None if situation.diagnosis is None else situation.diagnosis.label_skew.severity
     advice = advice_for(situation.dealing, severity)
     for advised in () if advice is None else advice.specs:

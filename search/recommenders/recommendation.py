@@ -16,6 +16,7 @@ from fedscout.strategies import SearchSpace, StrategySpec
 
 Source = Literal["rules", "llm"]
 
+RULES_WERE_ASKED = "The rules answer, as they were asked."
 TRAINING_SHARE = 0.8
 """Share of a client's rows that train, as far as a recommendation needs it."""
 
@@ -137,8 +138,8 @@ class Recommendation:
         notes: What else is worth knowing.
         diagnosis: What it rests on; None if nothing was measured.
         model_use: Of a language model; None if none was asked.
-        instead_of_model: Why the rules answer and no language model, in a sentence; None where a model does, or where
-            the rules were asked.
+        instead_of_model: Why the rules answer and no language model, and what of the question they do not use; None
+            where a model answers, or where the rules were asked and use all.
     """
 
     spec: StrategySpec
@@ -155,7 +156,7 @@ class Recommendation:
         """Who gave it, for people, and where the rules did, why no language model."""
         if self.model_use is not None:
             return f"The language model {self.model_use.model} answers."
-        return self.instead_of_model or "The rules answer, as they were asked."
+        return self.instead_of_model or RULES_WERE_ASKED
 
     def with_alternatives(self, found: Iterable[Alternative]) -> Recommendation:
         """Return it beside others' advice."""

@@ -4,7 +4,7 @@ The first rule that applies, and whose strategy can be chosen in the federation'
 
 | rule | applies to | proposes | rests on |
 | --- | --- | --- | --- |
-| no rows | clients that play episodes | FedAvg | McMahan et al. 2017 |
+| no classes | clients that play episodes or predict a quantity | FedAvg | McMahan et al. 2017 |
 | features of their own | strong feature skew, own data judge, if named | FedBN | Li et al. 2021 |
 | poisoned updates | models far away with like labels, or very far under label skew, if named | RFA | Pillutla et al. |
 | concepts of their own | outliers by labels with like inputs, own data judge, if named | FedRep | Collins et al. |
@@ -65,12 +65,11 @@ References:
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from fedscout.detectors.report import name_clients
 from fedscout.search.recommenders.diagnosis import OUTLIER_Z_SCORE, Diagnosis
-from fedscout.search.recommenders.label_noise_advice import label_noise_notes
 from fedscout.search.recommenders.published_advice import alternatives
 from fedscout.search.recommenders.recommendation import Ground, Recommendation, Situation
 from fedscout.search.recommenders.selection_advice import selection_notes
@@ -134,10 +133,7 @@ def recommend_by_rules(situation: Situation) -> Recommendation:
     diagnosis = situation.diagnosis
     assert diagnosis is not None, "rules need a diagnosis"
     passed_over: list[Ground] = []
-    for rule in RULES:
-        because = rule.because(situation, diagnosis)
-        if because is None:
-            continue
+    for rule, because in applying(situation, diagnosis):
         proposal = rule.proposal(situation, diagnosis)
         spec = situation.space.nearest(_at_a_good_rate(proposal, situation))
         if spec is not None:
@@ -154,6 +150,16 @@ def recommend_by_rules(situation: Situation) -> Recommendation:
     return _recommendation(situation, spec, ground, passed_over)
 
 
+def applying(situation: Situation, diagnosis: Diagnosis) -> Iterator[tuple[Rule, str]]:
+    """Yield the rules that apply and why, the deciding one first; where there are no classes no other rule speaks."""
+    for rule in RULES:
+        because = rule.because(situation, diagnosis)
+        if because is not None:
+            yield rule, because
+            if rule.because is _no_classes:
+                return
+
+
 def _at_a_good_rate(proposal: StrategySpec, situation: Situation) -> StrategySpec:
     """Return a proposal at a client rate of the rules' own, where that is searched."""
     if "client_learning_rate" not in situation.space.client_ranges:
@@ -168,7 +174,7 @@ def _recommendation(
         spec=spec,
         source="rules",
         grounds=(ground, *passed_over),
-        notes=(*spec.notes(situation.cohort), *label_noise_notes(situation), *selection_notes(situation)),
+        notes=(*spec.notes(situation.cohort), *selection_notes(situation)),
         diagnosis=situation.diagnosis,
         alternatives=tuple(alternatives(situation, spec)),
     )
@@ -213,10 +219,10 @@ def suspected_in_a_round(situation: Situation) -> int:
 # When they apply.
 
 
-def _no_rows(_: Situation, diagnosis: Diagnosis) -> str | None:
-    if diagnosis.num_classes > 0:
+def _no_classes(situation: Situation, diagnosis: Diagnosis) -> str | None:
+    if diagnosis.num_classes > 0 and situation.measure.task == "classification":
         return None
-    return "The clients hold no labelled rows, of which the other rules speak."
+    return "The clients hold no rows of classes, on which the other rules were measured."
 
 
 def _wrong_labels_at_a_fifth(_: Situation, diagnosis: Diagnosis) -> str | None:
@@ -384,7 +390,7 @@ _MOMENTUM = _always(MOMENTUM)
 _ADAPTIVE = _always(ADAPTIVE)
 
 RULES: tuple[Rule, ...] = (
-    Rule("no rows", FEDAVG_PAPER, _no_rows, _FEDAVG),
+    Rule("no classes", FEDAVG_PAPER, _no_classes, _FEDAVG),
     Rule("features of their own", FedBNSpec.paper, _own_features, _always(FedBNSpec()), by_name=True),
     Rule("poisoned updates", RfaSpec.paper, _poisoned_updates, _always(RfaSpec()), by_name=True),
     Rule("concepts of their own", FedRepSpec.paper, _own_concepts, _always(OWN_HEAD), by_name=True),

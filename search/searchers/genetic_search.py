@@ -5,8 +5,9 @@
    keeps the parent's strategy, and every parameter moves: an integer by δ ∈ {−1, 0, 1}, a real by δ(high − low) with
    δ ~ U(−s, s), in log space where it is log-scaled. Then it is rounded and clamped to its range. There is no
    crossover, as two strategies have no parameters in common.
-3. No configuration is evaluated twice; a duplicate is drawn again. A parent without free parameters, or whose
-   neighbours are all taken, yields to the other parent, then to a random configuration.
+3. No configuration is evaluated twice; a duplicate, or what is the same as another strategy, is drawn again. A parent
+   without free parameters, or whose neighbours are all taken, yields to the other parent, then to a random
+   configuration.
 
 Mutants keep their parent's strategy, so that a long search would end with one kind. Where a diagnosis told which kinds
 may be worth a trial, one child of each generation from the third on is of one that was tried least, as long as there is
@@ -123,6 +124,6 @@ class GeneticSearcher(GenerationalSearcher):
             return None
         for _ in range(MUTATION_DRAWS):
             child = mutate(parent, self.space, generator, self._real_step)
-            if self.space.digest(child) not in taken:
+            if self.space.digest(child) not in taken and not self.space.is_twin(child):
                 return child
         return None

@@ -1,18 +1,18 @@
-"""Search by a language model: it is shown the trials so far and proposes the next one.
+"""Search by a language model: it is shown every earlier trial with its result and proposes the next one.
 
-The model reads the diagnosis, if there is one, the trials of all earlier generations with their fitness, best first,
-and those of the present one as running; it is asked to balance exploration and exploitation and never to repeat. An
-invalid answer, or a repeated configuration, goes back with its faults, three times at most.
+The model reads the diagnosis, if there is one, and all trials so far with their fitness, best first; it is asked to
+balance exploration and exploitation and never to repeat. So its trials run one after the other. An invalid answer goes
+back with its faults, a repeated configuration with what was tried and then at a higher temperature, as often as the
+settings allow.
 
-If the model can't be brought to a valid answer, the study stops with an error. If all that it proposes was there
-before, the search ends, as nothing new is to be had from it, and says so.
+If the model can't be brought to a valid answer, the study stops with an error, and asks again when it is run again. If
+all that it proposes for a trial was there before, the genetic search proposes that trial, and the study says so.
 
 The reference is not shown: a study may tell it before or after the first proposals, which must not depend on that. The
 model's answers are part of what proposals depend on; a study keeps them and asks nothing twice.
 
 The hybrid takes its first generation from the model. Its proposals are trials like others, so the genetic search takes
-them for its own first generation and goes on with mutants of the best two. Where the model has less than a generation
-to propose, random configurations fill it.
+them for its own first generation and goes on with mutants of the best two.
 """
 
 from __future__ import annotations
@@ -36,11 +36,11 @@ from fedscout.strategies import StrategySpec
 
 logger = logging.getLogger("fedscout")
 
-REPEATED = "the configuration must be new, and was tried, is running, or is the same as FedAvg here"
+REPEATED = "the configuration must be new, and was tried or is the same as FedAvg here"
 
 
 class MultiShotLLMSearcher(GenerationalSearcher):
-    """Asks a language model for each configuration.
+    """Asks a language model for each configuration, one at a time.
 
     Args:
         task: What is searched for.
@@ -50,63 +50,81 @@ class MultiShotLLMSearcher(GenerationalSearcher):
 
     def __init__(self, task: SearchTask, model: LanguageModel, diagnosis: Diagnosis | None = None) -> None:
         super().__init__(task)
+        self.population = 1
         self._situation = Situation(task.space, task.num_rounds, task.settings.view, diagnosis, measure=task.measure)
         self._model = replace(model, seed=task.seed)
+        self._genetic = GeneticSearcher(task)
+        self._without_model: set[int] = set()
+
+    def tell(self, trials: Sequence[Trial]) -> None:
+        """Take in trials."""
+        super().tell(trials)
+        self._genetic.tell(trials)
+
+    def notes(self) -> list[str]:
+        """Return how many trials the model proposed nothing new for."""
+        if not self._without_model:
+            return []
+        number = len(self._without_model)
+        return [f"{self._model.settings.model} repeated itself for {number} trials, which the genetic search proposed"]
 
     def propose(self, number: int, earlier: Sequence[Trial], taken: set[str]) -> Iterator[StrategySpec]:
-        """Yield what the model proposes, until it has nothing new.
+        """Yield what the model proposes, or the genetic search where the model has nothing new.
 
         Raises:
             RecommenderError: If it can't be asked.
             NoValidAnswerError: If it gives no valid answer.
         """
-        del number
-        running: list[StrategySpec] = []
-        while (spec := self._next(earlier, running, taken)) is not None:
-            running.append(spec)
+        spec = self._next(earlier, taken)
+        if spec is not None:
             yield spec
+            return
+        self._without_model.add(number)
+        logger.warning(
+            "%s proposes nothing new for trial %d: the genetic search proposes it",
+            self._model.settings.model,
+            number + 1,
+        )
+        yield from self._genetic.ask(1)
 
-    def _next(self, earlier: Sequence[Trial], running: Sequence[StrategySpec], taken: set[str]) -> StrategySpec | None:
+    def _next(self, earlier: Sequence[Trial], taken: set[str]) -> StrategySpec | None:
         def refuse(answer: Answer) -> str | None:
             return REPEATED if self.space.digest(answer.spec) in taken else None
 
         settings = self._model.settings
+        tried = self._tried(earlier)
         messages = [
             system_message(self._situation, settings.prompt, searching=True),
-            user_message(self._situation, settings.format, self._history(earlier, running)),
+            user_message(self._situation, settings.format, {"trials": tried}),
         ]
-        conversation = converse(self._model, messages, self.space, refuse)
+        already_tried = [trial["strategy"] for trial in tried] + [
+            strategy_document(spec) for spec in self.task.references
+        ]
+        conversation = converse(self._model, messages, self.space, refuse, already_tried)
         if conversation.answer is not None:
             return conversation.answer.spec
         if conversation.faults != (REPEATED,):
             raise NoValidAnswerError(no_valid_answer(settings, conversation))
-        logger.warning("%s proposes nothing new any more: the search by it ends", settings.model)
         return None
 
-    def _history(self, earlier: Sequence[Trial], running: Sequence[StrategySpec]) -> dict[str, Any]:
+    def _tried(self, earlier: Sequence[Trial]) -> list[dict[str, Any]]:
         """Return the trials as the model reads them."""
-        tried = [
+        return [
             {"strategy": strategy_document(told.spec), "fitness": round(told.fitness, 4)}
             | ({"failed": True} if told.status == "failed" else {})
             for told in ranking(earlier, self.space)
         ]
-        return {"trials": tried, "running": [strategy_document(spec) for spec in running]}
 
 
 class LLMGeneticSearcher(MultiShotLLMSearcher):
-    """Proposes what a model does, then what the genetic search does."""
+    """Proposes what a model does in the first generation, then what the genetic search does."""
 
-    def __init__(self, task: SearchTask, model: LanguageModel, diagnosis: Diagnosis | None = None) -> None:
-        super().__init__(task, model, diagnosis)
-        self._genetic = GeneticSearcher(task)
-
-    def propose(self, number: int, earlier: Sequence[Trial], taken: set[str]) -> Iterator[StrategySpec]:
-        """Yield the model's proposals in the first generation, then the genetic search's.
+    def ask(self, num_proposals: int) -> list[StrategySpec]:
+        """Return the model's next proposal, or a generation of the genetic search.
 
         Raises:
             RecommenderError: If the model can't be asked.
             NoValidAnswerError: If it gives no valid answer.
         """
-        if number == 0:
-            yield from super().propose(number, earlier, taken)
-        yield from self._genetic.propose(number, earlier, taken)
+        by_model = len(self.archive.searched) < self.task.settings.generation_size
+        return super().ask(num_proposals) if by_model else self._genetic.ask(num_proposals)

@@ -94,6 +94,11 @@ class EarlierStudy:
         same_rows = self.data_digest is not None and self.data_digest == data_digest
         return own == other or (same_rows and own.get("scenario") == other.get("scenario"))
 
+    def is_of_data(self, config: Mapping[str, Any]) -> bool:
+        """Whether its federation is made from the same data set as that of a configuration."""
+        own, other = (each.get("federation", {}).get("dataset") for each in (self.config, config))
+        return own is not None and own == other
+
 
 def read_earlier_studies(folders: Sequence[str], leave_out: Path | None = None) -> tuple[list[EarlierStudy], list[str]]:
     """Read studies.

@@ -1,8 +1,10 @@
 """What is known before a first study: configurations that did well in the project's own studies of like federations.
 
 The file beside this one holds the development half of the published table of trials (docs/choice.md): of each
-federation the best configurations at several settings of the clients, and in the joint space with them. Which
-federation is like the present one, and that none is told its own result: `fedscout.search.study.warm_start`.
+federation the best configurations at several settings of the clients, and in the joint space with them. They are of
+accuracy in classification, and speak of no other task or measure. Which federation is like the present one, and that
+none is told its own result: `fedscout.search.study.warm_start`. A study of the same data in other hands is told as
+such, and left out where the search itself is measured.
 """
 
 from __future__ import annotations
@@ -49,7 +51,7 @@ def priors(
         references: Never proposed.
         studies: In place of the project's own.
     """
-    if not facts.config or facts.measure.guessing_is_zero:  # the studies are of classes
+    if not facts.config or not facts.measure.is_accuracy:
         return ()
     config = json.loads(facts.config)
     others = [
@@ -57,17 +59,23 @@ def priors(
         for study in (project_studies() if studies is None else studies)
         if _is_joint(study) == bool(space.client_ranges.keys() - {SELECTION})
         and not study.is_of(facts.config_hash, config, facts.data_digest)
+        and not (facts.is_measured and study.is_of_data(config))
     ]
+    same_data = {study.name for study in others if study.is_of_data(config)}
     training = {**config["training"], "num_rounds": facts.num_rounds}
     found = warm_start(others, report.model_dump(mode="json"), training, space, count, references)
     return tuple(
         Alternative(
             parse_strategy(each.strategy),
-            f"It gained {100 * each.gain:.1f} points on FedAvg in a like federation: {each.study}.",
+            f"It gained {100 * each.gain:.1f} points on FedAvg in {_described(each.study in same_data)}: {each.study}.",
             SOURCE,
         )
         for each in found.proposals
     )
+
+
+def _described(same_data: bool) -> str:
+    return "a federation of the same data" if same_data else "a similar federation"
 
 
 def _is_joint(study: EarlierStudy) -> bool:

@@ -19,6 +19,7 @@ from dataclasses import dataclass, field
 from fedscout.detectors.report import HeterogeneityReport
 from fedscout.engine.contracts.local_training_config import LocalTraining
 from fedscout.engine.contracts.trial_strategy import Cohort
+from fedscout.engine.seeds import integer
 from fedscout.engine.trials.trial_record import Trial
 from fedscout.search.confirmation.confirmation import Confirmation
 from fedscout.search.confirmation.confirmation_runs import confirm_winner
@@ -192,7 +193,7 @@ def run_study(
             outcome.tuned = tune(config, ledger, outcome.baseline)
     if config.confirmation_seeds:
         with timed("confirmation"):
-            outcome.confirmation = confirm_winner(config, ledger, outcome.whole_trials, outcome.tuned, outcome.front)
+            outcome.confirmation = confirm_winner(config, ledger, outcome.trials, outcome.tuned, outcome.front)
     return outcome
 
 
@@ -204,18 +205,25 @@ def advised(
     Where earlier studies propose the first generation (`warm`), the answer is all that is tried beside it.
     """
     situation = Situation(
-        space, facts.num_rounds, config.view, diagnose(report), dealing=facts.dealing, selection=facts.selection_kind
+        space,
+        facts.num_rounds,
+        config.view,
+        diagnose(report),
+        measure=facts.measure,
+        dealing=facts.dealing,
+        selection=facts.selection_kind,
     )
+    seed = integer(facts.session.seed, f"drawn for {facts.data_digest}")
     advice = recommend_by_rules(situation)
     if not config.is_informed:
         return advice, (), ()
-    kinds = kinds_in_turn(situation, facts.session.seed)
+    kinds = kinds_in_turn(situation, seed)
     if warm:
         ground = advice.grounds[0]
         return advice, (Alternative(advice.spec, ground.because, ground.source),), kinds
     size, references = config.generation_size, (BASELINE,)
     known = priors(report, facts, space, size, references)
-    return advice, first_generation(situation, advice, size, facts.session.seed, references, known), kinds
+    return advice, first_generation(situation, advice, size, seed, references, known), kinds
 
 
 def _is_best_possible(trial: Trial, facts: StudyFacts) -> bool:

@@ -90,11 +90,13 @@ class SimilarStudy(BaseModel, frozen=True):
         study: Its folder.
         distance: See the module; None if it is not used.
         note: Why it is not used.
+        same_data: Whether its federation is made from the same data set.
     """
 
     study: str
     distance: float | None
     note: str | None = None
+    same_data: bool = False
 
 
 class WarmProposal(BaseModel, frozen=True):
@@ -198,7 +200,7 @@ def warm_start(
         if len(proposals) == num_proposals:
             break
         moved = space.nearest(spec)
-        if moved is None or space.digest(moved) in taken:
+        if moved is None or space.is_twin(moved) or space.digest(moved) in taken:
             continue
         taken.add(space.digest(moved))
         document = {"kind": moved.kind, **moved.parameters()}

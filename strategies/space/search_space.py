@@ -1,6 +1,7 @@
 """The search space of a federation: which strategies can be chosen there, and from which ranges their parameters.
 
-A strategy is drawn first, uniformly, then its parameters, uniformly or log-uniformly each. A range may depend on the
+A strategy is drawn first, uniformly, then its parameters, uniformly or log-uniformly each. What is the same as another
+strategy in the cohort, such as Bulyan without malicious clients, is drawn again. A range may depend on the
 clients sampled per round and on the parameters chosen before it, so values are always chosen in order: `compose` is the
 one place that walks them, whoever chooses.
 
@@ -24,6 +25,9 @@ from fedscout.strategies.space.pairs import kind_of
 from fedscout.strategies.space.strategy_names import NAMES, name_faults, named_classes, strategy_class
 from fedscout.strategies.space.strategy_table import BUILT_IN_KINDS
 from fedscout.strategies.specification import RangeWidth, StrategySpec
+
+TWIN_DRAWS = 20
+"""After which a strategy is taken to be the same as another one whatever its parameters."""
 
 Choose = Callable[[str, Range], Value]
 """Given a parameter's name and its range, the value that it shall have."""
@@ -117,9 +121,17 @@ class SearchSpace:
         return template.with_values(chosen)
 
     def random(self, generator: np.random.Generator) -> StrategySpec:
-        """Draw a specification: the strategy first, then its parameters."""
-        kind = self.kinds[int(generator.integers(len(self.kinds)))]
-        return self.compose(kind, lambda _, parameter_range: parameter_range.draw(generator))
+        """Draw a specification: the strategy first, then its parameters; a twin only if the space holds little else."""
+        for place in generator.permutation(len(self.kinds)):
+            for _ in range(TWIN_DRAWS):
+                spec = self.compose(self.kinds[place], lambda _, parameter_range: parameter_range.draw(generator))
+                if not self.is_twin(spec):
+                    return spec
+        return spec
+
+    def is_twin(self, spec: StrategySpec) -> bool:
+        """Return whether a specification is the same as one of another strategy in this cohort."""
+        return spec.simplest(self.cohort).kind != spec.kind
 
     def contains(self, spec: StrategySpec) -> bool:
         """Return whether a specification could have been drawn, rounding apart."""

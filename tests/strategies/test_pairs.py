@@ -290,7 +290,8 @@ def test_whatever_is_drawn_is_inside_fits_and_builds(num_sampled: int) -> None:
     validator = jsonschema.Draft202012Validator(found.json_schema())
     generator = np.random.default_rng(0)
     drawn = [found.random(generator) for _ in range(100)]
-    assert {spec.kind for spec in drawn} == {*kinds}
+    twins = {3: {"fedtrimmedavg+fedlc", "bulyan+moon"}, 5: {"bulyan+moon"}}  # of the mean or the median
+    assert {spec.kind for spec in drawn} == {*kinds} - twins.get(num_sampled, set())
     for spec in drawn:
         assert found.contains(spec)
         assert found.nearest(spec) == spec

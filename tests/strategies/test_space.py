@@ -231,3 +231,17 @@ def test_columns_hold_every_parameter_with_its_type() -> None:
     for kind in BUILT_IN_KINDS:
         for name, value in parse_strategy(kind).parameters().items():
             assert type(value).__name__ == columns[name]
+
+
+@pytest.mark.parametrize("num_sampled", [1, 2, 3, 4, 7, 20])
+def test_what_is_the_same_as_another_strategy_is_not_drawn(num_sampled: int) -> None:
+    space = space_of(Cohort(num_sampled, num_sampled, 0.1))
+    generator = np.random.default_rng(num_sampled)
+    drawn = [space.random(generator) for _ in range(200)]
+    assert [spec for spec in drawn if spec.simplest(space.cohort).kind != spec.kind] == []
+    assert all(space.contains(spec) for spec in drawn)
+
+
+def test_a_space_of_twins_alone_still_draws() -> None:
+    space = space_of(Cohort(4, 4, 0.1), kinds=("bulyan",))
+    assert space.is_twin(space.random(np.random.default_rng(0)))

@@ -65,7 +65,7 @@ def rested_on(outcome: StudyOutcome, facts: StudyFacts) -> Trained:
     return {
         study.name: float(trials)
         for study, trials in _tabled()
-        if not study.is_of(facts.config_hash, config, facts.data_digest)
+        if not study.is_of(facts.config_hash, config, facts.data_digest) and not study.is_of_data(config)
     }
 
 

@@ -105,10 +105,15 @@ class Choosing:
         return load_config([*arguments, f"seed={self.seed}"])
 
     def others(self) -> list[Archived]:
-        """Return the earlier studies that may be read here: never one of the same federation."""
+        """Return the earlier studies that may be read here: never one of the same federation or the same data."""
         config = self.config()
         identity, digest = config.identity(), config.digest()
-        return [each for each in self.earlier if not each.study.is_of(digest, identity, self.laboratory.data_digest)]
+        return [
+            each
+            for each in self.earlier
+            if not each.study.is_of(digest, identity, self.laboratory.data_digest)
+            and not each.study.is_of_data(identity)
+        ]
 
     def situation(self) -> Situation:
         """Return what a recommender is told."""
@@ -196,7 +201,7 @@ def _searching(settings: Sequence[str], first: Callable[[Choosing], WarmStart | 
 
 
 def _from_earlier(choosing: Choosing) -> WarmStart:
-    """Return the best of similar federations, never of the same one: as many as a study would try first."""
+    """Return the best of similar federations, never of the same data: as many as a study would try first."""
     laboratory = choosing.laboratory
     config = choosing.config()
     return warm_start(

@@ -233,6 +233,7 @@ class Laboratory:
             searcher=config.search.kind,
             config_hash=config.digest(),
             config=config.model_dump_json(),
+            is_measured=True,
         )
         return Ledger(facts, self.runner, self.runner.log)
 

@@ -23,6 +23,7 @@ from pydantic import BaseModel
 
 from fedscout.engine.seeds import stream
 from fedscout.search.confirmation.intervals import PairedDifference, paired_difference
+from fedscout.search.measure import ACCURACY
 
 SMALLEST_GAIN = 0.02
 SMALLEST_TUNED_GAIN = 0.01
@@ -100,7 +101,13 @@ class Level(BaseModel, frozen=True):
 
     def versus_fedavg(self, accuracies: Sequence[float]) -> PairedDifference:
         """Compare a pick with FedAvg, seed by seed; the interval is that for new data."""
-        return paired_difference(accuracies, self.fedavg, resolution=self.resolution, test_to_train=self.test_to_train)
+        return paired_difference(
+            accuracies,
+            self.fedavg,
+            resolution=self.resolution,
+            test_to_train=self.test_to_train,
+            span=ACCURACY.span,
+        )
 
 
 class Choice(BaseModel, frozen=True):

@@ -160,6 +160,12 @@ class ReplayLaboratory:
         self._joint = planned_space(joint.search, self.cohort, joint.training.local())
         self.runner = ReplayRunner(federation, self._joint)
 
+    @property
+    def resolution(self) -> float:
+        """One test row's share."""
+        rows = sum(client.num_rows for client in self.report(next(iter(self.about.reports))).clients)
+        return 1 / (self.config.training.test_fraction * rows)
+
     def report(self, seed: int) -> HeterogeneityReport:
         """Return what was detected when the table was trained."""
         return HeterogeneityReport.model_validate(self.about.reports[seed])
@@ -177,6 +183,7 @@ class ReplayLaboratory:
             config=config.model_dump_json(),
             data_digest=self.data_digest,
             guessing=self.about.guessing,
+            is_measured=True,
         )
         return Ledger(facts, self.runner, NoLog())
 

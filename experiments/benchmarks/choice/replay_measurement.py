@@ -34,6 +34,7 @@ from fedscout.experiments.benchmarks.choice.replay import ReplayLaboratory
 from fedscout.experiments.benchmarks.choice.trial_table import PUBLISHED, FederationTrials, read_table
 from fedscout.experiments.federations.models.imported_model import is_import_path
 from fedscout.search.confirmation.intervals import PairedDifference, paired_difference
+from fedscout.search.measure import ACCURACY
 
 ONE_POINT = 0.01
 
@@ -117,10 +118,11 @@ class ReplayReport(BaseModel, frozen=True):
 
 @dataclass(frozen=True)
 class Judged:
-    """A choice, and its difference to tuned FedAvg on each seed that judges."""
+    """A choice, its difference to tuned FedAvg on each seed that judges, and one test row's share of its accuracy."""
 
     choice: ReplayedChoice
     differences: Mapping[int, float]
+    resolution: float
 
 
 def gain_of(laboratory: ReplayLaboratory) -> TabledGain:
@@ -231,7 +233,7 @@ def judged_pick(laboratory: ReplayLaboratory, gain: TabledGain, chooser: str, se
         regret_fedavg=regret_fedavg(lost, gain.oracle - gain.fedavg),
         versus_tuned=float(np.mean([*differences.values()])),
     )
-    return Judged(choice, differences)
+    return Judged(choice, differences, laboratory.resolution)
 
 
 def _summaries(judged: Sequence[Judged]) -> Iterable[ReplaySummary]:
@@ -278,4 +280,4 @@ def versus_tuned(group: Sequence[Judged]) -> PairedDifference:
         for seed, difference in each.differences.items():
             by_seed.setdefault(seed, []).append(difference)
     means = [float(np.mean(differences)) for differences in by_seed.values()]
-    return paired_difference(means, [0.0] * len(means))
+    return paired_difference(means, [0.0] * len(means), resolution=group[0].resolution, span=ACCURACY.span)

@@ -42,6 +42,7 @@ from fedscout.experiments.benchmarks.client_settings.workshop import CLIENTS, TA
 from fedscout.experiments.benchmarks.selection.selection_results import early_stop_accuracy
 from fedscout.experiments.benchmarks.strategies.strategy_measurement import chance_level
 from fedscout.search.confirmation.intervals import PairedDifference, paired_difference, tested_to_trained
+from fedscout.search.measure import ACCURACY
 from fedscout.strategies import StrategySpec, parse_strategy
 
 OWN_FILES = [
@@ -92,6 +93,7 @@ def run_client_settings(
             cells=tuple(cells),
             differences=tuple(_to_last_row(part, compare, cells)),
             between=tuple(_to_first_strategy(part, compare, cells)),
+            resolution=compare.resolution,
         )
         folder.write_text(f"{data}-{name}.json", report.model_dump_json(indent=2) + "\n")
         folder.write_text(f"{data}-{name}.md", "\n".join(table_lines(report)) + "\n")
@@ -142,7 +144,13 @@ class _Comparison:
     def difference(self, ours: SettingsCellResult, theirs: SettingsCellResult) -> PairedDifference:
         training, search = self.ready.config.training, self.ready.config.search
         shared = tested_to_trained(training.test_fraction, search.validation_fraction)
-        return paired_difference(ours.accuracies, theirs.accuracies, resolution=self.resolution, test_to_train=shared)
+        return paired_difference(
+            ours.accuracies,
+            theirs.accuracies,
+            resolution=self.resolution,
+            test_to_train=shared,
+            span=ACCURACY.span,
+        )
 
 
 def spec_of(kind: str) -> StrategySpec:

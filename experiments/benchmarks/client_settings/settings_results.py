@@ -58,6 +58,7 @@ class SettingsReport(BaseModel, frozen=True):
     Attributes:
         differences: Of the last row to every other, by strategy.
         between: Of every further strategy to the first, by row.
+        resolution: One test row's share.
     """
 
     title: str
@@ -70,6 +71,7 @@ class SettingsReport(BaseModel, frozen=True):
     cells: tuple[SettingsCellResult, ...]
     differences: tuple[SettingsDifference, ...]
     between: tuple[SettingsDifference, ...]
+    resolution: float
 
     def of(self, row: str, strategy: str) -> SettingsCellResult:
         """Return a cell."""

@@ -67,7 +67,11 @@ SCENES: tuple[Scene, ...] = (
     Scene("a difference", Population((0.5, 0.8), (0, 0))),
     Scene("no difference, looked at as it comes", Population((0.6, 0.6), (0, 0)), batch=2),
     Scene("a difference, looked at as it comes", Population((0.5, 0.8), (0, 0)), batch=2),
-    Scene("the best of four that are no better", Population((0.6,) * 5, (0,) * 5)),
+    Scene("the best of eight that are no better", Population((0.6,) * 9, (0,) * 9)),
+    Scene(
+        "the best of eight that are no better, subjects of four rows",
+        Population((0.6,) * 9, (0,) * 9, group_rows=4, alike=0.5),
+    ),
     Scene("no difference, either side fails in a tenth of runs", Population((0.6, 0.6), (0.1, 0.1))),
     Scene("a little better, but fails in a tenth of runs", Population((0.6, 0.62), (0, 0.1))),
     Scene("no difference, subjects of four rows", Population((0.6, 0.6), (0, 0), group_rows=4, alike=0.5)),

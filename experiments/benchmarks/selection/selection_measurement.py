@@ -41,7 +41,9 @@ from fedscout.experiments.benchmarks.selection.selection_results import (
 from fedscout.experiments.benchmarks.selection.selection_tables import table_lines
 from fedscout.experiments.benchmarks.strategies.strategy_measurement import chance_level
 from fedscout.experiments.config.config_file import load_config
+from fedscout.search.confirmation.confirmation_runs import resolution
 from fedscout.search.confirmation.intervals import paired_difference, tested_to_trained
+from fedscout.search.measure import ACCURACY
 from fedscout.strategies import parse_strategy
 
 TARGET_SHARE = 0.9
@@ -76,12 +78,13 @@ def run_selection(
     ready, missing = ready_cases([case_of(data, each) for each in part.heterogeneities], settings, quick=False)
     cells: list[SelectionCell] = []
     targets: dict[str, float] = {}
+    steps: dict[str, float] = {}
     with measurement_folder(out, [f"{each}{ending}" for each in PARTS for ending in (".json", ".md")]) as folder:
         for one in ready:
             with open_laboratory(one, folder.path) as laboratory:
                 measured = _Heterogeneity(laboratory, one, part, num_seeds)
                 cells += measured.cells(note)
-                targets[one.case.name] = measured.target
+                targets[one.case.name], steps[one.case.name] = measured.target, measured.step
         found = tuple(one.case.name for one in ready)
         report = SelectionReport(
             title=part.title,
@@ -92,9 +95,10 @@ def run_selection(
             heterogeneities=found,
             num_seeds=num_seeds,
             cells=tuple(cells),
-            differences=tuple(_differences(part, ready, cells)),
+            differences=tuple(_differences(part, ready, cells, steps)),
             targets=targets,
             missing=missing,
+            resolution=max(steps.values(), default=0.0),
         )
         folder.write_text(f"{name}.json", report.model_dump_json(indent=2) + "\n")
         folder.write_text(f"{name}.md", "\n".join(table_lines(report)) + "\n")
@@ -107,6 +111,7 @@ class _Heterogeneity:
 
     Attributes:
         target: Accuracy of which the time is told, once cells were measured.
+        step: One test row's share, likewise.
     """
 
     laboratory: Laboratory
@@ -114,6 +119,7 @@ class _Heterogeneity:
     part: Part
     num_seeds: int
     target: float = 0.0
+    step: float = 0.0
 
     def cells(self, note: Note) -> list[SelectionCell]:
         """Train what is not in the log, and return every cell."""
@@ -122,6 +128,7 @@ class _Heterogeneity:
         for row, kind in product(self.part.rows, self.part.strategies):
             note(f"{self.ready.case.name}: {row.name}, {kind}")
             trials[row.name, kind] = self._trials(row, kind)
+        self.step = resolution([each for each in trials.values() if not isinstance(each, str)])
         first = next((each for each in trials.values() if not isinstance(each, str)), [])
         reached = [early_stop_accuracy(trial, chance) for trial in first]
         self.target = TARGET_SHARE * fmean(reached) if reached else 0.0
@@ -157,7 +164,9 @@ class _Heterogeneity:
         return chosen
 
 
-def _differences(part: Part, ready: Sequence[ReadyCase], cells: Sequence[SelectionCell]) -> list[RowDifference]:
+def _differences(
+    part: Part, ready: Sequence[ReadyCase], cells: Sequence[SelectionCell], steps: Mapping[str, float]
+) -> list[RowDifference]:
     found = []
     for one, row in product(ready, part.rows):
         search, training = one.config.search, one.config.training
@@ -170,6 +179,8 @@ def _differences(part: Part, ready: Sequence[ReadyCase], cells: Sequence[Selecti
         difference = paired_difference(
             left.tolist(),
             right.tolist(),
+            resolution=steps[one.case.name],
+            span=ACCURACY.span,
             test_to_train=tested_to_trained(training.test_fraction, search.validation_fraction),
         )
         known = PUBLISHED[one.case.name] if part.published else {}

@@ -57,6 +57,7 @@ class SelectionReport(BaseModel, frozen=True):
     Attributes:
         targets: Accuracy of which the time is told, by heterogeneity: a share of what random choice reaches.
         missing: Heterogeneities whose data are not there, and why.
+        resolution: One test row's share, the largest of any heterogeneity.
     """
 
     title: str
@@ -70,6 +71,7 @@ class SelectionReport(BaseModel, frozen=True):
     differences: tuple[RowDifference, ...]
     targets: Mapping[str, float]
     missing: Mapping[str, str]
+    resolution: float
 
     def of(self, heterogeneity: str, row: str, strategy: str) -> SelectionCell:
         """Return a cell."""

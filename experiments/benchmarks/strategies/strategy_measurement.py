@@ -46,6 +46,7 @@ from fedscout.experiments.benchmarks.strategies.strategy_tables import table_lin
 from fedscout.search.confirmation.confirmation import score_of
 from fedscout.search.confirmation.confirmation_runs import resolution
 from fedscout.search.confirmation.intervals import PairedDifference, paired_difference, tested_to_trained
+from fedscout.search.measure import ACCURACY
 from fedscout.search.study_trials import BASELINE
 from fedscout.strategies import BUILT_IN_KINDS, CHOSEN_BY_NAME_KINDS, StrategySpec, parse_strategy
 
@@ -231,7 +232,7 @@ class _Part:
             return None
         training, search = self.laboratory.config.training, self.laboratory.config.search
         shared = tested_to_trained(training.test_fraction, search.validation_fraction)
-        return paired_difference(one, other, resolution=step, test_to_train=shared)
+        return paired_difference(one, other, resolution=step, test_to_train=shared, span=ACCURACY.span)
 
     def _orderings(self, compare: Callable[[str, str], PairedDifference | None]) -> list[Ordering]:
         found = []

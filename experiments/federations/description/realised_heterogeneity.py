@@ -21,7 +21,7 @@ from pydantic import BaseModel, ConfigDict
 
 from fedscout.detectors.detection_config import DetectionConfig
 from fedscout.detectors.report import Finding
-from fedscout.detectors.skew.label_skew import decide_label_skew
+from fedscout.detectors.skew.label_skew import ReleasedCounts, decide_label_skew
 from fedscout.detectors.statistics import heterogeneity_metrics as metrics
 from fedscout.detectors.statistics.heterogeneity_metrics import paired_clients
 from fedscout.engine.arrays import IntArray
@@ -162,7 +162,8 @@ def measure(federation: Federation, settings: DetectionConfig, seed: int, max_fe
     holdings = holdings_of(federation, row_length(federation) if is_text else num_compared, seed)
     with_labels = () if plays else measured
     counts = holdings.label_counts
-    finding = decide_label_skew({client: counts[client] for client in with_labels}, settings.label_threshold)
+    whole = ReleasedCounts.whole({client: counts[client] for client in with_labels})
+    finding = decide_label_skew(whole, settings.label_threshold)
     indices = _heterogeneity_indices(counts, with_labels)
     found: dict[str, object] = {
         **metrics.count_metrics(counts[list(with_labels)], counts[list(paired)]),

@@ -44,6 +44,7 @@ SOURCE = "Barto, Sutton and Anderson 1983; CartPole-v1 of gymnasium, https://gym
 WIDTH = 4
 ACTIONS = ("left", "right")
 MAX_STEPS = 500
+CARTPOLE_SCORE = "reward"
 REPEATS = 5
 EPISODES = 5
 GRADIENT_STEPS = 200
@@ -97,7 +98,7 @@ class CartPoleTask:
     @property
     def score_name(self) -> str:
         """What the score is called."""
-        return "reward"
+        return CARTPOLE_SCORE
 
     @property
     def largest_score(self) -> float:

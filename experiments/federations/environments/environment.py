@@ -51,7 +51,11 @@ class EnvironmentKind:
     Attributes:
         build: From the number of clients, >= 1, and their physics, applied in order, to the environment.
         training: Settings of local training in place of the general defaults, which are made for classifying rows.
+        score_name: What the score is called, such as `reward`.
+        largest_score: Of which scores are shares.
     """
 
     build: Callable[[int, tuple[PhysicsConfig, ...]], Environment]
     training: Mapping[str, Any]
+    score_name: str
+    largest_score: float

@@ -7,8 +7,7 @@ evenly, or a rare class of which nobody tells would be taken for a frequent one,
 A client that told nothing at all is known to be there, and no more.
 
 Labels count as wrong where the calibrated decision flags a client because the others' rows contradict its labels; the
-part that is wrong is the lower end of the report's range, what exceeds the cleanest clients
-(`fedscout.detectors.outliers.label_noise`). What overlapping classes bring is left to the proxy data. Rows whose
+part that is wrong is the effect of that decision, at most 1 (`fedscout.detectors.outliers.agreement_tests`). Rows whose
 features are too small or too noisy for their class are contradicted as well; but wrong labels leave a client's spread
 and draw its class means together (`fedscout.detectors.skew.client_features`), by at least half of what the rate asks.
 """
@@ -23,6 +22,7 @@ from pathlib import Path
 import numpy as np
 
 from fedscout.detectors.report import TENTHS, ClientFacts, ClientFeatures, HeterogeneityReport
+from fedscout.detectors.skew.label_skew import FEWEST_ROWS, ReleasedCounts
 from fedscout.detectors.statistics.privacy import plausible_counts
 from fedscout.engine.arrays import IntArray
 from fedscout.engine.errors import DataError
@@ -42,6 +42,7 @@ class Diagnosed:
         report: As it was read.
         counts: Rows of each class as far as they are told, shape `(clients, classes)`.
         num_rows: Rows of each client, 0 of clients that told nothing, shape `(clients,)`.
+        min_release: Fewest rows of a class of which each client tells, likewise.
         wrong: Part of each client's labels that is wrong, shape `(clients,)`.
         features: How a client's rows lie, by its number, of clients of which that was told.
         name: Of the file.
@@ -51,6 +52,7 @@ class Diagnosed:
     report: HeterogeneityReport
     counts: IntArray
     num_rows: IntArray
+    min_release: IntArray
     wrong: tuple[float, ...]
     features: Mapping[int, ClientFeatures]
     name: str
@@ -77,11 +79,11 @@ class Diagnosed:
         Args:
             proxy_rows: Rows of each class of the proxy, shape `(classes,)`.
         """
-        left_out = self.num_rows - self.counts.sum(axis=1)
-        everyone = self.class_rows + left_out.sum() * proxy_rows / proxy_rows.sum()
-        weights = (self.counts == 0) * everyone
-        weights[weights.sum(axis=1) == 0] = everyone
-        return self.counts + plausible_counts(weights, left_out)
+        withheld = self.num_rows.sum() - self.counts.sum()
+        everyone = self.class_rows + (1 + withheld) * proxy_rows / proxy_rows.sum() + FEWEST_ROWS
+        clients = tuple(range(self.num_clients))
+        released = ReleasedCounts(clients, self.counts, self.num_rows, self.min_release)
+        return plausible_counts(released.completed(everyone), self.num_rows)
 
 
 def read_diagnosed(path: Path) -> Diagnosed:
@@ -99,7 +101,9 @@ def read_diagnosed(path: Path) -> Diagnosed:
     own = [numbers[each.client] for each in facts]
     num_clients = max(report.num_clients, len(indices))
     counts, num_rows = np.zeros((num_clients, report.num_classes), np.int64), np.zeros(num_clients, np.int64)
+    min_release = np.ones(num_clients, np.int64)
     counts[own], num_rows[own] = [each.label_counts for each in facts], [each.num_rows for each in facts]
+    min_release[own] = [each.min_release for each in facts]
     wrong = np.zeros(num_clients)
     for index, rate in _wrong(report).items():
         wrong[numbers[index]] = rate
@@ -107,6 +111,7 @@ def read_diagnosed(path: Path) -> Diagnosed:
         report,
         counts,
         num_rows,
+        min_release,
         tuple(wrong.tolist()),
         {numbers[each.client]: each for each in report.features if each.client in numbers},
         path.name,
@@ -139,11 +144,11 @@ def _adds_up(own: ClientFacts, num_classes: int) -> bool:
 
 def _wrong(report: HeterogeneityReport) -> dict[int, float]:
     """Return the part of the labels that is wrong, of the clients whose labels the others' rows contradict."""
-    outliers, noise = report.calibrated_finding("outliers"), report.label_noise
-    if outliers is None or noise is None:
+    outliers = report.calibrated_finding("outliers")
+    if outliers is None:
         return {}
-    contradicted = [index for index, own in outliers.clients.items() if own.flagged and own.source == "labels"]
-    rates = {index: min(max(noise.clients[index][0], 0.0), 1.0) for index in contradicted if index in noise.clients}
+    contradicted = {c: own for c, own in outliers.clients.items() if own.flagged and own.source == "labels"}
+    rates = {client: min(own.effect, 1.0) for client, own in contradicted.items()}
     usual = usual_spread_and_gain(report.features)
     features = {own.client: own for own in report.features}
     return {index: rate for index, rate in rates.items() if _may_be_wrong(features.get(index), usual, rate)}

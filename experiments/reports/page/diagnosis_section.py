@@ -59,7 +59,7 @@ def diagnosis(study: StudyFiles) -> Section:
     table = Table(
         ("property", "found", "clients", "strength", "what it means"), rows, ("found", "clients", "what it means")
     )
-    sentences = (*report.beside, *report.notes)
+    sentences = (*report.beside, *filter(None, [report.withholding]), *report.notes)
     return Section("diagnosis", "Diagnosis", sentences, tuple(pictures), table, tuple(missing))
 
 

@@ -14,7 +14,7 @@ from operator import itemgetter
 from typing import Any
 
 from fedscout.experiments.studies.sweeps.sweep_table import BEST, CHALLENGER, FEDAVG, TUNED, Row
-from fedscout.search.confirmation.intervals import paired_difference
+from fedscout.search.confirmation.intervals import mean_score
 
 SEEDS = ("seed", "federation.seed")
 
@@ -73,9 +73,9 @@ def compared_choosers(rows: Sequence[Row]) -> tuple[str, ...]:
 
 
 def mean_of(values: Sequence[float], test_to_train: float = 0.0) -> Mean:
-    """Return the mean of at least one value with its interval; see `paired_difference`."""
-    against_nothing = paired_difference(values, [0.0] * len(values), test_to_train=test_to_train)
-    return Mean(against_nothing.mean, against_nothing.low, against_nothing.high, len(values))
+    """Return the mean of at least one value with its interval; see `mean_score`."""
+    found = mean_score(values, test_to_train=test_to_train)
+    return Mean(found.mean, found.low, found.high, len(values))
 
 
 def groups_of(rows: Sequence[Row], axes: Sequence[str]) -> list[Group]:

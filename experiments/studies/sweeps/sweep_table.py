@@ -20,8 +20,9 @@ from fedscout.experiments.studies.study_objective import measures_of_study
 from fedscout.experiments.studies.sweeps.grid_configurations import GridConfiguration, Sweep, value_text
 from fedscout.experiments.studies.sweeps.study_run import StudyEnd, SweepStudy
 from fedscout.experiments.studies.sweeps.sweep_folder import SweepFolder
-from fedscout.search.confirmation.intervals import PairedDifference, paired_difference, tested_to_trained
+from fedscout.search.confirmation.intervals import PairedDifference, mean_score, paired_difference, tested_to_trained
 from fedscout.search.confirmation.sequential_design import SequentialDesign
+from fedscout.search.measure import Measure
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -160,7 +161,8 @@ def _picked(searched: Sequence[Mapping[str, Any]], pick: Mapping[str, Any] | Non
 def _confirmed(contestant: Mapping[str, Any], fedavg: Mapping[str, Any], confirmation: Mapping[str, Any]) -> Row:
     """Return the accuracy on the fresh seeds, and its difference to FedAvg's on the same seeds, for new data."""
     view, design = confirmation["view"], SequentialDesign.model_validate(confirmation["design"])
-    alone = paired_difference(contestant[view], [0.0] * len(contestant[view]), test_to_train=design.test_to_train)
+    measure = Measure.model_validate(confirmation.get("measure", {}))
+    alone = mean_score(contestant[view], design.resolution, design.test_to_train, measure.bounds)
     row: Row = {
         "accuracy": alone.mean,
         "accuracy_low": alone.low,

@@ -94,15 +94,11 @@ def above(grid: LocalGrid, client: int, threshold: float) -> int | None:
 
 
 def agreeing(grid: LocalGrid, client: int, threshold: float) -> int | None:
-    """Return how many groups of class 1 agree if it lies above a threshold of feature 0 and class 0 below.
-
-    The client takes off what it takes for a common shift of its rows. Two classes of so unlike numbers of rows make it
-    see none, as long as the threshold is above the mean of its rows.
-    """
-    counts = np.array([10**12, 10**9] if client == MANY else [10**9, 10**12])
+    """Return how many groups of class 1 agree if it lies above a threshold of feature 0 and class 0 below."""
+    counts = np.array([10**9, 10**9])
     sums = (threshold + np.array([-1e4, 1e4])) * counts
     arrays = {"axes": np.eye(3)[:, :1], "sums": sums[:, None], "counts": counts}
-    answers = send_query(grid, "label_agreement", arrays, {"included": False}, [client])
+    answers = send_query(grid, "label_agreement", arrays, {"shifted": False}, [client])
     return int(answers.arrays[client]["agreeing"][1]) if client in answers.arrays else None
 
 

@@ -174,11 +174,11 @@ def test_whose_features_are_strange_is_compared_with_sums_that_leave_it_out() ->
     grid = RecordingGrid(federation(gaussian_clients([150] * 5), transforms={3: (AddNoise(3.0, 0.5),)}))
     report_of(grid)
     asked = [
-        (clients, config["included"])
+        (clients, config["shifted"])
         for kind, clients, config in grid.sent
         if kind == "query" and config["function"] == "label_agreement"
     ]
-    assert asked == [((0, 1, 2, 4), True), ((3,), False)]
+    assert asked == [((0, 1, 2, 4), False), ((3,), True)]
 
 
 def test_a_client_with_unusable_features_is_noted() -> None:

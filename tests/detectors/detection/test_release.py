@@ -35,7 +35,7 @@ MESSAGES: dict[str, tuple[dict[str, np.ndarray], dict[str, Any]]] = {
             "sums": np.array([[-50.0], [50.0]]),
             "counts": np.array([600, 600]),
         },
-        {"included": True},
+        {"shifted": True},
     ),
     "private_counts": ({}, PRIVATE),
     "private_sums": ({}, PRIVATE),

@@ -7,9 +7,10 @@ from itertools import product
 import numpy as np
 import pytest
 from scipy.stats import hypergeom
+from scipy.stats import t as student
 
 from fedscout.detectors.outliers.agreement_tests import count_test, disagreement_tail, label_tests, score_test
-from fedscout.detectors.outliers.label_agreement import Agreement, label_agreement
+from fedscout.detectors.outliers.label_agreement import Agreement, Discriminant, label_agreement
 from fedscout.detectors.statistics.calibration import ClientTest
 from tests.detectors.federations import inputs, let_out, samples
 from tests.detectors.rates import most_alarms
@@ -20,9 +21,7 @@ RATE = 0.05
 def agreements(rows: np.ndarray, right: np.ndarray) -> dict[int, Agreement]:
     """Return answers that tell of counts alone."""
     none = np.zeros(rows.shape[1])
-    return {
-        client: Agreement(rows[client], rows[client], right[client], none, 0.0, 0.0, 0.0) for client in range(len(rows))
-    }
+    return {client: Agreement(rows[client], rows[client], right[client], none, 0.0) for client in range(len(rows))}
 
 
 def counted(generator: np.random.Generator, rows: np.ndarray, agreement: np.ndarray) -> ClientTest:
@@ -144,13 +143,17 @@ def test_the_order_of_clients_does_not_matter() -> None:
 CLASS_MEANS = np.array([[0.0, 0.0], [1.0, 0.0], [0.0, 1.5]])
 
 
+NOTHING = Discriminant(np.eye(2), np.zeros((3, 2)), np.zeros(3, np.int64))
+"""A comparison of classes that nobody told of."""
+
+
 def answered(
     generator: np.random.Generator,
     held: np.ndarray,
     mislabelled: float = 0.0,
     min_release: int = 1,
     deviation: float = 1.0,
-) -> dict[int, Agreement]:
+) -> tuple[dict[int, Agreement], Discriminant]:
     """Return the answers of clients whose rows are normal about their class's mean; labels of client 1 are wrong."""
     clients = []
     for client, counts in enumerate(held):
@@ -160,15 +163,14 @@ def answered(
         clients.append((rows, np.where(wrong, generator.permutation(labels), labels)))
     sums = np.stack([sum(rows[labels == c].sum(axis=0) for rows, labels in clients) for c in range(3)])
     counts = np.stack([np.sum([(labels == c).sum() for _, labels in clients]) for c in range(3)])
-    arrays = {"axes": np.eye(2), "sums": sums, "counts": counts}
-    config = {"included": True}
-    asked = (inputs(samples(rows, labels), 3, arrays, config, min_release) for rows, labels in clients)
-    return {c: Agreement.read(let_out(label_agreement(own), min_release)) for c, own in enumerate(asked)}
+    known, config = Discriminant(np.eye(2), sums, counts), {"shifted": False}
+    asked = (inputs(samples(rows, labels), 3, known.arrays(), config, min_release) for rows, labels in clients)
+    return {c: Agreement.read(let_out(label_agreement(own), min_release)) for c, own in enumerate(asked)}, known
 
 
 def scored(generator: np.random.Generator, held: np.ndarray, mislabelled: float = 0.0) -> ClientTest:
     """Return the test of what such clients' labels say."""
-    found = score_test(answered(generator, held, mislabelled), total_variance=2.0)
+    found = score_test(*answered(generator, held, mislabelled))
     assert found is not None
     return found
 
@@ -182,7 +184,7 @@ def test_alarms_of_rows_judged_in_groups_keep_to_the_rate(clients: int, rows: in
     for _ in range(federations):
         shares = generator.dirichlet(np.full(3, 5.0), size=clients)
         held = np.stack([generator.multinomial(rows, own) for own in shares])
-        found = count_test(answered(generator, held, min_release=5))
+        found = count_test(answered(generator, held, min_release=5)[0])
         alarms += found is not None and bool(flagged(found))
     assert alarms <= most_alarms(federations, RATE)
 
@@ -191,7 +193,7 @@ def test_swapped_labels_are_found_in_groups() -> None:
     """Of 60 rows two thirds have a label of another class, eight groups in twelve; of the others hardly any."""
     generator = np.random.default_rng(4)
     for _ in range(10):
-        found = count_test(answered(generator, np.full((6, 3), 20), mislabelled=1.0, min_release=5, deviation=0.3))
+        found = count_test(answered(generator, np.full((6, 3), 20), mislabelled=1.0, min_release=5, deviation=0.3)[0])
         assert found is not None
         assert flagged(found) == [1]
 
@@ -222,28 +224,51 @@ def test_labels_that_say_less_are_found_where_classes_overlap() -> None:
 
 def test_without_answers_there_is_no_test() -> None:
     nothing = {client: Agreement.nothing(3) for client in range(5)}
-    assert label_tests(nothing, 1.0) == ()
-    two = agreements(np.full((2, 2), 9), np.full((2, 2), 9))
-    assert label_tests(two, 1.0) == ()
+    assert label_tests(nothing, NOTHING) == ()
+    two = agreements(np.full((2, 3), 9), np.full((2, 3), 9))
+    assert label_tests(two, NOTHING) == ()
 
 
 def test_agreement_that_is_missing_counts_no_more_than_information() -> None:
-    """Rows scattered by noise agree less, while their classes' means are where the others' are."""
+    """Rows scattered by noise agree less, while their classes' means are where the others' are.
+
+    Four clients hold 200 of 800 rows of each class, and |g_c|² = 1, so that J = 400 · 3/4. T = −120 is 0.4 of J; as the
+    client's own quarter of all rows draws the means after them, 0.4 / (1 + 0.4 / 4) of the information is missing.
+    """
+    known = Discriminant(np.eye(1), np.array([[-800.0], [800.0]]), np.array([800, 800]))
     rows, right = np.full((4, 2), 200), np.array([[190, 190], [120, 120], [190, 190], [190, 190]])
-    honest = {c: Agreement(rows[c], rows[c], right[c], np.zeros(2), 100.0, 1.0, 0.0) for c in range(4)}
-    counts, scores = label_tests(honest, 1.0)
+    honest = {c: Agreement(rows[c], rows[c], right[c], np.zeros(2), 1.0) for c in range(4)}
+    counts, scores = label_tests(honest, known)
     assert counts.p_values[1] < 1e-6
     assert counts.effects[1] == scores.effects[1] == 0
-    said = {**honest, 1: Agreement(rows[1], rows[1], right[1], np.array([-30.0, -20.0]), 100.0, 1.0, 0.0)}
-    counts, scores = label_tests(said, 1.0)
-    assert counts.effects[1] == pytest.approx(1 - 120 / 190)
-    assert scores.effects[1] == pytest.approx(0.5)
+    said = {**honest, 1: Agreement(rows[1], rows[1], right[1], np.array([-70.0, -50.0]), 1.0)}
+    counts, scores = label_tests(said, known)
+    assert counts.effects[1] == pytest.approx(min(1 - 120 / 190, 0.4 / 1.1))
+    assert scores.effects[1] == pytest.approx(0.4 / 1.1)
+
+
+def test_clients_that_are_left_out_are_compared_and_not_compared_with() -> None:
+    """T of the one has the variance φ Σ n_c (1 + n_c / N_c) |g_c|², and the effect −T / Σ n_c |g_c|².
+
+    It is the only one with disagreements, so that the others have the p-value 1 and it has the hypergeometric one.
+    """
+    known = Discriminant(
+        np.eye(1), np.array([[-600.0], [600.0]]), np.array([600, 600]), shifted=frozenset([1]), left_out=frozenset([1])
+    )
+    rows = np.full((4, 2), 200)
+    answers = {
+        c: Agreement(rows[c], rows[c], rows[c] - 5 * (c == 1), np.array([-10.0, -10.0]) * (c == 1), 1.0)
+        for c in range(4)
+    }
+    counts, scores = label_tests(answers, known)
+    assert [counts.p_values[client] for client in (0, 2, 3)] == [1, 1, 1]
+    assert counts.p_values[1] == pytest.approx(4 * hypergeom.pmf(5, 800, 5, 200) ** 2)
+    assert scores.effects[1] == pytest.approx(20 / 400)
+    assert scores.p_values[1] == pytest.approx(min(1.0, 4 * student.cdf(-20 / np.sqrt(400 * 4 / 3), 398)))
 
 
 def test_few_rows_have_no_score() -> None:
-    few = {
-        c: Agreement(np.array([10, 11]), np.array([10, 11]), np.array([9, 9]), np.zeros(2), 10.0, 1.0, 0.0)
-        for c in range(4)
-    }
-    assert score_test(few, 1.0) is None
-    assert len(label_tests(few, 1.0)) == 1
+    known = Discriminant(np.eye(1), np.array([[-40.0], [44.0]]), np.array([40, 44]))
+    few = {c: Agreement(np.array([10, 11]), np.array([10, 11]), np.array([9, 9]), np.zeros(2), 1.0) for c in range(4)}
+    assert score_test(few, known) is None
+    assert len(label_tests(few, known)) == 1

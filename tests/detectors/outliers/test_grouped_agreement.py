@@ -15,7 +15,7 @@ from fedscout.detectors.detection.feature_exchanges import measure_features
 from fedscout.detectors.detection.label_exchange import measure_labels
 from fedscout.detectors.outliers.agreement_tests import design_effects, disagreement_tail, score_test
 from fedscout.detectors.outliers.calibrated_outliers import decide_outliers_calibrated
-from fedscout.detectors.outliers.label_agreement import Agreement, label_agreement
+from fedscout.detectors.outliers.label_agreement import Agreement, Discriminant, label_agreement
 from fedscout.engine.data.federation import Federation
 from fedscout.engine.grid.local_grid import LocalGrid
 from tests.detectors.federations import federation, inputs, let_out, samples
@@ -51,27 +51,29 @@ def decide(clients: list[Rows], grouped: bool) -> CalibratedFinding:
     grid, settings = LocalGrid(federation_of(clients, grouped), CLIENT_QUERIES), DetectionConfig()
     labels = hold(grid, measure_labels(settings, 0, grouped))
     features = hold(grid, measure_features(tuple(labels.counts), (), settings, clients_of_like_labels(labels), grouped))
-    return decide_outliers_calibrated(features.agreement, None, None, settings)
+    return decide_outliers_calibrated(features.agreement, None, None, settings, features.concepts)
 
 
-def answers_of(clients: list[Rows], grouped: bool = True) -> Mapping[int, Agreement]:
+def answers_of(clients: list[Rows], grouped: bool = True) -> tuple[Mapping[int, Agreement], Discriminant]:
     """Return what clients tell on plain axes, their own rows among the sums."""
     sums = np.zeros((2, 6))
     counts = np.zeros(2, np.int64)
     for features, labels, _ in clients:
         np.add.at(sums, labels, features.astype(np.float32).astype(np.float64))
         counts += np.bincount(labels, minlength=2)
-    arrays = {"axes": np.eye(6), "sums": sums, "counts": counts}
+    known = Discriminant(np.eye(6), sums, counts)
     asked = [
-        replace(inputs(samples(features, labels), 2, arrays, {"included": True}), groups=groups if grouped else None)
+        replace(
+            inputs(samples(features, labels), 2, known.arrays(), {"shifted": False}), groups=groups if grouped else None
+        )
         for features, labels, groups in clients
     ]
-    return dict(enumerate(Agreement.read(let_out(label_agreement(each))) for each in asked))
+    return dict(enumerate(Agreement.read(let_out(label_agreement(each))) for each in asked)), known
 
 
 def test_groups_of_one_row_change_no_bit() -> None:
     clients = [(features, labels, np.arange(len(labels))) for features, labels, _ in subjects(0, np.full(30, 3))]
-    plain, grouped = (score_test(answers_of(clients, known), 6.0) for known in (False, True))
+    plain, grouped = (score_test(*answers_of(clients, known)) for known in (False, True))
     assert plain is not None
     assert grouped is not None
     assert grouped.p_values == plain.p_values
@@ -86,7 +88,7 @@ def test_copies_of_rows_change_no_p_value() -> None:
     says = np.linspace(0.0, 1.5, 10)
     once = [(own * np.eye(2, 6)[labels] + generator.normal(size=(60, 6)), labels, groups) for own in says]
     copied = [(np.repeat(features, 4, axis=0), np.repeat(labels, 4), np.repeat(groups, 4)) for features, _, _ in once]
-    expected, found = (score_test(answers_of(clients), 6.0) for clients in (once, copied))
+    expected, found = (score_test(*answers_of(clients)) for clients in (once, copied))
     assert expected is not None
     assert found is not None
     assert min(expected.p_values.values()) < 1
@@ -96,7 +98,7 @@ def test_copies_of_rows_change_no_p_value() -> None:
 @pytest.mark.parametrize("icc", [0.0, 0.5, 1.0])
 def test_the_design_effect_is_found(icc: float) -> None:
     """40 subjects of 5 rows of one label: δ = 1 + 4 ICC, estimated from 400 subjects."""
-    found = design_effects(answers_of(subjects(2, np.full(40, 5), 1.0, icc)))
+    found = design_effects(answers_of(subjects(2, np.full(40, 5), 1.0, icc))[0])
     np.testing.assert_allclose(list(found.values()), 1 + 4 * icc, atol=0.5)
 
 

@@ -4,24 +4,25 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from scipy.stats import chi2_contingency
+from scipy.stats import chi2_contingency, fisher_exact
 
 from fedscout.detectors.report import CalibratedFinding
 from fedscout.detectors.skew.calibrated_label_skew import (
-    MIN_EXPECTED,
     beyond_chance,
     decide_label_skew_calibrated,
     label_p_values,
+    least_expected,
     pearson,
     reference_shares,
 )
+from fedscout.detectors.skew.label_skew import ReleasedCounts
 from tests.detectors.rates import fewest_alarms, most_alarms
 
 RATE = 0.05
 
 
 def decide(counts: np.ndarray, min_effect: float = 0.1, rate: float = RATE, seed: int = 0) -> CalibratedFinding:
-    return decide_label_skew_calibrated(dict(enumerate(counts)), rate, min_effect, seed)
+    return decide_label_skew_calibrated(ReleasedCounts.whole(dict(enumerate(counts))), rate, min_effect, seed)
 
 
 def like_clients(generator: np.random.Generator, clients: int, rows: int, classes: int) -> np.ndarray:
@@ -121,7 +122,7 @@ def test_few_rows_are_compared_by_drawn_tables() -> None:
     generator = np.random.default_rng(0)
     assert "same margins" in label_p_values(few, RATE, generator)[1]
     assert "χ²" in label_p_values(many, RATE, generator)[1]
-    assert few[:, 2].sum() * few[0].sum() / few.sum() < MIN_EXPECTED
+    assert few[:, 2].sum() * few[0].sum() / few.sum() < least_expected(4, RATE)
 
 
 def test_drawn_tables_agree_with_the_exact_test() -> None:
@@ -155,11 +156,15 @@ def test_what_chance_makes_of_the_distance_is_taken_off(noise_scale: float) -> N
     assert beyond_chance(differences / 100, reference, np.array([rows]), noise_scale)[0] == 0
 
 
-def test_tables_too_large_to_draw_take_rare_classes_together(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_tables_too_large_to_draw_are_compared_class_by_class(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Fisher's exact test of a class at a client against the others, doubled, times classes and clients."""
     monkeypatch.setattr("fedscout.detectors.skew.calibrated_label_skew.MAX_DRAWN_CELLS", 0)
     generator = np.random.default_rng(0)
+    p_values, _ = label_p_values(np.array([[9, 1], [5, 5], [6, 4]]), RATE, generator)
+    one_sided = fisher_exact([[9, 1], [11, 9]], alternative="greater").pvalue
+    assert p_values[0] == pytest.approx(min(1.0, 3 * 2 * 2 * one_sided))
     counts = like_clients(generator, 10, 200, 30)
-    assert "χ²" in label_p_values(counts, RATE, generator)[1]
+    assert not decide(counts).detected
     counts[2] = counts[2][::-1]
     assert decide(counts).flagged_clients == (2,)
 

@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import numpy as np
 import pytest
 
-from fedscout.detectors.skew.label_skew import decide_label_skew, label_counts
+from fedscout.detectors.report import Finding
+from fedscout.detectors.skew.label_skew import ReleasedCounts, decide_label_skew, label_counts
 from fedscout.engine.data.client_data import Samples
 from tests.detectors.federations import inputs, samples
+
+
+def decide(counts: Mapping[int, np.ndarray], threshold: float) -> Finding:
+    return decide_label_skew(ReleasedCounts.whole(counts), threshold)
 
 
 def counts_of(shares: tuple[float, ...], rows: int = 1000) -> dict[int, np.ndarray]:
@@ -26,7 +33,7 @@ def test_published_shares() -> None:
 
         return h((share + 0.55) / 2) - (h(share) + h(0.55)) / 2
 
-    finding = decide_label_skew(counts_of((0.9, 0.7, 0.5, 0.1)), threshold=0.1)
+    finding = decide(counts_of((0.9, 0.7, 0.5, 0.1)), threshold=0.1)
     assert finding.value == pytest.approx(0.1789, abs=5e-5)
     assert finding.client_values == pytest.approx({0: js(0.9), 1: js(0.7), 2: js(0.5), 3: js(0.1)})
     assert finding.detected
@@ -38,25 +45,25 @@ def test_published_shares() -> None:
 def test_the_sentence_names_the_farthest_client_and_all_that_are_flagged() -> None:
     """With 10, 6, 2 and 7 of ten rows in the first class, clients 5 and 2 are the farthest from the 25 of 40."""
     counts = {7: np.array([6, 4]), 2: np.array([10, 0]), 9: np.array([7, 3]), 5: np.array([2, 8])}
-    finding = decide_label_skew(counts, threshold=0.1)
+    finding = decide(counts, threshold=0.1)
     assert finding.flagged_clients == (2, 5)
     assert max(finding.client_values, key=finding.client_values.__getitem__) == 2
     assert "(client 2;" in finding.sentence
     assert finding.sentence.endswith("above the threshold 0.1. Above it: clients 2, 5.")
-    none = decide_label_skew({client: counts[client] for client in (7, 9)}, threshold=0.1)
+    none = decide({client: counts[client] for client in (7, 9)}, threshold=0.1)
     assert none.sentence.endswith("not above the threshold 0.1.")
 
 
 def test_a_client_at_the_threshold_is_not_above_it() -> None:
     counts = counts_of((0.9, 0.1))
-    value = decide_label_skew(counts, threshold=0.1).value
-    at, below = (decide_label_skew(counts, threshold) for threshold in (value, np.nextafter(value, 0)))
+    value = decide(counts, threshold=0.1).value
+    at, below = (decide(counts, threshold) for threshold in (value, np.nextafter(value, 0)))
     assert (at.detected, at.flagged_clients) == (False, ())
     assert (below.detected, below.flagged_clients) == (True, (0, 1))
 
 
 def test_equal_clients_have_none() -> None:
-    finding = decide_label_skew(counts_of((0.4, 0.4, 0.4)), threshold=0.1)
+    finding = decide(counts_of((0.4, 0.4, 0.4)), threshold=0.1)
     assert finding.value == pytest.approx(0, abs=1e-15)
     assert not finding.detected
     assert finding.flagged_clients == ()
@@ -68,24 +75,24 @@ def test_federations_are_ordered_as_published() -> None:
     generator = np.random.default_rng(0)
     iid = dict(enumerate(generator.multinomial(2000, [0.1] * 10, size=4)))
     dirichlet = {c: generator.multinomial(2000, generator.dirichlet([0.1] * 10)) for c in range(4)}
-    values = [decide_label_skew(c, 0.1).value for c in (iid, counts_of((0.9, 0.7, 0.5, 0.1)), dirichlet)]
+    values = [decide(c, 0.1).value for c in (iid, counts_of((0.9, 0.7, 0.5, 0.1)), dirichlet)]
     assert values == sorted(values)
     assert values[0] < 0.01
 
 
 def test_larger_clients_weigh_more_in_the_global_distribution() -> None:
     counts = {0: np.array([10_000, 0]), 1: np.array([0, 10])}
-    finding = decide_label_skew(counts, threshold=0.1)
+    finding = decide(counts, threshold=0.1)
     assert finding.flagged_clients == (1,)
 
 
 def test_the_order_of_clients_does_not_matter() -> None:
     counts = counts_of((0.9, 0.7, 0.5, 0.1))
-    assert decide_label_skew(dict(reversed(counts.items())), 0.1) == decide_label_skew(counts, 0.1)
+    assert decide(dict(reversed(counts.items())), 0.1) == decide(counts, 0.1)
 
 
 def test_one_client_can_not_be_compared() -> None:
-    finding = decide_label_skew({3: np.array([5, 5])}, threshold=0.1)
+    finding = decide({3: np.array([5, 5])}, threshold=0.1)
     assert not finding.measured
     assert not finding.detected
     assert "got 1" in finding.sentence

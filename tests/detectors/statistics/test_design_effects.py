@@ -11,7 +11,7 @@ import pytest
 from fedscout.detectors import DetectionConfig
 from fedscout.detectors.report import CalibratedFinding
 from fedscout.detectors.skew.calibrated_label_skew import decide_label_skew_calibrated, label_p_values
-from fedscout.detectors.skew.label_skew import complete_counts, label_counts
+from fedscout.detectors.skew.label_skew import ReleasedCounts, label_counts
 from fedscout.detectors.statistics.design_effects import (
     GroupSums,
     correlations,
@@ -48,9 +48,10 @@ def decide(clients: Sequence[Client], num_classes: int, seed: int, grouped: bool
     """Return the decision on what clients tell at the usual `min_release`."""
     answers = [told(client, num_classes, min_release=5) for client in clients]
     sizes = np.array([len(labels) for labels, _ in clients])
-    counts = dict(enumerate(complete_counts(np.stack([counts for counts, _ in answers]), sizes)))
+    counts, least = np.stack([counts for counts, _ in answers]), np.full(len(clients), 5)
+    released = ReleasedCounts(tuple(range(len(clients))), counts, sizes, least)
     groups: Mapping[int, Arrays] = dict(enumerate(groups for _, groups in answers))
-    return decide_label_skew_calibrated(counts, RATE, 0.1, seed, groups=groups if grouped else None)
+    return decide_label_skew_calibrated(released, RATE, 0.1, seed, groups=groups if grouped else None)
 
 
 def drawn(

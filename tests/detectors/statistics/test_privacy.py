@@ -15,6 +15,7 @@ from fedscout.detectors.detection.detect import detect
 from fedscout.detectors.detection.feature_exchanges import FeatureMeasurement
 from fedscout.detectors.detection.private_features import decide_private_features, measure_private_features
 from fedscout.detectors.skew.calibrated_label_skew import decide_label_skew_calibrated
+from fedscout.detectors.skew.label_skew import ReleasedCounts
 from fedscout.detectors.statistics.privacy import (
     check_library,
     counts_scale,
@@ -152,7 +153,9 @@ def test_label_alarms_keep_to_the_rate_under_noise() -> None:
     for index in range(federations):
         table = generator.multinomial(60, [0.5, 0.3, 0.2], size=10)
         table = plausible_counts(table + integer_laplace(scale, table.shape, generator), table.sum(axis=1))
-        alarms += decide_label_skew_calibrated(dict(enumerate(table)), RATE, 0.0, index, scale).detected
+        alarms += decide_label_skew_calibrated(
+            ReleasedCounts.whole(dict(enumerate(table))), RATE, 0.0, index, scale
+        ).detected
     assert alarms <= most_alarms(federations, RATE)
 
 

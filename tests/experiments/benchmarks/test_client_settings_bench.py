@@ -270,6 +270,7 @@ def report_of(best_rounds: dict[str, tuple[float, ...]]) -> SettingsReport:
         cells=tuple(cells),
         differences=tuple(differences),
         between=(),
+        resolution=0.001,
     )
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from scipy import stats
 
 from fedscout.engine.contracts.trial_strategy import Cohort
 from fedscout.engine.messages.session import Session
@@ -79,3 +80,15 @@ def test_coverage_is_counted_over_studies(monkeypatch: pytest.MonkeyPatch) -> No
     assert (large.better, large.wrong) == (1, 0)
     assert large.seeds_used < 8
     assert len(coverage_lines([none, large])) == 4
+
+
+@pytest.mark.stress
+@pytest.mark.parametrize("group_rows", [1, 4])
+def test_the_best_of_eight_equal_candidates_is_wrongly_better_in_a_fortieth_of_studies_at_most(
+    group_rows: int,
+) -> None:
+    """Through the ledger, the search's own choice and the confirmation."""
+    population = Population((0.6,) * 9, (0.0,) * 9, group_rows, alike=0.5 if group_rows > 1 else 0.0)
+    num_studies, scene = 1500, Scene("eight", population)
+    verdicts = [interval_coverage._study(scene, 5, number)[1].verdict for number in range(num_studies)]
+    assert stats.binomtest(verdicts.count("better"), num_studies, 0.025, alternative="greater").pvalue > 1e-3

@@ -138,7 +138,7 @@ def test_where_the_model_can_not_be_reached_auto_takes_the_rules_and_says_so(
     assert found["source"] == "rules"
     assert "The rules answer in the language model's place" in found["notes"][0]
     assert "answered 503" in found["notes"][0]
-    assert "description was not used" in found["notes"][1]
+    assert "description" in found["instead_of_model"]
     strict = cli("recommend", "--report", report, at(serving), *FAST, "--source", "llm", "--out", "other")
     assert strict.code == 1  # nothing that the user did
     assert "answered 503" in strict.err
@@ -377,3 +377,9 @@ def test_words_and_source_of_a_recommendation_may_be_keys(cli: Cli, server: Serv
     found = cli("recommend", "--report", report, at(serving), *FAST, "recommender.source=rules", "--json")
     assert json.loads(found.out)["source"] == "rules"
     assert len(serving.asked) == 1
+
+
+def test_one_shot_beside_another_searcher_is_refused(cli: Cli) -> None:
+    done = cli("run", *SMALL, "--one-shot", "search.kind=genetic")
+    assert (done.code, done.out) == (2, "")
+    assert "search.kind" in done.err

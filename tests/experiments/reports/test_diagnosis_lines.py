@@ -67,6 +67,17 @@ def test_what_rows_that_belong_together_leave_open_is_told_in_a_line(measured: b
     assert all("federation.group_column" in line and len(line) <= 80 for line in lines[3:])
 
 
+def test_rows_that_clients_withhold_are_counted_in_a_line() -> None:
+    plain = report_of(divergence=0.5)
+    first, *others = plain.clients
+    less = first.model_copy(update={"label_counts": (first.label_counts[0], 0)})
+    report = plain.model_copy(update={"clients": (less, *others)})
+    lines = [line.plain for line in diagnosis_lines(report, Naming(), 80)]
+    assert len(lines) == 1 + len([*diagnosis_lines(plain, Naming(), 80)])
+    assert f"{first.label_counts[1]:,} of {sum(own.num_rows for own in plain.clients):,} rows" in lines[-1]
+    assert f"1 of {plain.num_clients} clients" in lines[-1]
+
+
 def test_names_that_steer_a_terminal_are_shown_and_cut() -> None:
     *_, outlier = shown(found(True), Naming(clients=("a", "b", "\x1b[31m" + "c" * 90, "d")))
     assert "\x1b" not in outlier.plain

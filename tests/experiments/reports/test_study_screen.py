@@ -16,6 +16,7 @@ from fedscout.experiments.reports.console import PlainConsole
 from fedscout.experiments.reports.naming import Naming
 from fedscout.experiments.reports.paragraph import paragraph
 from fedscout.experiments.reports.study_screen import Cost, StudyScreen
+from fedscout.search.measure import ACCURACY
 from fedscout.search.study.study import StudyOutcome
 from tests.experiments.reports.test_verdict import ALIKE, SKEWED, by_kind, found
 from tests.search.studies import Measured, completed, failed
@@ -114,12 +115,13 @@ def test_what_gave_up_early_can_t_be_told(tmp_path: Path) -> None:
 
 def test_the_verdict_is_the_confirmation_s(tmp_path: Path) -> None:
     outcome = found(tmp_path, by_kind(fedmedian=0.75))
+    assert outcome.confirmation is not None
+    difference = outcome.confirmation.versus["fedavg"]["own"]
     text = " ".join(" ".join(lines_of(outcome)).split())
-    assert text.startswith(
-        "Use fedmedian. +25.0 points of accuracy against FedAvg (95 % interval +25.0 to +25.0, 3 fresh seeds). "
-    )
-    assert "Cost: 9 trainings, 12 s." in text
-    assert "Tried 2, in points against FedAvg: fedmedian +25.0, fedadam +0.0" in text
+    assert text.startswith("Use fedmedian. +25.0 points of accuracy")
+    assert f"{ACCURACY.number(difference.low or 0)} to {ACCURACY.number(difference.high or 0)}, 3 fresh" in text
+    assert "9 trainings" in text
+    assert "fedmedian +25.0, fedadam +0.0" in text
 
 
 def test_what_is_not_better_is_not_to_be_used(tmp_path: Path) -> None:

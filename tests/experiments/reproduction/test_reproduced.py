@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
+from math import inf
 from statistics import fmean, stdev
 
 import pytest
@@ -60,3 +62,21 @@ def test_only_seeds_that_both_have_are_compared() -> None:
 def test_a_cell_that_was_not_measured_is_empty() -> None:
     gone = next(one for one in cells_of(study(), Measured(VALUES)) if one.row == "gone")
     assert (gone.values, gone.mean, gone.low) == ((), None, None)
+
+
+@pytest.mark.parametrize(("unit", "most"), [("accuracy", 1.0), ("reward over 500", 1.0), ("seconds, or rounds", inf)])
+@pytest.mark.parametrize("values", [(0.99, 0.99), (1.0, 1.0), (0.2, 1.0, 0.9), (0.0, 0.0, 0.0)])
+def test_an_interval_has_a_width_and_holds_no_number_that_there_cannot_be(
+    unit: str, most: float, values: tuple[float, ...]
+) -> None:
+    ordering = Ordering(("high", "x"), ("low", "x"), "said")
+    asked = replace(study(ordering), unit=unit)
+    measured = Measured({("high", "x"): values, ("low", "x"): (0.0,) * len(values)}, 0.25, resolution=0.01)
+    cell, (found,) = cells_of(asked, measured)[0], orderings_of(asked, measured)
+    assert cell.low is not None
+    assert cell.high is not None
+    assert 0 <= cell.low < cell.high <= most
+    assert found.difference is not None
+    assert found.difference.low is not None
+    assert found.difference.high is not None
+    assert -most <= found.difference.low < found.difference.high <= most

@@ -240,7 +240,11 @@ def test_rules_can_not_read_words_and_say_so(by_rules: Finished, tmp_path: Path)
     found = run_workflow(small(WORDS), tmp_path / "whole")
     answer = found.document["recommendation"]
     assert answer["source"] == "rules"
-    assert "The description was not used: the rules rest on the diagnosis alone." in answer["notes"]
+    plain = by_rules.document["recommendation"]
+    assert answer["instead_of_model"] != plain["instead_of_model"]
+    assert answer["instead_of_model"].startswith(plain["instead_of_model"])
+    assert found.outcome.recommendation is not None
+    assert found.outcome.recommendation.answered_by == answer["instead_of_model"]
     assert found.document["trials"] == by_rules.document["trials"]
     assert found.document["timings"]["seconds"]["detection"] > 0
 

@@ -179,10 +179,10 @@ def test_the_best_few_are_confirmed_and_the_lucky_one_does_not_win(tmp_path: Pat
         best.append(spec)
         return by_kind(fedadam=0.8)(spec)
 
-    alone, _ = scripted(tmp_path / "one", outcome, budget=24)
+    alone, _ = scripted(tmp_path / "one", outcome, kind="random", budget=24)
     assert confirmation_of(alone).verdict == "worse"
 
-    several, _ = scripted(tmp_path / "three", outcome, budget=24, confirmation_top=24)
+    several, _ = scripted(tmp_path / "three", outcome, kind="random", budget=24, confirmation_top=24)
     found = confirmation_of(several)
     assert found.contestants[0].strategy == "fedadam"
     assert found.verdict == "better"
@@ -222,7 +222,7 @@ def test_who_can_t_be_told_from_the_pick_is_named(tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_who_is_dropped_gets_no_more_seeds(tmp_path: Path) -> None:
     runner = ScriptedRunner(by_kind(0.01, fedadam=0.51, krum=0.2))
-    config = SearchConfig(**{**BATCHES, "confirmation_top": 24, "budget": 24})
+    config = SearchConfig(**{**BATCHES, "kind": "random", "confirmation_top": 24, "budget": 24})
     found = confirmation_of(study(tmp_path, runner, config))
     seeds = Counter(str(spec.strategy) for spec in runner.ran if spec.session.seed != SEED)
     dropped = [rival for rival in found.rivals if rival.name.startswith("krum")]

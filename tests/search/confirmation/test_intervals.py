@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 import pytest
 from scipy import stats
 
-from fedscout.search.confirmation.intervals import paired_difference
+from fedscout.search.confirmation.intervals import critical_value, mean_score, paired_difference
 
 
 @pytest.mark.parametrize("num_pairs", [2, 3, 5, 30])
@@ -61,14 +63,84 @@ def test_one_pair_has_no_interval_and_no_verdict() -> None:
     assert (found.mean, found.low, found.high, found.verdict) == (pytest.approx(0.8), None, None, 0)
 
 
-@pytest.mark.parametrize(("shift", "verdict"), [(0.25, 1), (0.0, 0), (-0.25, -1)])
-def test_equal_differences_on_an_endlessly_fine_scale_give_an_interval_of_length_zero(
-    shift: float, verdict: int
-) -> None:
-    baseline = [0.25, 0.5, 0.75]
+@pytest.mark.parametrize("shift", [0.25, 0.1, 0.0, -0.25])
+def test_equal_differences_on_a_scale_of_unknown_step_have_no_interval(shift: float) -> None:
+    baseline = [0.25, 0.5, 0.7]
     found = paired_difference([score + shift for score in baseline], baseline)
-    assert (found.low, found.mean, found.high) == (shift, shift, shift)
-    assert found.verdict == verdict
+    assert (found.low, found.high, found.verdict) == (None, None, 0)
+    alone = mean_score([shift, shift])
+    assert (alone.mean, alone.low, alone.high) == (shift, None, None)
+
+
+@pytest.mark.parametrize("num_seeds", [2, 3, 5])
+@pytest.mark.parametrize("step", [0.25, 0.01])
+@pytest.mark.parametrize("mean", [0.0, 0.5, 1.0])
+def test_an_interval_of_scores_has_a_width_and_holds_only_scores_that_there_can_be(
+    num_seeds: int, step: float, mean: float
+) -> None:
+    scattered = np.random.default_rng(num_seeds).uniform(0.9, 1.0, num_seeds)
+    for values in ([mean] * num_seeds, scattered.tolist()):
+        found = mean_score(values, step, test_to_train=0.25, bounds=(0.0, 1.0))
+        for low, high in ((found.low, found.high), (found.here_low, found.here_high)):
+            assert low is not None
+            assert high is not None
+            assert 0 <= low < high <= 1
+        difference = paired_difference(values, [0.0] * num_seeds, resolution=step, span=1.0)
+        assert -1 <= (difference.low or 0) < (difference.high or 0) <= 1
+    # one score's uncertainty is step/√12 by itself, a difference of two has √2 times as much
+    wide, narrow = (
+        mean_score([0.5, 0.5], 0.001),
+        paired_difference([0.5, 0.5], [0.0, 0.0], resolution=0.001),
+    )
+    assert (narrow.high or 0) - 0.5 == pytest.approx(math.sqrt(2) * ((wide.high or 0) - 0.5))
+
+
+NULL_STUDIES = 200_000
+
+
+def wrongly_better(count: int, shared: float, num_tried: int, quantile: float) -> int:
+    """Count null studies, by the module's model, in which the best of several equal candidates exceeds a quantile."""
+    generator = np.random.default_rng([count, num_tried, int(100 * shared)])
+    common = generator.normal(0, math.sqrt(shared), (NULL_STUDIES, num_tried))
+    searched = common + generator.normal(size=common.shape)
+    picked = np.take_along_axis(common, searched.argmax(axis=1)[:, None], axis=1)
+    fresh = picked + generator.normal(size=(NULL_STUDIES, count))
+    statistic = fresh.mean(axis=1) / (fresh.std(axis=1, ddof=1) * math.sqrt(1 / count + shared))
+    return int((statistic > quantile).sum())
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("count", [2, 5, 20])
+@pytest.mark.parametrize("num_tried", [1, 2, 8, 50])
+@pytest.mark.parametrize("shared", [0.1, 0.25, 1.0])
+def test_the_best_of_equal_candidates_is_wrongly_better_as_often_as_is_said(
+    count: int, num_tried: int, shared: float
+) -> None:
+    num_wrong = wrongly_better(count, shared, num_tried, critical_value(count, 0.05, shared, num_tried))
+    assert stats.binomtest(num_wrong, NULL_STUDIES, 0.025).pvalue > 1e-5
+
+
+def test_without_the_correction_the_best_of_eight_is_wrongly_better_twice_as_often() -> None:
+    num_wrong = wrongly_better(5, 0.25, 8, critical_value(5, 0.05))
+    assert num_wrong > 0.05 * NULL_STUDIES
+
+
+@pytest.mark.parametrize("error", [0.05, 0.01, 1e-4, 1e-7, 1e-12])
+@pytest.mark.parametrize("count", [2, 5, 50])
+def test_more_candidates_ask_for_more_and_for_no_more_than_bonferroni(error: float, count: int) -> None:
+    found = [critical_value(count, error, 0.25, num_tried) for num_tried in (1, 2, 8, 100)]
+    assert found == sorted(found)
+    assert found[0] == critical_value(count, error)
+    assert found[3] <= -stats.t.ppf(error / 200, count - 1) * (1 + 1e-6)
+    assert critical_value(count, error, 0.0, 8) == critical_value(count, error)  # seeds that share no rows
+
+
+def test_only_the_lower_end_for_new_data_allows_for_the_choice() -> None:
+    ours, baseline = np.random.default_rng(4).uniform(size=(2, 5)).tolist()
+    alone = paired_difference(ours, baseline, test_to_train=0.25)
+    best = paired_difference(ours, baseline, test_to_train=0.25, num_tried=8)
+    assert (best.low or 0) < (alone.low or 0)
+    assert best.model_copy(update={"low": alone.low}) == alone
 
 
 def test_equal_differences_on_a_scale_of_test_rows_leave_the_uncertainty_of_the_scale() -> None:

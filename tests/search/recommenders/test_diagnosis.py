@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from fedscout.detectors.report import CalibratedFinding, ClientEvidence, FeatureShift, LabelNoise
+from fedscout.detectors.report import CalibratedFinding, ClientEvidence, FeatureShift
 from fedscout.search.recommenders.diagnosis import diagnose
 from tests.search.recommenders.reports import report_of
 
@@ -87,10 +87,3 @@ def test_a_diagnosis_holds_no_clients_label_counts() -> None:
     counts = {str(count) for client in report.clients for count in client.label_counts}
     assert not [count for count in counts if count in text]
     assert diagnose(report).median_rows == 277.5
-
-
-def test_how_many_labels_may_be_wrong_is_the_upper_end() -> None:
-    report = report_of()
-    noisy = report.model_copy(update={"label_noise": LabelNoise.of(0.06, 0.39, {0: (0.06, 0.39)})})
-    assert (diagnose(report).wrong_labels, diagnose(noisy).wrong_labels) == (None, 0.39)
-    assert "wrong_labels" not in diagnose(report).model_dump()

@@ -8,8 +8,9 @@ from itertools import product
 
 import pytest
 
+from fedscout.search.measure import MEASURES, Measure, reward
 from fedscout.search.recommenders.diagnosis import Diagnosis
-from fedscout.search.recommenders.first_generation import ROBUST, first_generation, kinds_in_turn
+from fedscout.search.recommenders.first_generation import DRAWN, ROBUST, first_generation, kinds_in_turn
 from fedscout.search.recommenders.recommendation import Alternative, Situation
 from fedscout.search.recommenders.rules import recommend_by_rules, suspected_in_a_round
 from fedscout.strategies import ChoiceRange, FedAvgSpec, MultiKrumSpec
@@ -65,11 +66,13 @@ def test_policies_that_are_searched_come_in_turn(situation_of: SituationOf) -> N
     situation = situation_of(diagnosis_of(label_skew="high"))
     chosen = replace(situation.space, client_ranges={SELECTION: ChoiceRange(("random", "oort", "flash"))})
     found = proposed(replace(situation, space=chosen), size=8)
-    assert [each.spec.selection for each in found[:6]] == ["random", "oort", "flash"] * 2
+    founded = [each for each in found if each.because != DRAWN]
+    assert len(founded) == 5
+    assert [each.spec.selection for each in founded] == ["random", "oort", "flash", "random", "oort"]
     assert all(chosen.contains(each.spec) for each in found)
-    alone = [each.spec.model_copy(update={SELECTION: None}) for each in found[:6]]
+    alone = [each.spec.model_copy(update={SELECTION: None}) for each in founded]
     assert proposed(situation, size=8)[0].spec == alone[0]
-    assert len({situation.space.digest(spec) for spec in alone}) == 6
+    assert len({situation.space.digest(spec) for spec in alone}) == 5
 
 
 @pytest.mark.parametrize(("size", "num_drawn"), [(1, 0), (2, 1), (4, 1), (5, 1)])
@@ -129,3 +132,23 @@ def test_each_kind_has_its_turn_and_robust_ones_as_suspected(situation_of: Situa
     assert all(spec.num_malicious_nodes == suspects for spec in found if isinstance(spec, MultiKrumSpec))
     assert all(situation.space.contains(spec) for spec in found)
     assert found != kinds_in_turn(situation, seed=4)
+
+
+@pytest.mark.parametrize(
+    "measure", [reward("reward", 500), MEASURES["r2"], MEASURES["mae"]], ids=lambda each: each.name
+)
+def test_what_was_measured_of_classes_is_not_proposed_for_another_task(
+    situation_of: SituationOf, measure: Measure
+) -> None:
+    """Whatever the actions of a player, which a report may count as classes."""
+    situation = situation_of(diagnosis_of(label_skew="high", num_classes=10), measure=measure)
+    recommendation = recommend_by_rules(situation)
+    assert (recommendation.spec, recommendation.alternatives) == (FEDAVG, ())
+    assert {each.because for each in proposed(situation)} == {DRAWN}
+
+
+@pytest.mark.parametrize("num_clients", [4, 10])
+def test_nothing_that_is_the_same_as_another_strategy_is_proposed(situation_of: SituationOf, num_clients: int) -> None:
+    situation = situation_of(diagnosis_of(outlier="high", num_clients=num_clients, outliers=(2,)), num_clients)
+    for seed in range(5):
+        assert [each for each in proposed(situation, 6, seed) if situation.space.is_twin(each.spec)] == []

@@ -22,7 +22,7 @@ SEVERITIES = (None, "none", "low", "high")
 MANY_ROWS = 2000.0
 
 CASES: dict[str, tuple[Diagnosis, dict[str, Any], str]] = {
-    "no rows": (diagnosis_of(num_classes=0, median_rows=None, label_skew=None, feature_skew=None), {}, "fedavg"),
+    "no classes": (diagnosis_of(num_classes=0, median_rows=None, label_skew=None, feature_skew=None), {}, "fedavg"),
     "features of their own": (
         diagnosis_of(feature_skew="high", label_skew="high", outlier="high"),
         {"kinds": ("fedavg", "fedadam", "fedbn", "fedrep", "rfa", "fedmedian")},

@@ -9,19 +9,18 @@ from typing import Any
 
 import pytest
 
-from fedscout.engine.errors import RecommenderError
+from fedscout.engine.errors import NoValidAnswerError
 from fedscout.engine.trials.trial_record import Trial
 from fedscout.search.language_model.chat import Chat, ChatReply, ChatRequest
 from fedscout.search.language_model.record import RecordedChat, Transcript
 from fedscout.search.recommender_config import RecommenderConfig
-from fedscout.search.recommenders.answers import strategy_document
 from fedscout.search.recommenders.llm_recommender import LanguageModel
 from fedscout.search.search_config import SearchConfig
 from fedscout.search.searcher import Searcher
 from fedscout.search.searchers.genetic_search import GeneticSearcher
 from fedscout.search.searchers.llm_search import LLMGeneticSearcher, MultiShotLLMSearcher
 from fedscout.search.study.study import StudyOutcome, run_study
-from fedscout.strategies import FedMedianSpec, FedProxSpec, SearchSpace, space_of
+from fedscout.strategies import FedProxSpec, SearchSpace, StrategySpec, space_of
 from tests.search.recommenders.loopback import KEY, Asked, ModelServer, Play, says
 from tests.search.recommenders.played_chat import PlayedChat
 from tests.search.recommenders.reports import report_of
@@ -76,55 +75,85 @@ SPACE = space_of(COHORT)
 ALL_OF_MULTIKRUM = '{"kind": "multikrum", "num_malicious_nodes": 0, "num_nodes_to_select": 10}'
 
 
-def test_the_model_is_shown_the_trials_best_first_and_what_is_running() -> None:
-    chat = Scripted(prox(0.1), prox(0.2), prox(0.3), '{"kind": "fedmedian"}')
-    searcher = multi_shot(SPACE, 5, chat, population=2)
-    first = searcher.ask(2)
-    assert chat.shown(0) == {"trials": [], "running": []}
-    assert chat.shown(1) == {"trials": [], "running": [strategy_document(first[0])]}
-    searcher.tell([Trial(first[0], fitness=0.25), Trial(first[1], status="failed", error="reason with /a/path in it")])
+def asked_one_by_one(searcher: Searcher, count: int) -> list[StrategySpec]:
+    """Ask for trials, each of which is told before the next is asked for."""
+    found = []
+    for _ in range(count):
+        (spec,) = searcher.ask(count)
+        searcher.tell([some_fitness(spec)])
+        found.append(spec)
+    return found
 
-    assert searcher.ask(2) == [FedProxSpec(proximal_mu=0.3), FedMedianSpec()]
 
-    assert chat.shown(2) == {
-        "trials": [
-            {"strategy": {"kind": "fedprox", "proximal_mu": 0.1}, "fitness": 0.25},
-            {"strategy": {"kind": "fedprox", "proximal_mu": 0.2}, "fitness": 0.0, "failed": True},
-        ],
-        "running": [],
-    }
+def test_the_model_is_shown_every_earlier_trial_with_its_result_best_first() -> None:
+    chat = Scripted(prox(0.1), prox(0.2), prox(0.3))
+    searcher = multi_shot(SPACE, 5, chat)
+    assert searcher.ask(4) == [FedProxSpec(proximal_mu=0.1)]
+    searcher.tell([Trial(FedProxSpec(proximal_mu=0.1), status="failed", error="reason with /a/path in it")])
+    assert searcher.ask(4) == [FedProxSpec(proximal_mu=0.2)]
+    searcher.tell([Trial(FedProxSpec(proximal_mu=0.2), fitness=0.25)])
+    assert searcher.ask(4) == [FedProxSpec(proximal_mu=0.3)]
+    bad = {"strategy": {"kind": "fedprox", "proximal_mu": 0.1}, "fitness": 0.0, "failed": True}
+    good = {"strategy": {"kind": "fedprox", "proximal_mu": 0.2}, "fitness": 0.25}
+    assert [chat.shown(number) for number in range(3)] == [
+        {"trials": []},
+        {"trials": [bad]},
+        {"trials": [good, bad]},
+    ]
     assert {request.seed for request in chat.asked} == {5}
 
 
 @pytest.mark.parametrize("repeated", [prox(0.1), '{"kind": "fedavg"}', ALL_OF_MULTIKRUM])
-def test_a_repetition_or_a_twin_of_fedavg_goes_back(repeated: str) -> None:
-    chat = Scripted(prox(0.1), repeated, prox(0.2))
-    assert multi_shot(SPACE, 0, chat).ask(2) == [FedProxSpec(proximal_mu=0.1), FedProxSpec(proximal_mu=0.2)]
-    assert "must be new" in chat.asked[2].messages[-1].content
+def test_a_repetition_or_a_twin_of_fedavg_goes_back_with_what_was_tried_and_then_with_temperature(
+    repeated: str,
+) -> None:
+    chat = Scripted(prox(0.1), repeated, repeated, repeated, prox(0.2))
+    searcher = multi_shot(SPACE, 0, chat)
+    assert asked_one_by_one(searcher, 2) == [FedProxSpec(proximal_mu=0.1), FedProxSpec(proximal_mu=0.2)]
+    for request in chat.asked[2:]:
+        told = json.loads(request.messages[-1].content)
+        assert told["already_tried"] == [{"kind": "fedprox", "proximal_mu": 0.1}, {"kind": "fedavg"}]
+    assert [request.temperature for request in chat.asked] == [0.0, 0.0, 0.0, 0.7, 1.0]
+    assert searcher.notes() == []
 
 
-def test_a_model_that_only_repeats_itself_ends_the_search_and_says_so(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_temperature_that_was_asked_for_is_never_lowered() -> None:
     chat = Scripted(prox(0.1))
-    assert proposals(multi_shot(SPACE, 0, chat)) == [FedProxSpec(proximal_mu=0.1)]
-    assert "gpt-4.1 proposes nothing new any more" in caplog.text
+    model = LanguageModel(chat, RecommenderConfig(temperature=0.9))
+    asked_one_by_one(MultiShotLLMSearcher(task(SPACE, 0), model), 2)
+    assert [request.temperature for request in chat.asked] == [0.9, 0.9, 0.9, 0.9, 1.0]
+
+
+def test_the_trials_for_which_a_model_only_repeats_itself_go_to_the_genetic_search() -> None:
+    searcher, genetic = multi_shot(SPACE, 0, Scripted(prox(0.1))), GeneticSearcher(task(SPACE, 0))
+    first = asked_one_by_one(searcher, 1)
+    genetic.tell([some_fitness(spec) for spec in first])
+    for _ in range(7):
+        (spec,) = searcher.ask(1)
+        assert [spec] == genetic.ask(1)
+        for each in (searcher, genetic):
+            each.tell([some_fitness(spec)])
+    assert len({SPACE.digest(trial.spec) for trial in searcher.archive.searched}) == 8
+    assert len(searcher.notes()) == 1
 
 
 def test_a_model_that_gives_no_valid_answer_stops_the_search() -> None:
-    with pytest.raises(RecommenderError, match="gave 4 answers of which none is"):
-        multi_shot(SPACE, 0, Scripted("no idea")).ask(1)
+    chat = Scripted("no idea")
+    with pytest.raises(NoValidAnswerError):
+        multi_shot(SPACE, 0, chat).ask(1)
+    assert len(chat.asked) == 4
 
 
 def test_the_hybrid_goes_on_from_the_models_generation_as_the_genetic_search_would() -> None:
     chat = PlayedChat(SPACE)
     searcher, genetic = hybrid(SPACE, 3, chat), GeneticSearcher(task(SPACE, 3))
-    first = searcher.ask(4)
-    assert first == multi_shot(SPACE, 3).ask(4)
-    told = [some_fitness(spec) for spec in first]
-    searcher.tell(told)
-    genetic.tell(told)
+    first = asked_one_by_one(searcher, 4)
+    assert first == asked_one_by_one(multi_shot(SPACE, 3), 4)
+    genetic.tell([some_fitness(spec) for spec in first])
     asked = chat.num_asked
     for _ in range(3):
         children = searcher.ask(4)
+        assert len(children) == 4
         assert children == genetic.ask(4)
         for each in (searcher, genetic):
             each.tell([some_fitness(spec) for spec in children])
@@ -133,7 +162,6 @@ def test_the_hybrid_goes_on_from_the_models_generation_as_the_genetic_search_wou
 
 def test_where_the_model_has_less_than_a_generation_the_hybrid_fills_it() -> None:
     searcher = hybrid(SPACE, 3, Scripted(prox(0.1)))
-    assert len(searcher.ask(4)) == 4
     found = proposals(searcher)
     assert found[0] == FedProxSpec(proximal_mu=0.1)
     assert len({SPACE.digest(spec) for spec in found}) == 8
@@ -206,3 +234,31 @@ def test_a_study_that_was_cut_off_asks_nothing_twice(
         (cut / "llm.jsonl").write_text("".join(lines[:2]))
         assert document(study(cut, server.url)) == whole
         assert len(server.asked) == 2 * num_asked - 2
+
+
+@pytest.mark.slow
+def test_a_study_that_failed_at_the_model_goes_on_in_its_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The model says nothing of use for the third trial until the study is run again; the first two are kept."""
+    monkeypatch.setenv("OPENAI_API_KEY", KEY)
+    monkeypatch.setenv("NO_PROXY", "127.0.0.1")
+    config, runner = SearchConfig(kind="multishot_llm", budget=3, confirmation_seeds=0), ScriptedRunner(by_spec)
+    answers = iter([prox(0.1), prox(0.2), *["no idea"] * 4, prox(0.3)])
+
+    def study(url: str) -> StudyOutcome:
+        settings = RecommenderConfig(base_url=url, connection_retries=0)
+        with RecordedChat(settings, Transcript(tmp_path / "llm.jsonl")) as chat:
+            ledger = open_ledger(tmp_path, runner, cohort=COHORT)
+            return run_study(config, ledger, report_of(), model=LanguageModel(chat, settings))
+
+    with ModelServer(lambda _: says(next(answers))) as server:
+        with pytest.raises(NoValidAnswerError):
+            study(server.url)
+        trained = len(runner.ran)
+        found = study(server.url)
+        assert [trial.spec for trial in found.trials] == [FedProxSpec(proximal_mu=mu) for mu in (0.1, 0.2, 0.3)]
+        assert len(runner.ran) == trained + 1
+        assert len(server.asked) == 7
+        assert document(study(server.url)) == document(found)
+        assert len(server.asked) == 7

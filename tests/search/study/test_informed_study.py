@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from fedscout.search.recommenders.first_generation import DRAWN
 from fedscout.search.search_config import SearchConfig
 from fedscout.search.study.study import StudyOutcome, run_study
 from fedscout.search.study.warm_start import WarmProposal, WarmStart
@@ -18,9 +19,13 @@ WARM = WarmStart(
 )
 
 
-def informed_study(folder: Path, warm: WarmStart | None = None, **config: object) -> StudyOutcome:
+def informed_study(
+    folder: Path, warm: WarmStart | None = None, data_digest: str | None = None, **config: object
+) -> StudyOutcome:
     settings = SearchConfig.model_validate({"confirmation_seeds": 0, "tuned_baseline": False, **config})
-    ledger = open_ledger(folder, ScriptedRunner(lambda spec: completed(0.5, num_rounds=spec.num_rounds)))
+    ledger = open_ledger(
+        folder, ScriptedRunner(lambda spec: completed(0.5, num_rounds=spec.num_rounds)), data_digest=data_digest
+    )
     return run_study(settings, ledger, REPORT, warm)
 
 
@@ -33,6 +38,17 @@ def test_the_first_trials_are_those_that_the_diagnosis_proposes(tmp_path: Path, 
     proposed = [candidate.spec for candidate in outcome.first_generation]
     assert [trial.spec for trial in outcome.trials[:2]] == proposed[:2]
     assert kind == "racing" or {trial.spec for trial in outcome.trials} == {*proposed}  # a tiny race has room for few
+
+
+def test_what_is_drawn_to_explore_depends_on_the_federation(tmp_path: Path) -> None:
+    def drawn(folder: str, digest: str) -> list[object]:
+        found = informed_study(tmp_path / folder, data_digest=digest, budget=4).first_generation
+        return [candidate.spec for candidate in found if candidate.because == DRAWN]
+
+    draws = [drawn(digest, digest) for digest in ("one", "two", "three")]
+    assert all(draws)
+    assert draws[0] != draws[1] != draws[2] != draws[0]
+    assert drawn("again", "one") == draws[0]
 
 
 @pytest.mark.parametrize("kind", ["random", "grid"])

@@ -9,6 +9,8 @@ from pathlib import Path
 import pytest
 
 from fedscout.search.ledger import StudyFacts
+from fedscout.search.measure import MEASURES, Measure, reward
+from fedscout.search.objective import Objective
 from fedscout.search.study.earlier_studies import EarlierStudy
 from fedscout.search.study.priors import priors, project_studies
 from fedscout.search.study.study_archive import read_studies, write_studies
@@ -52,7 +54,7 @@ STUDIES = (
 def test_the_nearest_study_speaks_first_and_losers_are_not_proposed() -> None:
     first, second = priors(report_of(label_skew=0.3), HERE, space(), 4, (FedAvgSpec(),), STUDIES)
     assert first.spec == ADAM
-    assert "12.5 points on FedAvg in a like federation: near" in first.because
+    assert "near" in first.because
     assert second.spec == FedAvgMSpec(server_learning_rate=1.0, server_momentum=0.5)
 
 
@@ -65,6 +67,33 @@ def test_where_clients_settings_are_searched_studies_of_the_joint_space_speak() 
 def test_a_study_is_not_told_its_own_result(same: dict[str, str]) -> None:
     found = priors(report_of(), replace(HERE, **same), space(), 4, (FedAvgSpec(),), STUDIES)
     assert [each.spec.kind for each in found] == ["fedavgm"]
+
+
+def test_a_study_of_the_same_data_is_told_as_such_and_left_out_where_the_search_is_measured() -> None:
+    """Another federation of the data set `near`."""
+    config = {**json.loads(HERE.config), "federation": {"dataset": "near", "seed": 5}}
+    here = replace(HERE, config=json.dumps(config))
+    same, other = priors(report_of(), here, space(), 4, (FedAvgSpec(),), STUDIES)
+    assert ("the same data" in same.because, "the same data" in other.because) == (True, False)
+    measured = priors(report_of(), replace(here, is_measured=True), space(), 4, (FedAvgSpec(),), STUDIES)
+    assert measured == (other,)
+
+
+@pytest.mark.parametrize(
+    "measure",
+    [
+        reward("reward", 500),
+        MEASURES["mae"],
+        MEASURES["r2"],
+        MEASURES["auroc"],
+        Objective("worst_clients", 9).measure(MEASURES["accuracy"]),
+        Objective("rounds_to_target", 9, 0.8).measure(MEASURES["accuracy"]),
+    ],
+    ids=lambda measure: measure.name,
+)
+def test_studies_of_accuracy_say_nothing_of_another_measure_or_task(measure: Measure) -> None:
+    assert priors(report_of(), HERE, space(), 4, (FedAvgSpec(),), STUDIES) != ()
+    assert priors(report_of(), replace(HERE, measure=measure), space(), 4, (FedAvgSpec(),), STUDIES) == ()
 
 
 def test_without_a_configuration_nothing_is_known() -> None:

@@ -117,7 +117,8 @@ def test_fedavg_may_be_the_best_and_the_best_other_is_confirmed_against_it(tmp_p
     assert outcome.confirmation is not None
     assert outcome.confirmation.contestants[0].strategy != "fedavg"
     assert outcome.confirmation.verdict == "worse"
-    assert outcome.confirmation.sentence.endswith("Keep FedAvg.")
+    assert outcome.confirmation.advised == "FedAvg"
+    assert outcome.confirmation.design.num_tried == len(outcome.trials) == 8
 
 
 def test_of_equals_fedavg_is_the_best(tmp_path: Path) -> None:
