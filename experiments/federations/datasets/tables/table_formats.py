@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from fedscout.engine.errors import ConfigurationError, DataError
-from fedscout.engine.seeds import stream
 from fedscout.experiments.federations.datasets.dataset_request import DatasetRequest
 from fedscout.experiments.federations.datasets.read_limits import NO_LIMITS, ReadLimits, TooLargeError
 from fedscout.experiments.federations.datasets.tables.array_file import ARRAY_SUFFIX, read_array_table
@@ -73,7 +72,7 @@ def read_table(place: Path | str, request: DatasetRequest) -> ReadTable:
     except TooLargeError as error:
         if request.max_rows is None or is_array_file(place):
             raise
-        sample = SampledRows(str(place), request.max_rows, stream(request.row_seed, "rows-read"), request.limits)
+        sample = SampledRows(str(place), request.max_rows, request.row_seed, request.limits)
         _read(place, request, NO_LIMITS, sample)
         num_left = max(0, sample.num_seen - request.max_rows)
         reason = str(error).partition(" must ")[2]
@@ -112,7 +111,16 @@ def _read(place: Path | str, request: DatasetRequest, limits: ReadLimits, kept: 
     if request.query is not None:
         raise ConfigurationError(f"federation.query must be left out but for databases, got {request.query!r}")
     if name.endswith(TEXT_SUFFIXES):
-        return read_csv(place, nameless_index=True, limits=limits, kept=kept)
+        style = request.text_style
+        return read_csv(
+            place,
+            style.separator,
+            nameless_index=True,
+            limits=limits,
+            kept=kept,
+            encoding=style.encoding,
+            has_header=style.has_header,
+        )
     if is_array_file(place):
         return read_array_table(place, limits)
     readers = {
