@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
@@ -14,6 +15,7 @@ from fedscout.engine.errors import ConfigurationError
 from fedscout.engine.fault_text import details, shown
 from fedscout.engine.truth_values import truths_as_words
 from fedscout.experiments.config.config_keys import fault_text, known_keys
+from fedscout.experiments.config.key_values import takes_text
 from fedscout.experiments.config.study_config import StudyConfig
 from fedscout.experiments.federations.datasets.loaders.inferred_task import with_task
 
@@ -140,10 +142,13 @@ def _layers(arguments: Sequence[str], file: Path | None) -> Iterator[tuple[str, 
 def _read_argument(argument: str) -> dict[Any, Any]:
     from omegaconf import OmegaConf
 
-    key, equals, _ = argument.partition("=")
+    key, equals, text = argument.partition("=")
     if not equals or not all(part.strip() for part in key.split(".")):
         raise ConfigurationError(f"an argument must be dotted.key=value or a YAML file, got {shown(argument)}")
     wanted = f"{key} must have a YAML value, got {shown(argument)}"
+    read = _plain(lambda: OmegaConf.from_dotlist([f"value={text}"]), wanted)["value"]
+    if isinstance(read, bool | int | float) and takes_text(key):
+        argument = f"{key}={json.dumps(text)}"  # the column 1, or yes
     return dict(_plain(lambda: OmegaConf.from_dotlist([argument]), wanted))
 
 

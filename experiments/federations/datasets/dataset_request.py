@@ -146,6 +146,11 @@ class DatasetRequest(BaseModel):
         return ReadLimits(self.max_file_bytes, self.max_file_rows)
 
     @property
+    def dropped(self) -> set[str]:
+        """Columns that are left out, and may hold anything."""
+        return {*self.drop_columns, *(column for column, kind in self.columns.items() if kind == "drop")}
+
+    @property
     def text_style(self) -> TextStyle:
         """How a text file is written, as far as the user says it."""
         return TextStyle(self.encoding, self.separator, self.header)

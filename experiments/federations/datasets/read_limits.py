@@ -22,6 +22,10 @@ class TooLargeError(DataError):
     """A file that holds more than is read of one."""
 
 
+class EndlessQueryError(DataError):
+    """A query whose rows do not come in time, or that takes too much memory."""
+
+
 @dataclass(frozen=True)
 class ReadLimits:
     """The largest data file that is read.

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import re
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any, NoReturn
@@ -14,8 +12,6 @@ from fedscout.experiments.federations.datasets.tables.column_roles import Column
 
 if TYPE_CHECKING:
     import pyarrow as pa
-
-PLAIN_NAME = re.compile(r"\w[\w-]*")
 
 
 @dataclass(frozen=True)
@@ -35,13 +31,6 @@ class ColumnFate:
     became: str
     key: str = ""
     suspicion: str = ""
-
-
-def column_key(name: str, kind: str) -> str:
-    """Return the argument that says of which kind a column is."""
-    if PLAIN_NAME.fullmatch(name):
-        return f"federation.columns.{name}={kind}"
-    return f"'federation.columns={{{json.dumps(name, ensure_ascii=False)}: {kind}}}'"
 
 
 def documents(fates: Sequence[ColumnFate]) -> tuple[dict[str, Any], ...]:

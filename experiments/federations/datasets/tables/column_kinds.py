@@ -20,6 +20,8 @@ import numpy.typing as npt
 from fedscout.engine.arrays import IntArray
 from fedscout.engine.errors import DataError
 from fedscout.engine.fault_text import shown
+from fedscout.experiments.federations.datasets.tables.hints import list_argument
+from fedscout.experiments.federations.datasets.tables.row_names import row_name
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -33,6 +35,7 @@ DATE = re.compile(
 DECIMAL_COMMA = re.compile(r"[+-]?\d+,\d+", re.ASCII)
 LARGEST_NUMBER = 1e150
 NUM_FAULTS_SHOWN = 5
+MAX_CATEGORIES = 256
 BLOCK_ROWS = 100_000  # between two of which signals are heard
 
 
@@ -100,7 +103,7 @@ def typed_columns(
             faults[name] = f"column {name!r} of data set {dataset!r} {error}"
     if faults:
         shown_faults = first_faults([*faults.values()])
-        shown_faults[-1] += f"; federation.drop_columns leaves columns out, such as [{next(iter(faults))}]"
+        shown_faults[-1] += f"; {list_argument('drop_columns', *faults)} leaves out what is at fault"
         raise DataError(shown_faults)
     return tuple(columns)
 
@@ -203,7 +206,7 @@ def typed_column(name: str, cells: pa.ChunkedArray, is_category: bool = False) -
     if pa.types.is_timestamp(cells.type) and cells.null_count < len(cells):
         row = pc.index(cells.is_null(), False).as_py()
         date = cells.slice(row, 1).to_pandas().iloc[0]
-        raise ValueError(f"must hold numbers or categories, got a date such as {date} in row {row + 1}")
+        raise ValueError(f"must hold numbers or categories, got a date such as {date} in {row_name(row)}")
     cells = present_cells(cells)
     if cells.null_count == len(cells):
         raise ValueError(f"must hold a value, got none in {len(cells)} rows")
@@ -225,7 +228,7 @@ def _checked(numbers: npt.NDArray[np.float64], cells: pa.ChunkedArray) -> npt.ND
         others = f" and in {len(wrong) - 1} more" if len(wrong) > 1 else ""
         raise ValueError(
             f"must hold numbers up to {LARGEST_NUMBER:g} in magnitude, "
-            f"got {shown(str(cells[wrong[0]]))} in row {wrong[0] + 1}{others}"
+            f"got {shown(str(cells[wrong[0]]))} in {row_name(wrong[0])}{others}"
         )
     return numbers
 
@@ -237,12 +240,12 @@ def _refuse_lookalikes(codes: IntArray, values: list[str], is_number: npt.NDArra
     word = shown(values[codes[row]])
     words = [values[code] for code in np.unique(codes[is_word]).tolist()]
     if all(map(DECIMAL_COMMA.fullmatch, words)):
-        raise ValueError(f"must hold numbers with a decimal point, got {word} in row {row + 1}")
+        raise ValueError(f"must hold numbers with a decimal point, got {word} in {row_name(row)}")
     if all(map(DATE.fullmatch, words)):
-        raise ValueError(f"must hold numbers or categories, got a date such as {word} in row {row + 1}")
+        raise ValueError(f"must hold numbers or categories, got a date such as {word} in {row_name(row)}")
     if np.count_nonzero(is_number) > np.count_nonzero(is_word):
         raise ValueError(
-            f"must hold numbers alone, as most of its cells are numbers, got {word} in row {row + 1}; "
+            f"must hold numbers alone, as most of its cells are numbers, got {word} in {row_name(row)}; "
             "missing values are written as nothing, NA, NaN, null or ?"
         )
 

@@ -27,7 +27,7 @@ def read_json_lines(
     dropped: Collection[str] = (),
     limits: ReadLimits = USUAL_LIMITS,
     kept: KeptRows | None = None,
-    encoding: str | None = None,
+    encoding: str | None = "utf-8",
 ) -> pa.Table:
     """Read a file of objects; a key that one lacks is a missing cell.
 
@@ -36,7 +36,7 @@ def read_json_lines(
         dropped: Keys whose values may be anything; they come back empty.
         limits: How much is read.
         kept: Takes the rows in place of the table, which comes back empty.
-        encoding: Of the file; None means UTF-8, or what is found out.
+        encoding: Of the file; None to find it out.
 
     Raises:
         DataError: If a line is no object, or holds an object or a list, or the file is too large or no text.

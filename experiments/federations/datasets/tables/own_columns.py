@@ -16,7 +16,8 @@ clients have told their counts (`mixed_table.py`). What is neither, as a word am
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
@@ -27,20 +28,28 @@ from fedscout.engine.arrays import IntArray
 from fedscout.engine.errors import DataError
 from fedscout.engine.fault_text import shown
 from fedscout.experiments.federations.datasets.dataset_request import ColumnKind, DatasetRequest
-from fedscout.experiments.federations.datasets.tables.column_fates import ColumnFate, column_key
+from fedscout.experiments.federations.datasets.tables.column_fates import ColumnFate
 from fedscout.experiments.federations.datasets.tables.column_kinds import (
+    MAX_CATEGORIES,
     CategoryColumn,
     Column,
     NumberColumn,
     as_numbers,
+    distinct_cells,
     first_faults,
     lenient_numbers,
     present_cells,
     typed_column,
 )
 from fedscout.experiments.federations.datasets.tables.column_roles import ColumnRoles
+from fedscout.experiments.federations.datasets.tables.hints import column_key, list_argument, text_argument
 from fedscout.experiments.federations.datasets.tables.label_leaks import sample_of_rows, suspicion
-from fedscout.experiments.federations.datasets.tables.parts_of_time import date_order, parts_of_time, varying
+from fedscout.experiments.federations.datasets.tables.parts_of_time import (
+    date_fault,
+    date_order,
+    parts_of_time,
+    varying,
+)
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -103,7 +112,7 @@ def own_columns(
         DataError: With all columns that are of no kind, or not of the kind that was asked for.
     """
     found: list[OwnColumn] = []
-    faults = []
+    faults = {}
     for column in columns:
         try:
             if column in roles.never_features:
@@ -111,16 +120,30 @@ def own_columns(
             else:
                 found.append(_own_column(column, table[column], request.columns.get(column), request.min_release))
         except ValueError as error:
-            faults.append(f"column {column!r} of data set {name!r} {error}")
-            example = column
+            ways = " or ".join(_ways(column, table[column], request))
+            takes = f"; {ways} takes it as that" if ways else ""
+            faults[column] = f"column {column!r} of data set {name!r} {error}{takes}"
     if not any(own.columns for own in found):
         found = [own.used() for own in found]
     if faults:
-        shown_faults = first_faults(faults)
-        ways = f"{column_key(example, 'category')} or {column_key(example, 'number')} takes it as one or the other"
-        shown_faults[-1] += f"; federation.drop_columns leaves columns out, such as [{example}]; {ways}"
+        shown_faults = first_faults([*faults.values()])
+        left_out = [*request.drop_columns, *faults]
+        shown_faults[-1] += f"; {list_argument('drop_columns', *left_out)} leaves out what is at fault"
         raise DataError(shown_faults)
     return found
+
+
+def _ways(name: str, cells: pa.ChunkedArray, request: DatasetRequest) -> Iterator[str]:
+    """Yield the arguments by which a refused column can be used."""
+    if name in request.columns:
+        return
+    with suppress(ValueError):
+        lenient_numbers(name, cells)
+        yield column_key(name, "number")
+    codes, values = distinct_cells(present_cells(cells))
+    _, counts = np.unique(codes[codes >= 0], return_counts=True)
+    if len(values) <= min(MAX_CATEGORIES, counts.sum() // 2) and counts.max() >= request.min_release:
+        yield column_key(name, "category")
 
 
 def suspected(columns: Sequence[OwnColumn], labels: IntArray, class_names: tuple[str, ...]) -> list[OwnColumn]:
@@ -136,9 +159,9 @@ def hardly_repeats(column: OwnColumn, num_different: int) -> OwnColumn:
     num_words = float(np.mean([len(category.split()) for category in cells.categories]))
     if num_words < WORDS_OF_TEXT:
         reason = f"{num_different:,} different names hardly repeat"
-        return column.left_out("identifier", reason, f"federation.group_column={cells.name}")
+        return column.left_out("identifier", reason, text_argument("group_column", cells.name))
     reason = f"{num_different:,} different texts, of {num_words:.0f} words each"
-    return column.left_out("text", reason, f"federation.text_column={cells.name}")
+    return column.left_out("text", reason, text_argument("text_column", cells.name))
 
 
 def _naming_rows(name: str, cells: pa.ChunkedArray) -> OwnColumn:
@@ -179,6 +202,8 @@ def _date(name: str, cells: pa.ChunkedArray, is_wanted: bool) -> OwnColumn | Non
     """Return a column of dates; None if it is none."""
     order = date_order(cells)
     if order is None:
+        if fault := date_fault(cells):
+            raise ValueError(fault)
         if is_wanted:
             written = "2024-01-31, 31 Jan 2024 or 31.01.2024 10:30"
             raise ValueError(f"must hold dates such as {written}, all written alike, got others")

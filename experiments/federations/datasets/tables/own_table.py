@@ -20,11 +20,11 @@ from fedscout.experiments.federations.datasets.dataset_request import DatasetReq
 from fedscout.experiments.federations.datasets.tables.column_fates import (
     ColumnFate,
     all_fates,
-    column_key,
     documents,
     refuse_table,
 )
 from fedscout.experiments.federations.datasets.tables.column_kinds import (
+    MAX_CATEGORIES,
     CategoryColumn,
     distinct_cells,
 )
@@ -36,8 +36,9 @@ from fedscout.experiments.federations.datasets.tables.column_roles import (
     groups_of,
 )
 from fedscout.experiments.federations.datasets.tables.federated_statistics import TableStatistics
+from fedscout.experiments.federations.datasets.tables.hints import column_key
+from fedscout.experiments.federations.datasets.tables.labelled_rows import LabelledRows, labelled_rows
 from fedscout.experiments.federations.datasets.tables.mixed_table import (
-    MAX_CATEGORIES,
     dataset_of_columns,
     figure_faults,
     names_rows,
@@ -50,6 +51,7 @@ from fedscout.experiments.federations.datasets.tables.own_columns import (
     own_columns,
     suspected,
 )
+from fedscout.experiments.federations.datasets.tables.row_names import row_name, rows_kept
 from fedscout.experiments.federations.datasets.texts.words import text_dataset, text_rows
 
 if TYPE_CHECKING:
@@ -91,11 +93,15 @@ def dataset_from_own_table(
     )
     check_roles(name, table, roles)
     _check_kinds(name, table, roles, request)
-    _check_row_names(name, table, naming)
-    if request.text_column is not None:
-        _refuse_quantity(request)
-        return _texts(name, table, request, roles, source)
-    return _mixed(name, table, request, roles, source)
+    labelled = labelled_rows(name, table, roles) if request.unlabelled_rows == "drop" else LabelledRows(table)
+    with rows_kept(labelled.kept):
+        _check_row_names(name, labelled.rows, naming)
+        if request.text_column is not None:
+            _refuse_quantity(request)
+            dataset = _texts(name, labelled.rows, request, roles, source)
+        else:
+            dataset = _mixed(name, labelled.rows, request, roles, source)
+    return replace(dataset, facts={**dataset.facts, **labelled.facts})
 
 
 def _mixed(name: str, table: pa.Table, request: DatasetRequest, roles: ColumnRoles, source: str) -> Dataset:
@@ -141,7 +147,13 @@ def _with_figures(
     faults = figure_faults(known, statistics, request.min_release)
     refused = [column for column in faults if column in request.columns]
     if refused:
-        raise DataError([f"column {column!r} of data set {name!r} must hold {faults[column]}" for column in refused])
+        raise DataError(
+            [
+                f"column {column!r} of data set {name!r} must hold {faults[column]}; "
+                f"{column_key(column, 'drop')} leaves it out"
+                for column in refused
+            ]
+        )
     return [_with_known(own, faults, statistics) for own in columns]
 
 
@@ -206,11 +218,12 @@ def _check_row_names(name: str, table: pa.Table, columns: tuple[str, ...]) -> No
         _, firsts, positions = np.unique(codes, return_index=True, return_inverse=True)
         repeats = np.flatnonzero(firsts[positions] < np.arange(len(codes)))
         if len(repeats):
+            first = firsts[positions[repeats[0]]]
             again = "nothing" if codes[repeats[0]] < 0 else values[codes[repeats[0]]]
             faults.append(
-                f"column {column!r} of data set {name!r} must name each row once, got {shown(again)} in rows "
-                f"{firsts[positions[repeats[0]]] + 1} and {repeats[0] + 1}; federation.drop_columns=[{column}] leaves "
-                "it out"
+                f"column {column!r} of data set {name!r} must name each row once, got {shown(again)} in "
+                f"{row_name(first)} and {row_name(repeats[0])}; "
+                f"{column_key(column, 'drop')} leaves it out"
             )
     if faults:
         raise DataError(faults)

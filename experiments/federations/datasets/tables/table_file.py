@@ -34,6 +34,7 @@ from fedscout.experiments.federations.datasets.read_limits import (
     ReadLimits,
 )
 from fedscout.experiments.federations.datasets.tables.column_kinds import DATE, is_text, numbers_of_texts
+from fedscout.experiments.federations.datasets.tables.hints import column_key
 from fedscout.experiments.federations.datasets.tables.kept_rows import KeptRows
 from fedscout.experiments.federations.datasets.tables.text_file import (
     DELIMITERS,
@@ -68,8 +69,8 @@ def read_csv(
     nameless_index: bool = False,
     limits: ReadLimits = USUAL_LIMITS,
     kept: KeptRows | None = None,
-    encoding: str | None = None,
-    has_header: bool | None = None,
+    encoding: str | None = "utf-8",
+    has_header: bool | None = True,
 ) -> pa.Table:
     """Read a text file whose first line names the columns, or one without such a line.
 
@@ -80,7 +81,7 @@ def read_csv(
         nameless_index: Whether the first column may lack a name; it is then called `index`.
         limits: How much is read.
         kept: Takes the rows in place of the table, which comes back empty.
-        encoding: Of the file; None means UTF-8, or what is found out.
+        encoding: Of the file; None to find it out.
         has_header: Whether the first line names the columns; without one they are `column1`, `column2`, …. None means
             that it does, but refuses one that holds numbers.
 
@@ -91,7 +92,6 @@ def read_csv(
         DataError: If the file cannot be read, is no text, is too large, has another delimiter, ragged rows, nameless
             or repeated columns, a cell of more than `MAX_CELL_LENGTH` characters, or no rows.
     """
-
 
     def read(encoding: str) -> pa.Table:
         form = _Form(path, encoding, delimiter or sniff_delimiter(path, limits, encoding))
@@ -360,8 +360,8 @@ def _row_blocks(form: _Form, names: list[str], num_lines: int, limits: ReadLimit
         if len(row) != len(names):
             hint = OPEN_QUOTE if "\n" in row[-1] else ""
             raise DataError(
-                f"every line of {form.path} must have as many fields as the header: line {number} has {len(row)} fields, "
-                f"the header {len(names)}{hint}"
+                f"every line of {form.path} must have as many fields as the header: line {number} has {len(row)} "
+                f"fields, the header {len(names)}{hint}"
             )
         rows.append(row)
         if len(rows) * len(names) >= NUM_CELLS_AT_ONCE:
@@ -394,8 +394,8 @@ def _header_faults(path: Path, header: list[str], delimiter: str, is_said: bool)
         return [f"the columns of {path} must be separated by {delimiter!r}, but {seen}"]
     if not is_said and (held := _held_by_data(header)):
         return [
-            f"the first line of {path} must name the columns, but it holds {held[:60]!r}: federation.header=false names "
-            "them column1, column2 and so on, federation.header=true takes the line for names"
+            f"the first line of {path} must name the columns, but it holds {held[:60]!r}: federation.header=false "
+            "names them column1, column2 and so on, federation.header=true takes the line for names"
         ]
     nameless = [number for number, name in enumerate(header, start=1) if not name][:1]
     return [
@@ -413,10 +413,7 @@ def _held_by_data(header: list[str]) -> str:
         return dates[0]
     numbers = numbers_of_texts(header)
     found = numbers[~np.isnan(numbers)]
-    if len(found) > 1:
-        is_data = not (np.diff(found) > 0).all()
-    else:
-        is_data = bool((found != np.rint(found)).any())
+    is_data = (np.diff(found) <= 0).any() if len(found) > 1 else (found != np.rint(found)).any()
     return header[int(np.argmax(~np.isnan(numbers)))] if is_data else ""
 
 
@@ -473,5 +470,5 @@ def type_faults(path: Path | str, schema: pa.Schema, dropped: Collection[str]) -
         if field.name not in dropped and (types.is_nested(kind) or is_bytes):
             yield (
                 f"column {field.name!r} of {path} must hold a number, text, truth value or date a cell, "
-                f"got {field.type}; federation.drop_columns=[{field.name}] leaves it out"
+                f"got {field.type}; {column_key(field.name, 'drop')} leaves it out"
             )

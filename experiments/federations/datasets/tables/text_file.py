@@ -116,10 +116,11 @@ def _found_encoding(path: Path, limits: ReadLimits) -> str:
     best = found.best()
     if best is None:
         raise DataError(
-            f"{path} must be text in UTF-8 or an encoding that can be found out, but it is neither; federation.encoding "
-            "names the encoding of a text"
+            f"{path} must be text in UTF-8 or an encoding that can be found out, but it is neither; "
+            "federation.encoding names the encoding of a text"
         )
-    fitting = [match.encoding for match in found if (match.chaos, match.coherence) == (best.chaos, best.coherence)]
+    equal = (match for match in found if (match.chaos, match.coherence) == (best.chaos, best.coherence))
+    fitting = {encoding for match in equal for encoding in match.could_be_from_charset}
     return USUAL_ENCODING if USUAL_ENCODING in fitting else best.encoding
 
 
@@ -186,7 +187,8 @@ def sniff_delimiter(path: Path, limits: ReadLimits = USUAL_LIMITS, encoding: str
         names = [DELIMITERS[delimiter] for delimiter in best]
         ways = " or ".join(f"federation.separator={name}" for name in names)
         raise DataError(
-            f"the columns of {path} must be separated in one way, but a {' or a '.join(names)} fits equally well: {ways}"
+            f"the columns of {path} must be separated in one way, but a {' or a '.join(names)} fits equally well: "
+            f"{ways}"
         )
     return best[0]
 

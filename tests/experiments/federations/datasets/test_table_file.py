@@ -20,7 +20,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fedscout.engine.errors import DataError
-from fedscout.experiments.federations.datasets.tables.table_file import read_csv, read_parquet
+from fedscout.experiments.federations.datasets.tables.table_file import read_csv, read_frame, read_parquet
 from fedscout.experiments.federations.datasets.tables.text_file import DELIMITERS, sniff_delimiter
 
 
@@ -182,7 +182,7 @@ def test_the_encoding_is_found(
     content = text.encode(encoding)
     path = write(tmp_path, gzip.compress(content) if packing else content, f"table.csv{packing}")
     assert not caplog.records
-    assert read_csv(path).equals(wanted)
+    assert read_csv(path, encoding=None).equals(wanted)
     assert len(caplog.records) == 1
     assert "federation.encoding" in caplog.text
     caplog.clear()
@@ -192,7 +192,7 @@ def test_the_encoding_is_found(
 
 def test_an_encoding_is_found_far_from_the_beginning(tmp_path: Path) -> None:
     lines = ["a,b", *["1,2"] * 400_000, "3,é"]
-    table = read_csv(write(tmp_path, "\n".join(lines).encode("cp1252")))
+    table = read_csv(write(tmp_path, "\n".join(lines).encode("cp1252")), encoding=None)
     assert (len(table), table["b"][400_000].as_py()) == (400_001, "é")
 
 
@@ -215,7 +215,7 @@ def test_a_given_separator(tmp_path: Path, separator: str, between: str) -> None
 )
 def test_a_first_line_of_data_is_said_to_be_no_header(tmp_path: Path, first: str) -> None:
     path = write(tmp_path, f"{first}\n5.1,3.5,ill\n")
-    with pytest.raises(DataError, match="federation.header=false"):
+    with pytest.raises(DataError, match=r"federation\.header=false"):
         read_csv(path)
     table = read_csv(path, has_header=False)
     assert (table.column_names, len(table)) == (["column1", "column2", "column3"], 2)
@@ -225,7 +225,7 @@ def test_a_first_line_of_data_is_said_to_be_no_header(tmp_path: Path, first: str
 
 @pytest.mark.parametrize("first", ["country,2001,2002", "label,0,1,2", "a,b,7"], ids=["years", "pixels", "one"])
 def test_numbers_that_rise_name_columns(tmp_path: Path, first: str) -> None:
-    assert read_csv(write(tmp_path, f"{first}\n{first}\n")).column_names == first.split(",")
+    assert read_csv(write(tmp_path, f"{first}\n{first}\n"), has_header=None).column_names == first.split(",")
 
 
 def test_a_file_without_a_header(tmp_path: Path) -> None:
@@ -243,6 +243,22 @@ def test_a_saved_index_may_lack_a_name_where_that_is_allowed(tmp_path: Path) -> 
 
 
 # Parquet.
+
+
+@pytest.mark.parametrize(
+    "index",
+    [
+        pd.Index([7, 8, 9], name="person"),
+        pd.Index([7, 8, 9]),
+        pd.RangeIndex(3, name="person"),
+        pd.MultiIndex.from_arrays([[7, 8, 9], ["x", "y", "z"]], names=["person", None]),
+    ],
+    ids=["named", "nameless", "a named range", "two levels"],
+)
+def test_an_index_is_alike_in_parquet_and_frame(tmp_path: Path, index: pd.Index) -> None:
+    frame = pd.DataFrame({"a": [1, 2, 3]}, index=index)
+    frame.to_parquet(tmp_path / "t.parquet")
+    assert read_frame(frame).equals(read_parquet(tmp_path / "t.parquet"))
 
 
 def write_parquet(folder: Path, **columns: pa.Array) -> Path:
