@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
@@ -15,6 +16,7 @@ from fedscout.engine.errors import ConfigurationError
 from fedscout.engine.fault_text import details, shown
 from fedscout.engine.truth_values import truths_as_words
 from fedscout.experiments.config.config_keys import fault_text, known_keys
+from fedscout.experiments.config.key_values import takes_text
 from fedscout.experiments.config.study_config import StudyConfig
 from fedscout.experiments.federations.datasets.loaders.inferred_task import with_task
 
@@ -145,11 +147,14 @@ def _layers(arguments: Sequence[str], file: Path | None) -> Iterator[tuple[str, 
 def _read_argument(argument: str) -> dict[Any, Any]:
     from omegaconf import OmegaConf
 
-    key, equals, value = argument.partition("=")
+    key, equals, text = argument.partition("=")
     if not equals or not all(part.strip() for part in key.split(".")):
         raise ConfigurationError(f"an argument must be dotted.key=value or a YAML file, got {shown(argument)}")
     wanted = f"{key} must have a YAML value, got {shown(argument)}"
-    _refuse_other_numbers(key, value)
+    if not takes_text(key):
+        _refuse_other_numbers(key, text)
+    elif isinstance(_plain(lambda: OmegaConf.from_dotlist([f"value={text}"]), wanted)["value"], bool | int | float):
+        argument = f"{key}={json.dumps(text)}"  # the column 1, or yes
     return dict(_plain(lambda: OmegaConf.from_dotlist([argument]), wanted))
 
 

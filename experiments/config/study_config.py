@@ -224,15 +224,27 @@ class StudyConfig(BaseModel):
 
     def identity(self) -> dict[str, Any]:
         """Return what decides results: all but the engine, where and how large files are, and a model's place."""
-        without = {"folder", "max_file_bytes", "max_file_rows"}
+        without = {"folder", "max_file_bytes", "max_file_rows", "max_query_seconds"}
         if not self.federation.unseen_clients:  # as in studies from before there was the key, which stay the same
             without.add("unseen_clients")
         if self.federation.server_dataset is None:
             without.add("server_dataset")
             if self.federation.server_rows is None:
                 without |= {"server_rows", "server_labels"}
-        later = ("group_column", "like", "task", "columns", "query")
-        without |= {key for key in later if not getattr(self.federation, key)}
+        later = (
+            "group_column",
+            "like",
+            "task",
+            "columns",
+            "missing_values",
+            "query",
+            "encoding",
+            "separator",
+            "header",
+            "unlabelled_rows",
+        )
+        fields = FederationConfig.model_fields
+        without |= {key for key in later if getattr(self.federation, key) == fields[key].default}
         training = {"metric"} if self.training.metric in (None, ACCURACY) else set()
         training |= self.training.unsaid()
         places = {*NO_PART_OF_THE_IDENTITY}

@@ -4,8 +4,8 @@ It is the verdict alone: the calibrated answer, or the published rule's where no
 the client that stands out most, in the unit of the deciding finding: the part of its rows that would have to change
 class, its shift in standard deviations, how much less its labels say of its rows or how much farther its models lie; a
 full bar is all of the rows, one standard deviation, or 100 %. Of a published rule it is the value against the
-threshold, at which the bar is full. Lines below say what clients withhold, and why nothing can be told where rows seem to
-belong together.
+threshold, at which the bar is full. Lines below say what clients withhold, and why nothing can be told where rows seem
+to belong together.
 """
 
 from __future__ import annotations

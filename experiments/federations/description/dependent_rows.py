@@ -25,7 +25,7 @@ from fedscout.engine.arrays import IntArray
 from fedscout.engine.data.federation import Federation
 from fedscout.engine.fault_text import listed
 from fedscout.engine.seeds import stream
-from fedscout.experiments.federations.datasets.tables.column_fates import drop_key
+from fedscout.experiments.federations.datasets.tables.hints import list_argument
 from fedscout.experiments.federations.description.holdings import row_length
 
 MOST_COLUMNS_TOLD: Final = 5
@@ -82,7 +82,7 @@ def _leak_notes(columns: Sequence[Mapping[str, str]]) -> Iterator[str]:
     leaks = [column for column in columns if column["suspicion"] and not column["became"].startswith("left out")]
     if leaks:  # the key first, as screens cut the end
         said = listed([f"{column['name']} {column['suspicion']}" for column in leaks], MOST_COLUMNS_TOLD)
-        key = drop_key([column["name"] for column in leaks])
+        key = list_argument("drop_columns", *(column["name"] for column in leaks))
         yield f"{key} leaves out what may be the label itself: {said}."
 
 

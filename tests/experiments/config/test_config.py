@@ -255,6 +255,9 @@ OTHER_VALUES = {
     "federation.columns": "{zip: category}",
     "federation.missing_values": "[-9999]",
     "federation.query": "SELECT * FROM visits",
+    "federation.encoding": "cp1252",
+    "federation.separator": "tab",
+    "federation.header": "false",
     "federation.image_size": "48",
     "federation.degraded_from": "7",
     "federation.split": "test",
@@ -336,6 +339,7 @@ NO_PART_OF_THE_IDENTITY = {
     "federation.folder",
     "federation.max_file_bytes",
     "federation.max_file_rows",
+    "federation.max_query_seconds",
 }
 OF_A_TABLE = {name for name in known_keys() if name.startswith("client_settings.")}
 """Which need a file: see the tests of client settings."""
@@ -450,6 +454,7 @@ def test_the_digest_does_not_depend_on_the_machinery() -> None:
     values = {
         "federation.max_file_bytes": "1000",
         "federation.max_file_rows": "1000",
+        "federation.max_query_seconds": "1000",
         "engine.grid": "local",
         "engine.num_hosts": "3",
         "engine.device": "cuda",

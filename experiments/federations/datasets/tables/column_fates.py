@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import re
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any, NoReturn
@@ -14,8 +12,6 @@ from fedscout.experiments.federations.datasets.tables.column_roles import FEWEST
 
 if TYPE_CHECKING:
     import pyarrow as pa
-
-PLAIN_NAME = re.compile(r"\w[\w-]*")
 
 
 @dataclass(frozen=True)
@@ -37,20 +33,6 @@ class ColumnFate:
     key: str = ""
     suspicion: str = ""
     missing_codes: tuple[str, ...] = ()
-
-
-def column_key(name: str, kind: str) -> str:
-    """Return the argument that says of which kind a column is."""
-    if PLAIN_NAME.fullmatch(name):
-        return f"federation.columns.{name}={kind}"
-    return f"'federation.columns={{{json.dumps(name, ensure_ascii=False)}: {kind}}}'"
-
-
-def drop_key(names: Sequence[str]) -> str:
-    """Return the argument that leaves columns out."""
-    if all(PLAIN_NAME.fullmatch(name) for name in names):
-        return f"federation.drop_columns=[{','.join(names)}]"
-    return f"'federation.drop_columns={json.dumps([*names], ensure_ascii=False)}'"
 
 
 def documents(fates: Sequence[ColumnFate]) -> tuple[dict[str, Any], ...]:

@@ -9,7 +9,6 @@ schema before anything is computed.
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
@@ -21,6 +20,8 @@ import numpy.typing as npt
 from fedscout.engine.arrays import IntArray
 from fedscout.engine.errors import DataError
 from fedscout.engine.fault_text import shown
+from fedscout.experiments.federations.datasets.tables.hints import list_argument
+from fedscout.experiments.federations.datasets.tables.row_names import row_name
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -35,6 +36,7 @@ DECIMAL_COMMA = re.compile(r"[+-]?\d+,\d+", re.ASCII)
 LARGEST_NUMBER = 1e150
 LARGEST_WHOLE = 2**53
 NUM_FAULTS_SHOWN = 5
+MAX_CATEGORIES = 256
 BLOCK_ROWS = 100_000  # between two of which signals are heard
 
 
@@ -102,7 +104,7 @@ def typed_columns(
             faults[name] = f"column {name!r} of data set {dataset!r} {error}"
     if faults:
         shown_faults = first_faults([*faults.values()])
-        shown_faults[-1] += f"; federation.drop_columns leaves columns out, such as [{next(iter(faults))}]"
+        shown_faults[-1] += f"; {list_argument('drop_columns', *faults)} leaves out what is at fault"
         raise DataError(shown_faults)
     return tuple(columns)
 
@@ -204,7 +206,7 @@ def present_cells(cells: pa.ChunkedArray) -> pa.ChunkedArray:
     return pc.if_else(pc.is_in(pc.utf8_lower(cells), pa.array(MISSING, cells.type)), None, cells)
 
 
-def with_missing(table: pa.Table, values: Sequence[str], kept: Collection[str | None]) -> pa.Table:
+def with_missing(table: pa.Table, values: Sequence[str], kept: Collection[str | None] = ()) -> pa.Table:
     """Return a table with nothing in the cells that hold one of some values, whatever their type and case.
 
     Args:
@@ -245,7 +247,7 @@ def typed_column(name: str, cells: pa.ChunkedArray, is_category: bool = False) -
     if pa.types.is_timestamp(cells.type) and cells.null_count < len(cells):
         row = pc.index(cells.is_null(), False).as_py()
         date = cells.slice(row, 1).to_pandas().iloc[0]
-        raise ValueError(f"must hold numbers or categories, got a date such as {date} in row {row + 1}")
+        raise ValueError(f"must hold numbers or categories, got a date such as {date} in {row_name(row)}")
     cells = present_cells(cells)
     if cells.null_count == len(cells):
         raise ValueError(f"must hold a value, got none in {len(cells)} rows")
@@ -266,7 +268,7 @@ def _checked(numbers: npt.NDArray[np.float64], cells: pa.ChunkedArray) -> npt.ND
         others = f" and in {len(wrong) - 1} more" if len(wrong) > 1 else ""
         raise ValueError(
             f"must hold numbers up to {LARGEST_NUMBER:g} in magnitude, "
-            f"got {shown(str(cells[wrong[0]]))} in row {wrong[0] + 1}{others}"
+            f"got {shown(str(cells[wrong[0]]))} in {row_name(wrong[0])}{others}"
         )
     return numbers
 
@@ -278,21 +280,14 @@ def _refuse_lookalikes(codes: IntArray, values: list[str], is_number: npt.NDArra
     word = shown(values[codes[row]])
     words = [values[code] for code in np.unique(codes[is_word]).tolist()]
     if all(map(DECIMAL_COMMA.fullmatch, words)):
-        raise ValueError(f"must hold numbers with a decimal point, got {word} in row {row + 1}")
+        raise ValueError(f"must hold numbers with a decimal point, got {word} in {row_name(row)}")
     if all(map(DATE.fullmatch, words)):
-        raise ValueError(f"must hold numbers or categories, got a date such as {word} in row {row + 1}")
+        raise ValueError(f"must hold numbers or categories, got a date such as {word} in {row_name(row)}")
     if np.count_nonzero(is_number) > np.count_nonzero(is_word):
         raise ValueError(
-            f"must hold numbers alone, as most of its cells are numbers, got {word} in row {row + 1} and words "
-            f"in {np.count_nonzero(is_word)} of {np.count_nonzero(codes >= 0)} cells; "
-            f"federation.missing_values={_as_list(words)} takes them as missing"
+            f"must hold numbers alone, as most of its cells are numbers, got {word} in {row_name(row)} and words "
+            f"in {np.count_nonzero(is_word)} of {np.count_nonzero(codes >= 0)} cells"
         )
-
-
-def _as_list(words: Sequence[str]) -> str:
-    """Return a few words as an argument takes them."""
-    shown_words = ", ".join(json.dumps(word[:40], ensure_ascii=False) for word in words[:NUM_FAULTS_SHOWN])
-    return f"'[{shown_words}]'"
 
 
 def _category(name: str, codes: IntArray, values: list[str]) -> CategoryColumn:

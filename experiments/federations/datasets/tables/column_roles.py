@@ -16,6 +16,7 @@ from fedscout.engine.errors import DataError
 from fedscout.engine.fault_text import did_you_mean, listed, shown
 from fedscout.experiments.federations.datasets.dataset import TextArray, distinct_texts
 from fedscout.experiments.federations.datasets.tables.column_kinds import MISSING, distinct_names, numbers_of_texts
+from fedscout.experiments.federations.datasets.tables.row_names import row_name
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -127,14 +128,17 @@ def _distinct(name: str, table: pa.Table, column: str) -> tuple[IntArray, list[s
     """Return for each row a position in a list of texts that differ."""
     positions, values = distinct_names(table[column])
 
-    def refuse(wrong: npt.NDArray[np.bool_], must: str) -> None:
+    def refuse(wrong: npt.NDArray[np.bool_], must: str, hint: str = "") -> None:
         if wrong.any():
             row = int(np.argmax(wrong))
             given = values[positions[row]] if positions[row] >= 0 else "nothing"
-            raise DataError(f"column {column!r} of data set {name!r} must {must}, got {shown(given)} in row {row + 1}")
+            raise DataError(
+                f"column {column!r} of data set {name!r} must {must}, got {shown(given)} in {row_name(row)}{hint}"
+            )
 
     nameless = np.array([*(value.lower() in NO_NAMES for value in values), True])
-    refuse(nameless[positions], "name a class or client or group in every row")
+    way = "; federation.unlabelled_rows=drop leaves such rows out"
+    refuse(nameless[positions], "name a class or client or group in every row", way)
     long = np.array([len(value) > MAX_DISCRETE_LENGTH for value in values])
     refuse(long[positions], f"hold names of at most {MAX_DISCRETE_LENGTH} characters")
     return positions, values

@@ -16,7 +16,8 @@ clients have told their counts (`mixed_table.py`). What is neither, as a word am
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
@@ -26,9 +27,11 @@ from fedscout.engine.arrays import IntArray
 from fedscout.engine.errors import DataError
 from fedscout.engine.fault_text import shown
 from fedscout.experiments.federations.datasets.dataset_request import ColumnKind, DatasetRequest
-from fedscout.experiments.federations.datasets.tables.column_fates import ColumnFate, column_key
+from fedscout.experiments.federations.datasets.tables.column_fates import ColumnFate
 from fedscout.experiments.federations.datasets.tables.column_kinds import (
     LARGEST_WHOLE,
+    MAX_CATEGORIES,
+    NUM_FAULTS_SHOWN,
     CategoryColumn,
     Column,
     NumberColumn,
@@ -41,7 +44,8 @@ from fedscout.experiments.federations.datasets.tables.column_kinds import (
     present_cells,
     typed_column,
 )
-from fedscout.experiments.federations.datasets.tables.column_roles import ColumnRoles, are_numbers
+from fedscout.experiments.federations.datasets.tables.column_roles import MAX_DISCRETE_LENGTH, ColumnRoles, are_numbers
+from fedscout.experiments.federations.datasets.tables.hints import column_key, list_argument, text_argument
 from fedscout.experiments.federations.datasets.tables.identifiers import (
     ALMOST_ALL,
     FEWEST_DIFFERENT,
@@ -52,7 +56,13 @@ from fedscout.experiments.federations.datasets.tables.identifiers import (
 from fedscout.experiments.federations.datasets.tables.label_leaks import parts_of_sum, sample_of_rows, suspicion
 from fedscout.experiments.federations.datasets.tables.missing_codes import missing_codes
 from fedscout.experiments.federations.datasets.tables.mixed_table import Predicted
-from fedscout.experiments.federations.datasets.tables.parts_of_time import date_order, parts_of_time, varying
+from fedscout.experiments.federations.datasets.tables.parts_of_time import (
+    date_fault,
+    date_order,
+    parts_of_time,
+    varying,
+)
+from fedscout.experiments.federations.datasets.tables.row_names import row_name
 from fedscout.experiments.federations.datasets.tables.table_file import CATEGORY_FIELD
 from fedscout.experiments.federations.datasets.tables.written_numbers import written_form, written_numbers
 
@@ -128,7 +138,7 @@ def own_columns(
         DataError: With all columns that are of no kind, or not of the kind that was asked for.
     """
     found: list[OwnColumn] = []
-    faults = []
+    faults = {}
     for column in columns:
         try:
             if column in roles.never_features:
@@ -139,17 +149,46 @@ def own_columns(
                 own = _own_column(column, table[column], wanted, request.min_release, clients, is_category)
                 found.append(own)
         except ValueError as error:
-            faults.append(f"column {column!r} of data set {name!r} {error}")
-            example = column
+            ways = " or ".join(_ways(column, table[column], request))
+            takes = f"; {ways} takes it as that" if ways else ""
+            faults[column] = f"column {column!r} of data set {name!r} {error}{takes}"
     if faults:
-        shown_faults = first_faults(faults)
-        ways = f"{column_key(example, 'category')} or {column_key(example, 'number')} takes it as one or the other"
-        shown_faults[-1] += f"; federation.drop_columns leaves columns out, such as [{example}]; {ways}"
+        shown_faults = first_faults([*faults.values()])
+        words = dict.fromkeys(word for column in faults for word in _words_among_numbers(table[column]))
+        if words:
+            key = list_argument("missing_values", *request.missing_values, *words)
+            shown_faults[-1] += f"; {key} takes words as missing"
+        left_out = [*request.drop_columns, *faults]
+        shown_faults[-1] += f"; {list_argument('drop_columns', *left_out)} leaves out what is at fault"
         raise DataError(shown_faults)
     found = _without_copies(found, table, roles, request)
     if not any(own.columns for own in found):
         found = [own.used() for own in found]
     return found
+
+
+def _ways(name: str, cells: pa.ChunkedArray, request: DatasetRequest) -> Iterator[str]:
+    """Yield the arguments by which a refused column can be used."""
+    if name in request.columns:
+        return
+    with suppress(ValueError):
+        lenient_numbers(name, cells)
+        yield column_key(name, "number")
+    codes, values = distinct_cells(present_cells(cells))
+    _, counts = np.unique(codes[codes >= 0], return_counts=True)
+    if len(values) <= min(MAX_CATEGORIES, counts.sum() // 2) and counts.max() >= request.min_release:
+        yield column_key(name, "category")
+
+
+def _words_among_numbers(cells: pa.ChunkedArray) -> list[str]:
+    """Return the few words that keep a column from being one of numbers, in whatever form these are written."""
+    codes, texts = distinct_cells(present_cells(cells))
+    numbers = numbers_of_texts(texts)
+    if np.isnan(numbers).all() and (found := written_form(texts, np.bincount(codes[codes >= 0], minlength=len(texts)))):
+        numbers = found[0].numbers(texts)
+    words = [text for text, number in zip(texts, numbers.tolist(), strict=True) if np.isnan(number)]
+    are_few = len(words) < len(texts) and len(words) <= NUM_FAULTS_SHOWN
+    return words if are_few and all(len(word) <= MAX_DISCRETE_LENGTH for word in words) else []
 
 
 def _without_copies(
@@ -201,9 +240,9 @@ def hardly_repeats(column: OwnColumn, num_different: int) -> OwnColumn:
     num_words = float(np.mean([len(category.split()) for category in cells.categories]))
     if num_words < WORDS_OF_TEXT:
         reason = f"{num_different:,} different names hardly repeat"
-        return column.left_out("identifier", reason, f"federation.group_column={cells.name}")
+        return column.left_out("identifier", reason, text_argument("group_column", cells.name))
     reason = f"{num_different:,} different texts, of {num_words:.0f} words each"
-    return column.left_out("text", reason, f"federation.text_column={cells.name}")
+    return column.left_out("text", reason, text_argument("text_column", cells.name))
 
 
 def _naming_rows(name: str, cells: pa.ChunkedArray) -> OwnColumn:
@@ -215,7 +254,7 @@ def _naming_rows(name: str, cells: pa.ChunkedArray) -> OwnColumn:
         fate = ColumnFate(name, "identifier", "left out: names rows", column_key(name, "number"))
         return OwnColumn(fate, looked_at=looked_at)
     reason = f"left out: {num_different:,} different names in {len(cells):,} rows"
-    return OwnColumn(ColumnFate(name, "identifier", reason, f"federation.group_column={name}"), looked_at=looked_at)
+    return OwnColumn(ColumnFate(name, "identifier", reason, text_argument("group_column", name)), looked_at=looked_at)
 
 
 def _own_column(
@@ -264,7 +303,7 @@ def _numbers_or_names(
     ):
         repeats = not reason.startswith(RUNNING) and len(np.unique(distinct_cells(cells)[0])) < num_present
         kind = "number" if isinstance(column, NumberColumn) else "category"
-        key = f"federation.group_column={name}" if repeats else column_key(name, kind)
+        key = text_argument("group_column", name) if repeats else column_key(name, kind)
         return OwnColumn(ColumnFate(name, "identifier", f"left out: {reason}", key), looked_at=(column,))
     found = _category(column) if isinstance(column, CategoryColumn) else _number(column)
     if wanted is not None and not found.columns:
@@ -310,7 +349,7 @@ def _written(name: str, cells: pa.ChunkedArray, wanted: ColumnKind | None) -> Ow
         wrong = np.append(np.isnan(form.numbers(texts)), False)[codes]
         row = int(np.argmax(wrong))
         raise ValueError(
-            f"must hold {form.said} in every cell, as most do, got {shown(texts[codes[row]])} in row {row + 1} and "
+            f"must hold {form.said} in every cell, as most do, got {shown(texts[codes[row]])} in {row_name(row)} and "
             f"others in {num_others - 1} more of {counts.sum()} cells"
         )
     column = NumberColumn(name, written_numbers(cells, form))
@@ -324,6 +363,8 @@ def _date(name: str, cells: pa.ChunkedArray, is_wanted: bool) -> OwnColumn | Non
     """Return a column of dates; None if it is none."""
     order = date_order(cells)
     if order is None:
+        if fault := date_fault(cells):
+            raise ValueError(fault)
         if is_wanted:
             written = "2024-01-31, 31 Jan 2024 or 31.01.2024 10:30"
             raise ValueError(f"must hold dates such as {written}, all written alike, got others")

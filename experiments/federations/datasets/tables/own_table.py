@@ -18,11 +18,11 @@ from fedscout.experiments.federations.datasets.dataset_request import DatasetReq
 from fedscout.experiments.federations.datasets.tables.column_fates import (
     ColumnFate,
     all_fates,
-    column_key,
     documents,
     refuse_table,
 )
 from fedscout.experiments.federations.datasets.tables.column_kinds import (
+    MAX_CATEGORIES,
     CategoryColumn,
     with_missing,
 )
@@ -34,8 +34,9 @@ from fedscout.experiments.federations.datasets.tables.column_roles import (
     groups_of,
 )
 from fedscout.experiments.federations.datasets.tables.federated_statistics import TableStatistics
+from fedscout.experiments.federations.datasets.tables.hints import column_key
+from fedscout.experiments.federations.datasets.tables.labelled_rows import LabelledRows, labelled_rows
 from fedscout.experiments.federations.datasets.tables.mixed_table import (
-    MAX_CATEGORIES,
     dataset_of_columns,
     figure_faults,
     names_rows,
@@ -48,6 +49,7 @@ from fedscout.experiments.federations.datasets.tables.own_columns import (
     own_columns,
     suspected,
 )
+from fedscout.experiments.federations.datasets.tables.row_names import rows_kept
 from fedscout.experiments.federations.datasets.texts.words import text_dataset, text_rows
 
 if TYPE_CHECKING:
@@ -90,10 +92,14 @@ def dataset_from_own_table(
     check_roles(name, table, roles)
     _check_kinds(name, table, roles, request)
     table = with_missing(table, request.missing_values, {request.client_column, request.group_column})
-    if request.text_column is not None:
-        _refuse_quantity(request)
-        return _texts(name, table, request, roles, source)
-    return _mixed(name, table, request, roles, source)
+    labelled = labelled_rows(name, table, roles) if request.unlabelled_rows == "drop" else LabelledRows(table)
+    with rows_kept(labelled.kept):
+        if request.text_column is not None:
+            _refuse_quantity(request)
+            dataset = _texts(name, labelled.rows, request, roles, source)
+        else:
+            dataset = _mixed(name, labelled.rows, request, roles, source)
+    return replace(dataset, facts={**dataset.facts, **labelled.facts})
 
 
 def _mixed(name: str, table: pa.Table, request: DatasetRequest, roles: ColumnRoles, source: str) -> Dataset:
@@ -141,7 +147,13 @@ def _with_figures(
     faults = figure_faults(known, statistics, request.min_release)
     refused = [column for column in faults if column in request.columns]
     if refused:
-        raise DataError([f"column {column!r} of data set {name!r} must hold {faults[column]}" for column in refused])
+        raise DataError(
+            [
+                f"column {column!r} of data set {name!r} must hold {faults[column]}; "
+                f"{column_key(column, 'drop')} leaves it out"
+                for column in refused
+            ]
+        )
     return [_with_known(own, faults, statistics) for own in columns]
 
 

@@ -174,9 +174,16 @@ def test_a_column_of_which_most_is_a_number_is_refused_with_the_count_and_the_ke
     path = table_of(tmp_path, {"weight": [*(f"{row} kg" for row in range(30)), "heavy", "light"]})
     with pytest.raises(DataError) as refusal:
         load_dataset(path, label="y")
-    for part in ("'heavy'", "row 31", "of 32", "federation.columns.weight=category", "federation.drop_columns"):
+    for part in (
+        "'heavy'",
+        "row 31",
+        "of 32",
+        "federation.missing_values=[heavy,light]",
+        "federation.drop_columns=[weight]",
+    ):
         assert part in str(refusal.value)
     assert told(load_dataset(path, label="y", columns={"weight": "drop"}))["weight"] == "dropped"
+    assert told(load_dataset(path, label="y", missing_values=("heavy", "light")))["weight"] == "number"
 
 
 @pytest.mark.parametrize("missing", [[-9999, "unknown"], ["-9999.0", "UNKNOWN"]])
