@@ -26,7 +26,6 @@ from fedscout.detectors.statistics import heterogeneity_metrics as metrics
 from fedscout.detectors.statistics.heterogeneity_metrics import paired_clients
 from fedscout.engine.arrays import IntArray
 from fedscout.engine.data.federation import Federation
-from fedscout.experiments.federations.datasets.tables.column_roles import are_numbers
 from fedscout.experiments.federations.description.feature_metrics import measure_features
 from fedscout.experiments.federations.description.holdings import Holdings, holdings_of, row_length
 from fedscout.experiments.federations.description.token_metrics import MAX_BINS, token_hellinger
@@ -166,11 +165,9 @@ def measure(federation: Federation, settings: DetectionConfig, seed: int, max_fe
     finding = decide_label_skew(whole, settings.label_threshold)
     indices = _heterogeneity_indices(counts, with_labels)
     found: dict[str, object] = {
-        **metrics.count_metrics(counts[list(with_labels)], counts[list(paired)]),
+        **metrics.count_metrics(counts[list(with_labels)], counts[list(paired)], federation.has_ordered_classes),
         "heterogeneity_index": Spread.of(list(indices.values())) if indices else None,
     }
-    if not are_numbers(federation.class_names) and not federation.target_name:
-        found["label_wasserstein"] = None  # names have no places on a line
     if finding.value is not None:
         found |= {
             "label_skew": finding.value,

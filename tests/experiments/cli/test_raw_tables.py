@@ -23,6 +23,11 @@ TABLES = {
     "folders/*/train.tsv": (("label=outcome",), 3),
     "files/*.csv": (("label=outcome",), 3),
     "types/*.parquet": (("label=outcome",), 3),
+    "data/*.csv": (("label=outcome",), 3),
+    "types_identifiers.csv": (("label=label", "client_column=site"), 3),
+    "types_leaks.csv": (("label=label", "client_column=ward"), 2),
+    "types_numbers.csv": (("label=label", "client_column=site"), 3),
+    "types_sums.csv": (("label=count", "client_column=site"), 2),
     "merged.xlsx": (("label=outcome", "client_column=site"), 3),
 }
 

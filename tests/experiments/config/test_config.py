@@ -553,6 +553,17 @@ def test_numbers_are_those_of_json(tmp_path: Path, number: str) -> None:
     assert load_config([f'federation.label="{number}"']).federation.label == number
 
 
+@pytest.mark.parametrize("text", ["1", "yes", "1.5"])
+def test_a_number_in_place_of_a_text_is_told_how_it_becomes_one(tmp_path: Path, text: str) -> None:
+    file = tmp_path / "study.yaml"
+    file.write_text(f"federation:\n  label: {text}\n")
+    (fault,) = faults(file=file)
+    assert "federation.label" in fault
+    assert "quotes" in fault
+    file.write_text(f'federation:\n  label: "{text}"\n')
+    assert load_config(file=file).federation.label == text
+
+
 @pytest.mark.parametrize(("number", "value"), [("10", 10.0), ("1e-3", 0.001), (".5", 0.5), ("+2.5", 2.5), ("0", 0.0)])
 def test_other_numbers_are_read(number: str, value: float) -> None:
     assert given_settings([f"training.learning_rate={number}"]) == {"training": {"learning_rate": value}}

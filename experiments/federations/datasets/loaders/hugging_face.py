@@ -14,7 +14,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Collection, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -27,8 +27,10 @@ from fedscout.experiments.federations.datasets.images.image_file import plain_pi
 from fedscout.experiments.federations.datasets.images.pixels import PixelArray, image_dataset
 from fedscout.experiments.federations.datasets.tables.column_roles import ColumnRoles, in_order
 from fedscout.experiments.federations.datasets.tables.complete_table import dataset_from_table
+from fedscout.experiments.federations.datasets.tables.labelled_rows import LabelledRows, labelled_rows
 from fedscout.experiments.federations.datasets.tables.mixed_table import MOST_ROWS_EACH
 from fedscout.experiments.federations.datasets.tables.own_table import dataset_from_own_table
+from fedscout.experiments.federations.datasets.tables.row_names import row_name, rows_kept
 from fedscout.experiments.federations.datasets.tables.table_file import plain_cells, read_rows, with_empty
 from fedscout.experiments.federations.datasets.texts.words import text_dataset, text_rows
 
@@ -89,6 +91,32 @@ def dataset_of_rows(rows: datasets.Dataset, request: DatasetRequest, source: str
         DataError: If the columns do not make a data set.
     """
     roles = _roles(request, rows)
+    labelled = _labelled(request, rows, roles) if request.unlabelled_rows == "drop" else LabelledRows(rows.data.table)
+    if labelled.kept is not None:
+        rows = rows.select(labelled.kept)
+    with rows_kept(labelled.kept):
+        dataset = _dataset(rows, request, roles, source)
+    return replace(dataset, facts={**dataset.facts, **labelled.facts})
+
+
+def _labelled(request: DatasetRequest, rows: datasets.Dataset, roles: Roles) -> LabelledRows:
+    """Return which rows have a label and a client; the hub marks a label that is kept secret by -1."""
+    import datasets
+    import pyarrow as pa
+
+    cells = {}
+    for column in filter(None, (roles.label, roles.client)):
+        is_class = isinstance(rows.features[column], datasets.ClassLabel)
+        texts = [
+            None if value is None or (is_class and value < 0) else f"class {value}" if is_class else str(value)
+            for value in rows[column]
+        ]
+        cells[column] = plain_cells(pa.chunked_array([pa.array(texts, pa.string())]))
+    return labelled_rows(request.name, pa.table(cells), ColumnRoles(roles.label, roles.client))
+
+
+def _dataset(rows: datasets.Dataset, request: DatasetRequest, roles: Roles, source: str) -> Dataset:
+    """Return rows of which it is known what their columns are for."""
     labels, class_names = _labels(request, rows, roles.label)
     clients = None if roles.client is None else _names(request, rows, roles.client)
     if roles.images is not None:
@@ -224,7 +252,7 @@ def _labels(request: DatasetRequest, rows: datasets.Dataset, column: str) -> tup
         if len(without):
             raise DataError(
                 f"column {column!r} of data set {request.name!r} must name a class in every row, "
-                f"got none in row {without[0] + 1}"
+                f"got none in {row_name(without[0])}"
             )
         return present_classes(request.name, numbers, kind.names)
     text = _names(request, rows, column)
@@ -245,11 +273,11 @@ def _names(request: DatasetRequest, rows: datasets.Dataset, column: str) -> Text
     if not _is_value(kind, "string", "int", "uint", "bool") and not isinstance(kind, datasets.ClassLabel):
         raise DataError(f"column {column!r} of data set {request.name!r} must hold names or whole numbers, got {kind}")
     values = rows[column]
-    for number, value in enumerate(values, start=1):
+    for number, value in enumerate(values):
         if value is None or value == "":
             raise DataError(
                 f"column {column!r} of data set {request.name!r} must name a class or client in every row, "
-                f"got nothing in row {number}"
+                f"got nothing in {row_name(number)}"
             )
     return np.array([str(value) for value in values])
 
@@ -257,16 +285,16 @@ def _names(request: DatasetRequest, rows: datasets.Dataset, column: str) -> Text
 def _pixels(request: DatasetRequest, rows: datasets.Dataset, column: str) -> PixelArray:
     """Return images, shape `(num_rows, channels, height, width)`: one channel if all are grey, else three."""
     planes: list[PixelArray] = []
-    for number, image in enumerate(rows[column], start=1):
-        source = f"the image in row {number} of data set {request.name!r}"
+    for number, image in enumerate(rows[column]):
+        source = f"the image in {row_name(number)} of data set {request.name!r}"
         if image is None:
             raise DataError(f"{source} must not be missing")
         plane = np.asarray(plain_picture(source, image), np.uint8)
         if planes and plane.shape[:2] != planes[0].shape[:2]:
             (height, width), (first_height, first_width) = plane.shape[:2], planes[0].shape[:2]
             raise DataError(
-                f"the images of data set {request.name!r} must be of one size, got {width} × {height} in row {number} "
-                f"and {first_width} × {first_height} in row 1"
+                f"the images of data set {request.name!r} must be of one size, got {width} × {height} in "
+                f"{row_name(number)} and {first_width} × {first_height} in {row_name(0)}"
             )
         planes.append(plane)
     if all(plane.ndim == 2 for plane in planes):
@@ -279,11 +307,11 @@ def _pixels(request: DatasetRequest, rows: datasets.Dataset, column: str) -> Pix
 
 def _texts(request: DatasetRequest, rows: datasets.Dataset, column: str) -> list[str]:
     values = rows[column]
-    for number, value in enumerate(values, start=1):
+    for number, value in enumerate(values):
         if not isinstance(value, str):
             raise DataError(
                 f"column {column!r} of data set {request.name!r} must hold a text in every row, "
-                f"got {'nothing' if value is None else repr(value)[:50]} in row {number}"
+                f"got {'nothing' if value is None else repr(value)[:50]} in {row_name(number)}"
             )
     return list(values)
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from decimal import Decimal
@@ -12,6 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from fedscout.engine.arrays import IntArray
+from fedscout.engine.data.federation import PLAIN_NUMBER
 from fedscout.engine.errors import DataError
 from fedscout.engine.fault_text import did_you_mean, listed, shown
 from fedscout.experiments.federations.datasets.dataset import TextArray, distinct_texts
@@ -22,7 +22,6 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 NO_NAMES = {*MISSING} - {"none"}  # which a class may be called
-PLAIN_NUMBER = re.compile(r"-?\d+(\.\d+)?", re.ASCII)
 MAX_DISCRETE_LENGTH = 200
 MANY_CLASSES = 100
 FEWEST_QUANTITIES = 20  # different fractions, or numbers of few rows each, beyond which they are no classes
@@ -45,6 +44,7 @@ class ColumnRoles:
         dropped: Columns that the user leaves out; each must exist.
         group: The column that names what each row belongs to, or None.
         quantity: Whether the label is a quantity, and no class.
+        classes: Whether somebody says that the label's values are classes, even if they look like a quantity.
     """
 
     label: str
@@ -54,6 +54,7 @@ class ColumnRoles:
     dropped: tuple[str, ...] = ()
     group: str | None = None
     quantity: bool = False
+    classes: bool = False
 
     def features(self, name: str, table: pa.Table) -> list[str]:
         """Return the columns of a table that become features.
@@ -153,23 +154,24 @@ def groups_of(name: str, table: pa.Table, column: str | None) -> IntArray | None
     return None if column is None else distinct_texts(discrete(name, table, column))[1]
 
 
-def classes(name: str, table: pa.Table, column: str) -> tuple[IntArray, tuple[str, ...]]:
+def classes(name: str, table: pa.Table, roles: ColumnRoles) -> tuple[IntArray, tuple[str, ...]]:
     """Return labels in `[0, num_classes)` and the names of the classes, in their order (`in_order`).
 
     Raises:
         DataError: If a cell names no class, there are fewer than two classes or more than `MOST_CLASSES`, or the
-            column looks like a quantity (`are_quantities`).
+            column looks like a quantity (`are_quantities`) and nobody says that it holds classes.
     """
+    column = roles.label
     blocks = (table[column].slice(start, ROWS_AT_ONCE) for start in range(0, len(table), ROWS_AT_ONCE))
     _refuse_too_many(name, column, len(table), map(_num_distinct, blocks))  # before each of them is looked at
     positions, values = _distinct(name, table, column)
     _refuse_too_many(name, column, len(table), [len(values)])
     names = in_order(values)
-    if are_quantities(numbers_of_texts(names), len(positions)):
+    if not roles.classes and are_quantities(numbers_of_texts(names), len(positions)):
         raise DataError(
             f"column {column!r} of data set {name!r} must hold classes, got {len(names)} different numbers in "
             f"{len(positions)} rows, which looks like a quantity: federation.task=regression predicts it, and "
-            "classes that are meant can be written as names"
+            "federation.task=classification takes the numbers as classes"
         )
     if len(names) < 2 or len(names) > len(positions) // 2:
         raise DataError(

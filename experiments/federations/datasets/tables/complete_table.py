@@ -46,7 +46,7 @@ def dataset_from_table(
     check_roles(name, table, roles)
     columns = roles.features(name, table)
     values = _numbers(name, table, columns)
-    labels, class_names = classes(name, table, roles.label)
+    labels, class_names = classes(name, table, roles)
     client_ids = None if roles.client is None else discrete(name, table, roles.client)
     return dataset_of_numbers(name, values, labels, class_names, columns, roles.label, source, facts, client_ids)
 

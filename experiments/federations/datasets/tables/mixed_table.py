@@ -124,7 +124,7 @@ def predicted_of(name: str, table: pa.Table, roles: ColumnRoles) -> Predicted:
     if roles.quantity:
         target = quantity_target(name, roles.label, as_numbers(table[roles.label]))
         return Predicted(target.labels, target.class_names, target.numbers)
-    return Predicted(*classes(name, table, roles.label))
+    return Predicted(*classes(name, table, roles))
 
 
 def dataset_of_columns(

@@ -88,6 +88,7 @@ def dataset_from_own_table(
         dropped=request.drop_columns,
         group=request.group_column,
         quantity=request.predicts_quantity,
+        classes=request.task == "classification",
     )
     check_roles(name, table, roles)
     _check_kinds(name, table, roles, request)
@@ -231,7 +232,7 @@ def _texts(
             "federation.text_column must be neither the label, nor the client or group column, nor left out, "
             f"got {column!r}"
         )
-    labels, class_names = classes(name, table, roles.label)
+    labels, class_names = classes(name, table, roles)
     rows = text_rows(("" if cell is None else str(cell) for cell in table[column].to_pylist()), request)
     if rows.facts["num_texts_without_words"] == len(labels):
         raise DataError(f"column {column!r} of data set {name!r} must hold texts, but no cell has a word")

@@ -315,3 +315,11 @@ def test_a_quantity_has_no_classes_and_names_no_places(tmp_path: Path) -> None:
     description = describe_federation(build_federation(named.federation, named.model), named.detection, 0)
     assert (description.target_name, description.realised.label_wasserstein) == ("", None)
     assert description.realised.label_hellinger is not None
+
+
+def test_numbers_are_classes_where_the_user_says_so(tmp_path: Path) -> None:
+    path = str(tmp_path / "t.csv")
+    pd.DataFrame({"x": np.arange(60) / 8, "y": np.arange(60) % 30 / 2}).to_csv(path, index=False)
+    dataset = load_dataset(path, label="y", task="classification")
+    assert (dataset.targets, len(dataset.class_names)) == (None, 30)
+    assert load_config([f"federation.dataset={path}", "federation.label=y"]).federation.task == "regression"

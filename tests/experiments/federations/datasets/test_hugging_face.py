@@ -47,6 +47,28 @@ def images(mode: str = "RGB") -> list[Image.Image]:
     return [Image.fromarray(pixels).convert(mode) for pixels in PIXELS]
 
 
+@pytest.mark.parametrize("kind", ["image", "text", "table", "categories"])
+def test_rows_without_a_label_or_a_client_are_left_out(hub: Hub, kind: str) -> None:
+    features: dict[str, list[Any]] = {
+        "image": [*images(), *images()],
+        "text": [f"a text of row {row}" for row in range(12)],
+        "table": [row / 8 for row in range(12)],
+        "categories": ["a", "b"] * 6,
+    }
+    columns = {
+        "x": features[kind],
+        "label": [0, 2, -1, 2, None, 0, 2, 0, 2, 0, 2, 0],
+        "who": [*"ababab", None, *"babab"],
+    }
+    kinds = {"x": datasets.Image()} if kind == "image" else {}
+    hub(columns, label=THREE, **kinds)
+    dataset = load_dataset("hf:owner/name", client_column="who", min_release=1)
+    assert dataset.labels.tolist() == [0, 1, 1, 0, 0, 1, 0, 1, 0]
+    assert dataset.client_ids is not None
+    assert dataset.client_ids.tolist() == [*"abbbbabab"]
+    assert dataset.facts["num_rows_unlabelled"] == 3
+
+
 def test_images_and_their_clients(hub: Hub) -> None:
     columns = {"img": images(), "label": [0, 2, 0, 2, 0, 2], "device": ["a", "b"] * 3}
     asked = hub(columns, img=datasets.Image(), label=THREE)
@@ -179,13 +201,19 @@ ROWS: dict[str, tuple[dict[str, list[Any]], dict[str, Any], dict[str, str], str]
         {"label": "label", "client_column": "label"},
         "must name different columns",
     ),
-    "secret labels": ({"text": TEXTS, "label": [-1] * 6}, {"label": THREE}, {}, "got none in row 1"),
-    "secret labels of numbers": ({"x": [1.0, 2.0] * 3, "label": [-1] * 6}, {"label": THREE}, {}, "got none in row 1"),
-    "a label missing": ({"text": TEXTS, "label": [0, None] * 3}, {}, {}, "got nothing in row 2"),
+    "secret labels": (
+        {"text": TEXTS, "label": [-1] * 6},
+        {"label": THREE},
+        {"unlabelled_rows": "fail"},
+        "none in row 1",
+    ),
+    "no label at all": ({"text": TEXTS, "label": [-1] * 6}, {"label": THREE}, {}, "6 rows lacks one"),
+    "secret labels of numbers": ({"x": [1.0, 2.0] * 3, "label": [-1] * 6}, {"label": THREE}, {}, "6 rows lacks one"),
+    "a label missing": ({"text": TEXTS, "label": [0, None] * 3}, {}, {"unlabelled_rows": "fail"}, "nothing in row 2"),
     "a client missing": (
         {"text": TEXTS, "label": [0, 1] * 3, "n": [1, None] * 3},
         {},
-        {"client_column": "n"},
+        {"client_column": "n", "unlabelled_rows": "fail"},
         "column 'n' .* got nothing in row 2",
     ),
     "one class": ({"text": TEXTS, "label": [1] * 6}, {}, {}, "at least two classes"),

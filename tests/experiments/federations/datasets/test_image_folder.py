@@ -243,7 +243,7 @@ def test_a_folder_of_texts(tmp_path: Path) -> None:
     for name in ("good", "bad"):
         (tmp_path / name).mkdir()
         (tmp_path / name / "1.txt").write_text("a review")
-    assert "got '1.txt'; a folder of texts can't be read: put texts and labels into one CSV" in refused(tmp_path)
+    assert f"got '1.txt'; tables are given as federation.dataset='{tmp_path}/bad/*.csv'" in refused(tmp_path)
 
 
 def test_a_link_that_leads_back(pets: Path) -> None:
