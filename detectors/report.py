@@ -215,7 +215,8 @@ class ReportedMetrics(_ReportPart):
         entropy_spread: Largest minus smallest label entropy in bits: a rejected measure, for comparison.
         entropy_spread_normalised: The same over log2 of the number of classes.
         label_hellinger: Mean Hellinger distance of label distributions over pairs of clients.
-        label_wasserstein: Mean 1-Wasserstein distance of the same, class numbers taken as places on a line: in classes.
+        label_wasserstein: Mean 1-Wasserstein distance of the same, class numbers taken as places on a line: in classes;
+            None of classes with names that are no numbers, whose order means nothing.
         feature_hellinger: Mean Hellinger distance of feature histograms over pairs, averaged over features.
         feature_wasserstein: Mean 1-Wasserstein distance, averaged over features, in standard deviations.
         feature_divergence: Largest mean Jensen-Shannon divergence of a client's raw feature histograms from everyone's,

@@ -79,6 +79,7 @@ def detect(
     holds_rows: bool = True,
     grouped: bool = False,
     classifies: bool = True,
+    ordered: bool = True,
     expected_seconds: Mapping[int, float] | None = None,
 ) -> HeterogeneityReport:
     """Measure how the clients' data differ.
@@ -92,6 +93,7 @@ def detect(
         holds_rows: Whether clients hold labelled rows. If not, only their models are compared.
         grouped: Whether they know which of their rows belong together.
         classifies: Whether models tell classes. If not, labels are tenths of a quantity, and outputs are not compared.
+        ordered: Whether class numbers are places on a line.
         expected_seconds: Of a round, of clients that take any; None where nothing is known of time.
 
     Raises:
@@ -141,7 +143,7 @@ def detect(
             )
             calibrated_outliers = _unless_copied(calibrated_outliers, copies)
         with timed(timings, "metrics"):
-            reported = _metrics(labels.counts, paired, features, models)
+            reported = _metrics(labels.counts, paired, features, models, ordered)
     return HeterogeneityReport(
         seed=seed,
         settings=settings,
@@ -296,13 +298,17 @@ def _sampling_notes(num_clients: int, settings: DetectionConfig) -> list[str]:
 
 
 def _metrics(
-    counts: Mapping[int, metrics.Values], paired: Sequence[int], features: FeatureMeasurement, models: ModelMeasurement
+    counts: Mapping[int, metrics.Values],
+    paired: Sequence[int],
+    features: FeatureMeasurement,
+    models: ModelMeasurement,
+    ordered: bool,
 ) -> ReportedMetrics:
     matrix = np.stack(list(counts.values()))
     shares = metrics.distribution(matrix)
     distances = features.distances
     return ReportedMetrics(
-        **metrics.count_metrics(matrix, np.stack([counts[client] for client in paired])),
+        **metrics.count_metrics(matrix, np.stack([counts[client] for client in paired]), ordered),
         entropy_spread=metrics.entropy_spread(shares),
         entropy_spread_normalised=metrics.entropy_spread(shares, normalised=True),
         feature_hellinger=distances.hellinger if distances else None,

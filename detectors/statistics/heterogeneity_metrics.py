@@ -173,12 +173,13 @@ def heterogeneity_index(num_present: int, num_classes: int) -> float:
     return 0.0 if num_classes == 1 else 1.0 - (num_present - 1) / (num_classes - 1)
 
 
-def count_metrics(counts: npt.ArrayLike, paired: npt.ArrayLike) -> dict[str, Any]:
+def count_metrics(counts: npt.ArrayLike, paired: npt.ArrayLike, ordered: bool = True) -> dict[str, Any]:
     """Return what is reported of label counts alone, under the names of `ReportedMetrics`; nothing without a client.
 
     Args:
         counts: Rows of each class of all clients, shape `(clients, classes)`; no client is empty.
         paired: Those of the clients over whose pairs distances are averaged.
+        ordered: Whether class numbers are places on a line; without, there is no Wasserstein distance.
     """
     table, pairs = np.asarray(counts), np.asarray(paired)
     if len(table) == 0:
@@ -194,7 +195,8 @@ def count_metrics(counts: npt.ArrayLike, paired: npt.ArrayLike) -> dict[str, Any
     if len(pairs) > 1:
         shares = distribution(pairs)
         found["label_hellinger"] = float(mean_pairwise_hellinger(shares))
-        found["label_wasserstein"] = float(mean_pairwise_wasserstein(shares, bin_width=1.0))
+        if ordered:
+            found["label_wasserstein"] = float(mean_pairwise_wasserstein(shares, bin_width=1.0))
     return found
 
 

@@ -114,6 +114,7 @@ class ClientHost:
             server_labels=server is not None and server.labels is not None,
             grouped=federation.groups is not None,
             classifies=federation.targets is None,
+            ordered=federation.has_ordered_classes,
             trained_on=f"{self._device.name()}, {self._trainers['auto'].told()}",
             least_training_rows=federation.release.least_rows,
         )

@@ -7,6 +7,7 @@ them. `own` data are what the client has, `clean` data what it would have withou
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
@@ -26,6 +27,9 @@ from fedscout.engine.seeds import stream
 if TYPE_CHECKING:
     from fedscout.engine.contracts.client_task import ClientTask
     from fedscout.engine.contracts.update_attack import UpdateAttack
+
+
+PLAIN_NUMBER = re.compile(r"-?\d+(\.\d+)?", re.ASCII)
 
 
 @dataclass(frozen=True)
@@ -120,6 +124,11 @@ class Federation:
         if self.task is not None or not len(rows):
             return 0.0
         return float(np.bincount(self.labels[rows]).max() / len(rows))
+
+    @property
+    def has_ordered_classes(self) -> bool:
+        """Whether class numbers are places on a line: tenths of a quantity, or classes whose names are all numbers."""
+        return bool(self.target_name) or all(map(PLAIN_NUMBER.fullmatch, self.class_names))
 
     def client_groups(self, client: int) -> IntArray | None:
         """Return the group of each of a client's rows, shape `(num_rows,)`, or None where rows are independent."""

@@ -50,6 +50,7 @@ class FederationFacts:
         server_labels: Whether it has their labels.
         grouped: Whether clients know which of their rows belong together.
         classifies: Whether the model tells classes, and no quantity.
+        ordered: Whether class numbers are places on a line: names that are numbers, or tenths of a quantity.
         trained_on: By which device, and in what way, in words.
         least_training_rows: From how many training rows a client takes part; 0 where the driver does not know.
     """
@@ -66,6 +67,7 @@ class FederationFacts:
     server_labels: bool = False
     grouped: bool = False
     classifies: bool = True
+    ordered: bool = True
     trained_on: str = ""
     least_training_rows: int = 0
 

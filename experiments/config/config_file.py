@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -15,6 +17,7 @@ from fedscout.engine.errors import ConfigurationError
 from fedscout.engine.fault_text import details, shown
 from fedscout.engine.truth_values import truths_as_words
 from fedscout.experiments.config.config_keys import fault_text, known_keys
+from fedscout.experiments.config.key_values import takes_text
 from fedscout.experiments.config.study_config import StudyConfig
 from fedscout.experiments.federations.datasets.loaders.inferred_task import with_task
 
@@ -22,6 +25,10 @@ YAML_SUFFIXES = (".yaml", ".yml")
 LARGEST_FILE = 1_000_000
 DEEPEST = 20
 _TOO_DEEP = f"{{name}} must not be nested in more than {DEEPEST} levels"
+_OTHER_NUMBER = re.compile(
+    r"[-+]?(0\d[\d_]*|\d[\d_]*_[\d_]*(\.[\d_]*)?|\d+(:[0-5]?\d)+(\.\d*)?|0[xob][\da-f_]+)", re.IGNORECASE
+)
+"""Numbers of YAML 1.1 that JSON does not have: 010 is 8 there, 1:30 is 90, 1_0 is 10."""
 _HALF_A_CHARACTER = re.compile("[\ud800-\udfff]")
 
 
@@ -153,10 +160,14 @@ def _layers(arguments: Sequence[str], file: Path | None) -> Iterator[tuple[str, 
 def _read_argument(argument: str) -> dict[Any, Any]:
     from omegaconf import OmegaConf
 
-    key, equals, _ = argument.partition("=")
+    key, equals, text = argument.partition("=")
     if not equals or not all(part.strip() for part in key.split(".")):
         raise ConfigurationError(f"an argument must be dotted.key=value or a YAML file, got {shown(argument)}")
     wanted = f"{key} must have a YAML value, got {shown(argument)}"
+    if not takes_text(key):
+        _refuse_other_numbers(key, text)
+    elif isinstance(_plain(lambda: OmegaConf.from_dotlist([f"value={text}"]), wanted)["value"], bool | int | float):
+        argument = f"{key}={json.dumps(text)}"  # the column 1, or yes
     return dict(_plain(lambda: OmegaConf.from_dotlist([argument]), wanted))
 
 
@@ -171,10 +182,29 @@ def _read_yaml(file: Path) -> dict[Any, Any]:
         raise ConfigurationError(f"the configuration file must exist, got {file}")
     if size > LARGEST_FILE:
         raise ConfigurationError(f"the configuration file must have at most {LARGEST_FILE} bytes, {file} has {size}")
+    with suppress(UnicodeDecodeError):  # which is told below
+        _refuse_other_numbers(str(file), file.read_text("utf-8"))
     loaded = _plain(lambda: OmegaConf.load(file), f"{file} must be YAML")
     if not isinstance(loaded, dict):
         raise ConfigurationError(f"{file} must hold keys and values, such as `seed: 1`")
     return loaded
+
+
+def _refuse_other_numbers(name: str, text: str) -> None:
+    """Refuse numbers that YAML 1.1 reads otherwise than people and JSON do.
+
+    Raises:
+        ConfigurationError: With the first of them.
+    """
+    import yaml
+
+    with suppress(yaml.YAMLError):  # which is told where the text is read
+        for token in yaml.scan(text, Loader=yaml.SafeLoader):
+            if isinstance(token, yaml.ScalarToken) and token.plain and _OTHER_NUMBER.fullmatch(token.value):
+                raise ConfigurationError(
+                    f"{name} must hold numbers as JSON writes them, got {token.value}, which YAML takes for another "
+                    f"number; a text is quoted: '\"{token.value}\"'"
+                )
 
 
 def _plain(read: Callable[[], Any], wanted: str) -> Any:

@@ -43,7 +43,9 @@ def fault_text(detail: ErrorDetails) -> str:
         return f"{key} is not a known key{_suggestion(key)}"
     if detail["type"] == "invalid_key":
         return f"{key.removesuffix('.[key]')} is not a known key; a key must be text"
-    return f"{key}{predicate(detail)}"
+    is_unquoted = detail["type"] == "string_type" and isinstance(detail["input"], bool | int | float)
+    hint = '; quotes make a text of what YAML takes for a number or truth value, such as "1" or "yes"'
+    return f"{key}{predicate(detail)}{hint if is_unquoted else ''}"
 
 
 def _suggestion(key: str) -> str:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from types import UnionType
+from types import NoneType, UnionType
 from typing import Any, Literal, Union, get_args, get_origin
 
 from pydantic import BaseModel
 
+from fedscout.engine.annotations import alternatives
 from fedscout.experiments.config.study_config import StudyConfig
 
 
@@ -15,6 +16,12 @@ def named_values(key: str) -> tuple[str, ...]:
     """Return the names that a key may have, of a table or of its type; none if it is a number or text."""
     tables = _tables()
     return tuple(tables[key]) if key in tables else tuple(_choices(_annotation(key)))
+
+
+def takes_text(key: str) -> bool:
+    """Whether a key is one of text alone, or of text or nothing."""
+    forms = {*alternatives([_annotation(key)])} - {NoneType}
+    return forms == {str}
 
 
 def _tables() -> Mapping[str, Iterable[str]]:

@@ -226,7 +226,7 @@ class StudyConfig(BaseModel):
         """Return what decides results: all but the engine, where and how large files are, and a model's place."""
         excluded: dict[str, Any] = {
             "engine": True,
-            "federation": {"folder", "max_file_bytes", "max_file_rows"},
+            "federation": {"folder", "max_file_bytes", "max_file_rows", "max_query_seconds"},
             "recommender": {*NO_PART_OF_THE_IDENTITY},
             "client_settings": True,
         }

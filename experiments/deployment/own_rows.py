@@ -26,7 +26,9 @@ from fedscout.engine.fault_text import listed, shown
 from fedscout.experiments.deployment.agreement import Agreement
 from fedscout.experiments.federations.datasets.images.image_folder import client_pictures
 from fedscout.experiments.federations.datasets.tables.agreed_encoding import encoded_rows
-from fedscout.experiments.federations.datasets.tables.column_roles import discrete, groups_of
+from fedscout.experiments.federations.datasets.tables.column_kinds import with_missing
+from fedscout.experiments.federations.datasets.tables.column_roles import ColumnRoles, discrete, groups_of
+from fedscout.experiments.federations.datasets.tables.labelled_rows import labelled_rows
 from fedscout.experiments.federations.datasets.tables.table_formats import read_table
 
 if TYPE_CHECKING:
@@ -99,11 +101,15 @@ def _table(agreement: Agreement, rows: Any, node: Any) -> tuple[FloatArray, IntA
             f"must be arrays of the model's shape {agreement.feature_shape}, got the table {name}"
         )
     table = read_table(Path(name), request).rows if name != "DataFrame" else _of_frame(rows)
+    table = with_missing(table, request.missing_values, {request.client_column, request.group_column})
     label = str(node.get("label", request.label))
     if label not in table.column_names:
         raise DataError(f"label must name a column of {name}, got {label!r}; its columns: {listed(table.column_names)}")
+    group = request.group_column if request.group_column in table.column_names else None
+    if request.unlabelled_rows == "drop":
+        table = labelled_rows(name, table, ColumnRoles(label, group=group)).rows
     labels = _numbered(agreement, discrete(name, table, label).tolist())
-    groups = groups_of(name, table, request.group_column) if request.group_column in table.column_names else None
+    groups = groups_of(name, table, group)
     return encoded_rows(name, table, agreement.encoding), labels, groups
 
 

@@ -20,9 +20,9 @@ def show_columns(console: Console, facts: Mapping[str, Any], is_brief: bool = Fa
     Args:
         console: Where to.
         facts: Of the federation.
-        is_brief: One line, and only if something was left out unasked or is suspected.
+        is_brief: One line, and only if something was left out unasked, or codes for missing values are suspected.
     """
-    columns: Sequence[Mapping[str, str]] = facts.get("columns", ())
+    columns: Sequence[Mapping[str, Any]] = facts.get("columns", ())
     if is_brief:
         for line in _brief(columns):
             console.print(line)
@@ -32,22 +32,34 @@ def show_columns(console: Console, facts: Mapping[str, Any], is_brief: bool = Fa
     console.print()
     table = plain_table("column", "kind", "what became of it", "overruled by federation.…")
     for column in columns[:MOST_COLUMNS]:
-        became = column["became"] + (f"; {column['suspicion']}: a copy of it?" if column["suspicion"] else "")
+        became = "; ".join(filter(None, (column["became"], column["suspicion"])))
         table.add_row(column["name"], column["kind"], became, column["key"].replace("federation.", ""))
     console.print(table)
     if len(columns) > MOST_COLUMNS:
         console.print(f"and {len(columns) - MOST_COLUMNS} more columns (--json lists all)")
 
 
-def _brief(columns: Sequence[Mapping[str, str]]) -> Iterator[str]:
+def _brief(columns: Sequence[Mapping[str, Any]]) -> Iterator[str]:
     left_out = [column["name"] for column in columns if column["became"].startswith("left out:")]
-    suspected = [column for column in columns if column["suspicion"]]
+    coded = [
+        f"{column['name']} ({', '.join(column['missing_codes'])})" for column in columns if column["missing_codes"]
+    ]
+    codes = {code: None for column in columns for code in column["missing_codes"]}
     parts = [f"left out {listed(left_out, MOST_NAMED)}"] if left_out else []
     parts += [
         f"{column['name']} is a text, which {column['key']} has models read"
         for column in columns
         if column["kind"] == "text" and column["became"].startswith("left out:")
     ][:1]
-    parts += [f"suspected: {column['name']} {column['suspicion']}" for column in suspected[:MOST_NAMED]]
+    parts += [
+        f"{column['name']} gives {column['became']} {column['key']} predicts one"
+        for column in columns
+        if column["kind"] == "label" and column["key"] == "federation.task=regression"
+    ]
+    if coded:
+        listed_codes = ", ".join(codes)
+        parts.append(
+            f"codes for missing values? {listed(coded, MOST_NAMED)}: 'federation.missing_values=[{listed_codes}]'"
+        )
     if parts:
         yield f"columns: {'; '.join(parts)} (fedscout describe lists them)"

@@ -76,7 +76,10 @@ def _lines(description: Description) -> Iterable[tuple[str, str]]:
         labelled = "labelled" if description.facts["server_labels"] else "without labels"
         whence = f" of {description.facts['server_dataset']}" if "server_dataset" in description.facts else ""
         yield "server", f"{num_server_rows} further rows{whence}, {labelled}, which no client holds"
-    yield "classes", f"{found.num_classes}"
+    if description.target_name:
+        yield "predicted", f"{description.target_name}, a quantity; labels below are its tenths"
+    else:
+        yield "classes", f"{found.num_classes}"
     rows = found.client_rows
     yield (
         "rows a client",
@@ -97,11 +100,8 @@ def _lines(description: Description) -> Iterable[tuple[str, str]]:
     if found.label_divergence is not None:
         yield "  over clients", _spread(found.label_divergence)
     if found.label_hellinger is not None:
-        yield (
-            "label distance",
-            f"Hellinger {found.label_hellinger:.4f}, 1-Wasserstein {found.label_wasserstein:.4f} class numbers, mean "
-            "over pairs",
-        )
+        moved = "" if found.label_wasserstein is None else f"1-Wasserstein {found.label_wasserstein:.4f} classes, "
+        yield "label distance", f"Hellinger {found.label_hellinger:.4f}, {moved}mean over pairs"
     if found.heterogeneity_index is not None:
         yield "heterogeneity index", f"{_spread(found.heterogeneity_index)} (0: all classes, 1: one)"
     yield from _feature_lines(found)

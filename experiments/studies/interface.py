@@ -356,13 +356,13 @@ def _of_datasets(data: Any, request: DatasetRequest) -> Dataset:
         raise DataError(f"data must be one part of a data set, a datasets.Dataset, got a {type(data).__name__}")
     if has_pictures(data):
         return dataset_of_rows(data, request, "a Dataset")
-    table = cells_of_rows(data, request.drop_columns)
+    table = cells_of_rows(data, request.dropped)
     return dataset_from_own_table(GIVEN, table, request, request.label, source="a Dataset")
 
 
 def _of_frame(frame: pd.DataFrame, request: DatasetRequest) -> Dataset:
     """Return a table as the data set that it would be in a file."""
-    table = read_frame(frame, request.drop_columns)
+    table = read_frame(frame, request.dropped)
     return dataset_from_own_table(GIVEN, table, request, request.label, source="a DataFrame")
 
 

@@ -510,6 +510,7 @@ def measure(runner: OpensGrids, config: StudyConfig) -> HeterogeneityReport:
         holds_rows=facts.holds_rows,
         grouped=facts.grouped,
         classifies=facts.classifies,
+        ordered=facts.ordered,
         expected_seconds=dict(enumerate(expected_seconds(facts, session).tolist())),
     )
 

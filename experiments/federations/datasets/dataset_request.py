@@ -6,13 +6,19 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field
 
 from fedscout.engine.data.client_split import SplitKind
 from fedscout.engine.errors import DataError
 from fedscout.experiments.federations.datasets.dataset import Dataset
-from fedscout.experiments.federations.datasets.read_limits import MAX_FILE_BYTES, MAX_FILE_ROWS, ReadLimits
+from fedscout.experiments.federations.datasets.read_limits import (
+    MAX_FILE_BYTES,
+    MAX_FILE_ROWS,
+    MAX_QUERY_SECONDS,
+    ReadLimits,
+)
 from fedscout.experiments.federations.datasets.text_settings import TextSettings
+from fedscout.experiments.federations.datasets.text_style import TextStyle, known_encoding, known_separator
 
 LAST_ROWS: Final = "last"
 """The value of `federation.split` that is about the rows of each client, not about a published part."""
@@ -22,6 +28,12 @@ ColumnKind = Literal["number", "category", "date", "drop"]
 
 def _with_names_as_text(columns: Any) -> Any:
     return {str(name): kind for name, kind in columns.items()} if isinstance(columns, Mapping) else columns
+
+
+def _as_texts(values: Any) -> Any:
+    if not isinstance(values, list):
+        return values
+    return [str(value) if isinstance(value, int | float) else value for value in values]
 
 
 QUANTITIES: Final = ("diabetes",)
@@ -56,9 +68,32 @@ class DatasetRequest(BaseModel):
         description="of one's own table: what a column is where what is found out is wrong, such as "
         "{zip: category, note: drop}; number, category, date or drop",
     )
+    missing_values: Annotated[tuple[str, ...], BeforeValidator(_as_texts)] = Field(
+        default=(),
+        description="of one's own table: what stands for a missing value beside nothing, NA and the like, such as "
+        "[-9999, unknown]",
+    )
     query: str | None = Field(
         default=None,
         description="of one's own database: the one SELECT whose rows are the table, such as SELECT * FROM visits",
+    )
+    unlabelled_rows: Literal["drop", "fail"] = Field(
+        default="drop",
+        description="of one's own table: rows without a label, client or group are left out with a note (drop), or "
+        "refused (fail)",
+    )
+    encoding: Annotated[str | None, AfterValidator(known_encoding)] = Field(
+        default=None, description="of one's own text file: such as cp1252; nothing means UTF-8, or what is found out"
+    )
+    separator: Annotated[str | None, AfterValidator(known_separator)] = Field(
+        default=None,
+        description="of the columns of one's own text file: comma, semicolon, tab, bar, space (any white space) or one "
+        "other character; nothing means what is found out",
+    )
+    header: bool | None = Field(
+        default=None,
+        description="whether the first line of one's own text file names the columns; false names them column1, "
+        "column2, …; nothing means true, unless that line holds numbers",
     )
     folder: Path | None = Field(default=None, description="the data files; nothing means the folder FEDSCOUT_DATA")
     image_size: int = Field(
@@ -81,6 +116,9 @@ class DatasetRequest(BaseModel):
         default=MAX_FILE_BYTES, ge=1, description="a data file that is larger when unpacked is refused"
     )
     max_file_rows: int = Field(default=MAX_FILE_ROWS, ge=2, description="a table file of more rows is refused")
+    max_query_seconds: float = Field(
+        default=MAX_QUERY_SECONDS, gt=0, description="a database that takes longer to give its rows is refused"
+    )
     min_release: int = Field(default=5, ge=1, description="fewest rows behind a number that answers a query")
 
     @property
@@ -117,6 +155,16 @@ class DatasetRequest(BaseModel):
     def limits(self) -> ReadLimits:
         """How much of a file is read."""
         return ReadLimits(self.max_file_bytes, self.max_file_rows)
+
+    @property
+    def dropped(self) -> set[str]:
+        """Columns that are left out, and may hold anything."""
+        return {*self.drop_columns, *(column for column, kind in self.columns.items() if kind == "drop")}
+
+    @property
+    def text_style(self) -> TextStyle:
+        """How a text file is written, as far as the user says it."""
+        return TextStyle(self.encoding, self.separator, self.header)
 
     def require_fixed_columns(self, name: str, label: str) -> None:
         """Check that nothing else is asked of a data set that has one label and no natural clients.

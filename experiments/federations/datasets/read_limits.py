@@ -13,10 +13,17 @@ MAX_FILE_ROWS = 10_000_000
 MAX_CELL_LENGTH = 131_072
 MAX_LINE_BYTES = 2**26
 MAX_NAME_LENGTH = 1_000
+MAX_COLUMNS = 20_000
+MAX_QUERY_SECONDS = 15.0
+CELL_BYTES = 4
 
 
 class TooLargeError(DataError):
     """A file that holds more than is read of one."""
+
+
+class EndlessQueryError(DataError):
+    """A query whose rows do not come in time, or that takes too much memory."""
 
 
 @dataclass(frozen=True)

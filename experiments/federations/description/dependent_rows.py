@@ -1,6 +1,7 @@
 """What must be known of a run's scores: what its split leaks of rows that belong together, and that few clients score.
 
-Accuracy on test rows is that on new data only if test rows are independent of the training rows. Said is that a data
+Columns of a table that tell the label (`label_leaks.py`) come first. Accuracy on test rows is that on new data only if
+test rows are independent of the training rows. Said is that a data
 set known to be a series is split at random; that one cut in its order is tested on the same rows by every seed, so that
 no interval over seeds is one for new data; that a partition deals rows of one group to several clients, so that what
 one tests on resembles what another trains on; and that more test rows have near copies among the training rows than
@@ -14,6 +15,7 @@ rows of the others train. Texts are not compared: their token numbers have no di
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Final
 
 import numpy as np
@@ -21,9 +23,12 @@ import numpy as np
 from fedscout.detectors.statistics.near_copies import NearCopies, count_near_copies
 from fedscout.engine.arrays import IntArray
 from fedscout.engine.data.federation import Federation
+from fedscout.engine.fault_text import listed
 from fedscout.engine.seeds import stream
+from fedscout.experiments.federations.datasets.tables.hints import list_argument
 from fedscout.experiments.federations.description.holdings import row_length
 
+MOST_COLUMNS_TOLD: Final = 5
 LOOKED_AT: Final = 200
 CLIENTS_SPLIT: Final = 100
 MAX_CELLS: Final = 20_000_000
@@ -40,7 +45,8 @@ def dependence_notes(federation: Federation, seed: int, test_fraction: float) ->
     """
     if federation.task is not None:
         return ()
-    notes = []
+    columns: Sequence[Mapping[str, str]] = federation.facts.get("columns", ())
+    notes = [*_leak_notes(columns)]
     series = federation.facts.get("series")
     if series and federation.split == "random" and federation.groups is None:
         notes.append(_series_note(str(series), federation.facts.get("accuracy_by_split")))
@@ -71,6 +77,15 @@ def scored_notes(federation: Federation, num_scored: int | None) -> tuple[str, .
     )
 
 
+def _leak_notes(columns: Sequence[Mapping[str, str]]) -> Iterator[str]:
+    """Yield which of the columns that models see tell the label, and the key that drops them."""
+    leaks = [column for column in columns if column["suspicion"] and not column["became"].startswith("left out")]
+    if leaks:  # the key first, as screens cut the end
+        said = listed([f"{column['name']} {column['suspicion']}" for column in leaks], MOST_COLUMNS_TOLD)
+        key = list_argument("drop_columns", *(column["name"] for column in leaks))
+        yield f"{key} leaves out what may be the label itself: {said}."
+
+
 def _series_note(series: str, accuracy_by_split: str | None) -> str:
     """Return what a random split of a series leaks, with what was measured where it was."""
     told = (
@@ -88,6 +103,10 @@ def _copies_note(federation: Federation, copies: NearCopies) -> str:
         if federation.groups is None
         else "Groups are kept together already, so copies are of other groups, or held by other clients."
     )
+    columns: Sequence[Mapping[str, str]] = federation.facts.get("columns", ())
+    named = [column["name"] for column in columns if column["key"] == f"federation.group_column={column['name']}"]
+    if named and federation.groups is None:
+        advice += f" What they belong to may stand in {listed(named, MOST_COLUMNS_TOLD)}."
     return (
         "Test rows have near copies among the training rows, so that what is learnt by heart counts as accuracy. "
         f"{advice} Copies: {copies.text()}."

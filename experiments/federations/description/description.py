@@ -53,6 +53,7 @@ class Description(BaseModel):
         changes: What a scenario did to clients.
         affected_clients: Clients that a scenario is known to have made different, by their rows or by the deal.
         unseen_clients: Clients that join after the training; the numbers are over them, too.
+        target_name: The quantity that is predicted, whose tenths the classes are; nothing where classes are predicted.
         score_name: What clients that play episodes are scored by; None where clients hold rows.
         dependence: What a reader must know of rows that belong together.
         facts: What the builder put on record.
@@ -70,6 +71,7 @@ class Description(BaseModel):
     changes: tuple[ClientChange, ...]
     affected_clients: tuple[int, ...]
     unseen_clients: tuple[int, ...] = ()
+    target_name: str = ""
     score_name: str | None = None
     dependence: tuple[str, ...] = ()
     facts: dict[str, Any]
@@ -98,6 +100,7 @@ def describe_federation(
         changes=changes_of(federation, measurement.holdings),
         affected_clients=federation.affected_clients,
         unseen_clients=tuple(sorted(federation.unseen)),
+        target_name=federation.target_name,
         score_name=None if federation.task is None else federation.task.score_name,
         dependence=dependence_notes(federation, seed, test_fraction),
         facts=dict(federation.facts),

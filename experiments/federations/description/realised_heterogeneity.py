@@ -79,7 +79,8 @@ class Realised(_Value):
         quantity_variation: Coefficient of variation of the numbers of rows.
         quantity_gini: Gini coefficient of the numbers of rows.
         label_hellinger: Mean Hellinger distance of label distributions over pairs, in `[0, 1]`.
-        label_wasserstein: Mean 1-Wasserstein distance of the same, class numbers taken as places on a line: in classes.
+        label_wasserstein: Mean 1-Wasserstein distance of the same, class numbers taken as places on a line: in classes;
+            None of classes with names that are no numbers, whose order means nothing.
         label_skew: Largest Jensen-Shannon divergence between a client's labels and everyone's, in bits.
         label_skew_client: Whose that is.
         label_divergence: The divergence over clients.
@@ -164,7 +165,7 @@ def measure(federation: Federation, settings: DetectionConfig, seed: int, max_fe
     finding = decide_label_skew(whole, settings.label_threshold)
     indices = _heterogeneity_indices(counts, with_labels)
     found: dict[str, object] = {
-        **metrics.count_metrics(counts[list(with_labels)], counts[list(paired)]),
+        **metrics.count_metrics(counts[list(with_labels)], counts[list(paired)], federation.has_ordered_classes),
         "heterogeneity_index": Spread.of(list(indices.values())) if indices else None,
     }
     if finding.value is not None:

@@ -9,7 +9,7 @@ from typing import Any, Literal, get_args, get_origin
 import pytest
 
 from fedscout.engine.errors import ConfigurationError
-from fedscout.experiments.config.config_file import load_config
+from fedscout.experiments.config.config_file import given_settings, load_config
 from fedscout.experiments.config.config_keys import known_keys
 from fedscout.experiments.config.study_config import StudyConfig, TrainingConfig
 from fedscout.experiments.federations.assembly.federation_config import FederationConfig
@@ -253,7 +253,11 @@ OTHER_VALUES = {
     "federation.text_column": "note",
     "federation.drop_columns": "[remark]",
     "federation.columns": "{zip: category}",
+    "federation.missing_values": "[-9999]",
     "federation.query": "SELECT * FROM visits",
+    "federation.encoding": "cp1252",
+    "federation.separator": "tab",
+    "federation.header": "false",
     "federation.image_size": "48",
     "federation.degraded_from": "7",
     "federation.split": "test",
@@ -334,6 +338,7 @@ NO_PART_OF_THE_IDENTITY = {
     "federation.folder",
     "federation.max_file_bytes",
     "federation.max_file_rows",
+    "federation.max_query_seconds",
 }
 OF_A_TABLE = {name for name in known_keys() if name.startswith("client_settings.")}
 """Which need a file: see the tests of client settings."""
@@ -408,6 +413,7 @@ def test_the_digest_does_not_depend_on_the_machinery() -> None:
     values = {
         "federation.max_file_bytes": "1000",
         "federation.max_file_rows": "1000",
+        "federation.max_query_seconds": "1000",
         "engine.grid": "local",
         "engine.num_hosts": "3",
         "engine.device": "cuda",
@@ -493,3 +499,30 @@ def test_what_an_informed_search_begins_with_makes_another_study(monkeypatch: py
 def test_rounds_that_are_left_to_fedavg_can_not_be_fixed_as_well() -> None:
     with pytest.raises(ConfigurationError, match="level_off must be left out where num_rounds is auto, got False"):
         load_config(["training.num_rounds=auto", "training.level_off=false"])
+
+
+@pytest.mark.parametrize("number", ["010", "08", "1:30", "1_0", "0x1F", "0b11", "0o17", "-007", "1_0.5", "190:20:30"])
+def test_numbers_are_those_of_json(tmp_path: Path, number: str) -> None:
+    """What YAML 1.1 reads as another number is refused wherever it stands, and is a text in quotes."""
+    (tmp_path / "study.yaml").write_text(f"federation:\n  label: {number}\n")
+    for arguments in ([f"seed={number}"], [f"search.budget=[{number}]"], [str(tmp_path / "study.yaml")]):
+        with pytest.raises(ConfigurationError) as refusal:
+            load_config(arguments)
+        assert number in str(refusal.value)
+    assert load_config([f'federation.label="{number}"']).federation.label == number
+
+
+@pytest.mark.parametrize("text", ["1", "yes", "1.5"])
+def test_a_number_in_place_of_a_text_is_told_how_it_becomes_one(tmp_path: Path, text: str) -> None:
+    file = tmp_path / "study.yaml"
+    file.write_text(f"federation:\n  label: {text}\n")
+    (fault,) = faults(file=file)
+    assert "federation.label" in fault
+    assert "quotes" in fault
+    file.write_text(f'federation:\n  label: "{text}"\n')
+    assert load_config(file=file).federation.label == text
+
+
+@pytest.mark.parametrize(("number", "value"), [("10", 10.0), ("1e-3", 0.001), (".5", 0.5), ("+2.5", 2.5), ("0", 0.0)])
+def test_other_numbers_are_read(number: str, value: float) -> None:
+    assert given_settings([f"training.learning_rate={number}"]) == {"training": {"learning_rate": value}}

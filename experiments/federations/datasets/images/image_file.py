@@ -54,13 +54,29 @@ def read_pixels(path: Path, size: int, grey: bool) -> PixelArray:
     Raises:
         DataError: If it is no picture, is damaged, or can't be used.
     """
-    from PIL import Image, ImageOps
+    from PIL import Image
 
     with _opened(path) as picture:
-        upright = _on_black(_eight_bits(ImageOps.exif_transpose(picture)))
-        small = upright.convert("L" if grey else "RGB").resize((size, size), Image.Resampling.BOX)
+        small = plain_picture(path, picture).convert("L" if grey else "RGB").resize((size, size), Image.Resampling.BOX)
         pixels: PixelArray = np.asarray(small, dtype=np.uint8).reshape(size, size, -1)
     return np.moveaxis(pixels, -1, 0)
+
+
+def plain_picture(source: Path | str, picture: Image.Image) -> Image.Image:
+    """Return an opened picture upright and over black, in Pillow's mode L if it is stored in grey, else in RGB.
+
+    Args:
+        source: Where it is from, for messages.
+        picture: Of any mode.
+
+    Raises:
+        DataError: If it can't be used.
+    """
+    from PIL import ImageOps
+
+    _require_usable(source, picture)
+    mode = "L" if picture.mode in GREY_MODES else "RGB"
+    return _on_black(_eight_bits(ImageOps.exif_transpose(picture))).convert(mode)
 
 
 @contextmanager
@@ -90,7 +106,7 @@ def _opened(path: Path) -> Iterator[Image.Image]:
         raise DataError(f"{path} is damaged or can't be read: {reason}") from None
 
 
-def _require_usable(path: Path, picture: Image.Image) -> None:
+def _require_usable(path: Path | str, picture: Image.Image) -> None:
     if picture.mode not in (*GREY_MODES, *COLOUR_MODES):
         raise DataError(
             f"{path} must hold pixels of 8 bits a channel, or grey ones of 16, as others have no known scale, got "

@@ -184,7 +184,7 @@ def _walk(folder: Path, parts: tuple[str, ...], above: tuple[Path, ...]) -> list
         else:
             raise DataError(
                 f"{folder} must hold pictures ({', '.join(SUFFIXES)}) or folders of them alone, got {path.name!r}; "
-                f"a folder of texts can't be read: put texts and labels into one CSV file"
+                f"tables are given as federation.dataset='{folder}/*.csv', texts in a column of one"
             )
     return found
 

@@ -145,6 +145,7 @@ def load_dataset(request: DatasetRequest) -> Dataset:
             ("text_column", request.text_column, READS_TEXT_COLUMNS),
             ("drop_columns", list(request.drop_columns), DROPS_COLUMNS),
             ("columns", dict(request.columns), READS_TEXT_COLUMNS),
+            ("missing_values", list(request.missing_values), READS_TEXT_COLUMNS),
             ("query", request.query, ("databases",)),
         )
         if value and name not in readers and (not is_own_data(name) or (key != "text_column" and is_hugging_face(name)))

@@ -86,5 +86,8 @@ def _patients(path: Path, hospital: str, limits: ReadLimits) -> pa.Table:
             f"column 'num', the last of {path}, must hold a mark from 0 to 4, "
             f"got {marks[wrong[0] - 1] or 'nothing'!r} in row {wrong[0]}"
         )
+    for column in CATEGORIES:  # 6 at one hospital and 6.0 at another
+        codes = pa.array(as_numbers(rows[column]), from_pandas=True)
+        rows = rows.set_column(rows.column_names.index(column), column, codes)
     diseases = ["0" if mark == "0" else "1" for mark in marks]
     return rows.append_column(DISEASE, [diseases]).append_column(HOSPITAL, pa.repeat(hospital, len(rows)))

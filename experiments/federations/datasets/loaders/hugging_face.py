@@ -3,9 +3,10 @@
 Q. Lhoest et al., "Datasets: a community library for natural language processing", EMNLP (system demonstrations), 2021.
 It needs a network once; afterwards its local cache serves. Only data are loaded: no code from the hub is run.
 
-What a row is follows from the columns: one of images, else `federation.text_column` or the only column of long texts,
-else all columns of numbers. Images must be of one size. Texts become word numbers (`words.py`), numbers are
-standardised.
+What a row is follows from the columns: one of images, else `federation.text_column` or the only column of texts that
+hardly repeat, else the table that it would be in a file where there are categories, else all columns of numbers. Images
+must be of one size, and are decoded as those of a folder (`image_file.py`). Texts become word numbers (`words.py`),
+numbers are standardised.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Collection, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -22,9 +23,14 @@ from fedscout.engine.arrays import IntArray
 from fedscout.engine.errors import DataError
 from fedscout.experiments.federations.datasets.dataset import Dataset, TextArray, present_classes
 from fedscout.experiments.federations.datasets.dataset_request import DatasetRequest
+from fedscout.experiments.federations.datasets.images.image_file import plain_picture
 from fedscout.experiments.federations.datasets.images.pixels import PixelArray, image_dataset
 from fedscout.experiments.federations.datasets.tables.column_roles import ColumnRoles, in_order
 from fedscout.experiments.federations.datasets.tables.complete_table import dataset_from_table
+from fedscout.experiments.federations.datasets.tables.labelled_rows import LabelledRows, labelled_rows
+from fedscout.experiments.federations.datasets.tables.mixed_table import MOST_ROWS_EACH
+from fedscout.experiments.federations.datasets.tables.own_table import dataset_from_own_table
+from fedscout.experiments.federations.datasets.tables.row_names import row_name, rows_kept
 from fedscout.experiments.federations.datasets.tables.table_file import plain_cells, read_rows, with_empty
 from fedscout.experiments.federations.datasets.texts.words import text_dataset, text_rows
 
@@ -35,7 +41,6 @@ if TYPE_CHECKING:
 PREFIX = "hf:"
 LABEL_NAMES = ("label", "labels", "target", "class", "fine_label")
 USUAL_SPLIT = "train"
-GREY_MODES = {"1", "L"}
 
 
 @dataclass(frozen=True)
@@ -48,6 +53,7 @@ class Roles:
         images: Column of images, or None.
         texts: Column of texts, or None.
         numbers: Columns of numbers, where there are neither images nor texts.
+        has_categories: Whether there are columns of categories, too.
     """
 
     label: str
@@ -55,6 +61,7 @@ class Roles:
     images: str | None = None
     texts: str | None = None
     numbers: tuple[str, ...] = ()
+    has_categories: bool = False
 
 
 def is_hugging_face(name: str) -> bool:
@@ -84,11 +91,40 @@ def dataset_of_rows(rows: datasets.Dataset, request: DatasetRequest, source: str
         DataError: If the columns do not make a data set.
     """
     roles = _roles(request, rows)
+    labelled = _labelled(request, rows, roles) if request.unlabelled_rows == "drop" else LabelledRows(rows.data.table)
+    if labelled.kept is not None:
+        rows = rows.select(labelled.kept)
+    with rows_kept(labelled.kept):
+        dataset = _dataset(rows, request, roles, source)
+    return replace(dataset, facts={**dataset.facts, **labelled.facts})
+
+
+def _labelled(request: DatasetRequest, rows: datasets.Dataset, roles: Roles) -> LabelledRows:
+    """Return which rows have a label and a client; the hub marks a label that is kept secret by -1."""
+    import datasets
+    import pyarrow as pa
+
+    cells = {}
+    for column in filter(None, (roles.label, roles.client)):
+        is_class = isinstance(rows.features[column], datasets.ClassLabel)
+        texts = [
+            None if value is None or (is_class and value < 0) else f"class {value}" if is_class else str(value)
+            for value in rows[column]
+        ]
+        cells[column] = plain_cells(pa.chunked_array([pa.array(texts, pa.string())]))
+    return labelled_rows(request.name, pa.table(cells), ColumnRoles(roles.label, roles.client))
+
+
+def _dataset(rows: datasets.Dataset, request: DatasetRequest, roles: Roles, source: str) -> Dataset:
+    """Return rows of which it is known what their columns are for."""
     labels, class_names = _labels(request, rows, roles.label)
     clients = None if roles.client is None else _names(request, rows, roles.client)
     if roles.images is not None:
         pixels = _pixels(request, rows, roles.images)
         return image_dataset(request.name, pixels, labels, class_names, roles.label, source, client_ids=clients)
+    if roles.texts is None and roles.has_categories:
+        cells = cells_of_rows(rows, request.drop_columns)
+        return dataset_from_own_table(request.name, cells, request, roles.label, source)
     if roles.texts is None:
         return _table(request, rows, roles, source)
     texts = text_rows(_texts(request, rows, roles.texts), request)
@@ -168,7 +204,8 @@ def _roles(request: DatasetRequest, rows: datasets.Dataset) -> Roles:
     label = request.label or _usual_label(request, columns)
     others = {name: kind for name, kind in columns.items() if name not in {label, request.client_column}}
     images = [name for name, kind in others.items() if isinstance(kind, datasets.Image)]
-    texts = [name for name, kind in others.items() if _is_value(kind, "string")]
+    words = [name for name, kind in others.items() if _is_value(kind, "string")]
+    texts = [name for name in words if MOST_ROWS_EACH * len(set(rows[name])) > len(rows)]
     if request.text_column is not None:
         return Roles(label, request.client_column, texts=request.text_column)
     if len(images) == 1:
@@ -176,12 +213,13 @@ def _roles(request: DatasetRequest, rows: datasets.Dataset) -> Roles:
     if len(texts) == 1:
         return Roles(label, request.client_column, texts=texts[0])
     numbers = tuple(name for name, kind in others.items() if _is_value(kind, "int", "uint", "float", "bool"))
-    if images or not numbers:
+    has_categories = len(words) > len(texts)
+    if images or not (numbers or has_categories):
         raise DataError(
             f"data set {request.name!r} must have one column of images, one of texts (federation.text_column names "
             f"it), or columns of numbers beside the label {label!r}; its columns are: {available}"
         )
-    return Roles(label, request.client_column, numbers=numbers)
+    return Roles(label, request.client_column, numbers=numbers, has_categories=has_categories)
 
 
 def _usual_label(request: DatasetRequest, columns: Any) -> str:
@@ -214,7 +252,7 @@ def _labels(request: DatasetRequest, rows: datasets.Dataset, column: str) -> tup
         if len(without):
             raise DataError(
                 f"column {column!r} of data set {request.name!r} must name a class in every row, "
-                f"got none in row {without[0] + 1}"
+                f"got none in {row_name(without[0])}"
             )
         return present_classes(request.name, numbers, kind.names)
     text = _names(request, rows, column)
@@ -235,42 +273,45 @@ def _names(request: DatasetRequest, rows: datasets.Dataset, column: str) -> Text
     if not _is_value(kind, "string", "int", "uint", "bool") and not isinstance(kind, datasets.ClassLabel):
         raise DataError(f"column {column!r} of data set {request.name!r} must hold names or whole numbers, got {kind}")
     values = rows[column]
-    for number, value in enumerate(values, start=1):
+    for number, value in enumerate(values):
         if value is None or value == "":
             raise DataError(
                 f"column {column!r} of data set {request.name!r} must name a class or client in every row, "
-                f"got nothing in row {number}"
+                f"got nothing in {row_name(number)}"
             )
     return np.array([str(value) for value in values])
 
 
 def _pixels(request: DatasetRequest, rows: datasets.Dataset, column: str) -> PixelArray:
     """Return images, shape `(num_rows, channels, height, width)`: one channel if all are grey, else three."""
-    first: Any = rows[0][column]
-    pixels: PixelArray | None = None
-    mode = "L" if first is not None and first.mode in GREY_MODES else "RGB"
+    planes: list[PixelArray] = []
     for number, image in enumerate(rows[column]):
-        if image is None or image.size != first.size:
-            got = "nothing" if image is None else f"{image.size[0]} × {image.size[1]}"
+        source = f"the image in {row_name(number)} of data set {request.name!r}"
+        if image is None:
+            raise DataError(f"{source} must not be missing")
+        plane = np.asarray(plain_picture(source, image), np.uint8)
+        if planes and plane.shape[:2] != planes[0].shape[:2]:
+            (height, width), (first_height, first_width) = plane.shape[:2], planes[0].shape[:2]
             raise DataError(
-                f"the images of data set {request.name!r} must be of one size, got {got} in row {number + 1}"
-                + ("" if first is None else f" and {first.size[0]} × {first.size[1]} in row 1")
+                f"the images of data set {request.name!r} must be of one size, got {width} × {height} in "
+                f"{row_name(number)} and {first_width} × {first_height} in {row_name(0)}"
             )
-        plane = np.asarray(image.convert(mode), np.uint8)
-        if pixels is None:
-            pixels = np.empty((len(rows), *plane.shape), np.uint8)
-        pixels[number] = plane
-    assert pixels is not None
-    return pixels[:, None] if mode == "L" else pixels.transpose(0, 3, 1, 2)
+        planes.append(plane)
+    if all(plane.ndim == 2 for plane in planes):
+        return np.stack(planes)[:, None]
+    pixels = np.empty((len(planes), *planes[0].shape[:2], 3), np.uint8)
+    for row, plane in zip(pixels, planes, strict=True):
+        row[:] = plane if plane.ndim == 3 else plane[..., None]
+    return pixels.transpose(0, 3, 1, 2)
 
 
 def _texts(request: DatasetRequest, rows: datasets.Dataset, column: str) -> list[str]:
     values = rows[column]
-    for number, value in enumerate(values, start=1):
+    for number, value in enumerate(values):
         if not isinstance(value, str):
             raise DataError(
                 f"column {column!r} of data set {request.name!r} must hold a text in every row, "
-                f"got {'nothing' if value is None else repr(value)[:50]} in row {number}"
+                f"got {'nothing' if value is None else repr(value)[:50]} in {row_name(number)}"
             )
     return list(values)
 

@@ -1,14 +1,13 @@
 """Whether the label of one's own file is a quantity, by its first rows, where `federation.task` does not say.
 
-It is where all of its cells are numbers, of which more than twenty differ (or more than half, in a small table), and
-some are fractions. Whole numbers are a quantity where a table is small enough to be seen as a whole, and holds too many
-different ones to be classes (`column_roles.py`).
+It is where all of its cells that hold something are numbers, of which more than twenty differ (or more than half, in a
+small table), and some are fractions. Whole numbers are a quantity where a table is small enough to be seen as a whole,
+and holds too many different ones to be classes (`column_roles.py`).
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from contextlib import suppress
 from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -20,12 +19,12 @@ from fedscout.engine.errors import UserError
 from fedscout.experiments.federations.datasets.dataset_request import DatasetRequest
 from fedscout.experiments.federations.datasets.loaders.dataset_table import DATASETS, is_own_data
 from fedscout.experiments.federations.datasets.loaders.hugging_face import is_hugging_face
+from fedscout.experiments.federations.datasets.read_limits import EndlessQueryError
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
 ROWS_LOOKED_AT = 10_000
-FEWEST_DIFFERENT = 20
 FILES_KEPT = 64
 
 
@@ -34,6 +33,9 @@ def with_task(settings: Mapping[Any, Any]) -> Mapping[Any, Any]:
 
     Args:
         settings: By section, before they are validated; what is wrong in them, or can't be read, is left to others.
+
+    Raises:
+        EndlessQueryError: If the rows of a database do not come in time, or take too much memory.
     """
     federation = settings.get("federation")
     if not isinstance(federation, Mapping) or "task" in federation or federation.get("text_column") is not None:
@@ -44,9 +46,13 @@ def with_task(settings: Mapping[Any, Any]) -> Mapping[Any, Any]:
     if "://" in name:  # nothing is fetched, and no database asked, before it is known that something is to be done
         return settings
     known = {key: value for key, value in federation.items() if key in DatasetRequest.model_fields}
-    with suppress(ValidationError, UserError, OSError):
+    try:
         if _predicts_quantity(DatasetRequest.model_validate(known)):
             return {**settings, "federation": {**federation, "task": "regression"}}
+    except EndlessQueryError:  # which is not waited for twice
+        raise
+    except (ValidationError, UserError, OSError):
+        pass
     return settings
 
 
@@ -57,16 +63,13 @@ def is_quantity(cells: pa.ChunkedArray, are_all: bool) -> bool:
         cells: Plain.
         are_all: Whether these are all rows, and not the first alone.
     """
-    from fedscout.experiments.federations.datasets.tables.column_kinds import as_numbers
-    from fedscout.experiments.federations.datasets.tables.column_roles import FEW_ROWS_A_CLASS, MANY_CLASSES
+    from fedscout.experiments.federations.datasets.tables.column_kinds import as_numbers, present_cells
+    from fedscout.experiments.federations.datasets.tables.column_roles import are_quantities
 
-    numbers = as_numbers(cells)
-    if not len(numbers) or not np.isfinite(numbers).all():
-        return False
-    num_different = len(np.unique(numbers))
-    if (numbers == np.rint(numbers)).all():
-        return are_all and num_different > max(MANY_CLASSES, len(numbers) // FEW_ROWS_A_CLASS)
-    return num_different > min(FEWEST_DIFFERENT, len(numbers) // 2)
+    present = present_cells(cells).drop_null()
+    numbers = np.unique(as_numbers(present))
+    is_whole = bool(np.isfinite(numbers).all() and (numbers == np.rint(numbers)).all())
+    return (are_all or not is_whole) and are_quantities(numbers, len(present))
 
 
 def _predicts_quantity(request: DatasetRequest) -> bool:
@@ -98,7 +101,12 @@ class _File(NamedTuple):
 @lru_cache(maxsize=FILES_KEPT)
 def _holds_quantity(file: _File, label: str, request: str) -> bool:
     """Return whether a column is a quantity; kept, as a sweep asks for every one of its studies."""
+    from fedscout.experiments.federations.datasets.tables.column_kinds import with_missing
     from fedscout.experiments.federations.datasets.tables.table_formats import table_head
 
-    head = table_head(file.place, DatasetRequest.model_validate_json(request), ROWS_LOOKED_AT)
-    return label in head.column_names and is_quantity(head[label], are_all=len(head) < ROWS_LOOKED_AT)
+    known = DatasetRequest.model_validate_json(request)
+    head = table_head(file.place, known, ROWS_LOOKED_AT)
+    if label not in head.column_names:
+        return False
+    asked = with_missing(head.select([label]), known.missing_values)
+    return is_quantity(asked[label], are_all=len(head) < ROWS_LOOKED_AT)

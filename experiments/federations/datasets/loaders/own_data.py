@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
-from pathlib import Path
+from itertools import takewhile
+from pathlib import Path, PurePath
 from typing import TYPE_CHECKING
 
 from fedscout.engine.errors import DataError
@@ -14,7 +16,14 @@ from fedscout.experiments.federations.datasets.loaders.own_arrays import load_ar
 from fedscout.experiments.federations.datasets.loaders.own_place import own_place
 from fedscout.experiments.federations.datasets.tables.array_file import LABEL
 from fedscout.experiments.federations.datasets.tables.own_table import dataset_from_own_table
-from fedscout.experiments.federations.datasets.tables.table_formats import ReadTable, is_array_file, read_table
+from fedscout.experiments.federations.datasets.tables.row_names import rows_of_files
+from fedscout.experiments.federations.datasets.tables.table_file import CATEGORY_FIELD
+from fedscout.experiments.federations.datasets.tables.table_formats import (
+    SUFFIXES,
+    ReadTable,
+    is_array_file,
+    read_table,
+)
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -39,31 +48,60 @@ def load_own_data(request: DatasetRequest) -> Dataset:
             _refuse_choices_of_tables(request)
             return pictures
         label = label or LABEL
+    files: list[tuple[str, int]] = []
     if isinstance(place, list):
-        read, request = _files_of_clients(place, request)
+        read, request, files = _files_of_clients(place, request)
     else:
         read = read_table(place, request)
     name = place.name if isinstance(place, Path) else request.name
     source = str(place) if isinstance(place, Path) and "://" not in request.name else request.name
-    dataset = dataset_from_own_table(name, read.rows, request, label, source)
+    with rows_of_files(files):
+        dataset = dataset_from_own_table(name, read.rows, request, label, source)
     left = {"num_rows_not_sampled": read.num_left} if read.num_left else {}
     return replace(dataset, facts={**dataset.facts, **left})
 
 
-def _files_of_clients(paths: list[Path], request: DatasetRequest) -> tuple[ReadTable, DatasetRequest]:
+def client_names(paths: Sequence[Path]) -> list[str]:
+    """Return the name of each file's client: the file's without its ending, or else the part of the path that differs.
+
+    Args:
+        paths: All different.
+    """
+    stems = [_stem(path.name) for path in paths]
+    if len(set(stems)) == len(stems):
+        return stems
+    places = [(*path.parts[:-1], stem) for path, stem in zip(paths, stems, strict=True)]
+    if len(set(places)) < len(places):  # endings differ alone
+        places = [path.parts for path in paths]
+    start = _num_equal(places)
+    end = _num_equal([place[start:][::-1] for place in places])
+    return ["/".join(place[start : len(place) - end]) or stem for place, stem in zip(places, stems, strict=True)]
+
+
+def _num_equal(places: Sequence[tuple[str, ...]]) -> int:
+    """Return how many parts of paths are equal from the beginning."""
+    return sum(1 for _ in takewhile(lambda parts: len(set(parts)) == 1, zip(*places, strict=False)))
+
+
+def _stem(name: str) -> str:
+    """Return the name of a file without the ending that tells its format."""
+    endings = [ending for ending in SUFFIXES if name.lower().endswith(ending)]
+    return name[: len(name) - len(max(endings, key=len, default=PurePath(name).suffix))]
+
+
+def _files_of_clients(
+    paths: list[Path], request: DatasetRequest
+) -> tuple[ReadTable, DatasetRequest, list[tuple[str, int]]]:
     """Return the rows of all files, and which column names their client: the given one, or one of the files' names.
 
+    The third are the files and how many rows each has.
+
     Raises:
-        DataError: If files of one name, or of different columns, are among them, or there is too much.
+        DataError: If files of different columns are among them, or there is too much.
     """
     import pyarrow as pa
 
-    names = [path.name.partition(".")[0] for path in paths]
-    if len(set(names)) < len(names):
-        repeated = next(name for name in names if names.count(name) > 1)
-        raise DataError(
-            f"the files of {request.name} must have different names, as they name clients, got {repeated!r} twice"
-        )
+    names = client_names(paths)
     limits = request.limits
     tables: list[pa.Table] = []
     for path in paths:
@@ -84,8 +122,31 @@ def _files_of_clients(paths: list[Path], request: DatasetRequest) -> tuple[ReadT
             for name, table in zip(names, tables, strict=True)
         ]
     _check_columns(paths, tables)
-    whole = pa.concat_tables([table.select(tables[0].column_names) for table in tables], promote_options="permissive")
-    return ReadTable(whole), request.model_copy(update={"client_column": column})
+    files = [(str(path), len(table)) for path, table in zip(paths, tables, strict=True)]
+    return ReadTable(_joined(tables)), request.model_copy(update={"client_column": column}), files
+
+
+def _joined(tables: Sequence[pa.Table]) -> pa.Table:
+    """Return tables below each other; a column of types that have none in common becomes text, as in a CSV file."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    columns: list[pa.ChunkedArray] = []
+    fields: list[pa.Field] = []
+    for name in tables[0].column_names:
+        parts = [table[name] for table in tables]
+        kind = next((part.type for part in parts if part.null_count < len(part)), parts[0].type)
+        parts = [
+            part if part.null_count < len(part) else pa.chunked_array([pa.nulls(len(part), kind)]) for part in parts
+        ]
+        try:
+            joined = pa.concat_tables([pa.table({name: part}) for part in parts], promote_options="permissive")
+        except pa.ArrowException:
+            joined = pa.concat_tables([pa.table({name: pc.cast(part, pa.string())}) for part in parts])
+        columns.append(joined[name])
+        is_category = any(table.schema.field(name).metadata for table in tables)
+        fields.append(pa.field(name, joined[name].type, metadata=CATEGORY_FIELD if is_category else None))
+    return pa.table(columns, schema=pa.schema(fields))
 
 
 def _check_columns(paths: list[Path], tables: list[pa.Table]) -> None:
@@ -102,6 +163,7 @@ def _refuse_choices_of_tables(request: DatasetRequest) -> None:
             ("text_column", request.text_column),
             ("drop_columns", request.drop_columns),
             ("columns", dict(request.columns)),
+            ("missing_values", list(request.missing_values)),
             ("query", request.query),
             ("group_column", request.group_column),
             ("task", request.task),

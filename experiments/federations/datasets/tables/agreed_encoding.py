@@ -26,6 +26,7 @@ from fedscout.experiments.federations.datasets.tables.column_kinds import (
 from fedscout.experiments.federations.datasets.tables.feature_encoding import encode_features
 from fedscout.experiments.federations.datasets.tables.federated_statistics import Moments, TableStatistics, Tally
 from fedscout.experiments.federations.datasets.tables.parts_of_time import DateOrder, parts_of_time
+from fedscout.experiments.federations.datasets.tables.written_numbers import form_of_agreement, written_numbers
 from fedscout.experiments.federations.datasets.texts.words import known_text_rows
 
 if TYPE_CHECKING:
@@ -99,6 +100,8 @@ def _column(table: pa.Table, column: str, is_category: bool, reading: Mapping[st
         if is_category:
             return CategoryColumn(column, np.full(len(cells), -1), ())
         return NumberColumn(column, np.full(len(cells), np.nan))
+    if reading.get("as") == "written":
+        return NumberColumn(column, written_numbers(cells, form_of_agreement(reading)))
     if reading:
         return lenient_numbers(column, cells)
     found = typed_column(column, cells, is_category)

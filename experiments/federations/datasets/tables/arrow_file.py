@@ -45,7 +45,7 @@ def read_arrow(
             faults = [*name_faults(path, reader.schema.names), *type_faults(path, reader.schema, dropped)]
             if faults:
                 raise DataError(faults)
-            names = [name for name in reader.schema.names if name not in dropped and name != SAVED_INDEX]
+            names = [name for name in reader.schema.names if name not in dropped and not SAVED_INDEX.fullmatch(name)]
             blocks = collected(path, _blocks(path, reader, names, limits), limits, kept=kept)
     except (pa.ArrowException, OSError) as error:
         if isinstance(error, MemoryError):

@@ -2,20 +2,16 @@
 
 from __future__ import annotations
 
-import json
-import re
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from fedscout.engine.errors import DataError
 from fedscout.experiments.federations.datasets.tables.column_kinds import NUM_FAULTS_SHOWN
-from fedscout.experiments.federations.datasets.tables.column_roles import ColumnRoles
+from fedscout.experiments.federations.datasets.tables.column_roles import FEWEST_QUANTITIES, ColumnRoles, are_numbers
 
 if TYPE_CHECKING:
     import pyarrow as pa
-
-PLAIN_NAME = re.compile(r"\w[\w-]*")
 
 
 @dataclass(frozen=True)
@@ -28,6 +24,7 @@ class ColumnFate:
         became: What is done with it.
         key: What overrules that, as it is written on the command line; nothing where nothing does.
         suspicion: What it tells of the label that it should not; nothing if it is not suspected.
+        missing_codes: Values that may stand for a missing one.
     """
 
     name: str
@@ -35,13 +32,7 @@ class ColumnFate:
     became: str
     key: str = ""
     suspicion: str = ""
-
-
-def column_key(name: str, kind: str) -> str:
-    """Return the argument that says of which kind a column is."""
-    if PLAIN_NAME.fullmatch(name):
-        return f"federation.columns.{name}={kind}"
-    return f"'federation.columns={{{json.dumps(name, ensure_ascii=False)}: {kind}}}'"
+    missing_codes: tuple[str, ...] = ()
 
 
 def documents(fates: Sequence[ColumnFate]) -> tuple[dict[str, Any], ...]:
@@ -49,18 +40,23 @@ def documents(fates: Sequence[ColumnFate]) -> tuple[dict[str, Any], ...]:
     return tuple(asdict(fate) for fate in fates)
 
 
-def all_fates(table: pa.Table, roles: ColumnRoles, fates: Sequence[ColumnFate]) -> list[ColumnFate]:
+def all_fates(
+    table: pa.Table, roles: ColumnRoles, fates: Sequence[ColumnFate], class_names: Sequence[str] = ()
+) -> list[ColumnFate]:
     """Return what became of every column, in the order of the table.
 
     Args:
         table: Plain cells.
         roles: What its columns are for.
         fates: Of the columns that have no other role.
+        class_names: Of the label, where they are known.
     """
     known = {fate.name: fate for fate in fates}
     known |= {column: ColumnFate(column, "dropped", "left out as asked") for column in roles.dropped}
     what = "a quantity to predict" if roles.quantity else "the classes to predict"
     key = "federation.task=classification" if roles.quantity else "federation.label"
+    if not roles.quantity and len(class_names) > FEWEST_QUANTITIES and are_numbers(class_names):
+        what, key = f"{len(class_names)} classes to predict, all numbers: a quantity?", "federation.task=regression"
     known[roles.label] = ColumnFate(roles.label, "label", what, key)
     if roles.client is not None:
         known[roles.client] = ColumnFate(roles.client, "client", "names the clients", "federation.client_column")

@@ -10,7 +10,7 @@ schema before anything is computed.
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -20,6 +20,8 @@ import numpy.typing as npt
 from fedscout.engine.arrays import IntArray
 from fedscout.engine.errors import DataError
 from fedscout.engine.fault_text import shown
+from fedscout.experiments.federations.datasets.tables.hints import list_argument
+from fedscout.experiments.federations.datasets.tables.row_names import row_name
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -32,7 +34,9 @@ DATE = re.compile(
 )
 DECIMAL_COMMA = re.compile(r"[+-]?\d+,\d+", re.ASCII)
 LARGEST_NUMBER = 1e150
+LARGEST_WHOLE = 2**53
 NUM_FAULTS_SHOWN = 5
+MAX_CATEGORIES = 256
 BLOCK_ROWS = 100_000  # between two of which signals are heard
 
 
@@ -100,7 +104,7 @@ def typed_columns(
             faults[name] = f"column {name!r} of data set {dataset!r} {error}"
     if faults:
         shown_faults = first_faults([*faults.values()])
-        shown_faults[-1] += f"; federation.drop_columns leaves columns out, such as [{next(iter(faults))}]"
+        shown_faults[-1] += f"; {list_argument('drop_columns', *faults)} leaves out what is at fault"
         raise DataError(shown_faults)
     return tuple(columns)
 
@@ -135,7 +139,8 @@ def numbers_of_texts(texts: list[str]) -> npt.NDArray[np.float64]:
     import pandas as pd
 
     blocks = [pd.Series(texts[start : start + BLOCK_ROWS], dtype="str") for start in range(0, len(texts), BLOCK_ROWS)]
-    return np.concatenate([np.asarray(pd.to_numeric(block, errors="coerce"), np.float64) for block in blocks])
+    numbers = [np.asarray(pd.to_numeric(block, errors="coerce"), np.float64) for block in blocks]
+    return np.concatenate([np.empty(0), *numbers])
 
 
 def lenient_numbers(name: str, cells: pa.ChunkedArray) -> NumberColumn:
@@ -176,6 +181,21 @@ def distinct_cells(cells: pa.ChunkedArray) -> tuple[IntArray, list[str]]:
     return np.concatenate(codes), [*places]
 
 
+def distinct_names(cells: pa.ChunkedArray) -> tuple[IntArray, list[str]]:
+    """Return what `distinct_cells` does, of cells that name something: a text is its own name, so `007` is not `7`.
+
+    In a column of floating-point numbers 6.0 is the name `6`, as gaps make a library store whole numbers so.
+    """
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    if pa.types.is_floating(cells.type):
+        is_whole = pc.and_(pc.equal(cells, pc.round(cells)), pc.less(pc.abs(cells), LARGEST_WHOLE))
+        if pc.all(is_whole).as_py():
+            cells = pc.cast(cells, pa.int64())
+    return distinct_cells(cells)
+
+
 def present_cells(cells: pa.ChunkedArray) -> pa.ChunkedArray:
     """Return plain cells with null in place of the words that mean a missing one."""
     import pyarrow as pa
@@ -184,6 +204,30 @@ def present_cells(cells: pa.ChunkedArray) -> pa.ChunkedArray:
     if not is_text(cells.type):
         return cells
     return pc.if_else(pc.is_in(pc.utf8_lower(cells), pa.array(MISSING, cells.type)), None, cells)
+
+
+def with_missing(table: pa.Table, values: Sequence[str], kept: Collection[str | None] = ()) -> pa.Table:
+    """Return a table with nothing in the cells that hold one of some values, whatever their type and case.
+
+    Args:
+        table: Plain cells.
+        values: Texts; those that are numbers stand for all cells of that number.
+        kept: Columns that stay as they are.
+    """
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    words = {value.lower() for value in values}
+    numbers = numbers_of_texts([*values])
+    for place, name in enumerate(table.column_names if values else ()):
+        if name in kept:
+            continue
+        codes, texts = distinct_cells(table[name])
+        gone = np.array([text.lower() in words for text in texts], dtype=np.bool_)
+        gone |= np.isin(numbers_of_texts(texts), numbers[~np.isnan(numbers)])
+        mask = pa.array(np.append(gone, False)[codes])
+        table = table.set_column(place, table.schema.field(place), pc.if_else(mask, None, table[name]))
+    return table
 
 
 def typed_column(name: str, cells: pa.ChunkedArray, is_category: bool = False) -> Column:
@@ -203,13 +247,12 @@ def typed_column(name: str, cells: pa.ChunkedArray, is_category: bool = False) -
     if pa.types.is_timestamp(cells.type) and cells.null_count < len(cells):
         row = pc.index(cells.is_null(), False).as_py()
         date = cells.slice(row, 1).to_pandas().iloc[0]
-        raise ValueError(f"must hold numbers or categories, got a date such as {date} in row {row + 1}")
+        raise ValueError(f"must hold numbers or categories, got a date such as {date} in {row_name(row)}")
     cells = present_cells(cells)
     if cells.null_count == len(cells):
         raise ValueError(f"must hold a value, got none in {len(cells)} rows")
     if is_category:
-        codes, values = distinct_cells(cells)
-        return _category(name, codes, _without_decimal_points(values))
+        return _category(name, *distinct_names(cells))
     numbers = as_numbers(cells)
     is_number = ~np.isnan(numbers)
     if np.count_nonzero(is_number) == len(cells) - cells.null_count:
@@ -225,7 +268,7 @@ def _checked(numbers: npt.NDArray[np.float64], cells: pa.ChunkedArray) -> npt.ND
         others = f" and in {len(wrong) - 1} more" if len(wrong) > 1 else ""
         raise ValueError(
             f"must hold numbers up to {LARGEST_NUMBER:g} in magnitude, "
-            f"got {shown(str(cells[wrong[0]]))} in row {wrong[0] + 1}{others}"
+            f"got {shown(str(cells[wrong[0]]))} in {row_name(wrong[0])}{others}"
         )
     return numbers
 
@@ -237,22 +280,14 @@ def _refuse_lookalikes(codes: IntArray, values: list[str], is_number: npt.NDArra
     word = shown(values[codes[row]])
     words = [values[code] for code in np.unique(codes[is_word]).tolist()]
     if all(map(DECIMAL_COMMA.fullmatch, words)):
-        raise ValueError(f"must hold numbers with a decimal point, got {word} in row {row + 1}")
+        raise ValueError(f"must hold numbers with a decimal point, got {word} in {row_name(row)}")
     if all(map(DATE.fullmatch, words)):
-        raise ValueError(f"must hold numbers or categories, got a date such as {word} in row {row + 1}")
+        raise ValueError(f"must hold numbers or categories, got a date such as {word} in {row_name(row)}")
     if np.count_nonzero(is_number) > np.count_nonzero(is_word):
         raise ValueError(
-            f"must hold numbers alone, as most of its cells are numbers, got {word} in row {row + 1}; "
-            "missing values are written as nothing, NA, NaN, null or ?"
+            f"must hold numbers alone, as most of its cells are numbers, got {word} in {row_name(row)} and words "
+            f"in {np.count_nonzero(is_word)} of {np.count_nonzero(codes >= 0)} cells"
         )
-
-
-def _without_decimal_points(values: list[str]) -> list[str]:
-    """Write whole numbers without a decimal point, so that 6.0 is the category 6."""
-    numbers = numbers_of_texts(values)
-    if np.isnan(numbers).any() or not (numbers == np.rint(numbers)).all():
-        return values
-    return [str(number) for number in numbers.astype(np.int64)]
 
 
 def _category(name: str, codes: IntArray, values: list[str]) -> CategoryColumn:

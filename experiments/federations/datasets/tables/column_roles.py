@@ -4,24 +4,28 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass
+from decimal import Decimal
 from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
 
 from fedscout.engine.arrays import IntArray
+from fedscout.engine.data.federation import PLAIN_NUMBER
 from fedscout.engine.errors import DataError
 from fedscout.engine.fault_text import did_you_mean, listed, shown
 from fedscout.experiments.federations.datasets.dataset import TextArray, distinct_texts
-from fedscout.experiments.federations.datasets.tables.column_kinds import MISSING, distinct_cells, numbers_of_texts
+from fedscout.experiments.federations.datasets.tables.column_kinds import MISSING, distinct_names, numbers_of_texts
+from fedscout.experiments.federations.datasets.tables.row_names import row_name
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
 NO_NAMES = {*MISSING} - {"none"}  # which a class may be called
 MAX_DISCRETE_LENGTH = 200
-LARGEST_WHOLE = 2**53
 MANY_CLASSES = 100
+FEWEST_QUANTITIES = 20  # different fractions, or numbers of few rows each, beyond which they are no classes
+FEWEST_ROWS_A_CLASS = 5
 FEW_ROWS_A_CLASS = 20
 MOST_CLASSES = 100_000
 ROWS_AT_ONCE = 1_000_000  # between two of which signals are heard
@@ -40,6 +44,7 @@ class ColumnRoles:
         dropped: Columns that the user leaves out; each must exist.
         group: The column that names what each row belongs to, or None.
         quantity: Whether the label is a quantity, and no class.
+        classes: Whether somebody says that the label's values are classes, even if they look like a quantity.
     """
 
     label: str
@@ -49,6 +54,7 @@ class ColumnRoles:
     dropped: tuple[str, ...] = ()
     group: str | None = None
     quantity: bool = False
+    classes: bool = False
 
     def features(self, name: str, table: pa.Table) -> list[str]:
         """Return the columns of a table that become features.
@@ -104,45 +110,39 @@ def check_roles(name: str, table: pa.Table, roles: ColumnRoles) -> None:
         raise DataError(faults)
 
 
-def discrete(name: str, table: pa.Table, column: str, hint: str = "") -> TextArray:
-    """Return a column of names or whole numbers as text; a number loses its decimal point, so that 5.0 is 5.
+def discrete(name: str, table: pa.Table, column: str) -> TextArray:
+    """Return a column of names as text (`distinct_names`).
 
     Args:
         name: The data set's name, for messages.
         table: The table.
         column: One of its columns.
-        hint: Follows the message about fractions.
 
     Raises:
-        DataError: If a cell is missing or longer than `MAX_DISCRETE_LENGTH`, or names and numbers, or fractions, are
-            mixed in.
+        DataError: If a cell is missing or longer than `MAX_DISCRETE_LENGTH`.
     """
-    positions, values = _distinct(name, table, column, hint)
+    positions, values = _distinct(name, table, column)
     return np.array(values)[positions]
 
 
-def _distinct(name: str, table: pa.Table, column: str, hint: str) -> tuple[IntArray, list[str]]:
-    """Return for each row a position in a list of texts, in which a text may occur twice, as 5 and 5.0."""
-    positions, values = distinct_cells(table[column])
+def _distinct(name: str, table: pa.Table, column: str) -> tuple[IntArray, list[str]]:
+    """Return for each row a position in a list of texts that differ."""
+    positions, values = distinct_names(table[column])
 
-    def refuse(wrong: npt.NDArray[np.bool_], must: str, remark: str = "") -> None:
+    def refuse(wrong: npt.NDArray[np.bool_], must: str, hint: str = "") -> None:
         if wrong.any():
             row = int(np.argmax(wrong))
             given = values[positions[row]] if positions[row] >= 0 else "nothing"
             raise DataError(
-                f"column {column!r} of data set {name!r} must {must}, got {shown(given)} in row {row + 1}{remark}"
+                f"column {column!r} of data set {name!r} must {must}, got {shown(given)} in {row_name(row)}{hint}"
             )
 
     nameless = np.array([*(value.lower() in NO_NAMES for value in values), True])
-    refuse(nameless[positions], "name a class or client or group in every row")
+    way = "; federation.unlabelled_rows=drop leaves such rows out"
+    refuse(nameless[positions], "name a class or client or group in every row", way)
     long = np.array([len(value) > MAX_DISCRETE_LENGTH for value in values])
     refuse(long[positions], f"hold names of at most {MAX_DISCRETE_LENGTH} characters")
-    numbers = numbers_of_texts(values)
-    if np.isnan(numbers).all():
-        return positions, values
-    whole = (np.abs(numbers) < LARGEST_WHOLE) & (numbers == np.rint(numbers))
-    refuse(~whole[positions], "hold names alone or whole numbers alone", hint)
-    return positions, [str(number) for number in numbers.astype(np.int64)]
+    return positions, values
 
 
 def groups_of(name: str, table: pa.Table, column: str | None) -> IntArray | None:
@@ -154,32 +154,47 @@ def groups_of(name: str, table: pa.Table, column: str | None) -> IntArray | None
     return None if column is None else distinct_texts(discrete(name, table, column))[1]
 
 
-def classes(name: str, table: pa.Table, column: str) -> tuple[IntArray, tuple[str, ...]]:
+def classes(name: str, table: pa.Table, roles: ColumnRoles) -> tuple[IntArray, tuple[str, ...]]:
     """Return labels in `[0, num_classes)` and the names of the classes, in their order (`in_order`).
 
     Raises:
         DataError: If a cell names no class, there are fewer than two classes or more than `MOST_CLASSES`, or the
-            column looks like a quantity: fractions, or whole numbers that hardly repeat.
+            column looks like a quantity (`are_quantities`) and nobody says that it holds classes.
     """
+    column = roles.label
     blocks = (table[column].slice(start, ROWS_AT_ONCE) for start in range(0, len(table), ROWS_AT_ONCE))
     _refuse_too_many(name, column, len(table), map(_num_distinct, blocks))  # before each of them is looked at
-    hint = "; a label is a class: federation.task=regression predicts quantities"
-    positions, values = _distinct(name, table, column, hint)
+    positions, values = _distinct(name, table, column)
     _refuse_too_many(name, column, len(table), [len(values)])
-    names = in_order(set(values))
+    names = in_order(values)
+    if not roles.classes and are_quantities(numbers_of_texts(names), len(positions)):
+        raise DataError(
+            f"column {column!r} of data set {name!r} must hold classes, got {len(names)} different numbers in "
+            f"{len(positions)} rows, which looks like a quantity: federation.task=regression predicts it, and "
+            "federation.task=classification takes the numbers as classes"
+        )
     if len(names) < 2 or len(names) > len(positions) // 2:
         raise DataError(
             f"column {column!r} of data set {name!r} must hold at least two classes and at most half as many as there "
             f"are rows ({len(positions)}), got {len(names)}" + (f": {names[0]}" if len(names) == 1 else "")
         )
-    if len(names) > max(MANY_CLASSES, len(positions) // FEW_ROWS_A_CLASS) and all(map(_is_whole, names)):
-        raise DataError(
-            f"column {column!r} of data set {name!r} must hold classes, got {len(names)} different whole numbers in "
-            f"{len(positions)} rows, which looks like a quantity: federation.task=regression predicts it, and "
-            "classes that are meant can be written as names"
-        )
-    index = {value: number for number, value in enumerate(names)}
-    return np.array([index[value] for value in values], dtype=np.int64)[positions], tuple(names)
+    place = {value: number for number, value in enumerate(names)}
+    return np.array([place[value] for value in values], dtype=np.int64)[positions], tuple(names)
+
+
+def are_quantities(different: npt.NDArray[np.float64], num_rows: int) -> bool:
+    """Whether the different values of a label are too many numbers for the rows that there are to be classes.
+
+    Args:
+        different: NaN where a value is no number.
+        num_rows: That hold them.
+    """
+    if not len(different) or not np.isfinite(different).all():
+        return False
+    if (different == np.rint(different)).all():
+        most = MANY_CLASSES if len(different) * FEWEST_ROWS_A_CLASS <= num_rows else FEWEST_QUANTITIES
+        return len(different) > max(most, num_rows // FEW_ROWS_A_CLASS)
+    return len(different) > min(FEWEST_QUANTITIES, num_rows // 2)
 
 
 def _num_distinct(cells: pa.ChunkedArray) -> int:
@@ -198,9 +213,10 @@ def _refuse_too_many(name: str, column: str, num_rows: int, counts: Iterable[int
 
 
 def in_order(names: Collection[str]) -> list[str]:
-    """Return whole numbers in numeric order, then the other names in alphabetical order."""
-    return sorted(names, key=lambda name: (0, int(name), name) if _is_whole(name) else (1, 0, name))
+    """Return numbers in numeric order, then the other names in alphabetical order."""
+    return sorted(names, key=lambda name: (0, Decimal(name), name) if PLAIN_NUMBER.fullmatch(name) else (1, 0, name))
 
 
-def _is_whole(value: str) -> bool:
-    return value.removeprefix("-").isdecimal()
+def are_numbers(names: Collection[str]) -> bool:
+    """Whether all names are plain numbers, whose order means something."""
+    return all(PLAIN_NUMBER.fullmatch(name) for name in names)

@@ -19,6 +19,7 @@ from fedscout.engine.fault_text import shown
 from fedscout.experiments.federations.datasets.dataset import Dataset, TextArray, usual_facts
 from fedscout.experiments.federations.datasets.tables.column_kinds import as_numbers, first_faults
 from fedscout.experiments.federations.datasets.tables.column_roles import ColumnRoles, check_roles, classes, discrete
+from fedscout.experiments.federations.datasets.tables.row_names import row_name
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -45,7 +46,7 @@ def dataset_from_table(
     check_roles(name, table, roles)
     columns = roles.features(name, table)
     values = _numbers(name, table, columns)
-    labels, class_names = classes(name, table, roles.label)
+    labels, class_names = classes(name, table, roles)
     client_ids = None if roles.client is None else discrete(name, table, roles.client)
     return dataset_of_numbers(name, values, labels, class_names, columns, roles.label, source, facts, client_ids)
 
@@ -123,7 +124,7 @@ def _numbers(name: str, table: pa.Table, columns: list[str]) -> npt.NDArray[np.f
             others = f" and in {len(wrong) - 1} more" if len(wrong) > 1 else ""
             faults.append(
                 f"column {column!r} of data set {name!r} must hold finite numbers, "
-                f"got {shown(given)} in row {wrong[0] + 1}{others}"
+                f"got {shown(given)} in {row_name(wrong[0])}{others}"
             )
     if faults:
         raise DataError(first_faults(faults))

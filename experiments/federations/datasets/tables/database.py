@@ -1,25 +1,39 @@
 """Rows of a database: one SELECT (`federation.query`), of which nothing is changed.
 
-SQLite and DuckDB files are opened to read only. Others are reached by SQLAlchemy: the statement runs in a transaction
-that is rolled back, which PostgreSQL is told to read only. A password is no part of the address, as that is logged:
-`FEDSCOUT_DATABASE_PASSWORD` holds it, or what the database's own driver reads, such as `PGPASSWORD`.
+SQLite and DuckDB files are opened to read only, by a process that is ended when it takes too long or too much memory.
+Others are reached by SQLAlchemy: the statement runs in a transaction that is rolled back, which PostgreSQL is told to
+read only. A password is no part of the address, as that is logged: `FEDSCOUT_DATABASE_PASSWORD` holds it, or what the
+database's own driver reads, such as `PGPASSWORD`.
 """
 
 from __future__ import annotations
 
+import json
 import os
 import re
+import subprocess
+import sys
+import threading
+import time
 from collections.abc import Collection, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import psutil  # type: ignore[import-untyped]
+
 from fedscout.engine.errors import ConfigurationError, DataError, first_line
-from fedscout.engine.fault_text import listed, shown
+from fedscout.engine.fault_text import shown
 from fedscout.experiments.extras import extra_module
-from fedscout.experiments.federations.datasets.read_limits import USUAL_LIMITS, ReadLimits
+from fedscout.experiments.federations.datasets.read_limits import (
+    MAX_QUERY_SECONDS,
+    USUAL_LIMITS,
+    EndlessQueryError,
+    ReadLimits,
+)
+from fedscout.experiments.federations.datasets.tables import query_process
 from fedscout.experiments.federations.datasets.tables.kept_rows import KeptRows
-from fedscout.experiments.federations.datasets.tables.text_rows import table_of_rows
+from fedscout.experiments.federations.datasets.tables.text_rows import table_of_blocks, table_of_rows
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -31,6 +45,9 @@ PASSWORD_VARIABLE = "FEDSCOUT_DATABASE_PASSWORD"  # noqa: S105 the name of a var
 ROWS_AT_ONCE = 10_000
 READS = re.compile(r"(select|with)\b", re.IGNORECASE)
 WRITES = re.compile(r";|\binto\b", re.IGNORECASE)  # another statement; rows into a table or a file
+MAX_QUERY_MEMORY = 2**30
+WATCHED_EVERY_SECONDS = 0.02
+SECONDS_TO_END = 2.0
 SECRETS = ("pass", "pwd", "token", "secret")
 
 
@@ -40,6 +57,7 @@ def read_database(
     dropped: Collection[str] = (),
     limits: ReadLimits = USUAL_LIMITS,
     kept: KeptRows | None = None,
+    seconds: float = MAX_QUERY_SECONDS,
 ) -> pa.Table:
     """Read the rows of one statement.
 
@@ -49,22 +67,22 @@ def read_database(
         dropped: Columns that come back empty.
         limits: How much is read; bytes are counted as text.
         kept: Takes the rows in place of the table, which comes back empty.
+        seconds: How long its rows may take in all.
 
     Raises:
         ConfigurationError: If the statement is not one SELECT, the address holds a password, or a library is missing.
-        DataError: If the database can't be read, or holds too much.
+        DataError: If the database can't be read, takes too long, or holds too much.
     """
     if query is not None:
         query = _one_select(query)
     if isinstance(place, Path):
         limits.check_file(place)
-    is_duckdb = isinstance(place, Path) and place.name.lower().endswith(DUCKDB_SUFFIXES)
-    opened = _duckdb(place) if is_duckdb else _sqlalchemy(place)
-    with opened as ask:
-        chosen = query or f'SELECT * FROM "{_only_table(place, ask, is_duckdb)}"'  # noqa: S608 a name it told
-        names, rows = ask(chosen)
+        return _of_file(place, query, dropped, limits, kept, seconds)
+    if query is None:
+        raise ConfigurationError("federation.query must be a SELECT where rows are those of a database, got nothing")
+    with _answer(place, query, seconds) as (names, rows):
         cells = ([None if name in dropped else cell for name, cell in zip(names, row, strict=True)] for row in rows)
-        return table_of_rows(str(place), names, cells, limits, kept)
+        return table_of_rows(place, names, cells, limits, kept)
 
 
 def _one_select(query: str) -> str:
@@ -81,45 +99,106 @@ def _one_select(query: str) -> str:
     return text
 
 
-def _only_table(place: Path | str, ask: Any, is_duckdb: bool) -> str:
-    if not isinstance(place, Path):
-        raise ConfigurationError("federation.query must be a SELECT where rows are those of a database, got nothing")
-    listing = "SELECT table_name FROM duckdb_tables()" if is_duckdb else SQLITE_TABLES
-    names = sorted(str(row[0]) for row in ask(listing)[1])
-    if len(names) != 1:
-        raise ConfigurationError(
-            f"federation.query must be a SELECT, as {place} has not one table, but: {listed(names) or 'none'}"
-        )
-    return names[0].replace('"', '""')
+def _of_file(
+    path: Path, query: str | None, dropped: Collection[str], limits: ReadLimits, kept: KeptRows | None, seconds: float
+) -> pa.Table:
+    """Read a file in a process of its own (`query_process.py`), which is ended once it takes too long or too much."""
+    import pyarrow as pa
 
-
-SQLITE_TABLES = "SELECT name FROM sqlite_master WHERE type = 'table' AND name NOT LIKE 'sqlite_%'"
-
-
-@contextmanager
-def _duckdb(path: Path | str) -> Iterator[Any]:
-    duckdb = extra_module("duckdb", "tables", f"reading {path} needs duckdb")
+    is_duckdb = path.name.lower().endswith(DUCKDB_SUFFIXES)
+    if is_duckdb:
+        extra_module("duckdb", "tables", f"reading {path} needs duckdb")
+    asked = json.dumps({"path": str(path), "query": query, "dropped": [*dropped], "is_duckdb": is_duckdb})
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+    process = subprocess.Popen(  # noqa: S603 our own program
+        [sys.executable, "-m", query_process.__name__],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        env=environment,
+    )
+    assert process.stdin is not None
+    assert process.stdout is not None
+    assert process.stderr is not None
+    watch = _Watch(process, path, seconds)
+    watch.start()
     try:
-        settings: dict[str, Any] = {"enable_external_access": "false", "autoinstall_known_extensions": "false"}
-        with duckdb.connect(str(path), read_only=True, config=settings) as connection:
+        process.stdin.write(asked.encode())
+        process.stdin.close()
+        with pa.ipc.open_stream(process.stdout) as reader:
+            table = table_of_blocks(str(path), reader.schema.names, watch.blocks(reader, limits), limits, kept)
+        if process.wait():  # a stream that ends too early looks like one that is whole
+            raise EOFError("its rows end too early")
+        return table
+    except (pa.ArrowException, OSError, EOFError) as error:
+        if isinstance(error, MemoryError):
+            raise
+        with suppress(subprocess.TimeoutExpired):
+            process.wait(SECONDS_TO_END)
+        process.kill()  # which may wait for its rows to be read
+        told = process.stderr.read().decode(errors="replace").strip()
+        process.wait()
+        if watch.fault:
+            raise watch.fault from None
+        if process.returncode == query_process.FAULT:
+            raise DataError(json.loads(told.splitlines()[-1])) from None
+        raise DataError(f"{path} can't be read as a database: {told.splitlines()[-1] if told else error}") from None
+    finally:
+        process.kill()
+        process.wait()
+        for pipe in (process.stdin, process.stdout, process.stderr):
+            pipe.close()
 
-            def ask(query: str) -> tuple[list[str], Iterator[Any]]:
-                (statement,) = connection.extract_statements(query)
-                found = connection.execute(statement)
-                return [str(column[0]) for column in found.description or ()], _fetched(found)
 
-            yield ask
-    except (duckdb.Error, ValueError) as error:
-        raise DataError(f"{path} can't be read as a database: {first_line(error)}") from None
+class _Watch(threading.Thread):
+    """Ends a process once this one has waited too long for its rows, or it takes too much memory.
 
+    Args:
+        process: Reads the database.
+        path: Of the database, for the message.
+        seconds: How long its rows may take in all.
+    """
 
-def _fetched(found: Any) -> Iterator[Any]:
-    while rows := found.fetchmany(ROWS_AT_ONCE):
-        yield from rows
+    def __init__(self, process: subprocess.Popen[bytes], path: Path, seconds: float) -> None:
+        super().__init__(daemon=True)
+        self.fault: EndlessQueryError | None = None
+        self._process, self._path, self._seconds = process, path, seconds
+        self._waits, self._waited = True, 0.0
+
+    def blocks(self, reader: pa.RecordBatchReader, limits: ReadLimits) -> Iterator[pa.RecordBatch]:
+        """Yield the blocks, and count the time without them; a DataError says that there is too much."""
+        num_bytes = 0
+        for block in reader:
+            self._waits = False
+            num_bytes += block.nbytes
+            limits.check_bytes(self._path, num_bytes)
+            yield block
+            self._waits = True
+
+    def run(self) -> None:
+        """Watch until the process ends."""
+        with suppress(psutil.Error):
+            watched = psutil.Process(self._process.pid)
+            while self._process.returncode is None and not self.fault:
+                began = time.monotonic()
+                time.sleep(WATCHED_EVERY_SECONDS)
+                self._waited += self._waits * (time.monotonic() - began)
+                if self._waited > self._seconds:
+                    self.fault = EndlessQueryError(
+                        f"the rows of {self._path} must come within federation.max_query_seconds={self._seconds:g} "
+                        "seconds, but they take longer"
+                    )
+                if watched.memory_info().rss > MAX_QUERY_MEMORY:
+                    self.fault = EndlessQueryError(
+                        f"reading {self._path} must take at most {MAX_QUERY_MEMORY / 2**30:g} GiB of memory, but its "
+                        "query takes more"
+                    )
+        if self.fault:
+            self._process.kill()
 
 
 @contextmanager
-def _sqlalchemy(place: Path | str) -> Iterator[Any]:
+def _answer(place: str, query: str, seconds: float) -> Iterator[tuple[list[str], Iterator[Any]]]:
     import sqlalchemy
     from sqlalchemy import exc
 
@@ -127,14 +206,13 @@ def _sqlalchemy(place: Path | str) -> Iterator[Any]:
     try:
         engine = sqlalchemy.create_engine(url, poolclass=sqlalchemy.NullPool)
         with engine.connect() as plain:
-            options = {"postgresql_readonly": True} if url.get_backend_name() == "postgresql" else {}
+            is_postgresql = url.get_backend_name() == "postgresql"
+            options = {"postgresql_readonly": True} if is_postgresql else {}
             connection = plain.execution_options(stream_results=True, yield_per=ROWS_AT_ONCE, **options)
-
-            def ask(query: str) -> tuple[list[str], Iterator[Any]]:
-                found = connection.exec_driver_sql(query)
-                return [*map(str, found.keys())], iter(found)
-
-            yield ask
+            if is_postgresql:
+                connection.exec_driver_sql(f"SET LOCAL statement_timeout = {1000 * seconds:.0f}")
+            found = connection.exec_driver_sql(query)
+            yield [*map(str, found.keys())], iter(found)
             connection.rollback()
     except exc.SQLAlchemyError as error:
         raise DataError(f"{url.render_as_string()} can't be read as a database: {first_line(error)}") from None
@@ -144,17 +222,14 @@ def _sqlalchemy(place: Path | str) -> Iterator[Any]:
         ) from None
 
 
-def _address(place: Path | str) -> URL:
-    """Return the address of a database, of a file one that only reads.
+def _address(place: str) -> URL:
+    """Return the address of a database.
 
     Raises:
         ConfigurationError: If it holds a password or is none.
     """
     import sqlalchemy
 
-    if isinstance(place, Path):
-        query = {"mode": "ro", "uri": "true"}
-        return sqlalchemy.URL.create("sqlite", database=place.resolve().as_uri(), query=query)
     try:
         url = sqlalchemy.make_url(place)
     except sqlalchemy.exc.ArgumentError:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Protocol
 import numpy as np
 import numpy.typing as npt
 
+from fedscout.engine.seeds import stream
 from fedscout.experiments.federations.datasets.read_limits import ReadLimits
 
 if TYPE_CHECKING:
@@ -24,6 +25,9 @@ class KeptRows(Protocol):
 
     def add(self, block: pa.RecordBatch) -> None:
         """Take what stays of a block."""
+
+    def restart(self) -> None:
+        """Forget all blocks, as the table is read from its beginning again."""
 
 
 class EnoughRowsError(Exception):
@@ -38,8 +42,13 @@ class HeadRows:
     """
 
     def __init__(self, num_rows: int) -> None:
+        self._num_rows = num_rows
+        self.restart()
+
+    def restart(self) -> None:
+        """Forget all blocks."""
         self.blocks: list[pa.RecordBatch] = []
-        self._num_missing = num_rows
+        self._num_missing = self._num_rows
 
     def add(self, block: pa.RecordBatch) -> None:
         """Take a block."""
@@ -55,13 +64,18 @@ class SampledRows:
     Args:
         path: Of the table, for messages.
         num_rows: Of the sample.
-        generator: Draws a number for each row.
+        seed: Of the generator that draws a number for each row.
         limits: How many bytes the sample may take.
     """
 
-    def __init__(self, path: str, num_rows: int, generator: np.random.Generator, limits: ReadLimits) -> None:
+    def __init__(self, path: str, num_rows: int, seed: int, limits: ReadLimits) -> None:
+        self._path, self._num_rows, self._seed, self._limits = path, num_rows, seed, limits
+        self.restart()
+
+    def restart(self) -> None:
+        """Forget all blocks."""
         self.num_seen = 0
-        self._path, self._num_rows, self._generator, self._limits = path, num_rows, generator, limits
+        self._generator = stream(self._seed, "rows-read")
         self._blocks: list[pa.RecordBatch] = []
         self._draws: list[npt.NDArray[np.float64]] = []
         self._largest = 1.0

@@ -19,6 +19,7 @@ from fedscout.engine.errors import DataError
 from fedscout.experiments.federations.datasets.dataset import Dataset, TextArray, distinct_texts, usual_facts
 from fedscout.experiments.federations.datasets.tables.agreed_encoding import encoding_document
 from fedscout.experiments.federations.datasets.tables.column_kinds import (
+    MAX_CATEGORIES,
     CategoryColumn,
     Column,
     NumberColumn,
@@ -38,13 +39,14 @@ from fedscout.experiments.federations.datasets.tables.federated_statistics impor
     client_statistics,
     merge_statistics,
 )
+from fedscout.experiments.federations.datasets.tables.hints import column_key, text_argument
 from fedscout.experiments.federations.datasets.tables.quantity_target import quantity_target
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-MAX_CATEGORIES = 256
 LARGEST_SHARE = 0.5  # of values that differ, and of values too rare to tell, in a column of categories
+MOST_ROWS_EACH = 10  # of a text or an identifier, on average
 STANDS_FOR_MISSING = 1e200  # beyond any number of a column
 ROWS_AT_ONCE = 10_000
 
@@ -76,7 +78,7 @@ def dataset_from_mixed_table(
     columns = typed_columns(name, table, roles.features(name, table), roles.categories)
     told = told_statistics(name, columns, client_ids, min_release)
     faults = [
-        f"column {column!r} of data set {name!r} must hold {fault}; federation.drop_columns=[{column}] leaves it out"
+        f"column {column!r} of data set {name!r} must hold {fault}; {column_key(column, 'drop')} leaves it out"
         for column, fault in figure_faults(columns, told.statistics, min_release).items()
     ]
     if faults:
@@ -122,7 +124,7 @@ def predicted_of(name: str, table: pa.Table, roles: ColumnRoles) -> Predicted:
     if roles.quantity:
         target = quantity_target(name, roles.label, as_numbers(table[roles.label]))
         return Predicted(target.labels, target.class_names, target.numbers)
-    return Predicted(*classes(name, table, roles.label))
+    return Predicted(*classes(name, table, roles))
 
 
 def dataset_of_columns(
@@ -224,7 +226,8 @@ def _category_fault(column: CategoryColumn, statistics: TableStatistics, min_rel
     if names_rows(column, statistics):
         return (
             f"categories that repeat, but its clients hold {known.num_distinct} different values in {num_present} "
-            f"rows, such as {untold!r}, as identifiers and texts do (federation.text_column reads texts)"
+            f"rows, such as {untold!r}, as identifiers and texts do ({text_argument('text_column', column.name)} reads "
+            "texts)"
         )
     if not known.counts:
         return (
@@ -240,6 +243,8 @@ def names_rows(column: CategoryColumn, statistics: TableStatistics) -> bool:
     """Whether categories hardly repeat, as identifiers and texts do."""
     known, num_other = statistics.tallies[column.name], statistics.num_other(column.name)
     num_present = max(1, statistics.num_rows - known.num_missing)
+    if MOST_ROWS_EACH * len(column.categories) < np.count_nonzero(column.codes >= 0):
+        return False  # over all clients they do repeat, though each may be too small to see it
     return known.num_distinct > LARGEST_SHARE * num_present and num_other > LARGEST_SHARE * num_present
 
 

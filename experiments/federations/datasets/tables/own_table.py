@@ -1,8 +1,8 @@
 """One's own table: what its columns are, and whether it is read as numbers and categories, or as texts.
 
-A column called `id`, `index`, `row`, `row_id` or `uuid` names rows: it is never a feature, and each name must occur
-once. What other columns are is found out (`own_columns.py`). With `federation.text_column`, or where a text is all that
-there is but for dates, a row is the text alone, as numbered words; other columns are not looked at.
+A column called `id`, `index`, `row`, `row_id` or `uuid` names rows: it is never a feature. What other columns are is
+found out (`own_columns.py`). With `federation.text_column`, or where a text is all that there is but for dates, a row
+is the text alone, as numbered words; other columns are not looked at.
 """
 
 from __future__ import annotations
@@ -11,22 +11,20 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-import numpy as np
-
 from fedscout.engine.errors import DataError
-from fedscout.engine.fault_text import did_you_mean, listed, shown
-from fedscout.experiments.federations.datasets.dataset import Dataset
+from fedscout.engine.fault_text import did_you_mean, listed
+from fedscout.experiments.federations.datasets.dataset import Dataset, distinct_texts
 from fedscout.experiments.federations.datasets.dataset_request import DatasetRequest
 from fedscout.experiments.federations.datasets.tables.column_fates import (
     ColumnFate,
     all_fates,
-    column_key,
     documents,
     refuse_table,
 )
 from fedscout.experiments.federations.datasets.tables.column_kinds import (
+    MAX_CATEGORIES,
     CategoryColumn,
-    distinct_cells,
+    with_missing,
 )
 from fedscout.experiments.federations.datasets.tables.column_roles import (
     ColumnRoles,
@@ -36,8 +34,9 @@ from fedscout.experiments.federations.datasets.tables.column_roles import (
     groups_of,
 )
 from fedscout.experiments.federations.datasets.tables.federated_statistics import TableStatistics
+from fedscout.experiments.federations.datasets.tables.hints import column_key
+from fedscout.experiments.federations.datasets.tables.labelled_rows import LabelledRows, labelled_rows
 from fedscout.experiments.federations.datasets.tables.mixed_table import (
-    MAX_CATEGORIES,
     dataset_of_columns,
     figure_faults,
     names_rows,
@@ -50,6 +49,7 @@ from fedscout.experiments.federations.datasets.tables.own_columns import (
     own_columns,
     suspected,
 )
+from fedscout.experiments.federations.datasets.tables.row_names import rows_kept
 from fedscout.experiments.federations.datasets.texts.words import text_dataset, text_rows
 
 if TYPE_CHECKING:
@@ -88,28 +88,35 @@ def dataset_from_own_table(
         dropped=request.drop_columns,
         group=request.group_column,
         quantity=request.predicts_quantity,
+        classes=request.task == "classification",
     )
     check_roles(name, table, roles)
     _check_kinds(name, table, roles, request)
-    _check_row_names(name, table, naming)
-    if request.text_column is not None:
-        _refuse_quantity(request)
-        return _texts(name, table, request, roles, source)
-    return _mixed(name, table, request, roles, source)
+    table = with_missing(table, request.missing_values, {request.client_column, request.group_column})
+    labelled = labelled_rows(name, table, roles) if request.unlabelled_rows == "drop" else LabelledRows(table)
+    with rows_kept(labelled.kept):
+        if request.text_column is not None:
+            _refuse_quantity(request)
+            dataset = _texts(name, labelled.rows, request, roles, source)
+        else:
+            dataset = _mixed(name, labelled.rows, request, roles, source)
+    return replace(dataset, facts={**dataset.facts, **labelled.facts})
 
 
 def _mixed(name: str, table: pa.Table, request: DatasetRequest, roles: ColumnRoles, source: str) -> Dataset:
     """Read numbers, categories and dates; if there are none, but for dates, and a text, that."""
     predicted = predicted_of(name, table, roles)
-    found = own_columns(name, table, [*roles.never_features, *roles.features(name, table)], roles, request)
     client_ids = None if roles.client is None else discrete(name, table, roles.client)
+    clients = None if client_ids is None else distinct_texts(client_ids)[1]
+    columns = [*roles.never_features, *roles.features(name, table)]
+    found = own_columns(name, table, columns, roles, request, clients)
     seen = [column for own in found for column in own.columns]
     if seen:
         told = told_statistics(name, seen, client_ids, request.min_release)
         found = _with_figures(name, found, told.statistics, request)
         seen = [column for own in found for column in own.columns]
-    found = suspected(found, predicted.labels, predicted.class_names)
-    fates = all_fates(table, roles, [own.fate for own in found])
+    found = suspected(found, predicted)
+    fates = all_fates(table, roles, [own.fate for own in found], predicted.class_names)
     texts = [fate for fate in fates if fate.kind == "text"]
     if texts and not roles.quantity and _are_dates_unasked([own.fate for own in found if own.columns], request):
         return _texts(name, table, request.model_copy(update={"text_column": texts[0].name}), roles, source, fates)
@@ -141,7 +148,13 @@ def _with_figures(
     faults = figure_faults(known, statistics, request.min_release)
     refused = [column for column in faults if column in request.columns]
     if refused:
-        raise DataError([f"column {column!r} of data set {name!r} must hold {faults[column]}" for column in refused])
+        raise DataError(
+            [
+                f"column {column!r} of data set {name!r} must hold {faults[column]}; "
+                f"{column_key(column, 'drop')} leaves it out"
+                for column in refused
+            ]
+        )
     return [_with_known(own, faults, statistics) for own in columns]
 
 
@@ -199,23 +212,6 @@ def _refuse_quantity(request: DatasetRequest) -> None:
         )
 
 
-def _check_row_names(name: str, table: pa.Table, columns: tuple[str, ...]) -> None:
-    faults = []
-    for column in columns:
-        codes, values = distinct_cells(table[column])
-        _, firsts, positions = np.unique(codes, return_index=True, return_inverse=True)
-        repeats = np.flatnonzero(firsts[positions] < np.arange(len(codes)))
-        if len(repeats):
-            again = "nothing" if codes[repeats[0]] < 0 else values[codes[repeats[0]]]
-            faults.append(
-                f"column {column!r} of data set {name!r} must name each row once, got {shown(again)} in rows "
-                f"{firsts[positions[repeats[0]]] + 1} and {repeats[0] + 1}; federation.drop_columns=[{column}] leaves "
-                "it out"
-            )
-    if faults:
-        raise DataError(faults)
-
-
 def _texts(
     name: str,
     table: pa.Table,
@@ -236,7 +232,7 @@ def _texts(
             "federation.text_column must be neither the label, nor the client or group column, nor left out, "
             f"got {column!r}"
         )
-    labels, class_names = classes(name, table, roles.label)
+    labels, class_names = classes(name, table, roles)
     rows = text_rows(("" if cell is None else str(cell) for cell in table[column].to_pylist()), request)
     if rows.facts["num_texts_without_words"] == len(labels):
         raise DataError(f"column {column!r} of data set {name!r} must hold texts, but no cell has a word")

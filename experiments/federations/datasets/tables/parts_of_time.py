@@ -15,7 +15,8 @@ import numpy as np
 import numpy.typing as npt
 
 from fedscout.engine.errors import DataError
-from fedscout.experiments.federations.datasets.tables.column_kinds import distinct_cells, is_text, present_cells
+from fedscout.experiments.federations.datasets.tables.column_kinds import DATE, distinct_cells, is_text, present_cells
+from fedscout.experiments.federations.datasets.tables.row_names import row_name
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -71,6 +72,38 @@ def date_order(cells: pa.ChunkedArray) -> DateOrder | None:
     return None
 
 
+def date_fault(cells: pa.ChunkedArray) -> str:
+    """Return what keeps a column from being one of dates, as it follows the column's name; nothing where it is none.
+
+    A column is meant to be one of dates where each cell looks like a date and more than half are, in one order.
+
+    Args:
+        cells: Plain.
+    """
+    import pyarrow as pa
+
+    codes, values = distinct_cells(_as_text(cells)) if is_text(cells.type) else (np.empty(0, np.int64), [])
+    if not values or not all(map(DATE.fullmatch, values)):
+        return ""
+    texts = pa.array(values, pa.string())
+    wrong = {order: np.isnan(_read(texts, order)["day"]) for order in _PATTERNS if order != "time of day"}
+    best = min(wrong, key=lambda order: int(wrong[order].sum()))
+    if 2 * wrong[best].sum() >= len(values):
+        return ""
+
+    def place(cells_of: npt.NDArray[np.bool_]) -> str:
+        row = int(np.argmax(np.append(cells_of, False)[codes]))
+        return f"{values[codes[row]]!r} in {row_name(row)}"
+
+    day_first, month_first = wrong["day-month-year"], wrong["month-day-year"]
+    if (day_first & ~month_first).any() and (month_first & ~day_first).any():
+        return (
+            f"must write day and month in one order, got {place(month_first & ~day_first)}, which begins with the day, "
+            f"beside {place(day_first & ~month_first)}, which begins with the month"
+        )
+    return f"must hold dates that exist, written alike ({best}), got {place(wrong[best])}"
+
+
 def parts_of_time(name: str, cells: pa.ChunkedArray, order: DateOrder) -> dict[str, Numbers]:
     """Return the parts of each cell, NaN where it is missing, each of shape `(num_rows,)`.
 
@@ -89,7 +122,7 @@ def parts_of_time(name: str, cells: pa.ChunkedArray, order: DateOrder) -> dict[s
     wrong = np.isnan(read["hour" if order == "time of day" else "day"])
     if wrong.any():
         row = int(np.argmax(np.append(wrong, False)[codes]))
-        raise DataError(f"column {name!r} must hold dates ({order}), got {texts[codes[row]]!r} in row {row + 1}")
+        raise DataError(f"column {name!r} must hold dates ({order}), got {texts[codes[row]]!r} in {row_name(row)}")
     return {part: np.append(numbers, np.nan)[codes] for part, numbers in read.items()}
 
 

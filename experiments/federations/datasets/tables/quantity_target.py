@@ -15,6 +15,7 @@ import numpy.typing as npt
 
 from fedscout.engine.arrays import IntArray
 from fedscout.engine.errors import DataError
+from fedscout.experiments.federations.datasets.tables.row_names import row_name
 
 NUM_TENTHS = 10
 
@@ -48,9 +49,10 @@ def quantity_target(name: str, column: str, values: npt.NDArray[np.float64]) -> 
     wrong = np.flatnonzero(~np.isfinite(values))
     if len(wrong):
         raise DataError(
-            f"column {column!r} of data set {name!r} must hold a finite number in every row, as "
-            f"federation.task=regression predicts it, got something else in row {wrong[0] + 1}"
+            f"column {column!r} of data set {name!r} must hold a finite number in every row to be "
+            f"predicted as a quantity, got something else in {row_name(wrong[0])}"
             + (f" and in {len(wrong) - 1} more" if len(wrong) > 1 else "")
+            + "; federation.task=classification predicts classes"
         )
     if len(np.unique(values)) < 2:
         raise DataError(f"column {column!r} of data set {name!r} must hold at least two different numbers to predict")

@@ -13,31 +13,49 @@ from __future__ import annotations
 
 import csv
 import io
+import re
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator
+from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
+
+import numpy as np
 
 from fedscout.engine.errors import DataError, first_line
 from fedscout.engine.fault_text import listed, shown
 from fedscout.experiments.federations.datasets.read_limits import (
+    CELL_BYTES,
     MAX_CELL_LENGTH,
+    MAX_COLUMNS,
     MAX_NAME_LENGTH,
     NO_LIMITS,
     USUAL_LIMITS,
     ReadLimits,
 )
-from fedscout.experiments.federations.datasets.tables.column_kinds import is_text
+from fedscout.experiments.federations.datasets.tables.column_kinds import DATE, is_text, numbers_of_texts
+from fedscout.experiments.federations.datasets.tables.hints import column_key
 from fedscout.experiments.federations.datasets.tables.kept_rows import KeptRows
-from fedscout.experiments.federations.datasets.tables.text_file import DELIMITERS, ENCODING, opened, sniff_delimiter
+from fedscout.experiments.federations.datasets.tables.text_file import (
+    DELIMITERS,
+    ENCODING,
+    fields,
+    opened,
+    read_text,
+    sniff_delimiter,
+)
+from fedscout.experiments.federations.datasets.text_style import WHITE_SPACE
 
 if TYPE_CHECKING:
     import pandas as pd
     import pyarrow as pa
     import pyarrow.parquet as pq
 
+CATEGORY_FIELD = {b"kind": b"category"}
+"""On the field of a column whose cells are categories, whatever they are."""
 INDEX = "index"
-SAVED_INDEX = "__index_level_0__"
+SAVED_INDEX = re.compile(r"__index_level_\d+__")
 FRAME = "the DataFrame"
 NUM_CELLS_AT_ONCE = 1_000_000
 OPEN_QUOTE = "; a quote that is left open has such an effect"
@@ -54,16 +72,21 @@ def read_csv(
     nameless_index: bool = False,
     limits: ReadLimits = USUAL_LIMITS,
     kept: KeptRows | None = None,
+    encoding: str | None = "utf-8",
+    has_header: bool | None = True,
 ) -> pa.Table:
     """Read a text file whose first line names the columns, or one without such a line.
 
     Args:
         path: An existing file; `.gz`, and `.zip` with one file in it, are unpacked on the fly.
-        delimiter: One of `DELIMITERS`; None to find it out from the first lines.
+        delimiter: One character, `WHITE_SPACE` for any number of blanks; None to find it out from the first lines.
         columns: The columns of a file that does not name them; None where the first line does.
         nameless_index: Whether the first column may lack a name; it is then called `index`.
         limits: How much is read.
         kept: Takes the rows in place of the table, which comes back empty.
+        encoding: Of the file; None to find it out.
+        has_header: Whether the first line names the columns; without one they are `column1`, `column2`, …. None means
+            that it does, but refuses one that holds numbers.
 
     Returns:
         Texts without spaces at their ends.
@@ -72,25 +95,54 @@ def read_csv(
         DataError: If the file cannot be read, is no text, is too large, has another delimiter, ragged rows, nameless
             or repeated columns, a cell of more than `MAX_CELL_LENGTH` characters, or no rows.
     """
+
+    def read(encoding: str) -> pa.Table:
+        form = _Form(path, encoding, delimiter or sniff_delimiter(path, limits, encoding))
+        return _read_form(form, columns, nameless_index, limits, kept, has_header)
+
+    return read_text(path, encoding, limits, kept, read)
+
+
+@dataclass(frozen=True)
+class _Form:
+    """A text file of which it is known how it is written."""
+
+    path: Path
+    encoding: str
+    delimiter: str
+
+
+def _read_form(
+    form: _Form,
+    columns: tuple[str, ...] | None,
+    nameless_index: bool,
+    limits: ReadLimits,
+    kept: KeptRows | None,
+    has_header: bool | None,
+) -> pa.Table:
     import pyarrow as pa
 
-    delimiter = delimiter or sniff_delimiter(path, limits)
-    first, num_lines = next(_rows(path, delimiter, limits), ([], 0))
+    path = form.path
+    first, num_lines = next(_rows(form, limits), ([], 0))
     if not first:
         raise DataError(f"{path} must hold a header and rows, but it is empty")
+    if columns is None and has_header is False:
+        columns = tuple(f"column{number}" for number in range(1, len(first) + 1))
     if columns is None:
         names = [INDEX if nameless_index and not first[0] and INDEX not in first else first[0], *first[1:]]
-        faults = _header_faults(path, names, delimiter)
+        faults = _header_faults(path, names, form.delimiter, is_said=has_header is True)
     else:
         names, num_lines = list(columns), 0
         wrong = f"{path} must have the {len(columns)} columns {', '.join(columns)}, got {len(first)} columns"
-        faults = [] if len(first) == len(columns) else [wrong]
+        faults = [wrong] if len(first) != len(columns) else [*name_faults(path, names)]
     if faults:
         raise DataError(faults)
     try:
-        blocks = collected(path, _arrow_blocks(path, delimiter, names, num_lines, limits), limits, OPEN_QUOTE, kept)
+        blocks = collected(path, _arrow_blocks(form, names, num_lines, limits), limits, OPEN_QUOTE, kept)
     except _UnlikeArrowError:
-        blocks = collected(path, _row_blocks(path, delimiter, names, num_lines, limits), limits, OPEN_QUOTE, kept)
+        if kept is not None:
+            kept.restart()
+        blocks = collected(path, _row_blocks(form, names, num_lines, limits), limits, OPEN_QUOTE, kept)
     if not blocks:
         raise DataError(f"{path} must hold rows below its header, but it has none")
     return pa.Table.from_batches(blocks)
@@ -130,7 +182,7 @@ def read_parquet(
                 faults.append(f"{path} must hold rows, but it has none")
             if faults:
                 raise DataError(faults)
-            names = [name for name in schema.names if name not in dropped and name != SAVED_INDEX]
+            names = [name for name in schema.names if name not in dropped and not SAVED_INDEX.fullmatch(name)]
             blocks = collected(path, _parquet_blocks(path, file, names, limits), limits, kept=kept)
     except (pa.ArrowException, OSError) as error:
         if isinstance(error, MemoryError):
@@ -141,7 +193,7 @@ def read_parquet(
 
 
 def read_frame(frame: pd.DataFrame, dropped: Collection[str] = ()) -> pa.Table:
-    """Take a DataFrame for what it would be as a Parquet file; its index is left out.
+    """Take a DataFrame for what it would be as a Parquet file: an index with a name is a column.
 
     Args:
         frame: Of numbers, texts, truth values or moments in time.
@@ -154,7 +206,8 @@ def read_frame(frame: pd.DataFrame, dropped: Collection[str] = ()) -> pa.Table:
 
     empty = [name for name in dropped if name in frame.columns]
     try:
-        given = pa.Table.from_pandas(frame.drop(columns=empty), preserve_index=False)
+        given = pa.Table.from_pandas(frame.drop(columns=empty))
+        given = given.drop_columns([name for name in given.column_names if SAVED_INDEX.fullmatch(name)])
     except (pa.ArrowException, TypeError, ValueError) as error:
         raise DataError(
             f"{FRAME} must have one type a column, a name each, all different: {first_line(error)}"
@@ -221,6 +274,18 @@ def plain_cells(cells: pa.ChunkedArray | pa.Array) -> pa.ChunkedArray | pa.Array
     return pc.if_else(pc.equal(text, ""), None, text)
 
 
+def _categorical(schema: pa.Schema) -> set[str]:
+    """Return the columns of categories whose values may be numbers: pandas' `Categorical`, or Arrow's dictionaries."""
+    import pyarrow as pa
+
+    dictionaries = [field for field in schema if pa.types.is_dictionary(field.type)]
+    categories = {field.name for field in dictionaries if not is_text(field.type.value_type)}
+    with suppress(ValueError, LookupError, TypeError, AttributeError):  # damaged, or by others than pandas
+        said = schema.pandas_metadata["columns"]
+        categories |= {column["name"] for column in said if column["pandas_type"] == "categorical"}
+    return categories
+
+
 def collected(
     path: Path | str,
     blocks: Iterable[pa.RecordBatch],
@@ -252,16 +317,19 @@ def collected(
         texts = [column for column in columns if is_text(column.type)]
         if any((pc.max(pc.utf8_length(column)).as_py() or 0) > MAX_CELL_LENGTH for column in texts):
             raise DataError(_long_cell_fault(path, hint))
-        plain.append(pa.record_batch(columns, block.schema.names))
+        categories = _categorical(block.schema)
+        fields = [
+            pa.field(name, column.type, metadata=CATEGORY_FIELD if name in categories else None)
+            for name, column in zip(block.schema.names, columns, strict=True)
+        ]
+        plain.append(pa.record_batch(columns, schema=pa.schema(fields)))
         if kept is not None:
             kept.add(plain[-1])
             plain = [plain[-1].slice(0, 0)]
     return plain
 
 
-def _arrow_blocks(
-    path: Path, delimiter: str, names: list[str], num_lines: int, limits: ReadLimits
-) -> Iterator[pa.RecordBatch]:
+def _arrow_blocks(form: _Form, names: list[str], num_lines: int, limits: ReadLimits) -> Iterator[pa.RecordBatch]:
     """Yield the rows below some lines, as texts, by Arrow's parser.
 
     Raises:
@@ -271,13 +339,16 @@ def _arrow_blocks(
     import pyarrow.compute as pc
     from pyarrow import csv as arrow_csv
 
-    with opened(path, limits) as file:
+    if form.delimiter == WHITE_SPACE:
+        raise _UnlikeArrowError
+    encoding = "utf8" if form.encoding == ENCODING else form.encoding
+    with opened(form.path, limits, form.encoding) as file:
         try:
             with arrow_csv.open_csv(
                 file,
-                arrow_csv.ReadOptions(column_names=names, skip_rows=num_lines),
+                arrow_csv.ReadOptions(column_names=names, skip_rows=num_lines, encoding=encoding),
                 arrow_csv.ParseOptions(
-                    delimiter=delimiter,
+                    delimiter=form.delimiter,
                     newlines_in_values=True,
                     invalid_row_handler=lambda row: "error" if row.text.strip() else "skip",
                 ),
@@ -295,9 +366,7 @@ def _arrow_blocks(
             raise _UnlikeArrowError from None
 
 
-def _row_blocks(
-    path: Path, delimiter: str, names: list[str], num_lines: int, limits: ReadLimits
-) -> Iterator[pa.RecordBatch]:
+def _row_blocks(form: _Form, names: list[str], num_lines: int, limits: ReadLimits) -> Iterator[pa.RecordBatch]:
     """Yield what `_arrow_blocks` does, row by row: slower, but it takes spaces before quotes and names a wrong line."""
     import pyarrow as pa
 
@@ -305,14 +374,14 @@ def _row_blocks(
         return pa.record_batch([pa.array(cells, pa.string()) for cells in zip(*rows, strict=True)], names)
 
     rows: list[list[str]] = []
-    for row, number in _rows(path, delimiter, limits):
+    for row, number in _rows(form, limits):
         if number <= num_lines:
             continue
         if len(row) != len(names):
             hint = OPEN_QUOTE if "\n" in row[-1] else ""
             raise DataError(
-                f"every line of {path} must have as many fields as the header: line {number} has {len(row)} fields, "
-                f"the header {len(names)}{hint}"
+                f"every line of {form.path} must have as many fields as the header: line {number} has {len(row)} "
+                f"fields, the header {len(names)}{hint}"
             )
         rows.append(row)
         if len(rows) * len(names) >= NUM_CELLS_AT_ONCE:
@@ -322,27 +391,32 @@ def _row_blocks(
         yield block()
 
 
-def _rows(path: Path, delimiter: str, limits: ReadLimits) -> Iterator[tuple[list[str], int]]:
+def _rows(form: _Form, limits: ReadLimits) -> Iterator[tuple[list[str], int]]:
     """Yield the fields of each row that is not blank, without spaces at their ends, and the number of its last line."""
-    with opened(path, limits) as file, io.TextIOWrapper(file, ENCODING, newline="") as text:
-        reader = csv.reader(text, delimiter=delimiter, skipinitialspace=True)
+    with opened(form.path, limits, form.encoding) as file, io.TextIOWrapper(file, form.encoding, newline="") as text:
+        reader = fields(text, form.delimiter)
         try:
             for row in reader:
                 if len(row) > 1 or any(field.strip() for field in row):
                     yield [field.strip() for field in row], reader.line_num
         except csv.Error:
-            raise DataError(_long_cell_fault(path, OPEN_QUOTE)) from None
+            raise DataError(_long_cell_fault(form.path, OPEN_QUOTE)) from None
 
 
 def _long_cell_fault(path: Path | str, hint: str) -> str:
     return f"every cell of {path} must have at most {MAX_CELL_LENGTH} characters, but one has more{hint}"
 
 
-def _header_faults(path: Path, header: list[str], delimiter: str) -> list[str]:
+def _header_faults(path: Path, header: list[str], delimiter: str, is_said: bool) -> list[str]:
     if len(header) == 1:
         found = [name for character, name in DELIMITERS.items() if character != delimiter and character in header[0]]
         seen = f"its header holds a {found[0]} instead" if found else "its header names one column only"
-        return [f"the columns of {path} must be separated by a {DELIMITERS[delimiter]} ({delimiter!r}), but {seen}"]
+        return [f"the columns of {path} must be separated by {delimiter!r}, but {seen}"]
+    if not is_said and (held := _held_by_data(header)):
+        return [
+            f"the first line of {path} must name the columns, but it holds {held[:60]!r}: federation.header=false "
+            "names them column1, column2 and so on, federation.header=true takes the line for names"
+        ]
     nameless = [number for number, name in enumerate(header, start=1) if not name][:1]
     return [
         *(f"every column of {path} must have a name, but column {number} has none" for number in nameless),
@@ -350,8 +424,23 @@ def _header_faults(path: Path, header: list[str], delimiter: str) -> list[str]:
     ]
 
 
+def _held_by_data(header: list[str]) -> str:
+    """Return a number or date that a first line of data holds; nothing of one that may name columns.
+
+    Names may be numbers that rise, as years and positions do.
+    """
+    if dates := [name for name in header if DATE.fullmatch(name)]:
+        return dates[0]
+    numbers = numbers_of_texts(header)
+    found = numbers[~np.isnan(numbers)]
+    is_data = (np.diff(found) <= 0).any() if len(found) > 1 else (found != np.rint(found)).any()
+    return header[int(np.argmax(~np.isnan(numbers)))] if is_data else ""
+
+
 def name_faults(path: Path | str, names: list[str]) -> Iterator[str]:
-    """Yield what is wrong with the names of columns."""
+    """Yield what is wrong with the number and the names of columns."""
+    if len(names) > MAX_COLUMNS:
+        raise DataError(f"{path} must have at most {MAX_COLUMNS:,} columns, got {len(names):,}")
     for number, name in enumerate(names, start=1):
         if len(name) > MAX_NAME_LENGTH:
             raise DataError(
@@ -380,12 +469,12 @@ def _cell_bytes(field: pa.Field) -> int:
 
 
 def bytes_of_cells(column: pa.Array) -> int:
-    """Return how much a column's cells take once each is on its own."""
+    """Return how much a column's cells take once each is on its own; one that holds nothing takes `CELL_BYTES`."""
     import pyarrow as pa
     import pyarrow.compute as pc
 
     if not pa.types.is_dictionary(column.type) or not is_text(column.type.value_type):
-        return int(column.nbytes)
+        return max(int(column.nbytes), CELL_BYTES * len(column))
     lengths = pc.take(pc.binary_length(column.dictionary), column.indices)
     return int(pc.sum(pc.cast(lengths, pa.int64())).as_py() or 0) + int(column.indices.nbytes)
 
@@ -401,5 +490,5 @@ def type_faults(path: Path | str, schema: pa.Schema, dropped: Collection[str]) -
         if field.name not in dropped and (types.is_nested(kind) or is_bytes):
             yield (
                 f"column {field.name!r} of {path} must hold a number, text, truth value or date a cell, "
-                f"got {field.type}; federation.drop_columns=[{field.name}] leaves it out"
+                f"got {field.type}; {column_key(field.name, 'drop')} leaves it out"
             )

@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from fedscout.engine.errors import ConfigurationError, DataError
-from fedscout.engine.seeds import stream
 from fedscout.experiments.federations.datasets.dataset_request import DatasetRequest
 from fedscout.experiments.federations.datasets.read_limits import NO_LIMITS, ReadLimits, TooLargeError
 from fedscout.experiments.federations.datasets.tables.array_file import ARRAY_SUFFIX, read_array_table
@@ -27,6 +26,7 @@ from fedscout.experiments.federations.datasets.tables.kept_rows import (
     SampledRows,
 )
 from fedscout.experiments.federations.datasets.tables.table_file import read_csv, read_parquet
+from fedscout.experiments.federations.datasets.text_style import TextStyle
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -73,7 +73,7 @@ def read_table(place: Path | str, request: DatasetRequest) -> ReadTable:
     except TooLargeError as error:
         if request.max_rows is None or is_array_file(place):
             raise
-        sample = SampledRows(str(place), request.max_rows, stream(request.row_seed, "rows-read"), request.limits)
+        sample = SampledRows(str(place), request.max_rows, request.row_seed, request.limits)
         _read(place, request, NO_LIMITS, sample)
         num_left = max(0, sample.num_seen - request.max_rows)
         reason = str(error).partition(" must ")[2]
@@ -106,25 +106,50 @@ def is_array_file(place: Path | str) -> bool:
 
 def _read(place: Path | str, request: DatasetRequest, limits: ReadLimits, kept: KeptRows | None = None) -> pa.Table:
     name = place.name.lower() if isinstance(place, Path) else ""
-    dropped = {*request.drop_columns, *(column for column, kind in request.columns.items() if kind == "drop")}
+    dropped = request.dropped
     if isinstance(place, str) or name.endswith(DATABASE_SUFFIXES):
-        return read_database(place, request.query, dropped, limits, kept)
+        return read_database(place, request.query, dropped, limits, kept, request.max_query_seconds)
     if request.query is not None:
         raise ConfigurationError(f"federation.query must be left out but for databases, got {request.query!r}")
+    _refuse_style(request.text_style, name)
     if name.endswith(TEXT_SUFFIXES):
-        return read_csv(place, nameless_index=True, limits=limits, kept=kept)
+        style = request.text_style
+        return read_csv(
+            place,
+            style.separator,
+            nameless_index=True,
+            limits=limits,
+            kept=kept,
+            encoding=style.encoding,
+            has_header=style.has_header,
+        )
     if is_array_file(place):
         return read_array_table(place, limits)
-    readers = {
-        PARQUET_SUFFIXES: read_parquet,
-        JSON_SUFFIXES: read_json_lines,
-        ARROW_SUFFIXES: read_arrow,
-        EXCEL_SUFFIXES: read_excel,
-    }
+    if name.endswith(JSON_SUFFIXES):
+        return read_json_lines(place, dropped, limits, kept, request.text_style.encoding)
+    readers = {PARQUET_SUFFIXES: read_parquet, ARROW_SUFFIXES: read_arrow, EXCEL_SUFFIXES: read_excel}
     for suffixes, reader in readers.items():
         if name.endswith(suffixes):
             return reader(place, dropped, limits, kept)
     raise _unknown_format(place)
+
+
+def _refuse_style(style: TextStyle, name: str) -> None:
+    """Refuse what is said of a text file where there is none.
+
+    Raises:
+        ConfigurationError: With each of these keys.
+    """
+    columns = {"separator": style.separator, "header": style.has_header}
+    given = {"encoding": style.encoding, **columns}
+    unread = given if not name.endswith((*TEXT_SUFFIXES, *JSON_SUFFIXES)) else columns
+    faults = [
+        f"federation.{key} must be left out but for text files, got {value!r} for {name}"
+        for key, value in unread.items()
+        if value is not None and not name.endswith(TEXT_SUFFIXES)
+    ]
+    if faults:
+        raise ConfigurationError(faults)
 
 
 def _unknown_format(path: Path) -> DataError:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from fedscout.engine.errors import DataError
 from fedscout.engine.fault_text import shown
 from fedscout.experiments.federations.datasets.read_limits import MAX_CELL_LENGTH, ReadLimits
+from fedscout.experiments.federations.datasets.tables.hints import column_key
 from fedscout.experiments.federations.datasets.tables.kept_rows import KeptRows
 from fedscout.experiments.federations.datasets.tables.table_file import collected, name_faults
 
@@ -35,20 +36,32 @@ def table_of_rows(
         DataError: If a column has no name or the name of another, a cell holds anything else, or there is too much, or
             nothing.
     """
+    return table_of_blocks(source, names, text_blocks(source, names, rows, limits), limits, kept)
+
+
+def table_of_blocks(
+    source: str, names: Sequence[str], texts: Iterable[pa.RecordBatch], limits: ReadLimits, kept: KeptRows | None
+) -> pa.Table:
+    """Return blocks of texts as a table.
+
+    Raises:
+        DataError: As `table_of_rows`.
+    """
     import pyarrow as pa
 
     nameless = [f"every column of {source} must have a name, but one has none"] if not all(names) else []
     if faults := [*nameless, *name_faults(source, [*names])]:
         raise DataError(faults)
-    blocks = collected(source, _blocks(source, names, rows, limits), limits, kept=kept)
+    blocks = collected(source, texts, limits, kept=kept)
     if not blocks:
         raise DataError(f"{source} must hold rows, but it has none")
     return pa.Table.from_batches(blocks)
 
 
-def _blocks(
+def text_blocks(
     source: str, names: Sequence[str], rows: Iterable[Sequence[Any]], limits: ReadLimits
 ) -> Iterator[pa.RecordBatch]:
+    """Yield rows of Python's values as blocks of texts; a DataError names a cell that holds anything else."""
     import pyarrow as pa
 
     waiting: list[list[str | None]] = []
@@ -58,7 +71,10 @@ def _blocks(
         return pa.record_batch([pa.array(cells, pa.string()) for cells in zip(*waiting, strict=True)], [*names])
 
     for number, row in enumerate(rows, start=1):
-        texts = [_text(source, name, number, value) for name, value in zip(names, row, strict=True)]
+        texts = [
+            None if value is None else _text(source, name, number, value)
+            for name, value in zip(names, row, strict=True)
+        ]
         num_bytes += sum(len(text) for text in texts if text)
         limits.check_bytes(source, num_bytes)
         waiting.append(texts)
@@ -69,10 +85,8 @@ def _blocks(
         yield block()
 
 
-def _text(source: str, name: str, row: int, value: Any) -> str | None:
+def _text(source: str, name: str, row: int, value: Any) -> str:
     match value:
-        case None:
-            return None
         case bool():
             return str(value).lower()
         case datetime():
@@ -84,7 +98,7 @@ def _text(source: str, name: str, row: int, value: Any) -> str | None:
         case _:
             raise DataError(
                 f"column {name!r} of {source} must hold a number, text, truth value or date a cell, got "
-                f"{shown(value)} in row {row}; federation.drop_columns=[{name}] leaves it out"
+                f"{shown(value)} in row {row}; {column_key(name, 'drop')} leaves it out"
             )
     if len(text) > MAX_CELL_LENGTH:
         raise DataError(f"every cell of {source} must have at most {MAX_CELL_LENGTH} characters, but one has more")

@@ -47,6 +47,28 @@ def images(mode: str = "RGB") -> list[Image.Image]:
     return [Image.fromarray(pixels).convert(mode) for pixels in PIXELS]
 
 
+@pytest.mark.parametrize("kind", ["image", "text", "table", "categories"])
+def test_rows_without_a_label_or_a_client_are_left_out(hub: Hub, kind: str) -> None:
+    features: dict[str, list[Any]] = {
+        "image": [*images(), *images()],
+        "text": [f"a text of row {row}" for row in range(12)],
+        "table": [row / 8 for row in range(12)],
+        "categories": ["a", "b"] * 6,
+    }
+    columns = {
+        "x": features[kind],
+        "label": [0, 2, -1, 2, None, 0, 2, 0, 2, 0, 2, 0],
+        "who": [*"ababab", None, *"babab"],
+    }
+    kinds = {"x": datasets.Image()} if kind == "image" else {}
+    hub(columns, label=THREE, **kinds)
+    dataset = load_dataset("hf:owner/name", client_column="who", min_release=1)
+    assert dataset.labels.tolist() == [0, 1, 1, 0, 0, 1, 0, 1, 0]
+    assert dataset.client_ids is not None
+    assert dataset.client_ids.tolist() == [*"abbbbabab"]
+    assert dataset.facts["num_rows_unlabelled"] == 3
+
+
 def test_images_and_their_clients(hub: Hub) -> None:
     columns = {"img": images(), "label": [0, 2, 0, 2, 0, 2], "device": ["a", "b"] * 3}
     asked = hub(columns, img=datasets.Image(), label=THREE)
@@ -66,6 +88,61 @@ def test_grey_images_have_one_channel(hub: Hub) -> None:
     dataset = load_dataset("hf:owner/name")
     expected = np.stack([np.asarray(image) for image in images("L")])
     np.testing.assert_array_equal(np.rint(dataset.features[:, 0] * 255), expected)
+
+
+def wide(first: int, last: int) -> Image.Image:
+    """Return 16-bit grey: two pixels of a brightness each."""
+    return Image.fromarray(np.array([[first, last]], np.uint16))
+
+
+def with_alpha(mode: str, *pixels: Any) -> Image.Image:
+    image = Image.new(mode, (2, 1))
+    image.putdata(pixels)
+    return image
+
+
+def palette() -> Image.Image:
+    """Return a picture of colours by number: red and blue."""
+    image = Image.new("P", (2, 1))
+    image.putpalette([255, 0, 0, 0, 0, 255])
+    image.putdata([0, 1])
+    return image
+
+
+GREY = Image.fromarray(np.array([[0, 200]], np.uint8))
+COLOUR = Image.fromarray(np.array([[[1, 2, 3], [4, 5, 6]]], np.uint8))
+
+
+@pytest.mark.parametrize(
+    ("pictures", "expected"),
+    [
+        ([wide(0, 65_535), wide(257, 514)], [[[0, 255]], [[1, 2]]]),
+        ([wide(0, 65_535), GREY], [[[0, 255]], [[0, 200]]]),
+        ([with_alpha("LA", (100, 255), (100, 0)), GREY], [[[100, 0]], [[0, 200]]]),
+        ([with_alpha("RGBA", (9, 8, 7, 255), (9, 8, 7, 0)), GREY], [[[9, 0], [8, 0], [7, 0]], [[0, 200]] * 3]),
+        ([GREY, COLOUR], [[[0, 200]] * 3, [[1, 4], [2, 5], [3, 6]]]),
+        ([palette(), GREY], [[[255, 0], [0, 0], [0, 255]], [[0, 200]] * 3]),
+    ],
+    ids=["16 bits", "16 and 8 bits", "grey and transparent", "transparent", "colour behind grey", "palette"],
+)
+def test_pictures_are_decoded_as_those_of_a_folder(hub: Hub, pictures: list[Image.Image], expected: Any) -> None:
+    """Channels are those of all pictures; what is transparent is black."""
+    hub({"img": pictures * 2, "label": [0, 1] * 2}, img=datasets.Image())
+    features = load_dataset("hf:owner/name").features
+    np.testing.assert_array_equal(np.rint(features[:2, :, 0] * 255), np.array(expected).reshape(2, -1, 2))
+
+
+def test_pictures_of_no_known_scale_are_refused(hub: Hub) -> None:
+    hub({"img": [Image.fromarray(np.ones((2, 2), np.float32))] * 4, "label": [0, 1] * 2}, img=datasets.Image())
+    with pytest.raises(DataError, match=r"row 1 .*'F'"):
+        load_dataset("hf:owner/name")
+
+
+def test_texts_that_repeat_are_categories(hub: Hub) -> None:
+    columns = {"job": ["chief of staff", "a cook"] * 40, "x": [0.5 * row for row in range(80)], "label": [0, 1] * 40}
+    hub(columns)
+    dataset = load_dataset("hf:owner/name")
+    assert (dataset.kind, dataset.feature_names) == ("table", ("job=a cook", "job=chief of staff", "x"))
 
 
 def test_subset_and_split_are_passed_on(hub: Hub) -> None:
@@ -124,13 +201,19 @@ ROWS: dict[str, tuple[dict[str, list[Any]], dict[str, Any], dict[str, str], str]
         {"label": "label", "client_column": "label"},
         "must name different columns",
     ),
-    "secret labels": ({"text": TEXTS, "label": [-1] * 6}, {"label": THREE}, {}, "got none in row 1"),
-    "secret labels of numbers": ({"x": [1.0, 2.0] * 3, "label": [-1] * 6}, {"label": THREE}, {}, "got none in row 1"),
-    "a label missing": ({"text": TEXTS, "label": [0, None] * 3}, {}, {}, "got nothing in row 2"),
+    "secret labels": (
+        {"text": TEXTS, "label": [-1] * 6},
+        {"label": THREE},
+        {"unlabelled_rows": "fail"},
+        "none in row 1",
+    ),
+    "no label at all": ({"text": TEXTS, "label": [-1] * 6}, {"label": THREE}, {}, "6 rows lacks one"),
+    "secret labels of numbers": ({"x": [1.0, 2.0] * 3, "label": [-1] * 6}, {"label": THREE}, {}, "6 rows lacks one"),
+    "a label missing": ({"text": TEXTS, "label": [0, None] * 3}, {}, {"unlabelled_rows": "fail"}, "nothing in row 2"),
     "a client missing": (
         {"text": TEXTS, "label": [0, 1] * 3, "n": [1, None] * 3},
         {},
-        {"client_column": "n"},
+        {"client_column": "n", "unlabelled_rows": "fail"},
         "column 'n' .* got nothing in row 2",
     ),
     "one class": ({"text": TEXTS, "label": [1] * 6}, {}, {}, "at least two classes"),
@@ -156,7 +239,7 @@ ROWS: dict[str, tuple[dict[str, list[Any]], dict[str, Any], dict[str, str], str]
         {"img": [*images()[:5], None], "label": [0, 1] * 3},
         {"img": datasets.Image()},
         {},
-        "of one size, got nothing in row 6",
+        "in row 6 .* missing",
     ),
 }
 

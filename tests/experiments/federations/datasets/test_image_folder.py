@@ -243,7 +243,7 @@ def test_a_folder_of_texts(tmp_path: Path) -> None:
     for name in ("good", "bad"):
         (tmp_path / name).mkdir()
         (tmp_path / name / "1.txt").write_text("a review")
-    assert "got '1.txt'; a folder of texts can't be read: put texts and labels into one CSV" in refused(tmp_path)
+    assert f"got '1.txt'; tables are given as federation.dataset='{tmp_path}/bad/*.csv'" in refused(tmp_path)
 
 
 def test_a_link_that_leads_back(pets: Path) -> None:
@@ -355,7 +355,7 @@ def test_a_client_column_where_folders_are_the_clients(clinics: Path) -> None:
         (["image,label", "1.png,a", "3.png,b"], "pictures that exist, got '3.png' in row 2"),
         (["image,label", "1.png,a", "../2.png,b"], "below its own folder, got '../2.png' in row 2"),
         (["image,label", "1.png,a", "/etc/2.png,b"], "below its own folder"),
-        (["image;label", "1.png;a"], "separated by a comma"),
+        (["image;label", "1.png;a"], "separated by ','"),
         (["image,label"], "must hold rows"),
         (["image,label", "1.png,a", "2.png,a"], "at least two classes, got 1: a"),
     ],

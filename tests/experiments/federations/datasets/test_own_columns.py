@@ -90,7 +90,7 @@ def test_numbers_are_codes_where_the_user_says_so(tmp_path: Path) -> None:
 
 def test_a_word_among_numbers_is_refused_unless_overruled(tmp_path: Path) -> None:
     table = pd.DataFrame({"x": ["1", "2", "many", *"4567" * 5], "y": [*"abbaabbaabb"] * 2 + ["a"]})
-    with pytest.raises(DataError, match=r"got 'many' in row 3.*federation\.columns\.x=category or .*x=number takes it"):
+    with pytest.raises(DataError, match=r"got 'many' in row 3.*federation\.columns\.x=number or .*x=category"):
         load(tmp_path, table, "y")
     dataset = load(tmp_path, table, "y", columns={"x": "number"})
     assert told(dataset, "became")["x"] == "a number; words are taken as missing in 1 of 23 rows"
@@ -224,3 +224,27 @@ def test_weekdays_are_those_of_the_calendar() -> None:
     parts = parts_of_time("t", pa.chunked_array([pa.array(days.strftime("%Y-%m-%d"), pa.string())]), "year-month-day")
     np.testing.assert_array_equal(parts["weekday"], days.day_of_week)
     np.testing.assert_array_equal(parts["day"], days.day)
+
+
+# Dates with a fault.
+
+
+@pytest.mark.parametrize(
+    ("wrong", "row"),
+    [("2024-02-30", 7), ("2024-13-01", 7), ("31.04.2024", 7)],
+    ids=["no such day", "no such month", "written otherwise"],
+)
+def test_one_impossible_date_names_its_row(tmp_path: Path, wrong: str, row: int) -> None:
+    table = pd.DataFrame({"when": [f"2024-01-{day:02}" for day in range(1, 31)], "y": ["a", "b"] * 15})
+    table.loc[row - 1, "when"] = wrong
+    with pytest.raises(DataError, match=f"'{wrong}' in row {row}"):
+        load_dataset(str(saved(table, tmp_path / "t.csv")), label="y")
+
+
+def test_days_first_beside_months_first_are_said(tmp_path: Path) -> None:
+    days = [f"{day:02}/03/2024" for day in range(1, 29)]
+    table = pd.DataFrame({"when": [*days, "03/29/2024", "03/30/2024"], "y": ["a", "b"] * 15})
+    with pytest.raises(
+        DataError, match=r"'13/03/2024' in row 13, .*the day, beside '03/29/2024' in row 29, .*the month"
+    ):
+        load_dataset(str(saved(table, tmp_path / "t.csv")), label="y")

@@ -72,8 +72,9 @@ def test_days_name_clients_in_every_format(tmp_path: Path, name: str) -> None:
 @pytest.mark.parametrize("gap", [None, "", "  ", float("nan")])
 def test_a_missing_label_is_nothing_in_every_format(tmp_path: Path, name: str, gap: object) -> None:
     path = save(PLAIN.assign(grade=[*PLAIN["grade"][1:], gap]), tmp_path / name)
-    with pytest.raises(DataError, match=f"must name a class .* in every row, got 'nothing' in row {NUM_ROWS}"):
-        load_dataset(str(path), label="grade", client_column="site")
+    with pytest.raises(DataError, match=f"'nothing' in row {NUM_ROWS}"):
+        load_dataset(str(path), label="grade", client_column="site", unlabelled_rows="fail")
+    assert load_dataset(str(path), label="grade", client_column="site").num_rows == NUM_ROWS - 1
 
 
 def test_rare_categories_and_identifiers_are_told_apart(tmp_path: Path) -> None:
@@ -160,19 +161,40 @@ def test_texts(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("labels", "names"),
     [
-        (["10", "9", "9.0", "10"] * 6, ("9", "10")),
+        (["10", "9", "9", "10"] * 6, ("9", "10")),
+        (["1E2", "10E1", "2E1", "20"] * 6, ("20", "10E1", "1E2", "2E1")),
+        (["007", "7", "07", "A9"] * 6, ("007", "07", "7", "A9")),
+        (["5", "4.5", "10.0", "1e5f"] * 6, ("4.5", "5", "10.0", "1e5f")),
+        (["9223372036854775807", "9223372036854775806"] * 12, ("9223372036854775806", "9223372036854775807")),
         (["true", "false"] * 12, ("false", "true")),
         (["b", "a", "c", "c"] * 6, ("a", "b", "c")),
     ],
 )
-def test_labels_are_whole_numbers_or_names(tmp_path: Path, labels: list[str], names: tuple[str, ...]) -> None:
-    path = save(PLAIN.drop(columns="site").assign(grade=labels), tmp_path / "t.csv")
-    assert load_dataset(str(path), label="grade").class_names == names
+def test_a_name_is_its_text(tmp_path: Path, labels: list[str], names: tuple[str, ...]) -> None:
+    """Of classes, clients and groups, in each format that stores texts."""
+    table = PLAIN.assign(grade=labels, ward=labels)
+    for file in ("t.csv", "t.parquet"):
+        path = str(save(table.drop(columns="site"), tmp_path / file))
+        dataset = load_dataset(path, label="grade", client_column="ward", min_release=2)
+        assert dataset.class_names == names
+        assert dataset.client_ids is not None
+        assert dataset.client_ids.tolist() == labels
+        grouped = load_dataset(path, label="smoker", group_column="grade", drop_columns=("ward",))
+        assert grouped.groups is not None
+        assert len(np.unique(grouped.groups)) == len(names)
+
+
+@pytest.mark.parametrize(("column", "names"), [([1.0, 2.0], ("1", "2")), ([0.5, 1.0], ("0.5", "1.0"))])
+def test_a_typed_number_is_a_name_however_gaps_store_it(
+    tmp_path: Path, column: list[float], names: tuple[str, ...]
+) -> None:
+    path = save(PLAIN.assign(grade=column * 12), tmp_path / "t.parquet")
+    assert load_dataset(str(path), label="grade", client_column="site", min_release=2).class_names == names
 
 
 def test_whole_numbers_that_hardly_repeat_are_a_quantity(tmp_path: Path) -> None:
     table = pd.DataFrame({"x": np.arange(600) / 4, "price": [row // 3 for row in range(600)]})
-    with pytest.raises(DataError, match="got 200 different whole numbers in 600 rows, which looks like a quantity"):
+    with pytest.raises(DataError, match="got 200 different numbers in 600 rows"):
         load_dataset(str(save(table, tmp_path / "t.csv")), label="price")
     named = table.assign(price=[f"p{row}" for row in table["price"]])
     assert load_dataset(str(save(named, tmp_path / "t.csv")), label="price").num_classes == 200

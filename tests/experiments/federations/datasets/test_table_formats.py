@@ -140,7 +140,7 @@ def test_a_query_chooses_the_rows(tmp_path: Path) -> None:
     with sqlite3.connect(path) as connection:
         connection.execute("CREATE TABLE other (x)")
     connection.close()
-    with pytest.raises(ConfigurationError, match=r"federation\.query must be a SELECT, as .* but: other, visits"):
+    with pytest.raises(DataError, match=r"federation\.query must be a SELECT, as .* but: other, visits"):
         load_dataset(str(path), **ROLES)
     query = "SELECT age, outcome, hospital FROM visits WHERE age > 40;"
     for place in (str(path), f"sqlite:///{path}"):
@@ -193,6 +193,14 @@ def test_a_query_is_for_databases_alone(tmp_path: Path) -> None:
         load_dataset(path, query="SELECT 1", **ROLES)
     with pytest.raises(ConfigurationError, match=r"federation\.query must be left out but for databases"):
         load_dataset("digits", query="SELECT 1")
+
+
+@pytest.mark.parametrize("key", ["encoding=cp1252", "separator=tab", "header=false"])
+def test_how_a_text_is_written_is_for_text_files_alone(tmp_path: Path, key: str) -> None:
+    name, _, value = key.partition("=")
+    path = str(save(patients(), tmp_path / "t.parquet"))
+    with pytest.raises(ConfigurationError, match=rf"federation\.{name} must be left out but for text files"):
+        load_dataset(path, **{name: value}, **ROLES)
 
 
 # One file a client.
@@ -336,7 +344,7 @@ def test_a_library_that_is_missing_is_one_clear_line(
     [
         ("[1]", r"must be a JSON object, got '\[1\]' in line 1; a list of objects"),
         ('{"a": 1}\n{"a": ', "in line 2"),
-        ('{"a": {"b": 1}, "y": 0}', "column 'a' of .* must hold a number, text, .* in row 1; federation.drop_columns"),
+        ('{"a": {"b": 1}, "y": 0}', "column 'a' of .* in row 1; federation.columns.a=drop"),
         ("", "it is empty"),
         ("[" * 100_000, "must be a JSON object"),
         ('{"a": "\\ud800", "y": 1}', "half a character"),

@@ -54,9 +54,8 @@ def test_well_formed_file(tmp_path: Path) -> None:
         GOOD.replace('"', ""),
         GOOD.replace(";", " ; "),
         GOOD.replace("\n", "\n\n"),
-        GOOD.replace(";5\n", ";5.0\n"),
     ],
-    ids=["windows", "byte order mark", "no last newline", "no quotes", "spaces", "blank lines", "decimal marks"],
+    ids=["windows", "byte order mark", "no last newline", "no quotes", "spaces", "blank lines"],
 )
 def test_harmless_variants_read_the_same(tmp_path: Path, content: str) -> None:
     write(tmp_path, GOOD)
@@ -96,14 +95,11 @@ MALFORMED: dict[str, tuple[str | bytes, str]] = {
     "repeated header": (GOOD + HEADER + "\n", "'quality' in row 5|'alcohol' in row 5|'fixed acidity' in row 5"),
     "absent label": (GOOD + row(""), "must name a class .* got 'nothing' in row 5"),
     "nan label": (GOOD + row("nan"), "must name a class .* got 'nan' in row 5"),
-    "fractional label": (GOOD + row(5.5), "got '5.5' in row 5"),
-    "label beyond whole numbers": (GOOD + row("99999999999999999999"), "got '99999999999999999999' in row 5"),
-    "mixed labels": (GOOD + row("good"), "got 'good' in row 5"),
     "one class": (GOOD.replace(";6\n", ";5\n"), "at least two classes .* got 1: 5"),
     "a class per row": ("\n".join([HEADER, row(3), row(4), row(5), row(6)]), "half as many .* got 4"),
     "one row": ("\n".join([HEADER, row(3)]), "at least two classes"),
     "latin-1": (GOOD.replace("pH", "p\u00c4").encode("latin-1"), "UTF-8"),
-    "binary": (b"\x89PNG\r\n\x1a\n\x00\x00\xff\xfe", "UTF-8|separated"),
+    "binary": (b"\x89PNG\r\n\x1a\n\x00\x00\xff\xfe", "must be text|separated"),
 }
 
 
@@ -160,7 +156,7 @@ def test_folder_in_the_place_of_the_file(tmp_path: Path) -> None:
 
 def test_packed_file_under_the_plain_name(tmp_path: Path) -> None:
     write(tmp_path, gzip.compress(GOOD.encode()))
-    with pytest.raises(DataError, match="UTF-8"):
+    with pytest.raises(DataError, match="packed with gzip"):
         load_dataset("wine_quality_red", folder=tmp_path)
 
 
@@ -197,8 +193,6 @@ def test_client_column_is_no_feature(tmp_path: Path) -> None:
         ("grape", None, "federation.label .* got 'grape'; its columns are: .*quality, color"),
         (None, "cellar", "federation.client_column .* got 'cellar'; its columns are"),
         ("color", "color", "must differ"),
-        ("pH", None, "names alone or whole numbers alone"),
-        (None, "pH", "names alone or whole numbers alone"),
     ],
 )
 def test_unusable_columns(tmp_path: Path, label: str | None, client: str | None, reason: str) -> None:

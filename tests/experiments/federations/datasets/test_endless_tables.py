@@ -1,0 +1,144 @@
+"""Tables that would take hours or all memory, each in a process of its own: a data set or one line, within bounds."""
+
+from __future__ import annotations
+
+import sqlite3
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+MOST_SECONDS = 20
+MOST_BYTES = 2e9
+READ = """
+import sys
+from fedscout.engine.errors import UserError
+from fedscout.experiments.config.config_file import load_config
+from fedscout.experiments.federations.datasets.loaders.dataset_table import load_dataset
+import resource
+try:
+    print("rows", load_dataset(load_config(sys.argv[1:]).federation).num_rows)
+except UserError as error:
+    print("refused", error)
+used = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
+print(sum(one.ru_utime + one.ru_stime for one in used), *(one.ru_maxrss for one in used))
+"""
+
+
+def sheet(*cells: str) -> Callable[[Path], list[str]]:
+    def write(folder: Path) -> list[str]:
+        import openpyxl
+
+        book = openpyxl.Workbook()
+        assert book.active is not None
+        book.active.append(["x", "y"])
+        for row in range(40):
+            book.active.append([row / 8, "ab"[row % 2]])
+        for cell in cells:
+            book.active[cell] = 1
+        book.save(folder / "t.xlsx")
+        return [f"federation.dataset={folder}/t.xlsx", "federation.label=y", "federation.min_release=2"]
+
+    return write
+
+
+def empty_rows(folder: Path) -> list[str]:
+    import openpyxl
+
+    book = openpyxl.Workbook(write_only=True)
+    page = book.create_sheet()
+    for row in [["x", "y"], *([row / 8, "ab"[row % 2]] for row in range(40)), *([None, None] for _ in range(200_000))]:
+        page.append(row)
+    book.save(folder / "t.xlsx")
+    return [f"federation.dataset={folder}/t.xlsx", "federation.label=y"]
+
+
+def sqlite(query: str, view: str = "") -> Callable[[Path], list[str]]:
+    def write(folder: Path) -> list[str]:
+        with sqlite3.connect(folder / "t.db") as base:
+            base.execute("CREATE TABLE t (x, y)")
+            if view:
+                base.execute(view)
+        base.close()
+        return [f"federation.dataset={folder}/t.db", f"federation.query={query}", "federation.label=y"]
+
+    return write
+
+
+def duckdb(query: str) -> Callable[[Path], list[str]]:
+    def write(folder: Path) -> list[str]:
+        import duckdb
+
+        with duckdb.connect(str(folder / "t.duckdb")) as base:
+            base.execute("CREATE TABLE t (x INT, y INT)")
+        return [f"federation.dataset={folder}/t.duckdb", f"federation.query={query}", "federation.label=y"]
+
+    return write
+
+
+def text(name: str, lines: Callable[[], list[str]]) -> Callable[[Path], list[str]]:
+    def write(folder: Path) -> list[str]:
+        (folder / name).write_text("\n".join(lines()))
+        return [f"federation.dataset={folder}/{name}", "federation.label=y"]
+
+    return write
+
+
+COUNTING = "WITH RECURSIVE t(x) AS (SELECT 1 UNION ALL SELECT x + 1 FROM t)"
+ENDLESS: dict[str, tuple[Callable[[Path], list[str]], str]] = {
+    "Excel: a far cell": (sheet("XFD1048576"), "rows 40"),
+    "Excel: a far column": (sheet("XFD1"), "refused"),
+    "Excel: a far row": (sheet("C1048576"), "rows 40"),
+    "Excel: empty rows": (empty_rows, "rows 40"),
+    "SQLite: never a row": (sqlite(f"{COUNTING} SELECT max(x) AS x, 1 AS y FROM t"), "refused"),
+    "SQLite: always a row": (sqlite(f"{COUNTING} SELECT x, x % 2 AS y FROM t"), "refused"),
+    "SQLite: a view": (sqlite("SELECT * FROM v", f"CREATE VIEW v AS {COUNTING} SELECT max(x) AS y FROM t"), "refused"),
+    "SQLite: long texts": (sqlite("SELECT hex(zeroblob(900000000)) AS x, 1 AS y"), "refused"),
+    "DuckDB: a sum": (duckdb("SELECT sum(sin(range)) AS x, 1 AS y FROM range(100000000000)"), "refused"),
+    "DuckDB: rows": (duckdb("SELECT range AS x, range % 2 AS y FROM range(100000000000)"), "refused"),
+    "DuckDB: a long text": (duckdb("SELECT repeat('a', 1000000000) AS x, 1 AS y"), "refused"),
+    "DuckDB: long texts": (duckdb("SELECT repeat('a', 100000000) AS x, range AS y FROM range(1000)"), "refused"),
+    "DuckDB: a list": (duckdb("SELECT string_agg(range, ',') AS x, 1 AS y FROM range(10000000000)"), "refused"),
+    "JSON lines: a key a line": (
+        text("t.jsonl", lambda: [f'{{"k{row}": 1, "y": 1}}' for row in range(100_000)]),
+        "refused",
+    ),
+    "JSON lines: sparse keys": (
+        text("t.jsonl", lambda: [f'{{"k{row % 19_000}": 1, "y": {row % 2}}}' for row in range(200_000)]),
+        "refused",
+    ),
+    "JSON lines: keys of one line": (
+        text("t.jsonl", lambda: ["{" + ",".join(f'"k{key}":1' for key in range(100_000)) + "}"]),
+        "refused",
+    ),
+    "CSV: columns": (
+        text("t.csv", lambda: [",".join(f"k{key}" for key in range(100_000)), "1," * 99_999 + "1"]),
+        "refused",
+    ),
+}
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(120)
+@pytest.mark.parametrize("name", ENDLESS)
+def test_it_ends(tmp_path: Path, name: str) -> None:
+    write, wanted = ENDLESS[name]
+    arguments = write(tmp_path)
+    began = time.monotonic()
+    done = subprocess.run(
+        [sys.executable, "-c", READ, *arguments, "federation.max_query_seconds=5"],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=100,
+    )
+    seconds = time.monotonic() - began
+    told, *_, last = done.stdout.splitlines()
+    assert told.startswith(wanted), told
+    assert not done.stderr.count("Traceback")
+    used_seconds, *sizes = map(float, last.split())
+    assert (1 if sys.platform == "darwin" else 1024) * max(sizes) < MOST_BYTES
+    assert min(seconds, used_seconds) < MOST_SECONDS  # by the clock, or, on a machine that does other things, by work
