@@ -92,7 +92,7 @@ class GridSearcher(GenerationalSearcher):
         super().__init__(task)
         budget, space = task.settings.budget, task.space
         parts = [
-            [space.compose(kind, lambda name, _, at=values: at[name]) for values in points]
+            [_composed(space, kind, values) for values in points]
             for kind, points in grid_parts(space, task.settings.grid_points).items()
         ]
         if any(without_twins := [[spec for spec in part if not space.is_twin(spec)] for part in parts]):
@@ -112,6 +112,10 @@ class GridSearcher(GenerationalSearcher):
         for digest, spec in self._points.items():
             if digest not in taken:
                 yield spec
+
+
+def _composed(space: SearchSpace, kind: str, values: Mapping[str, Value]) -> StrategySpec:
+    return space.compose(kind, lambda name, _: values[name])
 
 
 def _by_turns(parts: Sequence[Sequence[StrategySpec]], generator: np.random.Generator) -> Iterator[StrategySpec]:
