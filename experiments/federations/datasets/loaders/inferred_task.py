@@ -51,7 +51,7 @@ def with_task(settings: Mapping[Any, Any]) -> Mapping[Any, Any]:
             return {**settings, "federation": {**federation, "task": "regression"}}
     except EndlessQueryError:  # which is not waited for twice
         raise
-    except (ValidationError, UserError, OSError):
+    except (ValidationError, UserError, OSError, MemoryError):
         pass
     return settings
 
