@@ -23,6 +23,7 @@ from fedscout.experiments.cli.program import app
 from fedscout.experiments.config.config_file import load_config
 from fedscout.experiments.config.config_keys import known_keys
 from fedscout.experiments.config.study_config import StudyConfig
+from fedscout.experiments.grids.experiment import read_experiment
 from fedscout.experiments.studies.sweeps.grid_configurations import read_sweep
 from tests.conftest import REPOSITORY
 from tests.snippets import INLINE, PAGES, Block, arguments, blocks, commands, missing_files
@@ -117,7 +118,9 @@ def test_a_quick_command_runs(command: str, capsys: pytest.CaptureFixture[str]) 
 def test_yaml_is_a_configuration(block: Block, folder: Path) -> None:
     document = yaml.safe_load(block.text)
     (folder / "shown.yaml").write_text(block.text)
-    if set(document) <= {key.partition(".")[0] for key in known_keys()}:
+    if "rows" in document:
+        assert read_experiment(folder / "shown.yaml").cells()
+    elif set(document) <= {key.partition(".")[0] for key in known_keys()}:
         assert isinstance(load_config(["shown.yaml"]), StudyConfig)
     else:
         pytest.fail(f"{block.page} shows YAML that is no configuration: {[*document]}")

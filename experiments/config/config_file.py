@@ -66,14 +66,14 @@ def config_of(settings: Mapping[Any, Any], faults: Sequence[str] = ()) -> StudyC
 
 
 def _fault_texts(faults: Sequence[ErrorDetails]) -> Iterator[str]:
-    """Yield a line for each fault, but one alone for the items of a list."""
-    by_list: dict[tuple[int | str, ...], list[ErrorDetails]] = {}
+    """Yield a line for each fault, but one alone for items of a list that have the same."""
+    alike: dict[tuple[Any, ...], list[ErrorDetails]] = {}
     for fault in faults:
         place = fault["loc"]
         item = next((depth for depth, part in enumerate(place) if isinstance(part, int)), len(place))
-        by_list.setdefault(place[: item + 1] if item == len(place) else place[:item], []).append(fault)
-    for same in by_list.values():
-        more = f", and {len(same) - 1} more of that list can't be read" if len(same) > 1 else ""
+        alike.setdefault((place[:item], place[item + 1 :], fault["type"]), []).append(fault)
+    for same in alike.values():
+        more = f", and {len(same) - 1} more of that list" if len(same) > 1 else ""
         yield fault_text(same[0]) + more
 
 

@@ -33,7 +33,7 @@ REASONS = {
     "configures None": "round 2: TypeError: 'NoneType' object is not iterable",
     "raises in aggregate_train": "round 2: RuntimeError: my own fault",
     "raises in aggregate_evaluate": "round 2: RuntimeError: my own fault",
-    "gives None": "round 2: TypeError: cannot unpack non-iterable NoneType object",
+    "gives None": "Faulty.aggregate_train must return",
     "gives an empty record": f"round 2: ValueError: arrays must be named {NAMED}, got []",
     "gives NaN": "round 2: the aggregated parameters are not finite (diverged)",
     "gives inf": "round 2: the aggregated parameters are not finite (diverged)",

@@ -105,7 +105,6 @@ def test_a_client_has_its_bits_alone_and_among_others() -> None:
     assert np.array_equal(together[3], alone[0])
 
 
-def test_messages_say_nothing_of_float32() -> None:
-    assert "precision" not in LocalTraining().to_config()
+def test_messages_carry_the_precision() -> None:
     narrow = LocalTraining(precision="bfloat16")
     assert LocalTraining.from_config(narrow.to_config()) == narrow

@@ -23,7 +23,7 @@ def test_a_detection_trains_ten_times_so_it_costs_several_rounds(federation: Fed
     assert (cost.clients, cost.hosts) == (3, 1)
     assert cost.round_equivalents == pytest.approx(cost.seconds / cost.round_seconds)
     assert cost.round_equivalents > 1
-    assert set(cost.parts) == {"clients", "label_skew", "feature_skew", "outliers", "metrics"}
+    assert set(cost.parts) == {"clients", "label_skew", "feature_skew", "outliers", "near copies", "metrics"}
     assert sum(cost.parts.values()) <= cost.seconds
 
 

@@ -253,7 +253,7 @@ def test_a_loss_beyond_all_bounds_is_json_too(cli: Cli, tmp_path: Path) -> None:
     (tmp_path / "huge.py").write_text(OWN_STRATEGY.format(name="Huge"))
     own = ["strategy.kind=custom", "strategy.path=huge:Huge", "strategy.values.scale=1e14"]
     document = parsed(cli("train", *SMALL, "training.num_rounds=1", *own, "--json").out)
-    assert document["trial"]["status"] == "completed"
+    assert document["trial"]["status"] == "failed"
     assert document["rounds"]["loss"] == [None]
 
 

@@ -105,7 +105,7 @@ def test_a_study_detects_searches_and_confirms(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("settings", "told"),
     [
-        ({"task": None}, r"federation.task=regression predicts quantities"),
+        ({"task": None}, r"federation.task=regression"),
         ({"label": "shift"}, r"column 'shift' .* must hold a finite number in every row"),
         (
             {"scenario": [{"kind": "label_flip", "rate": 0.3}]},
