@@ -121,7 +121,7 @@ FLOWS = _of("held out", "unsw_nb15", "federation.max_rows=1500")
 ATTACKS = _of("held out", "unsw_nb15", "federation.label=attack_cat", "federation.max_rows=1500")
 CLOTHES = _of("held out", "fashion_mnist", "federation.max_rows=1200", *_SMALL)
 PICTURES = _of("held out", "cifar10", "federation.max_rows=1200", *_SMALL)
-TWEETS = _of("held out", "sentiment140", "federation.max_rows=300")
+TWEETS = _of("held out", "sentiment140", "federation.max_rows=300", "model.kind=textcnn")
 
 JOINT_BATTERY: tuple[JointFederation, ...] = (
     DIGITS.dealt("0.1", 10),

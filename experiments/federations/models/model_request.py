@@ -75,7 +75,7 @@ class ModelRequest:
                 ]
             )
         if self.data_kind not in data_kinds:
-            advice = "; texts are for textcnn and char_lstm" if self.data_kind == "tokens" else ""
+            advice = "; texts are for embedding_bag, textcnn and char_lstm" if self.data_kind == "tokens" else ""
             raise DataError(
                 f"model.kind={kind} must be given rows of kind {' or '.join(data_kinds)}, got {self.data_kind}{advice}"
             )

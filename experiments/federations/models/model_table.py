@@ -169,6 +169,19 @@ def resnet18(request: ModelRequest) -> ImportedModel:
     )
 
 
+def embedding_bag(request: ModelRequest) -> ImportedModel:
+    """A bag of embeddings: each text is the sum of its words' learned vectors."""
+    request.check("embedding_bag", reads=("embedding_size",), data_kinds=TOKENS)
+    embedding_size = request.settings.embedding_size or 32
+    return _network(
+        f"embedding_bag {'-'.join(map(str, (request.vocabulary_size, embedding_size, request.num_classes)))}",
+        "embedding_bag:EmbeddingBag",
+        vocabulary_size=request.vocabulary_size,
+        embedding_size=embedding_size,
+        num_classes=request.num_classes,
+    )
+
+
 def textcnn(request: ModelRequest) -> ImportedModel:
     """TextCNN: convolutions over a text's words; `hidden` is the number of feature maps of each width."""
     request.check("textcnn", reads=("hidden", "embedding_size", "dropout"), data_kinds=TOKENS)
@@ -207,7 +220,7 @@ def automatic_kind(request: ModelRequest) -> str:
     """Return the kind of model that suits rows of this kind and shape.
 
     Images from 16 pixels a side: lenet; from 4: cnn2. Tokens whose classes are the tokens themselves, as where
-    the next character is to be told: char_lstm; other tokens: textcnn. Embeddings: embedding_classifier. Else: dense.
+    the next character is to be told: char_lstm; other tokens: embedding_bag. Embeddings: embedding_classifier. Else: dense.
     """
     shape = request.feature_shape
     match request.data_kind:
@@ -216,7 +229,8 @@ def automatic_kind(request: ModelRequest) -> str:
         case "tokens":
             # Few tokens, and classes for at least half of them: a rare character may never be a label.
             is_characters = request.vocabulary_size <= MOST_CHARACTERS
-            return "char_lstm" if is_characters and 2 * request.num_classes >= request.vocabulary_size else "textcnn"
+            tells_next = is_characters and 2 * request.num_classes >= request.vocabulary_size
+            return "char_lstm" if tells_next else "embedding_bag"
         case "embedding":
             return "embedding_classifier"
     return "dense"
@@ -231,6 +245,7 @@ MODELS: Mapping[str, ModelBuilder] = {
     "cnn2": cnn2,
     "cnn4": cnn4,
     "resnet18": resnet18,
+    "embedding_bag": embedding_bag,
     "textcnn": textcnn,
     "char_lstm": char_lstm,
     "embedding_classifier": embedding_classifier,

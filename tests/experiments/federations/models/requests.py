@@ -38,6 +38,7 @@ SMALL = {
     "cnn4": request("cnn4", (3, 8, 8), "image", hidden=(8,)),
     "resnet18": request("resnet18", (3, 8, 8), "image", hidden=THIN),
     "resnet18 with batch norm": request("resnet18", (3, 8, 8), "image", norm="batch", hidden=THIN),
+    "embedding_bag": request("embedding_bag", (6,), "tokens", embedding_size=4),
     "textcnn": request("textcnn", (6,), "tokens", hidden=(5,), embedding_size=4),
     "char_lstm": request("char_lstm", (6,), "tokens", hidden=(7, 5), embedding_size=3),
     "embedding_classifier": request("embedding_classifier", (9,), "embedding"),

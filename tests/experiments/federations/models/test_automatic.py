@@ -22,9 +22,9 @@ from fedscout.experiments.federations.models.model_table import MODELS, automati
         ("image", (1, 3, 40), 0, 10, "dense"),
         ("image", (64,), 0, 10, "dense"),
         ("tokens", (80,), 67, 65, "char_lstm"),  # as many characters as Shakespeare uses
-        ("tokens", (32,), 10_000, 2, "textcnn"),
-        ("tokens", (32,), 300, 2, "textcnn"),  # a small vocabulary, but the classes are no tokens
-        ("tokens", (32,), 50_000, 49_000, "textcnn"),
+        ("tokens", (32,), 10_000, 2, "embedding_bag"),
+        ("tokens", (32,), 300, 2, "embedding_bag"),  # a small vocabulary, but the classes are no tokens
+        ("tokens", (32,), 50_000, 49_000, "embedding_bag"),
         ("embedding", (384,), 0, 2, "embedding_classifier"),
     ],
 )

@@ -80,7 +80,7 @@ def test_what_is_no_image_or_too_small_is_refused(kind: str, shape: tuple[int, .
         *[(kind, "tokens") for kind in ("linear", "dense", "dense_large", "lenet", "cnn2", "resnet18", "dqn")],
         ("embedding_classifier", "tokens"),
         ("embedding_classifier", "image"),
-        *[(kind, other) for kind in ("textcnn", "char_lstm") for other in ("table", "image", "embedding")],
+        *[(kind, other) for kind in ("embedding_bag", "textcnn", "char_lstm") for other in ("table", "image", "embedding")],
     ],
 )
 def test_rows_that_a_model_cannot_read_are_refused(kind: str, data_kind: str) -> None:
@@ -98,6 +98,7 @@ READ = {
     "cnn2": ("hidden", "activation"),
     "cnn4": ("hidden", "activation"),
     "resnet18": ("hidden", "norm"),
+    "embedding_bag": ("embedding_size",),
     "textcnn": ("hidden", "embedding_size", "dropout"),
     "char_lstm": ("hidden", "embedding_size"),
     "embedding_classifier": ("hidden",),
@@ -205,6 +206,7 @@ def test_factory_travels_and_follows_the_seed(name: str) -> None:
         ("lenet", "lenet"),
         ("cnn4", "cnn4"),
         ("resnet18", "resnet18 of 16-16-32-32 channels with group norm"),
+        ("embedding_bag", "embedding_bag 12-4-2"),
         ("textcnn", "textcnn of 5 maps a width, 12 tokens"),
         ("char_lstm", "char_lstm 3-7-5-2"),
         ("auto", "char_lstm 8-256-256-11"),

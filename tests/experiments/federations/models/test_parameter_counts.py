@@ -74,6 +74,7 @@ COUNTS = [
         {"norm": "batch"},
         STEM + WIDTH_64 + WIDTH_128 + WIDTH_256 + WIDTH_512 + 513 * 10,
     ),
+    ("embedding_bag", "tokens", (32,), 2, {}, 10_000 * 32 + (32 * 2 + 2)),
     ("textcnn", "tokens", (32,), 2, {}, 10_000 * 100 + (3 + 4 + 5) * 100 * 100 + 3 * 100 + (300 * 2 + 2)),
     ("char_lstm", "tokens", (80,), 65, {}, 10_000 * 8 + LSTM_8_256 + LSTM_256_256 + 257 * 65),
     ("embedding_classifier", "embedding", (384,), 2, {}, 384 * 2 + 2),

@@ -100,7 +100,7 @@ def trained(federation: Federation, received: torch.Tensor, clients: list[int]) 
 
 def test_padding_stays_zero_and_is_not_read() -> None:
     """A text's output does not change with the padding behind it, and the vector of padding is not trained."""
-    for name in ("textcnn", "char_lstm"):
+    for name in ("embedding_bag", "textcnn", "char_lstm"):
         federation = learnable_federation(SMALL[name])
         received = torch.from_numpy(ClientHost(federation, {}).initial_vector(0))
         model = new_model(federation.model, seed=0)
@@ -123,8 +123,18 @@ def test_the_order_of_characters_counts_for_the_lstm() -> None:
 
 
 def test_a_text_of_padding_alone_has_outputs() -> None:
-    for name in ("textcnn", "char_lstm"):
+    for name in ("embedding_bag", "textcnn", "char_lstm"):
         assert torch.isfinite(build_model(SMALL[name])()(torch.zeros(2, 6))).all()
+
+
+def test_the_embedding_bag_adds_up_vectors_in_any_order() -> None:
+    """Logits are A Σ v / √k + b over the k words of a text."""
+    module = build_model(SMALL["embedding_bag"])()
+    words = [3, 1, 4, 1]
+    total = sum(module.embedding.weight[word] for word in words)
+    expected = module.last.weight @ total / 2 + module.last.bias
+    for order in (words, words[::-1]):
+        torch.testing.assert_close(module(torch.tensor([[*map(float, order), 0.0]])), expected[None])
 
 
 def test_textcnn_finds_a_word_wherever_it_is() -> None:
