@@ -220,7 +220,8 @@ def automatic_kind(request: ModelRequest) -> str:
     """Return the kind of model that suits rows of this kind and shape.
 
     Images from 16 pixels a side: lenet; from 4: cnn2. Tokens whose classes are the tokens themselves, as where
-    the next character is to be told: char_lstm; other tokens: embedding_bag. Embeddings: embedding_classifier. Else: dense.
+    the next character is to be told: char_lstm; other tokens: embedding_bag. Embeddings: embedding_classifier. Else:
+    dense.
     """
     shape = request.feature_shape
     match request.data_kind:

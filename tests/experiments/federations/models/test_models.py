@@ -80,7 +80,11 @@ def test_what_is_no_image_or_too_small_is_refused(kind: str, shape: tuple[int, .
         *[(kind, "tokens") for kind in ("linear", "dense", "dense_large", "lenet", "cnn2", "resnet18", "dqn")],
         ("embedding_classifier", "tokens"),
         ("embedding_classifier", "image"),
-        *[(kind, other) for kind in ("embedding_bag", "textcnn", "char_lstm") for other in ("table", "image", "embedding")],
+        *[
+            (kind, other)
+            for kind in ("embedding_bag", "textcnn", "char_lstm")
+            for other in ("table", "image", "embedding")
+        ],
     ],
 )
 def test_rows_that_a_model_cannot_read_are_refused(kind: str, data_kind: str) -> None:
