@@ -22,8 +22,8 @@ from tests.strategies.by_hand import SIZES, result_of
 NUM_SAMPLED, NUM_ROUNDS = 5, 3
 KINDS = [*BUILT_IN_KINDS, *CHOSEN_BY_NAME_KINDS, "fedadam+fedprox"]
 
-FITTING = {"bulyan": {"num_malicious_nodes": 0}}
-"""Parameters that fit five clients."""
+FITTING = {"bulyan": {"num_malicious_nodes": 0}, "fedavgm": {"server_momentum": 0.1}}
+"""Parameters that fit five clients, and a momentum that carries no running variance of batch norm below zero."""
 
 
 @pytest.fixture(scope="module")
