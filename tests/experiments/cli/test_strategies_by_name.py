@@ -53,7 +53,9 @@ def test_one_is_trained_by_name(cli: Cli, tmp_path: Path, kind: str) -> None:
     groups = "models, of the clients"
     told = {"dp_fedavg": "their scores are not", "communities": groups, "rhfl": groups}
     told |= dict.fromkeys(("fedex", "fedpop"), "9 configurations")
-    told |= dict.fromkeys(("ditto", "fedper", "fedrep", "fine_tuning", "fedbabu", "pfedme", "fedrod"), "model that is kept")
+    told |= dict.fromkeys(
+        ("ditto", "fedper", "fedrep", "fine_tuning", "fedbabu", "pfedme", "fedrod"), "model that is kept"
+    )
     assert all(told.get(kind, "nothing") in line for line in done.err.splitlines())
     (row,) = pd.read_parquet(tmp_path / "out" / "trials").to_dict("records")
     assert (row["strategy"], row["status"]) == (kind, "completed")
