@@ -31,7 +31,7 @@ from fedscout.experiments.studies.sweeps.run_sweep import (
 from fedscout.experiments.studies.sweeps.study_run import run_one
 from fedscout.experiments.studies.sweeps.sweep_table import COLUMNS, axis_type
 from fedscout.experiments.studies.workflow import Display, run_workflow
-from fedscout.search.confirmation.intervals import paired_difference
+from fedscout.search.confirmation.intervals import mean_score
 from fedscout.search.measure import UNLIKE
 from tests.experiments.studies.sweeps.sweeps import AXES, NUM_TRIALS, lasting, small, sweep_here, written
 
@@ -78,7 +78,8 @@ def test_the_table_is_that_of_the_single_studies(outcome: SweepOutcome, tmp_path
         found = [rows["challenger"][f"difference{end}"] for end in ("", "_low", "_high")]
         assert found == [versus["mean"], versus["low"], versus["high"]]
         assert rows["challenger"]["verdict"] == result["confirmation"]["verdict"]
-        alone = paired_difference(fedavg["own"], [0.0] * len(fedavg["own"]), test_to_train=0.25)
+        step = result["confirmation"]["design"]["resolution"]
+        alone = mean_score(fedavg["own"], step, 0.25, (0.0, 1.0))
         assert [rows["fedavg"][f"accuracy{end}"] for end in ("_low", "_high")] == [alone.low, alone.high]
 
 
