@@ -87,7 +87,7 @@ def test_without_a_metric_a_study_is_as_before(tmp_path: Path) -> None:
     found = study(tmp_path)
     assert "measure" not in found.document["confirmation"]
     assert "metric" not in found.document["baseline"]
-    assert "metric" not in found.document["config"]["training"]
+    assert found.document["config"]["training"]["metric"] == "accuracy"
     assert found.trials["round_metric"].isna().all()
 
 

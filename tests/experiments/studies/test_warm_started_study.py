@@ -84,6 +84,7 @@ def test_a_study_is_not_told_of_its_own_federation(tmp_path: Path) -> None:
     assert study == {
         "study": str(first.folder),
         "distance": None,
+        "same_data": False,
         "note": "of this federation: a study is not told its own results",
     }
     assert finished.document["warm_start"]["proposals"] == []
