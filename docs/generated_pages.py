@@ -33,6 +33,7 @@ PYTHON = {
         "fedscout.search.confirmation.confirmation.Confirmation",
         "fedscout.engine.trials.trial_record.Trial",
     ],
+    "A trained model": ["fedscout.load", "fedscout.TrainedModel"],
     "Real federations": ["fedscout.RealFederation", "fedscout.client_app"],
     "What one plugs in": [
         "fedscout.strategies.specification.StrategySpec",
