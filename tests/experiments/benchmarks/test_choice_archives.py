@@ -47,7 +47,7 @@ def test_what_two_studies_share_is_trained_once_and_other_seeds_and_federations_
 
 
 @pytest.mark.slow
-def test_priors_rest_on_all_trials_of_the_development_half_but_those_of_the_own_federation() -> None:
+def test_priors_rest_on_all_trials_of_the_development_half_but_those_of_the_own_data() -> None:
     table = read_table(PUBLISHED)
     trials = {each.about.name: len(each.trials) for each in table if each.about.half == "development"}
     informed = StudyOutcome(
@@ -59,7 +59,7 @@ def test_priors_rest_on_all_trials_of_the_development_half_but_those_of_the_own_
     own = next(each for each in table if each.about.name == "wine, feature skew, 4 clients")
     laboratory = ReplayLaboratory(own)
     known = laboratory.ledger(laboratory.config).facts
-    assert rested_on(informed, known) == {name: n for name, n in trials.items() if name != own.about.name}
+    assert rested_on(informed, known) == {name: n for name, n in trials.items() if not name.startswith("wine, ")}
     assert rested_on(replace_first(informed, "paper"), new) == {}
 
 
@@ -72,7 +72,7 @@ def replace_first(outcome: StudyOutcome, source: str) -> StudyOutcome:
 def test_a_warm_start_counts_the_other_development_federations() -> None:
     """Of two made-up ones, FedAvg and eight trials each; the held-out one reads both, the others each other."""
     table = [federation(by_rate, name=name) for name in ("one", "two")]
-    # the same arguments would be the same federation
+    # the same data would be left out
     one, two = (replace(each, about=each.about.model_copy(update=changed(place))) for place, each in enumerate(table))
     held = replace(one, about=one.about.model_copy(update={**changed(2), "half": "held out", "name": "held out"}))
     report = replay([one, two, held], [CHOOSERS["genetic 8"], CHOOSERS["warm start 8"]])
@@ -85,4 +85,5 @@ def test_a_warm_start_counts_the_other_development_federations() -> None:
 def changed(place: int) -> dict[str, object]:
     """Return what makes a federation another one."""
     arguments = tuple(a for a in federation(by_rate).about.arguments if a not in SPACE)
-    return {"arguments": (*arguments, f"federation.seed={place}"), "data_digest": str(place)}
+    data = ("digits", "wine", "breast_cancer")[place]
+    return {"arguments": (*arguments, f"federation.dataset={data}"), "data_digest": str(place)}
