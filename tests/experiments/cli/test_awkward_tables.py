@@ -25,8 +25,8 @@ QUICK = (
     ("table", "label", "client", "line"),
     [
         (tweets(), "airline_sentiment", "airline", "columns: left out tweet_id, airline_sentiment_gold, name"),
-        (patients(), "outcome", "hospital", "suspected: discharge_code tells the label nearly exactly"),
-        (readings(), "state", "machine", "columns: left out reading, unit; suspected: reading tells the label"),
+        (patients(), "outcome", "hospital", "federation.drop_columns=[discharge_code]"),
+        (readings(), "state", "machine", "columns: left out reading, unit"),
     ],
     ids=["tweets", "patients", "readings"],
 )
