@@ -6,12 +6,13 @@ Numbers are finite; what could not be measured is None and its sentence says why
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Final, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
 from fedscout.detectors.detection_config import DetectionConfig
+from fedscout.engine.data.names import UNNAMED, Names
 from fedscout.engine.notebook_html import paragraph, table
 
 DetectorName = Literal["label_skew", "feature_skew", "outliers"]
@@ -24,9 +25,6 @@ TITLES: Final[Mapping[DetectorName, str]] = {
     "outliers": "Outlier clients",
 }
 """How the sentence of a finding begins."""
-
-CLIENTS_NAMED = 12
-"""A sentence names this many clients and counts the rest."""
 
 ROWS_BELONG_TOGETHER: Final = "Rows seem to belong together"
 """How the note begins which says so."""
@@ -259,11 +257,11 @@ class SpeedSkew(_ReportPart):
     sentence: str
 
     @classmethod
-    def of(cls, slowest: int, slowest_seconds: float, median_seconds: float) -> SpeedSkew:
+    def of(cls, slowest: int, slowest_seconds: float, median_seconds: float, names: Names = UNNAMED) -> SpeedSkew:
         """Return the finding, in words."""
         ratio = slowest_seconds / median_seconds if median_seconds > 0 else None
         times = "" if ratio is None else f", {ratio:.3g} times as long as the median client"
-        where = f"client {slowest} takes {slowest_seconds:.3g} simulated seconds a round{times}"
+        where = f"{names.one_client(slowest)} takes {slowest_seconds:.3g} simulated seconds a round{times}"
         rest = "; half of the clients take none" if ratio is None else ""
         return cls(
             slowest=slowest,
@@ -300,6 +298,7 @@ class HeterogeneityReport(_ReportPart):
         density: How values of the feature of largest variance are spread; None where that was not measured.
         speed_skew: How unlike clients are in speed; None where none takes any time.
         notes: What a reader must know of how it was measured: samples, projections, missing answers.
+        names: Of clients, classes and features, as far as the server knows them; sentences use them.
         timings: Seconds of waiting for `clients`, and of the server's own work by detector; the only part that differs
             from run to run.
     """
@@ -321,6 +320,7 @@ class HeterogeneityReport(_ReportPart):
     density: FeatureDensity | None = Field(default=None, exclude_if=lambda found: found is None)
     speed_skew: SpeedSkew | None = Field(default=None, exclude_if=lambda found: found is None)
     notes: tuple[str, ...] = ()
+    names: Names = UNNAMED
     timings: dict[str, float] = Field(default_factory=dict)
 
     @property
@@ -366,7 +366,7 @@ class HeterogeneityReport(_ReportPart):
         for published in self.findings:
             found = self.calibrated_finding(published.name) or published
             verdict = ("yes" if found.detected else "no") if found.measured else "not measured"
-            clients = ", ".join(map(str, found.flagged_clients))
+            clients = ", ".join(map(self.names.client, found.flagged_clients))
             rows.append((TITLES[published.name], verdict, clients, found.sentence))
         return table(("", "found", "clients", ""), rows) + "".join(
             map(paragraph, (*self.beside, *filter(None, [self.withholding]), *self.notes))
@@ -380,10 +380,3 @@ class HeterogeneityReport(_ReportPart):
 def yes_no(detected: bool) -> str:
     """Return the word for a decision."""
     return "yes" if detected else "no"
-
-
-def name_clients(clients: Sequence[int]) -> str:
-    """Return `client 3`, `clients 1, 2` or, of many, the first ones and the number of the others."""
-    named = ", ".join(str(client) for client in clients[:CLIENTS_NAMED])
-    rest = f" and {len(clients) - CLIENTS_NAMED} more" if len(clients) > CLIENTS_NAMED else ""
-    return f"client{'' if len(clients) == 1 else 's'} {named}{rest}"

@@ -15,9 +15,9 @@ from fedscout.detectors.report import (
     DetectorName,
     Finding,
     HeterogeneityReport,
-    name_clients,
     yes_no,
 )
+from fedscout.engine.data.names import Names
 
 
 @dataclass(frozen=True)
@@ -66,17 +66,17 @@ def _verdict(report: HeterogeneityReport, published: Finding) -> Verdict:
     if calibrated is None:
         return Verdict(published, published.sentence)
     tested = calibrated.sentence.replace(", calibrated:", ":", 1)
-    beside = _published_line(published) if published.measured or calibrated.measured else ""
+    beside = _published_line(published, report.names) if published.measured or calibrated.measured else ""
     if published.measured and calibrated.measured and published.detected != calibrated.detected:
         reason = _why_published_only(report, calibrated) if published.detected else _why_tested_only(calibrated)
         beside += f" The two rules disagree: {reason}."
     return Verdict(calibrated, tested, beside)
 
 
-def _published_line(finding: Finding) -> str:
+def _published_line(finding: Finding, names: Names) -> str:
     if finding.value is None:
         return "Published rule: not measured."
-    flagged = f", {name_clients(finding.flagged_clients)}" if finding.flagged_clients else ""
+    flagged = f", {names.some_clients(finding.flagged_clients)}" if finding.flagged_clients else ""
     return f"Published rule: {yes_no(finding.detected)}, {finding.value:.3g} against {finding.threshold:.3g}{flagged}."
 
 

@@ -63,6 +63,10 @@ class Measure(BaseModel):
         digits = ".1f" if self.per_unit == 100 else ".3g"
         return f"{self.per_unit * difference:+{digits}}"
 
+    def value(self, score: float) -> str:
+        """Return a score itself, such as `72.4 %`."""
+        return f"{100 * score:.1f} %" if self.per_unit == 100 else f"{self.per_unit * score:.3g} {self.unit}"
+
     def told(self, difference: float) -> str:
         """Return a difference with its unit, such as `+3.1 points`."""
         return f"{self.number(difference)} {self.unit}"

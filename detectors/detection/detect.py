@@ -59,6 +59,7 @@ from fedscout.detectors.statistics.near_copies import NEAR_COPIES, NearCopies
 from fedscout.detectors.statistics.privacy import check_library
 from fedscout.detectors.statistics.speed_skew import speed_skew
 from fedscout.engine.contracts.local_training_config import LocalTraining
+from fedscout.engine.data.names import UNNAMED, Names
 from fedscout.engine.messages.exchange import Query
 from fedscout.engine.messages.message_contents import client_of
 
@@ -81,6 +82,7 @@ def detect(
     classifies: bool = True,
     ordered: bool = True,
     expected_seconds: Mapping[int, float] | None = None,
+    names: Names = UNNAMED,
 ) -> HeterogeneityReport:
     """Measure how the clients' data differ.
 
@@ -95,6 +97,7 @@ def detect(
         classifies: Whether models tell classes. If not, labels are tenths of a quantity, and outputs are not compared.
         ordered: Whether class numbers are places on a line.
         expected_seconds: Of a round, of clients that take any; None where nothing is known of time.
+        names: Of clients, classes and features, for sentences.
 
     Raises:
         DataError: If no client answers.
@@ -103,15 +106,15 @@ def detect(
 
     timings: dict[str, float] = {}
     seconds = expected_seconds or {}
-    speeds = speed_skew({client: seconds.get(client, 0.0) for client in map(client_of, grid.get_node_ids())})
+    speeds = speed_skew({client: seconds.get(client, 0.0) for client in map(client_of, grid.get_node_ids())}, names)
     if not holds_rows:
-        report = _detect_by_models(grid, initial_vectors, training, settings, seed)
+        report = _detect_by_models(grid, initial_vectors, training, settings, seed, names)
         return report.model_copy(update={"speed_skew": speeds})
     private = settings.epsilon is not None
     if private:
         check_library()
     with threadpool_limits(limits=1):  # sums over several threads differ in their last bits
-        results = hold_together(grid, {LABEL_SKEW: measure_labels(settings, seed, grouped)}, timings)
+        results = hold_together(grid, {LABEL_SKEW: measure_labels(settings, seed, grouped, names)}, timings)
         labels: LabelMeasurement = results[LABEL_SKEW]
         clients = tuple(labels.counts)
         paired = paired_clients(clients, settings.max_pairwise_clients, seed)
@@ -119,11 +122,11 @@ def detect(
         sizes = labels.released.num_rows.tolist()
         parts = () if private or labels.calibrated.detected else row_parts(sizes, seed)
         conversations: dict[str, Conversation[Any]] = {
-            FEATURE_SKEW: measure_private_features(clients, settings, seed, alike)
+            FEATURE_SKEW: measure_private_features(clients, settings, seed, alike, names)
             if private
-            else measure_features(clients, paired, settings, alike, grouped),
+            else measure_features(clients, paired, settings, alike, grouped, names),
             OUTLIERS: measure_models(
-                clients, paired if classifies else (), initial_vectors, training, settings, seed, parts
+                clients, paired if classifies else (), initial_vectors, training, settings, seed, parts, names
             ),
         }
         if not (private or grouped):
@@ -139,7 +142,7 @@ def detect(
                 explained = "noise may hide skew that would be the reason"
             tested = model_test(models.comparisons, models.parts, settings.detector_rate / MOST_TESTS)
             calibrated_outliers = decide_outliers_calibrated(
-                features.agreement, tested, explained, settings, features.concepts
+                features.agreement, tested, explained, settings, features.concepts, names
             )
             calibrated_outliers = _unless_copied(calibrated_outliers, copies)
         with timed(timings, "metrics"):
@@ -169,6 +172,7 @@ def detect(
             *_privacy_notes(settings),
             *([] if classifies else [TENTHS]),
         ),
+        names=names,
         timings=timings,
     )
 
@@ -232,12 +236,17 @@ def _copies_notes(copies: NearCopies | None) -> list[str]:
 
 
 def _detect_by_models(
-    grid: Grid, initial_vectors: InitialVectors, training: LocalTraining, settings: DetectionConfig, seed: int
+    grid: Grid,
+    initial_vectors: InitialVectors,
+    training: LocalTraining,
+    settings: DetectionConfig,
+    seed: int,
+    names: Names,
 ) -> HeterogeneityReport:
     """Return the report on clients that play episodes: they have neither labels nor features, but models."""
     timings: dict[str, float] = {}
     clients = tuple(sorted(client_of(node) for node in grid.get_node_ids()))
-    conversation = measure_models(clients, (), initial_vectors, training, settings, seed)
+    conversation = measure_models(clients, (), initial_vectors, training, settings, seed, names=names)
     models: ModelMeasurement = hold_together(grid, {OUTLIERS: conversation}, timings)[OUTLIERS]
     # Who plays draws episodes anew in each repetition, so that these are as independent as parts of rows.
     tested = model_test(models.comparisons, models.comparisons, settings.detector_rate)
@@ -252,9 +261,10 @@ def _detect_by_models(
         label_skew=Finding.unmeasured(LABEL_SKEW, settings.label_threshold, without),
         feature_skew=Finding.unmeasured(FEATURE_SKEW, settings.feature_threshold, without),
         outliers=models.finding,
-        calibrated=(decide_outliers_calibrated((), tested, None, settings),),
+        calibrated=(decide_outliers_calibrated((), tested, None, settings, names=names),),
         metrics=ReportedMetrics(**models.metrics()),
         notes=("The clients' models were compared; labels and features have no meaning where episodes are played.",),
+        names=names,
         timings=timings,
     )
 

@@ -22,7 +22,6 @@ from fedscout.detectors.report import (
     ClientFeatures,
     FeatureDensity,
     Finding,
-    name_clients,
 )
 from fedscout.detectors.skew.calibrated_feature_skew import (
     ENOUGH_RELEASED,
@@ -51,6 +50,7 @@ from fedscout.detectors.skew.feature_skew import (
 )
 from fedscout.detectors.skew.group_norms import GROUP_NORMS, FeatureGroups
 from fedscout.detectors.statistics.calibration import ClientTest
+from fedscout.engine.data.names import UNNAMED, Names
 from fedscout.engine.messages.exchange import Query
 from fedscout.engine.messages.message_contents import QueryAnswers
 
@@ -117,6 +117,7 @@ def measure_features(
     settings: DetectionConfig,
     alike: Collection[int],
     grouped: bool = False,
+    names: Names = UNNAMED,
 ) -> Conversation[FeatureMeasurement]:
     """Ask for moments, then for centroids, histograms and agreement, and decide.
 
@@ -126,8 +127,9 @@ def measure_features(
         settings: Thresholds and sizes.
         alike: Those of them whose rows may be compared without regard to their class, where they are too few.
         grouped: Whether clients know which of their rows belong together.
+        names: Of clients and features, for sentences.
     """
-    moments = yield from ask_moments(clients, settings.max_features)
+    moments = yield from ask_moments(clients, settings.max_features, names)
     pooled, classes, answered = moments.pooled, moments.classes, tuple(moments.totals)
     rate = settings.detector_rate
     if pooled is None:
@@ -151,7 +153,7 @@ def measure_features(
         return "clients hold too few rows of most classes to tell of them, and their labels may be skewed"
 
     def decide(shifts: Shifts | str, excess: float = 0.0) -> CalibratedFinding:
-        return decide_feature_skew_calibrated(shifts, rate, settings.feature_effect, by_class, excess)
+        return decide_feature_skew_calibrated(shifts, rate, settings.feature_effect, by_class, excess, names)
 
     shifts = shifts_of(None)
     comparison = discriminant(classes, within, pooled.num_rows, strange=decide(shifts).flagged_clients)
@@ -178,13 +180,15 @@ def measure_features(
     counts = [answer["counts"].astype(np.int32) for answer in histograms.arrays.values()]
     own = {client: Agreement.read(answer) for part in agreements for client, answer in part.arrays.items()}
     return FeatureMeasurement(
-        decide_feature_skew(centroids, leading.total_variance, settings.feature_threshold, settings.feature_scale),
+        decide_feature_skew(
+            centroids, leading.total_variance, settings.feature_threshold, settings.feature_scale, names
+        ),
         decide(shifts, excess if groups is None else groups.excess),
         moments.num_features,
         () if comparison is None else label_tests(own, comparison),
         feature_distances(counts, bins),
         feature_divergence(counts, bins),
-        (*moments.notes, *refusal_notes("centroid", answers)),
+        (*moments.notes, *refusal_notes("centroid", answers, names)),
         compare_concepts(classes, within, pooled.num_rows, groups),
         () if isinstance(shifts, str) else client_features(shifts, compared, spread),
         {client: tuple(centroid.tolist()) for client, centroid in centroids.items()},
@@ -211,12 +215,13 @@ def _agreement_queries(comparison: Discriminant, clients: Sequence[int]) -> list
     return [*queries, Query(LABEL_AGREEMENT, arrays, {"shifted": True}, moved)] if moved else queries
 
 
-def ask_moments(clients: Sequence[int], max_features: int) -> Conversation[MomentsAnswers]:
+def ask_moments(clients: Sequence[int], max_features: int, names: Names = UNNAMED) -> Conversation[MomentsAnswers]:
     """Ask for moments and per-class sums block by block, so that the server never holds those of all clients.
 
     Args:
         clients: Who is asked.
         max_features: Beyond, clients send no triangle and nobody else is asked.
+        names: Of clients, for notes.
     """
     sums = MomentSums()
     classes: ClassMoments | None = None
@@ -229,7 +234,7 @@ def ask_moments(clients: Sequence[int], max_features: int) -> Conversation[Momen
         block = clients[position : position + size]
         queries = [Query(name, config=config, clients=block) for name in (FEATURE_MOMENTS, CLASS_SUMS)]
         (answers, by_class), _ = yield queries, []
-        notes += refusal_notes("feature sums", answers)
+        notes += refusal_notes("feature sums", answers, names)
         num_classes = 0
         for client, arrays in answers.arrays.items():
             num_features = len(arrays["sum"])
@@ -258,7 +263,7 @@ def ask_moments(clients: Sequence[int], max_features: int) -> Conversation[Momen
     return MomentsAnswers(num_features, sums.pooled(), sums.totals, classes, covariances, tuple(notes))
 
 
-def refusal_notes(what: str, answers: QueryAnswers) -> list[str]:
+def refusal_notes(what: str, answers: QueryAnswers, names: Names) -> list[str]:
     """Return a note about the clients that did not answer, with the reason of the first one."""
     clients = sorted(answers.refused)
-    return [f"No {what} from {name_clients(clients)}: {answers.refused[clients[0]]}."] if clients else []
+    return [f"No {what} from {names.some_clients(clients)}: {answers.refused[clients[0]]}."] if clients else []

@@ -21,6 +21,7 @@ from fedscout.detectors.statistics.design_effects import GROUP_LABELS
 from fedscout.detectors.statistics.heterogeneity_metrics import Values
 from fedscout.detectors.statistics.privacy import PRIVATE_COUNTS, counts_scale, noise_terms, plausible_counts
 from fedscout.engine.data.client_query import LABEL_COUNTS
+from fedscout.engine.data.names import UNNAMED, Names
 from fedscout.engine.errors import DataError
 from fedscout.engine.messages.exchange import Query
 
@@ -46,13 +47,16 @@ class LabelMeasurement:
     notes: tuple[str, ...] = ()
 
 
-def measure_labels(settings: DetectionConfig, seed: int, grouped: bool = False) -> Conversation[LabelMeasurement]:
+def measure_labels(
+    settings: DetectionConfig, seed: int, grouped: bool = False, names: Names = UNNAMED
+) -> Conversation[LabelMeasurement]:
     """Ask every client for its label counts, with noise if there is an epsilon, and decide.
 
     Args:
         settings: Thresholds, and how much noise clients add.
         seed: Of drawn tables and of seeded noise.
         grouped: Whether clients know which of their rows belong together; asked for unless noise is added.
+        names: Of clients and classes, for sentences.
 
     Raises:
         DataError: If no client answers.
@@ -80,8 +84,10 @@ def measure_labels(settings: DetectionConfig, seed: int, grouped: bool = False) 
         calibrated = CalibratedFinding.unmeasured(NAME, rate, NOTHING_TOLD)
     else:
         noise_scale = counts_scale(settings.epsilon) if settings.epsilon is not None else 0.0
-        finding = decide_label_skew(released, settings.label_threshold)
-        calibrated = decide_label_skew_calibrated(released, rate, settings.label_effect, seed, noise_scale, groups)
+        finding = decide_label_skew(released, settings.label_threshold, names)
+        calibrated = decide_label_skew_calibrated(
+            released, rate, settings.label_effect, seed, noise_scale, groups, names
+        )
     notes = []
     if grouped and private:
         notes.append(

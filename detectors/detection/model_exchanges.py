@@ -16,6 +16,7 @@ from fedscout.detectors.report import Finding
 from fedscout.detectors.statistics.heterogeneity_metrics import output_divergence
 from fedscout.engine.arrays import FloatArray
 from fedscout.engine.contracts.local_training_config import LocalTraining
+from fedscout.engine.data.names import UNNAMED, Names
 from fedscout.engine.data.row_parts import RowPart
 from fedscout.engine.messages.exchange import Query
 
@@ -53,6 +54,7 @@ def measure_models(
     settings: DetectionConfig,
     seed: int,
     parts: Sequence[RowPart] = (),
+    names: Names = UNNAMED,
 ) -> Conversation[ModelMeasurement]:
     """Train, compare and decide, then ask for the outputs of the first average.
 
@@ -64,6 +66,7 @@ def measure_models(
         settings: Repetitions, rounds and thresholds.
         seed: Of initial models, batches and projections.
         parts: Of the clients' rows, on which they train as well.
+        names: Of clients, for the sentence.
     """
     compared = yield from train_and_compare(clients, initial_vectors, training, settings, seed, parts)
     comparisons = compared[: settings.outlier_repetitions]
@@ -74,7 +77,7 @@ def measure_models(
     divergence = None
     if usable and paired and settings.epsilon is None:
         divergence = yield from measure_output_divergence(paired, usable[0].average)
-    return ModelMeasurement(decide_outliers(comparisons, settings), usable, whole, divergence)
+    return ModelMeasurement(decide_outliers(comparisons, settings, names), usable, whole, divergence)
 
 
 def measure_output_divergence(clients: Sequence[int], model: FloatArray) -> Conversation[float | None]:

@@ -26,13 +26,14 @@ from fedscout.detectors.skew.calibrated_feature_skew import decide_shifts
 from fedscout.detectors.skew.feature_skew import NAME
 from fedscout.detectors.statistics.heterogeneity_metrics import Values
 from fedscout.detectors.statistics.privacy import PRIVATE_SUMS, noise_terms, sums_deviation
+from fedscout.engine.data.names import UNNAMED, Names
 from fedscout.engine.messages.exchange import Query
 
 WITHOUT_AXES = "with detection.epsilon clients send no cross-products, without which there are no principal axes"
 
 
 def measure_private_features(
-    clients: Sequence[int], settings: DetectionConfig, seed: int, alike: Collection[int]
+    clients: Sequence[int], settings: DetectionConfig, seed: int, alike: Collection[int], names: Names = UNNAMED
 ) -> Conversation[FeatureMeasurement]:
     """Ask for noisy sums and decide.
 
@@ -41,6 +42,7 @@ def measure_private_features(
         settings: Thresholds, and how much noise clients add.
         seed: Of seeded noise.
         alike: Those of them whose rows may be compared without regard to their class.
+        names: Of clients and features, for sentences.
     """
     (answers,), _ = yield [Query(PRIVATE_SUMS, config=noise_terms(settings, seed), clients=clients)], []
     rate = settings.detector_rate
@@ -58,8 +60,12 @@ def measure_private_features(
         assert settings.epsilon is not None
         deviation = sums_deviation(settings.epsilon, settings.delta, num_features)
         noise = deviation * 2 * settings.clip, deviation * settings.clip**2
-        calibrated = decide_private_features(like, squares, answers.num_examples, noise, rate, settings.feature_effect)
-    return FeatureMeasurement(published, calibrated, num_features, notes=tuple(refusal_notes("noisy sums", answers)))
+        calibrated = decide_private_features(
+            like, squares, answers.num_examples, noise, rate, settings.feature_effect, names
+        )
+    return FeatureMeasurement(
+        published, calibrated, num_features, notes=tuple(refusal_notes("noisy sums", answers, names))
+    )
 
 
 def decide_private_features(
@@ -69,6 +75,7 @@ def decide_private_features(
     noise: tuple[float, float],
     rate: float,
     min_effect: float,
+    names: Names = UNNAMED,
 ) -> CalibratedFinding:
     """Test each client's largest shift.
 
@@ -79,6 +86,7 @@ def decide_private_features(
         noise: Standard deviations of the noise on a sum and on a sum of squares.
         rate: Probability of any flag in a federation of like clients.
         min_effect: Root mean square shift that a flagged client has at least.
+        names: Of clients and features, for the sentence.
     """
     from scipy.stats import norm
 
@@ -106,4 +114,5 @@ def decide_private_features(
         min_effect,
         "largest shift of a feature, by noisy sums",
         "of any class, by noisy sums",
+        names=names,
     )

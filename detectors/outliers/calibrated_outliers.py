@@ -23,7 +23,8 @@ from fedscout.detectors.detection_config import DetectionConfig
 from fedscout.detectors.outliers.concepts import Concepts
 from fedscout.detectors.outliers.outliers import NAME
 from fedscout.detectors.report import CalibratedFinding, ClientEvidence
-from fedscout.detectors.statistics.calibration import ClientTest, decide, name_classes
+from fedscout.detectors.statistics.calibration import ClientTest, decide
+from fedscout.engine.data.names import UNNAMED, Names
 
 MOST_TESTS: Final = 3
 """That share the rate."""
@@ -51,6 +52,7 @@ def decide_outliers_calibrated(
     explained: str | None,
     settings: DetectionConfig,
     concepts: Concepts | None = None,
+    names: Names = UNNAMED,
 ) -> CalibratedFinding:
     """Join the tests.
 
@@ -60,9 +62,10 @@ def decide_outliers_calibrated(
         explained: Why models differ without anything being wrong; they then do not decide.
         settings: The rate of false alarms, and the smallest effects that flag.
         concepts: Whether clients' labels rest on the same features; None where that is not known.
+        names: Of clients and classes, for the sentence.
     """
     if concepts is not None and not concepts.has_majority:
-        finding = CalibratedFinding.unmeasured(NAME, settings.detector_rate, concepts.text())
+        finding = CalibratedFinding.unmeasured(NAME, settings.detector_rate, concepts.text(names))
         return finding.model_copy(update={"groups": concepts.named})
     tests = [(test, settings.disagreement_effect) for test in labels]
     remark = ""
@@ -75,7 +78,7 @@ def decide_outliers_calibrated(
             "fewer than three clients, or too few rows of each, could be compared, or their classes do not differ"
         )
         return CalibratedFinding.unmeasured(NAME, settings.detector_rate, reason)
-    finding = decide(NAME, tests, settings.detector_rate, _describe, remark)
+    finding = decide(NAME, tests, settings.detector_rate, _describe, remark, names)
     contradicted = [own.flagged and own.source == "labels" for own in finding.clients.values()]
     if sum(contradicted) > MOST_OUT_OF_IT * len(contradicted):
         reason = (
@@ -85,12 +88,14 @@ def decide_outliers_calibrated(
     return finding
 
 
-def _describe(client: int, evidence: ClientEvidence) -> str:
+def _describe(client: int, evidence: ClientEvidence, names: Names) -> str:
+    name = names.one_client(client)
     if evidence.source == "models":
-        return f"The models of client {client} are {evidence.effect:+.0%} farther from the others' than the median one"
+        return f"The models of {name} are {evidence.effect:.0%} farther from the others' than the median client's"
     if evidence.effect <= 0:
-        return "No client's labels say less about its rows than the other clients' labels do"
+        return "No client's labels fit its features less well than the other clients' labels fit theirs"
     text = (
-        f"The labels of client {client} say {evidence.effect:.0%} less about its rows than the other clients' labels do"
+        f"The labels of {name} fit its features less well than the other clients' labels fit theirs, as if "
+        f"{min(evidence.effect, 1.0):.0%} of its rows had random labels"
     )
-    return f"{text}, most of all in {name_classes(evidence.classes)}" if evidence.classes else text
+    return f"{text}, most of all in {names.some_classes(evidence.classes)}" if evidence.classes else text

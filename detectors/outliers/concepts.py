@@ -29,10 +29,10 @@ from typing import Final
 import numpy as np
 
 from fedscout.detectors.outliers.label_agreement import Whitening
-from fedscout.detectors.report import name_clients
 from fedscout.detectors.skew.class_sums import ClassMoments
 from fedscout.detectors.skew.group_norms import FeatureGroups
 from fedscout.detectors.statistics.heterogeneity_metrics import Values
+from fedscout.engine.data.names import UNNAMED, Names
 
 MIN_CLIENTS: Final = 3
 SURE: Final = 4.0
@@ -63,11 +63,11 @@ class Concepts:
         several = tuple(group for group in self.groups if len(group) > 1)
         return several if len(several) > 1 else ()
 
-    def text(self) -> str:
+    def text(self, names: Names = UNNAMED) -> str:
         """Return what is said where no majority agrees."""
         text = "clients' labels rest on different features, and no two thirds of the clients agree"
         if self.named:
-            text += f"; these agree among themselves: {' | '.join(name_clients(group) for group in self.named)}"
+            text += f"; these agree among themselves: {' | '.join(map(names.some_clients, self.named))}"
         return text
 
 

@@ -38,10 +38,11 @@ import numpy.typing as npt
 
 from fedscout.detectors.conversation import Conversation
 from fedscout.detectors.detection_config import DetectionConfig
-from fedscout.detectors.report import Finding, name_clients, yes_no
+from fedscout.detectors.report import Finding, yes_no
 from fedscout.detectors.statistics.heterogeneity_metrics import Values
 from fedscout.engine.arrays import FloatArray
 from fedscout.engine.contracts.local_training_config import LocalTraining
+from fedscout.engine.data.names import UNNAMED, Names
 from fedscout.engine.data.row_parts import RowPart
 from fedscout.engine.messages.exchange import Training
 from fedscout.engine.messages.message_contents import TrainAnswers, train_config
@@ -172,12 +173,15 @@ def flag_distant(comparison: Comparison, percentile: float) -> tuple[int, ...]:
     return tuple(sorted(flagged))
 
 
-def decide_outliers(comparisons: Sequence[Comparison | None], settings: DetectionConfig) -> Finding:
+def decide_outliers(
+    comparisons: Sequence[Comparison | None], settings: DetectionConfig, names: Names = UNNAMED
+) -> Finding:
     """Return the decision over all repetitions.
 
     Args:
         comparisons: One a repetition; None where the models could not be compared.
         settings: Percentile and the number of flags that makes an outlier.
+        names: Of clients, for the sentence.
     """
     needed = settings.outlier_min_flags
     usable = [comparison for comparison in comparisons if comparison is not None]
@@ -198,11 +202,11 @@ def decide_outliers(comparisons: Sequence[Comparison | None], settings: Detectio
     void = f" ({len(comparisons) - len(usable)} void)" if len(usable) < len(comparisons) else ""
     sentence = (
         f"Outlier clients: {yes_no(bool(outliers))}. Over {len(comparisons)} repetitions{void} the client flagged most "
-        f"often for the distance of its model from the others' was flagged {most} times ({name_clients(leaders)}); "
-        f"an outlier is flagged at least {needed} times."
+        f"often for the distance of its model from the others' was flagged {most} times "
+        f"({names.some_clients(leaders)}); an outlier is flagged at least {needed} times."
     )
     if outliers:
-        sentence += f" Outliers: {name_clients(outliers)}."
+        sentence += f" Outliers: {names.some_clients(outliers)}."
     return Finding(
         name=NAME,
         value=float(most),

@@ -65,10 +65,10 @@ from fedscout.detectors.statistics.calibration import (
     holm,
     largest,
     moment_matched_tail,
-    name_several,
 )
 from fedscout.detectors.statistics.heterogeneity_metrics import Values
 from fedscout.engine.arrays import IntArray
+from fedscout.engine.data.names import UNNAMED, Names
 
 FEATURES_NAMED: Final = 5
 SHIFT_NAMED: Final = 0.2
@@ -263,7 +263,12 @@ def released_share(classes: ClassMoments, pooled: PooledMoments) -> float:
 
 
 def decide_feature_skew_calibrated(
-    shifts: Shifts | str, rate: float, min_effect: float, by_class: bool = True, excess: float = 0.0
+    shifts: Shifts | str,
+    rate: float,
+    min_effect: float,
+    by_class: bool = True,
+    excess: float = 0.0,
+    names: Names = UNNAMED,
 ) -> CalibratedFinding:
     """Test each client's label-adjusted shift.
 
@@ -274,6 +279,7 @@ def decide_feature_skew_calibrated(
             feature.
         by_class: Whether rows of the same class were compared.
         excess: Squared coefficient of variation of the rows' squared lengths.
+        names: Of clients and features, for the sentence.
     """
     if isinstance(shifts, str):
         return CalibratedFinding.unmeasured(NAME, rate, shifts)
@@ -289,6 +295,7 @@ def decide_feature_skew_calibrated(
         f"sum of squared shifts, rows {compared} compared",
         compared,
         shifts.one_feature_p_values(),
+        names,
     )
 
 
@@ -303,6 +310,7 @@ def decide_shifts(
     method: str,
     compared: str,
     one_feature_p_values: Values | None = None,
+    names: Names = UNNAMED,
 ) -> CalibratedFinding:
     """Decide by the clients' shifts from their median, whatever the test of them was.
 
@@ -317,6 +325,7 @@ def decide_shifts(
         method: The test.
         compared: Which rows were compared, for the sentence.
         one_feature_p_values: Of each client's most shifted feature, not corrected over clients; None if not tested.
+        names: Of clients and features, for the sentence.
     """
     centred = offsets - np.median(offsets, axis=0)
     effects = by_client(clients, np.sqrt(np.maximum((centred**2).mean(axis=1) - by_chance, 0.0)))
@@ -330,7 +339,9 @@ def decide_shifts(
     corrected = by_client(clients, holm(p_values))
     told = partial(describe_shift, compared=compared)
     if one_feature_p_values is None:
-        return decide(NAME, [(ClientTest(corrected, effects, {}, "features", method, named), min_effect)], rate, told)
+        return decide(
+            NAME, [(ClientTest(corrected, effects, {}, "features", method, named), min_effect)], rate, told, names=names
+        )
     every = ClientTest(corrected, effects, {}, "features", method, named, 1 - ONE_SHARE)
     one_p_values, shifted = by_client(clients, holm(one_feature_p_values)), np.abs(centred).max(axis=1)
     one = ClientTest(
@@ -343,17 +354,17 @@ def decide_shifts(
         if one.evidence(client, 1, rate, least).flagged and not every.evidence(client, 1, rate, min_effect).flagged
     }
     one = replace(one, effects={client: one.effects[client] for client in alone})
-    return decide(NAME, [(every, min_effect), (one, least)], rate, told)
+    return decide(NAME, [(every, min_effect), (one, least)], rate, told, names=names)
 
 
-def describe_shift(client: int, evidence: ClientEvidence, compared: str) -> str:
+def describe_shift(client: int, evidence: ClientEvidence, names: Names, compared: str) -> str:
     """Say how far a client's rows are shifted against others, which `compared` says more of."""
     over = "in one feature" if evidence.source == "one feature" else "root mean square over features"
     text = (
-        f"The rows of client {client} are shifted by {evidence.effect:.2g} standard deviations ({over}) against others "
-        f"{compared}"
+        f"The rows of {names.one_client(client)} are shifted by {evidence.effect:.2g} standard deviations ({over}) "
+        f"against other clients' rows {compared}"
     )
     if not evidence.features:
         return text
-    named = [f"{each.feature} ({each.shift:+.2g})" for each in evidence.features]
-    return f"{text}, most of all {name_several('feature', 'features', named)}"
+    positions, shifts = zip(*((each.feature, f"{each.shift:+.2g}") for each in evidence.features), strict=True)
+    return f"{text}, most of all {names.some_features(positions, shifts)}"

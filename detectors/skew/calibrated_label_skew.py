@@ -59,12 +59,12 @@ from fedscout.detectors.statistics.calibration import (
     holm,
     largest,
     moment_matched_tail,
-    name_classes,
 )
 from fedscout.detectors.statistics.design_effects import GroupSums, design_effects, pearson_moments
 from fedscout.detectors.statistics.heterogeneity_metrics import Values, distribution
 from fedscout.detectors.statistics.privacy import integer_laplace, plausible_counts
 from fedscout.engine.arrays import IntArray
+from fedscout.engine.data.names import UNNAMED, Names
 from fedscout.engine.data.release import Arrays
 from fedscout.engine.seeds import stream
 
@@ -258,6 +258,7 @@ def decide_label_skew_calibrated(
     seed: int,
     noise_scale: float = 0.0,
     groups: Mapping[int, Arrays] | None = None,
+    names: Names = UNNAMED,
 ) -> CalibratedFinding:
     """Test each client's labels against the others'.
 
@@ -268,6 +269,7 @@ def decide_label_skew_calibrated(
         seed: Of drawn tables.
         noise_scale: Of the integer Laplace noise that clients added to each count.
         groups: What each of them tells of rows that belong together; None where rows are independent.
+        names: Of clients and classes, for the sentence.
     """
     released = released.of(np.flatnonzero(released.num_rows).astype(np.int64))
     clients = released.clients
@@ -295,7 +297,7 @@ def decide_label_skew_calibrated(
         for client, own in zip(clients, differences, strict=True)
     }
     of_clients = ClientTest(by_client(clients, p_values), by_client(clients, effects), classes, "labels", method)
-    return decide(NAME, [(of_clients, min_effect)], rate, _describe)
+    return decide(NAME, [(of_clients, min_effect)], rate, _describe, names=names)
 
 
 def _group_sums(released: ReleasedCounts, table: Values, groups: Mapping[int, Arrays] | None) -> GroupSums | None:
@@ -352,6 +354,9 @@ def beyond_chance(
     return np.asarray(np.sqrt(np.maximum((0.5 * differences.sum(axis=1)) ** 2 - by_chance**2, 0.0)))
 
 
-def _describe(client: int, evidence: ClientEvidence) -> str:
-    text = f"{evidence.effect:.1%} of the rows of client {client} would have to change class to be like the others'"
-    return f"{text}, most of all {name_classes(evidence.classes)}" if evidence.classes else text
+def _describe(client: int, evidence: ClientEvidence, names: Names) -> str:
+    text = (
+        f"{evidence.effect:.1%} of the rows of {names.one_client(client)} would have to change class for its class "
+        "shares to equal the other clients'"
+    )
+    return f"{text}, most of all {names.some_classes(evidence.classes)}" if evidence.classes else text

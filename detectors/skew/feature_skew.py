@@ -41,10 +41,11 @@ from typing import Final, Literal, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from fedscout.detectors.report import Finding, name_clients, yes_no
+from fedscout.detectors.report import Finding, yes_no
 from fedscout.detectors.statistics.client_rows import flat_features
 from fedscout.detectors.statistics.heterogeneity_metrics import Values, distances_to
 from fedscout.engine.data.client_query import QueryInputs
+from fedscout.engine.data.names import UNNAMED, Names
 from fedscout.engine.data.release import Answer, Over
 from fedscout.engine.seeds import stream
 
@@ -221,6 +222,7 @@ def decide_feature_skew(
     total_variance: float,
     relative_threshold: float,
     scale: FeatureScale,
+    names: Names = UNNAMED,
 ) -> Finding:
     """Compare the centroids of the second exchange.
 
@@ -229,6 +231,7 @@ def decide_feature_skew(
         total_variance: See `PrincipalAxes`.
         relative_threshold: Distance over √total_variance above which the federation has feature skew.
         scale: For the sentence.
+        names: Of clients, likewise.
     """
     threshold = relative_threshold * float(np.sqrt(total_variance))
     if len(centroids) < 2:
@@ -241,14 +244,15 @@ def decide_feature_skew(
     detected = value > threshold
     limit = min(threshold, (1 - TIE) * max(values.values()))
     flagged = tuple(client for client in clients if detected and values[client] > limit)
+    pair = [clients[first], clients[second]]
     sentence = (
         f"Feature skew: {yes_no(detected)}. On the two principal axes of the {scale} features the largest distance "
-        f"between two clients' centroids is {value:.3g} (clients {clients[first]} and {clients[second]}), "
+        f"between two clients' centroids is {value:.3g} ({names.some_clients(pair)}), "
         f"{'above' if detected else 'not above'} the threshold {threshold:.3g} ({relative_threshold:g} times the root "
         f"of the total variance)."
     )
     if flagged:
-        sentence += f" Farthest from the median of all centroids: {name_clients(flagged)}."
+        sentence += f" Farthest from the median of all centroids: {names.some_clients(flagged)}."
     return Finding(
         name=NAME,
         value=value,

@@ -29,11 +29,12 @@ from typing import Final
 
 import numpy as np
 
-from fedscout.detectors.report import Finding, name_clients, yes_no
+from fedscout.detectors.report import Finding, yes_no
 from fedscout.detectors.statistics.client_rows import own_counts
 from fedscout.detectors.statistics.heterogeneity_metrics import Values, distribution, js_divergence
 from fedscout.engine.arrays import IntArray
 from fedscout.engine.data.client_query import QueryInputs
+from fedscout.engine.data.names import UNNAMED, Names
 from fedscout.engine.data.release import Answer, Counts, Over
 
 NAME: Final = "label_skew"
@@ -163,12 +164,13 @@ def _nearest(shares: Values, low: IntArray, high: IntArray, num_rows: IntArray) 
     return np.asarray(np.clip(factors * shares, low, high))
 
 
-def decide_label_skew(released: ReleasedCounts, threshold: float) -> Finding:
+def decide_label_skew(released: ReleasedCounts, threshold: float, names: Names = UNNAMED) -> Finding:
     """Server half: compare each client with the sum of all.
 
     Args:
         released: What the clients that answered tell of their label counts.
         threshold: Divergence in bits above which a client is flagged.
+        names: Of clients, for the sentence.
     """
     clients = released.clients
     if len(clients) < 2:
@@ -180,11 +182,11 @@ def decide_label_skew(released: ReleasedCounts, threshold: float) -> Finding:
     farthest = max(clients, key=values.__getitem__)
     sentence = (
         f"Label skew: {yes_no(bool(flagged))}. The largest Jensen-Shannon divergence between a client's labels and "
-        f"everyone's is {values[farthest]:.4f} (client {farthest}; 0 = equal, 1 = disjoint), "
+        f"everyone's is {values[farthest]:.4f} ({names.one_client(farthest)}; 0 = equal, 1 = disjoint), "
         f"{'above' if flagged else 'not above'} the threshold {threshold:g}."
     )
     if flagged:
-        sentence += f" Above it: {name_clients(flagged)}."
+        sentence += f" Above it: {names.some_clients(flagged)}."
     return Finding(
         name=NAME,
         value=values[farthest],

@@ -28,10 +28,10 @@ from fedscout.detectors.report import (
     DetectorName,
     EvidenceSource,
     FeatureShift,
-    name_clients,
     yes_no,
 )
 from fedscout.detectors.statistics.heterogeneity_metrics import Values
+from fedscout.engine.data.names import UNNAMED, Names
 
 
 def holm(p_values: Values) -> Values:
@@ -109,8 +109,9 @@ def decide(
     name: DetectorName,
     tests: Sequence[tuple[ClientTest, float]],
     rate: float,
-    describe: Callable[[int, ClientEvidence], str],
+    describe: Callable[[int, ClientEvidence, Names], str],
     remark: str = "",
+    names: Names = UNNAMED,
 ) -> CalibratedFinding:
     """Return the finding that follows from tests; of several on a client the one that says most counts.
 
@@ -120,6 +121,7 @@ def decide(
         rate: False-alarm rate of this detector.
         describe: Says how a client differs.
         remark: Further sentences.
+        names: Of clients, classes and features, for the sentence.
     """
     evidence: dict[int, ClientEvidence] = {}
     for client in sorted({client for test, _ in tests for client in test.effects}):
@@ -129,11 +131,11 @@ def decide(
     leader = min(evidence, key=lambda client: standing(evidence[client]))
     leading = evidence[leader]
     sentence = (
-        f"{TITLES[name]}, calibrated: {yes_no(bool(flagged))}. {describe(leader, leading)} "
-        f"({p_text(leading.p_value)}, and p <= {rate:.2g} counts)."
+        f"{TITLES[name]}, calibrated: {yes_no(bool(flagged))}. {describe(leader, leading, names)} "
+        f"({p_text(leading.p_value)}, significance level {rate:.2g})."
     )
     if flagged:
-        sentence += f" Flagged: {name_clients(flagged)}."
+        sentence += f" Flagged: {names.some_clients(flagged)}."
     return CalibratedFinding(
         name=name,
         rate=rate,
@@ -161,15 +163,3 @@ def largest(values: Values, limit: float, count: int) -> tuple[int, ...]:
     """Return the positions of up to `count` largest values above `limit`, the largest first."""
     order = np.argsort(-values, kind="stable")[:count]
     return tuple(int(position) for position in order if values[position] > limit)
-
-
-def name_classes(classes: Sequence[int]) -> str:
-    """Return `class 3` or `classes 3 and 1`."""
-    return name_several("class", "classes", [str(label) for label in classes])
-
-
-def name_several(one: str, several: str, names: Sequence[str]) -> str:
-    """Return `one a`, or `several a, b and c`."""
-    if len(names) == 1:
-        return f"{one} {names[0]}"
-    return f"{several} {', '.join(names[:-1])} and {names[-1]}"

@@ -14,10 +14,11 @@ def detect(
 ) -> None:
     """Measure label skew, feature skew and outlier clients."""
     config = read_settings(settings, config_file, verbose)
+    from fedscout.experiments.federations.description.dependent_rows import dependence_notes
+    from fedscout.experiments.reports.columns_console import show_columns
     from fedscout.experiments.reports.console import out_console, show_json
     from fedscout.experiments.reports.details import show_federation, show_report
     from fedscout.experiments.reports.diagnosis_lines import show_diagnosis
-    from fedscout.experiments.reports.naming import Naming
     from fedscout.experiments.reports.progress import TrialProgress
 
     progress = TrialProgress()
@@ -31,8 +32,8 @@ def detect(
         return
     console = out_console()
     show_federation(console, federation)
-    naming = Naming.of(federation)
-    if verbose:
-        show_report(console, report, naming)
-    else:
-        show_diagnosis(console, report, naming)
+    show = show_report if verbose else show_diagnosis
+    show(console, report)
+    for note in dependence_notes(federation, config.seed, config.training.test_fraction):
+        console.print(f"  {note}")
+    show_columns(console, federation.facts, is_brief=True)

@@ -161,7 +161,6 @@ def _show(
     from fedscout.experiments.reports.columns_console import show_columns
     from fedscout.experiments.reports.console import out_console
     from fedscout.experiments.reports.details import federation_line, show_study
-    from fedscout.experiments.reports.naming import Naming
     from fedscout.experiments.reports.study_screen import StudyScreen
 
     console = out_console()
@@ -169,7 +168,6 @@ def _show(
         finished.outcome,
         finished.report,
         federation_line(finished.federation),
-        Naming.of(finished.federation),
         cost,
         tuple(_next_steps(finished, folder, report, arguments, config_file, verbose)),
         finished.measure,

@@ -21,6 +21,7 @@ from fedscout.engine.contracts.settings_lookup import METRICS, SettingsLookup
 from fedscout.engine.contracts.settings_table import SettingsCell, SettingsTable
 from fedscout.engine.data.client_data import Partition
 from fedscout.engine.data.federation import Federation
+from fedscout.engine.data.names import Names
 from fedscout.engine.errors import ConfigurationError
 from fedscout.engine.messages.session import Session
 from fedscout.engine.metrics.metric_table import ACCURACY
@@ -155,6 +156,11 @@ class Agreement(ModelDescription):
     def session(self) -> Session:
         """What holds for messages that say nothing of it."""
         return Session(seed=self.seed, training=self.training, test_fraction=self.test_fraction)
+
+    @property
+    def names(self) -> Names:
+        """Names of classes and features; those of clients stay with their owners."""
+        return Names((), self.class_names, self.feature_names)
 
     def without_clients(self) -> Federation:
         """Return the federation with no client's rows: what the driver's machine holds."""

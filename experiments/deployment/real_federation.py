@@ -127,7 +127,7 @@ class RealFederation:
             report = stored_report(folder)
             if report is None:
                 self._tell("asking the clients how their data differ")
-                report = measure(self._runner(folder), self._config)
+                report = measure(self._runner(folder), self._config, self.agreement.names)
                 folder.write_json(REPORT_FILE, report.model_dump(mode="json"))
         for verdict in verdicts(report):
             self._tell(visible_line(verdict.sentence))

@@ -10,7 +10,6 @@ from rich.console import Console
 from fedscout.engine.fault_text import listed
 from fedscout.experiments.reports.console import plain_table
 
-MOST_COLUMNS = 60
 MOST_NAMED = 5
 
 
@@ -30,13 +29,12 @@ def show_columns(console: Console, facts: Mapping[str, Any], is_brief: bool = Fa
     if not columns:
         return
     console.print()
-    table = plain_table("column", "kind", "what became of it", "overruled by federation.…")
-    for column in columns[:MOST_COLUMNS]:
+    table = plain_table("column", "kind", "missing", "features", "what became of it", "overruled by federation.…")
+    for column in columns:
         became = "; ".join(filter(None, (column["became"], column["suspicion"])))
-        table.add_row(column["name"], column["kind"], became, column["key"].replace("federation.", ""))
+        counts = [f"{column[name]:,}" if column[name] else "" for name in ("num_missing", "num_features")]
+        table.add_row(column["name"], column["kind"], *counts, became, column["key"].replace("federation.", ""))
     console.print(table)
-    if len(columns) > MOST_COLUMNS:
-        console.print(f"and {len(columns) - MOST_COLUMNS} more columns (--json lists all)")
 
 
 def _brief(columns: Sequence[Mapping[str, Any]]) -> Iterator[str]:

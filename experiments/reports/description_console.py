@@ -9,7 +9,7 @@ from io import TextIOWrapper
 from rich.console import Console
 from rich.text import Text
 
-from fedscout.detectors.report import name_clients
+from fedscout.engine.data.names import Names
 from fedscout.experiments.federations.description.changes import ClientChange
 from fedscout.experiments.federations.description.description import Description
 from fedscout.experiments.federations.description.realised_heterogeneity import Realised, Spread
@@ -61,7 +61,10 @@ def _lines(description: Description) -> Iterable[tuple[str, str]]:
     found = description.realised
     yield "clients", f"{found.num_clients}" + (f", {found.num_empty_clients} empty" if found.num_empty_clients else "")
     if description.unseen_clients:
-        yield "unseen", f"{name_clients(description.unseen_clients)}: never train, and are scored as new clients"
+        yield (
+            "unseen",
+            f"{description.names.some_clients(description.unseen_clients)}: never train, and are scored as new clients",
+        )
     if description.score_name is not None:
         yield "score", description.score_name
         return
@@ -79,7 +82,7 @@ def _lines(description: Description) -> Iterable[tuple[str, str]]:
     if description.target_name:
         yield "predicted", f"{description.target_name}, a quantity; labels below are its tenths"
     else:
-        yield "classes", f"{found.num_classes}"
+        yield "classes", _classes_text(description)
     rows = found.client_rows
     yield (
         "rows a client",
@@ -91,11 +94,11 @@ def _lines(description: Description) -> Iterable[tuple[str, str]]:
             f"largest/smallest {found.quantity_ratio:.2f}, coefficient of variation {found.quantity_variation:.3f}, "
             f"Gini {found.quantity_gini:.3f}",
         )
-    if found.label_skew is not None:
+    if found.label_skew is not None and found.label_skew_client is not None:
         yield (
             "label skew",
-            f"{found.label_skew:.4f} bits, client {found.label_skew_client}: "
-            "largest Jensen-Shannon divergence from everyone's labels",
+            f"{found.label_skew:.4f} bits, {description.names.one_client(found.label_skew_client)}: "
+            "largest Jensen-Shannon divergence between a client's labels and all clients'",
         )
     if found.label_divergence is not None:
         yield "  over clients", _spread(found.label_divergence)
@@ -105,6 +108,20 @@ def _lines(description: Description) -> Iterable[tuple[str, str]]:
     if found.heterogeneity_index is not None:
         yield "heterogeneity index", f"{_spread(found.heterogeneity_index)} (0: all classes, 1: one)"
     yield from _feature_lines(found)
+
+
+def _classes_text(description: Description) -> str:
+    """Return the number of classes, and the rows of each, the most frequent first with its share."""
+    counts = description.class_counts
+    total = sum(count for _, count in counts)
+    if not total:
+        return f"{description.realised.num_classes}"
+    (first, most), *others = counts[:CLASSES_NAMED]
+    listed = ", ".join(
+        [f"{first} {most:,} rows ({most / total:.1%})", *(f"{name} {count:,}" for name, count in others)]
+    )
+    more = len(counts) - CLASSES_NAMED
+    return f"{len(counts)}: {listed}" + (f" and {more} more (--json lists all)" if more > 0 else "")
 
 
 def _feature_lines(found: Realised) -> Iterable[tuple[str, str]]:
@@ -145,11 +162,11 @@ def _show_changes(console: Console, description: Description) -> None:
         return
     console.print("\nWhat the scenario changed", style="bold")
     if description.affected_clients and not plays:
-        console.print(f"It affects {name_clients(description.affected_clients)}.")
+        console.print(f"It affects {description.names.some_clients(description.affected_clients)}.")
     if not description.changes:
         console.print("It changed how rows are dealt, and no row.")
         return
-    shown = [_change_cells(change) for change in description.changes[:CHANGES_SHOWN]]
+    shown = [_change_cells(change, description.names) for change in description.changes[:CHANGES_SHOWN]]
     table = plain_table()
     kept = [heading for heading in shown[0] if any(cells[heading] for cells in shown)]
     for heading in kept:
@@ -162,13 +179,13 @@ def _show_changes(console: Console, description: Description) -> None:
         console.print(f"and {more} more clients; --json names all")
 
 
-def _change_cells(change: ClientChange) -> Mapping[str, str]:
+def _change_cells(change: ClientChange, names: Names) -> Mapping[str, str]:
     """Return what to show under each heading; nothing where nothing was changed."""
     numbers = change.share_numbers_changed > 0
     latency = f"{change.latency_shift:.3g} + {change.latency_mean:.3g} s" if change.has_latency else ""
     down, up = change.bytes_per_second_down, change.bytes_per_second_up
     return {
-        "client": str(change.client),
+        "client": names.client(change.client),
         "labels changed": f"{change.num_labels_changed} of {change.num_rows}" if change.num_labels_changed else "",
         "numbers changed": f"{100 * change.share_numbers_changed:.0f} %" if numbers else "",
         "added, in deviations": f"{change.feature_shift:+.2f} ± {change.feature_deviation:.2f}" if numbers else "",
@@ -198,7 +215,7 @@ def _show_physics(console: Console, description: Description) -> None:
         return
     console.print("\nPhysics", style="bold")
     for physics, clients in list(sharing.items())[:CHANGES_SHOWN]:
-        console.print(f"{physics}: {name_clients(clients)}")
+        console.print(f"{physics}: {description.names.some_clients(clients)}")
     more = len(sharing) - CHANGES_SHOWN
     if more > 0:
         console.print(f"and {more} more; --json names all")

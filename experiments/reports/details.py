@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 from rich.console import Console
 from rich.text import Text
 
+from fedscout.engine.data.names import Names
 from fedscout.experiments.reports.console import plain_table, show_path
-from fedscout.experiments.reports.naming import Naming
 from fedscout.experiments.reports.trial_columns import Told, told_columns
 from fedscout.experiments.reports.trial_name import trial_name
 from fedscout.experiments.reports.verdict import show_verdict
@@ -31,15 +31,14 @@ if TYPE_CHECKING:
 
 def show_study(console: Console, finished: Finished) -> None:
     """Print all that a study's screen rests on."""
-    naming = Naming.of(finished.federation)
     console.print("\nIn full", style="bold")
-    show_verdict(console, finished.outcome, finished.report, naming)
+    show_verdict(console, finished.outcome, finished.report)
     console.print()
     show_federation(console, finished.federation)
     for note in finished.document["dependence"]:
         console.print(f"  {note}")
     if finished.report is not None:
-        show_report(console, finished.report, naming)
+        show_report(console, finished.report)
     show_outcome(console, finished.outcome, finished.measure, finished.second_measure)
     show_seconds(console, finished.document["timings"]["seconds"])
     console.print()
@@ -60,49 +59,43 @@ def federation_line(federation: Federation) -> str:
 
 def show_federation(console: Console, federation: Federation) -> None:
     """Print what was built."""
-    naming = Naming.of(federation)
     console.print(federation.name, style="bold", end="")
     console.print(federation_line(federation).removeprefix(federation.name))
     if "model" in federation.facts:
         console.print(f"every client trains the model {federation.facts['model']}")
     if federation.affected_clients:
-        named = ", ".join(str(client) for client in federation.affected_clients)
-        plural = "s" if len(federation.affected_clients) > 1 else ""
-        console.print(naming.told(f"the scenario affects client{plural} {named}"))
+        console.print(f"the scenario affects {Names.of(federation).some_clients(federation.affected_clients)}")
     if federation.unseen:
-        named = ", ".join(str(client) for client in sorted(federation.unseen))
-        console.print(f"never trained, and scored as new clients: {named}")
+        unseen = Names.of(federation).some_clients(sorted(federation.unseen))
+        console.print(f"never trained, and scored as new clients: {unseen}")
 
 
 def show_labels(console: Console, federation: Federation, trial: Trial, view: View) -> None:
     """Print whose labels a trial is scored against, where a scenario moved some."""
-    from fedscout.detectors.report import name_clients  # not before: it takes a while to load
-
     moved: dict[int, int] = federation.facts.get("moved_labels", {})
     if not moved or trial.status == "failed":
         return
     num_rows = federation.partition.sizes.sum()
-    where = Naming.of(federation).told(name_clients(sorted(moved)))
+    where = Names.of(federation).some_clients(sorted(moved))
     own = f"the clients' own labels, of which {sum(moved.values())} of {num_rows} are wrong, at {where}"
     against, other = (own, "the correct labels") if view == "own" else ("the correct labels", own)
     score = trial.clean_fitness if view == "own" else trial.own_fitness
     console.print(f"The score is counted against {against}. Against {other} it is {score:.4f}.")
 
 
-def show_report(console: Console, report: HeterogeneityReport, naming: Naming | None = None) -> None:
+def show_report(console: Console, report: HeterogeneityReport) -> None:
     """Print the diagnosis: one verdict a property, the published rule beside it in small."""
     from fedscout.detectors.verdict import verdicts
 
-    told = (naming or Naming()).told
     console.print("\nDiagnosis", style="bold")
     table = plain_table(show_header=False, padding=(0, 1, 0, 0))
     for verdict in verdicts(report):
-        table.add_row(_mark(verdict), told(verdict.sentence))
+        table.add_row(_mark(verdict), verdict.sentence)
         if verdict.beside:
-            table.add_row("", Text(told(verdict.beside), style="dim"))
+            table.add_row("", Text(verdict.beside, style="dim"))
     console.print(table)
     for sentence in report.beside:
-        console.print(f"  {told(sentence)}")
+        console.print(f"  {sentence}")
     for note in filter(None, (report.withholding, *report.notes)):
         console.print(f"  {note}")
 

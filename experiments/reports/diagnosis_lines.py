@@ -10,7 +10,7 @@ to belong together.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from rich.text import Text
@@ -22,19 +22,17 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from fedscout.detectors import HeterogeneityReport
+    from fedscout.detectors.report import CalibratedFinding
     from fedscout.detectors.verdict import Verdict
-    from fedscout.experiments.reports.naming import Naming
+    from fedscout.engine.data.names import Names
 
 BAR = 10
 """Characters of a full bar."""
 
-MOST_LINES = 5
-"""Of a sentence."""
-
 COPIED = "Can't be told: rows seem to belong together (federation.group_column)."
 
 
-def diagnosis_lines(report: HeterogeneityReport, naming: Naming, width: int) -> Iterator[Text]:
+def diagnosis_lines(report: HeterogeneityReport, width: int) -> Iterator[Text]:
     """Yield a line for each verdict of a report, and below what copied rows leave open and what clients withhold."""
     from fedscout.detectors.report import TITLES
     from fedscout.detectors.verdict import verdicts
@@ -46,29 +44,40 @@ def diagnosis_lines(report: HeterogeneityReport, naming: Naming, width: int) -> 
         line.append(f"{answer:<4}", style=style)
         strength, in_words = strength_of(verdict)
         line.append(f"{bar(strength):<{BAR}}", style=style)
-        line.append(f" {in_words:<13} ")
+        line.append(f" {in_words:<14} ")
         clients = verdict.decided_by.flagged_clients
-        who = naming.few_clients(clients, width - line.cell_len) if verdict.detected else ""
+        who = few_clients(report.names, clients, width - line.cell_len) if verdict.detected else ""
         line.append(visible(who))
         line.truncate(width, overflow="ellipsis")
         line.rstrip()
         yield line
     if report.rows_belong_together and not all(verdict.measured for verdict in told):
-        yield from paragraph(COPIED, width, 1, style="yellow")
-    yield from paragraph(report.withholding, width, 2, style="dim")
+        yield from paragraph(COPIED, width, style="yellow")
+    yield from paragraph(report.withholding, width, style="dim")
 
 
-def show_diagnosis(console: Console, report: HeterogeneityReport, naming: Naming) -> None:
+def show_diagnosis(console: Console, report: HeterogeneityReport) -> None:
     """Print the lines, and a sentence on each property that is there or was not measured, and on what else is told."""
     from fedscout.detectors.verdict import verdicts
 
     width = min(console.width, WIDTH)
     found = [verdict.sentence for verdict in verdicts(report) if verdict.detected or not verdict.measured]
-    told = [
-        line for sentence in (*found, *report.beside) for line in paragraph(naming.told(sentence), width, MOST_LINES)
-    ]
-    for line in (*diagnosis_lines(report, naming, width), *told):
+    told = [line for sentence in (*found, *report.beside) for line in paragraph(sentence, width)]
+    for line in (*diagnosis_lines(report, width), *told):
         console.print(line, soft_wrap=True)
+
+
+def few_clients(names: Names, clients: Sequence[int], width: int) -> str:
+    """Return clients in a line of this width: `clients 3, 5, 8 and 12 others`, the first one in any case."""
+    plural = "s" if len(clients) > 1 else ""
+    line = ""
+    for shown in range(len(clients), 0, -1):
+        others = len(clients) - shown
+        rest = f" and {others} other{'s' if others > 1 else ''}" if others else ""
+        line = f"client{plural} {', '.join(map(names.client, clients[:shown]))}{rest}"
+        if len(line) <= width:
+            break
+    return line
 
 
 def _answer(verdict: Verdict) -> tuple[str, str]:
@@ -89,7 +98,19 @@ def strength_of(verdict: Verdict) -> tuple[float, str]:
     if found.effect is None:
         return 0.0, "not measured"
     effect = max(found.effect, 0.0)
-    return effect, f"{effect:.2g} std. dev." if found.name == "feature_skew" else f"{100 * effect:.0f} %"
+    return effect, _effect_text(found, effect)
+
+
+def _effect_text(found: CalibratedFinding, effect: float) -> str:
+    from fedscout.detectors.statistics.calibration import standing
+
+    if found.name == "feature_skew":
+        return f"{effect:.2g} std. dev."
+    if found.name == "label_skew":
+        return f"{effect:.0%} of rows"
+    leader = min(found.clients.values(), key=standing, default=None)
+    is_by_models = leader is not None and leader.source == "models"
+    return f"{effect:.0%} farther" if is_by_models else f"{min(effect, 1.0):.0%} of labels"
 
 
 def bar(strength: float) -> str:

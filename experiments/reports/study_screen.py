@@ -1,10 +1,7 @@
-"""What a study found, on one screen of 80 × 24: what to use, how sure, why, what it cost, and what to do next.
+"""What a study found: what to use, how sure that is and why, what it cost, and what to do next.
 
-Every part has its most lines, and what is longer ends in `…`: in the first 5 lines what to use, by how much better, how
-sure and why, then 3 of what else is worth knowing of that, 1 of cost, 1 of the federation, 3 of rows that belong
-together, 4 of diagnosis, 1 of the search, 2 of what it never tried, and what to do next. The commands alone are never
-cut; where they are long, what is told of the verdict is shorter, and no line is empty. Where nothing was searched, 2
-lines say who recommended what was trained.
+First the verdict with both scores, its interval and its reason; then caveats, cost, the federation with its diagnosis,
+the search, and the next commands. Paragraphs are wrapped and never cut.
 """
 
 from __future__ import annotations
@@ -16,7 +13,6 @@ from typing import TYPE_CHECKING
 from rich.text import Text
 
 from fedscout.experiments.reports.diagnosis_lines import diagnosis_lines
-from fedscout.experiments.reports.naming import Naming
 from fedscout.experiments.reports.paragraph import WIDTH, paragraph
 from fedscout.experiments.reports.verdict import verdict_lines
 from fedscout.experiments.visible import visible
@@ -28,14 +24,6 @@ if TYPE_CHECKING:
     from fedscout.detectors import HeterogeneityReport
     from fedscout.search.confirmation.confirmation import Confirmation
     from fedscout.search.study.study import StudyOutcome
-
-
-SCREEN = 24
-"""Lines of all."""
-VERDICT = 5
-"""Lines in which the verdict and its reason stand."""
-BESIDE = 3
-"""Lines of what else is worth knowing of it."""
 
 
 @dataclass(frozen=True)
@@ -72,7 +60,6 @@ class StudyScreen:
         outcome: Of search and confirmation.
         report: The diagnosis, if there was one.
         federation: The federation in a line.
-        naming: Of its clients and classes.
         cost: What it took.
         next_steps: Label and command of what can be done next; a command may have several lines.
         measure: What the fitness measures.
@@ -83,7 +70,6 @@ class StudyScreen:
     outcome: StudyOutcome
     report: HeterogeneityReport | None
     federation: str
-    naming: Naming
     cost: Cost
     next_steps: Sequence[tuple[str, str]] = ()
     measure: Measure = ACCURACY
@@ -97,43 +83,39 @@ class StudyScreen:
 
     def lines(self, width: int = WIDTH) -> list[Text]:
         """Return its lines, from the first to the last."""
-        below = [*self._below(width)]
-        left = SCREEN - len(below)
-        told = "" if self.outcome.confirmation is None else _beside(self.outcome.confirmation)
-        num_beside = len(paragraph(told, width, BESIDE))
-        verdict = self._verdict(width, 2 if VERDICT + num_beside <= left else 1)
-        beside = paragraph(told, width, min(BESIDE, max(1, left - len(verdict))))
-        lines = [*verdict, *beside, *below]
-        return lines if len(lines) <= SCREEN else [line for line in lines if line.plain]
+        return [*self._verdict(width), *self._below(width)]
+
+    def _verdict(self, width: int) -> Iterator[Text]:
+        """Yield what to use, how sure that is and why, and what else is worth knowing of it."""
+        from fedscout.experiments.reports.reason import reason  # not before: it loads the strategies
+
+        confirmation = self.outcome.confirmation
+        head, *_ = verdict_lines(self.outcome, None)
+        yield from paragraph(head, width, indent="", style="bold")
+        if confirmation is not None:
+            yield from paragraph(_how_sure(confirmation), width)
+        if why := reason(self.outcome):
+            yield from paragraph(f"Why: {why}", width)
+        if confirmation is not None:
+            yield from paragraph(_caveats(confirmation), width)
 
     def _below(self, width: int) -> Iterator[Text]:
         """Yield what stands below the verdict."""
-        yield from paragraph(str(self.cost), width, 1)
+        yield from paragraph(str(self.cost), width)
         yield Text()
-        yield from paragraph(self.federation, width, 1, indent="", style="bold")
-        yield from paragraph(" ".join(self.dependence), width, 3)
+        yield from paragraph(self.federation, width, indent="", style="bold")
+        for note in self.dependence:
+            yield from paragraph(note, width)
         if self.report is not None:
-            yield from diagnosis_lines(self.report, self.naming, width)
+            yield from diagnosis_lines(self.report, width)
         if self.outcome.recommendation is not None:
-            yield from paragraph(self.outcome.recommendation.answered_by, width, 2)
-        yield from paragraph(self._search(), width, 1)
-        yield from paragraph("; ".join(self.outcome.notes), width, 2)
+            yield from paragraph(self.outcome.recommendation.answered_by, width)
+        yield from paragraph(self._search(), width)
+        yield from paragraph("; ".join(self.outcome.notes), width)
         yield Text()
         for label, command in self.next_steps:
             for number, line in enumerate(command.split("\n")):
                 yield Text(f"{label if number == 0 else '':<8}", style="bold").append(visible(line), style="not bold")
-
-    def _verdict(self, width: int, most_of_why: int) -> list[Text]:
-        """Return what to use, how sure that is and why, in `VERDICT` lines at most."""
-        from fedscout.experiments.reports.reason import reason  # not before: it loads the strategies
-
-        head, *_ = verdict_lines(self.outcome, None)
-        lines = paragraph(head, width, 2, indent="", style="bold")
-        if self.outcome.confirmation is not None:
-            lines += paragraph(_how_sure(self.outcome.confirmation), width, VERDICT - 1 - len(lines))
-        if why := self.naming.told(reason(self.outcome)):
-            lines += paragraph(f"Why: {why}", width, min(most_of_why, VERDICT - len(lines)))
-        return lines
 
     def _search(self) -> str:
         """Return what was tried, and the best of each kind."""
@@ -148,12 +130,12 @@ class StudyScreen:
             seeds = 0 if outcome.confirmation is None else len(outcome.confirmation.seeds)
             told = "Trained what was recommended once" + (f", and on {seeds} fresh seeds" if seeds else "")
         if num_failed:
-            told += f", {num_failed} failed"
+            told += f", {num_failed} failed ({_failures(outcome)})"
         if outcome.front:
             second = "" if self.front_of is None else f" by {measure.name} and {self.front_of.name}"
             told += f", {len(outcome.front)} on the front{second}"
         if outcome.baseline.status == "failed":
-            return f"{told}; FedAvg failed ({(outcome.baseline.error or '')[:60]})"
+            return f"{told}; FedAvg failed ({first_line_of(outcome.baseline.error)})"
         if outcome.at_ceiling:
             return f"{told}: FedAvg has the best score there can be, and the search ended"
         if outcome.recommendation is not None and not outcome.trials:
@@ -163,32 +145,50 @@ class StudyScreen:
         return f"{told}, in {measure.unit} against FedAvg: {', '.join(gains)}" if gains else told
 
 
+def _failures(outcome: StudyOutcome) -> str:
+    """Return the failed configurations with the reason of each, the same reason once."""
+    reasons: dict[str, list[str]] = {}
+    for trial in outcome.trials:
+        if trial.status == "failed":
+            reasons.setdefault(first_line_of(trial.error), []).append(str(trial.spec))
+    return "; ".join(f"{', '.join(specs)}: {reason}" for reason, specs in reasons.items())
+
+
+def first_line_of(error: str | None) -> str:
+    """Return the first line of a trial's error without its full stop."""
+    return next(iter((error or "no reason known").splitlines())).rstrip(".")
+
+
 def _how_sure(confirmation: Confirmation) -> str:
-    """Return the difference to the reference with its interval."""
+    """Return both scores, their difference and its interval; or why there is no verdict."""
     from fedscout.search.confirmation.confirmation import reference_name
 
+    if confirmation.no_verdict:
+        return f"No verdict: {confirmation.no_verdict}. Measured: {confirmation.scores_text}."
     reference = next(one for one in confirmation.contestants if one.role == confirmation.reference)
     difference = confirmation.versus[confirmation.reference][confirmation.view]
-    measure, name = confirmation.measure, confirmation.contestants[0].strategy
+    measure, name, rival = confirmation.measure, confirmation.contestants[0].strategy, reference_name(reference)
     count = len(difference.differences)
     seeds = f"{count} fresh seed{'s' if count > 1 else ''}"
-    gain = measure.told(difference.mean) + (" of accuracy" if measure.is_accuracy else "")
+    gain = f"{confirmation.scores_text}, {measure.told(difference.mean)}"
     if difference.low is None or difference.high is None:
-        return f"{name}: {gain} on {seeds}, and it takes two to tell that from noise."
+        return f"{name} and {rival}: {gain} on {seeds}; an interval takes at least two seeds."
     interval = f"95 % interval {measure.number(difference.low)} to {measure.number(difference.high)}, {seeds}"
-    rival, design = reference_name(reference), confirmation.design
     if confirmation.verdict == "better":
-        return f"{gain} against {rival} ({interval})."
+        return f"It is better than {rival}: {gain} ({interval})."
+    if confirmation.verdict == "worse":
+        return f"The search's best, {name}, is worse than {rival}: {gain} ({interval})."
+    design = confirmation.design
     if confirmation.gave_up:
         if difference.low == -(design.span or 0.0) and difference.high == design.span:
             interval = f"{count} of {design.max_seeds} fresh seeds rule nothing out"
-        return f"{name} can't be told from {rival}: {gain} ({interval}), and more would hardly tell."
-    found = f"worse than {rival}" if confirmation.verdict == "worse" else f"not better than {rival} beyond noise"
-    return f"{name} is {found}: {gain} ({interval})."
+        left = f"{design.max_seeds - count} more seeds would hardly show a difference"
+        return f"{name} and {rival} are not shown to differ: {gain} ({interval}); {left}."
+    return f"{name} and {rival} are not shown to differ: {gain} ({interval}, which holds zero)."
 
 
-def _beside(confirmation: Confirmation) -> str:
-    """Return what is worth knowing of the verdict, the weightiest first, as its end may be cut; empty if nothing is."""
+def _caveats(confirmation: Confirmation) -> str:
+    """Return what else is worth knowing of the verdict, the weightiest first; empty if nothing is."""
     from fedscout.search.confirmation.confirmation import failures_told, rivals_told
 
     told = [failures_told(confirmation.contestants), *confirmation.caveats, rivals_told(confirmation.rivals)]

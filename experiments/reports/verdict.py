@@ -9,14 +9,13 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from fedscout.detectors import HeterogeneityReport
-    from fedscout.experiments.reports.naming import Naming
     from fedscout.search.study.study import StudyOutcome
 
 
-def show_verdict(console: Console, outcome: StudyOutcome, report: HeterogeneityReport | None, naming: Naming) -> None:
+def show_verdict(console: Console, outcome: StudyOutcome, report: HeterogeneityReport | None) -> None:
     """Print the verdict, which comes before all that it rests on."""
     for line in verdict_lines(outcome, report):
-        console.print(f"  {naming.told(line)}")
+        console.print(f"  {line}")
 
 
 def verdict_lines(outcome: StudyOutcome, report: HeterogeneityReport | None) -> Iterator[str]:

@@ -31,6 +31,7 @@ from fedscout.detectors import HeterogeneityReport
 from fedscout.detectors.detection.detect import detect
 from fedscout.engine.contracts.trial_strategy import Cohort
 from fedscout.engine.data.federation import Federation
+from fedscout.engine.data.names import UNNAMED, Names
 from fedscout.engine.grid.expected_durations import expected_seconds
 from fedscout.engine.messages.session import Session
 from fedscout.engine.trials.trial_log import TrialLog
@@ -197,7 +198,7 @@ class Road:
             runner.started()
             self.display.stage("detection")
             with self.timed("detection"):
-                report = measure(runner, self.config)
+                report = measure(runner, self.config, Names.of(self.federation))
             if folder is not None:
                 folder.write_json(REPORT_FILE, report.model_dump(mode="json"))
         return report
@@ -490,7 +491,7 @@ def dealing_of(config: StudyConfig) -> Dealing | None:
     )
 
 
-def measure(runner: OpensGrids, config: StudyConfig) -> HeterogeneityReport:
+def measure(runner: OpensGrids, config: StudyConfig, names: Names = UNNAMED) -> HeterogeneityReport:
     """Ask the detectors."""
     training = config.training.local().without_added_terms()  # which would hide labels that disagree
     session = Session(
@@ -512,6 +513,7 @@ def measure(runner: OpensGrids, config: StudyConfig) -> HeterogeneityReport:
         classifies=facts.classifies,
         ordered=facts.ordered,
         expected_seconds=dict(enumerate(expected_seconds(facts, session).tolist())),
+        names=names,
     )
 
 

@@ -9,8 +9,11 @@ A verdict is about a number of rounds and some test rows. Told is, of the fresh 
 - **near guessing**: neither of the two has come a tenth of the way from guessing, as by the share of the most frequent
   class, to the best score there can be;
 - **at the ceiling**: the reference is within half a point of that, or a test row of one of the seeds: nothing is to be
-  gained;
+  gained, and a rise is not mentioned;
 - **few test rows**: a difference of accuracies that is called one is less than three test rows of the federation.
+
+Accuracy decides nothing where one class has four fifths of the rows, or where neither of the two is two points above
+that share: `uninformative` says so, and there is no verdict.
 
 The limits are choices of ours.
 """
@@ -29,6 +32,40 @@ RISE = 0.01
 ABOVE_GUESSING = 0.1
 CEILING = 0.005
 FEW_ROWS = 3
+IMBALANCED = 0.8
+AT_CHANCE = 0.02
+BETTER_METRICS = "training.metric=balanced_accuracy or training.metric=auroc"
+
+
+def judged(confirmation: Confirmation, trials: Mapping[str, Sequence[Trial]], guessing: float) -> Confirmation:
+    """Return a confirmation with all that a reader of its verdict must know, and without one where none can be drawn.
+
+    Args:
+        confirmation: Whose verdict it is.
+        trials: Of the pick and the baselines on the fresh seeds, by role.
+        guessing: Score of a constant answer, such as the most frequent class; 0 may mean that it is not known.
+    """
+    known = confirmation.model_copy(update={"guessing": guessing})
+    if reason := uninformative(known):
+        sentence = f"No verdict: {reason}. {known.scores_text}."
+        return known.model_copy(update={"verdict": "not confirmed", "no_verdict": reason, "sentence": sentence})
+    return known.with_caveats(caveats(known, trials, guessing))
+
+
+def uninformative(confirmation: Confirmation) -> str:
+    """Return why the accuracies of a confirmation decide nothing; empty where they do, and for other measures."""
+    guessing, measure = confirmation.guessing, confirmation.measure
+    if not measure.is_accuracy or not guessing:
+        return ""
+    if guessing >= IMBALANCED:
+        share = measure.value(guessing)
+        return f"one class has {share} of the test rows, so that accuracy says little; set {BETTER_METRICS}"
+    if max(confirmation.means) - guessing <= AT_CHANCE:
+        return (
+            "neither configuration is above the most frequent class alone; train longer, or set another rate or "
+            f"{BETTER_METRICS}"
+        )
+    return ""
 
 
 def caveats(confirmation: Confirmation, trials: Mapping[str, Sequence[Trial]], guessing: float) -> tuple[str, ...]:
@@ -49,10 +86,13 @@ def caveats(confirmation: Confirmation, trials: Mapping[str, Sequence[Trial]], g
     known = guessing > 0 or measure.guessing_is_zero
     if best is not None and known and max(means) - guessing < ABOVE_GUESSING * (best - guessing):
         alone = "the most frequent class alone" if measure.is_accuracy else "a constant answer"
-        found.append(f"Neither is far above guessing: {alone} gives {guessing:.4f}.")
-    if best is not None and best - means[1] <= max(CEILING * best, row / len(reference.scores(confirmation.view))):
-        found.append(f"{names[reference.role]} is at the ceiling, {means[1]:.4f}: nothing can be gained.")
-    if measure.of != "target":
+        found.append(f"Neither is far above guessing: {alone} gives {measure.value(guessing)}.")
+    at_ceiling = best is not None and best - means[1] <= max(
+        CEILING * best, row / len(reference.scores(confirmation.view))
+    )
+    if at_ceiling:
+        found.append(f"{names[reference.role]} is at the ceiling, {measure.value(means[1])}: nothing can be gained.")
+    elif measure.of != "target":
         found += _rising(names, trials, confirmation)
     return tuple(found)
 

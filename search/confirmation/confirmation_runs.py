@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from fedscout.engine.grid.evaluation import WORST_OF
 from fedscout.engine.trials.trial_record import Trial
 from fedscout.engine.trials.trial_settings import TrialSettings
-from fedscout.search.confirmation.caveats import caveats
+from fedscout.search.confirmation.caveats import judged
 from fedscout.search.confirmation.confirmation import (
     Confirmation,
     Role,
@@ -126,7 +126,7 @@ def _train_until_decided(
     by_role: dict[str, Sequence[Trial]] = {
         one.role: trials[place] for one, place in zip(contestants, in_order, strict=True)
     }
-    return found.with_caveats(caveats(found, by_role, guessing))
+    return judged(found, by_role, guessing)
 
 
 def _scores(trials: Sequence[Trial], view: View, guessing: float) -> list[float]:

@@ -23,6 +23,7 @@ from pydantic import BaseModel, Field
 
 from fedscout.detectors.report import CalibratedFinding, Finding, HeterogeneityReport
 from fedscout.detectors.verdict import deciding
+from fedscout.engine.data.names import UNNAMED, Names
 
 Severity = Literal["none", "low", "high"]
 
@@ -73,6 +74,7 @@ class Diagnosis(BaseModel, frozen=True, extra="forbid", allow_inf_nan=False):
         outlier_z_score: Largest modified z-score of the models' distances; None if it can't be formed.
         metrics: Further measurements of the whole federation.
         speed_ratio: By how much the slowest client takes longer than the median one; None where nothing takes time.
+        names: Of clients, for reasons that people read; never shown to a language model, as they may be personal.
     """
 
     num_clients: int
@@ -86,6 +88,7 @@ class Diagnosis(BaseModel, frozen=True, extra="forbid", allow_inf_nan=False):
     outlier_z_score: float | None
     metrics: dict[str, float]
     speed_ratio: float | None = Field(default=None, exclude_if=lambda ratio: ratio is None)
+    names: Names = Field(default=UNNAMED, exclude=True)
 
 
 def diagnose(report: HeterogeneityReport, feature_names: Sequence[str] = ()) -> Diagnosis:
@@ -117,6 +120,7 @@ def diagnose(report: HeterogeneityReport, feature_names: Sequence[str] = ()) -> 
         outlier_z_score=score,
         metrics={name: value for name, value in values.items() if isinstance(value, int | float)},
         speed_ratio=None if report.speed_skew is None else report.speed_skew.ratio,
+        names=report.names,
     )
 
 

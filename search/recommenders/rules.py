@@ -66,7 +66,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
-from fedscout.detectors.report import name_clients
 from fedscout.search.recommenders.diagnosis import OUTLIER_Z_SCORE, Diagnosis
 from fedscout.search.recommenders.published_advice import alternatives
 from fedscout.search.recommenders.recommendation import Ground, Recommendation, Situation
@@ -227,8 +226,9 @@ def _wrong_labels_at_a_fifth(_: Situation, diagnosis: Diagnosis) -> str | None:
     clients = _with_like_inputs(diagnosis)
     if _share(diagnosis, clients) < LARGE_SHARE:
         return None
+    named = diagnosis.names.some_clients(clients)
     return (
-        f"The model of {name_clients(clients)} is far from the others', with the same inputs and shares of labels: its "
+        f"The model of {named} is far from the others', with the same inputs and shares of labels: its "
         f"labels are wrong. {_of(clients, diagnosis)} would move a mean far; the median leaves them out."
     )
 
@@ -237,8 +237,9 @@ def _wrong_labels_of_few(_: Situation, diagnosis: Diagnosis) -> str | None:
     clients = _with_like_inputs(diagnosis)
     if not clients or diagnosis.num_classes >= MANY_CLASSES:
         return None
+    named = diagnosis.names.some_clients(clients)
     return (
-        f"The model of {name_clients(clients)} is far from the others', with the same inputs and shares of labels: its "
+        f"The model of {named} is far from the others', with the same inputs and shares of labels: its "
         f"labels are wrong. {_of(clients, diagnosis)} are few: a mean without the extremes keeps most of the others."
     )
 
@@ -247,8 +248,9 @@ def _corrupted_and_clean(situation: Situation, diagnosis: Diagnosis) -> str | No
     clients = _with_other_inputs(diagnosis)
     if not clients or situation.view != "clean" or _share(diagnosis, clients) < LARGE_SHARE:
         return None
+    named = diagnosis.names.some_clients(clients)
     return (
-        f"Inputs and model of {name_clients(clients)} are far from the others', and uncorrupted data judge: what it "
+        f"Inputs and model of {named} are far from the others', and uncorrupted data judge: what it "
         "learns there is of no use to them."
     )
 
@@ -265,8 +267,9 @@ def _own_features(situation: Situation, diagnosis: Diagnosis) -> str | None:
 def _poisoned_updates(_: Situation, diagnosis: Diagnosis) -> str | None:
     clients = tuple(client for client in _outliers(diagnosis) if client in diagnosis.clients_of_other_updates)
     if clients:
+        named = diagnosis.names.some_clients(clients)
         return (
-            f"The model of {name_clients(clients)} is far from the others', though inputs and labels are like theirs: "
+            f"The model of {named} is far from the others', though inputs and labels are like theirs: "
             "its updates may be poisoned. A geometric median bounds what they do."
         )
     score, features = diagnosis.outlier_z_score, diagnosis.feature_skew.severity
@@ -282,8 +285,9 @@ def _own_concepts(situation: Situation, diagnosis: Diagnosis) -> str | None:
     clients = tuple(c for c in _with_like_inputs(diagnosis) if c not in diagnosis.clients_of_other_updates)
     if not clients or situation.view != "own":
         return None
+    named = diagnosis.names.some_clients(clients)
     return (
-        f"The same inputs have other labels at {name_clients(clients)}, whose own data judge as well: a last layer of "
+        f"The same inputs have other labels at {named}, whose own data judge as well: a last layer of "
         "each client's own, on a body that all train, fits both."
     )
 
@@ -338,8 +342,9 @@ def _other_inputs(_: Situation, diagnosis: Diagnosis) -> str | None:
     clients = _with_other_inputs(diagnosis)
     if not clients:
         return None
+    named = diagnosis.names.some_clients(clients)
     return (
-        f"Inputs and model of {name_clients(clients)} are far from the others': one model can serve both, and momentum "
+        f"Inputs and model of {named} are far from the others': one model can serve both, and momentum "
         "on the server helps it to learn the rarer ones."
     )
 

@@ -11,7 +11,7 @@ from pydantic import ValidationError
 
 from fedscout.detectors import DetectionConfig, Finding, HeterogeneityReport
 from fedscout.detectors.detection.detect import detect
-from fedscout.detectors.report import CalibratedFinding, name_clients
+from fedscout.detectors.report import CalibratedFinding
 from fedscout.engine.contracts.local_training_config import LocalTraining
 from tests.detectors.federations import RecordingGrid, federation, gaussian_clients
 
@@ -80,14 +80,6 @@ def test_a_calibrated_finding_is_found_by_name(report: HeterogeneityReport) -> N
         assert report.calibrated_finding(finding.name) is finding
     without = report.model_copy(update={"calibrated": report.calibrated[:1]})
     assert [without.calibrated_finding(name) is None for name in ("label_skew", "outliers")] == [False, True]
-
-
-def test_clients_are_named_up_to_a_dozen() -> None:
-    assert name_clients([3]) == "client 3"
-    assert name_clients([1, 2]) == "clients 1, 2"
-    assert name_clients(range(12)).endswith("10, 11")
-    assert name_clients(range(13)).endswith("10, 11 and 1 more")
-    assert name_clients(range(100)).endswith("10, 11 and 88 more")
 
 
 def test_flags_beyond_the_repetitions_are_refused() -> None:

@@ -8,6 +8,7 @@ from pydantic import BaseModel, ConfigDict
 
 from fedscout.detectors.detection_config import DetectionConfig
 from fedscout.engine.data.federation import Federation
+from fedscout.engine.data.names import Names
 from fedscout.experiments.federations.description.changes import ClientChange, changes_of
 from fedscout.experiments.federations.description.dependent_rows import dependence_notes
 from fedscout.experiments.federations.description.realised_heterogeneity import Measurement, Realised, measure
@@ -75,6 +76,22 @@ class Description(BaseModel):
     score_name: str | None = None
     dependence: tuple[str, ...] = ()
     facts: dict[str, Any]
+
+    @property
+    def names(self) -> Names:
+        """Of clients and classes."""
+        return Names(tuple(one.name or str(one.client) for one in self.clients), self.class_names)
+
+    @property
+    def class_counts(self) -> tuple[tuple[str, int], ...]:
+        """Each class with its rows over all clients, the most frequent first; empty where clients hold no rows."""
+        if self.score_name is not None or not self.clients:
+            return ()
+        counts = [sum(column) for column in zip(*(one.label_counts for one in self.clients), strict=True)]
+        named = [
+            self.class_names[label] if label < len(self.class_names) else str(label) for label in range(len(counts))
+        ]
+        return tuple(sorted(zip(named, counts, strict=True), key=lambda pair: -pair[1]))
 
 
 def describe_federation(

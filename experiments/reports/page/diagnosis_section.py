@@ -9,7 +9,7 @@ import pandas as pd
 from fedscout.detectors import HeterogeneityReport
 from fedscout.detectors.report import TITLES, CalibratedFinding, DetectorName, Finding
 from fedscout.detectors.verdict import verdicts
-from fedscout.experiments.reports.naming import Naming
+from fedscout.engine.data.names import Names
 from fedscout.experiments.reports.page.page_parts import Picture, Section, Table
 from fedscout.experiments.reports.page.pictures.detector_evidence import (
     FLAGGED,
@@ -45,17 +45,17 @@ def diagnosis(study: StudyFiles) -> Section:
     for found in verdicts(report):
         finding = next(one for one in report.findings if one.name == found.name)
         answer = ("yes" if found.detected else "no") if found.measured else "not measured"
-        flagged = ", ".join(map(study.naming.client, found.decided_by.flagged_clients[:12])) or "none"
+        flagged = ", ".join(map(study.names.client, found.decided_by.flagged_clients[:12])) or "none"
         rows.append((TITLES[found.name], answer, flagged, _strength(found.decided_by), MEANINGS[found.name]))
-        picture = _evidence_picture(report, study.naming, finding, found.decided_by, found.sentence)
+        picture = _evidence_picture(report, study.names, finding, found.decided_by, found.sentence)
         if picture is None:
             missing.append(found.sentence)
         else:
             pictures.append(picture)
         if found.name == "feature_skew":
-            pictures += _centroids(report, study.naming, found.decided_by)
-            pictures += _density(report, study.naming, found.decided_by)
-            pictures += _shifts(report, study.naming, found.decided_by)
+            pictures += _centroids(report, study.names, found.decided_by)
+            pictures += _density(report, study.names, found.decided_by)
+            pictures += _shifts(report, study.names, found.decided_by)
     table = Table(
         ("property", "found", "clients", "strength", "what it means"), rows, ("found", "clients", "what it means")
     )
@@ -69,7 +69,7 @@ def _strength(found: Finding | CalibratedFinding) -> str:
 
 
 def _evidence_picture(
-    report: HeterogeneityReport, naming: Naming, finding: Finding, decided: Finding | CalibratedFinding, sentence: str
+    report: HeterogeneityReport, names: Names, finding: Finding, decided: Finding | CalibratedFinding, sentence: str
 ) -> Picture | None:
     values = report.metrics.model_distances if finding.name == "outliers" else finding.client_values
     if not values:
@@ -81,7 +81,7 @@ def _evidence_picture(
         own = tested.get(client)
         why = "" if own is None else f"{own.source}, effect {own.effect:.3g}, p = {own.p_value:.2g}"
         flagged = _flag(client, decided)
-        rows.append({"client": naming.client(client), "value": value, "flagged": flagged, "why": why})
+        rows.append({"client": names.client(client), "value": value, "flagged": flagged, "why": why})
     threshold = None if finding.name == "outliers" or not finding.measured else finding.threshold
     line = "" if threshold is None else " Dashed: the published rule's threshold."
     by = " Colour: the test's decision, which compares more than this value." if tested else ""
@@ -90,30 +90,30 @@ def _evidence_picture(
     return Picture(name, f"{sentence}{line}{by}", evidence(pd.DataFrame(rows), title, threshold))
 
 
-def _centroids(report: HeterogeneityReport, naming: Naming, decided: Finding | CalibratedFinding) -> list[Picture]:
+def _centroids(report: HeterogeneityReport, names: Names, decided: Finding | CalibratedFinding) -> list[Picture]:
     caption = (
         "The mean of each client's rows on the two principal axes of all rows, whatever their class; the larger, the "
         "more rows. Clients that hold other classes lie apart here, too."
     )
-    rows = _places(report, naming, decided, report.centroids)
+    rows = _places(report, names, decided, report.centroids)
     chart = positions(rows, ("first principal axis", "second principal axis"))
     return [Picture("feature-centroids", caption, chart)] if len(rows) else []
 
 
-def _shifts(report: HeterogeneityReport, naming: Naming, decided: Finding | CalibratedFinding) -> list[Picture]:
+def _shifts(report: HeterogeneityReport, names: Names, decided: Finding | CalibratedFinding) -> list[Picture]:
     """Return where clients' rows lie, rows of the same class compared; nothing where no two axes tell clients apart."""
     caption = (
         "Where clients' rows lie against the median client's, rows of the same class compared, on the two axes on "
         "which clients differ most; in standard deviations, what chance explains taken off. The larger, the more rows."
     )
-    rows = _places(report, naming, decided, {one.client: one.shift for one in report.features if len(one.shift) > 1})
+    rows = _places(report, names, decided, {one.client: one.shift for one in report.features if len(one.shift) > 1})
     chart = positions(rows, ("first shared axis", "second shared axis"))
     return [Picture("feature-shifts", caption, chart)] if len(rows) else []
 
 
 def _places(
     report: HeterogeneityReport,
-    naming: Naming,
+    names: Names,
     decided: Finding | CalibratedFinding,
     places: Mapping[int, Sequence[float]],
 ) -> pd.DataFrame:
@@ -121,7 +121,7 @@ def _places(
     sizes = {facts.client: facts.num_rows for facts in report.clients}
     rows = [
         {
-            "client": naming.client(client),
+            "client": names.client(client),
             "x": place[0],
             "y": place[1],
             "rows": sizes.get(client, 0),
@@ -132,7 +132,7 @@ def _places(
     return pd.DataFrame(rows)
 
 
-def _density(report: HeterogeneityReport, naming: Naming, decided: Finding | CalibratedFinding) -> list[Picture]:
+def _density(report: HeterogeneityReport, names: Names, decided: Finding | CalibratedFinding) -> list[Picture]:
     held = report.density
     if held is None:
         return []
@@ -140,7 +140,7 @@ def _density(report: HeterogeneityReport, naming: Naming, decided: Finding | Cal
     shown = range(min(filled, default=0) - 1, max(filled, default=0) + 2)
     rows = [
         {
-            "client": naming.client(client),
+            "client": names.client(client),
             "value": held.start + (place + 0.5) * held.width,
             "share": count / max(sum(counts), 1),
         }

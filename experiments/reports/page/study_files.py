@@ -16,10 +16,10 @@ import pandas as pd
 from pydantic import BaseModel, ValidationError
 
 from fedscout.detectors import HeterogeneityReport
+from fedscout.engine.data.names import Names
 from fedscout.engine.errors import LogError
 from fedscout.engine.runtime.json_file import read_json_object
 from fedscout.engine.trials.trial_log import read_columns
-from fedscout.experiments.reports.naming import Naming
 from fedscout.experiments.studies.stored_study import read_claim, read_result
 from fedscout.search.confirmation.confirmation import Confirmation
 from fedscout.search.measure import ACCURACY, MEASURES, UNLIKE, Measure
@@ -132,9 +132,9 @@ class StudyFiles:
         return names if len(names) >= count else [str(number) for number in range(count)]
 
     @property
-    def naming(self) -> Naming:
-        """What its clients and classes are called; by their numbers while the study is not finished."""
-        return Naming(tuple(map(str, self.federation.get("client_names", ()))), tuple(self.class_names))
+    def names(self) -> Names:
+        """Names of its clients and classes; positions while the study is not finished."""
+        return Names(tuple(map(str, self.federation.get("client_names", ()))), tuple(self.class_names))
 
     def scores(self, trial: Mapping[str, Any], of: str = "round") -> list[float]:
         """Return a trial's scores in the deciding view, of each round or, `of="client"`, of each client."""

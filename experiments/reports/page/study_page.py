@@ -6,14 +6,12 @@ Every section stands, whatever the folder holds; one that has nothing says what 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
 from itertools import chain
 from pathlib import Path
 
 import pandas as pd
 
 from fedscout.engine.fault_text import listed
-from fedscout.experiments.reports.naming import Naming
 from fedscout.experiments.reports.page.diagnosis_section import diagnosis
 from fedscout.experiments.reports.page.front_table import front_table, objective_names
 from fedscout.experiments.reports.page.page_parts import Page, Picture, Section, Table
@@ -69,16 +67,7 @@ def page_of(study: StudyFiles) -> Page:
         _cost(study),
         _reproduction(study),
     )
-    named = tuple(_named(section, study.naming) for section in sections)
-    lead = tuple(map(study.naming.told, lead))
-    return Page(study.name, headline, lead, figures, named, foot=str(study.claim["config_hash"]))
-
-
-def _named(section: Section, naming: Naming) -> Section:
-    """Return a section whose words call clients and classes by their names."""
-    pictures = tuple(replace(picture, caption=naming.told(picture.caption)) for picture in section.pictures)
-    sentences, missing = (tuple(map(naming.told, words)) for words in (section.sentences, section.missing))
-    return replace(section, sentences=sentences, pictures=pictures, missing=missing)
+    return Page(study.name, headline, lead, figures, sections, foot=str(study.claim["config_hash"]))
 
 
 def _federation(study: StudyFiles) -> Section:
@@ -185,7 +174,7 @@ def _clients(study: StudyFiles, found: BeforeAndAfter | None) -> Section:
         f"seed{'s' if table['seeds'].max() > 1 else ''}: grey with {names[0]}, blue with {names[1]}, "
         "red where it is less."
     )
-    called = table.assign(client=[study.naming.client(int(client)) for client in table["client"]])
+    called = table.assign(client=[study.names.client(int(client)) for client in table["client"]])
     picture = Picture("client-scores", caption, client_scores(called, names, name))
     return Section("clients", "Who gains, who loses", (losers_sentence(study, found),), (picture,))
 

@@ -151,7 +151,7 @@ def label_table(study: StudyFiles) -> pd.DataFrame:
     names = study.class_names
     rows = [
         {
-            "client": study.naming.client(facts.client),
+            "client": study.names.client(facts.client),
             "class": names[place],
             "rows": count,
             "share": count / max(facts.num_rows, 1),
@@ -169,7 +169,7 @@ def size_table(study: StudyFiles) -> pd.DataFrame:
     if not sizes and study.report is not None:
         sizes = {facts.client: facts.num_rows for facts in study.report.clients}
     rows = [
-        {"client": study.naming.client(client), "rows": int(size), "affected": client in affected}
+        {"client": study.names.client(client), "rows": int(size), "affected": client in affected}
         for client, size in sizes.items()
     ]
     return pd.DataFrame(rows, columns=["client", "rows", "affected"])

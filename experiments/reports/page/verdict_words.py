@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from fedscout.detectors.report import name_clients
+from fedscout.engine.data.names import Names
 from fedscout.experiments.reports.page.study_files import StudyFiles
 from fedscout.experiments.reports.page.study_tables import BeforeAndAfter, cost_table, fittest, policy_of, strategy_name
 from fedscout.experiments.reports.trial_columns import bytes_text, seconds_text
@@ -24,9 +24,16 @@ def verdict(study: StudyFiles, clients: BeforeAndAfter | None = None) -> Words:
         headline, sentences = _unconfirmed(study)
         return headline, sentences, cost
     difference = confirmation.versus[confirmation.reference][confirmation.view]
+    if confirmation.no_verdict:
+        headline = f"No verdict: {confirmation.no_verdict}."
+        return headline, (f"Measured: {confirmation.scores_text}.",), cost
     lead = (_difference_words(confirmation, difference), _certainty(confirmation, difference), *_losers(study, clients))
     measure, name = confirmation.measure, _reference(confirmation)
-    figures = [(f"against {name}", measure.told(difference.mean))]
+    pick, reference = map(measure.value, confirmation.means)
+    scores = [(f"{measure.name} of {confirmation.contestants[0].strategy}", pick), (f"of {name}", reference)]
+    if confirmation.guessing:
+        scores.append(("of a constant answer", measure.value(confirmation.guessing)))
+    figures = [*scores, ("difference", measure.told(difference.mean))]
     if difference.low is not None and difference.high is not None:
         ends = f"{measure.number(difference.low)} to {measure.number(difference.high)}"
         figures.append((f"95 % interval, {len(difference.differences)} fresh seeds", ends))
@@ -46,7 +53,7 @@ def _difference_words(confirmation: Confirmation, difference: PairedDifference) 
     )
     words = {
         "better": f"It beats {reference} by {measured.lstrip('+')} on {seeds} seeds that the search never saw.",
-        "no difference": f"The search's best, {name}, is not shown to beat it: {measured} on {seeds} fresh seeds.",
+        "no difference": f"The search's best, {name}, is not shown to differ: {measured} on {seeds} fresh seeds.",
         "worse": f"The search's best, {name}, is worse on {seeds} fresh seeds: {measured}.",
         "not confirmed": f"The search's best, {name}, was tried on {seeds} fresh seed alone: {measured}.",
     }
@@ -82,13 +89,14 @@ def losers_sentence(study: StudyFiles, clients: BeforeAndAfter) -> str:
     worst = lost.iloc[0]
     change = study.score_measure.told(float(worst["change"]))
     always = lost[lost["seeds_worse"] == lost["seeds"]]
-    named = name_clients(sorted(int(client) for client in lost["client"]))
+    named = study.names.some_clients(sorted(int(client) for client in lost["client"]))
     names = f"{named[:1].upper()}{named[1:]}"
     if len(lost) == 1:
         return f"{names} loses by it: {change} in the mean, worse on {worst['worse']}."
-    sure = name_clients([int(client) for client in always["client"]]) if len(always) else "none"
+    sure = study.names.some_clients([int(client) for client in always["client"]]) if len(always) else "none"
     always_told = f"on every seed that scores them: {sure}"
-    return f"{names} lose by it in the mean, client {worst['client']} most of all ({change}); {always_told}."
+    most = study.names.one_client(int(worst["client"]))
+    return f"{names} lose by it in the mean, {most} most of all ({change}); {always_told}."
 
 
 def _unconfirmed(study: StudyFiles) -> tuple[str, tuple[str, ...]]:
@@ -99,7 +107,7 @@ def _unconfirmed(study: StudyFiles) -> tuple[str, tuple[str, ...]]:
     best = fittest(searched)
     name, fitness = strategy_name(best), f"{study.measure.name} {best['fitness']:.4f}"
     if study.result is None and best["phase"] == "train":
-        told = (f"It reached {fitness}, the mean of the last rounds.", *_chosen(best), *_simulated(best))
+        told = (f"It reached {fitness}, the mean of the last rounds.", *_chosen(best, study.names), *_simulated(best))
         return f"{name} was trained.", told
     if study.result is None:
         headline = f"Not finished: {name} is best so far."
@@ -109,7 +117,7 @@ def _unconfirmed(study: StudyFiles) -> tuple[str, tuple[str, ...]]:
     return f"Best of the search: {name}.", (f"It has {fitness}, {flattered}; it was not tried on fresh seeds.",)
 
 
-def _chosen(trial: Mapping[str, Any]) -> Iterator[str]:
+def _chosen(trial: Mapping[str, Any], names: Names) -> Iterator[str]:
     """Yield who chose the clients of a trial, and in how many rounds these trained; nothing without a policy."""
     policy, rounds = policy_of(trial), trial["client_rounds"]
     if policy is None or not isinstance(rounds, list):
@@ -118,7 +126,7 @@ def _chosen(trial: Mapping[str, Any]) -> Iterator[str]:
     told = (
         f"{policy} chose who trains: clients trained in {min(rounds)} to {max(rounds)} of {trial['num_rounds']} rounds"
     )
-    yield told + (f", {name_clients(idle)} in none." if idle else ".")
+    yield told + (f", {names.some_clients(idle)} in none." if idle else ".")
 
 
 def _simulated(trial: Mapping[str, Any]) -> Iterator[str]:

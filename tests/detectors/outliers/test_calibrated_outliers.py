@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -18,6 +20,7 @@ from fedscout.detectors.outliers.exchanged_models import (
 from fedscout.detectors.outliers.outliers import Comparison
 from fedscout.detectors.report import CalibratedFinding, ClientEvidence
 from fedscout.detectors.statistics.calibration import ClientTest
+from fedscout.engine.data.names import Names
 from tests.detectors.rates import fewest_alarms, most_alarms
 
 RATE = 0.05
@@ -204,16 +207,21 @@ def test_labels_and_models_have_effects_of_their_own_to_reach() -> None:
         assert decide_outliers_calibrated([labels], models, None, settings).flagged_clients == flagged
 
 
-def test_what_stands_out_is_told() -> None:
+def test_a_sentence_names_client_and_classes_and_never_more_than_all_rows() -> None:
     labels = ClientTest({0: 0.001, 1: 1.0, 2: 1.0}, {0: 0.5, 1: 0.0, 2: 0.0}, {0: (1, 4)}, "labels", "labels")
     models = ClientTest({0: 1.0, 1: 0.001, 2: 1.0}, {0: 0.0, 1: 0.7, 2: 0.0}, {}, "models", "models")
     nobody = ClientTest({0: 1.0, 1: 1.0, 2: 1.0}, {0: 0.0, 1: 0.0, 2: 0.0}, {}, "labels", "labels")
-    assert "The labels of client 0 say 50% less about its rows" in decide(None, labels).sentence
-    assert "most of all in classes 1 and 4" in decide(None, labels).sentence
-    assert "The models of client 1 are +70% farther" in decide(models).sentence
-    assert "No client's labels say less" in decide(None, nobody).sentence
+    names = Names(tuple("xyz"), tuple("abcde"))
+    for effect, share in ((0.5, "50%"), (1.6, "100%")):
+        strong = replace(labels, effects={0: effect, 1: 0.0, 2: 0.0})
+        sentence = decide_outliers_calibrated([strong], None, None, DetectionConfig(), names=names).sentence
+        assert all(part in sentence for part in ("client x", share, "classes b and e"))
+    far = decide_outliers_calibrated([], models, None, DetectionConfig(), names=names).sentence
+    assert "client y" in far
+    assert "70%" in far
+    assert not any(name in decide(None, nobody).sentence for name in ("client 0", "client 1", "client 2"))
     for compared_or_not in (models, None):
-        assert "did not decide, as of skew" in decide(compared_or_not, labels, explained="of skew").sentence
+        assert "of skew" in decide(compared_or_not, labels, explained="of skew").sentence
 
 
 def test_why_models_differ() -> None:

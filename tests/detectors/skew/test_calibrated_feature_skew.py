@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 
 import numpy as np
@@ -25,6 +26,7 @@ from fedscout.detectors.skew.calibrated_feature_skew import (
 from fedscout.detectors.skew.class_sums import ClassMoments, excess_variance, row_norms
 from fedscout.detectors.skew.feature_skew import ClientTotals, MomentSums, PooledMoments, feature_moments
 from fedscout.detectors.statistics.calibration import holm, moment_matched_tail
+from fedscout.engine.data.names import Names
 from tests.detectors.federations import inputs, samples
 from tests.detectors.rates import fewest_alarms, most_alarms
 from tests.detectors.skew.test_class_sums import moments_of
@@ -187,9 +189,11 @@ def test_who_is_at_both_limits_is_flagged_and_its_largest_five_shifts_are_named(
         spared = decide_shifts(*measured, rate, min_effect, "a test", "of any class").clients[4]
         assert not spared.flagged
         assert spared.features == ()
-    told = describe_shift(4, found, "of any class")
-    assert told.endswith("of any class, most of all features 14 (+0.9), 16 (+0.8), 13 (-0.7), 12 (+0.5) and 15 (+0.4)")
-    assert describe_shift(4, spared, "of any class").endswith("against others of any class")
+    names = Names(clients=tuple("abcde"), features=tuple(f"column {number}" for number in range(18)))
+    told = describe_shift(4, found, names, "of any class")
+    assert "client e" in told
+    assert [int(number) for number in re.findall(r"column (\d+)", told)] == [14, 16, 13, 12, 15]
+    assert "column" not in describe_shift(4, spared, names, "of any class")
 
 
 def normal_members(seed: int, rows: int, num_features: int, shift: float, shifted: int) -> list[Client]:

@@ -6,8 +6,8 @@ import pytest
 from rich.text import Text
 
 from fedscout.detectors.report import ROWS_BELONG_TOGETHER, CalibratedFinding
-from fedscout.experiments.reports.diagnosis_lines import BAR, bar, diagnosis_lines
-from fedscout.experiments.reports.naming import Naming
+from fedscout.engine.data.names import UNNAMED, Names
+from fedscout.experiments.reports.diagnosis_lines import BAR, bar, diagnosis_lines, few_clients
 from tests.search.recommenders.reports import report_of
 
 
@@ -21,9 +21,9 @@ def test_a_bar_is_as_long_as_what_it_shows(strength: float) -> None:
     assert length(bar(strength)) == pytest.approx(BAR * min(max(strength, 0.0), 1.0), abs=1 / 16)
 
 
-def shown(calibrated: CalibratedFinding, naming: Naming | None = None) -> list[Text]:
+def shown(calibrated: CalibratedFinding, names: Names = UNNAMED) -> list[Text]:
     report = report_of(divergence=0.5, outliers=(1,), calibrated=(calibrated,))
-    return [*diagnosis_lines(report, naming or Naming(), 80)]
+    return [*diagnosis_lines(report.model_copy(update={"names": names}), 80)]
 
 
 def found(detected: bool) -> CalibratedFinding:
@@ -47,12 +47,12 @@ def test_the_calibrated_answer_alone_is_told_where_there_is_one() -> None:
     assert feature.split()[:3] == ["Feature", "skew", "no"]
     assert outlier.split()[:3] == ["Outlier", "clients", "no"]
     assert "client 1" not in outlier
-    *_, outlier = (line.plain for line in shown(found(True), Naming(clients=("a", "b", "c", "d"))))
-    assert outlier.split()[2:] == ["yes", bar(0.25), "25", "%", "client", "c"]
+    *_, outlier = (line.plain for line in shown(found(True), Names(clients=("a", "b", "c", "d"))))
+    assert outlier.split()[2:] == ["yes", bar(0.25), "25%", "of", "labels", "client", "c"]
 
 
 def test_what_was_not_measured_is_no_no() -> None:
-    line = next(diagnosis_lines(report_of(divergence=None), Naming(), 80)).plain
+    line = next(diagnosis_lines(report_of(divergence=None), 80)).plain
     assert line.split()[2:] == ["?", "not", "measured"]
 
 
@@ -62,7 +62,7 @@ def test_what_rows_that_belong_together_leave_open_is_told_in_a_line(measured: b
     note = f"{ROWS_BELONG_TOGETHER}, as they have near copies at the same client."
     report = report_of(divergence=0.5 if measured else None)
     report = report.model_copy(update={"notes": ("Another note.", note) if together else ("Another note.",)})
-    lines = [line.plain for line in diagnosis_lines(report, Naming(), 80)]
+    lines = [line.plain for line in diagnosis_lines(report, 80)]
     assert len(lines) == 3 + (together and not measured)
     assert all("federation.group_column" in line and len(line) <= 80 for line in lines[3:])
 
@@ -72,13 +72,29 @@ def test_rows_that_clients_withhold_are_counted_in_a_line() -> None:
     first, *others = plain.clients
     less = first.model_copy(update={"label_counts": (first.label_counts[0], 0)})
     report = plain.model_copy(update={"clients": (less, *others)})
-    lines = [line.plain for line in diagnosis_lines(report, Naming(), 80)]
-    assert len(lines) == 1 + len([*diagnosis_lines(plain, Naming(), 80)])
+    lines = [line.plain for line in diagnosis_lines(report, 80)]
+    assert len(lines) == 1 + len([*diagnosis_lines(plain, 80)])
     assert f"{first.label_counts[1]:,} of {sum(own.num_rows for own in plain.clients):,} rows" in lines[-1]
     assert f"1 of {plain.num_clients} clients" in lines[-1]
 
 
 def test_names_that_steer_a_terminal_are_shown_and_cut() -> None:
-    *_, outlier = shown(found(True), Naming(clients=("a", "b", "\x1b[31m" + "c" * 90, "d")))
+    *_, outlier = shown(found(True), Names(clients=("a", "b", "\x1b[31m" + "c" * 90, "d")))
     assert "\x1b" not in outlier.plain
     assert outlier.cell_len == 80
+
+
+@pytest.mark.parametrize("width", range(8, 90))
+def test_a_list_of_clients_fits_and_counts_them_all(width: int) -> None:
+    line = few_clients(UNNAMED, (3, 5, 8, *range(10, 22)), width)
+    named, _, rest = line.removeprefix("clients ").partition(" and ")
+    others = int(rest.split()[0]) if rest else 0
+    assert len(named.split(", ")) + others == 15
+    assert len(line) <= width or named == "3"
+
+
+def test_a_list_of_one_client_and_of_none() -> None:
+    names = Names(tuple(f"ward {letter}" for letter in "ABCDE"))
+    assert few_clients(names, (2,), 40) == "client ward C"
+    assert few_clients(names, (2, 3, 4), 27) == "clients ward C and 2 others"
+    assert few_clients(names, (), 40) == ""

@@ -13,7 +13,6 @@ from fedscout.detectors import HeterogeneityReport
 from fedscout.detectors.verdict import verdicts
 from fedscout.engine.trials.trial_settings import TrialSettings
 from fedscout.experiments.reports.console import PlainConsole
-from fedscout.experiments.reports.naming import Naming
 from fedscout.experiments.reports.verdict import show_verdict, verdict_lines
 from fedscout.search.search_config import SearchConfig
 from fedscout.search.study.study import StudyOutcome, run_study
@@ -123,5 +122,5 @@ def test_the_reason_is_that_of_what_is_advised_not_of_what_was_lucky_in_the_sear
 def test_the_lines_are_printed_as_they_are(tmp_path: Path) -> None:
     outcome = found(tmp_path, by_kind(fedmedian=0.75))
     file = io.StringIO()
-    show_verdict(PlainConsole(file=file, width=400), outcome, None, Naming())
+    show_verdict(PlainConsole(file=file, width=400), outcome, None)
     assert file.getvalue() == f"  Use fedmedian.\n  {sentence_of(outcome)}\n"

@@ -72,8 +72,8 @@ def test_a_rise_within_noise_or_of_little_is_none(tmp_path: Path) -> None:
 
 
 def test_guessing_is_shown_where_nothing_is_learnt(tmp_path: Path) -> None:
-    found = confirmed(tmp_path / "near", curves(level(0.45), level(0.41)), guessing=0.4)
-    assert found.caveats == ("Neither is far above guessing: the most frequent class alone gives 0.4000.",)
+    (near,) = confirmed(tmp_path / "near", curves(level(0.45), level(0.41)), guessing=0.4).caveats
+    assert "40.0 %" in near
     # a tenth of the way from guessing to one is 0.06
     assert confirmed(tmp_path / "far", curves(level(0.47), level(0.41)), guessing=0.4).caveats == ()
     assert confirmed(tmp_path / "unknown", curves(level(0.01), level(0.01)), guessing=0.0).caveats == ()
@@ -83,7 +83,36 @@ def test_guessing_is_shown_where_nothing_is_learnt(tmp_path: Path) -> None:
 def test_the_ceiling(tmp_path: Path, rows: int, score: float) -> None:
     """Half a point, or a test row of one seed where that is more, is left."""
     found = confirmed(tmp_path, curves(level(score), level(score), rows))
-    assert found.caveats == (f"FedAvg is at the ceiling, {score:.4f}: nothing can be gained.",)
+    (ceiling,) = found.caveats
+    assert f"{100 * score:.1f} %" in ceiling
+
+
+def test_at_the_ceiling_nothing_is_said_of_a_rise(tmp_path: Path) -> None:
+    rising = [0.5 + 0.01 * number for number in range(ROUNDS)]
+    found = confirmed(tmp_path, curves(rising, level(0.999), 10_000))
+    assert len(found.caveats) == 1
+
+
+@pytest.mark.parametrize(
+    ("guessing", "pick", "reference", "verdict"),
+    [
+        (0.79, 0.95, 0.90, "better"),
+        (0.80, 0.95, 0.90, "not confirmed"),  # one class has four fifths of the rows
+        (0.50, 0.519, 0.51, "not confirmed"),  # both at chance
+        (0.50, 0.53, 0.51, "better"),
+        (0.00, 0.519, 0.51, "better"),  # chance is not known
+    ],
+)
+def test_no_verdict_is_drawn_on_an_accuracy_that_says_little(
+    tmp_path: Path, guessing: float, pick: float, reference: float, verdict: str
+) -> None:
+    found = confirmed(tmp_path, curves(level(pick), level(reference), 10**6), guessing=guessing)
+    assert found.verdict == verdict
+    assert bool(found.no_verdict) == (verdict != "better")
+    assert found.guessing == guessing
+    if found.no_verdict:
+        assert "training.metric=balanced_accuracy" in found.no_verdict
+        assert found.advised == "FedAvg"
     assert confirmed(tmp_path / "room", curves(level(0.981), level(0.981), rows=50)).caveats == ()
 
 

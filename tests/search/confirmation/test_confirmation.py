@@ -134,43 +134,28 @@ def test_a_rival_that_beats_fedavg_but_not_the_reference_is_dropped() -> None:
 
 # Differences of 0.1 ± 0.01 over three seeds: s/√3 = 0.01/√3, times t(0.975; 2) = 4.3027 gives ± 2.5 points.
 @pytest.mark.parametrize(
-    ("shifts", "verdict", "sentence"),
+    ("shifts", "verdict", "mean", "half_width"),
     [
-        (
-            (0.10, 0.11, 0.09),
-            "better",
-            "krum(num_malicious_nodes=1) beats FedAvg on fresh seeds: "
-            "+10.0 points, 95 % interval [+7.5, +12.5], 3 seeds.",
-        ),
-        (
-            (-0.10, -0.11, -0.09),
-            "worse",
-            "krum(num_malicious_nodes=1) is worse than FedAvg on fresh seeds: "
-            "-10.0 points, 95 % interval [-12.5, -7.5], 3 seeds. Keep FedAvg.",
-        ),
-        (
-            (0.00, 0.01, -0.01),
-            "no difference",
-            "krum(num_malicious_nodes=1) does not beat FedAvg beyond noise on fresh seeds: "
-            "+0.0 points, 95 % interval [-2.5, +2.5], 3 seeds. Keep FedAvg.",
-        ),
-        (
-            (0.10,),
-            "not confirmed",
-            "krum(num_malicious_nodes=1) against FedAvg: +10.0 points, no interval from 1 seed; "
-            "at least two seeds with scores are needed to tell it from noise.",
-        ),
+        ((0.10, 0.11, 0.09), "better", 0.1, 0.02484),
+        ((-0.10, -0.11, -0.09), "worse", -0.1, 0.02484),
+        ((0.00, 0.01, -0.01), "no difference", 0.0, 0.02484),
+        ((0.10,), "not confirmed", 0.1, None),
     ],
 )
-def test_verdict_in_words(shifts: tuple[float, ...], verdict: str, sentence: str) -> None:
+def test_verdict_and_interval(shifts: tuple[float, ...], verdict: str, mean: float, half_width: float | None) -> None:
     found = confirmation(shifted(*shifts))
+    difference = found.versus["fedavg"]["own"]
     assert found.verdict == verdict
-    assert found.sentence.replace("-0.0 points", "+0.0 points") == sentence
+    assert (found.advised == "FedAvg") == (verdict != "better")
+    assert difference.mean == pytest.approx(mean, abs=1e-12)
+    ends = None if half_width is None else pytest.approx((mean - half_width, mean + half_width), abs=1e-5)
+    assert (None if difference.low is None else (difference.low, difference.high)) == ends
 
 
-def test_what_is_not_known_of_a_contestant_stands_in_no_document(make_record) -> None:  # type: ignore[no-untyped-def]
+def test_what_is_not_known_of_a_contestant_is_none(make_record) -> None:  # type: ignore[no-untyped-def]
     plain, own = make_record(own=0.5), replace(make_record(own=0.5), round_global_accuracy=(0.25, 0.75))
-    assert not {"global_accuracy", "bytes_up"} & contestant("fedavg", [plain]).model_dump().keys()
+    unknown = contestant("fedavg", [plain])
+    assert (unknown.global_accuracy, unknown.bytes_up) == (None, None)
     failed = replace(own, status="failed", bytes_up=None)
     known = contestant("challenger", [replace(own, bytes_up=8.0), failed]).model_dump(mode="json")
     assert (known["global_accuracy"], known["bytes_up"]) == ([0.5, 0.0], 8.0)

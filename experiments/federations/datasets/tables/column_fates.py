@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from fedscout.engine.errors import DataError
@@ -25,6 +25,8 @@ class ColumnFate:
         key: What overrules that, as it is written on the command line; nothing where nothing does.
         suspicion: What it tells of the label that it should not; nothing if it is not suspected.
         missing_codes: Values that may stand for a missing one.
+        num_missing: Its cells without a value.
+        num_features: Features that a model sees of it.
     """
 
     name: str
@@ -33,6 +35,8 @@ class ColumnFate:
     key: str = ""
     suspicion: str = ""
     missing_codes: tuple[str, ...] = ()
+    num_missing: int = 0
+    num_features: int = 0
 
 
 def documents(fates: Sequence[ColumnFate]) -> tuple[dict[str, Any], ...]:
@@ -62,7 +66,7 @@ def all_fates(
         known[roles.client] = ColumnFate(roles.client, "client", "names the clients", "federation.client_column")
     if roles.group is not None:
         known[roles.group] = ColumnFate(roles.group, "group", "names the groups", "federation.group_column")
-    return [known[column] for column in table.column_names]
+    return [replace(known[column], num_missing=table[column].null_count) for column in table.column_names]
 
 
 def refuse_table(name: str, fates: Sequence[ColumnFate]) -> NoReturn:

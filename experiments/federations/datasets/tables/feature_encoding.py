@@ -9,7 +9,7 @@ deviation, a category of ten rows in a million would become a feature of 300.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -30,13 +30,18 @@ class EncodedFeatures:
 
     Attributes:
         features: float32, finite, shape `(num_rows, num_features)`.
-        names: One a feature.
+        by_column: Names of the features that each column becomes, in the order of the features.
         deviations: Each feature's standard deviation before it was standardised, shape `(num_features,)`.
     """
 
     features: FloatArray
-    names: tuple[str, ...]
+    by_column: Mapping[str, tuple[str, ...]]
     deviations: npt.NDArray[np.float64]
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """One a feature."""
+        return tuple(name for names in self.by_column.values() for name in names)
 
 
 def encode_features(columns: Sequence[Column], statistics: TableStatistics) -> EncodedFeatures:
@@ -46,7 +51,8 @@ def encode_features(columns: Sequence[Column], statistics: TableStatistics) -> E
         columns: The table, in order.
         statistics: Of the federation, over the same columns.
     """
-    encoded = [feature for column in columns for feature in _encoded(column, statistics)]
+    features_of = {column.name: [*_encoded(column, statistics)] for column in columns}
+    encoded = [feature for made in features_of.values() for feature in made]
     features = np.empty((len(columns[0].missing), len(encoded)), np.float32)
     for start in range(0, len(features), ROWS_AT_ONCE):  # between two blocks signals are heard
         for index, feature in enumerate(encoded):
@@ -54,7 +60,8 @@ def encode_features(columns: Sequence[Column], statistics: TableStatistics) -> E
     deviations = [
         _deviation_of_shares(feature.cells) if feature.deviation is None else feature.deviation for feature in encoded
     ]
-    return EncodedFeatures(features, tuple(feature.name for feature in encoded), np.array(deviations))
+    names = {column: tuple(feature.name for feature in made) for column, made in features_of.items()}
+    return EncodedFeatures(features, names, np.array(deviations))
 
 
 @dataclass(frozen=True)

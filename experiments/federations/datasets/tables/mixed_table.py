@@ -170,6 +170,7 @@ def dataset_of_columns(
             "num_missing_cells": sum(int(column.missing.sum()) for column in columns),
             "columns_of_categories": tuple(column.name for column in columns if isinstance(column, CategoryColumn)),
             "num_clients_silent_on_statistics": told.num_silent,
+            "features_of_columns": {column: len(names) for column, names in encoded.by_column.items()},
             **facts,
         },
     )

@@ -124,11 +124,14 @@ def _mixed(name: str, table: pa.Table, request: DatasetRequest, roles: ColumnRol
         refuse_table(name, fates)
     unused = [own.fate.name for own in found if not own.columns]
     left_out = dict.fromkeys([*roles.never_features, *roles.dropped, *unused])
-    facts = {"columns_left_out": tuple(left_out), "columns": documents(fates)}
+    facts = {"columns_left_out": tuple(left_out)}
     dataset = dataset_of_columns(name, table, roles, seen, predicted, client_ids, told, source, facts)
+    features = dataset.facts["features_of_columns"]
+    widths = {own.fate.name: sum(features[column.name] for column in own.columns) for own in found}
+    fates = [replace(fate, num_features=widths.get(fate.name, 0)) for fate in fates]
     agreed = {column: said for own in found for column, said in (own.agreement or {}).items()}
     encoding = {**(dataset.encoding or {}), **({"agreed": agreed} if agreed else {})}
-    return replace(dataset, encoding=encoding)
+    return replace(dataset, encoding=encoding, facts={**dataset.facts, "columns": documents(fates)})
 
 
 def _are_dates_unasked(fates: Sequence[ColumnFate], request: DatasetRequest) -> bool:

@@ -42,7 +42,7 @@ def test_near_copies_across_the_split_are_told_and_gone_with_groups() -> None:
     plain = visits(0.05)
     (note,) = dependence_notes(plain, 0, 0.2)
     assert "near copies among the training rows" in note
-    on_screen = " ".join(line.plain.strip() for line in paragraph(note, 80, 3))
+    on_screen = " ".join(line.plain.strip() for line in paragraph(note, 80))
     assert "federation.group_column keeps what belongs together on one side" in on_screen
     assert "federation.split=last cuts a series" in on_screen
     assert dependence_notes(replace(plain, groups=np.arange(500) // 5), 0, 0.2) == ()
@@ -80,7 +80,7 @@ def test_a_series_that_is_drawn_from_is_told() -> None:
 def test_a_series_that_was_measured_is_told_with_the_figures_of_its_page(name: str) -> None:
     facts = {"series": SERIES, "accuracy_by_split": BY_SPLIT[name]}
     (note,) = dependence_notes(replace(visits(10.0), facts=facts), 0, 0.2)
-    *lines, last = paragraph(note, 80, 3)
+    *lines, last = paragraph(note, 80)
     told = " ".join(line.plain.strip() for line in (*lines, last))
     assert told == note  # all of it is on a screen
     page = (Path(__file__).parents[4] / "docs" / "bearing.md").read_text()
