@@ -412,43 +412,15 @@ def selection(
 
 @bench.command("client-settings")
 def client_settings(
-    settings: Settings = None,
-    part: Annotated[
-        str,
-        typer.Option(
-            help="table, searches, cells, proxies, metrics, adaptive, families, normalisation; cost, tuning steps by "
-            "clients; steps, how fast searches are; or threshold, who lies far."
-        ),
-    ] = "table",
-    rows: Annotated[str | None, typer.Option(help="Names of a part's rows; all of them if left out.")] = None,
-    strategies: Annotated[str | None, typer.Option(help="Kinds such as fedavg,fednova; likewise.")] = None,
-    dataset: Annotated[str, typer.Option(help="digits, fashion_mnist, wine, text, cifar10 or shakespeare.")] = "digits",
-    seeds: Annotated[int, typer.Option(min=2, help="On which everything is tuned and trained.")] = 5,
-    out: Annotated[
-        Path, typer.Option("--out", "-o", help="Folder of trials and tables; what it holds is not trained again.")
-    ] = Path("runs/bench-client-settings"),
+    what: What = None,
+    rows: Rows = None,
+    columns: Columns = None,
+    seeds: Seeds = None,
+    out: SuiteOut = Path("runs/bench"),
     as_json: AsJson = False,
 ) -> None:
     """Compare a table of client settings with one setting for all, with other tables and with each client's own."""
-    from fedscout.experiments.cli.options import prepare
-
-    prepare(verbose=False)
-    from fedscout.engine.errors import ConfigurationError
-    from fedscout.experiments.benchmarks.client_settings.settings_battery import OTHER_PARTS, part_of
-    from fedscout.experiments.benchmarks.client_settings.settings_measurement import run_client_settings
-    from fedscout.experiments.benchmarks.client_settings.settings_tables import table_lines
-    from fedscout.experiments.benchmarks.client_settings.tuning_steps import run_tuning_steps
-
-    if part in OTHER_PARTS:
-        given = [f"--{name}" for name, text in (("rows", rows), ("strategies", strategies)) if text is not None]
-        if given:
-            raise ConfigurationError(f"{' and '.join(given)} must be left out with --part {part}, which has none")
-        lines = run_tuning_steps(part, dataset, seeds, settings or [], out, note=tell)
-        _show(as_json, lines, lines)
-        return
-    asked = part_of(part, _listed("rows", rows), _listed("strategies", strategies))
-    report = run_client_settings(asked, part, dataset, seeds, settings or [], out, note=tell)
-    _show(as_json, report.model_dump(mode="json"), table_lines(report))
+    _run_suite("client-settings", what, rows, columns, seeds, out, as_json)
 
 
 def _run_suite(

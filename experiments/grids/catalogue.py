@@ -22,12 +22,12 @@ from pydantic import ValidationError
 from fedscout.engine.engine_config import EngineConfig
 from fedscout.engine.errors import ConfigurationError
 from fedscout.engine.fault_text import did_you_mean
-from fedscout.experiments.benchmarks.choice.choice_laboratory import measurement_folder
 from fedscout.experiments.chart_style import drawn
 from fedscout.experiments.config.config_file import load_config
-from fedscout.experiments.grids.cells import Desk, Note
+from fedscout.experiments.grids.cells import CellContext, Note
 from fedscout.experiments.grids.comparison import ExperimentResult, cell_results, means, statement_results
 from fedscout.experiments.grids.experiment import Experiment, read_experiment
+from fedscout.experiments.grids.federation_runner import measurement_folder
 from fedscout.experiments.grids.picture import experiment_picture
 from fedscout.experiments.grids.runner import CELLS, run_cells
 from fedscout.experiments.grids.tables import result_lines, summary_lines
@@ -135,9 +135,9 @@ class Run:
         given += [f"--{name} {shlex.quote(','.join(names))}" for name, names in parts.items() if names is not None]
         return " ".join([self.command, *self.settings, *given])
 
-    def desk(self, experiment: Experiment, folder: Path, note: Note = lambda _: None) -> Desk:
+    def context(self, experiment: Experiment, folder: Path, note: Note = lambda _: None) -> CellContext:
         """Return where an experiment's cells are measured."""
-        return Desk(
+        return CellContext(
             folder,
             tuple(setting for setting in self.settings if not setting.startswith("engine.")),
             self.num_seeds or experiment.seeds,
@@ -176,8 +176,8 @@ def run_one(experiment: Experiment, name: str, folder: SweepFolder, run: Run) ->
         UserError: As for `run_entries`.
     """
     started = time.perf_counter()
-    desk = run.desk(experiment, folder.path, lambda text: run.note(f"{name}: {text}"))
-    parts = run_cells(experiment.parts(), folder, desk, engine_of(run.settings), run.parallel)
+    context = run.context(experiment, folder.path, lambda text: run.note(f"{name}: {text}"))
+    parts = run_cells(experiment.parts(), folder, context, engine_of(run.settings), run.parallel)
     measured = means(experiment, parts)
     result = ExperimentResult(
         name=name,

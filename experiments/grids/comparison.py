@@ -38,7 +38,7 @@ class CellResult(BaseModel, frozen=True):
         low: Lower end of its 95 % interval; None with a single value.
         high: Upper end.
         gain: Over the reference in the same column; None without one.
-        rate: The client learning rate, if it was tuned.
+        figures: Further numbers by what they are, such as the client learning rate that was tuned.
     """
 
     row: str
@@ -50,7 +50,7 @@ class CellResult(BaseModel, frozen=True):
     low: float | None
     high: float | None
     gain: PairedDifference | None = None
-    rate: float | None = None
+    figures: Mapping[str, float] = {}
 
 
 class StatementResult(BaseModel, frozen=True):
@@ -126,7 +126,7 @@ def means(experiment: Experiment, parts: Measured) -> Measured:
         of_levels = [parts.values.get((row, part_name(column, level))) for level in experiment.levels]
         if all(of_levels):
             values[row, column] = _means(of_levels)
-    return replace(parts, values=values, rates={})
+    return replace(parts, values=values, figures={})
 
 
 def _means(of_levels: Sequence[Values | None]) -> Values:
@@ -166,7 +166,7 @@ def _cell(cell: Cell, experiment: Experiment, measured: Measured, published: Num
         low=None if alone is None else alone.low,
         high=None if alone is None else alone.high,
         gain=_difference(experiment, measured, cell, (str(experiment.reference), column)) if compared else None,
-        rate=measured.rates.get(cell),
+        figures={name: cells[cell] for name, cells in measured.figures.items() if cell in cells},
     )
 
 

@@ -16,7 +16,7 @@ statements:
 
 `columns` names federations one by one in place of `axes`. The values of an axis are a list, or a mapping from names.
 A row is a method (`fedscout.experiments.grids.methods`), by default a training. In place of rows of methods,
-`measured_by` names a function that measures all cells.
+`measured_by` names a class that measures all cells.
 
 `mean_over: {strategy.kind: [fedavg, scaffold]}` measures each cell with each of these values, and its number is their
 mean, seed by seed; each of them is shown, too.
@@ -46,7 +46,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 from fedscout.engine.errors import ConfigurationError
 from fedscout.engine.fault_text import details, did_you_mean, predicate
 from fedscout.experiments.config.config_file import YAML_SUFFIXES
-from fedscout.experiments.grids.methods import Function, Method
+from fedscout.experiments.grids.methods import Function, Given, Method
 from fedscout.search.confirmation.intervals import Bounds
 
 Cell = tuple[str, str]
@@ -111,7 +111,7 @@ class Experiment(BaseModel):
         mean_over: Values by key, crossed; a cell is the mean over them, seed by seed.
         method: What the rows' methods have in common.
         rows: Methods by name.
-        measured_by: What measures all cells, in place of the rows' methods; then `rows` are names alone.
+        measured_by: What measures all cells, in place of the rows' methods; then `rows` are names, or of kind `given`.
         reference: The row that others are compared with.
         seeds: Of every cell, the same for all.
         fresh_stream: Of random numbers, from which the seeds are drawn.
@@ -164,8 +164,9 @@ class Experiment(BaseModel):
         faults = []
         if bool(self.columns) == bool(self.axes):
             faults.append("columns or axes must be given, one of the two")
-        if self.measured_by is None and (without := [name for name, method in self.rows.items() if method is None]):
-            faults.append(f"rows.{without[0]} must be a method where measured_by is left out")
+        bare = [name for name, method in self.rows.items() if method is None or isinstance(method, Given)]
+        if self.measured_by is None and bare:
+            faults.append(f"rows.{bare[0]} must be a method where measured_by is left out")
         if not self.rows or not self.federations:
             faults.append("rows and columns must be at least one each")
         if given := sorted(key for key in self._keys() if key.partition(".")[0] in NO_SETTINGS):

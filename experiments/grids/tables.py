@@ -40,8 +40,8 @@ def result_lines(result: ExperimentResult) -> list[str]:
         lines += ["", f"{column[0].upper()}{column[1:]}, of which these are means:", "", *_parts(result, column)]
     if result.reference is not None:
         lines += ["", f"Gain over {result.reference}, seed by seed:", "", *_gains(result)]
-    if any(cell.rate is not None for cell in result.cells):
-        lines += ["", "Client learning rate, tuned:", "", *_rates(result)]
+    for name in dict.fromkeys(name for cell in result.cells for name in cell.figures):
+        lines += ["", f"{name[0].upper()}{name[1:]}:", "", *_figures(result, name)]
     if result.statements:
         headings = ["statement", "of", *(["published"] if _is_published(result) else []), "ours", "verdict"]
         lines += ["", *markdown_table(headings, [_said(result, one) for one in result.statements])]
@@ -114,10 +114,16 @@ def _gains(result: ExperimentResult) -> list[str]:
     )
 
 
-def _rates(result: ExperimentResult) -> list[str]:
-    rates = {row: [result.of((row, column)).rate for column in result.columns] for row in result.rows}
-    rows = [[row, *(NOTHING if rate is None else f"{rate:g}" for rate in of_row)] for row, of_row in rates.items()]
+def _figures(result: ExperimentResult, name: str) -> list[str]:
+    rows = [
+        [row, *(_figure(result.of((row, column)).figures.get(name)) for column in result.columns)]
+        for row in result.rows
+    ]
     return markdown_table(["", *result.columns], rows)
+
+
+def _figure(value: float | None) -> str:
+    return NOTHING if value is None else f"{value:,.0f}" if abs(value) >= 100 else f"{value:.4g}"
 
 
 def _difference(difference: PairedDifference, unit: str) -> str:

@@ -1,24 +1,22 @@
 """Who chooses: baselines, recommenders, searchers, each as a function of a federation and a search seed.
 
-A searcher's pick is the best of its study, FedAvg included, without a confirmation: what is measured is the search. Its
-cost counts the rounds of its trials in full trainings; the training of FedAvg, with which every study is compared, is
-not counted, nor is the detection that rules, warm starts and language models rest on. FedEx and FedPop cost nothing
-beside their own training, in which they tune. What was trained on other federations for it stands beside the cost
-(`choice_archives`).
+A searcher's choice is the best of its study, FedAvg included, without a confirmation: what is measured is the search.
+Its cost counts the rounds of its trials in full trainings; the training of FedAvg, with which every study is compared,
+is not counted, nor is the detection that rules, warm starts and language models rest on. FedEx and FedPop cost nothing
+beside their own training, in which they tune.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
 from fedscout.detectors import HeterogeneityReport
-from fedscout.experiments.benchmarks.choice.choice_archives import Archived, rested_on, together, trained_by
-from fedscout.experiments.benchmarks.choice.choice_laboratory import Pick
 from fedscout.experiments.config.config_file import load_config
 from fedscout.experiments.config.study_config import StudyConfig
+from fedscout.experiments.grids.federation_runner import Choice, Searched
 from fedscout.experiments.studies.study_language_model import language_model
 from fedscout.search.confirmation.rate_tuning import tune
 from fedscout.search.language_model.openai_chat import has_key
@@ -38,8 +36,8 @@ UNCONFIRMED = ("search.confirmation_seeds=0", "search.tuned_baseline=false")
 UNINFORMED = "search.informed=false"
 
 
-class AnyLaboratory(Protocol):
-    """Where a chooser finds what it may know of a federation, and has it tried."""
+class ChoiceContext(Protocol):
+    """What a recommender may know of a federation, and where it has something tried."""
 
     @property
     def name(self) -> str:
@@ -86,51 +84,48 @@ class AnyLaboratory(Protocol):
 
 
 @dataclass
-class Choosing:
+class ChoiceTask:
     """One choice to be made: on a federation, with the seed of a search.
 
     Attributes:
         earlier: Studies of other federations on the same seed, for warm starts.
-        searched: Filled with what a search has tried, for others' warm starts.
     """
 
-    laboratory: AnyLaboratory
+    context: ChoiceContext
     seed: int
-    earlier: Sequence[Archived] = ()
-    searched: list[Archived] = field(default_factory=list)
+    earlier: Sequence[EarlierStudy] = ()
 
     def config(self, settings: Sequence[str] = ()) -> StudyConfig:
         """Return the configuration of a study on the federation."""
-        arguments = (*self.laboratory.arguments, UNINFORMED, *settings, *UNCONFIRMED)
+        arguments = (*self.context.arguments, UNINFORMED, *settings, *UNCONFIRMED)
         return load_config([*arguments, f"seed={self.seed}"])
 
-    def others(self) -> list[Archived]:
+    def others(self) -> list[EarlierStudy]:
         """Return the earlier studies that may be read here: never one of the same federation or the same data."""
         config = self.config()
         identity, digest = config.identity(), config.digest()
         return [
-            each
-            for each in self.earlier
-            if not each.study.is_of(digest, identity, self.laboratory.data_digest)
-            and not each.study.is_of_data(identity)
+            study
+            for study in self.earlier
+            if not study.is_of(digest, identity, self.context.data_digest) and not study.is_of_data(identity)
         ]
 
     def situation(self) -> Situation:
         """Return what a recommender is told."""
-        laboratory = self.laboratory
+        context = self.context
         return Situation(
-            space=laboratory.space,
-            num_rounds=laboratory.config.training.num_rounds,
-            view=laboratory.config.search.view,
-            diagnosis=diagnose(laboratory.report(self.seed), laboratory.feature_names),
+            space=context.space,
+            num_rounds=context.config.training.num_rounds,
+            view=context.config.search.view,
+            diagnosis=diagnose(context.report(self.seed), context.feature_names),
         )
 
 
-Choose = Callable[[Choosing], Pick]
+Choose = Callable[[ChoiceTask], Choice]
 
 
 @dataclass(frozen=True)
-class Chooser:
+class Recommender:
     """One way to choose.
 
     Attributes:
@@ -156,59 +151,53 @@ class Chooser:
         return None
 
 
-def _tuned_fedavg(choosing: Choosing) -> Pick:
-    config = choosing.config()
-    ledger = choosing.laboratory.ledger(config)
+def _tuned_fedavg(task: ChoiceTask) -> Choice:
+    config = task.config()
+    ledger = task.context.ledger(config)
     (baseline,) = ledger.run([ledger.facts.trial("baseline", BASELINE)])
     rates = tune(config.search, ledger, baseline)
     cost = sum(len(rate.trials) for rate in rates) - 1
-    return Pick(BASELINE, float(cost), learning_rate=rates[0].learning_rate)
+    return Choice(BASELINE, float(cost), learning_rate=rates[0].learning_rate)
 
 
-def _language_model(choosing: Choosing) -> Pick:
-    with language_model(choosing.config(), choosing.laboratory.out) as model:
-        return Pick(recommend_by_llm(choosing.situation(), model).spec)
+def _language_model(task: ChoiceTask) -> Choice:
+    with language_model(task.config(), task.context.out) as model:
+        return Choice(recommend_by_llm(task.situation(), model).spec)
 
 
-def _searching(settings: Sequence[str], first: Callable[[Choosing], WarmStart | None] = lambda _: None) -> Choose:
+def _searching(settings: Sequence[str], first: Callable[[ChoiceTask], WarmStart | None] = lambda _: None) -> Choose:
     """Return the choice of a study with these settings; `first` is tried before anything of the searcher's own."""
 
-    def choose(choosing: Choosing) -> Pick:
-        config = choosing.config(settings)
-        laboratory = choosing.laboratory
-        report = laboratory.report(choosing.seed)
-        ledger, start = laboratory.ledger(config), first(choosing)
-        outcome = run_study(config.search, ledger, report, start)
-        read = [each.trained for each in choosing.others()] if start is not None else []
-        rests_on = together([*read, rested_on(outcome, ledger.facts)])
+    def choose(task: ChoiceTask) -> Choice:
+        config, context = task.config(settings), task.context
+        report = context.report(task.seed)
+        ledger = context.ledger(config)
+        outcome = run_study(config.search, ledger, report, first(task))
         fedavg = outcome.baseline.fitness
         gains = [(trial.spec, trial.fitness - fedavg) for trial in outcome.whole_trials]
         study = EarlierStudy(  # as a later one on another federation would read it from its folder
-            name=f"{laboratory.name}, {config.search.kind} {config.search.budget}, seed {config.seed}",
+            name=f"{context.name}, {config.search.kind} {config.search.budget}, seed {config.seed}",
             config_hash=config.digest(),
             config=config.identity(),
-            data_digest=laboratory.data_digest,
+            data_digest=context.data_digest,
             report=report.model_dump(mode="json"),
             gains=best_first(gains),
         )
-        choosing.searched.append(
-            Archived(study, together([trained_by(outcome, ledger.facts, laboratory.name), rests_on]))
-        )
         best = BASELINE if outcome.best is None else outcome.best.spec
-        return Pick(best, outcome.trainings, archive=sum(rests_on.values()))
+        return Choice(best, outcome.trainings, searched=Searched(study, outcome, ledger.facts))
 
     return choose
 
 
-def _from_earlier(choosing: Choosing) -> WarmStart:
+def _from_earlier(task: ChoiceTask) -> WarmStart:
     """Return the best of similar federations, never of the same data: as many as a study would try first."""
-    laboratory = choosing.laboratory
-    config = choosing.config()
+    context = task.context
+    config = task.config()
     return warm_start(
-        [each.study for each in choosing.others()],
-        laboratory.report(choosing.seed).model_dump(mode="json"),
+        task.others(),
+        context.report(task.seed).model_dump(mode="json"),
         config.training.model_dump(mode="json"),
-        laboratory.space,
+        context.space,
         config.search.generation_size,
         references=(BASELINE,),
     )
@@ -218,31 +207,31 @@ GENETIC = ("search.kind=genetic", "search.budget=8")
 INFORMED = (*GENETIC, "search.informed=true")
 RACING = ("search.kind=racing",)
 
-TUNED = Chooser("tuned FedAvg", _tuned_fedavg)
-"""A chooser, and the reference of R_t."""
+TUNED = Recommender("tuned FedAvg", _tuned_fedavg)
+"""A recommender, and the reference of R_t."""
 
-CHOOSERS: Mapping[str, Chooser] = {
-    chooser.name: chooser
-    for chooser in (
-        Chooser("FedAvg", lambda _: Pick(BASELINE)),
+RECOMMENDERS: Mapping[str, Recommender] = {
+    recommender.name: recommender
+    for recommender in (
+        Recommender("FedAvg", lambda _: Choice(BASELINE)),
         TUNED,
-        Chooser("rules", lambda choosing: Pick(recommend_by_rules(choosing.situation()).spec)),
-        Chooser("LLM", _language_model, asks_model=True, in_tables=False),
-        Chooser("FedEx", lambda _: Pick(parse_strategy("fedex")), in_tables=False),
-        Chooser("FedPop", lambda _: Pick(parse_strategy("fedpop")), in_tables=False),
-        Chooser("genetic 4", _searching((GENETIC[0], "search.budget=4"))),
-        Chooser("genetic 4 informed", _searching((*INFORMED, "search.budget=4"))),
-        Chooser("random 8", _searching(("search.kind=random", "search.budget=8"))),
-        Chooser("genetic 8", _searching(GENETIC)),
-        Chooser("genetic 8 informed", _searching(INFORMED)),
-        Chooser("genetic 16", _searching((GENETIC[0], "search.budget=16"))),
-        Chooser("genetic 16 informed", _searching((*INFORMED, "search.budget=16"))),
-        Chooser("genetic 32 informed", _searching((*INFORMED, "search.budget=32"))),
-        Chooser("TPE 8", _searching(("search.kind=tpe", "search.budget=8"))),
-        Chooser("TPE 50", _searching(("search.kind=tpe", "search.budget=50"))),
-        Chooser("racing", _searching(RACING)),
-        Chooser("racing informed", _searching((*RACING, "search.informed=true"))),
-        Chooser("warm start 8", _searching(GENETIC, _from_earlier), is_warm=True),
-        Chooser("warm racing", _searching(RACING, _from_earlier), is_warm=True),
+        Recommender("rules", lambda task: Choice(recommend_by_rules(task.situation()).spec)),
+        Recommender("LLM", _language_model, asks_model=True, in_tables=False),
+        Recommender("FedEx", lambda _: Choice(parse_strategy("fedex")), in_tables=False),
+        Recommender("FedPop", lambda _: Choice(parse_strategy("fedpop")), in_tables=False),
+        Recommender("genetic 4", _searching((GENETIC[0], "search.budget=4"))),
+        Recommender("genetic 4 informed", _searching((*INFORMED, "search.budget=4"))),
+        Recommender("random 8", _searching(("search.kind=random", "search.budget=8"))),
+        Recommender("genetic 8", _searching(GENETIC)),
+        Recommender("genetic 8 informed", _searching(INFORMED)),
+        Recommender("genetic 16", _searching((GENETIC[0], "search.budget=16"))),
+        Recommender("genetic 16 informed", _searching((*INFORMED, "search.budget=16"))),
+        Recommender("genetic 32 informed", _searching((*INFORMED, "search.budget=32"))),
+        Recommender("TPE 8", _searching(("search.kind=tpe", "search.budget=8"))),
+        Recommender("TPE 50", _searching(("search.kind=tpe", "search.budget=50"))),
+        Recommender("racing", _searching(RACING)),
+        Recommender("racing informed", _searching((*RACING, "search.informed=true"))),
+        Recommender("warm start 8", _searching(GENETIC, _from_earlier), is_warm=True),
+        Recommender("warm racing", _searching(RACING, _from_earlier), is_warm=True),
     )
 }

@@ -1,4 +1,4 @@
-"""Where one federation's tables and settings are made on one seed: its proxy rows, its clients, its logs.
+"""Tunes client settings for one federation on one seed: its proxy rows, its clients, its logs.
 
 What is tuned on a seed never sees the rows that test it there: proxy rows are the server's, and clients tune on
 validation rows that are cut from their training rows. So tuning is repeated for each seed, and an interval over seeds
@@ -24,10 +24,8 @@ from fedscout.engine.data.client_data import Partition
 from fedscout.engine.seeds import stream
 from fedscout.engine.trials.trial_record import Trial
 from fedscout.engine.trials.trial_settings import TrialSettings
-from fedscout.experiments.benchmarks.choice.choice_battery import ReadyCase
-from fedscout.experiments.benchmarks.choice.choice_laboratory import Laboratory
-from fedscout.experiments.benchmarks.client_settings.settings_battery import DATA, SettingsData
 from fedscout.experiments.config.study_config import StudyConfig
+from fedscout.experiments.grids.federation_runner import FederationRunner
 from fedscout.experiments.studies.settings_tables.cell_tuning import (
     CellResult,
     CellTuning,
@@ -58,7 +56,7 @@ class Settings:
     """What clients train with, and what it took to find it. A step: one client tries one setting for a whole training.
 
     Attributes:
-        lookup: The table; None where a strategy of its own chooses.
+        lookup: The table; None where a strategy chooses.
         proxy_steps: Of proxy clients, which the server holds.
         client_steps: Of the clients themselves.
         strategy: That trains in place of a part's.
@@ -73,45 +71,49 @@ class Settings:
 
 
 @dataclass(frozen=True)
-class Workshop:
-    """One federation on one seed.
+class SettingsTuning:
+    """Tunes client settings for one federation on one seed, and trains with them.
 
     Attributes:
-        ready: The federation, with the rows of clients and server.
-        laboratory: Where the federation's trials run.
+        runner: Of the federation's trials.
         seed: Of tuning and training.
-        out: Folder of the measurement.
+        out: Folder of the logs of cells, and of clients that tune alone.
         note: Told what is done next.
     """
 
-    ready: ReadyCase
-    laboratory: Laboratory
+    runner: FederationRunner
     seed: int
     out: Path
     note: Note = lambda _: None
 
     @property
-    def battery(self) -> SettingsData:
-        """What the battery says of the data set."""
-        return DATA[self.ready.case.name]
+    def levels(self) -> tuple[float, ...]:
+        """Heterogeneity of the clients' groups."""
+        return tuple(self.config.federation.partition.levels)
+
+    @property
+    def quantities(self) -> tuple[int, ...]:
+        """Training rows of the clients' groups."""
+        share = 1 - self.config.training.test_fraction
+        return tuple(round(share * rows) for rows in self.config.federation.partition.quantities)
 
     @property
     def num_clients(self) -> int:
         """Clients of the federation."""
-        return self.ready.federation.num_clients
+        return self.runner.federation.num_clients
 
     @property
     def num_test_rows(self) -> int:
         """Rows of all clients' test parts."""
         return sum(
-            len(self.ready.federation.partition.client(client)) - len(self.train_rows(client))
+            len(self.runner.federation.partition.client(client)) - len(self.train_rows(client))
             for client in range(self.num_clients)
         )
 
     @cached_property
     def config(self) -> StudyConfig:
         """The study's configuration on this seed."""
-        return self.ready.config.model_copy(update={"seed": self.seed})
+        return self.runner.config.model_copy(update={"seed": self.seed})
 
     @cached_property
     def validating(self) -> StudyConfig:
@@ -122,13 +124,13 @@ class Workshop:
     @cached_property
     def proxy(self) -> ProxyData:
         """The server's rows."""
-        return proxy_data(self.ready.federation, self.seed, of_another=False)
+        return proxy_data(self.runner.federation, self.seed, of_another=False)
 
     @cached_property
     def grid(self) -> tuple[Place, ...]:
         """The cells: the groups of the clients."""
-        held = [classes_of(level, self.proxy.num_classes) for level in self.battery.levels]
-        return grid_of(held, self.battery.quantities)
+        held = [classes_of(level, self.proxy.num_classes) for level in self.levels]
+        return grid_of(held, self.quantities)
 
     def tuning(self, proxy: ProxyData | None = None, strategy: str | None = None, **search: Any) -> CellTuning:
         """Return how cells are tuned; `search` is laid over the configured search."""
@@ -140,7 +142,7 @@ class Workshop:
         }
         patience = search.get("budget", 5) if search.get("kind") == "grid" else 5
         config = self.config.model_copy(update=changed)
-        return CellTuning(config, proxy or self.proxy, self.ready.federation.model, patience=patience)
+        return CellTuning(config, proxy or self.proxy, self.runner.federation.model, patience=patience)
 
     def tuned(
         self, tuning: CellTuning, cells: Sequence[Place], known: Mapping[Place, CellResult] | None = None
@@ -159,7 +161,7 @@ class Workshop:
 
     def train_rows(self, client: int, validation_share: float = 0.0) -> IntArray:
         """Return which of all rows a client trains on, on this seed."""
-        federation, training = self.ready.federation, self.config.training
+        federation, training = self.runner.federation, self.config.training
         rows = federation.partition.client(client)
         split = federation.split_rows(
             client, federation.labels[rows], self.seed, training.test_fraction, validation_share
@@ -175,19 +177,19 @@ class Workshop:
     def place(self, client: int, validation_share: float = 0.0) -> tuple[float, int]:
         """Return a client's heterogeneity, and its training rows."""
         rows = self.train_rows(client, validation_share)
-        labels = self.ready.federation.labels[rows]
-        return heterogeneity_index(np.bincount(labels, minlength=self.ready.federation.num_classes)), len(rows)
+        labels = self.runner.federation.labels[rows]
+        return heterogeneity_index(np.bincount(labels, minlength=self.runner.federation.num_classes)), len(rows)
 
     def tuned_alone(self, client: int) -> tuple[Setting, int]:
         """Return the setting that is best for a client that trains alone, and how many it tried."""
-        federation, tuning = self.ready.federation, self.tuning()
+        federation, tuning = self.runner.federation, self.tuning()
         rows = self.train_rows(client)
         alone = replace(federation, partition=Partition.from_lists([rows]), server=None, name=f"client {client}")
         changed = {
             "training": tuning.config.training.model_copy(update={"fraction_train": 1.0}),
             "federation": tuning.config.federation.model_copy(update={"num_clients": 1, "server_rows": None}),
         }
-        identity = [tuning.identity(), client, rows.tolist(), self.laboratory.data_digest]
+        identity = [tuning.identity(), client, rows.tolist(), self.runner.data_digest]
         digest = hashlib.sha256(json.dumps(identity, sort_keys=True).encode()).hexdigest()
         folder = (self.out / CLIENTS / digest[:16]).absolute()
         folder.mkdir(parents=True, exist_ok=True)
@@ -197,19 +199,19 @@ class Workshop:
 
     def tuned_for_all(self) -> tuple[Setting, int]:
         """Return the one setting that is best for the federation by its clients' validation rows, and how many."""
-        ledger = self.laboratory.ledger(self.validating)
+        ledger = self.runner.ledger(self.validating)
         trials = search_setting(self.validating, ledger, (), 5, self.seed, UNIFORM)
         return setting_of(best_of(trials), self.config), len(trials)
 
     def validated(self, lookup: SettingsLookup) -> float:
         """Return how good a table is by the clients' validation rows; 0 where the training fails."""
-        ledger = self.laboratory.ledger(self.validating)
+        ledger = self.runner.ledger(self.validating)
         (trial,) = ledger.run([_with(ledger.facts.trial("search", FedAvgSpec()), Settings(lookup))])
         return trial.fitness
 
     def trial(self, settings: Settings, strategy: StrategySpec) -> Trial:
         """Return the training by some settings, which test rows score."""
-        ledger = self.laboratory.ledger(self.config)
+        ledger = self.runner.ledger(self.config)
         asked = ledger.facts.trial("confirmation", settings.strategy or strategy)
         (trial,) = ledger.run([_with(asked, settings)])
         return trial
@@ -217,7 +219,7 @@ class Workshop:
     def random_settings(self, count: int) -> Iterator[Setting]:
         """Yield settings that are drawn from the ranges of the search."""
         generator = stream(self.seed, "random-settings")
-        space = study_space(self.config.search, self.laboratory.ledger(self.config).facts)
+        space = study_space(self.config.search, self.runner.ledger(self.config).facts)
         for _ in range(count):
             drawn = space.random(generator).local_training(self.config.training.local())
             yield drawn.learning_rate, drawn.batch_size, drawn.local_epochs

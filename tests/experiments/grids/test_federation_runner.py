@@ -18,7 +18,7 @@ from fedscout.engine.messages.task_identity import claim_task_identity
 from fedscout.engine.trials.trial_log import read_columns
 from fedscout.engine.trials.trial_record import Trial
 from fedscout.engine.trials.trial_settings import TrialSettings
-from fedscout.experiments.benchmarks.choice.choice_laboratory import SharedLog, SharingRunner, trial_digest
+from fedscout.experiments.grids.federation_runner import SharedLog, SharingRunner, trial_digest
 from fedscout.search.ledger import Ledger
 from fedscout.strategies import parse_strategy
 from tests.search.studies import (

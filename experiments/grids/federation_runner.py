@@ -1,4 +1,4 @@
-"""One federation on which choosers are compared: its trials, each trained once, in an ordinary log.
+"""Runs the trials of one federation of an experiment, each trained once, into an ordinary log.
 
 OUT/studies/<federation>/trials/    the Parquet log of all trials, whoever asked for them
 OUT/studies/<federation>/report-<seed>.json
@@ -22,6 +22,7 @@ import numpy as np
 from pydantic import ValidationError
 
 from fedscout.detectors import HeterogeneityReport
+from fedscout.engine.data.federation import Federation
 from fedscout.engine.errors import ConfigurationError, LogError
 from fedscout.engine.grid.host_grid import HostGrid
 from fedscout.engine.messages.host_calls import FederationFacts
@@ -32,19 +33,21 @@ from fedscout.engine.trials.trial_log import TrialLog
 from fedscout.engine.trials.trial_record import Trial
 from fedscout.engine.trials.trial_runner import Progress, TrialRunner
 from fedscout.engine.trials.trial_settings import TrialSettings
-from fedscout.experiments.benchmarks.choice.choice_battery import ReadyCase
+from fedscout.experiments.config.config_file import load_config
 from fedscout.experiments.config.study_config import StudyConfig
-from fedscout.experiments.federations.assembly.build_federation import data_digest
+from fedscout.experiments.federations.assembly.build_federation import build_federation, data_digest
 from fedscout.experiments.studies.open_runner import open_runner
 from fedscout.experiments.studies.sweeps.sweep_folder import STUDIES, SweepFolder, read_json
 from fedscout.experiments.studies.versions import versions
 from fedscout.experiments.studies.workflow import cohort_of, measure, study_facts
 from fedscout.search.confirmation.confirmation_runs import resolution
-from fedscout.search.ledger import Ledger
-from fedscout.search.study.study import planned_space
+from fedscout.search.ledger import Ledger, StudyFacts
+from fedscout.search.study.earlier_studies import EarlierStudy
+from fedscout.search.study.study import StudyOutcome, planned_space
 from fedscout.search.study_trials import BASELINE
 from fedscout.strategies import SearchSpace, StrategySpec, parameter_columns
 
+IN_PROCESS = ("engine.grid=local",)
 CLIENT_COLUMNS = ("num_examples", "accuracy", "clean_accuracy")
 
 
@@ -165,48 +168,84 @@ class SharingRunner:
 
 
 @dataclass(frozen=True)
-class Pick:
-    """What a chooser picks.
+class Searched:
+    """A study that was run to choose, and what a later one on another federation may read of it."""
+
+    study: EarlierStudy
+    outcome: StudyOutcome
+    facts: StudyFacts
+
+
+@dataclass(frozen=True)
+class Choice:
+    """What was chosen.
 
     Attributes:
         spec: The strategy.
         cost: What choosing took, in full trainings beside one of FedAvg.
         learning_rate: The clients' step size, where it is not the federation's.
-        archive: Full trainings elsewhere on which it rests (`choice_archives`).
+        searched: The study that found it, if one was run.
     """
 
     spec: StrategySpec
     cost: float = 0.0
     learning_rate: float | None = None
-    archive: float = 0.0
+    searched: Searched | None = None
 
     def __str__(self) -> str:
         return str(self.spec) + ("" if self.learning_rate is None else f" at rate {self.learning_rate:g}")
 
 
 def search_seeds(count: int) -> tuple[int, ...]:
-    """Return the seeds on which choosers choose."""
+    """Return the seeds of searches."""
     return tuple(range(count))
 
 
 def other_seeds(purpose: str, count: int) -> tuple[int, ...]:
-    """Return seeds for another purpose, which are none of a chooser's."""
+    """Return seeds for another purpose, which are none of a search's."""
     return tuple(10_000 + integer(0, f"choice: {purpose}", index) % 2**30 for index in range(count))
 
 
-class Laboratory:
-    """Where one federation's trials are run, into a folder of its own within that of the measurement."""
+@dataclass(frozen=True)
+class BuiltFederation:
+    """A federation by its name in an experiment, all arguments that were read, and what they gave."""
 
-    def __init__(self, ready: ReadyCase, runner: TrialRunner, out: Path) -> None:
-        self.ready, self.config, self.name, self.out = ready, ready.config, ready.case.name, out
-        self.arguments, self.feature_names = ready.arguments, ready.federation.feature_names
-        self.cohort = cohort_of(ready.config, ready.federation.num_seen)
-        self.data_digest = data_digest(ready.federation)
-        identity = {name: ready.config.identity()[name] for name in ("federation", "model")}
+    name: str
+    arguments: tuple[str, ...]
+    config: StudyConfig
+    federation: Federation
+
+
+def read_config(given: Sequence[str], settings: Sequence[str] = ()) -> StudyConfig:
+    """Return the configuration of a cell, which runs in this process unless the settings say otherwise."""
+    return load_config([*IN_PROCESS, *given, *settings])
+
+
+def built_federation(name: str, given: Sequence[str], settings: Sequence[str] = ()) -> BuiltFederation:
+    """Read and build a federation; the settings win.
+
+    Raises:
+        UserError: If an argument is wrong, or the data can't be read or partitioned so.
+    """
+    config = read_config(given, settings)
+    return BuiltFederation(
+        name, (*IN_PROCESS, *given, *settings), config, build_federation(config.federation, config.model)
+    )
+
+
+class FederationRunner:
+    """Runs one federation's trials, into a folder of its own within that of the experiment."""
+
+    def __init__(self, built: BuiltFederation, runner: TrialRunner, out: Path) -> None:
+        self.config, self.federation, self.name, self.out = built.config, built.federation, built.name, out
+        self.arguments, self.feature_names = built.arguments, built.federation.feature_names
+        self.cohort = cohort_of(built.config, built.federation.num_seen)
+        self.data_digest = data_digest(built.federation)
+        identity = {name: built.config.identity()[name] for name in ("federation", "model")}
         decides = {**identity, "versions": versions(), "data": self.data_digest}
         self._folder = out / STUDIES / _digest(decides)[:16]
-        self.runner = SharingRunner(runner, SharedLog(self._folder))
-        self._facts = study_facts(ready.config, ready.federation.without_rows())
+        self.trials = SharingRunner(runner, SharedLog(self._folder))
+        self._facts = study_facts(built.config, built.federation.without_rows())
 
     @property
     def space(self) -> SearchSpace:
@@ -232,22 +271,26 @@ class Laboratory:
             config=config.model_dump_json(),
             is_measured=True,
         )
-        return Ledger(facts, self.runner, self.runner.log)
+        return Ledger(facts, self.trials, self.trials.log)
 
-    def records(self, picks: Sequence[Pick], seeds: Sequence[int]) -> list[Trial]:
-        """Return the whole trials of each pick on each seed, on test rows; the seed runs fastest."""
+    def records(self, choices: Sequence[Choice], seeds: Sequence[int]) -> list[Trial]:
+        """Return the whole trials of each choice on each seed, on test rows; the seed runs fastest."""
         ledger = self.ledger(self.config)
-        asked = [ledger.facts.trial("confirmation", pick.spec, learning_rate=pick.learning_rate) for pick in picks]
+        asked = [
+            ledger.facts.trial("confirmation", choice.spec, learning_rate=choice.learning_rate) for choice in choices
+        ]
         return ledger.run([settings.on_seed(seed) for settings in asked for seed in seeds])
 
-    def scores(self, picks: Sequence[Pick], seeds: Sequence[int]) -> np.ndarray[tuple[int, int], np.dtype[np.float64]]:
-        """Return accuracies, shape `(picks, seeds)`; 0 where a trial failed."""
-        found = [record.fitness for record in self.records(picks, seeds)]
-        return np.array(found, dtype=np.float64).reshape(len(picks), len(seeds))
+    def scores(
+        self, choices: Sequence[Choice], seeds: Sequence[int]
+    ) -> np.ndarray[tuple[int, int], np.dtype[np.float64]]:
+        """Return accuracies, shape `(choices, seeds)`; 0 where a trial failed."""
+        found = [record.fitness for record in self.records(choices, seeds)]
+        return np.array(found, dtype=np.float64).reshape(len(choices), len(seeds))
 
     def resolution(self, seeds: Sequence[int]) -> float:
         """Return one test row's share of FedAvg's test rows."""
-        return resolution([self.records([Pick(BASELINE)], seeds)])
+        return resolution([self.records([Choice(BASELINE)], seeds)])
 
     def report(self, seed: int) -> HeterogeneityReport:
         """Return how the clients' data differ, measured once a seed."""
@@ -258,18 +301,18 @@ class Laboratory:
         if stored.get("detection") == detection:
             with suppress(ValidationError):
                 return HeterogeneityReport.model_validate(stored.get("report"))
-        report = measure(self.runner, config).without_timings()
+        report = measure(self.trials, config).without_timings()
         text = json.dumps({"detection": detection, "report": report.model_dump(mode="json")})
         SweepFolder(self._folder).write_text(path.name, text)
         return report
 
 
 @contextmanager
-def open_laboratory(ready: ReadyCase, out: Path) -> Iterator[Laboratory]:
-    """Return a laboratory; hosts start when something has to be trained, and end with the block."""
-    parallel = ready.config.search.generation_size + 1
-    with open_runner(ready.federation, ready.config.engine, None, parallel) as runner:
-        yield Laboratory(ready, runner, out)
+def open_federation(built: BuiltFederation, out: Path) -> Iterator[FederationRunner]:
+    """Return a federation's runner; hosts start when something has to be trained, and end with the block."""
+    parallel = built.config.search.generation_size + 1
+    with open_runner(built.federation, built.config.engine, None, parallel) as runner:
+        yield FederationRunner(built, runner, out)
 
 
 @contextmanager
