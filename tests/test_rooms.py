@@ -70,7 +70,6 @@ ROOMS = (
     "experiments/reports/page/pictures",
     "experiments/reports/page",
     "experiments/agents",
-    "experiments/benchmarks/choice",
     "experiments/grids",
     "experiments/suites",
     "experiments/benchmarks/selection",

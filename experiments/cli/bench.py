@@ -272,86 +272,20 @@ def scaling(
 
 
 @bench.command()
-def choice(
-    settings: Settings = None,
-    federation: Annotated[
-        list[str] | None,
-        typer.Option(
-            help="Arguments of a federation in place of the battery's, such as 'federation.dataset=wine "
-            "federation.num_clients=6'; may be repeated."
-        ),
-    ] = None,
-    chooser: Annotated[
-        list[str] | None,
-        typer.Option(
-            help="May be repeated; all of them if left out. Of a replay also a searcher of your own, "
-            "package.module:Class."
-        ),
-    ] = None,
-    quick: Annotated[bool, typer.Option("--quick", help="Three federations, fewer rounds, a coarse grid.")] = False,
-    search_seeds: Annotated[int | None, typer.Option(min=1, help="Choices of each chooser on each federation.")] = None,
-    fresh_seeds: Annotated[int | None, typer.Option(min=2, help="On which every pick is trained.")] = None,
-    out: Annotated[
-        Path, typer.Option("--out", "-o", help="Folder of the trials; what it holds is not trained again.")
-    ] = Path("runs/bench-choice"),
-    replay: Annotated[
-        str | None,
-        typer.Option(help="A table of trials to choose from in place of training, such as published, the own one."),
-    ] = None,
-    half: Annotated[str | None, typer.Option(help="Of a replay: development or held-out federations alone.")] = None,
-    strategies_alone: Annotated[
-        bool, typer.Option("--strategies-alone", help="Of a replay: the clients' settings are not searched.")
-    ] = False,
-    as_json: AsJson = False,
-) -> None:
-    """Measure how much each way to choose a strategy loses against the best one, and what it costs."""
-    from fedscout.engine.errors import ConfigurationError
-    from fedscout.experiments.cli.options import prepare, user_folders
-
-    prepare(verbose=False)
-    of_a_replay = {"--half": half is not None, "--strategies-alone": strategies_alone}
-    if replay is None and (given := [option for option, is_given in of_a_replay.items() if is_given]):
-        raise ConfigurationError(f"{' and '.join(given)} must be given with --replay, got no --replay")
-    of_trainings = {
-        "--federation": bool(federation),
-        "--quick": quick,
-        "--search-seeds": search_seeds is not None,
-        "--fresh-seeds": fresh_seeds is not None,
-    }
-    if replay is not None and (given := [option for option, is_given in of_trainings.items() if is_given]):
-        raise ConfigurationError(f"{' and '.join(given)} must be left out with --replay, which trains nothing")
-    if replay is not None:
-        from fedscout.experiments.benchmarks.choice.replay_measurement import run_replay
-        from fedscout.experiments.benchmarks.choice.replay_tables import replay_lines
-
-        user_folders()
-        replayed = run_replay(replay, chooser, half, settings or [], strategies_alone, note=tell)
-        _show(as_json, replayed.model_dump(mode="json"), replay_lines(replayed))
-        return
-    from fedscout.experiments.benchmarks.choice.choice_measurement import plan_of, run_choice
-    from fedscout.experiments.benchmarks.choice.choice_tables import table_lines
-
-    plan = plan_of(chooser, quick, search_seeds, fresh_seeds)
-    report = run_choice(plan, settings or [], federation, quick, out, note=tell)
-    _show(as_json, report.model_dump(mode="json"), table_lines(report))
-
-
-@bench.command()
 def table(
     settings: Settings = None,
-    half: Annotated[str | None, typer.Option(help="development or held-out federations alone.")] = None,
+    columns: Annotated[str | None, typer.Option(help="Federations of choice/replay; all if left out.")] = None,
     out: Annotated[
         Path, typer.Option("--out", "-o", help="Folder of the trials; what it holds is not trained again.")
     ] = Path("runs/bench-table"),
 ) -> None:
-    """Train the table of trials on which choosers are replayed, and write it and the priors that follow from it."""
-    from fedscout.experiments.cli.options import prepare
+    """Train the table of trials on which recommenders are replayed, and write it and the priors that follow from it."""
+    from fedscout.experiments.cli.options import names, prepare
 
     prepare(verbose=False)
-    from fedscout.experiments.benchmarks.choice.joint_battery import federations_of_half
-    from fedscout.experiments.benchmarks.choice.table_training import train_table
+    from fedscout.experiments.suites.table_training import train_table
 
-    for path in train_table(federations_of_half(half), out=out, settings=settings or [], note=tell):
+    for path in train_table(names(columns), out=out, settings=settings or [], note=tell):
         typer.echo(str(path))
 
 
@@ -382,6 +316,26 @@ Seeds = Annotated[int | None, typer.Option(min=2, help="In place of each table's
 SuiteOut = Annotated[
     Path, typer.Option("--out", "-o", help="Folder of trials and tables; what it holds is not trained again.")
 ]
+
+
+@bench.command()
+def choice(
+    what: What = None,
+    rows: Rows = None,
+    columns: Columns = None,
+    seeds: Seeds = None,
+    scale: Annotated[
+        str | None, typer.Option(help="quick, or strategies: a replay without the clients' settings.")
+    ] = None,
+    searcher: Annotated[
+        list[str] | None,
+        typer.Option(help="A searcher of your own in a replay, package.module:Class; may be repeated."),
+    ] = None,
+    out: SuiteOut = Path("runs/bench"),
+    as_json: AsJson = False,
+) -> None:
+    """Measure how much each way to choose a strategy loses against the best one, and what it costs."""
+    _run_suite("choice", what, rows, columns, seeds, out, as_json, scale, searcher or ())
 
 
 @bench.command()
@@ -431,20 +385,29 @@ def _run_suite(
     seeds: int | None,
     out: Path,
     as_json: bool,
+    scale: str | None = None,
+    searchers: Sequence[str] = (),
 ) -> None:
     """Run the tables of a suite, and print them."""
-    from fedscout.experiments.cli.options import names, prepare
+    from fedscout.experiments.cli.options import names, prepare, user_folders
 
     prepare(verbose=False)
     from fedscout.experiments.grids.catalogue import Run, catalogue, entries_named, run_entries
+    from fedscout.experiments.grids.methods import Given
     from fedscout.experiments.grids.tables import result_lines
 
+    user_folders()
     entries = [entry for entry in catalogue(SUITES) if entry.source == suite]
     tables = [f"{suite}/{text}" for text in what or () if "=" not in text]
     settings = tuple(text for text in what or () if "=" in text)
     command = "fedscout bench {entry.source} {entry.table}"
-    asked = Run(command, settings, None, seeds, None, names(rows), names(columns), tell)
-    results = [*run_entries(entries, entries_named(entries, tables), out, asked)]
+    more = {path: Given(kind="given", arguments={"by": path}) for path in searchers}
+    asked = Run(command, settings, scale, seeds, None, names(rows), names(columns), tell, more)
+    wanted = entries_named(entries, tables)
+    scales = {name for entry in wanted for name in entry.read().scales}
+    if scale is not None and scale not in scales:
+        raise ConfigurationError(f"--scale must be one of {', '.join(sorted(scales)) or 'none here'}, got {scale!r}")
+    results = [*run_entries(entries, wanted, out, asked)]
     lines = [line for result in results for line in (*result_lines(result), "")]
     _show(as_json, {"tables": [result.model_dump(mode="json") for result in results]}, lines)
 

@@ -11,9 +11,9 @@ from __future__ import annotations
 
 import shlex
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -25,9 +25,10 @@ from fedscout.engine.fault_text import did_you_mean
 from fedscout.experiments.chart_style import drawn
 from fedscout.experiments.config.config_file import load_config
 from fedscout.experiments.grids.cells import CellContext, Note
-from fedscout.experiments.grids.comparison import ExperimentResult, cell_results, means, statement_results
+from fedscout.experiments.grids.comparison import ExperimentResult, cell_results, group_means, means, statement_results
 from fedscout.experiments.grids.experiment import Experiment, read_experiment
 from fedscout.experiments.grids.federation_runner import measurement_folder
+from fedscout.experiments.grids.methods import Method
 from fedscout.experiments.grids.picture import experiment_picture
 from fedscout.experiments.grids.runner import CELLS, run_cells
 from fedscout.experiments.grids.tables import result_lines, summary_lines
@@ -115,6 +116,7 @@ class Run:
         rows: Of each experiment, the reference included; None keeps all.
         columns: Likewise.
         note: Told what is done next.
+        more_rows: Of every experiment, beside its own.
     """
 
     command: str
@@ -125,6 +127,7 @@ class Run:
     rows: tuple[str, ...] | None = None
     columns: tuple[str, ...] | None = None
     note: Note = lambda _: None
+    more_rows: Mapping[str, Method] = field(default_factory=dict)
 
     @property
     def shown(self) -> str:
@@ -160,7 +163,7 @@ def run_entries(entries: Sequence[Entry], wanted: Sequence[Entry], out: Path, ru
         UserError: If something can't be trained as asked for, or the folder can't be used.
     """
     for entry in wanted:
-        experiment = entry.read(run.scale).only(run.rows, run.columns)
+        experiment = entry.read(run.scale).only(run.rows, run.columns).with_rows(run.more_rows)
         tables = [name for one in entries for name in written_files(one.table)]
         with measurement_folder(out / entry.source, [*tables, CELLS, LLM_RECORD, BENCHMARK]) as folder:
             named = replace(run, command=run.command.format(entry=entry))
@@ -197,6 +200,7 @@ def run_one(experiment: Experiment, name: str, folder: SweepFolder, run: Run) ->
         notes=experiment.notes,
         absent=measured.absent,
         steps=experiment.steps,
+        groups=group_means(experiment, measured),
         levels=tuple(experiment.levels),
         parts=cell_results(experiment.parts(), parts) if experiment.levels else (),
     )

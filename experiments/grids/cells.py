@@ -83,20 +83,20 @@ class Measured:
         values: By cell.
         test_to_train: n_test / n_train of the splits behind them, by which intervals widen; 0 where there is none.
         absent: What could not be measured, and why.
-        figures: Further numbers of cells by what they are, such as the client learning rate that was tuned.
+        figures: Further numbers of cells by what they are, one a seed, or one such as the client rate that was tuned.
         resolution: Step of the scale, such as one test row's share; 0 where it is not known.
     """
 
     values: Mapping[Cell, Values]
     test_to_train: float = 0.0
     absent: Mapping[str, str] = field(default_factory=dict)
-    figures: Mapping[str, Mapping[Cell, float]] = field(default_factory=dict)
+    figures: Mapping[str, Mapping[Cell, Values]] = field(default_factory=dict)
     resolution: float = 0.0
 
 
 def together(parts: Sequence[Measured]) -> Measured:
     """Return the numbers of several parts of an experiment as one."""
-    figures: dict[str, dict[Cell, float]] = {}
+    figures: dict[str, dict[Cell, Values]] = {}
     for part in parts:
         for name, cells in part.figures.items():
             figures.setdefault(name, {}).update(cells)
@@ -142,7 +142,7 @@ def measure_cell(experiment: Experiment, cell: Cell, context: CellContext) -> Me
     except (DataError, StrategyError, RecommenderError, _ImpossibleError) as reason:
         return Measured({}, absent={" × ".join(cell): str(reason)})
     absent = {" × ".join(cell): found.failures} if found.failures else {}
-    figures = {} if found.rate is None else {RATE: {cell: found.rate}}
+    figures = {} if found.rate is None else {RATE: {cell: (found.rate,)}}
     return Measured({cell: found.values}, split_ratio(built.config), absent, figures, found.resolution)
 
 

@@ -14,15 +14,19 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from itertools import product
 from math import isfinite
 from typing import Literal
 
 import numpy as np
 from pydantic import BaseModel
 
+from fedscout.engine.seeds import stream
 from fedscout.experiments.grids.cells import Measured, Values
 from fedscout.experiments.grids.experiment import Cell, Experiment, Number, Relation, Statement, part_name
 from fedscout.search.confirmation.intervals import ERROR, PairedDifference, mean_score, paired_difference
+
+NUM_RESAMPLES = 4000
 
 Verdict = Literal["seen", "within noise", "contradicted", "not contradicted", "not measured"]
 
@@ -38,7 +42,7 @@ class CellResult(BaseModel, frozen=True):
         low: Lower end of its 95 % interval; None with a single value.
         high: Upper end.
         gain: Over the reference in the same column; None without one.
-        figures: Further numbers by what they are, such as the client learning rate that was tuned.
+        figures: Further numbers by what they are, one a seed, or one such as the client rate that was tuned.
     """
 
     row: str
@@ -50,7 +54,24 @@ class CellResult(BaseModel, frozen=True):
     low: float | None
     high: float | None
     gain: PairedDifference | None = None
-    figures: Mapping[str, float] = {}
+    figures: Mapping[str, Values] = {}
+
+
+class GroupMean(BaseModel, frozen=True):
+    """A row's mean over a group of columns, with its 95 % bootstrap interval over columns and seeds.
+
+    Attributes:
+        figure: What of; empty of the values themselves.
+        columns: That have a value.
+    """
+
+    row: str
+    group: str
+    figure: str
+    mean: float
+    low: float
+    high: float
+    columns: int
 
 
 class StatementResult(BaseModel, frozen=True):
@@ -84,6 +105,7 @@ class ExperimentResult(BaseModel, frozen=True):
         notes: What could not be obtained, and what stands in.
         absent: What could not be measured, and why.
         steps: Whether rows or columns are steps of one quantity.
+        groups: Means over groups of columns.
         levels: Names of the levels over which cells are means.
         parts: Of each cell and level, in columns named by both.
     """
@@ -105,6 +127,7 @@ class ExperimentResult(BaseModel, frozen=True):
     notes: tuple[str, ...]
     absent: Mapping[str, str]
     steps: Literal["rows", "columns"] | None = None
+    groups: tuple[GroupMean, ...] = ()
     levels: tuple[str, ...] = ()
     parts: tuple[CellResult, ...] = ()
 
@@ -149,6 +172,49 @@ def statement_results(experiment: Experiment, measured: Measured) -> tuple[State
     """Return what is seen of every statement."""
     printed = experiment.printed()
     return tuple(_statement(one, experiment, measured, printed) for one in experiment.said())
+
+
+def group_means(experiment: Experiment, measured: Measured) -> tuple[GroupMean, ...]:
+    """Return the means of every row over every group of columns: of its values, and of its further figures."""
+    numbers = {"": measured.values, **measured.figures}
+    found = []
+    for group, columns in experiment.groups.items():
+        for row, (figure, values) in product(experiment.rows, numbers.items()):
+            present = {column: _present(values.get((row, column), ())) for column in columns}
+            if (mean := bootstrap_mean(present)) is not None:
+                counted = sum(bool(own) for own in present.values())
+                found.append(
+                    GroupMean(
+                        row=row, group=group, figure=figure, mean=mean[0], low=mean[1], high=mean[2], columns=counted
+                    )
+                )
+    return tuple(found)
+
+
+def _present(values: Values) -> list[float]:
+    return [value for value in values if value is not None]
+
+
+def bootstrap_mean(groups: Mapping[str, Sequence[float]], seed: int = 0) -> tuple[float, float, float] | None:
+    """Return the mean over columns of the mean over their seeds, and its 95 % interval; None if no column has a value.
+
+    The interval is of percentiles of bootstrap means: columns are drawn with replacement, and of each its seeds
+    (Davison and Hinkley, Bootstrap Methods and their Application, 1997, section 3.8). It tells what other columns of
+    the kind and other seeds would have given.
+    """
+    values = [np.asarray(group, dtype=np.float64) for group in groups.values() if len(group)]
+    if not values:
+        return None
+    generator = stream(seed, "bootstrap of regrets")
+    totals = np.zeros(NUM_RESAMPLES)
+    for _ in values:  # a column that is drawn twice draws its seeds twice
+        drawn = generator.integers(len(values), size=NUM_RESAMPLES)
+        for place, group in enumerate(values):
+            chosen = np.flatnonzero(drawn == place)
+            totals[chosen] += group[generator.integers(len(group), size=(len(chosen), len(group)))].mean(axis=1)
+    totals /= len(values)
+    low, high = np.quantile(totals, [0.025, 0.975]).tolist()
+    return float(np.mean([group.mean() for group in values])), low, high
 
 
 def _cell(cell: Cell, experiment: Experiment, measured: Measured, published: Number | None) -> CellResult:

@@ -57,6 +57,9 @@ PERCENT = "accuracy"
 SHARES = (PERCENT, "reward over 500")
 """Units of which 1 is the largest number."""
 
+SIGNED = ("R_t",)
+"""Units of numbers that may be negative."""
+
 Relation = Literal["above", "level"]
 
 RELATIONS: Mapping[str, Relation] = {">": "above", "=": "level"}
@@ -123,6 +126,7 @@ class Experiment(BaseModel):
         notes: What stands in for what.
         also: Further names of the same table.
         steps: Whether rows or columns are steps of one quantity, such as rounds: then the picture is of curves.
+        groups: Columns by the name of a group, over which rows are averaged with a bootstrap interval.
         scales: Parts of the file that are replaced, by name of the scale.
     """
 
@@ -148,6 +152,7 @@ class Experiment(BaseModel):
     notes: tuple[str, ...] = ()
     also: tuple[str, ...] = ()
     steps: Literal["rows", "columns"] | None = None
+    groups: dict[str, tuple[str, ...]] = {}
     scales: dict[str, dict[str, Any]] = {}
 
     @model_validator(mode="before")
@@ -173,6 +178,8 @@ class Experiment(BaseModel):
             faults.append(f"{given[0]} must be left out: {NO_SETTINGS[given[0].partition('.')[0]]}")
         if self.reference is not None and self.reference not in self.rows:
             faults.append(f"reference must be a row, got {self.reference!r}{did_you_mean(self.reference, self.rows)}")
+        inside = {column for columns in self.groups.values() for column in columns}
+        faults += [f"groups must name columns, got {name!r}" for name in sorted(inside - {*self.federations})]
         if not faults:
             for text in self.statements:
                 try:
@@ -214,12 +221,15 @@ class Experiment(BaseModel):
             "method": {},
             "statements": {},
             "published": {},
+            "groups": {},
         }
         return Experiment.model_validate({**self._fields(), **left_out, "columns": columns})
 
     @property
     def bounds(self) -> Bounds:
-        """The smallest and the largest number that there can be; none is negative."""
+        """The smallest and the largest number that there can be."""
+        if self.unit in SIGNED:
+            return -math.inf, math.inf
         return 0.0, 1.0 if self.unit in SHARES else math.inf
 
     def cells(self) -> list[Cell]:
@@ -275,7 +285,13 @@ class Experiment(BaseModel):
         }
         flat = {"settings": {}, "axes": {}, "method": {}, "factor": 1.0}
         parts = {"rows": kept, "columns": federations, "published": published, "statements": said}
+        kept_of = {group: [name for name in own if name in federations] for group, own in self.groups.items()}
+        parts["groups"] = {group: own for group, own in kept_of.items() if own}
         return Experiment.model_validate({**self._fields(), **flat, **parts})
+
+    def with_rows(self, rows: Mapping[str, Method]) -> Experiment:
+        """Return the experiment with further rows."""
+        return Experiment.model_validate({**self._fields(), "method": {}, "rows": {**self.rows, **rows}})
 
     def _keys(self) -> set[str]:
         """Return every key that is set somewhere."""

@@ -4,7 +4,7 @@
 | --- | --- |
 | `train` | what the configured strategy scores, trained on that fresh seed |
 | `search` | what the best (or worst) configuration of a search on a search seed scores on a fresh seed |
-| `choose` | what a chooser of `fedscout bench choice` picks on a search seed, likewise |
+| `choose` | what a recommender of `fedscout bench choice` chooses on a search seed, likewise |
 | `best_of_kind` | the best fitness of one kind of strategy among a search's trials |
 | `given` | what the experiment's `measured_by` makes of the row's arguments |
 | `detect` | a number of the heterogeneity report, with that `federation.seed` |
@@ -52,7 +52,7 @@ class Search(_Kind):
 
 
 class Choose(_Kind):
-    """A choice a seed, by a chooser of `fedscout bench choice` or a language model, trained on a fresh one."""
+    """A choice a seed, by a recommender of `fedscout bench choice` or a language model, trained on a fresh one."""
 
     kind: Literal["choose"]
     by: str

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, replace
 from functools import partial
@@ -22,7 +22,7 @@ from typing import Any
 from fedscout.engine.engine_config import EngineConfig
 from fedscout.engine.errors import ConfigurationError, UserError
 from fedscout.experiments.federations.datasets.publication import START_VARIABLE
-from fedscout.experiments.grids.cells import CellContext, Measured, measure_cell, together
+from fedscout.experiments.grids.cells import CellContext, Measured, Values, measure_cell, together
 from fedscout.experiments.grids.experiment import Cell, Experiment, arguments
 from fedscout.experiments.grids.federation_runner import read_config
 from fedscout.experiments.grids.methods import Detect, Train, imported
@@ -182,12 +182,16 @@ def _document(cell: Cell, found: Measured) -> dict[str, Any]:
     }
 
 
+def _values(numbers: Iterable[Any]) -> Values:
+    return tuple(None if number is None else float(number) for number in numbers)
+
+
 def _stored(cell: Cell, document: Mapping[str, Any] | None) -> Measured | None:
     with suppress(AttributeError, KeyError, TypeError, ValueError):
         if document is not None:
-            values = tuple(None if value is None else float(value) for value in document["values"])
+            values = _values(document["values"])
             absent = {" × ".join(cell): str(document["failures"])} if document["failures"] else {}
-            figures = {str(name): {cell: float(value)} for name, value in document["figures"].items()}
+            figures = {str(name): {cell: _values(own)} for name, own in document["figures"].items()}
             ratio, step = float(document["test_to_train"]), float(document["resolution"])
             return Measured({cell: values}, ratio, absent, figures, step)
     return None

@@ -305,15 +305,15 @@ def _measured(
     chance = chance_level(tunings[0].runner.federation)
     failures = [trial.error or "" for trial in trials if trial.status == "failed"]
     figures = {
-        "accuracy of the last five rounds": fmean(last_accuracy(trial, chance) for trial in trials),
-        "steps of proxy clients": fmean(settings.proxy_steps for settings in found),
-        "steps of clients": fmean(settings.client_steps for settings in found),
+        "accuracy of the last five rounds": tuple(last_accuracy(trial, chance) for trial in trials),
+        "steps of proxy clients": tuple(float(settings.proxy_steps) for settings in found),
+        "steps of clients": tuple(float(settings.client_steps) for settings in found),
     }
     return Measured(
         {cell: tuple(best_round(trial, chance) for trial in trials)},
         split_ratio(config),
         {name: f"{len(failures)} of {len(trials)} failed, the first: {failures[0]}"} if failures else {},
-        {what: {cell: figure} for what, figure in figures.items()},
+        {what: {cell: numbers} for what, numbers in figures.items()},
         1 / tunings[0].num_test_rows,
     )
 

@@ -70,7 +70,7 @@ def test_a_whole_table_is_measured_and_nothing_is_trained_twice(
     assert {row for row, _ in found.values} == {*rows}
     assert all(len(values) == 2 for values in found.values.values())
     steps = {
-        row: tuple(found.figures[what][row, "digits"] for what in ("steps of proxy clients", "steps of clients"))
+        row: tuple(found.figures[what][row, "digits"][0] for what in ("steps of proxy clients", "steps of clients"))
         for row in rows
     }
     assert steps["table"] == (5 * cells * tried, 0)

@@ -3,13 +3,23 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from pathlib import Path
 
 from fedscout.detectors import HeterogeneityReport
-from fedscout.experiments.benchmarks.choice.joint_battery import SPACE
-from fedscout.experiments.benchmarks.choice.joint_grid import joint_grid
-from fedscout.experiments.benchmarks.choice.trial_table import FederationTrials, TabledFederation, TabledTrial
 from fedscout.experiments.config.config_file import load_config
+from fedscout.experiments.grids.cells import CellContext, Measured
+from fedscout.experiments.grids.experiment import Experiment
+from fedscout.experiments.suites.choice import Replayed
+from fedscout.experiments.suites.trial_table import (
+    SPACE,
+    FederationTrials,
+    TabledFederation,
+    TabledTrial,
+    joint_grid,
+    read_table,
+    write_table,
+)
 from fedscout.search.study.study import planned_space
 from fedscout.strategies import FedAdamSpec, SearchSpace, StrategySpec
 from tests.search.recommenders.reports import report_of
@@ -71,3 +81,23 @@ def by_rate(spec: StrategySpec, seed: int) -> float:
         return round(0.9 + 0.01 * seed, 4)
     is_best = spec.kind == "fedavg" and rate_of(spec) == 0.5
     return round((0.8 if is_best else 0.6) + 0.01 * seed, 4)
+
+
+def replayed(path: Path, names: Sequence[str], *settings: str, columns: Sequence[str] | None = None) -> Measured:
+    """Return what recommenders of these names do on a table that lies in a file, in the joint space."""
+    known = [each.about.name for each in read_table(path)] if columns is None else columns
+    document = {
+        "title": "a test",
+        "unit": "R_t",
+        "method": {"kind": "given"},
+        "measured_by": {"function": "fedscout.experiments.suites.choice:Replayed"},
+        "columns": {name: {} for name in known},
+        "rows": {name: {"arguments": {"by": name}} for name in names},
+    }
+    return Replayed(str(path)).measure(Experiment.model_validate(document), CellContext(path.parent, settings))
+
+
+def written(path: Path, *federations: FederationTrials) -> Path:
+    """Write a table, and return its file."""
+    write_table(path, federations)
+    return path

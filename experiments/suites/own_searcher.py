@@ -1,9 +1,9 @@
-"""A searcher of the user's own as a chooser of a replay: `--chooser package.module:Class`.
+"""A searcher of the user's own in a replay: `--searcher package.module:Class`.
 
 The class is a `Searcher` (`fedscout.search.searcher`), made from a `SearchTask` as the built-in ones are. Its study is
 theirs: FedAvg beside what is proposed first, then what it asks for until `search.budget` trials are spent, or to its
-own end where it has a budget of its own. No warm start learns from it, so that the built-in choosers' figures are the
-same with it and without.
+own end where it has a budget of its own. No warm start learns from it, so that the built-in recommenders' figures are
+the same with it and without.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from contextlib import contextmanager
 from fedscout.engine.errors import ConfigurationError, FedscoutError, first_line
 from fedscout.engine.fault_text import shown
 from fedscout.engine.trials.trial_record import Trial
-from fedscout.experiments.benchmarks.choice.choice_choosers import Chooser, Choosing
-from fedscout.experiments.benchmarks.choice.choice_laboratory import Pick
+from fedscout.experiments.grids.federation_runner import Choice
+from fedscout.experiments.grids.recommenders import ChoiceTask, Recommender
 from fedscout.search.ledger import Ledger
 from fedscout.search.searcher import Proposal, Searcher, SearchTask
 from fedscout.search.study.study import study_space
@@ -26,21 +26,21 @@ from fedscout.strategies import StrategySpec
 from fedscout.strategies.import_path import imported_class
 
 
-def own_chooser(path: str) -> Chooser:
-    """Return the chooser that searches with the class at a path.
+def own_recommender(path: str) -> Recommender:
+    """Return the recommender that searches with the class at a path.
 
     Raises:
         StrategyError: If it can't be imported, is no searcher or lacks a method.
     """
     searcher: type[Searcher] = imported_class(path, {"fedscout.search.searcher.Searcher": Searcher})
-    return Chooser(path, lambda choosing: _choose(searcher, path, choosing))
+    return Recommender(path, lambda task: _choose(searcher, path, task))
 
 
-def _choose(searcher: type[Searcher], path: str, choosing: Choosing) -> Pick:
-    config = choosing.config()
-    ledger = choosing.laboratory.ledger(config)
+def _choose(searcher: type[Searcher], path: str, task: ChoiceTask) -> Choice:
+    config = task.config()
+    ledger = task.context.ledger(config)
     facts = ledger.facts
-    task = SearchTask(
+    search = SearchTask(
         space=study_space(config.search, facts),
         seed=facts.session.seed,
         settings=config.search,
@@ -49,10 +49,10 @@ def _choose(searcher: type[Searcher], path: str, choosing: Choosing) -> Pick:
         measure=facts.measure,
     )
     with _code_of(path):
-        found = searcher(task)
+        found = searcher(search)
     baseline, trials = _search(found, path, ledger, sys.maxsize if found.has_own_budget else config.search.budget)
     best = best_of([baseline, *trials])
-    return Pick(BASELINE if best is None else best.spec, trainings_of(trials, facts.num_rounds))
+    return Choice(BASELINE if best is None else best.spec, trainings_of(trials, facts.num_rounds))
 
 
 def _search(searcher: Searcher, path: str, ledger: Ledger, budget: int) -> tuple[Trial, list[Trial]]:

@@ -1,11 +1,11 @@
-"""Choosers replayed on a table of trials: a minute for what takes a day to train.
+"""Recommenders replayed on a table of trials: a minute for what takes a day to train.
 
-A chooser asks as in any study, over the whole joint space. Its trial is the one of the table that is nearest: of the
+A recommender asks as in any study, over the whole joint space. Its trial is the nearest one of the table: of the
 same strategy, at the smallest root mean square distance of the parameters' places in their ranges (log-scaled where the
 range is), the first of equals. So a replay is exact on the grid, and a rough surrogate between its points; what it
 compares is kinds of search, not the last point of accuracy.
 
-Each seed is a search seed in its turn. What was picked on it is judged by the others, on which nobody has chosen. So
+Each seed is a search seed in its turn. What was chosen on it is judged by the others, on which nobody has chosen. So
 are the references: FedAvg as the study has it; *tuned*, FedAvg at the client rate that is best on the mean of all seeds
 but the one that judges; and the *oracle*, the configuration of the table that is best there (a cross-validation of the
 choice, without which the largest of 130 noisy means would flatter itself).
@@ -27,13 +27,11 @@ from fedscout.engine.errors import ConfigurationError
 from fedscout.engine.trials.trial_log import TrialLog
 from fedscout.engine.trials.trial_record import Trial
 from fedscout.engine.trials.trial_settings import TrialSettings
-from fedscout.experiments.benchmarks.choice.choice_laboratory import Pick
-from fedscout.experiments.benchmarks.choice.joint_battery import SPACE
-from fedscout.experiments.benchmarks.choice.joint_grid import fedavg_rates, grid_points
-from fedscout.experiments.benchmarks.choice.trial_table import FederationTrials
 from fedscout.experiments.config.config_file import load_config
 from fedscout.experiments.config.study_config import StudyConfig
+from fedscout.experiments.grids.federation_runner import Choice
 from fedscout.experiments.studies.workflow import cohort_of
+from fedscout.experiments.suites.trial_table import SPACE, FederationTrials, fedavg_rates, grid_points
 from fedscout.search.ledger import Ledger, StudyFacts
 from fedscout.search.study.study import planned_space
 from fedscout.search.study_trials import BASELINE
@@ -137,13 +135,13 @@ def _place(found: Range, value: Value) -> float:
     return float(found.choices.index(value)) if isinstance(found, ChoiceRange) else found.to_unit(value)
 
 
-class ReplayLaboratory:
-    """One federation of the table, as a chooser sees it.
+class ReplayedFederation:
+    """One federation of the table, as a recommender sees it.
 
     Args:
         federation: Of the table.
         settings: Of the studies; by default they search the joint space. Without ranges of the clients' settings,
-            choosers and references know the configurations at the study's own.
+            recommenders and references know the configurations at the study's own.
     """
 
     def __init__(self, federation: FederationTrials, settings: Sequence[str] = SPACE) -> None:
@@ -187,35 +185,33 @@ class ReplayLaboratory:
         )
         return Ledger(facts, self.runner, NoLog())
 
-    def places(self, pick: Pick) -> int:
-        """Return which configuration of the table a pick is."""
-        given = dict(given_values(pick.spec.local_training(self.config.training.local())))
-        if pick.learning_rate is not None:
-            given["client_learning_rate"] = pick.learning_rate
-        return self.federation.specs.index(self.runner.nearest(pick.spec, given))
+    def places(self, choice: Choice) -> int:
+        """Return which configuration of the table a choice is."""
+        given = dict(given_values(choice.spec.local_training(self.config.training.local())))
+        if choice.learning_rate is not None:
+            given["client_learning_rate"] = choice.learning_rate
+        return self.federation.specs.index(self.runner.nearest(choice.spec, given))
+
+    def scores_of(self, choice: Choice) -> Scores:
+        """Return what a choice scores, by seed."""
+        scores: Scores = self.federation.scores[self.places(choice)]
+        return scores
 
     @cached_property
     def baseline(self) -> Scores:
         """FedAvg as the study has it, by seed."""
-        scores: Scores = self.federation.scores[self.places(Pick(BASELINE))]
-        return scores
+        return self.scores_of(Choice(BASELINE))
 
     @cached_property
     def tuned(self) -> Scores:
         """FedAvg at the client rate that is best on all other seeds, all else as the study has it, by seed."""
-        rates = fedavg_rates(self.space, list(self.federation.specs))
+        rates = fedavg_rates(self.space, self.federation.specs)
         return best_elsewhere(self.federation.scores[[self.federation.specs.index(spec) for spec in rates]])
 
     @cached_property
     def oracle(self) -> Scores:
         """The configuration of the table that is best on all other seeds, by seed."""
         return best_elsewhere(self.federation.scores[self._allowed])
-
-    @cached_property
-    def best(self) -> StrategySpec:
-        """The configuration of largest mean over all seeds."""
-        means = self.federation.scores.mean(axis=1)
-        return self.federation.specs[max(self._allowed, key=lambda place: means[place])]
 
     @cached_property
     def _allowed(self) -> list[int]:

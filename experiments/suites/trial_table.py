@@ -1,4 +1,4 @@
-"""The table of trials on which choosers are replayed: one Parquet file, a row a trial.
+"""The table of trials on which recommenders are replayed: its grid of configurations, and its Parquet file.
 
 | column | meaning |
 | --- | --- |
@@ -11,18 +11,23 @@
 
 As in the tabular mode of FedHPO-Bench (Wang et al., ICML 2023, arXiv:2206.03966) a searcher that asks for a trial is
 told what is written there, so that a new one is judged in minutes, and by others too.
+
+The grid lies over the joint space of strategies and clients' settings. Of every default strategy it has a few values
+that the literature and the documented defaults take, each at three client rates and two numbers of local epochs;
+FedAvg, of which the tuned reference is made, at six rates; and small batches for FedAvg and for the two strategies that
+rules propose most. What does not exist in a federation is left out.
 """
 
 from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, cached_property
 from math import isnan, nan
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import pyarrow as pa
@@ -31,11 +36,12 @@ from pydantic import BaseModel
 
 from fedscout.engine.errors import LogError
 from fedscout.engine.trials.trial_record import Trial, late_mean
-from fedscout.experiments.benchmarks.choice.joint_battery import Half
-from fedscout.strategies import StrategySpec, parse_strategy
+from fedscout.strategies import SearchSpace, StrategySpec, Value, parse_strategy
 
 FORMAT = b"fedscout trial table 1"
-PUBLISHED = Path(__file__).with_name("trials.parquet")
+Half = Literal["development", "held out"]
+"""Whoever sets a rule, a default or a prior after a look at a held-out data set moves it to the others."""
+PUBLISHED = Path(__file__).parent / "choice" / "trials.parquet"
 """The project's own table."""
 UNITS = 10_000
 """Of accuracy, in 1."""
@@ -49,6 +55,72 @@ SCHEMA = pa.schema(
         ("round_accuracy", pa.list_(pa.int16())),
     ]
 )
+
+
+SPACE = (
+    "search.client_ranges.learning_rate={low: 0.02, high: 1.0, log: true}",
+    "search.client_ranges.local_epochs={low: 1, high: 3}",
+    "search.client_ranges.batch_size={low: 8, high: 32, log: true}",
+)
+"""The clients' part of the joint space; strategies and their parameters are the default ones."""
+
+RATES = (0.02, 0.1, 0.5)
+FEDAVG_RATES = (0.02, 0.05, 0.1, 0.2, 0.5, 1.0)
+EPOCHS = (1, 3)
+BATCHES = (32, 8)
+"""The first is the study's own, at which the whole grid is."""
+
+_ADAPTIVE = {"tau": 1e-3, "beta_1": 0.9, "beta_2": 0.99}
+SERVER_POINTS: Mapping[str, tuple[Mapping[str, Value], ...]] = {
+    "fedavg": ({},),
+    "fedprox": ({"proximal_mu": 0.1}, {"proximal_mu": 1.0}),
+    "fedavgm": tuple({"server_learning_rate": 1.0, "server_momentum": momentum} for momentum in (0.5, 0.7, 0.9)),
+    "fedadam": tuple({"eta": eta, **_ADAPTIVE} for eta in (0.03, 0.1, 0.3)),
+    "fedyogi": ({"eta": 0.1, **_ADAPTIVE},),
+    "fedadagrad": ({"eta": 0.1, "tau": 1e-3},),
+    "fedmedian": ({},),
+    "fedtrimmedavg": ({"beta": 0.2}, {"beta": 0.35}),
+    "krum": ({"num_malicious_nodes": 1},),
+    "multikrum": ({"num_malicious_nodes": 1},),
+    "bulyan": ({"num_malicious_nodes": 1},),
+    "qfedavg": ({"q": 1.0},),
+}
+SMALL_BATCHES = ("fedavg", "fedavgm", "fedadam")
+
+
+def joint_grid(space: SearchSpace) -> list[StrategySpec]:
+    """Return the configurations that exist in a federation's space, equivalents once."""
+    found: dict[str, StrategySpec] = {}
+    for spec in grid_points(space):
+        found.setdefault(space.digest(spec), spec)
+    return list(found.values())
+
+
+def grid_points(space: SearchSpace) -> Iterator[StrategySpec]:
+    """Yield every point of the grid, a value out of its range moved to the nearest in it; several may be equivalent."""
+    for kind in space.kinds:
+        for point in SERVER_POINTS[kind]:
+            for settings in _client_settings(kind):
+                spec = space.nearest(space.members[kind].with_values({**point, **settings}))
+                assert spec is not None, "its kind is in the space"
+                yield spec
+
+
+def fedavg_rates(space: SearchSpace, grid: Sequence[StrategySpec]) -> list[StrategySpec]:
+    """Return FedAvg at every client rate of the grid, all else as the study has it: of which the tuned reference is."""
+    own = {name: space.given[name] for name in ("client_local_epochs", "client_batch_size")}
+    return [spec for spec in grid if spec.kind == "fedavg" and own.items() <= {**own, **spec.client_values()}.items()]
+
+
+def _client_settings(kind: str) -> Iterator[Mapping[str, Value]]:
+    own, *smaller = BATCHES
+    rates = FEDAVG_RATES if kind == "fedavg" else RATES
+    for epochs in EPOCHS:
+        for rate in rates:
+            yield {"client_learning_rate": rate, "client_local_epochs": epochs, "client_batch_size": own}
+    for batch in smaller if kind in SMALL_BATCHES else ():
+        for rate in RATES:
+            yield {"client_learning_rate": rate, "client_local_epochs": EPOCHS[0], "client_batch_size": batch}
 
 
 class TabledFederation(BaseModel, frozen=True):
