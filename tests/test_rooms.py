@@ -73,8 +73,6 @@ ROOMS = (
     "experiments/grids",
     "experiments/suites",
     "experiments/benchmarks/selection",
-    "experiments/benchmarks/intervals",
-    "experiments/benchmarks/detection",
     "experiments/benchmarks/peers",
     "experiments/benchmarks/engine",
     "experiments/benchmarks/study",

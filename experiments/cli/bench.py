@@ -193,62 +193,6 @@ def detection_cost(
 
 
 @bench.command()
-def detection(
-    battery: Annotated[
-        bool, typer.Option("--battery", help="Only federations of data sets: the bundled ones, 4 and 10 clients.")
-    ] = False,
-    withheld: Annotated[
-        bool, typer.Option("--withheld", help="Only label counts, of which clients withhold small classes.")
-    ] = False,
-    seeds: Annotated[int | None, typer.Option(min=1, help="Federations of each kind, of either part alone.")] = None,
-    full: Annotated[
-        bool, typer.Option("--full", help="Battery of all data sets, 4, 10, 50 and 100 clients, 5 seeds: hours.")
-    ] = False,
-    dataset: Annotated[
-        list[str] | None, typer.Option(help="Data set, or NAME:ROWS for a sample of it; may be repeated.")
-    ] = None,
-    clients: Annotated[list[int] | None, typer.Option(min=3, help="Clients; may be repeated.")] = None,
-    scenario: Annotated[list[str] | None, typer.Option(help="Case, such as iid; may be repeated.")] = None,
-    held_out: Annotated[bool, typer.Option("--held-out", help="Data sets on which no rule was set.")] = False,
-    absent: Annotated[
-        float, typer.Option(min=0.0, max=0.99, help="Probability that a client misses an exchange.")
-    ] = 0.0,
-    shared_set: Annotated[
-        bool, typer.Option("--shared-set", help="Score models on 200 labelled rows of the server, too.")
-    ] = False,
-    settings: Settings = None,
-    as_json: AsJson = False,
-) -> None:
-    """Count how often published and calibrated detection are right, on federations of known truth.
-
-    Without --battery, --withheld and options of the battery both parts are printed.
-    """
-    from fedscout.experiments.cli.options import prepare
-
-    prepare(verbose=False)
-    from fedscout.experiments.benchmarks.detection import detection_battery, detection_battery_table, withheld_labels
-
-    chosen = any((battery, full, dataset, clients, scenario, held_out, absent, shared_set, settings))
-    if chosen and withheld:
-        raise ConfigurationError("--withheld must be given without --battery and its options: it takes --seeds alone")
-    if seeds is not None and not chosen and not withheld:
-        raise ConfigurationError("--seeds must be given with --battery or --withheld, whose federations it counts")
-    document: dict[str, Any] = {}
-    lines: list[str] = []
-    if not withheld:
-        asked = (dataset or (), clients or (), scenario or (), seeds, settings or ())
-        plan = detection_battery.battery_plan(full, *asked, held_out, absent, shared_set)
-        found = detection_battery.run_battery(plan, note=tell)
-        document |= detection_battery_table.battery_document(found)
-        lines += detection_battery_table.table_lines(found)
-    if not chosen:
-        alarms = withheld_labels.withheld_alarms(seeds or withheld_labels.FEDERATIONS, note=tell)
-        document |= withheld_labels.alarms_document(alarms)
-        lines += withheld_labels.table_lines(alarms)
-    _show(as_json, document, lines)
-
-
-@bench.command()
 def scaling(
     nodes: Annotated[str, typer.Option(help="Numbers of raylets, ascending, such as 1,2,4.")] = "2,4,8,16,32",
     clients: Annotated[int, typer.Option(min=1, help="Clients where there are many.")] = 1000,
@@ -287,19 +231,6 @@ def table(
 
     for path in train_table(names(columns), out=out, settings=settings or [], note=tell):
         typer.echo(str(path))
-
-
-@bench.command()
-def intervals(
-    seeds: Annotated[str, typer.Option(help="Fresh seeds of a study at most.")] = "5,10,20,50",
-    studies: Annotated[int, typer.Option(min=10, help="Simulated, of each scene and number of seeds.")] = 400,
-    as_json: AsJson = False,
-) -> None:
-    """Simulate studies of which the truth is known, and count how often intervals and verdicts are right."""
-    from fedscout.experiments.benchmarks.intervals.interval_coverage import coverage_lines, measure_coverage
-
-    found = measure_coverage(_ascending(seeds, "--seeds"), studies, note=tell)
-    _show(as_json, [one.model_dump(mode="json") for one in found], coverage_lines(found))
 
 
 What = Annotated[
@@ -375,6 +306,32 @@ def client_settings(
 ) -> None:
     """Compare a table of client settings with one setting for all, with other tables and with each client's own."""
     _run_suite("client-settings", what, rows, columns, seeds, out, as_json)
+
+
+@bench.command()
+def detection(
+    what: What = None,
+    rows: Rows = None,
+    columns: Columns = None,
+    seeds: Seeds = None,
+    out: SuiteOut = Path("runs/bench"),
+    as_json: AsJson = False,
+) -> None:
+    """Count how often published and calibrated detection are right, on federations of known truth."""
+    _run_suite("detection", what, rows, columns, seeds, out, as_json)
+
+
+@bench.command()
+def intervals(
+    what: What = None,
+    rows: Rows = None,
+    columns: Columns = None,
+    seeds: Seeds = None,
+    out: SuiteOut = Path("runs/bench"),
+    as_json: AsJson = False,
+) -> None:
+    """Simulate studies whose truth is known, and count how often intervals and verdicts are right."""
+    _run_suite("intervals", what, rows, columns, seeds, out, as_json)
 
 
 def _run_suite(

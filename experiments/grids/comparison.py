@@ -23,7 +23,7 @@ from pydantic import BaseModel
 
 from fedscout.engine.seeds import stream
 from fedscout.experiments.grids.cells import Measured, Values
-from fedscout.experiments.grids.experiment import Cell, Experiment, Number, Relation, Statement, part_name
+from fedscout.experiments.grids.experiment import SHARE, Cell, Experiment, Number, Relation, Statement, part_name
 from fedscout.search.confirmation.intervals import ERROR, PairedDifference, mean_score, paired_difference
 
 NUM_RESAMPLES = 4000
@@ -219,7 +219,7 @@ def bootstrap_mean(groups: Mapping[str, Sequence[float]], seed: int = 0) -> tupl
 
 def _cell(cell: Cell, experiment: Experiment, measured: Measured, published: Number | None) -> CellResult:
     values = tuple(value for value in measured.values.get(cell, ()) if value is not None)
-    alone = mean_score(values, measured.resolution, measured.test_to_train, experiment.bounds) if values else None
+    alone = _mean(experiment, measured, values) if values else None
     row, column = cell
     compared = experiment.reference not in (None, row)
     return CellResult(
@@ -228,12 +228,35 @@ def _cell(cell: Cell, experiment: Experiment, measured: Measured, published: Num
         published=None if published is None else published.value,
         deviation=None if published is None else published.deviation,
         values=values,
-        mean=None if alone is None else alone.mean,
-        low=None if alone is None else alone.low,
-        high=None if alone is None else alone.high,
+        mean=None if alone is None else alone[0],
+        low=None if alone is None else alone[1],
+        high=None if alone is None else alone[2],
         gain=_difference(experiment, measured, cell, (str(experiment.reference), column)) if compared else None,
         figures={name: cells[cell] for name, cells in measured.figures.items() if cell in cells},
     )
+
+
+def _mean(
+    experiment: Experiment, measured: Measured, values: Sequence[float]
+) -> tuple[float, float | None, float | None]:
+    """Return the mean of a cell's values, with the ends of its interval."""
+    if experiment.unit == SHARE:
+        return share(values)
+    found = mean_score(values, measured.resolution, measured.test_to_train, experiment.bounds)
+    return found.mean, found.low, found.high
+
+
+def share(values: Sequence[float]) -> tuple[float, float, float]:
+    """Return the share of ones among values of 0 and 1, at least one, with its 95 % interval.
+
+    E. B. Wilson. Probable inference, the law of succession, and statistical inference. Journal of the American
+    Statistical Association 22, 1927.
+    """
+    from scipy.stats import binomtest
+
+    ones = round(sum(values))
+    interval = binomtest(ones, len(values)).proportion_ci(method="wilson")
+    return ones / len(values), float(interval.low), float(interval.high)
 
 
 def _statement(

@@ -54,7 +54,9 @@ Cell = tuple[str, str]
 
 PERCENT = "accuracy"
 """The unit that is shown in percent."""
-SHARES = (PERCENT, "reward over 500")
+SHARE = "share"
+"""The unit of values that are 0 or 1: of their mean the interval is Wilson's."""
+SHARES = (PERCENT, SHARE, "reward over 500")
 """Units of which 1 is the largest number."""
 
 SIGNED = ("R_t",)

@@ -14,7 +14,7 @@ from fedscout.experiments.grids.comparison import (
     StatementResult,
     Verdict,
 )
-from fedscout.experiments.grids.experiment import PERCENT, Cell, part_name
+from fedscout.experiments.grids.experiment import PERCENT, SHARE, Cell, part_name
 from fedscout.experiments.reports.markdown_table import markdown_table
 from fedscout.search.confirmation.intervals import PairedDifference
 
@@ -90,6 +90,8 @@ def _row(result: ExperimentResult, row: str) -> list[str]:
 
 def _cell(result: ExperimentResult, cell: CellResult) -> str:
     ours = _with_interval(cell.mean, cell.low, cell.high, result.unit)
+    if result.unit == SHARE and cell.values:
+        ours = f"{sum(cell.values):.0f}/{len(cell.values)} [{cell.low:.2f}, {cell.high:.2f}]"
     if not _is_published(result):
         return ours
     published = _number(cell.published, result.unit)

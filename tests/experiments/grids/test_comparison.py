@@ -16,6 +16,7 @@ from fedscout.experiments.grids.comparison import (
     cell_results,
     group_means,
     means,
+    share,
     statement_results,
 )
 from fedscout.experiments.grids.experiment import Experiment
@@ -131,3 +132,13 @@ def test_groups_average_values_and_figures_over_their_columns() -> None:
     found = {one.figure: one for one in group_means(Experiment.model_validate(document), measured)}
     assert (found[""].mean, found[""].columns) == (pytest.approx(0.6), 2)
     assert (found["cost"].mean, found["cost"].columns) == (3.0, 1)
+
+
+def test_a_share_has_wilson_s_interval() -> None:
+    """Its ends are the shares p from which the count lies z deviations away."""
+    quantile = stats.norm.ppf(0.975)
+    for ones, count in ((0, 20), (3, 20), (10, 20), (20, 20), (1, 1)):
+        found, *ends = share([1.0] * ones + [0.0] * (count - ones))
+        assert found == ones / count
+        for end in ends:
+            assert abs(found - end) == pytest.approx(quantile * np.sqrt(end * (1 - end) / count), abs=1e-9)

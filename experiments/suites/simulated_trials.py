@@ -49,6 +49,11 @@ class Population:
     group_rows: int = 1
     alike: float = 0.0
 
+    @classmethod
+    def of(cls, separations: Sequence[float], failures: Sequence[float], **rest: Any) -> Population:
+        """Return a population that can be told from others, from lists of a file."""
+        return cls(tuple(separations), tuple(failures), **rest)
+
     def draw(self, num_rows: int, generator: np.random.Generator) -> tuple[npt.NDArray[np.int64], Array]:
         """Return labels, shape `(num_rows,)`, and features, shape `(groups, num_rows, features)`; subjects in turn."""
         num_subjects = num_rows // self.group_rows

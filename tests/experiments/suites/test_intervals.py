@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+from statistics import fmean
+
 import numpy as np
 import pytest
 from scipy import stats
 
 from fedscout.engine.contracts.trial_strategy import Cohort
 from fedscout.engine.messages.session import Session
-from fedscout.experiments.benchmarks.intervals import interval_coverage
-from fedscout.experiments.benchmarks.intervals.interval_coverage import Scene, coverage_lines, measure_coverage
-from fedscout.experiments.benchmarks.intervals.simulated_trials import (
+from fedscout.experiments.grids.cells import CellContext
+from fedscout.experiments.grids.experiment import Experiment
+from fedscout.experiments.suites import intervals
+from fedscout.experiments.suites.intervals import Coverage, Simulation
+from fedscout.experiments.suites.simulated_trials import (
     NUM_CLIENTS,
     Population,
     Sample,
@@ -63,23 +68,31 @@ def test_a_trial_is_the_sample_s_word_and_fails_as_often_as_it_is_told() -> None
 
 
 @pytest.mark.slow
-def test_coverage_is_counted_over_studies(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(interval_coverage, "NUM_FEDERATIONS", 200)
-    monkeypatch.setattr(interval_coverage, "HERE_STUDIES", 5)
-    interval_coverage._truths.cache_clear()
-    scenes = (Scene("none", EVEN), Scene("large", Population((0.3, 1.6), (0.0, 0.0)), batch=4))
-    told: list[str] = []
-    none, large = measure_coverage([8], 40, scenes, told.append)
-    interval_coverage._truths.cache_clear()
-    assert told == ["none, 8 seeds", "large, 8 seeds"]
-    assert abs(none.truth) < 0.02
-    assert none.seeds_used == 8
-    assert none.wrong <= 0.15
-    assert none.new_data >= 0.85
-    assert large.truth > 0.2
-    assert (large.better, large.wrong) == (1, 0)
-    assert large.seeds_used < 8
-    assert len(coverage_lines([none, large])) == 4
+def test_coverage_is_counted_over_studies(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(intervals, "NUM_FEDERATIONS", 200)
+    monkeypatch.setattr(intervals, "HERE_STUDIES", 5)
+    intervals._truths.cache_clear()
+    rows = {
+        "none": {"arguments": {"separations": [0.6, 0.6], "failures": [0, 0]}},
+        "large": {"arguments": {"separations": [0.3, 1.6], "failures": [0, 0], "batch": 4}},
+    }
+    document = {"title": "t", "unit": "share", "method": {"kind": "given"}, "columns": {"8 seeds": {}}, "rows": rows}
+    measured_by = {"function": "fedscout.experiments.suites.intervals:Coverage"}
+    experiment = Experiment.model_validate({**document, "measured_by": measured_by})
+    found = Coverage().measure(experiment, CellContext(tmp_path, num_seeds=40))
+    intervals._truths.cache_clear()
+
+    def mean(what: str, row: str) -> float:
+        return fmean(value for value in found.figures[what][row, "8 seeds"] if value is not None)
+
+    assert abs(mean("truth", "none")) < 0.02
+    assert mean("seeds used", "none") == 8
+    assert mean("share wrongly", "none") <= 0.15
+    assert np.mean(found.values["none", "8 seeds"]) >= 0.85  # type: ignore[arg-type]  # each has a number
+    assert mean("truth", "large") > 0.2
+    assert (mean("share better", "large"), mean("share wrongly", "large")) == (1, 0)
+    assert mean("seeds used", "large") < 8
+    assert sum(value is not None for value in found.figures["share here"]["none", "8 seeds"]) == 5
 
 
 @pytest.mark.stress
@@ -89,6 +102,6 @@ def test_the_best_of_eight_equal_candidates_is_wrongly_better_in_a_fortieth_of_s
 ) -> None:
     """Through the ledger, the search's own choice and the confirmation."""
     population = Population((0.6,) * 9, (0.0,) * 9, group_rows, alike=0.5 if group_rows > 1 else 0.0)
-    num_studies, scene = 1500, Scene("eight", population)
-    verdicts = [interval_coverage._study(scene, 5, number)[1].verdict for number in range(num_studies)]
+    num_studies, simulation = 1500, Simulation(population)
+    verdicts = [intervals._study(simulation, 5, number)[1].verdict for number in range(num_studies)]
     assert stats.binomtest(verdicts.count("better"), num_studies, 0.025, alternative="greater").pvalue > 1e-3
