@@ -193,62 +193,6 @@ def detection_cost(
 
 
 @bench.command()
-def detection(
-    battery: Annotated[
-        bool, typer.Option("--battery", help="Only federations of data sets: the bundled ones, 4 and 10 clients.")
-    ] = False,
-    withheld: Annotated[
-        bool, typer.Option("--withheld", help="Only label counts, of which clients withhold small classes.")
-    ] = False,
-    seeds: Annotated[int | None, typer.Option(min=1, help="Federations of each kind, of either part alone.")] = None,
-    full: Annotated[
-        bool, typer.Option("--full", help="Battery of all data sets, 4, 10, 50 and 100 clients, 5 seeds: hours.")
-    ] = False,
-    dataset: Annotated[
-        list[str] | None, typer.Option(help="Data set, or NAME:ROWS for a sample of it; may be repeated.")
-    ] = None,
-    clients: Annotated[list[int] | None, typer.Option(min=3, help="Clients; may be repeated.")] = None,
-    scenario: Annotated[list[str] | None, typer.Option(help="Case, such as iid; may be repeated.")] = None,
-    held_out: Annotated[bool, typer.Option("--held-out", help="Data sets on which no rule was set.")] = False,
-    absent: Annotated[
-        float, typer.Option(min=0.0, max=0.99, help="Probability that a client misses an exchange.")
-    ] = 0.0,
-    shared_set: Annotated[
-        bool, typer.Option("--shared-set", help="Score models on 200 labelled rows of the server, too.")
-    ] = False,
-    settings: Settings = None,
-    as_json: AsJson = False,
-) -> None:
-    """Count how often published and calibrated detection are right, on federations of known truth.
-
-    Without --battery, --withheld and options of the battery both parts are printed.
-    """
-    from fedscout.experiments.cli.options import prepare
-
-    prepare(verbose=False)
-    from fedscout.experiments.benchmarks.detection import detection_battery, detection_battery_table, withheld_labels
-
-    chosen = any((battery, full, dataset, clients, scenario, held_out, absent, shared_set, settings))
-    if chosen and withheld:
-        raise ConfigurationError("--withheld must be given without --battery and its options: it takes --seeds alone")
-    if seeds is not None and not chosen and not withheld:
-        raise ConfigurationError("--seeds must be given with --battery or --withheld, whose federations it counts")
-    document: dict[str, Any] = {}
-    lines: list[str] = []
-    if not withheld:
-        asked = (dataset or (), clients or (), scenario or (), seeds, settings or ())
-        plan = detection_battery.battery_plan(full, *asked, held_out, absent, shared_set)
-        found = detection_battery.run_battery(plan, note=tell)
-        document |= detection_battery_table.battery_document(found)
-        lines += detection_battery_table.table_lines(found)
-    if not chosen:
-        alarms = withheld_labels.withheld_alarms(seeds or withheld_labels.FEDERATIONS, note=tell)
-        document |= withheld_labels.alarms_document(alarms)
-        lines += withheld_labels.table_lines(alarms)
-    _show(as_json, document, lines)
-
-
-@bench.command()
 def scaling(
     nodes: Annotated[str, typer.Option(help="Numbers of raylets, ascending, such as 1,2,4.")] = "2,4,8,16,32",
     clients: Annotated[int, typer.Option(min=1, help="Clients where there are many.")] = 1000,
@@ -272,100 +216,21 @@ def scaling(
 
 
 @bench.command()
-def choice(
-    settings: Settings = None,
-    federation: Annotated[
-        list[str] | None,
-        typer.Option(
-            help="Arguments of a federation in place of the battery's, such as 'federation.dataset=wine "
-            "federation.num_clients=6'; may be repeated."
-        ),
-    ] = None,
-    chooser: Annotated[
-        list[str] | None,
-        typer.Option(
-            help="May be repeated; all of them if left out. Of a replay also a searcher of your own, "
-            "package.module:Class."
-        ),
-    ] = None,
-    quick: Annotated[bool, typer.Option("--quick", help="Three federations, fewer rounds, a coarse grid.")] = False,
-    search_seeds: Annotated[int | None, typer.Option(min=1, help="Choices of each chooser on each federation.")] = None,
-    fresh_seeds: Annotated[int | None, typer.Option(min=2, help="On which every pick is trained.")] = None,
-    out: Annotated[
-        Path, typer.Option("--out", "-o", help="Folder of the trials; what it holds is not trained again.")
-    ] = Path("runs/bench-choice"),
-    replay: Annotated[
-        str | None,
-        typer.Option(help="A table of trials to choose from in place of training, such as published, the own one."),
-    ] = None,
-    half: Annotated[str | None, typer.Option(help="Of a replay: development or held-out federations alone.")] = None,
-    strategies_alone: Annotated[
-        bool, typer.Option("--strategies-alone", help="Of a replay: the clients' settings are not searched.")
-    ] = False,
-    as_json: AsJson = False,
-) -> None:
-    """Measure how much each way to choose a strategy loses against the best one, and what it costs."""
-    from fedscout.engine.errors import ConfigurationError
-    from fedscout.experiments.cli.options import prepare, user_folders
-
-    prepare(verbose=False)
-    of_a_replay = {"--half": half is not None, "--strategies-alone": strategies_alone}
-    if replay is None and (given := [option for option, is_given in of_a_replay.items() if is_given]):
-        raise ConfigurationError(f"{' and '.join(given)} must be given with --replay, got no --replay")
-    of_trainings = {
-        "--federation": bool(federation),
-        "--quick": quick,
-        "--search-seeds": search_seeds is not None,
-        "--fresh-seeds": fresh_seeds is not None,
-    }
-    if replay is not None and (given := [option for option, is_given in of_trainings.items() if is_given]):
-        raise ConfigurationError(f"{' and '.join(given)} must be left out with --replay, which trains nothing")
-    if replay is not None:
-        from fedscout.experiments.benchmarks.choice.replay_measurement import run_replay
-        from fedscout.experiments.benchmarks.choice.replay_tables import replay_lines
-
-        user_folders()
-        replayed = run_replay(replay, chooser, half, settings or [], strategies_alone, note=tell)
-        _show(as_json, replayed.model_dump(mode="json"), replay_lines(replayed))
-        return
-    from fedscout.experiments.benchmarks.choice.choice_measurement import plan_of, run_choice
-    from fedscout.experiments.benchmarks.choice.choice_tables import table_lines
-
-    plan = plan_of(chooser, quick, search_seeds, fresh_seeds)
-    report = run_choice(plan, settings or [], federation, quick, out, note=tell)
-    _show(as_json, report.model_dump(mode="json"), table_lines(report))
-
-
-@bench.command()
 def table(
     settings: Settings = None,
-    half: Annotated[str | None, typer.Option(help="development or held-out federations alone.")] = None,
+    columns: Annotated[str | None, typer.Option(help="Federations of choice/replay; all if left out.")] = None,
     out: Annotated[
         Path, typer.Option("--out", "-o", help="Folder of the trials; what it holds is not trained again.")
     ] = Path("runs/bench-table"),
 ) -> None:
-    """Train the table of trials on which choosers are replayed, and write it and the priors that follow from it."""
-    from fedscout.experiments.cli.options import prepare
+    """Train the table of trials on which recommenders are replayed, and write it and the priors that follow from it."""
+    from fedscout.experiments.cli.options import names, prepare
 
     prepare(verbose=False)
-    from fedscout.experiments.benchmarks.choice.joint_battery import federations_of_half
-    from fedscout.experiments.benchmarks.choice.table_training import train_table
+    from fedscout.experiments.suites.table_training import train_table
 
-    for path in train_table(federations_of_half(half), out=out, settings=settings or [], note=tell):
+    for path in train_table(names(columns), out=out, settings=settings or [], note=tell):
         typer.echo(str(path))
-
-
-@bench.command()
-def intervals(
-    seeds: Annotated[str, typer.Option(help="Fresh seeds of a study at most.")] = "5,10,20,50",
-    studies: Annotated[int, typer.Option(min=10, help="Simulated, of each scene and number of seeds.")] = 400,
-    as_json: AsJson = False,
-) -> None:
-    """Simulate studies of which the truth is known, and count how often intervals and verdicts are right."""
-    from fedscout.experiments.benchmarks.intervals.interval_coverage import coverage_lines, measure_coverage
-
-    found = measure_coverage(_ascending(seeds, "--seeds"), studies, note=tell)
-    _show(as_json, [one.model_dump(mode="json") for one in found], coverage_lines(found))
 
 
 What = Annotated[
@@ -382,6 +247,26 @@ Seeds = Annotated[int | None, typer.Option(min=2, help="In place of each table's
 SuiteOut = Annotated[
     Path, typer.Option("--out", "-o", help="Folder of trials and tables; what it holds is not trained again.")
 ]
+
+
+@bench.command()
+def choice(
+    what: What = None,
+    rows: Rows = None,
+    columns: Columns = None,
+    seeds: Seeds = None,
+    scale: Annotated[
+        str | None, typer.Option(help="quick, or strategies: a replay without the clients' settings.")
+    ] = None,
+    searcher: Annotated[
+        list[str] | None,
+        typer.Option(help="A searcher of your own in a replay, package.module:Class; may be repeated."),
+    ] = None,
+    out: SuiteOut = Path("runs/bench"),
+    as_json: AsJson = False,
+) -> None:
+    """Measure how much each way to choose a strategy loses against the best one, and what it costs."""
+    _run_suite("choice", what, rows, columns, seeds, out, as_json, scale, searcher or ())
 
 
 @bench.command()
@@ -412,43 +297,41 @@ def selection(
 
 @bench.command("client-settings")
 def client_settings(
-    settings: Settings = None,
-    part: Annotated[
-        str,
-        typer.Option(
-            help="table, searches, cells, proxies, metrics, adaptive, families, normalisation; cost, tuning steps by "
-            "clients; steps, how fast searches are; or threshold, who lies far."
-        ),
-    ] = "table",
-    rows: Annotated[str | None, typer.Option(help="Names of a part's rows; all of them if left out.")] = None,
-    strategies: Annotated[str | None, typer.Option(help="Kinds such as fedavg,fednova; likewise.")] = None,
-    dataset: Annotated[str, typer.Option(help="digits, fashion_mnist, wine, text, cifar10 or shakespeare.")] = "digits",
-    seeds: Annotated[int, typer.Option(min=2, help="On which everything is tuned and trained.")] = 5,
-    out: Annotated[
-        Path, typer.Option("--out", "-o", help="Folder of trials and tables; what it holds is not trained again.")
-    ] = Path("runs/bench-client-settings"),
+    what: What = None,
+    rows: Rows = None,
+    columns: Columns = None,
+    seeds: Seeds = None,
+    out: SuiteOut = Path("runs/bench"),
     as_json: AsJson = False,
 ) -> None:
     """Compare a table of client settings with one setting for all, with other tables and with each client's own."""
-    from fedscout.experiments.cli.options import prepare
+    _run_suite("client-settings", what, rows, columns, seeds, out, as_json)
 
-    prepare(verbose=False)
-    from fedscout.engine.errors import ConfigurationError
-    from fedscout.experiments.benchmarks.client_settings.settings_battery import OTHER_PARTS, part_of
-    from fedscout.experiments.benchmarks.client_settings.settings_measurement import run_client_settings
-    from fedscout.experiments.benchmarks.client_settings.settings_tables import table_lines
-    from fedscout.experiments.benchmarks.client_settings.tuning_steps import run_tuning_steps
 
-    if part in OTHER_PARTS:
-        given = [f"--{name}" for name, text in (("rows", rows), ("strategies", strategies)) if text is not None]
-        if given:
-            raise ConfigurationError(f"{' and '.join(given)} must be left out with --part {part}, which has none")
-        lines = run_tuning_steps(part, dataset, seeds, settings or [], out, note=tell)
-        _show(as_json, lines, lines)
-        return
-    asked = part_of(part, _listed("rows", rows), _listed("strategies", strategies))
-    report = run_client_settings(asked, part, dataset, seeds, settings or [], out, note=tell)
-    _show(as_json, report.model_dump(mode="json"), table_lines(report))
+@bench.command()
+def detection(
+    what: What = None,
+    rows: Rows = None,
+    columns: Columns = None,
+    seeds: Seeds = None,
+    out: SuiteOut = Path("runs/bench"),
+    as_json: AsJson = False,
+) -> None:
+    """Count how often published and calibrated detection are right, on federations of known truth."""
+    _run_suite("detection", what, rows, columns, seeds, out, as_json)
+
+
+@bench.command()
+def intervals(
+    what: What = None,
+    rows: Rows = None,
+    columns: Columns = None,
+    seeds: Seeds = None,
+    out: SuiteOut = Path("runs/bench"),
+    as_json: AsJson = False,
+) -> None:
+    """Simulate studies whose truth is known, and count how often intervals and verdicts are right."""
+    _run_suite("intervals", what, rows, columns, seeds, out, as_json)
 
 
 def _run_suite(
@@ -459,20 +342,29 @@ def _run_suite(
     seeds: int | None,
     out: Path,
     as_json: bool,
+    scale: str | None = None,
+    searchers: Sequence[str] = (),
 ) -> None:
     """Run the tables of a suite, and print them."""
-    from fedscout.experiments.cli.options import names, prepare
+    from fedscout.experiments.cli.options import names, prepare, user_folders
 
     prepare(verbose=False)
     from fedscout.experiments.grids.catalogue import Run, catalogue, entries_named, run_entries
+    from fedscout.experiments.grids.methods import Given
     from fedscout.experiments.grids.tables import result_lines
 
+    user_folders()
     entries = [entry for entry in catalogue(SUITES) if entry.source == suite]
     tables = [f"{suite}/{text}" for text in what or () if "=" not in text]
     settings = tuple(text for text in what or () if "=" in text)
     command = "fedscout bench {entry.source} {entry.table}"
-    asked = Run(command, settings, None, seeds, None, names(rows), names(columns), tell)
-    results = [*run_entries(entries, entries_named(entries, tables), out, asked)]
+    more = {path: Given(kind="given", arguments={"by": path}) for path in searchers}
+    asked = Run(command, settings, scale, seeds, None, names(rows), names(columns), tell, more)
+    wanted = entries_named(entries, tables)
+    scales = {name for entry in wanted for name in entry.read().scales}
+    if scale is not None and scale not in scales:
+        raise ConfigurationError(f"--scale must be one of {', '.join(sorted(scales)) or 'none here'}, got {scale!r}")
+    results = [*run_entries(entries, wanted, out, asked)]
     lines = [line for result in results for line in (*result_lines(result), "")]
     _show(as_json, {"tables": [result.model_dump(mode="json") for result in results]}, lines)
 

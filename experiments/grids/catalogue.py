@@ -11,9 +11,9 @@ from __future__ import annotations
 
 import shlex
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -22,12 +22,13 @@ from pydantic import ValidationError
 from fedscout.engine.engine_config import EngineConfig
 from fedscout.engine.errors import ConfigurationError
 from fedscout.engine.fault_text import did_you_mean
-from fedscout.experiments.benchmarks.choice.choice_laboratory import measurement_folder
 from fedscout.experiments.chart_style import drawn
 from fedscout.experiments.config.config_file import load_config
-from fedscout.experiments.grids.cells import Desk, Note
-from fedscout.experiments.grids.comparison import ExperimentResult, cell_results, means, statement_results
+from fedscout.experiments.grids.cells import CellContext, Note
+from fedscout.experiments.grids.comparison import ExperimentResult, cell_results, group_means, means, statement_results
 from fedscout.experiments.grids.experiment import Experiment, read_experiment
+from fedscout.experiments.grids.federation_runner import measurement_folder
+from fedscout.experiments.grids.methods import Method
 from fedscout.experiments.grids.picture import experiment_picture
 from fedscout.experiments.grids.runner import CELLS, run_cells
 from fedscout.experiments.grids.tables import result_lines, summary_lines
@@ -115,6 +116,7 @@ class Run:
         rows: Of each experiment, the reference included; None keeps all.
         columns: Likewise.
         note: Told what is done next.
+        more_rows: Of every experiment, beside its own.
     """
 
     command: str
@@ -125,6 +127,7 @@ class Run:
     rows: tuple[str, ...] | None = None
     columns: tuple[str, ...] | None = None
     note: Note = lambda _: None
+    more_rows: Mapping[str, Method] = field(default_factory=dict)
 
     @property
     def shown(self) -> str:
@@ -135,9 +138,9 @@ class Run:
         given += [f"--{name} {shlex.quote(','.join(names))}" for name, names in parts.items() if names is not None]
         return " ".join([self.command, *self.settings, *given])
 
-    def desk(self, experiment: Experiment, folder: Path, note: Note = lambda _: None) -> Desk:
+    def context(self, experiment: Experiment, folder: Path, note: Note = lambda _: None) -> CellContext:
         """Return where an experiment's cells are measured."""
-        return Desk(
+        return CellContext(
             folder,
             tuple(setting for setting in self.settings if not setting.startswith("engine.")),
             self.num_seeds or experiment.seeds,
@@ -160,7 +163,7 @@ def run_entries(entries: Sequence[Entry], wanted: Sequence[Entry], out: Path, ru
         UserError: If something can't be trained as asked for, or the folder can't be used.
     """
     for entry in wanted:
-        experiment = entry.read(run.scale).only(run.rows, run.columns)
+        experiment = entry.read(run.scale).only(run.rows, run.columns).with_rows(run.more_rows)
         tables = [name for one in entries for name in written_files(one.table)]
         with measurement_folder(out / entry.source, [*tables, CELLS, LLM_RECORD, BENCHMARK]) as folder:
             named = replace(run, command=run.command.format(entry=entry))
@@ -176,8 +179,8 @@ def run_one(experiment: Experiment, name: str, folder: SweepFolder, run: Run) ->
         UserError: As for `run_entries`.
     """
     started = time.perf_counter()
-    desk = run.desk(experiment, folder.path, lambda text: run.note(f"{name}: {text}"))
-    parts = run_cells(experiment.parts(), folder, desk, engine_of(run.settings), run.parallel)
+    context = run.context(experiment, folder.path, lambda text: run.note(f"{name}: {text}"))
+    parts = run_cells(experiment.parts(), folder, context, engine_of(run.settings), run.parallel)
     measured = means(experiment, parts)
     result = ExperimentResult(
         name=name,
@@ -197,6 +200,7 @@ def run_one(experiment: Experiment, name: str, folder: SweepFolder, run: Run) ->
         notes=experiment.notes,
         absent=measured.absent,
         steps=experiment.steps,
+        groups=group_means(experiment, measured),
         levels=tuple(experiment.levels),
         parts=cell_results(experiment.parts(), parts) if experiment.levels else (),
     )

@@ -15,21 +15,19 @@ from fedscout.detectors import HeterogeneityReport
 from fedscout.engine.data.federation import Federation
 from fedscout.engine.errors import ConfigurationError, DataError, RecommenderError, StrategyError
 from fedscout.engine.trials.trial_record import FITNESS_ROUNDS, Trial
-from fedscout.experiments.benchmarks.choice.choice_battery import FederationCase, ReadyCase
-from fedscout.experiments.benchmarks.choice.choice_choosers import CHOOSERS, Chooser, Choosing
-from fedscout.experiments.benchmarks.choice.choice_laboratory import (
-    Laboratory,
-    Pick,
-    open_laboratory,
+from fedscout.experiments.config.study_config import StudyConfig
+from fedscout.experiments.federations.environments.environment_table import ENVIRONMENTS
+from fedscout.experiments.grids.experiment import Cell, Experiment, arguments
+from fedscout.experiments.grids.federation_runner import (
+    Choice,
+    FederationRunner,
+    built_federation,
+    open_federation,
     other_seeds,
     search_seeds,
 )
-from fedscout.experiments.config.config_file import load_config
-from fedscout.experiments.config.study_config import StudyConfig
-from fedscout.experiments.federations.assembly.build_federation import build_federation
-from fedscout.experiments.federations.environments.environment_table import ENVIRONMENTS
-from fedscout.experiments.grids.experiment import Cell, Experiment, arguments
-from fedscout.experiments.grids.methods import BestOfKind, Choose, Detect, Method, Search, Train, imported
+from fedscout.experiments.grids.methods import BestOfKind, Choose, Detect, Given, Method, Search, Train, imported
+from fedscout.experiments.grids.recommenders import RECOMMENDERS, ChoiceTask, Recommender
 from fedscout.experiments.studies.study_language_model import language_model
 from fedscout.experiments.studies.workflow import study_facts, with_strategy
 from fedscout.search.confirmation.confirmation import score_of
@@ -44,6 +42,7 @@ from fedscout.strategies import parse_strategy
 
 TUNING_SEEDS = 2
 LANGUAGE_MODEL = "language model"
+RATE = "client learning rate, tuned"
 
 Note = Callable[[str], None]
 Values = tuple[float | None, ...]
@@ -51,8 +50,8 @@ Values = tuple[float | None, ...]
 
 
 @dataclass(frozen=True)
-class Desk:
-    """Where cells are measured.
+class CellContext:
+    """Where and on how many seeds cells are measured.
 
     Attributes:
         folder: Its studies share their trials there.
@@ -84,21 +83,36 @@ class Measured:
         values: By cell.
         test_to_train: n_test / n_train of the splits behind them, by which intervals widen; 0 where there is none.
         absent: What could not be measured, and why.
-        rates: Client learning rate of each cell that tuned it.
+        figures: Further numbers of cells by what they are, one a seed, or one such as the client rate that was tuned.
         resolution: Step of the scale, such as one test row's share; 0 where it is not known.
     """
 
     values: Mapping[Cell, Values]
     test_to_train: float = 0.0
     absent: Mapping[str, str] = field(default_factory=dict)
-    rates: Mapping[Cell, float] = field(default_factory=dict)
+    figures: Mapping[str, Mapping[Cell, Values]] = field(default_factory=dict)
     resolution: float = 0.0
+
+
+def together(parts: Sequence[Measured]) -> Measured:
+    """Return the numbers of several parts of an experiment as one."""
+    figures: dict[str, dict[Cell, Values]] = {}
+    for part in parts:
+        for name, cells in part.figures.items():
+            figures.setdefault(name, {}).update(cells)
+    return Measured(
+        {cell: values for part in parts for cell, values in part.values.items()},
+        max((part.test_to_train for part in parts), default=0.0),
+        {what: why for part in parts for what, why in part.absent.items()},
+        figures,
+        max((part.resolution for part in parts), default=0.0),
+    )
 
 
 class Measurement(Protocol):
     """What an experiment's `measured_by` makes; what it has measured before need not be measured again."""
 
-    def measure(self, desk: Desk) -> Measured:
+    def measure(self, experiment: Experiment, context: CellContext) -> Measured:
         """Return the numbers of all cells.
 
         Raises:
@@ -107,7 +121,7 @@ class Measurement(Protocol):
         ...
 
 
-def measure_cell(experiment: Experiment, cell: Cell, desk: Desk) -> Measured:
+def measure_cell(experiment: Experiment, cell: Cell, context: CellContext) -> Measured:
     """Return the numbers of one cell; a federation whose data are not there, or a method that can't be, is absent.
 
     Raises:
@@ -116,34 +130,24 @@ def measure_cell(experiment: Experiment, cell: Cell, desk: Desk) -> Measured:
     row, column = cell
     method = experiment.rows[row]
     assert method is not None
+    assert not isinstance(method, Given)
     given = arguments(experiment.federations[column])
     own = () if isinstance(method, (Search, Choose, BestOfKind)) else arguments(method.settings)
     try:
         if isinstance(method, Detect):
-            return Measured({cell: _detected(method, (*given, *own), desk)})
-        ready = _ready(" × ".join(cell), (*given, *own), desk.settings)
-        with open_laboratory(ready, desk.folder) as laboratory:
-            found = _measured(method, laboratory, desk)
+            return Measured({cell: _detected(method, (*given, *own), context)})
+        built = built_federation(" × ".join(cell), (*given, *own), context.settings)
+        with open_federation(built, context.folder) as runner:
+            found = _measured(method, runner, context)
     except (DataError, StrategyError, RecommenderError, _ImpossibleError) as reason:
         return Measured({}, absent={" × ".join(cell): str(reason)})
     absent = {" × ".join(cell): found.failures} if found.failures else {}
-    rates = {} if found.rate is None else {cell: found.rate}
-    return Measured({cell: found.values}, split_ratio(ready.config), absent, rates, found.resolution)
+    figures = {} if found.rate is None else {RATE: {cell: (found.rate,)}}
+    return Measured({cell: found.values}, split_ratio(built.config), absent, figures, found.resolution)
 
 
 class _ImpossibleError(Exception):
     """A method can't be had here, as no language model answers."""
-
-
-def read_config(given: Sequence[str], settings: Sequence[str] = ()) -> StudyConfig:
-    """Return the configuration of a cell, which runs in this process unless the settings say otherwise."""
-    return load_config(["engine.grid=local", *given, *settings])
-
-
-def _ready(name: str, given: Sequence[str], settings: Sequence[str]) -> ReadyCase:
-    config = read_config(given, settings)
-    federation = build_federation(config.federation, config.model)
-    return ReadyCase(FederationCase(name, tuple(given)), (*given, *settings), config, federation)
 
 
 class _Found(NamedTuple):
@@ -155,26 +159,26 @@ class _Found(NamedTuple):
     failures: str = ""
 
 
-def _measured(method: Method, laboratory: Laboratory, desk: Desk) -> _Found:
+def _measured(method: Method, runner: FederationRunner, context: CellContext) -> _Found:
     if isinstance(method, Train):
-        return _trained(method, laboratory, desk)
-    seeds = search_seeds(desk.num_seeds)
+        return _trained(method, runner, context)
+    seeds = search_seeds(context.num_seeds)
     if isinstance(method, BestOfKind):
-        outcomes = [_searched(Choosing(laboratory, seed), arguments(method.settings)) for seed in seeds]
+        outcomes = [_searched(ChoiceTask(runner, seed), arguments(method.settings)) for seed in seeds]
         trials = [[found.baseline, *found.whole_trials] for found in outcomes]
         return _Found(tuple(_best_of(method.strategy, own) for own in trials), resolution(trials))
-    picks = [_pick(method, Choosing(laboratory, seed), desk) for seed in seeds]
-    records = [laboratory.records([pick], [seed])[0] for pick, seed in zip(picks, desk.fresh_seeds, strict=True)]
+    choices = [_choice(method, ChoiceTask(runner, seed), context) for seed in seeds]
+    records = [runner.records([choice], [seed])[0] for choice, seed in zip(choices, context.fresh_seeds, strict=True)]
     return _Found(tuple(record.fitness for record in records), resolution([records]))
 
 
-def _trained(method: Train, laboratory: Laboratory, desk: Desk) -> _Found:
-    config = with_strategy(laboratory.config)
-    federation = laboratory.ready.federation
+def _trained(method: Train, runner: FederationRunner, context: CellContext) -> _Found:
+    config = with_strategy(runner.config)
+    federation = runner.federation
     asked = study_facts(config, federation.without_rows())
     spec = parse_strategy(config.strategy or {}, asked.cohort)
     facts = replace(asked, repetitions=1)  # each training is in the log
-    ledger = Ledger(facts, laboratory.runner, laboratory.runner.log)
+    ledger = Ledger(facts, runner.trials, runner.trials.log)
     chance = chance_level(federation)
 
     def records(seeds: Sequence[int], rate: float | None) -> list[Trial]:
@@ -191,10 +195,10 @@ def _trained(method: Train, laboratory: Laboratory, desk: Desk) -> _Found:
 
     rate = None
     if method.rates:
-        tuning = other_seeds(desk.tuning_stream, TUNING_SEEDS)
+        tuning = other_seeds(context.tuning_stream, TUNING_SEEDS)
         means = [float(np.mean(np.array(scores(records(tuning, one)), np.float64))) for one in method.rates]
         rate = method.rates[means.index(max(means))]
-    trials = records(desk.fresh_seeds, rate)
+    trials = records(context.fresh_seeds, rate)
     reasons = [trial.error or "" for trial in trials if trial.status == "failed"]
     failures = f"{len(reasons)} of {len(trials)} failed, the first: {reasons[0]}" if reasons else ""
     if method.seconds_to is not None:
@@ -217,7 +221,7 @@ def seconds_to(trial: Trial, target: float) -> float | None:
     return float(np.sum(trial.round_seconds[: reached[0] + FITNESS_ROUNDS])) if len(reached) else None
 
 
-def _pick(method: Method, choosing: Choosing, desk: Desk) -> Pick:
+def _choice(method: Method, task: ChoiceTask, context: CellContext) -> Choice:
     """Return what a method chooses.
 
     Raises:
@@ -225,33 +229,33 @@ def _pick(method: Method, choosing: Choosing, desk: Desk) -> Pick:
     """
     given = arguments(method.settings)
     if isinstance(method, Choose) and method.by != LANGUAGE_MODEL:
-        return _chooser(method.by).choose(choosing)
+        return _recommender(method.by).choose(task)
     asks = isinstance(method, Choose) or (isinstance(method, Search) and method.asks_model)
-    if asks and (reason := CHOOSERS["LLM"].unavailable(choosing.config(given), desk.folder)):
+    if asks and (reason := RECOMMENDERS["LLM"].unavailable(task.config(given), context.folder)):
         raise _ImpossibleError(reason)
     if isinstance(method, Choose):
-        with language_model(choosing.config(given), choosing.laboratory.out) as model:
-            return Pick(recommend_by_llm(choosing.situation(), model).spec)
+        with language_model(task.config(given), task.context.out) as model:
+            return Choice(recommend_by_llm(task.situation(), model).spec)
     assert isinstance(method, Search)
-    outcome = _searched(choosing, given, method.asks_model)
+    outcome = _searched(task, given, method.asks_model)
     trial = outcome.worst if method.take == "worst" else outcome.best
-    return Pick(BASELINE if trial is None else trial.spec, outcome.trainings)
+    return Choice(BASELINE if trial is None else trial.spec, outcome.trainings)
 
 
-def _chooser(name: str) -> Chooser:
-    if name not in CHOOSERS:
-        known = ", ".join([*CHOOSERS, LANGUAGE_MODEL])
-        raise ConfigurationError(f"a chooser must be one of {known}, got {name!r}")
-    return CHOOSERS[name]
+def _recommender(name: str) -> Recommender:
+    if name not in RECOMMENDERS:
+        known = ", ".join([*RECOMMENDERS, LANGUAGE_MODEL])
+        raise ConfigurationError(f"a recommender must be one of {known}, got {name!r}")
+    return RECOMMENDERS[name]
 
 
-def _searched(choosing: Choosing, given: tuple[str, ...], asks_model: bool = False) -> StudyOutcome:
+def _searched(task: ChoiceTask, given: tuple[str, ...], asks_model: bool = False) -> StudyOutcome:
     """Return what a search found, without a confirmation."""
-    config, laboratory = choosing.config(given), choosing.laboratory
-    ledger, report = laboratory.ledger(config), laboratory.report(choosing.seed)
+    config = task.config(given)
+    ledger, report = task.context.ledger(config), task.context.report(task.seed)
     if not asks_model:
         return run_study(config.search, ledger, report)
-    with language_model(config, laboratory.out) as model:
+    with language_model(config, task.context.out) as model:
         return run_study(config.search, ledger, report, model=model)
 
 
@@ -259,13 +263,13 @@ def _best_of(kind: str, trials: Sequence[Trial]) -> float | None:
     return max((trial.fitness for trial in trials if trial.spec.kind == kind), default=None)
 
 
-def _detected(method: Detect, given: Sequence[str], desk: Desk) -> Values:
+def _detected(method: Detect, given: Sequence[str], context: CellContext) -> Values:
     """Return a number of a report a seed, which decides who holds which rows, and the models."""
     read, found = _reader(method.value), []
-    for seed in search_seeds(desk.num_seeds):
-        ready = _ready("", (*given, f"federation.seed={seed}"), desk.settings)
-        with open_laboratory(ready, desk.folder) as laboratory:
-            found.append(read(laboratory.report(seed)))
+    for seed in search_seeds(context.num_seeds):
+        built = built_federation("", (*given, f"federation.seed={seed}"), context.settings)
+        with open_federation(built, context.folder) as runner:
+            found.append(read(runner.report(seed)))
     return tuple(found)
 
 

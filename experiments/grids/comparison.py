@@ -14,15 +14,19 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from itertools import product
 from math import isfinite
 from typing import Literal
 
 import numpy as np
 from pydantic import BaseModel
 
+from fedscout.engine.seeds import stream
 from fedscout.experiments.grids.cells import Measured, Values
-from fedscout.experiments.grids.experiment import Cell, Experiment, Number, Relation, Statement, part_name
+from fedscout.experiments.grids.experiment import SHARE, Cell, Experiment, Number, Relation, Statement, part_name
 from fedscout.search.confirmation.intervals import ERROR, PairedDifference, mean_score, paired_difference
+
+NUM_RESAMPLES = 4000
 
 Verdict = Literal["seen", "within noise", "contradicted", "not contradicted", "not measured"]
 
@@ -38,7 +42,7 @@ class CellResult(BaseModel, frozen=True):
         low: Lower end of its 95 % interval; None with a single value.
         high: Upper end.
         gain: Over the reference in the same column; None without one.
-        rate: The client learning rate, if it was tuned.
+        figures: Further numbers by what they are, one a seed, or one such as the client rate that was tuned.
     """
 
     row: str
@@ -50,7 +54,24 @@ class CellResult(BaseModel, frozen=True):
     low: float | None
     high: float | None
     gain: PairedDifference | None = None
-    rate: float | None = None
+    figures: Mapping[str, Values] = {}
+
+
+class GroupMean(BaseModel, frozen=True):
+    """A row's mean over a group of columns, with its 95 % bootstrap interval over columns and seeds.
+
+    Attributes:
+        figure: What of; empty of the values themselves.
+        columns: That have a value.
+    """
+
+    row: str
+    group: str
+    figure: str
+    mean: float
+    low: float
+    high: float
+    columns: int
 
 
 class StatementResult(BaseModel, frozen=True):
@@ -84,6 +105,7 @@ class ExperimentResult(BaseModel, frozen=True):
         notes: What could not be obtained, and what stands in.
         absent: What could not be measured, and why.
         steps: Whether rows or columns are steps of one quantity.
+        groups: Means over groups of columns.
         levels: Names of the levels over which cells are means.
         parts: Of each cell and level, in columns named by both.
     """
@@ -105,6 +127,7 @@ class ExperimentResult(BaseModel, frozen=True):
     notes: tuple[str, ...]
     absent: Mapping[str, str]
     steps: Literal["rows", "columns"] | None = None
+    groups: tuple[GroupMean, ...] = ()
     levels: tuple[str, ...] = ()
     parts: tuple[CellResult, ...] = ()
 
@@ -126,7 +149,7 @@ def means(experiment: Experiment, parts: Measured) -> Measured:
         of_levels = [parts.values.get((row, part_name(column, level))) for level in experiment.levels]
         if all(of_levels):
             values[row, column] = _means(of_levels)
-    return replace(parts, values=values, rates={})
+    return replace(parts, values=values, figures={})
 
 
 def _means(of_levels: Sequence[Values | None]) -> Values:
@@ -151,9 +174,52 @@ def statement_results(experiment: Experiment, measured: Measured) -> tuple[State
     return tuple(_statement(one, experiment, measured, printed) for one in experiment.said())
 
 
+def group_means(experiment: Experiment, measured: Measured) -> tuple[GroupMean, ...]:
+    """Return the means of every row over every group of columns: of its values, and of its further figures."""
+    numbers = {"": measured.values, **measured.figures}
+    found = []
+    for group, columns in experiment.groups.items():
+        for row, (figure, values) in product(experiment.rows, numbers.items()):
+            present = {column: _present(values.get((row, column), ())) for column in columns}
+            if (mean := bootstrap_mean(present)) is not None:
+                counted = sum(bool(own) for own in present.values())
+                found.append(
+                    GroupMean(
+                        row=row, group=group, figure=figure, mean=mean[0], low=mean[1], high=mean[2], columns=counted
+                    )
+                )
+    return tuple(found)
+
+
+def _present(values: Values) -> list[float]:
+    return [value for value in values if value is not None]
+
+
+def bootstrap_mean(groups: Mapping[str, Sequence[float]], seed: int = 0) -> tuple[float, float, float] | None:
+    """Return the mean over columns of the mean over their seeds, and its 95 % interval; None if no column has a value.
+
+    The interval is of percentiles of bootstrap means: columns are drawn with replacement, and of each its seeds
+    (Davison and Hinkley, Bootstrap Methods and their Application, 1997, section 3.8). It tells what other columns of
+    the kind and other seeds would have given.
+    """
+    values = [np.asarray(group, dtype=np.float64) for group in groups.values() if len(group)]
+    if not values:
+        return None
+    generator = stream(seed, "bootstrap of regrets")
+    totals = np.zeros(NUM_RESAMPLES)
+    for _ in values:  # a column that is drawn twice draws its seeds twice
+        drawn = generator.integers(len(values), size=NUM_RESAMPLES)
+        for place, group in enumerate(values):
+            chosen = np.flatnonzero(drawn == place)
+            totals[chosen] += group[generator.integers(len(group), size=(len(chosen), len(group)))].mean(axis=1)
+    totals /= len(values)
+    low, high = np.quantile(totals, [0.025, 0.975]).tolist()
+    return float(np.mean([group.mean() for group in values])), low, high
+
+
 def _cell(cell: Cell, experiment: Experiment, measured: Measured, published: Number | None) -> CellResult:
     values = tuple(value for value in measured.values.get(cell, ()) if value is not None)
-    alone = mean_score(values, measured.resolution, measured.test_to_train, experiment.bounds) if values else None
+    alone = _mean(experiment, measured, values) if values else None
     row, column = cell
     compared = experiment.reference not in (None, row)
     return CellResult(
@@ -162,12 +228,35 @@ def _cell(cell: Cell, experiment: Experiment, measured: Measured, published: Num
         published=None if published is None else published.value,
         deviation=None if published is None else published.deviation,
         values=values,
-        mean=None if alone is None else alone.mean,
-        low=None if alone is None else alone.low,
-        high=None if alone is None else alone.high,
+        mean=None if alone is None else alone[0],
+        low=None if alone is None else alone[1],
+        high=None if alone is None else alone[2],
         gain=_difference(experiment, measured, cell, (str(experiment.reference), column)) if compared else None,
-        rate=measured.rates.get(cell),
+        figures={name: cells[cell] for name, cells in measured.figures.items() if cell in cells},
     )
+
+
+def _mean(
+    experiment: Experiment, measured: Measured, values: Sequence[float]
+) -> tuple[float, float | None, float | None]:
+    """Return the mean of a cell's values, with the ends of its interval."""
+    if experiment.unit == SHARE:
+        return share(values)
+    found = mean_score(values, measured.resolution, measured.test_to_train, experiment.bounds)
+    return found.mean, found.low, found.high
+
+
+def share(values: Sequence[float]) -> tuple[float, float, float]:
+    """Return the share of ones among values of 0 and 1, at least one, with its 95 % interval.
+
+    E. B. Wilson. Probable inference, the law of succession, and statistical inference. Journal of the American
+    Statistical Association 22, 1927.
+    """
+    from scipy.stats import binomtest
+
+    ones = round(sum(values))
+    interval = binomtest(ones, len(values)).proportion_ci(method="wilson")
+    return ones / len(values), float(interval.low), float(interval.high)
 
 
 def _statement(

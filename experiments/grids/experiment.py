@@ -16,7 +16,7 @@ statements:
 
 `columns` names federations one by one in place of `axes`. The values of an axis are a list, or a mapping from names.
 A row is a method (`fedscout.experiments.grids.methods`), by default a training. In place of rows of methods,
-`measured_by` names a function that measures all cells.
+`measured_by` names a class that measures all cells.
 
 `mean_over: {strategy.kind: [fedavg, scaffold]}` measures each cell with each of these values, and its number is their
 mean, seed by seed; each of them is shown, too.
@@ -46,7 +46,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 from fedscout.engine.errors import ConfigurationError
 from fedscout.engine.fault_text import details, did_you_mean, predicate
 from fedscout.experiments.config.config_file import YAML_SUFFIXES
-from fedscout.experiments.grids.methods import Function, Method
+from fedscout.experiments.grids.methods import Function, Given, Method
 from fedscout.search.confirmation.intervals import Bounds
 
 Cell = tuple[str, str]
@@ -54,8 +54,13 @@ Cell = tuple[str, str]
 
 PERCENT = "accuracy"
 """The unit that is shown in percent."""
-SHARES = (PERCENT, "reward over 500")
+SHARE = "share"
+"""The unit of values that are 0 or 1: of their mean the interval is Wilson's."""
+SHARES = (PERCENT, SHARE, "reward over 500")
 """Units of which 1 is the largest number."""
+
+SIGNED = ("R_t",)
+"""Units of numbers that may be negative."""
 
 Relation = Literal["above", "level"]
 
@@ -111,7 +116,7 @@ class Experiment(BaseModel):
         mean_over: Values by key, crossed; a cell is the mean over them, seed by seed.
         method: What the rows' methods have in common.
         rows: Methods by name.
-        measured_by: What measures all cells, in place of the rows' methods; then `rows` are names alone.
+        measured_by: What measures all cells, in place of the rows' methods; then `rows` are names, or of kind `given`.
         reference: The row that others are compared with.
         seeds: Of every cell, the same for all.
         fresh_stream: Of random numbers, from which the seeds are drawn.
@@ -123,6 +128,7 @@ class Experiment(BaseModel):
         notes: What stands in for what.
         also: Further names of the same table.
         steps: Whether rows or columns are steps of one quantity, such as rounds: then the picture is of curves.
+        groups: Columns by the name of a group, over which rows are averaged with a bootstrap interval.
         scales: Parts of the file that are replaced, by name of the scale.
     """
 
@@ -148,6 +154,7 @@ class Experiment(BaseModel):
     notes: tuple[str, ...] = ()
     also: tuple[str, ...] = ()
     steps: Literal["rows", "columns"] | None = None
+    groups: dict[str, tuple[str, ...]] = {}
     scales: dict[str, dict[str, Any]] = {}
 
     @model_validator(mode="before")
@@ -164,14 +171,17 @@ class Experiment(BaseModel):
         faults = []
         if bool(self.columns) == bool(self.axes):
             faults.append("columns or axes must be given, one of the two")
-        if self.measured_by is None and (without := [name for name, method in self.rows.items() if method is None]):
-            faults.append(f"rows.{without[0]} must be a method where measured_by is left out")
+        bare = [name for name, method in self.rows.items() if method is None or isinstance(method, Given)]
+        if self.measured_by is None and bare:
+            faults.append(f"rows.{bare[0]} must be a method where measured_by is left out")
         if not self.rows or not self.federations:
             faults.append("rows and columns must be at least one each")
         if given := sorted(key for key in self._keys() if key.partition(".")[0] in NO_SETTINGS):
             faults.append(f"{given[0]} must be left out: {NO_SETTINGS[given[0].partition('.')[0]]}")
         if self.reference is not None and self.reference not in self.rows:
             faults.append(f"reference must be a row, got {self.reference!r}{did_you_mean(self.reference, self.rows)}")
+        inside = {column for columns in self.groups.values() for column in columns}
+        faults += [f"groups must name columns, got {name!r}" for name in sorted(inside - {*self.federations})]
         if not faults:
             for text in self.statements:
                 try:
@@ -213,12 +223,15 @@ class Experiment(BaseModel):
             "method": {},
             "statements": {},
             "published": {},
+            "groups": {},
         }
         return Experiment.model_validate({**self._fields(), **left_out, "columns": columns})
 
     @property
     def bounds(self) -> Bounds:
-        """The smallest and the largest number that there can be; none is negative."""
+        """The smallest and the largest number that there can be."""
+        if self.unit in SIGNED:
+            return -math.inf, math.inf
         return 0.0, 1.0 if self.unit in SHARES else math.inf
 
     def cells(self) -> list[Cell]:
@@ -274,7 +287,13 @@ class Experiment(BaseModel):
         }
         flat = {"settings": {}, "axes": {}, "method": {}, "factor": 1.0}
         parts = {"rows": kept, "columns": federations, "published": published, "statements": said}
+        kept_of = {group: [name for name in own if name in federations] for group, own in self.groups.items()}
+        parts["groups"] = {group: own for group, own in kept_of.items() if own}
         return Experiment.model_validate({**self._fields(), **flat, **parts})
+
+    def with_rows(self, rows: Mapping[str, Method]) -> Experiment:
+        """Return the experiment with further rows."""
+        return Experiment.model_validate({**self._fields(), "method": {}, "rows": {**self.rows, **rows}})
 
     def _keys(self) -> set[str]:
         """Return every key that is set somewhere."""

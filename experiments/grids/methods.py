@@ -4,8 +4,9 @@
 | --- | --- |
 | `train` | what the configured strategy scores, trained on that fresh seed |
 | `search` | what the best (or worst) configuration of a search on a search seed scores on a fresh seed |
-| `choose` | what a chooser of `fedscout bench choice` picks on a search seed, likewise |
+| `choose` | what a recommender of `fedscout bench choice` chooses on a search seed, likewise |
 | `best_of_kind` | the best fitness of one kind of strategy among a search's trials |
+| `given` | what the experiment's `measured_by` makes of the row's arguments |
 | `detect` | a number of the heterogeneity report, with that `federation.seed` |
 
 Fresh seeds are the same for all cells, so differences are taken seed by seed. Trials lie in logs by federation, and
@@ -51,7 +52,7 @@ class Search(_Kind):
 
 
 class Choose(_Kind):
-    """A choice a seed, by a chooser of `fedscout bench choice` or a language model, trained on a fresh one."""
+    """A choice a seed, by a recommender of `fedscout bench choice` or a language model, trained on a fresh one."""
 
     kind: Literal["choose"]
     by: str
@@ -73,6 +74,20 @@ class Detect(_Kind):
     )
 
 
+class Given(BaseModel):
+    """What the function that measures all cells is given of a row."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    kind: Literal["given"]
+    arguments: dict[str, Any] = {}
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """No settings of a study."""
+        return {}
+
+
 def _kind_of(value: Any) -> str:
     return str(value.get("kind", "train")) if isinstance(value, Mapping) else value.kind
 
@@ -82,13 +97,14 @@ Method = Annotated[
     | Annotated[Search, Tag("search")]
     | Annotated[Choose, Tag("choose")]
     | Annotated[BestOfKind, Tag("best_of_kind")]
-    | Annotated[Detect, Tag("detect")],
+    | Annotated[Detect, Tag("detect")]
+    | Annotated[Given, Tag("given")],
     Discriminator(_kind_of),
 ]
 
 
 class Function(BaseModel):
-    """A function or class of one's own that measures all cells: called with the arguments, its result has `measure`."""
+    """A class that measures all cells: made from the arguments, it has `measure` (`cells.Measurement`)."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 

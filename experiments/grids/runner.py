@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, replace
 from functools import partial
@@ -22,8 +22,9 @@ from typing import Any
 from fedscout.engine.engine_config import EngineConfig
 from fedscout.engine.errors import ConfigurationError, UserError
 from fedscout.experiments.federations.datasets.publication import START_VARIABLE
-from fedscout.experiments.grids.cells import Desk, Measured, measure_cell, read_config
+from fedscout.experiments.grids.cells import CellContext, Measured, Values, measure_cell, together
 from fedscout.experiments.grids.experiment import Cell, Experiment, arguments
+from fedscout.experiments.grids.federation_runner import read_config
 from fedscout.experiments.grids.methods import Detect, Train, imported
 from fedscout.experiments.studies.sweeps.study_run import StudyEnd, end_by
 from fedscout.experiments.studies.sweeps.sweep_folder import SweepFolder, read_json
@@ -50,14 +51,14 @@ class CellEnd:
 
 
 def run_cells(
-    experiment: Experiment, folder: SweepFolder, desk: Desk, engine: EngineConfig, parallel: int | None = None
+    experiment: Experiment, folder: SweepFolder, context: CellContext, engine: EngineConfig, parallel: int | None = None
 ) -> Measured:
     """Return the numbers of all cells, measuring those that the folder lacks.
 
     Args:
         experiment: At its scale.
         folder: Locked by the caller.
-        desk: The folder of trials, settings and seeds.
+        context: The folder of trials, settings and seeds.
         engine: `grid=local` runs one cell after the other in this process; else they run side by side on Ray.
         parallel: Cells at once at most; None is as many as there are CPUs.
 
@@ -66,50 +67,50 @@ def run_cells(
     """
     if experiment.measured_by is not None:
         made = imported(experiment.measured_by.function)(**experiment.measured_by.arguments)
-        measured: Measured = made.measure(desk)
+        measured: Measured = made.measure(experiment, context)
         return measured
-    known = finished_cells(experiment, folder.path, desk)
+    known = finished_cells(experiment, folder.path, context)
     pending = [cell for cell in experiment.cells() if cell not in known]
     for row, column in pending:
         method = experiment.rows[row]
         own = arguments(method.settings) if isinstance(method, Train | Detect) else ()
         try:  # a mistake is told before anything is done
-            config = read_config((*arguments(experiment.federations[column]), *own), desk.settings)
+            config = read_config((*arguments(experiment.federations[column]), *own), context.settings)
             if isinstance(method, Train):
                 parse_strategy(with_strategy(config).strategy or {})
         except UserError as error:
             raise ConfigurationError([f"{row} × {column}: {fault}" for fault in error.faults]) from error
     ends = _in_process if engine.grid == "local" or len(pending) < 2 else partial(_on_ray, engine, parallel)
-    for position, end in ends(experiment, pending, desk):
+    for position, end in ends(experiment, pending, context):
         cell, found = pending[position], end.measured
         if found is None:
             known[cell] = Measured({}, absent={" × ".join(cell): end.error or "lost"})
             continue
         known[cell] = found
         if cell in found.values:
-            document = {**_identity(experiment, cell, desk), **_document(cell, found)}
-            folder.write_text(_file(experiment, cell, desk), json.dumps(document))
-    return _together([known[cell] for cell in experiment.cells()])
+            document = {**_identity(experiment, cell, context), **_document(cell, found)}
+            folder.write_text(_file(experiment, cell, context), json.dumps(document))
+    return together([known[cell] for cell in experiment.cells()])
 
 
-def finished_cells(experiment: Experiment, folder: Path, desk: Desk) -> dict[Cell, Measured]:
+def finished_cells(experiment: Experiment, folder: Path, context: CellContext) -> dict[Cell, Measured]:
     """Return the numbers of all cells that a folder holds."""
-    stored = {cell: _stored(cell, read_json(folder / _file(experiment, cell, desk))) for cell in experiment.cells()}
+    stored = {cell: _stored(cell, read_json(folder / _file(experiment, cell, context))) for cell in experiment.cells()}
     return {cell: found for cell, found in stored.items() if found is not None}
 
 
-def _file(experiment: Experiment, cell: Cell, desk: Desk) -> str:
-    return f"{CELLS}/{_digest(experiment, cell, desk)}.json"
+def _file(experiment: Experiment, cell: Cell, context: CellContext) -> str:
+    return f"{CELLS}/{_digest(experiment, cell, context)}.json"
 
 
-def _in_process(experiment: Experiment, cells: Sequence[Cell], desk: Desk) -> Iterator[tuple[int, CellEnd]]:
+def _in_process(experiment: Experiment, cells: Sequence[Cell], context: CellContext) -> Iterator[tuple[int, CellEnd]]:
     for position, cell in enumerate(cells):
-        desk.note(" × ".join(cell))
-        yield position, CellEnd("completed", measured=measure_cell(experiment, cell, desk))
+        context.note(" × ".join(cell))
+        yield position, CellEnd("completed", measured=measure_cell(experiment, cell, context))
 
 
 def _on_ray(
-    engine: EngineConfig, parallel: int | None, experiment: Experiment, cells: Sequence[Cell], desk: Desk
+    engine: EngineConfig, parallel: int | None, experiment: Experiment, cells: Sequence[Cell], context: CellContext
 ) -> Iterator[tuple[int, CellEnd]]:
     from fedscout.engine.runtime.ray_runtime import ray_runtime
     from fedscout.experiments.studies.sweeps import study_worker_pool as workers
@@ -119,9 +120,9 @@ def _on_ray(
         at_once = min(len(cells), parallel or workers.cluster_cpus(ray).driver_cpus)
         pool = workers.StudyWorkerPool(ray, workers.worker_environment(), worker=CellWorker)
         stack.callback(pool.close)
-        quiet = replace(desk, folder=desk.folder.absolute(), note=lambda _: None)
+        quiet = replace(context, folder=context.folder.absolute(), note=lambda _: None)
         asked = [(experiment, cell, quiet) for cell in cells]
-        begun = lambda position: desk.note(" × ".join(cells[position]))  # noqa: E731
+        begun = lambda position: context.note(" × ".join(cells[position]))  # noqa: E731
         for position, end in pool.run(asked, at_once, begun, lambda: None):
             yield position, end if isinstance(end, CellEnd) else CellEnd(end.status, end.error)
 
@@ -140,16 +141,16 @@ class CellWorker:
         os.chdir(environment[START_VARIABLE])
         sys.path.append(environment[START_VARIABLE])
 
-    def run(self, experiment: Experiment, cell: Cell, desk: Desk) -> CellEnd:
+    def run(self, experiment: Experiment, cell: Cell, context: CellContext) -> CellEnd:
         """Measure a cell; only an interruption leaves as an error."""
         try:
-            return CellEnd("completed", measured=measure_cell(experiment, cell, desk))
+            return CellEnd("completed", measured=measure_cell(experiment, cell, context))
         except Exception as error:  # one cell's end is not the experiment's
             end: StudyEnd = end_by(error)
             return CellEnd("failed", end.error)
 
 
-def _identity(experiment: Experiment, cell: Cell, desk: Desk) -> dict[str, Any]:
+def _identity(experiment: Experiment, cell: Cell, context: CellContext) -> dict[str, Any]:
     row, column = cell
     method = experiment.rows[row]
     assert method is not None
@@ -157,15 +158,17 @@ def _identity(experiment: Experiment, cell: Cell, desk: Desk) -> dict[str, Any]:
         "row": row,
         "column": column,
         "method": method.model_dump(mode="json"),
-        "settings": [*arguments(experiment.federations[column]), *desk.settings],
-        "num_seeds": desk.num_seeds,
-        "streams": [desk.fresh_stream, desk.tuning_stream],
+        "settings": [*arguments(experiment.federations[column]), *context.settings],
+        "num_seeds": context.num_seeds,
+        "streams": [context.fresh_stream, context.tuning_stream],
         "versions": versions(),
     }
 
 
-def _digest(experiment: Experiment, cell: Cell, desk: Desk) -> str:
-    identity = {key: value for key, value in _identity(experiment, cell, desk).items() if key not in ("row", "column")}
+def _digest(experiment: Experiment, cell: Cell, context: CellContext) -> str:
+    identity = {
+        key: value for key, value in _identity(experiment, cell, context).items() if key not in ("row", "column")
+    }
     return hashlib.sha256(json.dumps(identity, sort_keys=True).encode()).hexdigest()[:16]
 
 
@@ -174,27 +177,21 @@ def _document(cell: Cell, found: Measured) -> dict[str, Any]:
         "values": found.values[cell],
         "test_to_train": found.test_to_train,
         "failures": found.absent.get(" × ".join(cell)),
-        "rate": found.rates.get(cell),
+        "figures": {name: cells[cell] for name, cells in found.figures.items() if cell in cells},
         "resolution": found.resolution,
     }
 
 
+def _values(numbers: Iterable[Any]) -> Values:
+    return tuple(None if number is None else float(number) for number in numbers)
+
+
 def _stored(cell: Cell, document: Mapping[str, Any] | None) -> Measured | None:
-    with suppress(KeyError, TypeError, ValueError):
+    with suppress(AttributeError, KeyError, TypeError, ValueError):
         if document is not None:
-            values = tuple(None if value is None else float(value) for value in document["values"])
+            values = _values(document["values"])
             absent = {" × ".join(cell): str(document["failures"])} if document["failures"] else {}
-            rates = {} if document["rate"] is None else {cell: float(document["rate"])}
+            figures = {str(name): {cell: _values(own)} for name, own in document["figures"].items()}
             ratio, step = float(document["test_to_train"]), float(document["resolution"])
-            return Measured({cell: values}, ratio, absent, rates, step)
+            return Measured({cell: values}, ratio, absent, figures, step)
     return None
-
-
-def _together(parts: Sequence[Measured]) -> Measured:
-    return Measured(
-        {cell: values for part in parts for cell, values in part.values.items()},
-        max((part.test_to_train for part in parts), default=0.0),
-        {what: why for part in parts for what, why in part.absent.items()},
-        {cell: rate for part in parts for cell, rate in part.rates.items()},
-        max((part.resolution for part in parts), default=0.0),
-    )

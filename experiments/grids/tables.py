@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from statistics import fmean
 from typing import get_args
 
+from fedscout.experiments.grids.cells import Values
 from fedscout.experiments.grids.comparison import (
     CellResult,
     ExperimentResult,
+    GroupMean,
     StatementResult,
     Verdict,
 )
-from fedscout.experiments.grids.experiment import PERCENT, Cell, part_name
+from fedscout.experiments.grids.experiment import PERCENT, SHARE, Cell, part_name
 from fedscout.experiments.reports.markdown_table import markdown_table
 from fedscout.search.confirmation.intervals import PairedDifference
 
@@ -38,10 +41,11 @@ def result_lines(result: ExperimentResult) -> list[str]:
     ]
     for column in result.columns if result.levels else ():
         lines += ["", f"{column[0].upper()}{column[1:]}, of which these are means:", "", *_parts(result, column)]
+    lines += _groups(result)
     if result.reference is not None:
         lines += ["", f"Gain over {result.reference}, seed by seed:", "", *_gains(result)]
-    if any(cell.rate is not None for cell in result.cells):
-        lines += ["", "Client learning rate, tuned:", "", *_rates(result)]
+    for name in dict.fromkeys(name for cell in result.cells for name in cell.figures):
+        lines += ["", f"{name[0].upper()}{name[1:]}:", "", *_figures(result, name)]
     if result.statements:
         headings = ["statement", "of", *(["published"] if _is_published(result) else []), "ours", "verdict"]
         lines += ["", *markdown_table(headings, [_said(result, one) for one in result.statements])]
@@ -86,6 +90,8 @@ def _row(result: ExperimentResult, row: str) -> list[str]:
 
 def _cell(result: ExperimentResult, cell: CellResult) -> str:
     ours = _with_interval(cell.mean, cell.low, cell.high, result.unit)
+    if result.unit == SHARE and cell.values:
+        ours = f"{sum(cell.values):.0f}/{len(cell.values)} [{cell.low:.2f}, {cell.high:.2f}]"
     if not _is_published(result):
         return ours
     published = _number(cell.published, result.unit)
@@ -114,10 +120,51 @@ def _gains(result: ExperimentResult) -> list[str]:
     )
 
 
-def _rates(result: ExperimentResult) -> list[str]:
-    rates = {row: [result.of((row, column)).rate for column in result.columns] for row in result.rows}
-    rows = [[row, *(NOTHING if rate is None else f"{rate:g}" for rate in of_row)] for row, of_row in rates.items()]
+def _figures(result: ExperimentResult, name: str) -> list[str]:
+    rows = [
+        [row, *(_figure(result.of((row, column)).figures.get(name, ())) for column in result.columns)]
+        for row in result.rows
+    ]
     return markdown_table(["", *result.columns], rows)
+
+
+def _figure(values: Values) -> str:
+    present = [value for value in values if value is not None]
+    if not present:
+        return NOTHING
+    value = fmean(present)
+    return f"{value:,.0f}" if abs(value) >= 100 else f"{value:.4g}"
+
+
+def _groups(result: ExperimentResult) -> list[str]:
+    """Return the means over each group of columns."""
+    lines = []
+    for group in dict.fromkeys(one.group for one in result.groups):
+        means = {(one.row, one.figure): one for one in result.groups if one.group == group}
+        figures = [*dict.fromkeys(figure for _, figure in means)]
+        rows = [
+            [row, *(_mean(means.get((row, figure)), result.unit) for figure in figures)]
+            for row in result.rows
+            if any((row, figure) in means for figure in figures)
+        ]
+        most = max(one.columns for one in means.values())
+        lines += [
+            "",
+            f"{group[0].upper()}{group[1:]}, means over at most {most} columns [95 % bootstrap interval]:",
+            "",
+        ]
+        lines += markdown_table(["", *(figure or result.unit for figure in figures)], rows)
+    return lines
+
+
+def _mean(one: GroupMean | None, unit: str) -> str:
+    if one is None:
+        return NOTHING
+    if not one.figure and unit == PERCENT:
+        return _with_interval(one.mean, one.low, one.high, unit)
+    if one.low == one.high:
+        return _figure((one.mean,))
+    return f"{one.mean:.3g} [{one.low:.3g}, {one.high:.3g}]"
 
 
 def _difference(difference: PairedDifference, unit: str) -> str:

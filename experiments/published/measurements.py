@@ -1,4 +1,4 @@
-"""What published tables need beyond trainings, choices and reports: times, numbers of reports, parts of benchmarks."""
+"""What published tables need beyond trainings, choices and reports: times and numbers of reports."""
 
 from __future__ import annotations
 
@@ -11,10 +11,6 @@ from tempfile import TemporaryDirectory
 
 from fedscout.detectors import HeterogeneityReport
 from fedscout.engine.errors import DataError
-from fedscout.experiments.benchmarks.choice.choice_battery import FederationCase, ReadyCase, ready_case
-from fedscout.experiments.benchmarks.client_settings import settings_battery
-from fedscout.experiments.benchmarks.client_settings.settings_measurement import run_client_settings
-from fedscout.experiments.benchmarks.detection.noise_columns import MEASURES, measures_under_noise
 from fedscout.experiments.benchmarks.engine.detection_cost import detection_cost
 from fedscout.experiments.benchmarks.engine.detection_modules import (
     FEATURES,
@@ -23,9 +19,9 @@ from fedscout.experiments.benchmarks.engine.detection_modules import (
     WHOLE,
     module_costs,
 )
-from fedscout.experiments.grids.catalogue import BENCHMARK
-from fedscout.experiments.grids.cells import Desk, Measured, Values, read_config
-from fedscout.experiments.grids.experiment import Cell
+from fedscout.experiments.grids.cells import CellContext, Measured, Values
+from fedscout.experiments.grids.experiment import Cell, Experiment
+from fedscout.experiments.grids.federation_runner import BuiltFederation, built_federation, read_config
 from fedscout.experiments.studies.workflow import Display, run_training, run_workflow
 
 
@@ -46,70 +42,6 @@ def centroid_distance(report: HeterogeneityReport) -> float | None:
     return max(pairs, default=None)
 
 
-@dataclass(frozen=True)
-class SettingsCells:
-    """A part of `fedscout bench client-settings`: ways to obtain settings by data sets, with one strategy.
-
-    Attributes:
-        part: Its name.
-        data: By column, its data set.
-        rows: Names; None is all of the part's.
-    """
-
-    part: str
-    data: dict[str, str]
-    rows: Sequence[str] | None = None
-
-    def measure(self, desk: Desk) -> Measured:
-        """Tune and train what is not in the logs."""
-        part = settings_battery.part_of(self.part, self.rows, None)
-        values: dict[Cell, Values] = {}
-        impossible: dict[str, str] = {}
-        step = 0.0
-        ratio = settings_battery.TEST_SHARE / (1 - settings_battery.TEST_SHARE)
-        for column, data in self.data.items():
-            out, count = desk.folder / BENCHMARK, desk.num_seeds
-            try:
-                report = run_client_settings(part, self.part, data, count, desk.settings, out, desk.note)
-            except DataError as error:
-                impossible[column] = str(error)
-                continue
-            step = max(step, report.resolution)
-            for cell in report.cells:
-                if cell.impossible is None and cell.strategy == report.strategies[0]:
-                    values[cell.row, column] = cell.accuracies
-                elif cell.impossible is not None:
-                    impossible[f"{cell.row} × {column}"] = cell.impossible
-        return Measured(values, ratio, impossible, resolution=step)
-
-
-@dataclass(frozen=True)
-class NoiseCells:
-    """A measure of features under feature skew, in multiples of what it is where clients are alike.
-
-    Attributes:
-        arguments: Of the federation.
-        columns: Numbers of columns of noise, 0 the first.
-    """
-
-    arguments: tuple[str, ...]
-    columns: tuple[int, ...]
-
-    def measure(self, desk: Desk) -> Measured:
-        """Take both measures anew, which takes seconds."""
-        arguments, count = (*self.arguments, *desk.settings), desk.num_seeds
-        try:
-            found = measures_under_noise(read_config(arguments), self.columns, count, desk.note)
-        except DataError as error:
-            return Measured({}, absent={"all": str(error)})
-        values: dict[Cell, Values] = {}
-        for num_noise, of_columns in found.items():
-            for measure in MEASURES:
-                pairs = zip(of_columns[measure]["feature_skew"], of_columns[measure]["iid"], strict=True)
-                values[measure, f"{num_noise} columns"] = tuple(skewed / alike for skewed, alike in pairs)
-        return Measured(values)
-
-
 UNCONFIRMED = ("search.confirmation_seeds=0", "search.tuned_baseline=false")
 
 
@@ -127,22 +59,22 @@ class TimedStudies:
     column: str
     studies: Mapping[str, tuple[str, ...] | None]
 
-    def measure(self, desk: Desk) -> Measured:
+    def measure(self, experiment: Experiment, context: CellContext) -> Measured:
         """Run all rows in turns."""
         absent: dict[str, str] = {}
-        if not [*ready_columns({self.column: self.arguments}, desk, absent)]:
+        if not [*built_columns({self.column: self.arguments}, context, absent)]:
             return Measured({}, absent=absent)
         found: dict[Cell, list[float]] = {(row, self.column): [] for row in self.studies}
-        for turn in range(desk.num_seeds):
-            desk.note(f"turn {turn}")
-            seconds = {row: self._seconds(settings, desk, turn) for row, settings in self.studies.items()}
+        for turn in range(context.num_seeds):
+            context.note(f"turn {turn}")
+            seconds = {row: self._seconds(settings, context, turn) for row, settings in self.studies.items()}
             one = next(seconds[row] for row, settings in self.studies.items() if settings is None)
             for row in self.studies:
                 found[row, self.column].append(seconds[row] / one)
         return Measured({cell: tuple(values) for cell, values in found.items()})
 
-    def _seconds(self, settings: tuple[str, ...] | None, desk: Desk, turn: int) -> float:
-        config = read_config((*self.arguments, *(settings or ()), *UNCONFIRMED, f"seed={turn}"), desk.settings)
+    def _seconds(self, settings: tuple[str, ...] | None, context: CellContext, turn: int) -> float:
+        config = read_config((*self.arguments, *(settings or ()), *UNCONFIRMED, f"seed={turn}"), context.settings)
         with TemporaryDirectory() as folder:
             started = time.perf_counter()
             if settings is None:
@@ -162,15 +94,15 @@ class TimedDetections:
 
     federations: Mapping[str, tuple[str, ...]]
 
-    def measure(self, desk: Desk) -> Measured:
+    def measure(self, experiment: Experiment, context: CellContext) -> Measured:
         """Time every federation, each in turns with its rounds."""
         found: dict[Cell, Values] = {}
         absent: dict[str, str] = {}
-        for column, ready in ready_columns(self.federations, desk, absent):
-            desk.note(column)
-            local, engine = ready.config.training.local(), ready.config.engine
-            turns = range(desk.num_seeds)
-            costs = [detection_cost(ready.federation, local, engine, repeats=1) for _ in turns]
+        for column, built in built_columns(self.federations, context, absent):
+            context.note(column)
+            local, engine = built.config.training.local(), built.config.engine
+            turns = range(context.num_seeds)
+            costs = [detection_cost(built.federation, local, engine, repeats=1) for _ in turns]
             found["detection, seconds", column] = tuple(cost.seconds for cost in costs)
             found["one round, seconds", column] = tuple(cost.round_seconds for cost in costs)
             found["detection, rounds", column] = tuple(cost.round_equivalents for cost in costs)
@@ -193,26 +125,26 @@ class TimedModules:
     arguments: tuple[str, ...]
     column: str
 
-    def measure(self, desk: Desk) -> Measured:
+    def measure(self, experiment: Experiment, context: CellContext) -> Measured:
         """Time the modules in turns with rounds."""
         found: dict[Cell, Values] = {}
         absent: dict[str, str] = {}
-        for column, ready in ready_columns({self.column: self.arguments}, desk, absent):
-            desk.note(column)
-            local, engine = ready.config.training.local(), ready.config.engine
-            turns = range(desk.num_seeds)
-            costs = [module_costs(ready.federation, local, engine, repeats=1) for _ in turns]
+        for column, built in built_columns({self.column: self.arguments}, context, absent):
+            context.note(column)
+            local, engine = built.config.training.local(), built.config.engine
+            turns = range(context.num_seeds)
+            costs = [module_costs(built.federation, local, engine, repeats=1) for _ in turns]
             for name in MODULES:
                 found[name, column] = tuple(cost.seconds[name] / cost.round_seconds for cost in costs)
         return Measured(found, absent=absent)
 
 
-def ready_columns(
-    federations: Mapping[str, Sequence[str]], desk: Desk, absent: dict[str, str]
-) -> Iterator[tuple[str, ReadyCase]]:
+def built_columns(
+    federations: Mapping[str, Sequence[str]], context: CellContext, absent: dict[str, str]
+) -> Iterator[tuple[str, BuiltFederation]]:
     """Yield every column whose data are there; `absent` gets the reason of the others."""
     for column, given in federations.items():
         try:
-            yield column, ready_case(FederationCase(column, tuple(given)), desk.settings, quick=False)
+            yield column, built_federation(column, given, context.settings)
         except DataError as error:
             absent[column] = str(error)

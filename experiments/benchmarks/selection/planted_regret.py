@@ -15,8 +15,8 @@ import numpy as np
 import numpy.typing as npt
 
 from fedscout.engine.contracts.client_selection import DoubleArray
-from fedscout.experiments.grids.cells import Desk, Measured, Values
-from fedscout.experiments.grids.experiment import Cell
+from fedscout.experiments.grids.cells import CellContext, Measured, Values
+from fedscout.experiments.grids.experiment import Cell, Experiment
 from fedscout.strategies.selection.contextual_selection import ContextualBandit, highest
 from fedscout.strategies.selection.discounted_regression import DiscountedRegression
 from fedscout.strategies.selection.linear_posterior import LinearPosterior
@@ -67,10 +67,10 @@ def regrets(bandit: ContextualBandit, seed: int, num_rounds: int = ROUNDS[-1]) -
 class Regrets:
     """Cumulative regret of each bandit (row) after some rounds (column)."""
 
-    def measure(self, desk: Desk) -> Measured:
+    def measure(self, experiment: Experiment, context: CellContext) -> Measured:
         """Play every bandit on as many problems as there are seeds."""
         values: dict[Cell, Values] = {}
         for name, make in BANDITS.items():
-            total = np.cumsum([regrets(make(), seed) for seed in range(desk.num_seeds)], axis=1)
+            total = np.cumsum([regrets(make(), seed) for seed in range(context.num_seeds)], axis=1)
             values |= {(name, f"{rounds} rounds"): tuple(total[:, rounds - 1].tolist()) for rounds in ROUNDS}
         return Measured(values)

@@ -29,9 +29,9 @@ from fedscout.engine.contracts.client_selection import (
 from fedscout.engine.contracts.trial_strategy import Cohort
 from fedscout.engine.seeds import stream
 from fedscout.experiments import suites
-from fedscout.experiments.benchmarks.choice.choice_battery import FederationCase, ready_case
-from fedscout.experiments.grids.cells import Desk, Measured
-from fedscout.experiments.grids.experiment import Cell, arguments, read_experiment
+from fedscout.experiments.grids.cells import CellContext, Measured
+from fedscout.experiments.grids.experiment import Cell, Experiment, arguments, read_experiment
+from fedscout.experiments.grids.federation_runner import built_federation
 from fedscout.experiments.studies.open_runner import open_runner
 from fedscout.experiments.studies.workflow import study_facts
 from fedscout.search.study_trials import BASELINE
@@ -112,13 +112,13 @@ class PolicyCosts:
 
     policies: Sequence[str]
 
-    def measure(self, desk: Desk) -> Measured:
+    def measure(self, experiment: Experiment, context: CellContext) -> Measured:
         """Time rounds under every policy, then the policy alone at many clients."""
         given = arguments(read_experiment(SUITE / "table.yaml").federations["skew"])
-        ready = ready_case(FederationCase("skew", given), desk.settings, quick=False)
-        settings = study_facts(ready.config, ready.federation).trial("train", BASELINE)
+        built = built_federation("skew", given, context.settings)
+        settings = study_facts(built.config, built.federation).trial("train", BASELINE)
         found: dict[Cell, list[float]] = {}
-        with open_runner(ready.federation, ready.config.engine, None, 1) as runner:
+        with open_runner(built.federation, built.config.engine, None, 1) as runner:
 
             def seconds_a_round(selection: Any) -> float:
                 ((_, trial),) = runner.run([replace(settings, selection=selection)])
@@ -126,8 +126,8 @@ class PolicyCosts:
 
             for kind in self.policies:
                 spec = parse_selection(kind)
-                for turn in range(desk.num_seeds):
-                    desk.note(f"{kind}: turn {turn}")
+                for turn in range(context.num_seeds):
+                    context.note(f"{kind}: turn {turn}")
                     timed = TimedChoice(spec)
                     with_policy, at_random = seconds_a_round(timed), seconds_a_round(parse_selection("random"))
                     own = median(lap for stopwatch in timed.built for lap in stopwatch.laps)

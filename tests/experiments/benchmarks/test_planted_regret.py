@@ -8,8 +8,10 @@ import numpy as np
 import pytest
 from scipy import stats
 
+from fedscout.experiments import suites
 from fedscout.experiments.benchmarks.selection.planted_regret import BANDITS, Nobody, Regrets, regrets
-from fedscout.experiments.grids.cells import Desk
+from fedscout.experiments.grids.cells import CellContext
+from fedscout.experiments.grids.experiment import read_experiment
 
 SEEDS = range(8)
 
@@ -26,6 +28,9 @@ def test_regret_is_below_randoms_and_falls(name: str) -> None:
         assert low > 0
 
 
+EXPERIMENT = read_experiment(Path(suites.__file__).parent / "selection" / "regret.yaml")
+
+
 def test_random_choice_never_learns() -> None:
     """Its regret in the second half is that in the first, but for what is drawn."""
     of_nobody = np.stack([regrets(Nobody(), seed) for seed in SEEDS]).reshape(len(SEEDS), 2, -1).sum(axis=2)
@@ -34,7 +39,7 @@ def test_random_choice_never_learns() -> None:
 
 
 def test_a_bandit_s_numbers_are_sums_over_rounds_one_a_seed(tmp_path: Path) -> None:
-    values = Regrets().measure(Desk(tmp_path, num_seeds=2)).values
+    values = Regrets().measure(EXPERIMENT, CellContext(tmp_path, num_seeds=2)).values
     assert {row for row, _ in values} == {*BANDITS}
     expected = [regrets(Nobody(), seed, 60).sum() for seed in range(2)]
     assert values["random", "60 rounds"] == pytest.approx(expected)

@@ -6,14 +6,18 @@ from pathlib import Path
 
 import pytest
 
+from fedscout.experiments import suites
 from fedscout.experiments.benchmarks.selection.policy_cost import PolicyCosts
-from fedscout.experiments.grids.cells import Desk
+from fedscout.experiments.grids.cells import CellContext
+from fedscout.experiments.grids.experiment import read_experiment
+
+EXPERIMENT = read_experiment(Path(suites.__file__).parent / "selection" / "cost.yaml")
 
 
 @pytest.mark.slow
 def test_policies_are_timed(tmp_path: Path) -> None:
     quick = ("training.num_rounds=3", "training.local_epochs=1", "federation.num_clients=10")
-    values = PolicyCosts(["oort"]).measure(Desk(tmp_path, quick, 2)).values
+    values = PolicyCosts(["oort"]).measure(EXPERIMENT, CellContext(tmp_path, quick, 2)).values
     by_column = {column: of_turns for (_, column), of_turns in values.items()}
     own, many, most = (by_column[name] for name in ("own time, ms", "3,550 clients, ms", "longest there, ms"))
     assert len(own) == 2

@@ -24,7 +24,10 @@ def test_tables_and_json_tell_the_same(cli: Cli, tmp_path: Path) -> None:
     stored = json.loads((tmp_path / "out" / "strategies" / "table.json").read_text())
     assert {**found, "seconds": 0} == {**stored, "seconds": 0}
     assert found["rows"] == ["fedavg", "fedprox", "fedmedian"]
-    assert all(len(cell["values"]) == 2 and cell["rate"] in (0.03, 0.1, 0.3, 1.0) for cell in found["cells"])
+    assert all(
+        len(cell["values"]) == 2 and cell["figures"]["client learning rate, tuned"] in (0.03, 0.1, 0.3, 1.0)
+        for cell in found["cells"]
+    )
 
 
 @pytest.mark.parametrize(

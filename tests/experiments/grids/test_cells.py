@@ -13,16 +13,13 @@ import pytest
 from fedscout.engine.engine_config import EngineConfig
 from fedscout.engine.trials.trial_log import read_columns
 from fedscout.engine.trials.trial_record import Trial
-from fedscout.experiments.benchmarks.choice.choice_laboratory import other_seeds
-from fedscout.experiments.benchmarks.detection.noise_columns import measures_under_noise
 from fedscout.experiments.config.config_file import load_config
-from fedscout.experiments.grids.cells import Desk, Measured, best_round, chance_level, seconds_to
+from fedscout.experiments.grids.cells import CellContext, Measured, best_round, chance_level, seconds_to
 from fedscout.experiments.grids.experiment import Experiment, Settings, arguments
+from fedscout.experiments.grids.federation_runner import other_seeds
 from fedscout.experiments.grids.runner import run_cells
 from fedscout.experiments.published.measurements import (
     MODULES,
-    NoiseCells,
-    SettingsCells,
     TimedDetections,
     TimedModules,
     TimedStudies,
@@ -39,6 +36,7 @@ WINE: Settings = {
 SKEWED: Settings = {**WINE, "federation.partition.alpha": 0.1}
 FEDADAM = {"settings": {"strategy": {"kind": "fedadam", "eta": 0.05}}}
 LOCAL = EngineConfig(grid="local")
+ANY = Experiment.model_validate({"title": "a test", "columns": {"skewed": SKEWED}, "rows": {"FedAvg": {}}})
 
 
 def measured(
@@ -50,8 +48,8 @@ def measured(
     engine: EngineConfig = LOCAL,
 ) -> Measured:
     document = {"title": "a test", "columns": columns or {"skewed": SKEWED}, "rows": rows}
-    desk = Desk(folder, settings, seeds)
-    return run_cells(Experiment.model_validate(document), SweepFolder(folder), desk, engine)
+    context = CellContext(folder, settings, seeds)
+    return run_cells(Experiment.model_validate(document), SweepFolder(folder), context, engine)
 
 
 def num_trials(folder: Path) -> int:
@@ -211,7 +209,6 @@ def test_data_that_are_not_there_are_said_and_the_rest_is_measured(
     "measurement",
     [
         TimedModules(("federation.dataset=cifar10",), "gone"),
-        SettingsCells("proxies", {"gone": "fashion_mnist"}, ("global",)),
         TimedDetections({"gone": ("federation.dataset=cifar10",)}),
         TimedStudies(("federation.dataset=cifar10",), "gone", {"one": None}),
     ],
@@ -221,7 +218,7 @@ def test_so_they_are_of_measurements_of_their_own(
     measurement: TimedModules, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("FEDSCOUT_DATA", str(tmp_path))
-    found = measurement.measure(Desk(tmp_path / "out", num_seeds=2))
+    found = measurement.measure(ANY, CellContext(tmp_path / "out", num_seeds=2))
     assert (found.values, {*found.absent}) == ({}, {"gone"})
 
 
@@ -267,12 +264,12 @@ def test_side_by_side_on_ray_the_bits_are_the_same_and_a_cell_that_dies_harms_no
 @pytest.mark.slow
 def test_times_are_of_one_training_and_of_one_round(tmp_path: Path) -> None:
     studies = {"one": None, "four": ("search.kind=random", "search.budget=4")}
-    desk = Desk(tmp_path, num_seeds=2)
-    found = TimedStudies(arguments(SKEWED), "wine", studies).measure(desk)
+    context = CellContext(tmp_path, num_seeds=2)
+    found = TimedStudies(arguments(SKEWED), "wine", studies).measure(ANY, context)
     assert found.values["one", "wine"] == (1.0, 1.0)
     assert all(ratio is not None and ratio > 1 for ratio in found.values["four", "wine"])
-    costs = TimedDetections({"wine": arguments(WINE)}).measure(desk).values
-    modules = TimedModules(arguments(WINE), "wine").measure(desk).values
+    costs = TimedDetections({"wine": arguments(WINE)}).measure(ANY, context).values
+    modules = TimedModules(arguments(WINE), "wine").measure(ANY, context).values
     assert {row for row, _ in modules} == {*MODULES}
     assert all(rounds is not None and rounds > 0 for values in modules.values() for rounds in values)
     seconds, of_round, rounds = (
@@ -280,23 +277,3 @@ def test_times_are_of_one_training_and_of_one_round(tmp_path: Path) -> None:
     )
     for place in range(2):
         assert rounds[place] == pytest.approx(seconds[place] / of_round[place])  # type: ignore[operator]
-
-
-@pytest.mark.slow
-def test_client_settings_are_measured_by_their_benchmark(tmp_path: Path) -> None:
-    quick = ("training.num_rounds=1", "search.budget=2")
-    found = SettingsCells("proxies", {"wines": "wine"}, ("global",)).measure(Desk(tmp_path, quick, 2))
-    report = json.loads((tmp_path / "benchmark" / "wine-proxies.json").read_text())
-    assert found.values == {(cell["row"], "wines"): tuple(cell["accuracies"]) for cell in report["cells"]}
-    assert found.test_to_train == pytest.approx(1 / 3)
-
-
-def test_columns_of_noise_dilute_the_divergence_and_leave_the_centroids(tmp_path: Path) -> None:
-    """The divergence is a mean over columns: of 13 + 200, those of noise are alike at all clients."""
-    given = ("federation.dataset=wine", "federation.num_clients=4", "federation.min_release=1")
-    found = measures_under_noise(load_config(given), (0, 200), 2)
-    gaps = [np.subtract(*(np.mean(found[n]["divergence"][s]) for s in ("feature_skew", "iid"))) for n in (0, 200)]
-    assert gaps[1] == pytest.approx(gaps[0] * 13 / 213, abs=0.01)
-    values = NoiseCells(given, (0, 200)).measure(Desk(tmp_path, num_seeds=2)).values["divergence", "200 columns"]
-    pairs = zip(found[200]["divergence"]["feature_skew"], found[200]["divergence"]["iid"], strict=True)
-    assert values == tuple(skewed / alike for skewed, alike in pairs)

@@ -5,11 +5,20 @@ from __future__ import annotations
 import math
 from statistics import fmean, stdev
 
+import numpy as np
 import pytest
 from scipy import stats
 
 from fedscout.experiments.grids.cells import Measured
-from fedscout.experiments.grids.comparison import Verdict, cell_results, means, statement_results
+from fedscout.experiments.grids.comparison import (
+    Verdict,
+    bootstrap_mean,
+    cell_results,
+    group_means,
+    means,
+    share,
+    statement_results,
+)
 from fedscout.experiments.grids.experiment import Experiment
 
 HIGH, LOW, NEAR = (0.91, 0.92, 0.90), (0.71, 0.70, 0.72), (0.80, 0.99, 0.93)
@@ -92,3 +101,44 @@ def test_a_mean_is_taken_seed_by_seed_and_needs_every_part() -> None:
     found = means(Experiment.model_validate(document), Measured(parts, 0.25, {"half × x, scaffold": "why"}))
     assert found.values == {("whole", "x"): (0.625, pytest.approx(0.6), None)}
     assert (found.test_to_train, found.absent) == (0.25, {"half × x, scaffold": "why"})
+
+
+def test_the_mean_is_over_columns_however_many_seeds_each_has() -> None:
+    # Of two columns both are the first, or both the second, with probability 1/4 each: all of 95 %.
+    assert bootstrap_mean({"a": [0.0, 0.0, 0.0, 0.0], "b": [1.0], "c": []}) == (0.5, 0.0, 1.0)
+    assert bootstrap_mean({"a": []}) is None
+
+
+def test_the_bootstrap_has_the_variance_of_both_levels() -> None:
+    """Drawing columns and seeds: Var = (between + within/seeds)/columns, with the plug-in variances.
+
+    Given the draws of columns, the means of different slots are independent, each of variance between columns (divisor
+    F) plus the mean over columns of the variance within (divisor n) over n.
+    """
+    generator = np.random.default_rng(5)
+    values = generator.normal(generator.normal(size=(12, 1)), 2.0, size=(12, 4))
+    found = bootstrap_mean({str(place): row.tolist() for place, row in enumerate(values)})
+    assert found is not None
+    mean, low, high = found
+    deviation = np.sqrt((values.mean(axis=1).var() + (values.var(axis=1) / 4).mean()) / 12)
+    assert mean == pytest.approx(values.mean())
+    assert (high - low) / 2 == pytest.approx(stats.norm.ppf(0.975) * deviation, rel=0.08)
+
+
+def test_groups_average_values_and_figures_over_their_columns() -> None:
+    document = {"title": "t", "columns": {"x": {}, "y": {}, "z": {}}, "rows": {"a": {}}, "groups": {"both": ["x", "y"]}}
+    values = {("a", "x"): (0.2, 0.4), ("a", "y"): (0.9,), ("a", "z"): (0.0,)}
+    measured = Measured(values, figures={"cost": {("a", "x"): (3.0,), ("a", "y"): (None,)}})
+    found = {one.figure: one for one in group_means(Experiment.model_validate(document), measured)}
+    assert (found[""].mean, found[""].columns) == (pytest.approx(0.6), 2)
+    assert (found["cost"].mean, found["cost"].columns) == (3.0, 1)
+
+
+def test_a_share_has_wilson_s_interval() -> None:
+    """Its ends are the shares p from which the count lies z deviations away."""
+    quantile = stats.norm.ppf(0.975)
+    for ones, count in ((0, 20), (3, 20), (10, 20), (20, 20), (1, 1)):
+        found, *ends = share([1.0] * ones + [0.0] * (count - ones))
+        assert found == ones / count
+        for end in ends:
+            assert abs(found - end) == pytest.approx(quantile * np.sqrt(end * (1 - end) / count), abs=1e-9)

@@ -9,8 +9,8 @@ import pytest
 from fedscout.engine.errors import ConfigurationError
 from fedscout.experiments import published, suites
 from fedscout.experiments.grids.catalogue import Entry, catalogue, entries_named
-from fedscout.experiments.grids.cells import read_config
 from fedscout.experiments.grids.experiment import arguments
+from fedscout.experiments.grids.federation_runner import read_config
 from fedscout.experiments.grids.methods import Detect, Train, imported
 from fedscout.experiments.studies.workflow import with_strategy
 from fedscout.strategies import parse_selection, parse_strategy

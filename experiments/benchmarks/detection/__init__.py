@@ -1,1 +1,0 @@
-"""How often detection is right."""

@@ -1,1 +1,0 @@
-"""How often the intervals of a confirmation hold what they are about."""

@@ -1,0 +1,341 @@
+"""Runs the trials of one federation of an experiment, each trained once, into an ordinary log.
+
+OUT/studies/<federation>/trials/    the Parquet log of all trials, whoever asked for them
+OUT/studies/<federation>/report-<seed>.json
+
+Under common random numbers a trial is a function of its specification. So it is found by the digest of everything that
+decides it but its number of rounds: the rounds of a short trial are the first rounds of a longer one, and a race finds
+its short trials in what others have trained in full.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Collection, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, fields, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from pydantic import ValidationError
+
+from fedscout.detectors import HeterogeneityReport
+from fedscout.engine.data.federation import Federation
+from fedscout.engine.errors import ConfigurationError, LogError
+from fedscout.engine.grid.host_grid import HostGrid
+from fedscout.engine.messages.host_calls import FederationFacts
+from fedscout.engine.messages.session import Session
+from fedscout.engine.runtime.folder_lock import LOCK, folder_lock
+from fedscout.engine.seeds import integer
+from fedscout.engine.trials.trial_log import TrialLog
+from fedscout.engine.trials.trial_record import Trial
+from fedscout.engine.trials.trial_runner import Progress, TrialRunner
+from fedscout.engine.trials.trial_settings import TrialSettings
+from fedscout.experiments.config.config_file import load_config
+from fedscout.experiments.config.study_config import StudyConfig
+from fedscout.experiments.federations.assembly.build_federation import build_federation, data_digest
+from fedscout.experiments.studies.open_runner import open_runner
+from fedscout.experiments.studies.sweeps.sweep_folder import STUDIES, SweepFolder, read_json
+from fedscout.experiments.studies.versions import versions
+from fedscout.experiments.studies.workflow import cohort_of, measure, study_facts
+from fedscout.search.confirmation.confirmation_runs import resolution
+from fedscout.search.ledger import Ledger, StudyFacts
+from fedscout.search.study.earlier_studies import EarlierStudy
+from fedscout.search.study.study import StudyOutcome, planned_space
+from fedscout.search.study_trials import BASELINE
+from fedscout.strategies import SearchSpace, StrategySpec, parameter_columns
+
+IN_PROCESS = ("engine.grid=local",)
+CLIENT_COLUMNS = ("num_examples", "accuracy", "clean_accuracy")
+
+
+def trial_digest(settings: TrialSettings) -> str:
+    """Return the digest of all that decides a trial's rounds, given the federation."""
+    follows_from_strategy = ("needs", "algorithm")
+    session = {name: value for name, value in vars(settings.session).items() if name not in follows_from_strategy}
+    identity = {
+        **session,
+        "num_sampled": settings.num_sampled,
+        "strategy": {"kind": settings.strategy.kind, **settings.strategy.parameters()},
+        "training": settings.session.training.model_dump(),
+    }
+    if code := settings.strategy.code():
+        identity["code"] = dict(code)
+    if settings.session.client_table is not None:
+        identity["client_table"] = settings.session.client_table.digest()
+    if settings.selection is not None:
+        identity["selection"] = {"kind": settings.selection.kind, **settings.selection.parameters()}
+    return _digest(identity)
+
+
+def _digest(identity: dict[str, Any]) -> str:
+    return hashlib.sha256(json.dumps(identity, sort_keys=True).encode()).hexdigest()
+
+
+def _first_rounds(logged: Trial, settings: TrialSettings) -> Trial:
+    """Return a logged trial's first rounds, as a trial of so many would have given them."""
+    measured = {each.name: getattr(logged, each.name) for each in fields(Trial) if each.name.startswith("round_")}
+    failed = logged.status == "failed" and logged.num_rounds < settings.num_rounds
+    return Trial.of(
+        settings,
+        status="failed" if failed else "completed",
+        error=logged.error if failed else None,
+        **{name: values[: settings.num_rounds] for name, values in measured.items() if values is not None},
+        **{name: getattr(logged, name) for name in ("client", *(f"client_{name}" for name in CLIENT_COLUMNS))},
+    )
+
+
+class SharedLog(TrialLog):
+    """The log of a federation's trials, one file for each specification and number of rounds, found by its digest.
+
+    Several processes may write to it: a file appears whole, and two that train the same write the same.
+    """
+
+    def __init__(self, out: Path) -> None:
+        super().__init__(out, parameter_columns())
+        self._records: dict[str, Trial] = {}
+        self._digests: dict[str, str] = {}
+
+    def find(self, settings: TrialSettings) -> Trial | None:
+        """Return a trial, or None if it has to be trained."""
+        digest = self._digests[settings.key] = trial_digest(settings)
+        for path in sorted(self.folder.glob(f"*-{digest[:12]}.parquet")):
+            known = self._records.get(digest)
+            if known is None or known.num_rounds < int(path.name.partition("-")[0]):
+                read = self.read_one(path)
+                self._records |= {} if read is None else {digest: read}
+        logged = self._records.get(digest)
+        if logged is None or (logged.status != "failed" and logged.num_rounds < settings.num_rounds):
+            return None
+        return _first_rounds(logged, settings)
+
+    def append(self, record: Trial) -> Path:
+        """Write a trial that was looked for, unless as many of its rounds are there."""
+        digest = self._digests[record.key]
+        known = self._records.get(digest)
+        if known is not None and known.num_rounds >= record.num_rounds:
+            return self.folder
+        record = replace(record, trial=record.num_rounds, key=digest)
+        self._records[digest] = record
+        return self.write(record)
+
+    def read(self, config_hash: str | None = None) -> list[Trial]:
+        """Return nothing: a study finds its trials through the runner."""
+        return []
+
+
+@dataclass
+class SharingRunner:
+    """A runner that trains only what a federation's log lacks; whoever runs a study by it writes into the log."""
+
+    runner: TrialRunner
+    log: SharedLog
+
+    @property
+    def facts(self) -> FederationFacts:
+        """What is known of the federation."""
+        return self.runner.facts
+
+    @property
+    def num_hosts(self) -> int:
+        """Over how many hosts the clients are spread."""
+        return self.runner.num_hosts
+
+    def grid(self, session: Session) -> HostGrid[Any]:
+        """Return a grid for messages outside a trial."""
+        return self.runner.grid(session)
+
+    def run(self, batch: Sequence[TrialSettings], progress: Progress | None = None) -> Iterator[tuple[int, Trial]]:
+        """Yield what is known, then what is trained."""
+        missing: dict[tuple[str, int], list[int]] = {}
+        for position, settings in enumerate(batch):
+            known = self.log.find(settings)
+            if known is None:
+                missing.setdefault((trial_digest(settings), settings.num_rounds), []).append(position)
+            else:
+                yield position, known
+        alike = list(missing.values())
+        for index, result in self.runner.run([batch[positions[0]] for positions in alike], progress):
+            yield from ((position, result) for position in alike[index])
+
+    def forget(self, key: str) -> None:
+        """No checkpoints are kept: a trial takes seconds."""
+
+    def close(self) -> None:
+        """Whoever opened the runner ends it."""
+
+
+@dataclass(frozen=True)
+class Searched:
+    """A study that was run to choose, and what a later one on another federation may read of it."""
+
+    study: EarlierStudy
+    outcome: StudyOutcome
+    facts: StudyFacts
+
+
+@dataclass(frozen=True)
+class Choice:
+    """What was chosen.
+
+    Attributes:
+        spec: The strategy.
+        cost: What choosing took, in full trainings beside one of FedAvg.
+        learning_rate: The clients' step size, where it is not the federation's.
+        searched: The study that found it, if one was run.
+    """
+
+    spec: StrategySpec
+    cost: float = 0.0
+    learning_rate: float | None = None
+    searched: Searched | None = None
+
+    def __str__(self) -> str:
+        return str(self.spec) + ("" if self.learning_rate is None else f" at rate {self.learning_rate:g}")
+
+
+def search_seeds(count: int) -> tuple[int, ...]:
+    """Return the seeds of searches."""
+    return tuple(range(count))
+
+
+def other_seeds(purpose: str, count: int) -> tuple[int, ...]:
+    """Return seeds for another purpose, which are none of a search's."""
+    return tuple(10_000 + integer(0, f"choice: {purpose}", index) % 2**30 for index in range(count))
+
+
+@dataclass(frozen=True)
+class BuiltFederation:
+    """A federation by its name in an experiment, all arguments that were read, and what they gave."""
+
+    name: str
+    arguments: tuple[str, ...]
+    config: StudyConfig
+    federation: Federation
+
+
+def read_config(given: Sequence[str], settings: Sequence[str] = ()) -> StudyConfig:
+    """Return the configuration of a cell, which runs in this process unless the settings say otherwise."""
+    return load_config([*IN_PROCESS, *given, *settings])
+
+
+def built_federation(name: str, given: Sequence[str], settings: Sequence[str] = ()) -> BuiltFederation:
+    """Read and build a federation; the settings win.
+
+    Raises:
+        UserError: If an argument is wrong, or the data can't be read or partitioned so.
+    """
+    config = read_config(given, settings)
+    return BuiltFederation(
+        name, (*IN_PROCESS, *given, *settings), config, build_federation(config.federation, config.model)
+    )
+
+
+class FederationRunner:
+    """Runs one federation's trials, into a folder of its own within that of the experiment."""
+
+    def __init__(self, built: BuiltFederation, runner: TrialRunner, out: Path) -> None:
+        self.config, self.federation, self.name, self.out = built.config, built.federation, built.name, out
+        self.arguments, self.feature_names = built.arguments, built.federation.feature_names
+        self.cohort = cohort_of(built.config, built.federation.num_seen)
+        self.data_digest = data_digest(built.federation)
+        identity = {name: built.config.identity()[name] for name in ("federation", "model")}
+        decides = {**identity, "versions": versions(), "data": self.data_digest}
+        self._folder = out / STUDIES / _digest(decides)[:16]
+        self.trials = SharingRunner(runner, SharedLog(self._folder))
+        self._facts = study_facts(built.config, built.federation.without_rows())
+
+    @property
+    def space(self) -> SearchSpace:
+        """What can be chosen."""
+        return planned_space(self.config.search, self.cohort, self.config.training.local(), self._facts.selection)
+
+    def ledger(self, config: StudyConfig) -> Ledger:
+        """Return a new ledger of a study on this federation, whose configuration differs in seed and search alone.
+
+        Raises:
+            ConfigurationError: If a trial is to be several trainings, of which the shared log can't tell one.
+        """
+        if config.training.repetitions != 1:
+            raise ConfigurationError(
+                f"training.repetitions must be 1 where trials are shared, got {config.training.repetitions}"
+            )
+        facts = replace(
+            self._facts,
+            session=config.training.session(config.seed, config.search.validation_fraction),
+            view=config.search.view,
+            searcher=config.search.kind,
+            config_hash=config.digest(),
+            config=config.model_dump_json(),
+            is_measured=True,
+        )
+        return Ledger(facts, self.trials, self.trials.log)
+
+    def records(self, choices: Sequence[Choice], seeds: Sequence[int]) -> list[Trial]:
+        """Return the whole trials of each choice on each seed, on test rows; the seed runs fastest."""
+        ledger = self.ledger(self.config)
+        asked = [
+            ledger.facts.trial("confirmation", choice.spec, learning_rate=choice.learning_rate) for choice in choices
+        ]
+        return ledger.run([settings.on_seed(seed) for settings in asked for seed in seeds])
+
+    def scores(
+        self, choices: Sequence[Choice], seeds: Sequence[int]
+    ) -> np.ndarray[tuple[int, int], np.dtype[np.float64]]:
+        """Return accuracies, shape `(choices, seeds)`; 0 where a trial failed."""
+        found = [record.fitness for record in self.records(choices, seeds)]
+        return np.array(found, dtype=np.float64).reshape(len(choices), len(seeds))
+
+    def resolution(self, seeds: Sequence[int]) -> float:
+        """Return one test row's share of FedAvg's test rows."""
+        return resolution([self.records([Choice(BASELINE)], seeds)])
+
+    def report(self, seed: int) -> HeterogeneityReport:
+        """Return how the clients' data differ, measured once a seed."""
+        path = self._folder / f"report-{seed}.json"
+        config = self.config.model_copy(update={"seed": seed})
+        detection = config.detection.model_dump(mode="json")
+        stored = read_json(path) or {}
+        if stored.get("detection") == detection:
+            with suppress(ValidationError):
+                return HeterogeneityReport.model_validate(stored.get("report"))
+        report = measure(self.trials, config).without_timings()
+        text = json.dumps({"detection": detection, "report": report.model_dump(mode="json")})
+        SweepFolder(self._folder).write_text(path.name, text)
+        return report
+
+
+@contextmanager
+def open_federation(built: BuiltFederation, out: Path) -> Iterator[FederationRunner]:
+    """Return a federation's runner; hosts start when something has to be trained, and end with the block."""
+    parallel = built.config.search.generation_size + 1
+    with open_runner(built.federation, built.config.engine, None, parallel) as runner:
+        yield FederationRunner(built, runner, out)
+
+
+@contextmanager
+def measurement_folder(out: Path, own: Collection[str]) -> Iterator[SweepFolder]:
+    """Hold a measurement's folder, new or of an earlier one, which no other process then uses.
+
+    Args:
+        out: The folder.
+        own: What a measurement leaves there beside its trials.
+
+    Raises:
+        LogError: If it holds anything else, can't be written or is in use.
+    """
+    out = out.absolute()
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+        others = sorted({entry.name for entry in out.iterdir()} - {STUDIES, LOCK, *own})
+    except OSError as error:
+        raise LogError(f"--out must be a folder that can be written, got {out}: {error.strerror}") from error
+    if others:
+        raise LogError(
+            f"--out must be a new folder, an empty one or that of an earlier measurement, got {out} with "
+            f"{', '.join(others[:5])}"
+        )
+    with folder_lock(out):
+        yield SweepFolder(out)

@@ -1,0 +1,237 @@
+"""Who chooses: baselines, recommenders, searchers, each as a function of a federation and a search seed.
+
+A searcher's choice is the best of its study, FedAvg included, without a confirmation: what is measured is the search.
+Its cost counts the rounds of its trials in full trainings; the training of FedAvg, with which every study is compared,
+is not counted, nor is the detection that rules, warm starts and language models rest on. FedEx and FedPop cost nothing
+beside their own training, in which they tune.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+from fedscout.detectors import HeterogeneityReport
+from fedscout.experiments.config.config_file import load_config
+from fedscout.experiments.config.study_config import StudyConfig
+from fedscout.experiments.grids.federation_runner import Choice, Searched
+from fedscout.experiments.studies.study_language_model import language_model
+from fedscout.search.confirmation.rate_tuning import tune
+from fedscout.search.language_model.openai_chat import has_key
+from fedscout.search.language_model.record import NAME as LLM_RECORD
+from fedscout.search.ledger import Ledger
+from fedscout.search.recommenders.diagnosis import diagnose
+from fedscout.search.recommenders.llm_recommender import recommend_by_llm
+from fedscout.search.recommenders.recommendation import Situation
+from fedscout.search.recommenders.rules import recommend_by_rules
+from fedscout.search.study.earlier_studies import EarlierStudy, best_first
+from fedscout.search.study.study import run_study
+from fedscout.search.study.warm_start import WarmStart, warm_start
+from fedscout.search.study_trials import BASELINE
+from fedscout.strategies import SearchSpace, parse_strategy
+
+UNCONFIRMED = ("search.confirmation_seeds=0", "search.tuned_baseline=false")
+UNINFORMED = "search.informed=false"
+
+
+class ChoiceContext(Protocol):
+    """What a recommender may know of a federation, and where it has something tried."""
+
+    @property
+    def name(self) -> str:
+        """Of the federation."""
+        ...
+
+    @property
+    def arguments(self) -> tuple[str, ...]:
+        """As for `fedscout run`."""
+        ...
+
+    @property
+    def config(self) -> StudyConfig:
+        """What the arguments say."""
+        ...
+
+    @property
+    def space(self) -> SearchSpace:
+        """What can be chosen."""
+        ...
+
+    @property
+    def data_digest(self) -> str:
+        """Of its rows and who holds which."""
+        ...
+
+    @property
+    def feature_names(self) -> tuple[str, ...]:
+        """Of its columns; none where they are not known."""
+        ...
+
+    @property
+    def out(self) -> Path:
+        """The folder of a language model's answers; a replay asks none."""
+        ...
+
+    def report(self, seed: int) -> HeterogeneityReport:
+        """Return how the clients' data differ."""
+        ...
+
+    def ledger(self, config: StudyConfig) -> Ledger:
+        """Return a new ledger of a study on this federation."""
+        ...
+
+
+@dataclass
+class ChoiceTask:
+    """One choice to be made: on a federation, with the seed of a search.
+
+    Attributes:
+        earlier: Studies of other federations on the same seed, for warm starts.
+    """
+
+    context: ChoiceContext
+    seed: int
+    earlier: Sequence[EarlierStudy] = ()
+
+    def config(self, settings: Sequence[str] = ()) -> StudyConfig:
+        """Return the configuration of a study on the federation."""
+        arguments = (*self.context.arguments, UNINFORMED, *settings, *UNCONFIRMED)
+        return load_config([*arguments, f"seed={self.seed}"])
+
+    def others(self) -> list[EarlierStudy]:
+        """Return the earlier studies that may be read here: never one of the same federation or the same data."""
+        config = self.config()
+        identity, digest = config.identity(), config.digest()
+        return [
+            study
+            for study in self.earlier
+            if not study.is_of(digest, identity, self.context.data_digest) and not study.is_of_data(identity)
+        ]
+
+    def situation(self) -> Situation:
+        """Return what a recommender is told."""
+        context = self.context
+        return Situation(
+            space=context.space,
+            num_rounds=context.config.training.num_rounds,
+            view=context.config.search.view,
+            diagnosis=diagnose(context.report(self.seed), context.feature_names),
+        )
+
+
+Choose = Callable[[ChoiceTask], Choice]
+
+
+@dataclass(frozen=True)
+class Recommender:
+    """One way to choose.
+
+    Attributes:
+        is_warm: Whether it learns from the other federations, which must have been searched before.
+        asks_model: Whether it asks a language model, or a record of one.
+        in_tables: Whether a table of trials may hold what it picks, so that it can be replayed.
+    """
+
+    name: str
+    choose: Choose
+    is_warm: bool = False
+    asks_model: bool = False
+    in_tables: bool = True
+
+    def unavailable(self, config: StudyConfig, out: Path) -> str | None:
+        """Return why it can't choose on a federation; None if it can. `out` is the folder of the measurement."""
+        model = config.recommender
+        if self.asks_model and model.replay is None and not has_key(model) and not (out / LLM_RECORD).exists():
+            return (
+                f"there is no key in {model.api_key_variable}, and no record of a language model's answers was given "
+                "(recommender.replay=FILE)"
+            )
+        return None
+
+
+def _tuned_fedavg(task: ChoiceTask) -> Choice:
+    config = task.config()
+    ledger = task.context.ledger(config)
+    (baseline,) = ledger.run([ledger.facts.trial("baseline", BASELINE)])
+    rates = tune(config.search, ledger, baseline)
+    cost = sum(len(rate.trials) for rate in rates) - 1
+    return Choice(BASELINE, float(cost), learning_rate=rates[0].learning_rate)
+
+
+def _language_model(task: ChoiceTask) -> Choice:
+    with language_model(task.config(), task.context.out) as model:
+        return Choice(recommend_by_llm(task.situation(), model).spec)
+
+
+def _searching(settings: Sequence[str], first: Callable[[ChoiceTask], WarmStart | None] = lambda _: None) -> Choose:
+    """Return the choice of a study with these settings; `first` is tried before anything of the searcher's own."""
+
+    def choose(task: ChoiceTask) -> Choice:
+        config, context = task.config(settings), task.context
+        report = context.report(task.seed)
+        ledger = context.ledger(config)
+        outcome = run_study(config.search, ledger, report, first(task))
+        fedavg = outcome.baseline.fitness
+        gains = [(trial.spec, trial.fitness - fedavg) for trial in outcome.whole_trials]
+        study = EarlierStudy(  # as a later one on another federation would read it from its folder
+            name=f"{context.name}, {config.search.kind} {config.search.budget}, seed {config.seed}",
+            config_hash=config.digest(),
+            config=config.identity(),
+            data_digest=context.data_digest,
+            report=report.model_dump(mode="json"),
+            gains=best_first(gains),
+        )
+        best = BASELINE if outcome.best is None else outcome.best.spec
+        return Choice(best, outcome.trainings, searched=Searched(study, outcome, ledger.facts))
+
+    return choose
+
+
+def _from_earlier(task: ChoiceTask) -> WarmStart:
+    """Return the best of similar federations, never of the same data: as many as a study would try first."""
+    context = task.context
+    config = task.config()
+    return warm_start(
+        task.others(),
+        context.report(task.seed).model_dump(mode="json"),
+        config.training.model_dump(mode="json"),
+        context.space,
+        config.search.generation_size,
+        references=(BASELINE,),
+    )
+
+
+GENETIC = ("search.kind=genetic", "search.budget=8")
+INFORMED = (*GENETIC, "search.informed=true")
+RACING = ("search.kind=racing",)
+
+TUNED = Recommender("tuned FedAvg", _tuned_fedavg)
+"""A recommender, and the reference of R_t."""
+
+RECOMMENDERS: Mapping[str, Recommender] = {
+    recommender.name: recommender
+    for recommender in (
+        Recommender("FedAvg", lambda _: Choice(BASELINE)),
+        TUNED,
+        Recommender("rules", lambda task: Choice(recommend_by_rules(task.situation()).spec)),
+        Recommender("LLM", _language_model, asks_model=True, in_tables=False),
+        Recommender("FedEx", lambda _: Choice(parse_strategy("fedex")), in_tables=False),
+        Recommender("FedPop", lambda _: Choice(parse_strategy("fedpop")), in_tables=False),
+        Recommender("genetic 4", _searching((GENETIC[0], "search.budget=4"))),
+        Recommender("genetic 4 informed", _searching((*INFORMED, "search.budget=4"))),
+        Recommender("random 8", _searching(("search.kind=random", "search.budget=8"))),
+        Recommender("genetic 8", _searching(GENETIC)),
+        Recommender("genetic 8 informed", _searching(INFORMED)),
+        Recommender("genetic 16", _searching((GENETIC[0], "search.budget=16"))),
+        Recommender("genetic 16 informed", _searching((*INFORMED, "search.budget=16"))),
+        Recommender("genetic 32 informed", _searching((*INFORMED, "search.budget=32"))),
+        Recommender("TPE 8", _searching(("search.kind=tpe", "search.budget=8"))),
+        Recommender("TPE 50", _searching(("search.kind=tpe", "search.budget=50"))),
+        Recommender("racing", _searching(RACING)),
+        Recommender("racing informed", _searching((*RACING, "search.informed=true"))),
+        Recommender("warm start 8", _searching(GENETIC, _from_earlier), is_warm=True),
+        Recommender("warm racing", _searching(RACING, _from_earlier), is_warm=True),
+    )
+}

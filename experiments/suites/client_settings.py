@@ -1,0 +1,323 @@
+"""Ways to obtain clients' settings, FedCust's table among them, and the accuracy of clients that train with them.
+
+Each way is a function of a `SettingsTuning` and of the strategy that will train, and tells how many steps of tuning it
+took. What is a table, or a setting for each client, goes to the clients as a table, so that clients count alike under
+all of them.
+
+- `table`: FedCust, or the same with another search, grid or proxy data; `own_table`: tuned with the strategy that it is
+  for; `finer_table`: refined, with the cells between and beyond tuned as well.
+- `random_table`: as many cells, with settings drawn from the ranges; `shuffled_table`: the tuned settings, each in a
+  cell that is drawn. `interpolated_table`: six cells are tuned, the others lie between (log rate, log batch, epochs).
+- `one_for_all`: one setting, tuned by the federation itself on its clients' validation rows.
+- `every_client`: Bayesian optimisation by each client alone, on its own rows (the source's Fig. 8a).
+- `by_hand`: settings for each client by trials of the whole federation: client after client, twice and half its epochs
+  and 2.5 times more and less of its rate are tried, and kept where validation rows say so. It begins with the table.
+- `reinforced`: FedRL. The source names it as rates that are adapted by reinforcement, and no more. Here the policy is a
+  distribution over nine rates between a quarter and four times the global one, reinforced round by round by what
+  clients' validation rows say (FedEx's exponentiated gradient, Khodak et al. 2021, with rates alone).
+
+FedCust's clients are six quantities by four degrees of heterogeneity, equally many of each. In the suite each group is
+one client, so that a setting for each client is a table, too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from statistics import fmean
+from typing import Any
+
+import numpy as np
+
+from fedscout.engine.contracts.settings_lookup import SettingsLookup
+from fedscout.engine.contracts.settings_table import SettingsCell, SettingsTable
+from fedscout.engine.errors import DataError, UserError
+from fedscout.engine.seeds import stream
+from fedscout.engine.trials.trial_record import FITNESS_ROUNDS, Trial
+from fedscout.experiments.config.study_config import check_searchable
+from fedscout.experiments.grids.catalogue import BENCHMARK
+from fedscout.experiments.grids.cells import CellContext, Measured, best_round, chance_level, split_ratio, together
+from fedscout.experiments.grids.experiment import Cell, Experiment, arguments
+from fedscout.experiments.grids.federation_runner import built_federation, open_federation
+from fedscout.experiments.grids.methods import Given
+from fedscout.experiments.studies.settings_tables.cell_tuning import CellResult, CellTuning, Setting
+from fedscout.experiments.studies.settings_tables.proxy_data import ProxyData, proxy_data
+from fedscout.experiments.studies.settings_tables.settings_grid import Place, classes_of, grid_of
+from fedscout.experiments.studies.settings_tables.synthetic_rows import synthetic_rows
+from fedscout.experiments.studies.settings_tables.table_refinement import finer_grid
+from fedscout.experiments.suites.settings_tuning import UNIFORM, VALIDATION_SHARE, Settings, SettingsTuning, lookup_of
+from fedscout.strategies import parse_strategy
+
+Way = Callable[..., Settings]
+"""Of a `SettingsTuning`, the kind of the strategy that will train, and a row's options."""
+
+SEARCHES: Mapping[str, Mapping[str, Any]] = {
+    "gp": {},
+    "random": {"kind": "random"},
+    "grid": {"kind": "grid", "grid_points": 3, "budget": 27},
+}
+RATE_STEP, EPOCHS_STEP = 2.5, 2
+
+
+def worse_proxies(tuning: SettingsTuning, how: str) -> ProxyData:
+    """Return proxy rows that are worse than the server's.
+
+    Args:
+        tuning: Of a federation.
+        how: `mislabelled`: two fifths have a random label, those that score included; `meaningless`: all have, so that
+            nothing can be learnt from them; `synthetic`: as many rows, drawn by the class means and the covariance that
+            clients tell of; `few`: a quarter of the rows, of those that score as well; `usual`: the server's.
+    """
+    proxy = tuning.proxy
+    if how == "synthetic":
+        drawn = synthetic_rows(tuning.runner.federation, tuning.config, len(proxy.labels))
+        return proxy_data(replace(tuning.runner.federation, server=drawn), tuning.seed, of_another=False)
+    if how == "few":
+        generator = stream(tuning.seed, "few-proxies")
+        trained = np.sort(generator.permutation(proxy.num_trained)[: proxy.num_trained // 4])
+        each = proxy.num_scored // proxy.num_classes
+        places = np.arange(proxy.num_trained, len(proxy.labels)).reshape(-1, each)[:, : max(1, each // 4)].reshape(-1)
+        kept = np.concatenate([trained, places])
+        return replace(proxy, features=proxy.features[kept], labels=proxy.labels[kept], num_scored=len(places))
+    share = {"usual": 0.0, "mislabelled": 0.4, "meaningless": 1.0}[how]
+    if share == 0:
+        return proxy
+    generator = stream(tuning.seed, "relabelled-proxies")
+    drawn_labels = generator.permutation(proxy.labels)
+    chosen = generator.random(len(drawn_labels)) < share
+    return replace(proxy, labels=np.where(chosen, drawn_labels, proxy.labels))
+
+
+def table(
+    tuning: SettingsTuning,
+    _: str,
+    *,
+    search: str = "gp",
+    grid: tuple[int, int] | None = None,
+    proxies: str = "usual",
+    strategy: str | None = None,
+) -> Settings:
+    """Return the table that is tuned on proxy clients."""
+    cells_tuning = tuning.tuning(worse_proxies(tuning, proxies), strategy, **SEARCHES[search])
+    cells = tuning.grid if grid is None else coarser_grid(tuning, *grid)
+    return _of_cells(tuning.tuned(cells_tuning, cells).values(), cells_tuning)
+
+
+def own_table(tuning: SettingsTuning, kind: str) -> Settings:
+    """Return the table that is tuned with the strategy that it is for."""
+    return table(tuning, kind, strategy=None if kind == "fedavg" else kind)
+
+
+def finer_table(tuning: SettingsTuning, _: str, *, grid: tuple[int, int] | None = None) -> Settings:
+    """Return a table refined as `fedscout tune-table --refine` does: between its cells and beyond its ends."""
+    cells_tuning = tuning.tuning()
+    coarse = tuning.tuned(cells_tuning, tuning.grid if grid is None else coarser_grid(tuning, *grid))
+    finer = finer_grid([*coarse], tuning.proxy)
+    found = {**coarse, **tuning.tuned(cells_tuning, [place for place in finer if place not in coarse], coarse)}
+    return _of_cells([found[place] for place in finer], cells_tuning)
+
+
+def random_table(tuning: SettingsTuning, _: str) -> Settings:
+    """Return a table of drawn settings."""
+    return Settings(_placed(tuning, tuning.grid, list(tuning.random_settings(len(tuning.grid)))))
+
+
+def shuffled_table(tuning: SettingsTuning, kind: str) -> Settings:
+    """Return the tuned table with its settings in cells that are drawn."""
+    tuned = table(tuning, kind)
+    settings = settings_in(tuned)
+    order = stream(tuning.seed, "shuffled-table").permutation(len(settings))
+    return replace(tuned, lookup=_placed(tuning, tuning.grid, [settings[place] for place in order]))
+
+
+def interpolated_table(tuning: SettingsTuning, _: str) -> Settings:
+    """Return a table of which the ends and a middle column are tuned."""
+    from scipy.interpolate import LinearNDInterpolator
+
+    known = coarser_grid(tuning, 2, 3)
+    cells_tuning = tuning.tuning()
+    found = tuning.tuned(cells_tuning, known)
+    settings = [found[place].setting for place in known]
+    values = np.array([[np.log(rate), np.log(batch), epochs] for rate, batch, epochs in settings])
+    between = LinearNDInterpolator(_axes(known), values, rescale=True)(_axes(tuning.grid))
+    guessed = [
+        (float(np.exp(rate)), round(float(np.exp(batch))), round(float(epochs))) for rate, batch, epochs in between
+    ]
+    return replace(_of_cells(found.values(), cells_tuning), lookup=_placed(tuning, tuning.grid, guessed))
+
+
+def one_for_all(tuning: SettingsTuning, _: str) -> Settings:
+    """Return one setting for all, as a table of one cell."""
+    setting, tried = tuning.tuned_for_all()
+    lookup = _placed(tuning, tuning.grid[:1], [setting])
+    return Settings(lookup, client_steps=tried * tuning.num_clients)
+
+
+def every_client(tuning: SettingsTuning, _: str) -> Settings:
+    """Return the settings that clients find alone."""
+    found = []
+    for client in range(tuning.num_clients):
+        tuning.note(f"  client {client} alone")
+        found.append(tuning.tuned_alone(client))
+    lookup = tuning.table_for_each([setting for setting, _ in found])
+    return Settings(lookup, client_steps=sum(tried for _, tried in found))
+
+
+def by_hand(tuning: SettingsTuning, kind: str) -> Settings:
+    """Return settings for each client, by trials of the whole federation."""
+    begun = table(tuning, kind)
+    assert begun.lookup is not None
+    own = [begun.lookup.table.nearest(*tuning.place(client)) for client in range(tuning.num_clients)]
+    best = [(cell.learning_rate, cell.batch_size, cell.local_epochs) for cell in own]
+    score, tried = tuning.validated(tuning.table_for_each(best, VALIDATION_SHARE)), 1
+    for client in range(tuning.num_clients):
+        tuning.note(f"  client {client} by hand")
+        for changed in _beside(best[client]):
+            settings = [*best[:client], changed, *best[client + 1 :]]
+            reached = tuning.validated(tuning.table_for_each(settings, VALIDATION_SHARE))
+            tried += 1
+            if reached > score:
+                best, score = settings, reached
+    client_steps = tried * tuning.num_clients
+    return Settings(tuning.table_for_each(best), begun.proxy_steps, client_steps)
+
+
+def reinforced(tuning: SettingsTuning, _: str) -> Settings:
+    """Return FedRL around the one setting for all."""
+    setting, tried = tuning.tuned_for_all()
+    document = {"kind": "fedex", "sample_scaling": "uniform", "epochs_factor": 1.0, "batch_factor": 1.0}
+    return Settings(None, client_steps=tried * tuning.num_clients, strategy=parse_strategy(document), setting=setting)
+
+
+WAYS: Mapping[str, Way] = {
+    way.__name__: way
+    for way in (
+        table,
+        own_table,
+        finer_table,
+        random_table,
+        shuffled_table,
+        interpolated_table,
+        one_for_all,
+        every_client,
+        by_hand,
+        reinforced,
+    )
+}
+
+
+def settings_in(found: Settings) -> list[Setting]:
+    """Return the settings of a table's cells."""
+    assert found.lookup is not None
+    return [(cell.learning_rate, cell.batch_size, cell.local_epochs) for cell in found.lookup.table.cells]
+
+
+def _of_cells(results: Iterable[CellResult], tuning: CellTuning) -> Settings:
+    found = list(results)
+    return Settings(lookup_of(found), proxy_steps=tuning.num_clients * sum(result.trials for result in found))
+
+
+def _placed(tuning: SettingsTuning, places: Sequence[Place], settings: Sequence[Setting]) -> SettingsLookup:
+    """Return the table of some settings in some places."""
+    num_classes = tuning.proxy.num_classes
+    cells = [
+        SettingsCell(place.heterogeneity(num_classes), place.quantity, *setting)
+        for place, setting in zip(places, settings, strict=True)
+    ]
+    return SettingsLookup(SettingsTable(tuple(cells)))
+
+
+def coarser_grid(tuning: SettingsTuning, num_levels: int, num_quantities: int) -> tuple[Place, ...]:
+    """Return a grid of fewer cells: the ends and what lies evenly between, or the middle where one is left."""
+    levels = [0.5] if num_levels == 1 else _spread(tuning.levels, num_levels)
+    held = [classes_of(level, tuning.proxy.num_classes) for level in levels]
+    mean = [round(np.mean(tuning.quantities))]
+    return grid_of(held, mean if num_quantities == 1 else _spread(tuning.quantities, num_quantities))
+
+
+def _spread(values: Sequence[Any], count: int) -> list[Any]:
+    return [values[round(place)] for place in np.linspace(0, len(values) - 1, count)]
+
+
+def _axes(places: Sequence[Place]) -> np.ndarray[Any, np.dtype[np.float64]]:
+    return np.array([[place.num_classes, place.quantity] for place in places], np.float64)
+
+
+def _beside(setting: Setting) -> list[Setting]:
+    """Return what is tried beside a setting."""
+    rate, batch, epochs = setting
+    return [
+        (rate * RATE_STEP, batch, epochs),
+        (rate / RATE_STEP, batch, epochs),
+        (rate, batch, epochs * EPOCHS_STEP),
+        (rate, batch, max(1, epochs // EPOCHS_STEP)),
+    ]
+
+
+@dataclass(frozen=True)
+class SettingsCells:
+    """Accuracy of the best round, by ways to obtain settings (rows, of kind `given`) and federations (columns).
+
+    A seed fixes split, initial model and batches, and what is tuned on it, so an interval holds the luck of tuning. All
+    trials lie in logs, each training once.
+
+    Attributes:
+        rows: Measured ones; None is all that have a way.
+        columns: Measured ones; None is all that have a data set.
+    """
+
+    rows: Sequence[str] | None = None
+    columns: Sequence[str] | None = None
+
+    def measure(self, experiment: Experiment, context: CellContext) -> Measured:
+        """Tune and train what is not in the logs."""
+        parts = []
+        for column, settings in experiment.federations.items():
+            if "federation.dataset" not in settings or column not in (self.columns or experiment.federations):
+                continue
+            try:
+                built = built_federation(column, arguments(settings), context.settings)
+            except DataError as error:
+                parts.append(Measured({}, absent={column: str(error)}))
+                continue
+            check_searchable(built.config)
+            with open_federation(built, context.folder) as runner:
+                out = context.folder / BENCHMARK
+                tunings = [SettingsTuning(runner, seed, out, context.note) for seed in context.fresh_seeds]
+                for row, method in experiment.rows.items():
+                    if isinstance(method, Given) and row in (self.rows or experiment.rows):
+                        context.note(f"{row} × {column}")
+                        parts.append(_measured((row, column), tunings, **method.arguments))
+        return together(parts)
+
+
+def _measured(
+    cell: Cell, tunings: Sequence[SettingsTuning], way: str, strategy: str = UNIFORM.kind, **options: Any
+) -> Measured:
+    """Return a cell: settings obtained in a way on every seed, and the strategy that clients train by them."""
+    spec = UNIFORM if strategy == UNIFORM.kind else parse_strategy(strategy)
+    config, name = tunings[0].config, " × ".join(cell)
+    try:
+        found = [WAYS[way](tuning, strategy, **options) for tuning in tunings]
+        trials = [tuning.trial(settings, spec) for tuning, settings in zip(tunings, found, strict=True)]
+    except UserError as error:
+        return Measured({}, absent={name: str(error)})
+    chance = chance_level(tunings[0].runner.federation)
+    failures = [trial.error or "" for trial in trials if trial.status == "failed"]
+    figures = {
+        "accuracy of the last five rounds": tuple(last_accuracy(trial, chance) for trial in trials),
+        "steps of proxy clients": tuple(float(settings.proxy_steps) for settings in found),
+        "steps of clients": tuple(float(settings.client_steps) for settings in found),
+    }
+    return Measured(
+        {cell: tuple(best_round(trial, chance) for trial in trials)},
+        split_ratio(config),
+        {name: f"{len(failures)} of {len(trials)} failed, the first: {failures[0]}"} if failures else {},
+        {what: {cell: numbers} for what, numbers in figures.items()},
+        1 / tunings[0].num_test_rows,
+    )
+
+
+def last_accuracy(trial: Trial, chance: float) -> float:
+    """Return the mean accuracy of the last rounds; chance if the trial failed."""
+    return fmean(trial.round_clean_accuracy[-FITNESS_ROUNDS:]) if trial.status == "completed" else chance

@@ -1,0 +1,233 @@
+"""How often detection is right: published and calibrated rules on many federations whose truth is known.
+
+A federation is one of data sets × cases × numbers of clients × seeds. A figure is over those in which it has a meaning:
+
+- **Recall**, where there is something to find: the rule finds it; of outliers, it flags every affected client.
+- **False alarms**, where there is nothing of the kind: the rule finds it nevertheless.
+- **Blamed**, where some clients are affected: the rule flags one that is not.
+
+| case | label skew | feature skew | outliers |
+| --- | --- | --- | --- |
+| `iid` | no | no | none |
+| `label_skew`, `dirichlet` (α = 0.3) | yes | no | none |
+| `rare_client`: the first client holds one class, the others all | yes | open | none |
+| `feature_skew` | no | yes | none |
+| `noisy_labels`, `label_poisoning` | open | open | the third client |
+| `corrupted_client` | open | yes | the third client |
+| `two_poisoners`, `three_poisoners`, of five and of seven clients or more | open | open | the first ones |
+| `sign_flip` (factor 4), `scaled_update`, `gaussian_update` (0.1) | no | no | the third client |
+
+*Open*: wrong labels change what a client's label counts and classes look like, so whoever says so of that client is
+neither right nor wrong.
+
+Clients may miss exchanges (`absent_clients`): an affected client that never told of its labels is none of those to be
+found.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import product
+from types import MappingProxyType
+from typing import Any
+
+from pydantic import BaseModel
+
+from fedscout.detectors import CalibratedFinding, Finding
+from fedscout.detectors.report import DetectorName
+from fedscout.engine.errors import ConfigurationError, UserError
+from fedscout.engine.trials.trial_runner import OpensGrids
+from fedscout.experiments.config.config_file import load_config
+from fedscout.experiments.grids.cells import CellContext, Measured
+from fedscout.experiments.grids.experiment import Cell, Experiment
+from fedscout.experiments.grids.federation_runner import IN_PROCESS
+from fedscout.experiments.grids.methods import Given
+from fedscout.experiments.studies.workflow import Display, Road, measure
+from fedscout.experiments.suites.absent_clients import AbsentClients
+
+RULES = ("published", "calibrated")
+MEASURES = {"recall": "found", "false alarms": "false_alarm", "blamed": "blamed"}
+ANY = "any"
+SEEDS_APART = 10_000
+
+Truth = Mapping[DetectorName, bool | None]
+"""Whether there is label skew, feature skew, and whether the affected clients are outliers; None is open."""
+
+
+@dataclass(frozen=True)
+class Case:
+    """One kind of federation.
+
+    Attributes:
+        truth: Of it.
+        arguments: That make it.
+        min_clients: Fewer and affected clients would be half of all.
+    """
+
+    truth: Truth
+    arguments: tuple[str, ...]
+    min_clients: int = 3
+
+
+def _case(truth: tuple[bool | None, bool | None, bool], *arguments: str, min_clients: int = 3) -> Case:
+    label_skew, feature_skew, outliers = truth
+    names: Truth = {"label_skew": label_skew, "feature_skew": feature_skew, "outliers": outliers}
+    return Case(names, tuple(f"federation.{argument}" for argument in arguments), min_clients)
+
+
+def _poisoners(num_attackers: int) -> Case:
+    effect = f"scenario={{kind: poisoning, clients: {list(range(num_attackers))}}}"
+    return _case((None, None, True), "partition.kind=iid", effect, min_clients=2 * num_attackers + 1)
+
+
+def _attack(effect: str) -> Case:
+    return _case((False, False, True), "partition.kind=iid", f"scenario={{kind: {effect}, clients: [2]}}")
+
+
+CASES: Mapping[str, Case] = MappingProxyType(
+    {
+        "iid": _case((False, False, False), "scenario=iid"),
+        "label_skew": _case((True, False, False), "scenario=label_skew"),
+        "dirichlet": _case((True, False, False), "partition.kind=dirichlet", "partition.alpha=0.3"),
+        "feature_skew": _case((False, True, False), "scenario=feature_skew"),
+        "noisy_labels": _case((None, None, True), "scenario=noisy_labels"),
+        "label_poisoning": _case((None, None, True), "scenario=label_poisoning"),
+        "corrupted_client": _case((None, True, True), "scenario=corrupted_client"),
+        "rare_client": _case((True, None, False), "partition.kind=heterogeneity_index", "partition.levels={levels}"),
+        "two_poisoners": _poisoners(2),
+        "three_poisoners": _poisoners(3),
+        "sign_flip": _attack("sign_flip, factor: 4"),
+        "scaled_update": _attack("scaled_update"),
+        "gaussian_update": _attack("gaussian_update, std: 0.1"),
+    }
+)
+"""In an order that decides their seeds: new ones come last."""
+
+
+def case_arguments(name: str, num_clients: int) -> list[str]:
+    """Return the settings that make a federation of a case."""
+    levels = [1, *[0] * (num_clients - 1)]
+    return [argument.replace("{levels}", str(levels)) for argument in CASES[name].arguments]
+
+
+class Verdict(BaseModel, frozen=True):
+    """What one rule of one detector made of one federation.
+
+    Attributes:
+        measured: Whether it could say anything. If not it found nothing.
+        found: Whether it found what there was; None where nothing was to be found, or that is open.
+        false_alarm: Whether it found what was not there; None where an alarm would not be false, or that is open.
+        blamed: Whether it flagged a client that is like the others; None where no clients alone are affected.
+    """
+
+    measured: bool
+    found: bool | None = None
+    false_alarm: bool | None = None
+    blamed: bool | None = None
+
+
+@dataclass(frozen=True)
+class _Federation:
+    """What the rules made of one federation, by rule and detector."""
+
+    dataset: str
+    case: str
+    clients: int
+    verdicts: Mapping[tuple[str, str], Verdict]
+
+    def is_of(self, row: Mapping[str, Any]) -> bool:
+        """Return whether a row is about it."""
+        return all(getattr(self, key) == row[key] for key in ("dataset", "case", "clients") if key in row)
+
+    def value(self, detector: str, rule: str, measure_name: str) -> float | None:
+        """Return whether a rule was right or wrong, 1 or 0; None where that has no meaning. `any` is any detector."""
+        names = [name for name in DETECTORS if detector in (ANY, name)]
+        found = [getattr(self.verdicts[rule, name], MEASURES[measure_name]) for name in names]
+        known = [each for each in found if each is not None]
+        return float(any(known)) if known else None
+
+
+DETECTORS: tuple[DetectorName, ...] = ("label_skew", "feature_skew", "outliers")
+
+
+@dataclass(frozen=True)
+class Detections:
+    """Recall, false alarms and wrong blame by rule (columns), of detectors on all or some federations (rows).
+
+    A row's arguments are `detector`, or `any`, and what federations it is about: `dataset`, `case`, `clients`. No two
+    cases have the same seed, so that no partition counts twice.
+
+    Attributes:
+        datasets: Names; with `max_rows`, and `client_rows` at least for each client.
+        clients: Numbers of clients.
+        cases: Of `CASES`; None is all.
+        absent: Probability that a client misses an exchange, in `[0, 1)`.
+    """
+
+    datasets: Mapping[str, Mapping[str, int]]
+    clients: Sequence[int]
+    cases: Sequence[str] | None = None
+    absent: float = 0.0
+
+    def measure(self, experiment: Experiment, context: CellContext) -> Measured:
+        """Run detection on every federation that a row is about."""
+        rows = {row: method.arguments for row, method in experiment.rows.items() if isinstance(method, Given)}
+        found: list[_Federation] = []
+        absent: dict[str, str] = {}
+        for dataset, case, clients in product(self.datasets, self.cases or CASES, self.clients):
+            if case not in CASES:
+                raise ConfigurationError(f"cases must be of {', '.join(CASES)}, got {case!r}")
+            wanted = _Federation(dataset, case, clients, {})
+            if clients < CASES[case].min_clients or not any(wanted.is_of(row) for row in rows.values()):
+                continue
+            name = f"{dataset}, {case}, {clients} clients"
+            context.note(name)
+            try:
+                found += self._detected(dataset, case, clients, context)
+            except UserError as error:
+                absent[name] = str(error)
+        if not found and absent:
+            raise UserError([next(iter(absent.values()))])
+        values: dict[Cell, tuple[float | None, ...]] = {}
+        for (row, about), rule, measure_name in product(rows.items(), RULES, MEASURES):
+            of_row = [each for each in found if each.is_of(about)]
+            column = f"{measure_name}, {rule}"
+            values[row, column] = tuple(each.value(about["detector"], rule, measure_name) for each in of_row)
+        return Measured(values, absent=absent)
+
+    def _detected(self, dataset: str, case: str, clients: int, context: CellContext) -> Iterator[_Federation]:
+        """Yield what is made of the federations of one data set, case and number of clients."""
+        sample = self.datasets[dataset]
+        rows = max(sample.get("max_rows", 0), sample.get("client_rows", 0) * clients)
+        first, truth = SEEDS_APART * list(CASES).index(case), CASES[case].truth
+        for seed in range(first, first + context.num_seeds):
+            given = [f"federation.dataset={dataset}", f"federation.num_clients={clients}", f"federation.seed={seed}"]
+            sampled = [f"federation.max_rows={rows}"] if rows else []
+            arguments = [*given, f"seed={seed}", *IN_PROCESS, *sampled, *case_arguments(case, clients)]
+            config = load_config([*arguments, *context.settings])
+            road = Road(config, Display())
+            with road.place(config.detection.num_rounds) as runner:
+                asked: OpensGrids = AbsentClients(runner, self.absent, config.seed) if self.absent else runner
+                report = measure(asked, config)
+            answered = {facts.client for facts in report.clients}
+            affected = [client for client in road.federation.affected_clients if client in answered]
+            found = zip(RULES, (report.findings, report.calibrated), strict=True)
+            verdicts = {
+                (rule, finding.name): verdict(finding, truth, affected) for rule, own in found for finding in own
+            }
+            yield _Federation(dataset, case, clients, verdicts)
+
+
+def verdict(finding: Finding | CalibratedFinding, truth: Truth, affected: Sequence[int]) -> Verdict:
+    """Compare one finding with the truth; `affected` are those that answered."""
+    true, flagged, measured = truth[finding.name], set(finding.flagged_clients), finding.measured
+    if truth["outliers"] and not affected:
+        return Verdict(measured=measured)
+    if true is False:
+        return Verdict(measured=measured, false_alarm=finding.detected)
+    attackers = set(affected) if truth["outliers"] else set()
+    blamed = not flagged <= attackers if attackers else None
+    if finding.name == "outliers":
+        return Verdict(measured=measured, found=attackers <= flagged, blamed=blamed)
+    return Verdict(measured=measured, found=finding.detected if true else None, blamed=blamed)

@@ -1,0 +1,247 @@
+"""Tunes client settings for one federation on one seed: its proxy rows, its clients, its logs.
+
+What is tuned on a seed never sees the rows that test it there: proxy rows are the server's, and clients tune on
+validation rows that are cut from their training rows. So tuning is repeated for each seed, and an interval over seeds
+holds its luck, too. Cells and clients are logged by a digest of all that decides them: who asks for the same finds it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from fedscout.engine.arrays import IntArray
+from fedscout.engine.contracts.settings_lookup import HETEROGENEITY, SettingsLookup
+from fedscout.engine.contracts.settings_table import SettingsCell, SettingsTable, heterogeneity_index
+from fedscout.engine.data.client_data import Partition
+from fedscout.engine.seeds import stream
+from fedscout.engine.trials.trial_record import Trial
+from fedscout.engine.trials.trial_settings import TrialSettings
+from fedscout.experiments.config.study_config import StudyConfig
+from fedscout.experiments.grids.federation_runner import FederationRunner
+from fedscout.experiments.studies.settings_tables.cell_tuning import (
+    CellResult,
+    CellTuning,
+    Setting,
+    search_setting,
+    tune_federation,
+)
+from fedscout.experiments.studies.settings_tables.proxy_data import ProxyData, proxy_data
+from fedscout.experiments.studies.settings_tables.settings_grid import Place, classes_of, grid_of
+from fedscout.experiments.studies.settings_tables.table_tuning import TuningDisplay, plan_cells, tune_table
+from fedscout.search.study.study import study_space
+from fedscout.search.study_trials import best_of
+from fedscout.strategies import FedAvgSpec, StrategySpec
+
+TABLES, CLIENTS = "tables", "clients"
+"""Folders of the logs of cells, and of clients that tune alone."""
+
+PROXY_ROUNDS = 20
+VALIDATION_SHARE = 0.2
+UNIFORM = FedAvgSpec(sample_scaling="uniform")
+"""Under a table all clients count alike; so they do where a setting for all is tuned."""
+
+Note = Callable[[str], None]
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What clients train with, and what it took to find it. A step: one client tries one setting for a whole training.
+
+    Attributes:
+        lookup: The table; None where a strategy chooses.
+        proxy_steps: Of proxy clients, which the server holds.
+        client_steps: Of the clients themselves.
+        strategy: That trains in place of a part's.
+        setting: The study's, where there is no table.
+    """
+
+    lookup: SettingsLookup | None
+    proxy_steps: int = 0
+    client_steps: int = 0
+    strategy: StrategySpec | None = None
+    setting: Setting | None = None
+
+
+@dataclass(frozen=True)
+class SettingsTuning:
+    """Tunes client settings for one federation on one seed, and trains with them.
+
+    Attributes:
+        runner: Of the federation's trials.
+        seed: Of tuning and training.
+        out: Folder of the logs of cells, and of clients that tune alone.
+        note: Told what is done next.
+    """
+
+    runner: FederationRunner
+    seed: int
+    out: Path
+    note: Note = lambda _: None
+
+    @property
+    def levels(self) -> tuple[float, ...]:
+        """Heterogeneity of the clients' groups."""
+        return tuple(self.config.federation.partition.levels)
+
+    @property
+    def quantities(self) -> tuple[int, ...]:
+        """Training rows of the clients' groups."""
+        share = 1 - self.config.training.test_fraction
+        return tuple(round(share * rows) for rows in self.config.federation.partition.quantities)
+
+    @property
+    def num_clients(self) -> int:
+        """Clients of the federation."""
+        return self.runner.federation.num_clients
+
+    @property
+    def num_test_rows(self) -> int:
+        """Rows of all clients' test parts."""
+        return sum(
+            len(self.runner.federation.partition.client(client)) - len(self.train_rows(client))
+            for client in range(self.num_clients)
+        )
+
+    @cached_property
+    def config(self) -> StudyConfig:
+        """The study's configuration on this seed."""
+        return self.runner.config.model_copy(update={"seed": self.seed})
+
+    @cached_property
+    def validating(self) -> StudyConfig:
+        """The same, with rows that clients hold back to validate on."""
+        search = self.config.search.model_copy(update={"validation_fraction": VALIDATION_SHARE})
+        return self.config.model_copy(update={"search": search})
+
+    @cached_property
+    def proxy(self) -> ProxyData:
+        """The server's rows."""
+        return proxy_data(self.runner.federation, self.seed, of_another=False)
+
+    @cached_property
+    def grid(self) -> tuple[Place, ...]:
+        """The cells: the groups of the clients."""
+        held = [classes_of(level, self.proxy.num_classes) for level in self.levels]
+        return grid_of(held, self.quantities)
+
+    def tuning(self, proxy: ProxyData | None = None, strategy: str | None = None, **search: Any) -> CellTuning:
+        """Return how cells are tuned; `search` is laid over the configured search."""
+        rounds = min(PROXY_ROUNDS, self.config.training.num_rounds)
+        changed = {
+            "training": self.config.training.model_copy(update={"num_rounds": rounds}),
+            "search": self.config.search.model_copy(update=search),
+            "strategy": None if strategy is None else {"kind": strategy},
+        }
+        patience = search.get("budget", 5) if search.get("kind") == "grid" else 5
+        config = self.config.model_copy(update=changed)
+        return CellTuning(config, proxy or self.proxy, self.runner.federation.model, patience=patience)
+
+    def tuned(
+        self, tuning: CellTuning, cells: Sequence[Place], known: Mapping[Place, CellResult] | None = None
+    ) -> dict[Place, CellResult]:
+        """Tune cells on proxy clients, and return what was found for each.
+
+        Args:
+            tuning: What they share.
+            cells: Their places.
+            known: Cells that are tuned, with which they begin.
+        """
+        folder = self.out / TABLES
+        planned = plan_cells(tuning, cells, folder, {place: result.setting for place, result in (known or {}).items()})
+        display = TuningDisplay(ended=lambda position: self.note(f"  cell {planned[position].folder.name}"))
+        return tune_table(tuning, planned, folder, display)
+
+    def train_rows(self, client: int, validation_share: float = 0.0) -> IntArray:
+        """Return which of all rows a client trains on, on this seed."""
+        federation, training = self.runner.federation, self.config.training
+        rows = federation.partition.client(client)
+        split = federation.split_rows(
+            client, federation.labels[rows], self.seed, training.test_fraction, validation_share
+        )
+        return np.asarray(rows[split.train])
+
+    def table_for_each(self, settings: Sequence[Setting], validation_share: float = 0.0) -> SettingsLookup:
+        """Return the table that gives each client its own settings: a cell where it lies."""
+        places = [self.place(client, validation_share) for client in range(self.num_clients)]
+        cells = [SettingsCell(hi, rows, *setting) for (hi, rows), setting in zip(places, settings, strict=True)]
+        return SettingsLookup(SettingsTable(tuple(cells)))
+
+    def place(self, client: int, validation_share: float = 0.0) -> tuple[float, int]:
+        """Return a client's heterogeneity, and its training rows."""
+        rows = self.train_rows(client, validation_share)
+        labels = self.runner.federation.labels[rows]
+        return heterogeneity_index(np.bincount(labels, minlength=self.runner.federation.num_classes)), len(rows)
+
+    def tuned_alone(self, client: int) -> tuple[Setting, int]:
+        """Return the setting that is best for a client that trains alone, and how many it tried."""
+        federation, tuning = self.runner.federation, self.tuning()
+        rows = self.train_rows(client)
+        alone = replace(federation, partition=Partition.from_lists([rows]), server=None, name=f"client {client}")
+        changed = {
+            "training": tuning.config.training.model_copy(update={"fraction_train": 1.0}),
+            "federation": tuning.config.federation.model_copy(update={"num_clients": 1, "server_rows": None}),
+        }
+        identity = [tuning.identity(), client, rows.tolist(), self.runner.data_digest]
+        digest = hashlib.sha256(json.dumps(identity, sort_keys=True).encode()).hexdigest()
+        folder = (self.out / CLIENTS / digest[:16]).absolute()
+        folder.mkdir(parents=True, exist_ok=True)
+        config = tuning.config.model_copy(update=changed)
+        trials = tune_federation(alone, config, tuning.patience, (), digest, folder, digest)
+        return setting_of(best_of(trials), config), len(trials)
+
+    def tuned_for_all(self) -> tuple[Setting, int]:
+        """Return the one setting that is best for the federation by its clients' validation rows, and how many."""
+        ledger = self.runner.ledger(self.validating)
+        trials = search_setting(self.validating, ledger, (), 5, self.seed, UNIFORM)
+        return setting_of(best_of(trials), self.config), len(trials)
+
+    def validated(self, lookup: SettingsLookup) -> float:
+        """Return how good a table is by the clients' validation rows; 0 where the training fails."""
+        ledger = self.runner.ledger(self.validating)
+        (trial,) = ledger.run([_with(ledger.facts.trial("search", FedAvgSpec()), Settings(lookup))])
+        return trial.fitness
+
+    def trial(self, settings: Settings, strategy: StrategySpec) -> Trial:
+        """Return the training by some settings, which test rows score."""
+        ledger = self.runner.ledger(self.config)
+        asked = ledger.facts.trial("confirmation", settings.strategy or strategy)
+        (trial,) = ledger.run([_with(asked, settings)])
+        return trial
+
+    def random_settings(self, count: int) -> Iterator[Setting]:
+        """Yield settings that are drawn from the ranges of the search."""
+        generator = stream(self.seed, "random-settings")
+        space = study_space(self.config.search, self.runner.ledger(self.config).facts)
+        for _ in range(count):
+            drawn = space.random(generator).local_training(self.config.training.local())
+            yield drawn.learning_rate, drawn.batch_size, drawn.local_epochs
+
+
+def _with(asked: TrialSettings, settings: Settings) -> TrialSettings:
+    """Return a trial whose clients train by some settings."""
+    session = asked.session
+    if settings.setting is not None:
+        rate, batch, epochs = settings.setting
+        changes = {"learning_rate": rate, "batch_size": batch, "local_epochs": epochs}
+        session = replace(session, training=session.training.model_copy(update=changes))
+    return replace(asked, session=replace(session, client_table=settings.lookup))
+
+
+def setting_of(best: Trial | None, config: StudyConfig) -> Setting:
+    """Return the settings of a trial; the configured ones of none."""
+    given = config.training.local()
+    found = given if best is None else best.spec.local_training(given)
+    return found.learning_rate, found.batch_size, found.local_epochs
+
+
+def lookup_of(results: Sequence[CellResult], metric: str = HETEROGENEITY) -> SettingsLookup:
+    """Return the table of tuned cells."""
+    return SettingsLookup(SettingsTable(tuple(result.cell for result in results)), metric)

@@ -1,0 +1,189 @@
+"""Ways to obtain client settings by their laws, and a table of them at a tiny scale."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.testing import assert_allclose
+
+from fedscout.engine.trials import trial_runner
+from fedscout.experiments import suites
+from fedscout.experiments.grids.catalogue import catalogue
+from fedscout.experiments.grids.cells import CellContext, Measured
+from fedscout.experiments.grids.experiment import Experiment, Settings, arguments
+from fedscout.experiments.grids.federation_runner import built_federation, open_federation, other_seeds
+from fedscout.experiments.grids.methods import Given
+from fedscout.experiments.suites.client_settings import (
+    WAYS,
+    SettingsCells,
+    by_hand,
+    every_client,
+    finer_table,
+    interpolated_table,
+    one_for_all,
+    own_table,
+    random_table,
+    reinforced,
+    settings_in,
+    shuffled_table,
+    table,
+    worse_proxies,
+)
+from fedscout.experiments.suites.settings_tuning import VALIDATION_SHARE, SettingsTuning
+
+(TABLE,) = [entry.read() for entry in catalogue(Path(suites.__file__).parent) if entry.name == "client-settings/table"]
+TINY: Settings = {
+    **TABLE.federations["digits"],
+    "federation.server_rows": 0.2,
+    "model.hidden": [8],
+    "training.num_rounds": 2,
+    "search.budget": 2,
+    "federation.partition.levels": [0.2, 0.8],
+    "federation.partition.quantities": [16, 32, 48],
+    "federation.num_clients": 6,
+}
+
+
+@pytest.fixture
+def tuning(tmp_path: Path) -> Iterator[SettingsTuning]:
+    with open_federation(built_federation("digits", arguments(TINY)), tmp_path) as runner:
+        yield SettingsTuning(runner, other_seeds("client settings", 1)[0], tmp_path)
+
+
+def measure(out: Path, rows: dict[str, Any]) -> Measured:
+    document = {"title": "a test", "columns": {"digits": TINY}, "method": {"kind": "given"}, "rows": rows}
+    experiment = Experiment.model_validate({**document, "measured_by": {"function": f"{__name__}:SettingsCells"}})
+    return SettingsCells().measure(experiment, CellContext(out, num_seeds=2, fresh_stream="client settings"))
+
+
+@pytest.mark.slow
+def test_a_whole_table_is_measured_and_nothing_is_trained_twice(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rows = {row: {"arguments": method.arguments} for row, method in TABLE.rows.items() if isinstance(method, Given)}
+    found = measure(tmp_path, rows)
+    clients, cells, tried = 6, 6, 2
+    assert {row for row, _ in found.values} == {*rows}
+    assert all(len(values) == 2 for values in found.values.values())
+    steps = {
+        row: tuple(found.figures[what][row, "digits"][0] for what in ("steps of proxy clients", "steps of clients"))
+        for row in rows
+    }
+    assert steps["table"] == (5 * cells * tried, 0)
+    assert steps["random table"] == (0, 0)
+    assert steps["global"] == steps["FedRL"] == (0, tried * clients)
+    assert steps["Bayesian for each client"] == (0, tried * clients)
+    assert steps["by hand for each client"] == (5 * cells * tried, (1 + 4 * clients) * clients)
+
+    def refused(*_: Any) -> Any:
+        raise AssertionError("all of it is in the log")
+
+    monkeypatch.setattr(trial_runner, "run_trial", refused)
+    assert measure(tmp_path, rows) == found
+
+
+@pytest.mark.slow
+def test_strategies_train_with_the_same_settings(tmp_path: Path) -> None:
+    rows = {kind: {"arguments": {"way": "table", "strategy": kind}} for kind in ("fedavg", "fednova")}
+    found = measure(tmp_path, rows)
+    steps = found.figures["steps of proxy clients"]
+    assert steps["fedavg", "digits"] == steps["fednova", "digits"]
+    assert found.values["fedavg", "digits"] != found.values["fednova", "digits"]
+
+
+@pytest.mark.slow
+def test_each_way_is_what_it_says(tuning: SettingsTuning) -> None:
+    tuned = table(tuning, "fedavg")
+    assert sorted(settings_in(shuffled_table(tuning, "fedavg"))) == sorted(settings_in(tuned))
+    ranges = tuning.config.search.client_ranges
+    assert ranges.learning_rate is not None
+    for rate, batch, epochs in settings_in(random_table(tuning, "fedavg")):
+        assert ranges.learning_rate.low <= rate <= ranges.learning_rate.high
+        assert 8 <= batch <= 64
+        assert 1 <= epochs <= 10
+    assert own_table(tuning, "fedavg") == tuned
+    assert own_table(tuning, "fedadagrad") != tuned
+    assert len(settings_in(one_for_all(tuning, "fedavg"))) == 1
+    learner = reinforced(tuning, "fedavg")
+    assert learner.lookup is None
+    assert learner.strategy is not None
+    assert learner.setting == settings_in(one_for_all(tuning, "fedavg"))[0]
+
+
+@pytest.mark.slow
+def test_interpolated_cells_lie_between_the_tuned_ones(tuning: SettingsTuning) -> None:
+    guessed = interpolated_table(tuning, "fedavg")
+    assert guessed.proxy_steps == table(tuning, "fedavg").proxy_steps, "of two by three cells all are tuned"
+    assert_allclose(settings_in(guessed), settings_in(table(tuning, "fedavg")))
+
+
+def test_every_client_gets_its_own_settings_whatever_rows_it_holds_back(tuning: SettingsTuning) -> None:
+    wanted = [(0.01 * (client + 1), 8 + client, 1) for client in range(tuning.num_clients)]
+    labels = tuning.runner.federation.labels
+    for share in (0.0, VALIDATION_SHARE):
+        lookup = tuning.table_for_each(wanted, share)
+        for client, setting in enumerate(wanted):
+            counts = np.bincount(labels[tuning.train_rows(client, share)], minlength=10)
+            found = lookup.settings(tuning.config.training.local(), counts)
+            assert (found.learning_rate, found.batch_size, found.local_epochs) == setting
+
+
+@pytest.mark.slow
+def test_a_refined_table_holds_the_coarse_one_and_cells_between_and_beyond(tuning: SettingsTuning) -> None:
+    coarse, finer = table(tuning, "fedavg", grid=(2, 2)), finer_table(tuning, "fedavg", grid=(2, 2))
+    assert coarse.lookup is not None
+    assert finer.lookup is not None
+    assert {*coarse.lookup.table.cells} < {*finer.lookup.table.cells}
+    held = {cell.quantity for cell in finer.lookup.table.cells}
+    assert held == {12, 24, 36, 48}, "between and beyond; eight classes have no room in 6 rows"
+    classes = {round(9 * (1 - cell.heterogeneity)) + 1 for cell in finer.lookup.table.cells}
+    assert classes == {3, 6, 8, 10}, "one class has no 48 rows"
+    assert finer.proxy_steps > coarse.proxy_steps
+
+
+@pytest.mark.slow
+def test_settings_by_hand_are_no_worse_by_what_they_are_chosen_by(tuning: SettingsTuning) -> None:
+    places = [tuning.place(client) for client in range(tuning.num_clients)]
+    tuned, found = table(tuning, "fedavg").lookup, by_hand(tuning, "fedavg")
+    assert tuned is not None
+    own = [tuned.table.nearest(*place) for place in places]
+    begun = [(cell.learning_rate, cell.batch_size, cell.local_epochs) for cell in own]
+    scores = [
+        tuning.validated(tuning.table_for_each(settings, VALIDATION_SHARE)) for settings in (begun, settings_in(found))
+    ]
+    assert scores[1] >= scores[0]
+
+
+@pytest.mark.slow
+def test_nothing_that_is_tuned_sees_the_rows_that_test_it(tuning: SettingsTuning) -> None:
+    federation = tuning.runner.federation
+    fraction = tuning.config.training.test_fraction
+    for client in range(tuning.num_clients):
+        rows = federation.partition.client(client)
+        split = federation.split_rows(client, federation.labels[rows], tuning.seed, fraction, 0)
+        assert not {*tuning.train_rows(client)} & {*rows[split.test]}
+    assert len(every_client(tuning, "fedavg").lookup.table.cells) == tuning.num_clients  # type: ignore[union-attr]
+
+
+def test_worse_proxies_are_worse_as_they_say(tuning: SettingsTuning) -> None:
+    usual = worse_proxies(tuning, "usual")
+    changed = {
+        name: np.mean(worse_proxies(tuning, name).labels != usual.labels) for name in ("mislabelled", "meaningless")
+    }
+    assert 0.25 < changed["mislabelled"] < 0.45  # of the two fifths that are drawn a tenth comes out right
+    assert 0.8 < changed["meaningless"] < 1
+    few = worse_proxies(tuning, "few")
+    assert len(few.labels) < 0.3 * len(usual.labels)
+    scored = np.bincount(few.labels[few.num_trained :], minlength=10)
+    assert (scored == scored[0]).all()
+    assert len(worse_proxies(tuning, "synthetic").labels) > 0.9 * len(usual.labels)
+
+
+def test_every_way_is_a_row_of_a_table() -> None:
+    entries = [entry for entry in catalogue(Path(suites.__file__).parent) if entry.source == "client-settings"]
+    methods = [method for entry in entries for method in entry.read().rows.values()]
+    assert {method.arguments["way"] for method in methods if isinstance(method, Given)} == {*WAYS} - {"finer_table"}
