@@ -210,7 +210,7 @@ class Detections:
                 report = measure(asked, config)
             answered = {facts.client for facts in report.clients}
             affected = [client for client in road.federation.affected_clients if client in answered]
-            verdicts = {
+            verdicts: dict[tuple[str, str], Verdict] = {
                 **{("published", one.name): verdict(one, truth, affected) for one in report.findings},
                 **{("calibrated", one.name): verdict(one, truth, affected) for one in report.calibrated},
             }
