@@ -72,10 +72,8 @@ ROOMS = (
     "experiments/agents",
     "experiments/grids",
     "experiments/suites",
-    "experiments/benchmarks/selection",
     "experiments/benchmarks/peers",
-    "experiments/benchmarks/engine",
-    "experiments/benchmarks/study",
+    "experiments/benchmarks",
     "experiments/published",
     "experiments/cli",
 )

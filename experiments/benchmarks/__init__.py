@@ -1,1 +1,1 @@
-"""Measurements of this machine and of the methods; `fedscout bench`."""
+"""Timings of rounds, kernels, detections, clusters and whole studies; `fedscout bench`."""

@@ -71,21 +71,21 @@ def engine(
     from fedscout.engine.contracts.trial_strategy import Cohort
     from fedscout.engine.engine_config import EngineConfig
     from fedscout.engine.errors import ConfigurationError
-    from fedscout.experiments.benchmarks.engine.engine_bench import Sitting, measure_engine, report_lines
-    from fedscout.experiments.benchmarks.engine.engine_work import SERVER_ROWS, TRAINING
-    from fedscout.experiments.benchmarks.engine.peer_runs import PEERS
+    from fedscout.experiments.benchmarks.engine_bench import EngineBenchConfig, measure_engine, report_lines
+    from fedscout.experiments.benchmarks.engine_work import SERVER_ROWS, TRAINING
+    from fedscout.experiments.benchmarks.peer_runs import PEERS
     from fedscout.experiments.benchmarks.peers.work import Task
     from fedscout.strategies import parse_strategy
 
     if mixed:
-        from fedscout.experiments.benchmarks.engine.mixed_settings import mixed_lines, mixed_turns
+        from fedscout.experiments.benchmarks.mixed_settings import mixed_lines, mixed_turns
 
         task = Task(work, clients, samples, rounds, workers=1)
         turns = mixed_turns(task, repeats, note=tell)
         _show(as_json, {"turns": [turn.model_dump() for turn in turns]}, mixed_lines(task, turns))
         return
     if strategies is not None:
-        from fedscout.experiments.benchmarks.engine.strategy_cost import asked_strategies, cost_lines, strategy_costs
+        from fedscout.experiments.benchmarks.strategy_cost import asked_strategies, cost_lines, strategy_costs
 
         task = Task(work, clients, samples, rounds, workers=1)
         costs = strategy_costs(task, asked_strategies(_listed("strategies", strategies)), repeats, note=tell)
@@ -101,10 +101,10 @@ def engine(
     shares = hosts if device == "cuda" else None
     config = EngineConfig(grid="local" if local else "ray", num_hosts=hosts, device=device, hosts_per_gpu=shares)
     training = TRAINING.model_copy(update={"precision": precision})
-    sitting = Sitting(repeats, PEERS if peers else (), peer_seconds, memory, training)
+    bench_config = EngineBenchConfig(repeats, PEERS if peers else (), peer_seconds, memory, training)
     note = tell if peers or repeats > 1 else lambda _: None
     task = Task(work, clients, samples, rounds, hosts, device, sampled)
-    report = measure_engine(task, specs, config, sitting, note)
+    report = measure_engine(task, specs, config, bench_config, note)
     _show(as_json, report.document(), report_lines(report))
 
 
@@ -129,12 +129,12 @@ def study(
     from fedscout.experiments.cli.options import prepare
 
     prepare(verbose=False)
-    from fedscout.experiments.benchmarks.study.study_bench import WAYS, StudySitting, measure_study
-    from fedscout.experiments.benchmarks.study.study_tables import table_lines
+    from fedscout.experiments.benchmarks.study_bench import WAYS, StudyBenchConfig, measure_study
+    from fedscout.experiments.benchmarks.study_tables import table_lines
 
     ways = tuple(WAYS) if peers else ()
-    sitting = StudySitting(settings or (), grid or ("auto",), ways, repeats, peer_trainings, peer_seconds)
-    report = measure_study(work, sitting, note=tell)
+    bench_config = StudyBenchConfig(settings or (), grid or ("auto",), ways, repeats, peer_trainings, peer_seconds)
+    report = measure_study(work, bench_config, note=tell)
     _show(as_json, report.model_dump(mode="json"), table_lines(report))
 
 
@@ -147,8 +147,8 @@ def kernels(
     from fedscout.engine.runtime.ray_runtime import prepare_environment
 
     prepare_environment(verbose=False)
-    from fedscout.experiments.benchmarks.engine import block_bench
-    from fedscout.experiments.benchmarks.engine.kernel_bench import kernel_timings, product_rates, table_lines
+    from fedscout.experiments.benchmarks import block_bench
+    from fedscout.experiments.benchmarks.kernel_bench import kernel_timings, product_rates, table_lines
 
     rates, timings, blocks = product_rates(turns), list(kernel_timings(turns)), block_bench.block_timings(turns)
     document = {
@@ -177,13 +177,13 @@ def detection_cost(
 
     prepare_environment(verbose=False)
     from fedscout.engine.engine_config import EngineConfig
-    from fedscout.experiments.benchmarks.engine import detection_cost as measurement
-    from fedscout.experiments.benchmarks.engine.engine_work import TRAINING, work_federation
+    from fedscout.experiments.benchmarks import detection_cost as measurement
+    from fedscout.experiments.benchmarks.engine_work import TRAINING, work_federation
 
     config = EngineConfig(grid="local" if local else "ray", num_hosts=hosts)
     federations = (work_federation(work, number, samples) for number in clients or (4, 10, 30, 100))
     if modules:
-        from fedscout.experiments.benchmarks.engine.detection_modules import module_costs, table_lines
+        from fedscout.experiments.benchmarks.detection_modules import module_costs, table_lines
 
         found = [module_costs(federation, TRAINING, config, repeats) for federation in federations]
         _show(as_json, {"costs": [cost.model_dump() for cost in found]}, table_lines(found))
@@ -207,8 +207,8 @@ def scaling(
     from fedscout.engine.runtime.ray_runtime import prepare_environment
 
     prepare_environment(verbose=False)
-    from fedscout.experiments.benchmarks.engine.cost_model import Network
-    from fedscout.experiments.benchmarks.engine.scaling_bench import measure_scaling, report_lines
+    from fedscout.experiments.benchmarks.cost_model import Network
+    from fedscout.experiments.benchmarks.scaling_bench import measure_scaling, report_lines
 
     network = Network(gigabits_per_second=gigabits, latency_seconds=latency_ms / 1000)
     report = measure_scaling(numbers, clients, rounds, target, network, note=tell)

@@ -129,7 +129,7 @@ def _list_cells(file: Path, folder: Path, run: Run, as_json: bool) -> None:
     from fedscout.experiments.reports.markdown_table import markdown_table
 
     experiment = read_experiment(file).only(run.rows, run.columns).parts()
-    finished = finished_cells(experiment, folder, run.desk(experiment, folder))
+    finished = finished_cells(experiment, folder, run.context(experiment, folder))
     listed = [{"row": cell[0], "column": cell[1], "finished": cell in finished} for cell in experiment.cells()]
     if as_json:
         show_json({"out": str(folder), "cells": listed})

@@ -11,8 +11,8 @@ from tempfile import TemporaryDirectory
 
 from fedscout.detectors import HeterogeneityReport
 from fedscout.engine.errors import DataError
-from fedscout.experiments.benchmarks.engine.detection_cost import detection_cost
-from fedscout.experiments.benchmarks.engine.detection_modules import (
+from fedscout.experiments.benchmarks.detection_cost import detection_cost
+from fedscout.experiments.benchmarks.detection_modules import (
     FEATURES,
     LABELS,
     PUBLISHED_OUTLIERS,

@@ -20,7 +20,6 @@ were set on is in no count: nobody reads those trials to choose.
 from __future__ import annotations
 
 import json
-from collections import Counter
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
@@ -30,7 +29,6 @@ from statistics import fmean
 
 import numpy as np
 import numpy.typing as npt
-import pyarrow.parquet as pq
 
 from fedscout.engine.errors import ConfigurationError, DataError, RecommenderError
 from fedscout.experiments.config.study_config import check_searchable
@@ -49,7 +47,7 @@ from fedscout.experiments.grids.methods import Given
 from fedscout.experiments.grids.recommenders import RECOMMENDERS, TUNED, ChoiceContext, ChoiceTask, Recommender
 from fedscout.experiments.suites.own_searcher import own_recommender
 from fedscout.experiments.suites.replay import ReplayedFederation
-from fedscout.experiments.suites.trial_table import PUBLISHED, SPACE, read_table
+from fedscout.experiments.suites.trial_table import PUBLISHED, SPACE, read_table, trial_counts
 from fedscout.search.confirmation.intervals import paired_difference
 from fedscout.search.ledger import StudyFacts
 from fedscout.search.measure import ACCURACY
@@ -117,7 +115,7 @@ def rested_on(outcome: StudyOutcome, facts: StudyFacts) -> Trained:
 @cache
 def _tabled() -> tuple[tuple[EarlierStudy, int], ...]:
     """Return the federations of the priors, each as a study, with the number of its trials in the table."""
-    counts = Counter(pq.read_table(PUBLISHED, columns=["federation"]).column("federation").to_pylist())
+    counts = trial_counts(PUBLISHED)
     return tuple((study, counts[study.name]) for study in project_studies() if study.name in counts)
 
 

@@ -46,6 +46,7 @@ from fedscout.experiments.grids.methods import Given
 from fedscout.experiments.studies.workflow import Display, Road, measure
 from fedscout.experiments.suites.absent_clients import AbsentClients
 
+DETECTORS: tuple[DetectorName, ...] = ("label_skew", "feature_skew", "outliers")
 RULES = ("published", "calibrated")
 MEASURES = {"recall": "found", "false alarms": "false_alarm", "blamed": "blamed"}
 ANY = "any"
@@ -148,9 +149,6 @@ class _Federation:
         return float(any(known)) if known else None
 
 
-DETECTORS: tuple[DetectorName, ...] = ("label_skew", "feature_skew", "outliers")
-
-
 @dataclass(frozen=True)
 class Detections:
     """Recall, false alarms and wrong blame by rule (columns), of detectors on all or some federations (rows).
@@ -212,9 +210,9 @@ class Detections:
                 report = measure(asked, config)
             answered = {facts.client for facts in report.clients}
             affected = [client for client in road.federation.affected_clients if client in answered]
-            found = zip(RULES, (report.findings, report.calibrated), strict=True)
-            verdicts = {
-                (rule, finding.name): verdict(finding, truth, affected) for rule, own in found for finding in own
+            verdicts: dict[tuple[str, str], Verdict] = {
+                **{("published", one.name): verdict(one, truth, affected) for one in report.findings},
+                **{("calibrated", one.name): verdict(one, truth, affected) for one in report.calibrated},
             }
             yield _Federation(dataset, case, clients, verdicts)
 

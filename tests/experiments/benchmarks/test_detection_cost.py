@@ -6,9 +6,9 @@ import pytest
 
 from fedscout.engine.data.federation import Federation
 from fedscout.engine.engine_config import EngineConfig
-from fedscout.experiments.benchmarks.engine import detection_cost as measurement
-from fedscout.experiments.benchmarks.engine.detection_cost import BLOCK_ROUNDS, detection_cost
-from fedscout.experiments.benchmarks.engine.engine_work import TRAINING, work_federation
+from fedscout.experiments.benchmarks import detection_cost as measurement
+from fedscout.experiments.benchmarks.detection_cost import BLOCK_ROUNDS, detection_cost
+from fedscout.experiments.benchmarks.engine_work import TRAINING, work_federation
 
 LOCAL = EngineConfig(grid="local")
 

@@ -9,8 +9,8 @@ import pytest
 
 from fedscout.engine.data.federation import Federation
 from fedscout.engine.engine_config import EngineConfig
-from fedscout.experiments.benchmarks.engine import detection_modules as measurement
-from fedscout.experiments.benchmarks.engine.detection_modules import (
+from fedscout.experiments.benchmarks import detection_modules as measurement
+from fedscout.experiments.benchmarks.detection_modules import (
     FEATURES,
     LABELS,
     OUTLIERS,
@@ -20,7 +20,7 @@ from fedscout.experiments.benchmarks.engine.detection_modules import (
     module_costs,
     table_lines,
 )
-from fedscout.experiments.benchmarks.engine.engine_work import TRAINING, work_federation
+from fedscout.experiments.benchmarks.engine_work import TRAINING, work_federation
 from fedscout.experiments.studies.open_runner import open_runner
 
 LOCAL = EngineConfig(grid="local")

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from fedscout.engine.engine_config import EngineConfig
-from fedscout.experiments.benchmarks.engine.engine_bench import time_engine, whole_rounds
-from fedscout.experiments.benchmarks.engine.engine_work import work_federation
+from fedscout.experiments.benchmarks.engine_bench import time_engine, whole_rounds
+from fedscout.experiments.benchmarks.engine_work import work_federation
 from fedscout.experiments.benchmarks.peers.work import FEATURE_SHAPES, NUM_CLASSES, Task, WorkName
 from fedscout.strategies import parse_strategy
 

@@ -1,4 +1,4 @@
-"""A sitting's report: what is joined, what is compared with what, and what it looks like."""
+"""A benchmark's report: what is joined, what is compared with what, and what it looks like."""
 
 from __future__ import annotations
 
@@ -7,17 +7,17 @@ from typing import Any
 import pytest
 
 from fedscout.engine.engine_config import EngineConfig
-from fedscout.experiments.benchmarks.engine import engine_bench
-from fedscout.experiments.benchmarks.engine.engine_bench import (
+from fedscout.experiments.benchmarks import engine_bench
+from fedscout.experiments.benchmarks.engine_bench import (
+    EngineBenchConfig,
     EngineReport,
     EngineTiming,
-    Sitting,
     joined,
     measure_engine,
     report_lines,
 )
-from fedscout.experiments.benchmarks.engine.memory_peak import MemoryPeak
-from fedscout.experiments.benchmarks.engine.peer_runs import PEERS, MissingPeer, Peer, PeerResult, PeerTiming
+from fedscout.experiments.benchmarks.memory_peak import MemoryPeak
+from fedscout.experiments.benchmarks.peer_runs import PEERS, MissingPeer, Peer, PeerResult, PeerTiming
 from fedscout.experiments.benchmarks.peers.work import Task, client_rows
 from fedscout.strategies import StrategySpec, parse_strategy
 
@@ -136,8 +136,8 @@ def test_ours_and_peers_take_turns_and_one_without_a_result_has_no_other(monkeyp
     told: list[str] = []
     specs: list[StrategySpec] = [parse_strategy("fedavg"), parse_strategy("fedmedian")]
 
-    sitting = Sitting(repeats=2, peers=PEERS, peer_seconds=5.0)
-    report = measure_engine(Task("dense", 4, 8, 1, workers=1), specs, EngineConfig(), sitting, told.append)
+    bench_config = EngineBenchConfig(repeats=2, peers=PEERS, peer_seconds=5.0)
+    report = measure_engine(Task("dense", 4, 8, 1, workers=1), specs, EngineConfig(), bench_config, told.append)
 
     assert turns.order == ["ours", "bare-loop", "flower", "pfl", "ours", "bare-loop", "pfl"]
     assert told[0] == "turn 1 of 2: fedscout"
@@ -147,9 +147,9 @@ def test_ours_and_peers_take_turns_and_one_without_a_result_has_no_other(monkeyp
 
 
 def test_memory_is_ours_while_we_measure() -> None:
-    sitting = Sitting(memory=True)
+    bench_config = EngineBenchConfig(memory=True)
     report = measure_engine(
-        Task("dense", 2, 8, 2, workers=1), [parse_strategy("fedavg")], EngineConfig(grid="local"), sitting
+        Task("dense", 2, 8, 2, workers=1), [parse_strategy("fedavg")], EngineConfig(grid="local"), bench_config
     )
     assert report.memory is not None
     assert sum(report.memory.parts.values()) == report.memory.pss_bytes > report.memory.data_bytes

@@ -6,7 +6,7 @@ import pytest
 
 from fedscout.engine.contracts.local_training_config import LocalTraining
 from fedscout.engine.errors import ConfigurationError
-from fedscout.experiments.benchmarks.engine.mixed_settings import (
+from fedscout.experiments.benchmarks.mixed_settings import (
     BATCHES,
     EPOCHS,
     MixedTurn,

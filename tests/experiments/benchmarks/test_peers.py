@@ -20,9 +20,9 @@ from fedscout.engine.grid.local_grid import LocalGrid
 from fedscout.engine.messages.session import Session
 from fedscout.engine.trials.trial import run_trial
 from fedscout.engine.trials.trial_settings import TrialSettings
-from fedscout.experiments.benchmarks.engine import peer_runs
-from fedscout.experiments.benchmarks.engine.engine_work import TRAINING, work_federation
-from fedscout.experiments.benchmarks.engine.peer_runs import (
+from fedscout.experiments.benchmarks import peer_runs
+from fedscout.experiments.benchmarks.engine_work import TRAINING, work_federation
+from fedscout.experiments.benchmarks.peer_runs import (
     PEERS,
     PFL_PYTHON,
     PROGRAMS,

@@ -23,15 +23,15 @@ from fedscout.engine.training.local_training import batch_bounds
 from fedscout.engine.trials.trial import run_trial
 from fedscout.engine.trials.trial_record import Trial
 from fedscout.engine.trials.trial_settings import TrialSettings
-from fedscout.experiments.benchmarks.engine.peer_runs import MissingPeer
+from fedscout.experiments.benchmarks import study_bench
+from fedscout.experiments.benchmarks.peer_plan import plan_of, write_plan
+from fedscout.experiments.benchmarks.peer_runs import MissingPeer
 from fedscout.experiments.benchmarks.peers import flower_study
 from fedscout.experiments.benchmarks.peers.flower_study import EnoughError, Measured, Training
 from fedscout.experiments.benchmarks.peers.flower_study_clients import batch_starts, descend
 from fedscout.experiments.benchmarks.peers.study_plan import StudyPlan, read_plan, read_split
-from fedscout.experiments.benchmarks.study import study_bench
-from fedscout.experiments.benchmarks.study.peer_plan import plan_of, write_plan
-from fedscout.experiments.benchmarks.study.study_bench import WAYS, StudyReport, StudySitting, measure_study
-from fedscout.experiments.benchmarks.study.study_runs import (
+from fedscout.experiments.benchmarks.study_bench import WAYS, StudyBenchConfig, StudyReport, measure_study
+from fedscout.experiments.benchmarks.study_runs import (
     MEASURED,
     OurStudy,
     PeerAnswer,
@@ -40,8 +40,8 @@ from fedscout.experiments.benchmarks.study.study_runs import (
     Usage,
     peer_run,
 )
-from fedscout.experiments.benchmarks.study.study_tables import table_lines, whole_rounds
-from fedscout.experiments.benchmarks.study.study_work import WorkName, work_settings
+from fedscout.experiments.benchmarks.study_tables import table_lines, whole_rounds
+from fedscout.experiments.benchmarks.study_work import WorkName, work_settings
 from fedscout.experiments.config.config_file import load_config
 from fedscout.experiments.config.study_config import StudyConfig
 from fedscout.experiments.federations.assembly.build_federation import build_federation
@@ -148,7 +148,7 @@ def test_what_a_peer_cannot_repeat_is_refused_before_anything_is_trained(
 ) -> None:
     monkeypatch.setattr(study_bench, "run_ours", lambda _: pytest.fail("it was trained"))
     with pytest.raises(ConfigurationError, match=fault):
-        measure_study("digits", StudySitting(settings=[setting]))
+        measure_study("digits", StudyBenchConfig(settings=[setting]))
 
 
 @pytest.mark.parametrize("batch_size", [1, 2, 32])
@@ -294,8 +294,8 @@ def test_ours_and_peers_take_turns_and_a_way_that_failed_has_no_other(monkeypatc
     monkeypatch.setattr(study_bench, "run_ours", ours)
     monkeypatch.setattr(study_bench, "run_peer_study", peer)
     told: list[str] = []
-    sitting = StudySitting(grids=("auto", "ray"), repeats=2, peer_trainings=3)
-    result = measure_study("digits", sitting, told.append)
+    bench_config = StudyBenchConfig(grids=("auto", "ray"), repeats=2, peer_trainings=3)
+    result = measure_study("digits", bench_config, told.append)
 
     grids = ["engine.grid=auto", "engine.grid=ray"]
     assert order == [*grids, "each", "one", *grids, "each"]
@@ -336,9 +336,9 @@ def test_what_orphans_use_is_counted_and_they_are_ended(tmp_path: Path) -> None:
 
 
 MEASURES = """
-from fedscout.experiments.benchmarks.study.study_bench import StudySitting, measure_study
+from fedscout.experiments.benchmarks.study_bench import StudyBenchConfig, measure_study
 settings = ["training.num_rounds=2", "search.budget=1", "search.tuned_baseline=false", "search.confirmation_seeds=2"]
-print(measure_study("digits", StudySitting(settings, ways=("one",), peer_trainings=3)).model_dump_json())
+print(measure_study("digits", StudyBenchConfig(settings, ways=("one",), peer_trainings=3)).model_dump_json())
 """
 
 

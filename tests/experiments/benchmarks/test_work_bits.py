@@ -11,7 +11,7 @@ from fedscout.engine.grid.ray_hosts import start_hosts
 from fedscout.engine.messages.session import Session
 from fedscout.engine.trials.trial import run_trial
 from fedscout.engine.trials.trial_settings import TrialSettings
-from fedscout.experiments.benchmarks.engine.engine_work import work_federation
+from fedscout.experiments.benchmarks.engine_work import work_federation
 from fedscout.experiments.benchmarks.peers.work import WorkName
 from fedscout.strategies import FedAvgSpec
 from tests.engine.federations import QUERIES

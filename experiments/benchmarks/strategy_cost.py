@@ -20,10 +20,10 @@ from fedscout.engine.contracts.trial_strategy import Cohort
 from fedscout.engine.engine_config import EngineConfig
 from fedscout.engine.errors import UserError
 from fedscout.engine.trials.trial_runner import TrialRunner
-from fedscout.experiments.benchmarks.engine.engine_bench import Note
-from fedscout.experiments.benchmarks.engine.engine_work import TRAINING, work_federation
-from fedscout.experiments.benchmarks.engine.round_times import run_rounds
+from fedscout.experiments.benchmarks.engine_bench import Note
+from fedscout.experiments.benchmarks.engine_work import TRAINING, work_federation
 from fedscout.experiments.benchmarks.peers.work import Task
+from fedscout.experiments.benchmarks.round_times import run_rounds
 from fedscout.experiments.reports.markdown_table import markdown_table
 from fedscout.experiments.studies.open_runner import open_runner
 from fedscout.strategies import (

@@ -15,11 +15,11 @@ from pathlib import Path
 from pydantic import BaseModel
 
 from fedscout.engine.trials.trial_record import Trial
-from fedscout.experiments.benchmarks.engine.peer_runs import MissingPeer, Peer
+from fedscout.experiments.benchmarks.peer_plan import plan_of, write_plan
+from fedscout.experiments.benchmarks.peer_runs import MissingPeer, Peer
 from fedscout.experiments.benchmarks.peers.study_plan import StudyPlan
-from fedscout.experiments.benchmarks.study.peer_plan import plan_of, write_plan
-from fedscout.experiments.benchmarks.study.study_runs import PeerStudy, StudyRun, run_ours, run_peer_study
-from fedscout.experiments.benchmarks.study.study_work import WorkName, work_settings
+from fedscout.experiments.benchmarks.study_runs import PeerStudy, StudyRun, run_ours, run_peer_study
+from fedscout.experiments.benchmarks.study_work import WorkName, work_settings
 from fedscout.experiments.config.config_file import load_config
 from fedscout.experiments.federations.assembly.build_federation import build_federation
 from fedscout.experiments.studies.grid_choice import num_processors
@@ -32,7 +32,7 @@ WAYS = {"each": "flower, a simulation a training", "one": "flower, one simulatio
 
 
 @dataclass(frozen=True)
-class StudySitting:
+class StudyBenchConfig:
     """What is measured.
 
     Attributes:
@@ -53,7 +53,7 @@ class StudySitting:
 
 
 class StudyReport(BaseModel, frozen=True):
-    """What a sitting gives.
+    """What a benchmark gives.
 
     Attributes:
         title: The federation, with its model.
@@ -73,7 +73,7 @@ class StudyReport(BaseModel, frozen=True):
     peers: dict[str, tuple[StudyRun, ...] | MissingPeer]
 
 
-def measure_study(work: WorkName, sitting: StudySitting, note: Note = lambda _: None) -> StudyReport:
+def measure_study(work: WorkName, bench_config: StudyBenchConfig, note: Note = lambda _: None) -> StudyReport:
     """Measure a work's study; `note` is told what is being done.
 
     Raises:
@@ -81,15 +81,15 @@ def measure_study(work: WorkName, sitting: StudySitting, note: Note = lambda _: 
         EngineError: If our study fails.
     """
     with tempfile.TemporaryDirectory(prefix="fs-", ignore_cleanup_errors=True) as name:
-        return _Measurement(work, sitting, Path(name), note).report()
+        return _Measurement(work, bench_config, Path(name), note).report()
 
 
 class _Measurement:
-    """One sitting, in a folder for what works and peers read."""
+    """One run, in a folder for what works and peers read."""
 
-    def __init__(self, work: WorkName, sitting: StudySitting, folder: Path, note: Note) -> None:
-        self._sitting, self._folder, self._note = sitting, folder, note
-        self._settings = [*work_settings(work, folder), *sitting.settings]
+    def __init__(self, work: WorkName, bench_config: StudyBenchConfig, folder: Path, note: Note) -> None:
+        self._sitting, self._folder, self._note = bench_config, folder, note
+        self._settings = [*work_settings(work, folder), *bench_config.settings]
         self._config = load_config(self._settings)
         self._federation = build_federation(self._config.federation, self._config.model)
         self._ours: dict[str, tuple[StudyRun, ...]] = {}

@@ -4,7 +4,7 @@
 common exchanges. Here each is held alone, as its own published cost is: label skew, feature skew, outliers by the
 published rule, and outliers with the parts of rows that the calibrated rule trains on as well; then whole detection.
 Modules and blocks of rounds take turns, and the shortest of each counts, as in
-`fedscout.experiments.benchmarks.engine.detection_cost`.
+`fedscout.experiments.benchmarks.detection_cost`.
 
 The source of the published rules times them on another machine, with rounds of 1.16 s: label skew 8.3 s, feature skew
 11.2 s, outliers 54.5 s. In rounds that can be set beside ours, as far as rounds can be.
@@ -34,7 +34,7 @@ from fedscout.engine.data.federation import Federation
 from fedscout.engine.engine_config import EngineConfig
 from fedscout.engine.messages.session import Session
 from fedscout.engine.trials.trial_runner import TrialRunner
-from fedscout.experiments.benchmarks.engine.detection_cost import round_seconds
+from fedscout.experiments.benchmarks.detection_cost import round_seconds
 from fedscout.experiments.reports.markdown_table import markdown_table
 from fedscout.experiments.studies.open_runner import open_runner
 

@@ -24,8 +24,8 @@ from fedscout.engine.model.flat_model import new_model
 from fedscout.engine.seeds import stream
 from fedscout.engine.training.local_training import RowsWork
 from fedscout.engine.training.training_backends import BlockTrainer, Trainer, fastest_trainer
-from fedscout.experiments.benchmarks.engine.engine_bench import Note
-from fedscout.experiments.benchmarks.engine.engine_work import work_federation
+from fedscout.experiments.benchmarks.engine_bench import Note
+from fedscout.experiments.benchmarks.engine_work import work_federation
 from fedscout.experiments.benchmarks.peers.work import Task
 from fedscout.experiments.reports.markdown_table import markdown_table
 

@@ -23,12 +23,12 @@ from pathlib import Path
 from pydantic import BaseModel, ValidationError
 
 from fedscout.engine.runtime.orphan_processes import MARK, end_marked
-from fedscout.experiments.benchmarks.engine.round_times import RoundTimes
 from fedscout.experiments.benchmarks.peers.work import Task
+from fedscout.experiments.benchmarks.round_times import RoundTimes
 
 PFL_PYTHON = "FEDSCOUT_PFL_PYTHON"
 
-PROGRAMS = Path(__file__).parent.parent / "peers"
+PROGRAMS = Path(__file__).parent / "peers"
 
 ENVIRONMENT = {
     "FLWR_LOG_LEVEL": "ERROR",

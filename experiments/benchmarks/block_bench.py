@@ -20,8 +20,8 @@ from fedscout.engine.runtime.kept_memory import keep_freed_memory
 from fedscout.engine.training.local_training import RowsWork
 from fedscout.engine.training.scoring import BLOCK_ROWS, SLAB_ROWS, score_clients
 from fedscout.engine.training.vectorised_training import train_block
-from fedscout.experiments.benchmarks.engine.engine_work import TRAINING, work_federation
-from fedscout.experiments.benchmarks.engine.kernel_bench import shortest
+from fedscout.experiments.benchmarks.engine_work import TRAINING, work_federation
+from fedscout.experiments.benchmarks.kernel_bench import shortest
 from fedscout.experiments.reports.markdown_table import markdown_table
 
 CLIENTS, ROWS = 20, 256

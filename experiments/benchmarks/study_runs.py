@@ -21,7 +21,7 @@ from fedscout.engine.errors import EngineError
 from fedscout.engine.runtime.json_file import read_json_object
 from fedscout.engine.trials.trial_log import TrialLog
 from fedscout.engine.trials.trial_record import Trial
-from fedscout.experiments.benchmarks.engine.peer_runs import MissingPeer, Peer, peer_answer
+from fedscout.experiments.benchmarks.peer_runs import MissingPeer, Peer, peer_answer
 from fedscout.experiments.studies.run_folder import RESULT_FILE
 from fedscout.strategies import parameter_columns
 

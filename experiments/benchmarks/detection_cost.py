@@ -19,7 +19,7 @@ from fedscout.engine.data.federation import Federation
 from fedscout.engine.engine_config import EngineConfig
 from fedscout.engine.messages.session import Session
 from fedscout.engine.trials.trial_runner import TrialRunner
-from fedscout.experiments.benchmarks.engine.round_times import run_rounds
+from fedscout.experiments.benchmarks.round_times import run_rounds
 from fedscout.experiments.studies.open_runner import open_runner
 from fedscout.strategies import FedAvgSpec
 

@@ -1,13 +1,13 @@
-"""A sitting of whole studies for people."""
+"""Whole studies, for people."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from statistics import median
 
-from fedscout.experiments.benchmarks.engine.peer_runs import MissingPeer
-from fedscout.experiments.benchmarks.study.study_bench import WAYS, StudyReport
-from fedscout.experiments.benchmarks.study.study_runs import StudyRun
+from fedscout.experiments.benchmarks.peer_runs import MissingPeer
+from fedscout.experiments.benchmarks.study_bench import WAYS, StudyReport
+from fedscout.experiments.benchmarks.study_runs import StudyRun
 
 PLACES = {"local": "in one process", "ray": "on Ray"}
 HEADINGS = ("wall, s", "least", "most", "CPU, s", "ms/round", "winner %", "FedAvg %", "x wall", "x CPU")

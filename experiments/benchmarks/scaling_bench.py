@@ -39,8 +39,8 @@ from fedscout.engine.runtime.ray_internals import forget_token, memory_in_use
 from fedscout.engine.runtime.ray_runtime import ray_runtime
 from fedscout.engine.runtime.signals import children_ended_by
 from fedscout.engine.runtime.single_node_ray import own_token
-from fedscout.experiments.benchmarks.engine.cost_model import CostModel, Network, Prediction, RoundSize, check, fit
-from fedscout.experiments.benchmarks.engine.round_times import run_rounds
+from fedscout.experiments.benchmarks.cost_model import CostModel, Network, Prediction, RoundSize, check, fit
+from fedscout.experiments.benchmarks.round_times import run_rounds
 from fedscout.experiments.federations.models.model_request import ModelRequest
 from fedscout.experiments.federations.models.model_settings import ModelSettings
 from fedscout.experiments.federations.models.model_table import dense

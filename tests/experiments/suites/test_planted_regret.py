@@ -9,9 +9,9 @@ import pytest
 from scipy import stats
 
 from fedscout.experiments import suites
-from fedscout.experiments.benchmarks.selection.planted_regret import BANDITS, Nobody, Regrets, regrets
 from fedscout.experiments.grids.cells import CellContext
 from fedscout.experiments.grids.experiment import read_experiment
+from fedscout.experiments.suites.planted_regret import BANDITS, Nobody, Regrets, regrets
 
 SEEDS = range(8)
 

@@ -1,4 +1,4 @@
-"""How long a round takes through the Grid: strategies on our engine beside each other and beside peers, in one sitting.
+"""How long a round takes through the Grid: strategies on our engine beside each other and beside peers, in turns.
 
 Where other work comes and goes on a machine, figures of different hours can't be compared. So everything is measured in
 turn: ours, each peer, and that as often as asked for. Ray ends before a peer starts.
@@ -19,11 +19,11 @@ from pydantic import BaseModel
 
 from fedscout.engine.contracts.local_training_config import LocalTraining
 from fedscout.engine.engine_config import EngineConfig
-from fedscout.experiments.benchmarks.engine.engine_work import TRAINING, work_federation
-from fedscout.experiments.benchmarks.engine.memory_peak import MemoryPeak, watched_memory
-from fedscout.experiments.benchmarks.engine.peer_runs import MissingPeer, Peer, PeerResult, PeerTiming, run_peer
-from fedscout.experiments.benchmarks.engine.round_times import RoundTimes, run_rounds
+from fedscout.experiments.benchmarks.engine_work import TRAINING, work_federation
+from fedscout.experiments.benchmarks.memory_peak import MemoryPeak, watched_memory
+from fedscout.experiments.benchmarks.peer_runs import MissingPeer, Peer, PeerResult, PeerTiming, run_peer
 from fedscout.experiments.benchmarks.peers.work import WARM_UP_ROUNDS, Task, WorkName, data_bytes
+from fedscout.experiments.benchmarks.round_times import RoundTimes, run_rounds
 from fedscout.experiments.studies.open_runner import open_runner
 from fedscout.strategies import StrategySpec
 
@@ -139,7 +139,7 @@ def joined(runs: Sequence[EngineTiming]) -> EngineTiming:
 
 
 @dataclass(frozen=True)
-class Sitting:
+class EngineBenchConfig:
     """What is measured besides the strategies themselves.
 
     Attributes:
@@ -158,7 +158,7 @@ class Sitting:
 
 
 class EngineReport(BaseModel, frozen=True):
-    """What a sitting gives: our timings by strategy, and peers and our memory if they were asked for."""
+    """What a benchmark gives: our timings by strategy, and peers and our memory if they were asked for."""
 
     timings: tuple[EngineTiming, ...]
     peers: dict[str, PeerResult] | None = None
@@ -197,9 +197,13 @@ class EngineReport(BaseModel, frozen=True):
 
 
 def measure_engine(
-    task: Task, strategies: Sequence[StrategySpec], engine: EngineConfig, sitting: Sitting, note: Note = lambda _: None
+    task: Task,
+    strategies: Sequence[StrategySpec],
+    engine: EngineConfig,
+    bench_config: EngineBenchConfig,
+    note: Note = lambda _: None,
 ) -> EngineReport:
-    """Measure strategies on the same work, and what else the sitting asks for; `note` is told what is being done.
+    """Measure strategies on the same work, and what else the configuration asks for; `note` is told what is being done.
 
     Raises:
         RuntimeError: If a strategy's trial fails.
@@ -207,24 +211,24 @@ def measure_engine(
     runs: list[list[EngineTiming]] = []
     peers: dict[str, PeerResult] = {}
     memory = MemoryPeak()
-    for turn in range(sitting.repeats):
-        note(f"turn {turn + 1} of {sitting.repeats}: fedscout")
+    for turn in range(bench_config.repeats):
+        note(f"turn {turn + 1} of {bench_config.repeats}: fedscout")
         with ExitStack() as stack:
-            watch = stack.enter_context(watched_memory()) if sitting.memory else None
-            runs.append(time_engine(task, strategies, engine, sitting.training))
+            watch = stack.enter_context(watched_memory()) if bench_config.memory else None
+            runs.append(time_engine(task, strategies, engine, bench_config.training))
         memory = memory if watch is None else memory.joined(watch.peak)
-        for peer in sitting.peers:
+        for peer in bench_config.peers:
             known = peers.get(peer.name)
             if isinstance(known, MissingPeer):
                 continue
-            note(f"turn {turn + 1} of {sitting.repeats}: {peer.name}")
+            note(f"turn {turn + 1} of {bench_config.repeats}: {peer.name}")
             peers[peer.name] = _with_run(
-                known, run_peer(peer, replace(task, workers=runs[-1][0].hosts), sitting.peer_seconds)
+                known, run_peer(peer, replace(task, workers=runs[-1][0].hosts), bench_config.peer_seconds)
             )
     return EngineReport(
         timings=tuple(joined(of_one) for of_one in zip(*runs, strict=True)),
-        peers=peers if sitting.peers else None,
-        memory=memory.model_copy(update={"data_bytes": data_bytes(task)}) if sitting.memory else None,
+        peers=peers if bench_config.peers else None,
+        memory=memory.model_copy(update={"data_bytes": data_bytes(task)}) if bench_config.memory else None,
     )
 
 

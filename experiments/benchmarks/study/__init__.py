@@ -1,1 +1,0 @@
-"""A whole study of ours beside the same study on another program."""
