@@ -75,7 +75,8 @@ def check_able_clients(
     """
     if (num_scored := config.training.scored_clients or 0) > federation.num_seen:
         raise ConfigurationError(
-            f"training.scored_clients must be at most {federation.num_seen}, the clients that take part, got {num_scored}"
+            f"training.scored_clients must be at most {federation.num_seen}, the clients that take part, got "
+            f"{num_scored}"
         )
     for selection in policies:
         if selection is None:
