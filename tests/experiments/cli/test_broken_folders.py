@@ -28,7 +28,10 @@ DEPTH = 4
 """To which values are edited."""
 
 SAMPLED = 3
-"""Edits of a file for a command in the quick tests, drawn from all; one where a command draws pictures."""
+"""Edits of a file for a command in the quick tests, drawn from all; one where a command draws pictures.
+
+Thirty times as many are drawn in the slow ones: all would take hours.
+"""
 SLOWER = ("plot", "report")
 
 
@@ -90,27 +93,16 @@ def edits(document: Any, depth: int) -> Iterator[Any]:
             yield edited(document, place, lambda holder, key, other=other: holder.__setitem__(key, other))
 
 
+@pytest.mark.parametrize("share", [1, pytest.param(30, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("command", READERS)
 @pytest.mark.parametrize("name", FILES)
 def test_some_value_may_be_gone_or_something_else(
-    cli: Cli, study: Path, tmp_path: Path, name: str, command: str
+    cli: Cli, study: Path, tmp_path: Path, name: str, command: str, share: int
 ) -> None:
     folder = copied(study, tmp_path / "out")
     documents = [*edits(json.loads((study / name).read_text()), DEPTH)]
-    for document in random.Random(f"{name} {command}").sample(documents, 1 if command in SLOWER else SAMPLED):
-        (folder / name).write_text(json.dumps(document))
-        held_to_its_word(cli, folder, tmp_path, command)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("command", READERS)
-@pytest.mark.parametrize("name", FILES)
-def test_any_value_may_be_gone_or_something_else(
-    cli: Cli, study: Path, tmp_path: Path, name: str, command: str
-) -> None:
-    folder = copied(study, tmp_path / "out")
-    depth = 1 if command == "plot" else DEPTH  # pictures take most of a second; the report reads the same
-    for document in edits(json.loads((study / name).read_text()), depth):
+    wanted = share * (1 if command in SLOWER else SAMPLED)
+    for document in random.Random(f"{name} {command}").sample(documents, wanted):
         (folder / name).write_text(json.dumps(document))
         held_to_its_word(cli, folder, tmp_path, command)
 
