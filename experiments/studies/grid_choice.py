@@ -3,8 +3,8 @@
 Ray takes seconds to start and some milliseconds a round, and then shares the rounds among processors. The smallest
 client trains one local epoch here, twice, and then, if this may be the place, all clients do, or up to a thousand of
 many; what they take is scaled to all rows and rounds. Measured is this process's time on processors, which the load
-of the machine lengthens little. Seconds are told only where all clients were tried: the smallest client's rows say little of
-all. Results have the same bits in either place, so a wrong estimate costs time alone. Hosts that are configured, and
+of the machine lengthens little. Seconds are told only where all clients were tried: the smallest says little of all.
+Results have the same bits in either place, so a wrong estimate costs time alone. Hosts that are configured, and
 limits of time, which end a client that hangs, are Ray's.
 """
 
