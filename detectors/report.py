@@ -316,7 +316,7 @@ class HeterogeneityReport(_ReportPart):
     calibrated: tuple[CalibratedFinding, ...] = ()
     metrics: ReportedMetrics
     features: tuple[ClientFeatures, ...] = Field(default=(), exclude_if=lambda found: not found)
-    centroids: dict[int, tuple[float, ...]] = Field(default_factory=dict, exclude_if=lambda found: not found)
+    centroids: dict[int, tuple[float, float]] = Field(default_factory=dict, exclude_if=lambda found: not found)
     density: FeatureDensity | None = Field(default=None, exclude_if=lambda found: found is None)
     speed_skew: SpeedSkew | None = Field(default=None, exclude_if=lambda found: found is None)
     notes: tuple[str, ...] = ()

@@ -32,6 +32,9 @@ ONE_SHOT = "one_shot"
 """The kind that searches nothing and trains what is recommended without a trial."""
 
 
+_OneOrMore = Annotated[tuple[str, ...], Field(min_length=1)]
+
+
 class RacingConfig(BaseModel, frozen=True, extra="forbid"):
     """What a race may cost, and how fast it drops configurations."""
 
@@ -93,7 +96,7 @@ class SearchConfig(BaseModel, frozen=True, extra="forbid"):
         description="of kind grid: values of a real parameter, at most as many of a whole number",
     )
     ranges: Literal["default", "wide"] = Field(default="default", description="width of the parameters' ranges")
-    strategies: Annotated[tuple[str, ...] | None, BeforeValidator(_list_of_all)] = Field(
+    strategies: Annotated[_OneOrMore | None, BeforeValidator(_list_of_all)] = Field(
         default=None,
         description="kinds to choose from, also pairs of them; all means every one, nothing the usual ones, that fit",
     )

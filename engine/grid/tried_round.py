@@ -14,14 +14,15 @@ if TYPE_CHECKING:
     from fedscout.engine.client.client_host import ClientHost
 
 
-def tried_round(host: ClientHost, session: Session, clients: Sequence[int]) -> TrainResults:
-    """Have some clients score the initial model and train one local epoch.
+def tried_round(host: ClientHost, session: Session, clients: Sequence[int], local_epochs: int = 1) -> TrainResults:
+    """Have some clients score the initial model and train.
 
     Args:
         host: Of all clients.
         session: Of the training that is to come.
         clients: Who, ascending.
+        local_epochs: For how long.
     """
-    one_epoch = replace(session, training=session.training.model_copy(update={"local_epochs": 1}))
-    config, vector = base_config(one_epoch, server_round=1), host.initial_vector(session.seed)
-    return host.train(HostCall(tuple(clients), one_epoch, config, vector, evaluated=tuple(clients)))
+    shorter = replace(session, training=session.training.model_copy(update={"local_epochs": local_epochs}))
+    config, vector = base_config(shorter, server_round=1), host.initial_vector(session.seed)
+    return host.train(HostCall(tuple(clients), shorter, config, vector, evaluated=tuple(clients)))

@@ -61,7 +61,7 @@ def check_able_clients(
     spec: StrategySpec,
     policies: Iterable[SelectionSpec | None],
 ) -> None:
-    """Return if each policy has as many clients to choose from as train in a round.
+    """Return if there are as many clients as score a model, and each policy has as many to choose from as train.
 
     Args:
         config: Of the study.
@@ -71,8 +71,13 @@ def check_able_clients(
         policies: Who chooses; None leaves that to the strategy, and is no matter.
 
     Raises:
-        ConfigurationError: If too many could never train.
+        ConfigurationError: If too many could never train, or more score than there are.
     """
+    if (num_scored := config.training.scored_clients or 0) > federation.num_seen:
+        raise ConfigurationError(
+            f"training.scored_clients must be at most {federation.num_seen}, the clients that take part, got "
+            f"{num_scored}"
+        )
     for selection in policies:
         if selection is None:
             continue

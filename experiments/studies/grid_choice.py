@@ -2,15 +2,19 @@
 
 Ray takes seconds to start and some milliseconds a round, and then shares the rounds among processors. The smallest
 client trains one local epoch here, twice, and then, if this may be the place, all clients do, or up to a thousand of
-many; what they take is scaled to all rows and rounds. Results have the same bits in either place, so a wrong estimate
-costs time alone. Hosts that are configured, and limits of time, which end a client that hangs, are Ray's.
+many; what they take is scaled to all rows and rounds. Measured is this process's time on processors, which the load
+of the machine lengthens little. Seconds are told only where all clients were tried: the smallest says little of all.
+Results have the same bits in either place, so a wrong estimate costs time alone. Hosts that are configured, and
+limits of time, which end a client that hangs, are Ray's.
 """
 
 from __future__ import annotations
 
 import logging
 import os
+from collections.abc import Iterator
 from dataclasses import dataclass
+from time import process_time
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -27,6 +31,10 @@ if TYPE_CHECKING:
 RAY_START_SECONDS = 5.0
 RAY_ROUND_SECONDS = 0.015
 """Both on two cores, beside imports that this process needs, too; a round's is of calls, replies and scores."""
+LOCAL_ROUND_SECONDS = 0.006
+"""Of a round here beside the clients' own work: the strategy, messages, scores and the log."""
+SHORT_SECONDS = 0.5
+"""A round that takes less is tried as it is, with all its epochs, and again: its fixed part is no small one."""
 FASTEST_FLOPS_PER_SECOND = 1e11
 """More than a core reaches in training: what takes long at this speed need not be tried."""
 MOST_BATCHING_GAINS = 20
@@ -68,18 +76,21 @@ class Estimate:
     def of(cls, round_seconds: float, num_rounds: int, num_hosts: int) -> Estimate:
         """Return what so many rounds take, of which one takes one processor `round_seconds`."""
         shared = num_rounds * (RAY_ROUND_SECONDS + round_seconds / num_hosts)
-        return cls(num_rounds * round_seconds, RAY_START_SECONDS + shared)
+        return cls(num_rounds * (LOCAL_ROUND_SECONDS + round_seconds), RAY_START_SECONDS + shared)
 
     @property
     def is_local(self) -> bool:
         """Whether this process is sooner."""
         return self.local <= self.ray
 
-    def told(self) -> str:
-        """Return the choice in a line."""
+    def told(self, num_rounds: int) -> str:
+        """Return the choice in a line, for at most so many rounds."""
         here, there = f"{max(1.0, self.local):.0f} s in this process", f"{self.ray:.0f} s on Ray"
         chosen, other, grid = (here, there, "ray") if self.is_local else (there, here, "local")
-        return f"rounds take about {chosen}, against {other}; engine.grid={grid} overrules this"
+        return f"up to {num_rounds} rounds take about {chosen}, against {other}; engine.grid={grid} overrules this"
+
+
+UNTRIED = "rounds are long enough to be shared on Ray; engine.grid=local overrules this"
 
 
 def host_if_sooner(federation: Federation, work: ExpectedWork) -> ClientHost | None:
@@ -93,8 +104,11 @@ def host_if_sooner(federation: Federation, work: ExpectedWork) -> ClientHost | N
 
     host = ClientHost(federation, CLIENT_QUERIES)
     num_hosts = min(num_processors(), federation.num_clients)
-    estimate = Estimate.of(_round_seconds(host, federation, work, num_hosts), work.num_rounds, num_hosts)
-    logger.info("%s", estimate.told())
+    for round_seconds, was_tried in _round_seconds(host, federation, work):
+        estimate = Estimate.of(round_seconds, work.num_rounds, num_hosts)
+        if was_tried or not estimate.is_local:
+            logger.info("%s", estimate.told(work.num_rounds) if was_tried else UNTRIED)
+            break
     return host if estimate.is_local else None
 
 
@@ -103,8 +117,8 @@ def num_processors() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
-def _round_seconds(host: ClientHost, federation: Federation, work: ExpectedWork, num_hosts: int) -> float:
-    """Return what a round takes one processor, as far as must be known to choose.
+def _round_seconds(host: ClientHost, federation: Federation, work: ExpectedWork) -> Iterator[tuple[float, bool]]:
+    """Yield what a round takes one processor at least, ever better known, and at last what it takes as it was tried.
 
     First by the fewest operations that there can be, then by the smallest client, twice, as the first work of a process
     is slow, then by all, who may train side by side. So a round is tried only where the work is short, or Ray may not
@@ -113,23 +127,26 @@ def _round_seconds(host: ClientHost, federation: Federation, work: ExpectedWork,
     sizes = federation.partition.sizes if federation.task is None else np.ones(federation.num_clients, dtype=int)
     if federation.task is None:
         operations = 6.0 * host.facts().layout.size * int(sizes.sum()) * work.session.training.local_epochs
-        fewest = work.fraction_train * operations / FASTEST_FLOPS_PER_SECOND
-        if not Estimate.of(fewest, work.num_rounds, num_hosts).is_local:
-            return fewest
+        yield work.fraction_train * operations / FASTEST_FLOPS_PER_SECOND, False
     by_size = np.argsort(sizes, kind="stable")
     order = by_size[~np.isin(by_size, [*federation.unseen])] if federation.unseen else by_size
     alone = min(_seconds(host, work, sizes, order[:1].tolist()) for _ in range(2))
-    if not Estimate.of(alone / MOST_BATCHING_GAINS, work.num_rounds, num_hosts).is_local:
-        return alone
-    return _seconds(host, work, sizes, sorted(order[:: -(-len(order) // MOST_TRIED)].tolist()))
+    yield alone / MOST_BATCHING_GAINS, False
+    everyone = sorted(order[:: -(-len(order) // MOST_TRIED)].tolist())
+    seconds = _seconds(host, work, sizes, everyone)
+    if seconds < SHORT_SECONDS:
+        epochs = work.session.training.local_epochs
+        seconds = min(_seconds(host, work, sizes, everyone, epochs) for _ in range(2))
+    yield seconds, True
 
 
-def _seconds(host: ClientHost, work: ExpectedWork, sizes: IntArray, clients: list[int]) -> float:
-    """Return a round's seconds by what some clients take for one local epoch and for scoring."""
-    session = work.session
-    results = tried_round(host, session, clients)
-    scoring = 0.0 if results.evaluation is None else results.evaluation.seconds
-    training = (results.seconds - scoring) * session.training.local_epochs * work.fraction_train
+def _seconds(host: ClientHost, work: ExpectedWork, sizes: IntArray, clients: list[int], tried_epochs: int = 1) -> float:
+    """Return a round's seconds by what some clients take for some local epochs and for scoring."""
+    session, began = work.session, process_time()
+    results = tried_round(host, session, clients, tried_epochs)
+    spent = process_time() - began
+    scoring = 0.0 if results.evaluation is None else spent * results.evaluation.seconds / results.seconds
+    training = (spent - scoring) * session.training.local_epochs / tried_epochs * work.fraction_train
     if session.num_scored is not None:
         scoring *= min(1.0, session.num_scored / len(sizes))
     return (training + scoring) * float(sizes.sum()) / max(1, int(sizes[clients].sum()))

@@ -67,6 +67,11 @@ def build_federation(
     factory = build_model(request)
     deal, plan = _deal_and_plan(federation, dataset)
     sizes = deal.partition.sizes
+    if federation.min_release > sizes.max():
+        raise ConfigurationError(
+            f"federation.min_release must be at most {sizes.max()}, the rows of the largest of {len(sizes)} clients, "
+            f"or nothing could be asked of any, got {federation.min_release}"
+        )
     is_dealt = np.zeros(dataset.num_rows, np.bool_)
     is_dealt[deal.partition.rows] = True  # a partition may give a row to several clients
     num_used = int(np.count_nonzero(is_dealt))

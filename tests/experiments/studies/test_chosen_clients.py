@@ -58,7 +58,7 @@ def test_a_searched_policy_that_measures_labels_is_refused_where_clients_play(tm
     assert not [*tmp_path.glob("trials*")]
 
 
-FEW_ROWS: dict[str, Any] = {"min_release": 40, "small_clients": "abstain"}
+FEW_ROWS: dict[str, Any] = {"min_release": 28, "small_clients": "abstain"}
 
 
 @pytest.mark.parametrize(
@@ -68,7 +68,7 @@ FEW_ROWS: dict[str, Any] = {"min_release": 40, "small_clients": "abstain"}
             fedscout.Federation("digits", num_clients=60, partition={"kind": "iid"}, **FEW_ROWS),
             {"selection": {"kind": "random"}, "training": {"num_rounds": 2, "fraction_train": 0.9}},
             "random must have the 54 clients to choose from that training.fraction_train asks for, got 0 of 60 that "
-            "can ever train: 60 train on fewer rows than federation.min_release=40 and abstain",
+            "can ever train: 60 train on fewer rows than federation.min_release=28 and abstain",
         ),
         (
             fedscout.Federation(

@@ -45,7 +45,7 @@ def test_clients_are_asked_for_sums_and_no_row_of_theirs_comes_back() -> None:
 
 
 def test_clients_that_tell_nothing_end_it_in_a_line() -> None:
-    given = ["federation.dataset=wine", "federation.num_clients=3", "engine.grid=local", "federation.min_release=500"]
+    given = ["federation.dataset=wine", "federation.num_clients=3", "engine.grid=local", "federation.min_release=70"]
     config = load_config(given)
     federation = build_federation(config.federation, config.model)
     with pytest.raises(DataError, match="--synthetic needs clients that tell the sums of their features by class"):
