@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal
 import typer
 
 from fedscout.engine.errors import ConfigurationError
-from fedscout.experiments.cli.options import AsJson, Settings
+from fedscout.experiments.cli.options import FOLDER, AsJson, Settings, out_folder
 from fedscout.experiments.visible import show, tell
 
 Work = Annotated[
@@ -292,7 +292,14 @@ def choice(
     search_seeds: Annotated[int | None, typer.Option(min=1, help="Choices of each chooser on each federation.")] = None,
     fresh_seeds: Annotated[int | None, typer.Option(min=2, help="On which every pick is trained.")] = None,
     out: Annotated[
-        Path, typer.Option("--out", "-o", help="Folder of the trials; what it holds is not trained again.")
+        Path,
+        typer.Option(
+            "--out",
+            "-o",
+            parser=out_folder,
+            metavar=FOLDER,
+            help="Folder of the trials; what it holds is not trained again.",
+        ),
     ] = Path("runs/bench-choice"),
     replay: Annotated[
         str | None,
@@ -341,7 +348,14 @@ def table(
     settings: Settings = None,
     half: Annotated[str | None, typer.Option(help="development or held-out federations alone.")] = None,
     out: Annotated[
-        Path, typer.Option("--out", "-o", help="Folder of the trials; what it holds is not trained again.")
+        Path,
+        typer.Option(
+            "--out",
+            "-o",
+            parser=out_folder,
+            metavar=FOLDER,
+            help="Folder of the trials; what it holds is not trained again.",
+        ),
     ] = Path("runs/bench-table"),
 ) -> None:
     """Train the table of trials on which choosers are replayed, and write it and the priors that follow from it."""
@@ -380,7 +394,14 @@ Rows = Annotated[str | None, typer.Option(help="Names of rows, separated by comm
 Columns = Annotated[str | None, typer.Option(help="Names of columns, likewise.")]
 Seeds = Annotated[int | None, typer.Option(min=2, help="In place of each table's own number.", show_default=False)]
 SuiteOut = Annotated[
-    Path, typer.Option("--out", "-o", help="Folder of trials and tables; what it holds is not trained again.")
+    Path,
+    typer.Option(
+        "--out",
+        "-o",
+        parser=out_folder,
+        metavar=FOLDER,
+        help="Folder of trials and tables; what it holds is not trained again.",
+    ),
 ]
 
 
@@ -425,7 +446,14 @@ def client_settings(
     dataset: Annotated[str, typer.Option(help="digits, fashion_mnist, wine, text, cifar10 or shakespeare.")] = "digits",
     seeds: Annotated[int, typer.Option(min=2, help="On which everything is tuned and trained.")] = 5,
     out: Annotated[
-        Path, typer.Option("--out", "-o", help="Folder of trials and tables; what it holds is not trained again.")
+        Path,
+        typer.Option(
+            "--out",
+            "-o",
+            parser=out_folder,
+            metavar=FOLDER,
+            help="Folder of trials and tables; what it holds is not trained again.",
+        ),
     ] = Path("runs/bench-client-settings"),
     as_json: AsJson = False,
 ) -> None:
