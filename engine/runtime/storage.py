@@ -122,6 +122,8 @@ def storage_at(uri: str) -> FileStorage | Path:
         raise ConfigurationError(
             f"--out must be a path or a URI of pyarrow.fs, got {uri}: {first_line(error)}"
         ) from error
+    if not path.strip("/"):
+        raise ConfigurationError(f"--out must name a folder, got {uri}")
     if filesystem.type_name == "local":
         return Path(path)
     parts = urlsplit(uri)  # the address is told and logged: no options, no credentials
