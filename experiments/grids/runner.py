@@ -21,6 +21,7 @@ from typing import Any
 
 from fedscout.engine.engine_config import EngineConfig
 from fedscout.engine.errors import ConfigurationError, UserError
+from fedscout.engine.runtime.storage import Storage, mounted_at, storage_of
 from fedscout.experiments.federations.datasets.publication import START_VARIABLE
 from fedscout.experiments.grids.cells import Desk, Measured, measure_cell, read_config
 from fedscout.experiments.grids.experiment import Cell, Experiment, arguments
@@ -120,7 +121,7 @@ def _on_ray(
         pool = workers.StudyWorkerPool(ray, workers.worker_environment(), worker=CellWorker)
         stack.callback(pool.close)
         quiet = replace(desk, folder=desk.folder.absolute(), note=lambda _: None)
-        asked = [(experiment, cell, quiet) for cell in cells]
+        asked = [(experiment, cell, quiet, storage_of(quiet.folder)) for cell in cells]
         begun = lambda position: desk.note(" × ".join(cells[position]))  # noqa: E731
         for position, end in pool.run(asked, at_once, begun, lambda: None):
             yield position, end if isinstance(end, CellEnd) else CellEnd(end.status, end.error)
@@ -140,10 +141,11 @@ class CellWorker:
         os.chdir(environment[START_VARIABLE])
         sys.path.append(environment[START_VARIABLE])
 
-    def run(self, experiment: Experiment, cell: Cell, desk: Desk) -> CellEnd:
-        """Measure a cell; only an interruption leaves as an error."""
+    def run(self, experiment: Experiment, cell: Cell, desk: Desk, kept: Storage | None = None) -> CellEnd:
+        """Measure a cell, whose folder may be kept elsewhere; only an interruption leaves as an error."""
         try:
-            return CellEnd("completed", measured=measure_cell(experiment, cell, desk))
+            with mounted_at(desk.folder, kept):
+                return CellEnd("completed", measured=measure_cell(experiment, cell, desk))
         except Exception as error:  # one cell's end is not the experiment's
             end: StudyEnd = end_by(error)
             return CellEnd("failed", end.error)
