@@ -12,6 +12,8 @@ from __future__ import annotations
 import re
 import sys
 
+from fedscout.engine.runtime.storage import with_addresses
+
 LONGEST_WORD = 240
 LONGEST_LINE = 3000
 
@@ -24,7 +26,7 @@ _LONG_WORD = re.compile(rf"\S{{{LONGEST_WORD + 1},}}")
 
 def visible(text: str) -> str:
     """Return a text that a terminal shows and does not obey; line breaks and tabs stay."""
-    return _STEERING.sub(lambda found: found[0].encode("unicode_escape").decode("ascii"), text)
+    return _STEERING.sub(lambda found: found[0].encode("unicode_escape").decode("ascii"), with_addresses(text))
 
 
 def visible_line(text: str) -> str:
@@ -45,7 +47,7 @@ def show(text: str) -> None:
 
 def show_json_text(text: str) -> None:
     """Print JSON, in ASCII already, on standard output; DEL alone stands in it unescaped."""
-    print(text.replace("\x7f", "\\u007f"))
+    print(with_addresses(text).replace("\x7f", "\\u007f"))
 
 
 def tell(line: str) -> None:

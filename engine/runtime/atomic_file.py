@@ -13,19 +13,37 @@ from pathlib import Path
 from typing import Any
 
 from fedscout.engine.errors import EngineError
+from fedscout.engine.runtime.storage import hand_on, hand_on_removal
 
 _NO_ROOM = (errno.ENOSPC, errno.EDQUOT)
 _UNFINISHED = re.compile(r"\..*\.\d+\.tmp", re.DOTALL)
 
 
 def write_atomically(path: Path, write: Callable[[Path], object]) -> None:
-    """Write to a hidden file beside `path`, flush it to disk, and rename it into place; make its folder."""
+    """Write to a hidden file beside `path`, flush it to disk, and rename it into place; make its folder.
+
+    A file of a folder that is kept elsewhere (`storage`) is there, too, when this returns.
+    """
     with folder_made(path.parent):
         temporary = write_beside(path, write)
         try:
             temporary.replace(path)
+            hand_on(path)
         finally:
             remove_quietly(temporary)
+
+
+def remove_file(path: Path) -> None:
+    """Remove a file, if it is there, also from where it is kept."""
+    path.unlink(missing_ok=True)
+    hand_on_removal(path)
+
+
+def move_file(path: Path, target: Path) -> None:
+    """Rename a file, also where it is kept."""
+    path.rename(target)
+    hand_on(target)
+    hand_on_removal(path)
 
 
 def json_text(content: Mapping[str, Any]) -> str:

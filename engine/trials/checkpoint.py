@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 from numpy.lib.format import read_array, write_array
 
-from fedscout.engine.runtime.atomic_file import write_atomically
+from fedscout.engine.runtime.atomic_file import remove_file, write_atomically
 from fedscout.engine.trials.plain_state import Arrays, Document, NotPlainError, PlainState
 
 logger = logging.getLogger("fedscout")
@@ -90,7 +90,7 @@ class CheckpointStore:
             unfinished = (file for file in path.parent.glob(".*.tmp") if file.name.startswith(f".{path.name}."))
             for written in (path, *unfinished):
                 if os.path.lexists(written):  # where nothing can be written, removing nothing fails as well
-                    written.unlink(missing_ok=True)
+                    remove_file(written)
         except OSError as error:  # it is of no use any more, and of no harm
             logger.warning("checkpoint %s can't be removed: %s", path, error.strerror)
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -21,6 +21,7 @@ from fedscout.engine.grid.ray_grid import RayGrid
 from fedscout.engine.grid.ray_hosts import RayHosts
 from fedscout.engine.messages.host_calls import FederationFacts
 from fedscout.engine.messages.session import Session
+from fedscout.engine.runtime.storage import Storage, mounted_at, storage_of
 from fedscout.engine.trials.checkpoint import CheckpointStore
 from fedscout.engine.trials.trial import run_trial
 from fedscout.engine.trials.trial_record import Trial
@@ -128,7 +129,8 @@ def start_trial(
         retry_exceptions=[LostStatesError],
         scheduling_strategy=NodeAffinitySchedulingStrategy(node_id=node, soft=True),
     )
-    return task.remote(hosts, settings, store, tuple(search_path), board.actor if board else None)
+    kept = None if store.folder is None else storage_of(store.folder)
+    return task.remote(hosts, settings, store, kept, tuple(search_path), board.actor if board else None)
 
 
 class RoundBoard:
@@ -167,7 +169,12 @@ class _Board:
 
 
 def _run(
-    hosts: RayHosts, settings: TrialSettings, store: CheckpointStore, search_path: Sequence[str], board: Any
+    hosts: RayHosts,
+    settings: TrialSettings,
+    store: CheckpointStore,
+    kept: Storage | None,
+    search_path: Sequence[str],
+    board: Any,
 ) -> Trial:
     for folder in search_path:
         if folder not in sys.path:
@@ -177,7 +184,8 @@ def _run(
         if board is not None:
             board.note.remote(settings.key, rounds)
 
-    return run_trial(settings, RayGrid(hosts, settings.session), store, on_round)
+    with nullcontext() if store.folder is None else mounted_at(store.folder, kept):
+        return run_trial(settings, RayGrid(hosts, settings.session), store, on_round)
 
 
 def _warm_up() -> None:

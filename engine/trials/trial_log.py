@@ -25,7 +25,13 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from fedscout.engine.errors import EngineError, first_line
-from fedscout.engine.runtime.atomic_file import check_same_folder, folder_identity, not_written, write_atomically
+from fedscout.engine.runtime.atomic_file import (
+    check_same_folder,
+    folder_identity,
+    move_file,
+    not_written,
+    write_atomically,
+)
 from fedscout.engine.trials.trial_record import ParameterType, Trial, log_schema
 
 logger = logging.getLogger("fedscout")
@@ -199,7 +205,7 @@ class TrialLog:
             target = self._quarantine / f"{path.name}.{number}"
         try:
             self._quarantine.mkdir(parents=True, exist_ok=True)
-            path.rename(target)
+            move_file(path, target)
         except OSError as error:
             raise EngineError(f"{path} {fault} ({reason}), and {not_written(target, error)}") from error
         logger.warning("%s %s and was moved to %s (%s)", path, fault, target, reason)

@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal
 import typer
 
 from fedscout.engine.errors import ConfigurationError
-from fedscout.experiments.cli.options import AsJson, Settings
+from fedscout.experiments.cli.options import FOLDER, AsJson, Settings, out_folder
 from fedscout.experiments.visible import show, tell
 
 Work = Annotated[
@@ -220,7 +220,14 @@ def table(
     settings: Settings = None,
     columns: Annotated[str | None, typer.Option(help="Federations of choice/replay; all if left out.")] = None,
     out: Annotated[
-        Path, typer.Option("--out", "-o", help="Folder of the trials; what it holds is not trained again.")
+        Path,
+        typer.Option(
+            "--out",
+            "-o",
+            parser=out_folder,
+            metavar=FOLDER,
+            help="Folder of the trials; what it holds is not trained again.",
+        ),
     ] = Path("runs/bench-table"),
 ) -> None:
     """Train the table of trials on which recommenders are replayed, and write it and the priors that follow from it."""
@@ -245,7 +252,14 @@ Rows = Annotated[str | None, typer.Option(help="Names of rows, separated by comm
 Columns = Annotated[str | None, typer.Option(help="Names of columns, likewise.")]
 Seeds = Annotated[int | None, typer.Option(min=2, help="In place of each table's own number.", show_default=False)]
 SuiteOut = Annotated[
-    Path, typer.Option("--out", "-o", help="Folder of trials and tables; what it holds is not trained again.")
+    Path,
+    typer.Option(
+        "--out",
+        "-o",
+        parser=out_folder,
+        metavar=FOLDER,
+        help="Folder of trials and tables; what it holds is not trained again.",
+    ),
 ]
 
 

@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from fedscout.experiments.cli.options import prepare, user_folders
+from fedscout.experiments.cli.options import FOLDER, out_folder, prepare, user_folders
 from fedscout.experiments.visible import show, tell
 
 
@@ -50,7 +50,9 @@ At = Annotated[
 
 
 def export(
-    out: Annotated[Path, typer.Argument(help="Folder of a study.", show_default=False)],
+    out: Annotated[
+        Path, typer.Argument(parser=out_folder, metavar=FOLDER, help="Folder of a study.", show_default=False)
+    ],
     to: To = Target.optuna,
     path: At = None,
 ) -> None:

@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, TextIO
 
+import click
 import typer
 
 from fedscout.experiments.visible import visible_line
@@ -52,8 +53,33 @@ Settings = Annotated[
         show_default=False,
     ),
 ]
+
+
+def out_folder(place: str) -> Path:
+    """Return a path as it is, and for a URI a folder whose files are kept there while the command runs."""
+    from fedscout.engine.runtime.storage import is_address, mounted, storage_at
+
+    if not is_address(place):
+        return Path(place)
+    storage = storage_at(place)
+    if isinstance(storage, Path):
+        return storage
+    return click.get_current_context().with_resource(mounted(storage, storage.path.rpartition("/")[2]))
+
+
+FOLDER = "FOLDER | URI"
+
 ConfigFile = Annotated[Path | None, typer.Option("--config", "-c", help="YAML file under all arguments.")]
-Out = Annotated[Path | None, typer.Option("--out", "-o", help="Folder of the study; continued if it holds one.")]
+Out = Annotated[
+    Path | None,
+    typer.Option(
+        "--out",
+        "-o",
+        parser=out_folder,
+        metavar=FOLDER,
+        help="Folder of the study, or URI such as s3://bucket/name; continued if it holds one.",
+    ),
+]
 AsJson = Annotated[bool, typer.Option("--json", help="Only the result, as JSON, on standard output.")]
 Verbose = Annotated[
     bool, typer.Option("--verbose", "-v", help="Show all that is known, and Ray's and Flower's own messages.")

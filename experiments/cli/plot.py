@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from fedscout.experiments.cli.options import prepare
+from fedscout.experiments.cli.options import FOLDER, out_folder, prepare
 from fedscout.experiments.visible import show
 
 
@@ -28,7 +28,10 @@ What = Annotated[
 
 
 def plot(
-    out: Annotated[Path, typer.Argument(help="Folder of a study or a sweep.", show_default=False)],
+    out: Annotated[
+        Path,
+        typer.Argument(parser=out_folder, metavar=FOLDER, help="Folder of a study or a sweep.", show_default=False),
+    ],
     file_format: Format = FileFormat.png,
     what: What = None,
 ) -> None:

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from fedscout.experiments.cli.options import prepare
+from fedscout.experiments.cli.options import FOLDER, out_folder, prepare
 from fedscout.experiments.visible import show
 
 Compare = Annotated[
@@ -20,7 +20,10 @@ Open = Annotated[bool, typer.Option("--open", help="Show it in the browser.")]
 
 
 def report(
-    out: Annotated[Path, typer.Argument(help="Folder of a study or a sweep.", show_default=False)],
+    out: Annotated[
+        Path,
+        typer.Argument(parser=out_folder, metavar=FOLDER, help="Folder of a study or a sweep.", show_default=False),
+    ],
     show_it: Open = False,
     compare: Compare = None,
 ) -> None:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from fedscout.experiments.cli.options import AsJson, prepare
+from fedscout.experiments.cli.options import FOLDER, AsJson, out_folder, prepare
 from fedscout.experiments.visible import show, tell
 
 if TYPE_CHECKING:
@@ -43,7 +43,14 @@ def reproduce(
         int | None, typer.Option(min=2, help="In place of each study's own number.", show_default=False)
     ] = None,
     out: Annotated[
-        Path, typer.Option("--out", "-o", help="Folder of trials and tables; what it holds is not trained again.")
+        Path,
+        typer.Option(
+            "--out",
+            "-o",
+            parser=out_folder,
+            metavar=FOLDER,
+            help="Folder of trials and tables; what it holds is not trained again.",
+        ),
     ] = Path("runs/reproduction"),
     as_json: AsJson = False,
 ) -> None:

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from fedscout.experiments.cli.options import AsJson
+from fedscout.experiments.cli.options import FOLDER, AsJson, out_folder
 from fedscout.experiments.visible import show, show_json_text, tell
 
 POLICY = "selection"
@@ -29,7 +29,10 @@ COLUMNS = [
 
 
 def trials(
-    out: Annotated[Path, typer.Argument(help="Folder of a study.", show_default=False)], as_json: AsJson = False
+    out: Annotated[
+        Path, typer.Argument(parser=out_folder, metavar=FOLDER, help="Folder of a study.", show_default=False)
+    ],
+    as_json: AsJson = False,
 ) -> None:
     """Show the trials of a study's log."""
     from fedscout.engine.errors import LogError

@@ -21,6 +21,7 @@ from typing import Any
 
 from fedscout.engine.engine_config import EngineConfig
 from fedscout.engine.errors import ConfigurationError, UserError
+from fedscout.engine.runtime.storage import Storage, mounted_at, storage_of
 from fedscout.experiments.federations.datasets.publication import START_VARIABLE
 from fedscout.experiments.grids.cells import CellContext, Measured, Values, measure_cell, together
 from fedscout.experiments.grids.experiment import Cell, Experiment, arguments
@@ -121,7 +122,7 @@ def _on_ray(
         pool = workers.StudyWorkerPool(ray, workers.worker_environment(), worker=CellWorker)
         stack.callback(pool.close)
         quiet = replace(context, folder=context.folder.absolute(), note=lambda _: None)
-        asked = [(experiment, cell, quiet) for cell in cells]
+        asked = [(experiment, cell, quiet, storage_of(quiet.folder)) for cell in cells]
         begun = lambda position: context.note(" × ".join(cells[position]))  # noqa: E731
         for position, end in pool.run(asked, at_once, begun, lambda: None):
             yield position, end if isinstance(end, CellEnd) else CellEnd(end.status, end.error)
@@ -141,10 +142,11 @@ class CellWorker:
         os.chdir(environment[START_VARIABLE])
         sys.path.append(environment[START_VARIABLE])
 
-    def run(self, experiment: Experiment, cell: Cell, context: CellContext) -> CellEnd:
-        """Measure a cell; only an interruption leaves as an error."""
+    def run(self, experiment: Experiment, cell: Cell, context: CellContext, kept: Storage | None = None) -> CellEnd:
+        """Measure a cell, whose folder may be kept elsewhere; only an interruption leaves as an error."""
         try:
-            return CellEnd("completed", measured=measure_cell(experiment, cell, context))
+            with mounted_at(context.folder, kept):
+                return CellEnd("completed", measured=measure_cell(experiment, cell, context))
         except Exception as error:  # one cell's end is not the experiment's
             end: StudyEnd = end_by(error)
             return CellEnd("failed", end.error)

@@ -28,6 +28,7 @@ from fedscout.engine.runtime.atomic_file import (
     folder_made,
     json_text,
     not_written,
+    remove_file,
     remove_unfinished,
     write_atomically,
 )
@@ -194,7 +195,7 @@ def _log_is_of(path: Path, config: StudyConfig) -> bool:
 def remove_if_unused(path: Path, claim: str) -> None:
     """Remove from a folder what opening it left there, its claim and its lock, unless it holds more."""
     if {entry.name for entry in path.iterdir()} <= {LOCK, claim}:
-        (path / claim).unlink(missing_ok=True)
+        remove_file(path / claim)
         (path / LOCK).unlink(missing_ok=True)
 
 
@@ -256,7 +257,7 @@ def bind(folder: RunFolder, config: StudyConfig, data: str | None) -> None:
     strategies = strategy_code(config)
     for name, files in changed_files(before, strategies).items():
         folder.check_writable()
-        (folder.path / "result.json").unlink(missing_ok=True)  # it rests on trials that are run again
+        remove_file(folder.path / "result.json")  # it rests on trials that are run again
         logger.warning("%s of %s changed since; what was tried with it is run again", ", ".join(files), name)
     bound = {**stored, **({} if data is None else {"data_digest": data})}
     if code or strategies:

@@ -22,6 +22,7 @@ from pydantic import ValidationError
 
 from fedscout.engine.errors import EngineError, LogError, NoValidAnswerError, RecommenderError
 from fedscout.engine.runtime.atomic_file import not_written
+from fedscout.engine.runtime.storage import hand_on
 from fedscout.search.language_model.chat import ChatReply, ChatRequest, Exchange
 from fedscout.search.language_model.openai_chat import OpenAIChat
 from fedscout.search.plain_text import one_line
@@ -81,6 +82,7 @@ class Transcript:
                 file.write(line)
                 file.flush()
                 os.fsync(file.fileno())
+            hand_on(self.path)
         except OSError as error:
             raise EngineError(not_written(self.path, error)) from error
         self._ends_whole = True

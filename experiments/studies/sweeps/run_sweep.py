@@ -15,6 +15,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from fedscout.engine.errors import ConfigurationError
+from fedscout.engine.runtime.folder_lock import LOCK
+from fedscout.engine.runtime.storage import Storage, refresh, storage_of
 from fedscout.experiments.config.study_config import StudyConfig, planned_trials
 from fedscout.experiments.studies.run_folder import has_changed_since
 from fedscout.experiments.studies.study_objective import measures_of_study
@@ -175,11 +177,20 @@ def _run_all(
         else:
             there = workers.cluster_cpus(ray, pool.nodes)
             share = workers.share_out(there, len(pending), engine.num_hosts, parallel, timed)
-        studies = [(workers.with_share(one.config, share.num_hosts), folder.study(one)) for one in pending]
+        kept = storage_of(folder.path) or pool.storage_for(folder.path, folder.path / LOCK)
+
+        def storage(one: GridConfiguration) -> Storage | None:
+            return None if kept is None else kept.below(folder.study(one).relative_to(folder.path).as_posix())
+
+        studies = [
+            (workers.with_share(one.config, share.num_hosts), folder.study(one), storage(one)) for one in pending
+        ]
         ends = pool.run(
             studies, share.parallel, lambda position: display.begun(pending[position]), lambda: display.tick(folder)
         )
         for position, end in ends:
+            if storage_of(folder.path) is not None:
+                refresh(folder.study(pending[position]))
             yield pending[position], end
 
 

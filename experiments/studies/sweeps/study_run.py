@@ -37,13 +37,13 @@ class StudyEnd:
     details: str | None = None
     warnings: tuple[str, ...] = ()
 
-    def told_of(self, here: Path, there: Path) -> StudyEnd:
-        """Return the end of a study that ran in one folder in words about another."""
+    def told_of(self, here: Path, there: str) -> StudyEnd:
+        """Return the end of a study that ran in one folder in words about where it is kept."""
 
         def said(text: str | None) -> str | None:
-            return None if text is None else text.replace(str(here), str(there))
+            return None if text is None else text.replace(str(here), there)
 
-        warnings = tuple(warning.replace(str(here), str(there)) for warning in self.warnings)
+        warnings = tuple(warning.replace(str(here), there) for warning in self.warnings)
         return replace(self, error=said(self.error), details=said(self.details), warnings=warnings)
 
 

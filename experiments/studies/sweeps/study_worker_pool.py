@@ -1,8 +1,8 @@
 """Studies on one shared Ray: long-lived worker processes, each of which runs one study after the other.
 
-A worker is an actor that takes no CPU slot, on the sweep's own node, where the studies' folders are. Where other nodes
-drive studies, too, every worker has its study's folder lent (`lent_folder`), the own node's as well: it may have to go
-on with a study that a lost node had. The hosts that a worker starts belong to it and end with it. So a study whose
+A worker is an actor that takes no CPU slot. It writes where the sweep is: on storage that every node sees, as a path or
+by its own connection to an object store. Where other nodes drive studies and don't see the folder, its files go to the
+command's node as values (`node_storage`). The hosts that a worker starts belong to it and end with it. So a study whose
 process or node dies harms no other; it is begun once more, from its log and its checkpoints, and reported if it dies
 again.
 
@@ -21,10 +21,11 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from fedscout.engine.errors import ConfigurationError
+from fedscout.engine.runtime.storage import Storage, mounted
 from fedscout.experiments.config.study_config import StudyConfig
 from fedscout.experiments.federations.datasets.publication import FOLDER_VARIABLE, START_VARIABLE
 from fedscout.experiments.studies.sweeps.driving_nodes import nodes_like, own_node, what_studies_rest_on
-from fedscout.experiments.studies.sweeps.lent_folder import FolderKeeper, lent_folder
+from fedscout.experiments.studies.sweeps.node_storage import FolderActor, NodeStorage
 from fedscout.experiments.studies.sweeps.study_run import StudyEnd, end_by, one_line, run_one
 
 ATTEMPTS = 2
@@ -140,27 +141,32 @@ class StudyWorker:
         environment: The variables.
         verbose: Whether Ray's and Flower's own messages are shown.
         search_path: Folders for a user's own strategies.
-        keeper: The `FolderKeeper`, if folders are lent.
     """
 
-    def __init__(
-        self, environment: Mapping[str, str], verbose: bool, search_path: tuple[str, ...], keeper: Any = None
-    ) -> None:
+    def __init__(self, environment: Mapping[str, str], verbose: bool, search_path: tuple[str, ...]) -> None:
         os.environ.update(environment)
         sys.path.extend(folder for folder in search_path if folder not in sys.path)
         self._verbose, self._search_path = verbose, search_path
-        self._keeper = keeper
 
-    def run(self, config: StudyConfig, out: Path) -> StudyEnd:
-        """Run one study to its end, in a folder that is absolute on the sweep's node."""
-        if self._keeper is None:
+    def run(self, config: StudyConfig, out: Path, storage: Storage | None = None) -> StudyEnd:
+        """Run one study to its end, in a folder that is absolute and seen from here, or in a storage."""
+        if storage is None:
             return run_one(config, out, self._verbose, self._search_path)
         try:
-            with lent_folder(self._keeper, out) as here:
+            with mounted(storage, out.name) as here:
                 end = run_one(config, here, self._verbose, self._search_path)
-        except Exception as error:  # the folder's
+            if isinstance(storage, NodeStorage):
+                storage.release()
+        except Exception as error:  # the storage's
             return end_by(error)
-        return end.told_of(here, out)
+        return end.told_of(here, str(storage))
+
+    def sees(self, path: Path, content: bytes) -> bool:
+        """Return whether a file is here as well."""
+        try:
+            return path.read_bytes() == content
+        except OSError:
+            return False
 
     def rests_on(self, configs: Sequence[StudyConfig]) -> list[Any]:
         """Return what must be the same where studies are to be driven."""
@@ -182,7 +188,6 @@ class StudyWorkerPool:
         settings: What a worker is made from.
         worker: Its class.
         nodes: CPUs by node's id, over which workers are spread in proportion; nothing keeps them on the command's own.
-            With another node than that, they are made with a `FolderKeeper` as their last setting.
     """
 
     def __init__(
@@ -193,13 +198,13 @@ class StudyWorkerPool:
         self._worker = ray.remote(worker)  # once: Ray's head keeps each class that is made
         self._own = ray.get_runtime_context().get_node_id()
         self.nodes = dict(nodes or own_node(ray))
-        self._keeper = self._start(ray.remote(FolderKeeper), self._own) if {*self.nodes} != {self._own} else None
+        self._folders: Any = None
         self._idle: list[Hired] = []
         self._running: dict[Any, tuple[int, Hired]] = {}
 
     def keep_nodes_like_here(self, configs: Sequence[StudyConfig]) -> None:
         """Start a worker on each node, and leave out the nodes where studies rest on anything else than here."""
-        if self._keeper is None:
+        if {*self.nodes} == {self._own}:
             return
         workers = {node: self._start_study_worker(node) for node in {*self.nodes, self._own}}
         alike = nodes_like(self._ray, self._own, workers, configs)
@@ -216,6 +221,21 @@ class StudyWorkerPool:
                 self._idle.append(Hired(worker, node))
             else:
                 self._ray.kill(worker)
+
+    def storage_for(self, folder: Path, witness: Path) -> NodeStorage | None:
+        """Return the storage of a folder of the command's node; None if all nodes see it.
+
+        Args:
+            folder: Absolute.
+            witness: A file in it, as no other folder of this name holds it.
+        """
+        if {*self.nodes} == {self._own}:
+            return None
+        content = witness.read_bytes()
+        if all(self._ray.get([hired.actor.sees.remote(witness, content) for hired in self._idle])):
+            return None
+        self._folders = self._start(self._ray.remote(FolderActor), self._own)
+        return NodeStorage(self._folders, folder)
 
     def run(
         self,
@@ -264,8 +284,8 @@ class StudyWorkerPool:
         """End the workers, and with them their hosts."""
         for worker in self._hired():
             self._ray.kill(worker.actor)
-        if self._keeper is not None:
-            self._ray.kill(self._keeper)
+        if self._folders is not None:
+            self._ray.kill(self._folders)
         self._idle, self._running = [], {}
 
     def _hired(self) -> list[Hired]:
@@ -284,8 +304,7 @@ class StudyWorkerPool:
         return [node for node in self.nodes if node in alive] or [*self.nodes]
 
     def _start_study_worker(self, node: str) -> Any:
-        kept = () if self._keeper is None else (self._keeper,)
-        return self._start(self._worker, node, *self._settings, *kept)
+        return self._start(self._worker, node, *self._settings)
 
     def _start(self, kind: Any, node: str, *settings: Any) -> Any:
         from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
