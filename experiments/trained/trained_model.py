@@ -18,7 +18,7 @@ import numpy.typing as npt
 from fedscout.engine.data.federation import Federation
 from fedscout.engine.errors import StrategyError
 from fedscout.engine.model.parameter_layout import ParameterLayout
-from fedscout.engine.runtime.atomic_file import write_atomically
+from fedscout.engine.runtime.atomic_file import remove_file, write_atomically
 from fedscout.engine.trials.kept_model import kept_model, shares_nothing
 from fedscout.engine.trials.trial_record import Trial
 from fedscout.experiments.federations.datasets.dataset_request import DatasetRequest
@@ -122,7 +122,7 @@ def write_model(folder: Path, description: ModelDescription, vector: npt.NDArray
     write_atomically(folder / DESCRIPTION_FILE, lambda path: path.write_text(alone.model_dump_json(indent=1) + "\n"))
     for path in folder.iterdir():
         if MODEL_FILES.fullmatch(path.name) and path not in written:
-            path.unlink()
+            remove_file(path)
 
 
 def write_rounds(folder: Path, trial: Trial) -> None:
