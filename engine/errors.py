@@ -54,7 +54,7 @@ class Fault(str):
         fault.given, fault.hint = None if given is None else str(given), hint
         return fault
 
-    def __getnewargs__(self) -> tuple[object, ...]:  # type: ignore[override]
+    def __getnewargs__(self) -> tuple[object, ...]:  # type: ignore[override]  # noqa: D105
         return (self.subject, self.must, self.given, self.hint) if self.must else (str(self),)
 
     @property

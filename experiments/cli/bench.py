@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal
 
 import typer
 
-from fedscout.engine.errors import ConfigurationError
+from fedscout.engine.errors import ConfigurationError, Fault
 from fedscout.experiments.cli.options import AsJson, Settings
 from fedscout.experiments.visible import show, tell
 
@@ -93,8 +93,11 @@ def engine(
         return
     if sampled is not None and (peers or sampled > clients):
         raise ConfigurationError(
-            f"--sampled must be at most --clients={clients}, and left out beside --peers, all of whose clients train; "
-            f"got {sampled}"
+            Fault(
+                "--sampled",
+                (f"be at most --clients={clients}, and left out beside --peers, all of whose clients train"),
+                hint=f"got {sampled}",
+            )
         )
     cohort = Cohort(clients, sampled or clients, TRAINING.learning_rate, server_rows=SERVER_ROWS, server_labels=True)
     specs = [parse_strategy(text, cohort) for text in strategy or ["fedavg"]]
@@ -230,9 +233,11 @@ def detection(
 
     chosen = any((battery, full, dataset, clients, scenario, held_out, absent, shared_set, settings))
     if chosen and withheld:
-        raise ConfigurationError("--withheld must be given without --battery and its options: it takes --seeds alone")
+        raise ConfigurationError(
+            Fault("--withheld", "be given without --battery and its options: it takes --seeds alone")
+        )
     if seeds is not None and not chosen and not withheld:
-        raise ConfigurationError("--seeds must be given with --battery or --withheld, whose federations it counts")
+        raise ConfigurationError(Fault("--seeds", "be given with --battery or --withheld, whose federations it counts"))
     document: dict[str, Any] = {}
     lines: list[str] = []
     if not withheld:
@@ -311,7 +316,7 @@ def choice(
     prepare(verbose=False)
     of_a_replay = {"--half": half is not None, "--strategies-alone": strategies_alone}
     if replay is None and (given := [option for option, is_given in of_a_replay.items() if is_given]):
-        raise ConfigurationError(f"{' and '.join(given)} must be given with --replay, got no --replay")
+        raise ConfigurationError(Fault(" and ".join(given), "be given with --replay", "no --replay"))
     of_trainings = {
         "--federation": bool(federation),
         "--quick": quick,
@@ -319,7 +324,7 @@ def choice(
         "--fresh-seeds": fresh_seeds is not None,
     }
     if replay is not None and (given := [option for option, is_given in of_trainings.items() if is_given]):
-        raise ConfigurationError(f"{' and '.join(given)} must be left out with --replay, which trains nothing")
+        raise ConfigurationError(Fault(" and ".join(given), "be left out with --replay, which trains nothing"))
     if replay is not None:
         from fedscout.experiments.benchmarks.choice.replay_measurement import run_replay
         from fedscout.experiments.benchmarks.choice.replay_tables import replay_lines
@@ -442,7 +447,7 @@ def client_settings(
     if part in OTHER_PARTS:
         given = [f"--{name}" for name, text in (("rows", rows), ("strategies", strategies)) if text is not None]
         if given:
-            raise ConfigurationError(f"{' and '.join(given)} must be left out with --part {part}, which has none")
+            raise ConfigurationError(Fault(" and ".join(given), f"be left out with --part {part}, which has none"))
         lines = run_tuning_steps(part, dataset, seeds, settings or [], out, note=tell)
         _show(as_json, lines, lines)
         return
@@ -500,7 +505,7 @@ def _listed(option: str, text: str | None) -> list[Any] | None:
     except (yaml.YAMLError, RecursionError):
         items = []
     if not items or not all(isinstance(item, str | dict) and item for item in items):
-        raise ConfigurationError(f"--{option} must be names with commas between them, got {text!r}")
+        raise ConfigurationError(Fault(f"--{option}", "be names with commas between them", repr(text)))
     return list(items)
 
 
@@ -513,5 +518,5 @@ def _ascending(text: str, option: str = "--nodes") -> list[int]:
     except ValueError:
         numbers = []
     if not numbers or numbers[0] < 1 or numbers != sorted(set(numbers)):
-        raise ConfigurationError(f"{option} must be ascending numbers >= 1, such as 1,2,4, got {text!r}")
+        raise ConfigurationError(Fault(option, "be ascending numbers >= 1, such as 1,2,4", repr(text)))
     return numbers

@@ -13,7 +13,7 @@ import numpy as np
 
 from fedscout.detectors import HeterogeneityReport
 from fedscout.engine.data.federation import Federation
-from fedscout.engine.errors import ConfigurationError, DataError, RecommenderError, StrategyError
+from fedscout.engine.errors import ConfigurationError, DataError, Fault, RecommenderError, StrategyError
 from fedscout.engine.trials.trial_record import FITNESS_ROUNDS, Trial
 from fedscout.experiments.benchmarks.choice.choice_battery import FederationCase, ReadyCase
 from fedscout.experiments.benchmarks.choice.choice_choosers import CHOOSERS, Chooser, Choosing
@@ -241,7 +241,7 @@ def _pick(method: Method, choosing: Choosing, desk: Desk) -> Pick:
 def _chooser(name: str) -> Chooser:
     if name not in CHOOSERS:
         known = ", ".join([*CHOOSERS, LANGUAGE_MODEL])
-        raise ConfigurationError(f"a chooser must be one of {known}, got {name!r}")
+        raise ConfigurationError(Fault("a chooser", f"be one of {known}", repr(name)))
     return CHOOSERS[name]
 
 

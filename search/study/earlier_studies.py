@@ -15,7 +15,7 @@ from typing import Any, Literal, TypeVar
 
 from pydantic import BaseModel, ConfigDict, FiniteFloat, Json, PositiveInt, ValidationError
 
-from fedscout.engine.errors import ConfigurationError, StrategyError
+from fedscout.engine.errors import ConfigurationError, Fault, StrategyError
 from fedscout.engine.fault_text import details, predicate
 from fedscout.engine.runtime.json_file import read_json_object
 from fedscout.engine.trials.trial_log import read_columns
@@ -120,7 +120,9 @@ def read_earlier_studies(folders: Sequence[str], leave_out: Path | None = None) 
         folder = Path(name).expanduser()
         found = list(_study_folders(folder))
         if not found:
-            faults.append(f"search.warm_start must name folders of studies, got {name!r} without any config.json in it")
+            faults.append(
+                Fault("search.warm_start", "name folders of studies", f"{name!r} without any config.json in it")
+            )
         for path in found:
             if leave_out is not None and path.resolve() == leave_out.resolve():
                 continue

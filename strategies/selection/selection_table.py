@@ -8,7 +8,7 @@ from typing import Any, overload
 from pydantic import ValidationError
 
 from fedscout.engine.contracts.trial_strategy import Cohort
-from fedscout.engine.errors import StrategyError
+from fedscout.engine.errors import Fault, StrategyError
 from fedscout.engine.fault_text import details, did_you_mean, predicate, shown
 from fedscout.strategies.selection.custom_selection import CustomSelectionSpec
 from fedscout.strategies.selection.fedcor import FedCorSpec
@@ -52,7 +52,7 @@ def selection_class(kind: Any) -> type[SelectionSpec]:
 
 
 def _no_kind(given: str) -> StrategyError:
-    return StrategyError(f"kind of a selection must be one of {', '.join(SELECTIONS)}, got {given}")
+    return StrategyError(Fault("kind of a selection", f"be one of {', '.join(SELECTIONS)}", given))
 
 
 def parse_selection(value: Mapping[str, Any] | str, cohort: Cohort | None = None) -> SelectionSpec:

@@ -10,7 +10,7 @@ from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 
 from fedscout.engine.contracts.trial_strategy import Cohort
-from fedscout.engine.errors import StrategyError
+from fedscout.engine.errors import Fault, StrategyError
 from fedscout.engine.fault_text import details, predicate, shown
 from fedscout.engine.truth_values import truths_as_words
 from fedscout.strategies.selection.selection_table import selection_class
@@ -31,7 +31,7 @@ def parse_strategy(value: Mapping[str, Any] | str, cohort: Cohort | None = None)
     """
     document = _document(value) if isinstance(value, str) else dict(value)
     if "kind" not in document:
-        raise StrategyError(f"a strategy must have a kind, got {shown(document)}; allowed are {', '.join(STRATEGIES)}")
+        raise StrategyError(Fault("a strategy", "have a kind", shown(document), f"allowed are {', '.join(STRATEGIES)}"))
     spec_class = strategy_class(document["kind"])
     try:
         spec = spec_class.model_validate(truths_as_words(document, spec_class))
@@ -55,9 +55,9 @@ def _document(text: str) -> dict[str, Any]:
         where = f"line {error.lineno} column {error.colno}"
         raise StrategyError(f"a strategy must be valid JSON, got {shown(text)}: {error.msg} at {where}") from error
     except RecursionError as error:
-        raise StrategyError(f"a strategy must be one JSON object, got {shown(text)}, nested too deeply") from error
+        raise StrategyError(Fault("a strategy", "be one JSON object", f"{shown(text)}, nested too deeply")) from error
     if not isinstance(document, dict):
-        raise StrategyError(f"a strategy must be one JSON object, got {shown(text)}")
+        raise StrategyError(Fault("a strategy", "be one JSON object", shown(text)))
     return document
 
 

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from fedscout.engine.data.federation import Federation
-from fedscout.engine.errors import ConfigurationError, DataError, UserError
+from fedscout.engine.errors import ConfigurationError, DataError, Fault, UserError
 from fedscout.experiments.config.config_file import load_config
 from fedscout.experiments.config.study_config import StudyConfig, check_searchable
 from fedscout.experiments.federations.assembly.build_federation import build_federation
@@ -79,10 +79,10 @@ def case_of(text: str) -> FederationCase:
         arguments = tuple(shlex.split(text))
     except ValueError as error:
         raise ConfigurationError(
-            f"--federation must be arguments such as federation.dataset=wine, got {text!r}"
+            Fault("--federation", "be arguments such as federation.dataset=wine", repr(text))
         ) from error
     if not arguments:
-        raise ConfigurationError("--federation must be arguments such as federation.dataset=wine, got an empty text")
+        raise ConfigurationError(Fault("--federation", "be arguments such as federation.dataset=wine", "an empty text"))
     name = " ".join(argument.removeprefix("federation.").removeprefix("training.") for argument in arguments)
     return FederationCase(name, arguments)
 
@@ -123,7 +123,9 @@ def ready_cases(
     ready: list[ReadyCase] = []
     missing: dict[str, str] = {}
     names = [case.name for case in cases]
-    faults = [f"--federation must be given once each, got {name!r} twice" for name in {*names} if names.count(name) > 1]
+    faults = [
+        Fault("--federation", "be given once each", f"{name!r} twice") for name in {*names} if names.count(name) > 1
+    ]
     for case in cases:
         try:
             ready.append(ready_case(case, settings, quick))

@@ -20,7 +20,7 @@ from statistics import fmean
 
 from pydantic import BaseModel
 
-from fedscout.engine.errors import ConfigurationError, RecommenderError
+from fedscout.engine.errors import ConfigurationError, Fault, RecommenderError
 from fedscout.experiments.benchmarks.choice.choice_archives import Archived
 from fedscout.experiments.benchmarks.choice.choice_battery import (
     BATTERY,
@@ -77,7 +77,7 @@ def plan_of(
     """
     for name in choosers or ():
         if name not in CHOOSERS:
-            raise ConfigurationError(f"--chooser must be one of {', '.join(CHOOSERS)}, got {name!r}")
+            raise ConfigurationError(Fault("--chooser", f"be one of {', '.join(CHOOSERS)}", repr(name)))
     return Plan(
         choosers=tuple(chooser for name, chooser in CHOOSERS.items() if not choosers or name in choosers),
         num_search_seeds=num_search_seeds or (2 if quick else 3),

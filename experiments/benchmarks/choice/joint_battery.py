@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
-from fedscout.engine.errors import ConfigurationError
+from fedscout.engine.errors import ConfigurationError, Fault
 from fedscout.experiments.benchmarks.choice.choice_battery import FederationCase
 
 Half = Literal["development", "held out"]
@@ -178,5 +178,5 @@ def federations_of_half(half: str | None) -> tuple[JointFederation, ...]:
         ConfigurationError: If there is no such half.
     """
     if half not in (None, "development", "held-out"):
-        raise ConfigurationError(f"--half must be development or held-out, got {half!r}")
+        raise ConfigurationError(Fault("--half", "be development or held-out", repr(half)))
     return tuple(each for each in JOINT_BATTERY if half in (None, each.half.replace(" ", "-")))

@@ -18,7 +18,7 @@ from pathlib import Path
 import numpy as np
 from pydantic import BaseModel
 
-from fedscout.engine.errors import ConfigurationError
+from fedscout.engine.errors import ConfigurationError, Fault
 from fedscout.experiments.benchmarks.choice.choice_archives import Archived
 from fedscout.experiments.benchmarks.choice.choice_choosers import CHOOSERS, Chooser, Choosing
 from fedscout.experiments.benchmarks.choice.choice_laboratory import Pick
@@ -209,8 +209,11 @@ def _chooser(name: str, built_in: Mapping[str, Chooser]) -> Chooser:
         return own_chooser(name)
     if name not in built_in:
         raise ConfigurationError(
-            f"--chooser of a replay must be one of {', '.join(built_in)}, or the package.module:Class of a searcher, "
-            f"got {name!r}"
+            Fault(
+                "--chooser of a replay",
+                f"be one of {', '.join(built_in)}, or the package.module:Class of a searcher",
+                repr(name),
+            )
         )
     return built_in[name]
 

@@ -16,7 +16,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from fedscout.engine.errors import ConfigurationError
+from fedscout.engine.errors import ConfigurationError, Fault
 from fedscout.experiments.benchmarks.choice.choice_battery import FederationCase
 
 PUBLISHED: Mapping[str, tuple[float, float, float]] = {
@@ -249,11 +249,11 @@ def part_of(name: str, rows: Sequence[str] | None, strategies: Sequence[str] | N
         ConfigurationError: If there is no such part or row.
     """
     if name not in PARTS:
-        raise ConfigurationError(f"--part must be one of {', '.join((*PARTS, *OTHER_PARTS))}, got {name!r}")
+        raise ConfigurationError(Fault("--part", f"be one of {', '.join((*PARTS, *OTHER_PARTS))}", repr(name)))
     part = PARTS[name]
     named = [row.name for row in part.rows]
     if unknown := [row for row in rows or () if row not in named]:
-        raise ConfigurationError(f"--rows must be of {', '.join(named)} in {name}, got {unknown[0]!r}")
+        raise ConfigurationError(Fault("--rows", f"be of {', '.join(named)} in {name}", repr(unknown[0])))
     chosen = [row for row in part.rows[:-1] if rows is None or row.name in rows]
     return replace(part, rows=(*chosen, part.rows[-1]), strategies=tuple(strategies or part.strategies))
 
@@ -265,5 +265,5 @@ def case_of(name: str) -> FederationCase:
         ConfigurationError: If there is none of that name.
     """
     if name not in DATA:
-        raise ConfigurationError(f"--dataset must be of {', '.join(DATA)}, got {name!r}")
+        raise ConfigurationError(Fault("--dataset", f"be of {', '.join(DATA)}", repr(name)))
     return DATA[name].case(name)

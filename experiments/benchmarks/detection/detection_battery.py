@@ -21,7 +21,7 @@ from pydantic import BaseModel
 
 from fedscout.detectors import CalibratedFinding, Finding
 from fedscout.detectors.report import DetectorName
-from fedscout.engine.errors import ConfigurationError, UserError
+from fedscout.engine.errors import ConfigurationError, Fault, UserError
 from fedscout.engine.trials.trial_runner import OpensGrids
 from fedscout.experiments.benchmarks.detection.absent_clients import AbsentClients
 from fedscout.experiments.benchmarks.detection.battery_federations import (
@@ -90,7 +90,7 @@ def battery_plan(
     """
     plan = FULL if full else SMALL
     if unknown := [name for name in scenarios if name not in CASES]:
-        raise ConfigurationError(f"--scenario must be one of {', '.join(CASES)}, got {', '.join(unknown)}")
+        raise ConfigurationError(Fault("--scenario", f"be one of {', '.join(CASES)}", ", ".join(unknown)))
     return BatteryPlan(
         tuple(_source(name) for name in datasets) or (HELD_OUT if held_out else plan.sources),
         tuple(num_clients) or plan.num_clients,
@@ -107,7 +107,7 @@ def _source(text: str) -> DataSource:
     if not colon or "/" in rows:
         return DataSource(text)
     if not rows.isdecimal() or int(rows) < 2:
-        raise ConfigurationError(f"--dataset must be a name, or NAME:ROWS with a number of rows >= 2, got {text!r}")
+        raise ConfigurationError(Fault("--dataset", "be a name, or NAME:ROWS with a number of rows >= 2", repr(text)))
     return DataSource(name, int(rows))
 
 

@@ -19,7 +19,7 @@ from fedscout.detectors.detection.feature_exchanges import measure_features
 from fedscout.engine.arrays import FloatArray, IntArray
 from fedscout.engine.data.client_data import ClientTransform
 from fedscout.engine.data.federation import Federation
-from fedscout.engine.errors import ConfigurationError
+from fedscout.engine.errors import ConfigurationError, Fault
 from fedscout.engine.grid.local_grid import LocalGrid
 from fedscout.engine.seeds import stream
 from fedscout.experiments.config.study_config import StudyConfig
@@ -92,5 +92,5 @@ def _measures(federation: Federation, config: StudyConfig) -> tuple[float, float
         LocalGrid(federation, CLIENT_QUERIES), measure_features(clients, clients, config.detection, clients)
     )
     if measured.divergence is None or measured.finding.value is None:
-        raise ConfigurationError(f"the federation must let features be compared: {measured.finding.sentence}")
+        raise ConfigurationError(Fault("the federation", f"let features be compared: {measured.finding.sentence}"))
     return measured.divergence, measured.finding.value

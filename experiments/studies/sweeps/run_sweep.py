@@ -14,7 +14,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from fedscout.engine.errors import ConfigurationError
+from fedscout.engine.errors import ConfigurationError, Fault
 from fedscout.experiments.config.study_config import StudyConfig, planned_trials
 from fedscout.experiments.studies.run_folder import has_changed_since
 from fedscout.experiments.studies.study_objective import measures_of_study
@@ -151,7 +151,7 @@ def _run_all(
     if engine.grid == "local":
         if parallel not in (None, 1):
             raise ConfigurationError(
-                f"--parallel must be left out or 1 with engine.grid=local, which is this process alone, got {parallel}"
+                Fault("--parallel", "be left out or 1 with engine.grid=local, which is this process alone", parallel)
             )
         for one in pending:
             display.begun(one)
