@@ -47,6 +47,7 @@ class Fault(str):
     hint: str | None
 
     def __new__(cls, subject: object, must: str | None = None, given: object = None, hint: str | None = None) -> Fault:
+        """Make the sentence."""
         hint = hint.removeprefix("; ") if hint else None
         ending = ("" if given is None else f", got {given}") + (f"; {hint}" if hint else "")
         fault = super().__new__(cls, subject if must is None else f"{subject} must {must}{ending}")
@@ -54,13 +55,13 @@ class Fault(str):
         fault.given, fault.hint = None if given is None else str(given), hint
         return fault
 
-    def __getnewargs__(self) -> tuple[object, ...]:  # type: ignore[override]  # noqa: D105
+    def __getnewargs__(self) -> tuple[object, ...]:  # type: ignore[override]
         return (self.subject, self.must, self.given, self.hint) if self.must else (str(self),)
 
     @property
     def key(self) -> str | None:
         """The configuration key, parameter or option that the subject begins with, or else the whole subject."""
-        found = _KEY.match(self.subject or "")
+        found = _KEY.match((self.subject or "").replace(": ", "."))
         return found[0] if found else self.subject
 
 

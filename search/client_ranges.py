@@ -13,7 +13,7 @@ from pydantic import BaseModel, Field, ValidationError, model_validator
 
 from fedscout.engine.contracts.local_training_config import LocalTraining
 from fedscout.engine.errors import Fault
-from fedscout.engine.fault_text import details, predicate
+from fedscout.engine.fault_text import details, fault_of
 
 if TYPE_CHECKING:
     from fedscout.strategies import Range
@@ -82,5 +82,5 @@ def _interval_faults(name: str, interval: RealInterval | IntegerInterval) -> lis
         try:
             LocalTraining.model_validate({name: value})
         except ValidationError as error:
-            faults.append(f"{end} of {name}{predicate(details(error)[0])}")
+            faults.append(fault_of(f"{end} of {name}", details(error)[0]))
     return faults

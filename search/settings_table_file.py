@@ -23,7 +23,7 @@ from fedscout.engine.contracts.local_training_config import LocalTraining
 from fedscout.engine.contracts.settings_lookup import HETEROGENEITY, METRICS
 from fedscout.engine.contracts.settings_table import SettingsCell, SettingsTable
 from fedscout.engine.errors import ConfigurationError, Fault, first_line
-from fedscout.engine.fault_text import details, predicate
+from fedscout.engine.fault_text import details, fault_of
 from fedscout.engine.runtime.atomic_file import not_written, write_atomically
 
 FORMAT = "fedscout settings table 1"
@@ -141,7 +141,7 @@ def _of_cell(row: Mapping[str, Any]) -> list[str]:
     try:
         LocalTraining(**{name: row[name] for name in _SETTINGS})
     except ValidationError as error:
-        return [f"{one['loc'][0]}{predicate(one)}" for one in details(error)]
+        return [fault_of(str(one["loc"][0]), one) for one in details(error)]
     return []
 
 

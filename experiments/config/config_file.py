@@ -74,7 +74,8 @@ def _fault_texts(faults: Sequence[ErrorDetails]) -> Iterator[str]:
         alike.setdefault((place[:item], place[item + 1 :], fault["type"]), []).append(fault)
     for same in alike.values():
         more = f", and {len(same) - 1} more of that list" if len(same) > 1 else ""
-        yield fault_text(same[0]) + more
+        told = fault_text(same[0])
+        yield told + more if more else told
 
 
 def given_settings(arguments: Sequence[str] = (), file: Path | None = None) -> dict[str, Any]:

@@ -44,7 +44,7 @@ from typing import Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from fedscout.engine.errors import ConfigurationError, Fault
-from fedscout.engine.fault_text import details, did_you_mean, predicate
+from fedscout.engine.fault_text import details, did_you_mean, fault_of
 from fedscout.experiments.config.config_file import YAML_SUFFIXES
 from fedscout.experiments.grids.methods import Function, Method
 from fedscout.search.confirmation.intervals import Bounds
@@ -397,5 +397,5 @@ def read_experiment(path: Path) -> Experiment:
     except (yaml.YAMLError, UnicodeDecodeError) as error:
         raise ConfigurationError(Fault(path, f"be YAML: {' '.join(str(error).split())}")) from error
     except ValidationError as error:
-        faults = [f"{'.'.join(map(str, each['loc']))}{predicate(each)}".lstrip() for each in details(error)]
+        faults = [fault_of(".".join(map(str, each["loc"])), each).lstrip() for each in details(error)]
         raise ConfigurationError([f"{path}: {fault}" for fault in faults]) from error

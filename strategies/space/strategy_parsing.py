@@ -11,7 +11,7 @@ from pydantic_core import ErrorDetails
 
 from fedscout.engine.contracts.trial_strategy import Cohort
 from fedscout.engine.errors import Fault, StrategyError
-from fedscout.engine.fault_text import details, predicate, shown
+from fedscout.engine.fault_text import details, fault_of, shown
 from fedscout.engine.truth_values import truths_as_words
 from fedscout.strategies.selection.selection_table import selection_class
 from fedscout.strategies.space.strategy_names import strategy_class
@@ -79,11 +79,11 @@ def _sentence(detail: ErrorDetails, spec_class: type[StrategySpec], kind: str) -
     """Return a fault as condition, value and what is allowed."""
     path = [str(part) for part in detail["loc"]]
     if not path:  # parameters that do not go together
-        return f"{kind}{predicate(detail)}"
+        return fault_of(kind, detail)
     if detail["type"] == "extra_forbidden" and len(path) == 1:
         return _unknown_parameter(spec_class, kind, path[0], detail["input"])
     where = ".".join(part for part in path if part not in ("interval", "choices"))
-    return f"{where} of {kind}{predicate(detail)}{_searched_text(spec_class, path[0])}"
+    return fault_of(f"{where} of {kind}", detail, _searched_text(spec_class, path[0]))
 
 
 def _unknown_parameter(spec_class: type[StrategySpec], kind: str, name: str, value: Any) -> str:

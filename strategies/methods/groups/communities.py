@@ -24,7 +24,7 @@ from fedscout.engine.contracts.client_algorithm import ClientAlgorithm
 from fedscout.engine.contracts.trial_strategy import Cohort, EngineNeeds
 from fedscout.engine.data.client_query import LABEL_COUNTS
 from fedscout.engine.errors import Fault, StrategyError
-from fedscout.engine.fault_text import details, predicate, shown
+from fedscout.engine.fault_text import details, fault_of, shown
 from fedscout.strategies.aggregation.mean_rule import MeanRule
 from fedscout.strategies.methods.averaging import FedAvgSpec
 from fedscout.strategies.methods.groups.label_communities import LabelCommunities
@@ -49,7 +49,7 @@ def _inside(given: Any) -> StrategySpec:
     except StrategyError as error:
         raise ValueError(f"must be a strategy: {error}") from error
     except ValidationError as error:
-        faults = (f"{'.'.join(map(str, detail['loc'])) or kind}{predicate(detail)}" for detail in details(error))
+        faults = (fault_of(".".join(map(str, detail["loc"])) or kind, detail) for detail in details(error))
         raise ValueError(f"must be a valid {kind}: {'; '.join(faults)}") from error
     if told := spec.client_values():
         raise ValueError(f"must leave {', '.join(told)} to communities itself, got {shown(dict(told))}")
