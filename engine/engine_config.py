@@ -10,7 +10,7 @@ from typing import Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
-from fedscout.engine.errors import ConfigurationError
+from fedscout.engine.errors import ConfigurationError, Fault
 from fedscout.engine.host_device import CPU, HostDevice
 
 
@@ -71,8 +71,14 @@ class EngineConfig(BaseModel):
             return measured() if self.num_hosts is None else -(-self.num_hosts // num_gpus)
         if self.num_hosts is not None and self.num_hosts > num_gpus * self.hosts_per_gpu:
             raise ConfigurationError(
-                f"engine.num_hosts must be at most {num_gpus * self.hosts_per_gpu} where engine.hosts_per_gpu="
-                f"{self.hosts_per_gpu} share each of {num_gpus} GPUs, got {self.num_hosts}"
+                Fault(
+                    "engine.num_hosts",
+                    (
+                        f"be at most {num_gpus * self.hosts_per_gpu} where "
+                        f"engine.hosts_per_gpu={self.hosts_per_gpu} share each of {num_gpus} GPUs"
+                    ),
+                    self.num_hosts,
+                )
             )
         return self.hosts_per_gpu
 

@@ -16,31 +16,78 @@ FedscoutError
 └── TrialError            a trial that can't go on; the study records the reason and fitness 0
 ```
 
-The text of a `UserError` says what must hold, what was given and what is allowed, in that order.
+A `Fault` says what must hold, what was given and what would help, in fields; its text is made of them here alone.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
+
+_KEY = re.compile(r"(--[a-z][a-z-]*|[a-z]\w*([._]\w+)+)(?=[ =:]|$)")
 
 
 class FedscoutError(Exception):
     """Root of the tree."""
 
 
+class Fault(str):
+    """What is wrong, as one sentence: `SUBJECT must MUST, got GIVEN; HINT`.
+
+    Args:
+        subject: What is at fault: a configuration key, an option, a column, a file. Without `must`, the whole sentence.
+        must: The condition, as it follows the word "must".
+        given: What was given in its place; `...` where the sentence says nothing of it.
+        hint: What would help.
+    """
+
+    subject: str | None
+    must: str | None
+    given: str | None
+    hint: str | None
+
+    def __new__(cls, subject: object, must: str | None = None, given: object = ..., hint: str | None = None) -> Fault:
+        """Make the sentence."""
+        hint = hint.removeprefix("; ") if hint else None
+        ending = ("" if given is ... else f", got {given}") + (f"; {hint}" if hint else "")
+        fault = super().__new__(cls, subject if must is None else f"{subject} must {must}{ending}")
+        fault.subject, fault.must = (None, None) if must is None else (str(subject), must)
+        fault.given, fault.hint = None if given is ... else str(given), hint
+        return fault
+
+    def __getnewargs__(self) -> tuple[object, ...]:  # type: ignore[override]
+        return (
+            (self.subject, self.must, ... if self.given is None else self.given, self.hint)
+            if self.must
+            else (str(self),)
+        )
+
+    @property
+    def key(self) -> str | None:
+        """The configuration key, parameter or option that the subject begins with, or else the whole subject."""
+        found = _KEY.match((self.subject or "").replace(": ", "."))
+        return found[0] if found else self.subject
+
+
 class UserError(FedscoutError):
     """Something the user can mend. Carries all faults found, not just the first.
 
     Args:
-        faults: One fault, or several; each a complete sentence.
+        faults: One fault, or several; a text is a complete sentence.
     """
 
     def __init__(self, faults: str | Sequence[str]) -> None:
-        self.faults: tuple[str, ...] = (faults,) if isinstance(faults, str) else tuple(faults)
+        told = [faults] if isinstance(faults, str) else faults
+        self.faults: tuple[Fault, ...] = tuple(each if isinstance(each, Fault) else Fault(each) for each in told)
         super().__init__("; ".join(self.faults))
 
-    def __reduce__(self) -> tuple[type[UserError], tuple[tuple[str, ...]]]:
+    def __reduce__(self) -> tuple[type[UserError], tuple[tuple[Fault, ...]]]:
         return type(self), (self.faults,)
+
+    @property
+    def keys(self) -> tuple[str | None, ...]:
+        """What each fault is about."""
+        return tuple(fault.key for fault in self.faults)
 
 
 class ConfigurationError(UserError):

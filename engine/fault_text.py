@@ -10,6 +10,8 @@ from typing import Any
 from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 
+from fedscout.engine.errors import Fault
+
 LONGEST_VALUE = 200
 LONGEST_NAME = 60
 MOST_NAMES = 60
@@ -66,15 +68,22 @@ def details(error: ValidationError) -> Sequence[ErrorDetails]:
     return [detail for detail in found if detail["loc"] not in wholes]
 
 
-def predicate(detail: ErrorDetails) -> str:
-    """Return what is said of a key: ` must be greater than 0, got -1`, with what stands between key and text."""
+def fault_of(subject: str, detail: ErrorDetails, hint: str = "") -> Fault:
+    """Return what pydantic found wrong with `subject`."""
     if detail["type"] in ("value_error", "assertion_error"):  # our own text, which names the value itself
         text = re.sub(r"^(Value error|Assertion failed), ", "", detail["msg"])
-        return f" {text}" if text.startswith("must") else f": {text}"
-    given = "a group of keys" if isinstance(detail["input"], Mapping) else shown(detail["input"])
+        within, must, rest = (
+            f"{subject} {text}".partition(" must ")
+            if text.startswith("must ")
+            else (f"{subject}: {text}".partition(" must "))
+        )
+        return Fault(within, f"{rest}{hint}") if must else Fault(f"{within}{hint}")
     condition = _condition(detail)
+    if detail["type"] == "missing":
+        return Fault(subject, condition, hint=hint)
     meant = did_you_mean(detail["input"], _LITERAL.findall(condition)) if detail["type"] == "literal_error" else ""
-    return f" must {condition}" + ("" if detail["type"] == "missing" else f", got {given}{meant}")
+    given = "a group of keys" if isinstance(detail["input"], Mapping) else shown(detail["input"])
+    return Fault(subject, condition, given, meant + hint)
 
 
 def _condition(detail: ErrorDetails) -> str:

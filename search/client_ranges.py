@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Self
 from pydantic import BaseModel, Field, ValidationError, model_validator
 
 from fedscout.engine.contracts.local_training_config import LocalTraining
-from fedscout.engine.fault_text import details, predicate
+from fedscout.engine.errors import Fault
+from fedscout.engine.fault_text import details, fault_of
 
 if TYPE_CHECKING:
     from fedscout.strategies import Range
@@ -76,10 +77,10 @@ class ClientRanges(BaseModel, frozen=True, extra="forbid"):
 def _interval_faults(name: str, interval: RealInterval | IntegerInterval) -> list[str]:
     faults = []
     if interval.low > interval.high:
-        faults.append(f"{name} must not end below its start, got [{interval.low}, {interval.high}]")
+        faults.append(Fault(name, "not end below its start", f"[{interval.low}, {interval.high}]"))
     for end, value in (("low", interval.low), ("high", interval.high)):
         try:
             LocalTraining.model_validate({name: value})
         except ValidationError as error:
-            faults.append(f"{end} of {name}{predicate(details(error)[0])}")
+            faults.append(fault_of(f"{end} of {name}", details(error)[0]))
     return faults

@@ -11,7 +11,7 @@ from pydantic import AfterValidator, BaseModel, Field, model_validator
 
 from fedscout.engine.contracts.settings_lookup import HETEROGENEITY, METRICS, SettingsLookup
 from fedscout.engine.contracts.settings_table import SettingsTable
-from fedscout.engine.errors import ConfigurationError
+from fedscout.engine.errors import ConfigurationError, Fault
 from fedscout.engine.user_code import code_digests
 
 
@@ -61,13 +61,16 @@ class ClientSettingsConfig(BaseModel, frozen=True, extra="forbid", allow_inf_nan
         told = provenance.get("metric", HETEROGENEITY)
         if told != self.metric:
             raise ConfigurationError(
-                f"client_settings.metric must be {told}, for which {path} was tuned, got {self.metric}"
+                Fault("client_settings.metric", f"be {told}, for which {path} was tuned", self.metric)
             )
         table = table if self.threshold is None else SettingsTable(table.cells, self.threshold)
         if self.epsilon is not None and table.threshold is None:
             raise ConfigurationError(
-                f"client_settings.epsilon must come with client_settings.threshold, as {path} has none: without one "
-                f"clients say nothing, got {self.epsilon:g}"
+                Fault(
+                    "client_settings.epsilon",
+                    (f"come with client_settings.threshold, as {path} has none: without one clients say nothing"),
+                    f"{self.epsilon:g}",
+                )
             )
         return table, provenance
 

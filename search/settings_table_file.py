@@ -22,8 +22,8 @@ from pydantic import ValidationError
 from fedscout.engine.contracts.local_training_config import LocalTraining
 from fedscout.engine.contracts.settings_lookup import HETEROGENEITY, METRICS
 from fedscout.engine.contracts.settings_table import SettingsCell, SettingsTable
-from fedscout.engine.errors import ConfigurationError, first_line
-from fedscout.engine.fault_text import details, predicate
+from fedscout.engine.errors import ConfigurationError, Fault, first_line
+from fedscout.engine.fault_text import details, fault_of
 from fedscout.engine.runtime.atomic_file import not_written, write_atomically
 
 FORMAT = "fedscout settings table 1"
@@ -91,16 +91,16 @@ def _read(path: Path) -> tuple[list[dict[str, Any]], dict[str, Any]]:
     try:
         if not path.is_file():  # a pipe would be waited for
             what = "a folder is there" if path.is_dir() else "there is no such file"
-            raise ConfigurationError(f"{path} must be a table of client settings, and {what}")
+            raise ConfigurationError(Fault(path, f"be a table of client settings, and {what}"))
         if path.stat().st_size > MOST_BYTES:
-            raise ConfigurationError(f"{path} must be a table of client settings of at most {MOST_BYTES >> 20} MiB")
+            raise ConfigurationError(Fault(path, f"be a table of client settings of at most {MOST_BYTES >> 20} MiB"))
         with pq.ParquetFile(path) as file:
             num_rows, metadata = file.metadata.num_rows, file.schema_arrow.metadata or {}
             if num_rows > MOST_CELLS:
-                raise ConfigurationError(f"{path} must have at most {MOST_CELLS:,} cells, got {num_rows:,}")
+                raise ConfigurationError(Fault(path, f"have at most {MOST_CELLS:,} cells", f"{num_rows:,}"))
             rows: list[dict[str, Any]] = file.read().to_pylist()
     except (pa.ArrowException, OSError, ValueError) as error:
-        raise ConfigurationError(f"{path} must be a Parquet file, and can't be read: {first_line(error)}") from error
+        raise ConfigurationError(Fault(path, f"be a Parquet file, and can't be read: {first_line(error)}")) from error
     return rows, _document(path, metadata.get(_KEY))
 
 
@@ -113,7 +113,7 @@ def _document(path: Path, text: bytes | None) -> dict[str, Any]:
             return {"threshold": None if threshold is None else float(threshold), "provenance": document["provenance"]}
     except (ValueError, TypeError, KeyError, AttributeError):
         pass  # as a file without the mark
-    raise ConfigurationError(f'{path} must be a table of client settings with the mark "{FORMAT}", which it lacks')
+    raise ConfigurationError(Fault(path, f'be a table of client settings with the mark "{FORMAT}", which it lacks'))
 
 
 def _faults(rows: Sequence[Mapping[str, Any]], provenance: Mapping[str, Any]) -> list[str]:
@@ -141,7 +141,7 @@ def _of_cell(row: Mapping[str, Any]) -> list[str]:
     try:
         LocalTraining(**{name: row[name] for name in _SETTINGS})
     except ValidationError as error:
-        return [f"{one['loc'][0]}{predicate(one)}" for one in details(error)]
+        return [fault_of(str(one["loc"][0]), one) for one in details(error)]
     return []
 
 

@@ -24,7 +24,7 @@ from typing import Annotated, Any, Literal, get_args, get_origin
 from pydantic import BeforeValidator, JsonValue
 
 from fedscout.engine.annotations import alternatives
-from fedscout.engine.errors import StrategyError
+from fedscout.engine.errors import Fault, StrategyError
 from fedscout.engine.fault_text import shown
 
 _LISTS: Mapping[Any, Callable[[Iterable[Any]], Any]] = {
@@ -78,7 +78,7 @@ def name_faults(path: str, constructor: Callable[..., Any], given: Set[str], add
     return [
         *(f"{name} is no argument of {path}; it takes {allowed}" for name in unknown),
         *(
-            f"{name} of {path} must have a value or a range: its constructor requires it"
+            Fault(f"{name} of {path}", "have a value or a range: its constructor requires it")
             for name in required
             if name not in given | added
         ),

@@ -13,7 +13,7 @@ from typing import Annotated, Any
 
 from pydantic import AfterValidator
 
-from fedscout.engine.errors import StrategyError
+from fedscout.engine.errors import Fault, StrategyError
 from fedscout.engine.trials.global_random import UNSEEDED, unseeded_generators
 
 logger = logging.getLogger("fedscout")
@@ -64,7 +64,7 @@ def imported_class(path: str, bases: Mapping[str, type]) -> type[Any]:
     found = imported(path)
     if not (isinstance(found, type) and issubclass(found, tuple(bases.values()))):
         what = "nothing of that name" if found is None else repr(found)
-        raise StrategyError(f"{path} must be a subclass of {' or of '.join(bases)}, got {what}")
+        raise StrategyError(Fault(path, f"be a subclass of {' or of '.join(bases)}", what))
     if missing := sorted(getattr(found, "__abstractmethods__", ())):
-        raise StrategyError(f"{path} must define every abstract method, {', '.join(missing)} missing")
+        raise StrategyError(Fault(path, f"define every abstract method, {', '.join(missing)} missing"))
     return found

@@ -16,7 +16,7 @@ from typing import Any, ClassVar, Generic, TypeAlias, TypeVar
 
 import numpy as np
 
-from fedscout.engine.errors import StrategyError
+from fedscout.engine.errors import Fault, StrategyError
 
 Value: TypeAlias = int | float | str | bool
 """What a parameter may be."""
@@ -51,11 +51,11 @@ class _NumberRange(Generic[Number]):
     def __post_init__(self) -> None:
         faults = []
         if not (math.isfinite(self.low) and math.isfinite(self.high)):
-            faults.append(f"a range must have finite ends, got [{self.low}, {self.high}]")
+            faults.append(Fault("a range", "have finite ends", f"[{self.low}, {self.high}]"))
         elif self.low > self.high:
-            faults.append(f"a range must not end below its start, got [{self.low}, {self.high}]")
+            faults.append(Fault("a range", "not end below its start", f"[{self.low}, {self.high}]"))
         if self.log and self.low <= 0:
-            faults.append(f"a log-scaled range must start above 0, got {self.low}")
+            faults.append(Fault("a log-scaled range", "start above 0", self.low))
         if faults:
             raise StrategyError(faults)
 
@@ -164,9 +164,9 @@ class ChoiceRange:
 
     def __post_init__(self) -> None:
         if not self.choices:
-            raise StrategyError("a range of choices must hold at least one, got none")
+            raise StrategyError(Fault("a range of choices", "hold at least one", "none"))
         if len({(type(choice), choice) for choice in self.choices}) < len(self.choices):
-            raise StrategyError(f"the choices of a range must be distinct, got {list(self.choices)}")
+            raise StrategyError(Fault("the choices of a range", "be distinct", list(self.choices)))
 
     @property
     def num_values(self) -> int:

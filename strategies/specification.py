@@ -35,7 +35,7 @@ from pydantic_core import CoreSchema
 from fedscout.engine.contracts.client_algorithm import ClientAlgorithm
 from fedscout.engine.contracts.local_training_config import LocalTraining
 from fedscout.engine.contracts.trial_strategy import Cohort, EngineNeeds
-from fedscout.engine.errors import StrategyError
+from fedscout.engine.errors import Fault, StrategyError
 from fedscout.strategies.ranges import Range, Value
 
 if TYPE_CHECKING:
@@ -279,7 +279,7 @@ class StrategySpec(BaseModel, ABC):
             if callable(searched.default) and not (allowed := searched.concrete(cohort, chosen)).contains(value):
                 given = "".join(f" and {other}={chosen[other]}" for other in chosen)
                 where = f"with {clients_text(cohort.num_sampled)}{given}"
-                faults.append(f"{name} of {self.kind} must be in {allowed.text()} {where}, got {value}")
+                faults.append(Fault(f"{name} of {self.kind}", f"be in {allowed.text()} {where}", value))
             else:
                 chosen[name] = value
         return faults

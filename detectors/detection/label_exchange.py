@@ -22,7 +22,7 @@ from fedscout.detectors.statistics.heterogeneity_metrics import Values
 from fedscout.detectors.statistics.privacy import PRIVATE_COUNTS, counts_scale, noise_terms, plausible_counts
 from fedscout.engine.data.client_query import LABEL_COUNTS
 from fedscout.engine.data.names import UNNAMED, Names
-from fedscout.engine.errors import DataError
+from fedscout.engine.errors import DataError, Fault
 from fedscout.engine.messages.exchange import Query
 
 
@@ -68,7 +68,9 @@ def measure_labels(
     groups = others[0].arrays if asks_groups else None
     if not answers.arrays:
         reasons = sorted(set(answers.refused.values())) or ["there are no clients"]
-        raise DataError(f"at least one client must answer; of {len(answers.refused)} none did: {reasons[0]}")
+        raise DataError(
+            Fault("at least one client", "answer", hint=f"of {len(answers.refused)} none did: {reasons[0]}")
+        )
     told = np.stack([arrays["counts"].astype(np.int64) for arrays in answers.arrays.values()])
     clients = tuple(answers.arrays)
     sizes = np.array([answers.num_examples[client] for client in clients])

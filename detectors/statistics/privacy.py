@@ -34,7 +34,7 @@ from fedscout.detectors.statistics.client_rows import flat_features, own_counts
 from fedscout.engine.arrays import IntArray
 from fedscout.engine.data.client_query import QueryInputs
 from fedscout.engine.data.release import Answer, Noisy, Privacy
-from fedscout.engine.errors import ConfigurationError
+from fedscout.engine.errors import ConfigurationError, Fault
 from fedscout.engine.seeds import integer, stream
 
 PRIVATE_COUNTS: Final = "private_counts"
@@ -62,8 +62,13 @@ def check_library() -> None:
     """
     if importlib.util.find_spec("opendp") is None:
         raise ConfigurationError(
-            "detection.epsilon must be left out unless OpenDP is installed, which gives the noise its scale: "
-            "pip install 'fedscout[privacy]'"
+            Fault(
+                "detection.epsilon",
+                (
+                    "be left out unless OpenDP is installed, which gives the noise its scale: pip "
+                    "install 'fedscout[privacy]'"
+                ),
+            )
         )
 
 

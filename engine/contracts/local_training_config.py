@@ -10,7 +10,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from fedscout.engine.arrays import IntArray
 from fedscout.engine.errors import TrialError
-from fedscout.engine.fault_text import details, predicate
+from fedscout.engine.fault_text import details, fault_of
 
 ADDED_TERMS = ("pseudo_label_weight", "reverse_weight")
 """Weights of what is added to the loss, 0 where nothing is."""
@@ -93,6 +93,6 @@ class LocalTraining(BaseModel):
         try:
             read = cls(**known)
         except ValidationError as error:
-            faults = [f"{str(one['loc'][0]).replace('_', '-')}{predicate(one)}" for one in details(error)]
+            faults = [fault_of(str(one["loc"][0]).replace("_", "-"), one) for one in details(error)]
             raise TrialError(f"what a train message asks of clients: {', '.join(faults)}") from error
         return read.model_copy(update={"learning_rate": 0.0}) if rests else read

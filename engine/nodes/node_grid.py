@@ -21,7 +21,7 @@ import numpy as np
 from flwr.app import Message, MessageType
 
 from fedscout.engine.arrays import FloatArray
-from fedscout.engine.errors import DataError, EngineError, TrialError
+from fedscout.engine.errors import DataError, EngineError, Fault, TrialError
 from fedscout.engine.fault_text import shown
 from fedscout.engine.grid.host_grid import HostGrid
 from fedscout.engine.messages.host_calls import (
@@ -129,7 +129,7 @@ class NodeGrid(HostGrid[Flight]):
         self.away: dict[int, tuple[int, str]] = {}
         if session.client_table is not None and session.metric is not None:
             raise DataError(
-                f"a table of client settings must be without the metric {session.metric.name}: it tells rows"
+                Fault("a table of client settings", f"be without the metric {session.metric.name}: it tells rows")
             )
         facts = self._facts()
         super().__init__(facts, num_hosts=facts.num_clients, session=session, merge_on_hosts=False)
@@ -168,8 +168,13 @@ class NodeGrid(HostGrid[Flight]):
         facts = self._server.facts()
         if not (facts.classifies and facts.holds_rows):
             raise DataError(
-                "clients on machines of their own must tell classes: a quantity is standardised over the rows of all "
-                "clients, which nobody sees there, and clients that play have no rows"
+                Fault(
+                    "clients on machines of their own",
+                    (
+                        "tell classes: a quantity is standardised over the rows of all clients, which nobody "
+                        "sees there, and clients that play have no rows"
+                    ),
+                )
             )
         known = replace(facts, least_training_rows=0)  # each owner says from how many rows its client takes part
         return replace(known, num_clients=len(told), client_rows=rows, grouped=grouped)

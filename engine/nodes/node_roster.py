@@ -19,7 +19,7 @@ from importlib.metadata import version
 from flwr.app import Message, MessageType
 from flwr.serverapp import Grid
 
-from fedscout.engine.errors import DataError
+from fedscout.engine.errors import DataError, Fault
 from fedscout.engine.fault_text import shown
 from fedscout.engine.nodes.node_call import ACTION, Greeting, Introduction, Wire, one_line
 from fedscout.engine.nodes.node_exchange import Exchange
@@ -96,7 +96,7 @@ class NodeRoster:
                 named = [*self.strangers.items()][:STRANGERS_TOLD]
                 why = "".join(f"; node {node} {reason}" for node, reason in named)
                 came = f"within {patience:g} s {len(self.members)} did{why}"
-                raise DataError(f"at least {at_least} clients must take part, but {came}")
+                raise DataError(Fault(f"at least {at_least} clients", f"take part, but {came}"))
             time.sleep(pause)
 
     def refresh(self, seconds: float = 0.0) -> None:

@@ -23,8 +23,8 @@ from pathlib import Path
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from fedscout.engine.data.release import SmallClients
-from fedscout.engine.errors import ConfigurationError
-from fedscout.engine.fault_text import details, predicate, shown
+from fedscout.engine.errors import ConfigurationError, Fault
+from fedscout.engine.fault_text import details, fault_of, shown
 from fedscout.engine.nodes.node_call import Method
 
 NO_TRAINING = "the owner of its data does not allow training"
@@ -89,12 +89,12 @@ def read_policy(path: Path) -> OwnerPolicy:
     except OSError as error:
         raise ConfigurationError(f"the owner's policy must be a file, got {path}: {error.strerror}") from error
     except tomllib.TOMLDecodeError as error:
-        raise ConfigurationError(f"the owner's policy {path} must be TOML: {error}") from error
+        raise ConfigurationError(Fault(f"the owner's policy {path}", f"be TOML: {error}")) from error
     except (UnicodeDecodeError, RecursionError) as error:
-        raise ConfigurationError(f"the owner's policy {path} must be TOML, and is no such text") from error
+        raise ConfigurationError(Fault(f"the owner's policy {path}", "be TOML, and is no such text")) from error
     except ValidationError as error:
         keys = [(".".join(map(str, each["loc"])), each) for each in details(error)]
-        faults = [f"{shown(key) if '.' in key else key}{predicate(each)}" for key, each in keys]
+        faults = [fault_of(shown(key) if "." in key else key, each) for key, each in keys]
         raise ConfigurationError(f"the owner's policy {path}: {'; '.join(faults)}") from error
     if policy.folder is None:
         return policy

@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 
 from fedscout.engine.data.release import Arrays, Privacy, WithheldError
-from fedscout.engine.errors import DataError
+from fedscout.engine.errors import DataError, Fault
 from fedscout.engine.runtime.atomic_file import json_text, write_atomically
 from fedscout.engine.runtime.json_file import read_json_object
 
@@ -47,9 +47,9 @@ class PrivacyLedger:
         except FileNotFoundError:
             self._entries = {}
         except (OSError, ValueError) as error:
-            raise DataError(f"{self._path} must say what was spent of epsilon, and can't be read: {error}") from error
+            raise DataError(Fault(self._path, f"say what was spent of epsilon, and can't be read: {error}")) from error
         if not all(map(_is_entry, self._entries.values())):
-            raise DataError(f"{self._path} must say what was spent of epsilon, and is damaged")
+            raise DataError(Fault(self._path, "say what was spent of epsilon, and is damaged"))
 
     @property
     def spent(self) -> float:

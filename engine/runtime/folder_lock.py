@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from fedscout.engine.errors import LogError
+from fedscout.engine.errors import Fault, LogError
 from fedscout.engine.runtime.atomic_file import is_unfinished
 from fedscout.engine.runtime.orphan_processes import OWN_MARK, end_orphans
 
@@ -55,7 +55,7 @@ def refuse_links(folder: Path) -> None:
     """
     for entry in sorted(folder.iterdir()) if folder.is_dir() else ():
         if entry.is_symlink() and not is_unfinished(entry):
-            raise LogError(f"{entry} must be no link, as what a study writes stays in its folder")
+            raise LogError(Fault(entry, "be no link, as what a study writes stays in its folder"))
 
 
 def _open_locked(folder: Path) -> int:

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from fedscout.engine.engine_config import EngineConfig
-from fedscout.engine.errors import ConfigurationError, EngineError, first_line
+from fedscout.engine.errors import ConfigurationError, EngineError, Fault, first_line
 from fedscout.engine.runtime.orphan_processes import mark_children
 from fedscout.engine.runtime.ray_internals import address_found, forget_token
 from fedscout.engine.runtime.raylet_watch import raylet_watched
@@ -169,7 +169,7 @@ def _start(ray: Any, config: EngineConfig, options: Mapping[str, Any], verbose: 
     except (ConnectionError, ValueError) as error:
         reason = first_line(error)
         if config.address is None:
-            raise ConfigurationError(f"Ray must be able to start here; it says: {reason}") from error
+            raise ConfigurationError(Fault("Ray", "be able to start here", hint=f"it says: {reason}")) from error
         raise ConfigurationError(f"{_ADDRESS}, got {config.address!r}: {reason}{_HINT}") from error
     except Exception as error:  # a bare one, if its start takes too long
         raise EngineError(f"Ray did not start: {first_line(error)}") from error

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from fedscout.engine.errors import ConfigurationError
+from fedscout.engine.errors import ConfigurationError, Fault
 from fedscout.experiments.config.config_file import load_config
 from fedscout.experiments.config.study_config import StudyConfig
 from fedscout.experiments.federations.models.imported_model import is_import_path
@@ -35,7 +35,7 @@ def allowed_config(settings: Sequence[str], root: Path, own_code: bool = False) 
     """
     strange = [setting for setting in settings if not SETTING.match(setting)]
     if strange:
-        raise ConfigurationError([f"a setting must be key=value, got {setting!r}" for setting in strange])
+        raise ConfigurationError([Fault("a setting", "be key=value", repr(setting)) for setting in strange])
     config = load_config(settings)
     faults = [*_faults(config, root, own_code)]
     if faults:
@@ -53,22 +53,22 @@ def folder_below(root: Path, name: str) -> Path:
         folder = (root / name).resolve()
         if folder != root.resolve():
             return folder
-    raise ConfigurationError(f"a folder must lie below the one that the server was started with, got {name!r}")
+    raise ConfigurationError(Fault("a folder", "lie below the one that the server was started with", repr(name)))
 
 
 def _faults(config: StudyConfig, root: Path, own_code: bool) -> Iterator[str]:
     for key, value in _texts(flattened(config.model_dump(mode="json"))):
         if key in ("engine.address", "recommender.base_url"):
-            yield f"{key} must be left out, as an agent may name no server, got {value!r}"
+            yield Fault(key, "be left out, as an agent may name no server", repr(value))
         elif value.startswith(NAMED_ELSEWHERE):
             continue
         elif "://" in value:
-            yield f"{key} must be no address, as an agent may name none, got {value!r}"
+            yield Fault(key, "be no address, as an agent may name none", repr(value))
         elif is_import_path(value):
             if not own_code:
                 yield f"{key} names code, which an agent may only do with `fedscout mcp --own-code`, got {value!r}"
         elif not _lies_below(root, value):
-            yield f"{key} must lie below the folder that the server was started with, got {value!r}"
+            yield Fault(key, "lie below the folder that the server was started with", repr(value))
 
 
 def _texts(leaves: Mapping[str, Any]) -> Iterator[tuple[str, str]]:

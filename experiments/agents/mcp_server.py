@@ -18,7 +18,7 @@ from mcp.server.mcpserver import MCPServer
 from mcp.server.mcpserver.exceptions import ToolError
 from pydantic import Field
 
-from fedscout.engine.errors import LogError, UserError
+from fedscout.engine.errors import Fault, LogError, UserError
 from fedscout.engine.runtime.json_file import read_json_object
 from fedscout.engine.trials.trial_log import read_columns
 from fedscout.experiments.agents.allowed_settings import allowed_config, folder_below
@@ -149,7 +149,7 @@ def _result(folder: Path) -> dict[str, Any]:
     try:
         result = read_json_object(folder / "result.json")
     except (OSError, ValueError) as error:
-        raise LogError(f"the folder must hold a finished study, got {folder.name}") from error
+        raise LogError(Fault("the folder", "hold a finished study", folder.name)) from error
     wanted = (
         "federation",
         "best",

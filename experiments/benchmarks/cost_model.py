@@ -16,7 +16,7 @@ from collections.abc import Sequence
 import numpy as np
 from pydantic import BaseModel, Field
 
-from fedscout.engine.errors import ConfigurationError
+from fedscout.engine.errors import ConfigurationError, Fault
 
 BYTES_PER_PARAMETER = 12
 """Of a host in a round: the model (4), which is evaluated and trained on, and the partial sum (8)."""
@@ -102,8 +102,12 @@ def fit(sizes: Sequence[RoundSize], seconds: Sequence[float]) -> CostModel:
     rank = int(np.linalg.matrix_rank(scaled)) if len(sizes) else 0
     if rank < TERMS:
         raise ConfigurationError(
-            f"the sizes must tell hosts, clients, bytes and a constant apart (rank {TERMS}), "
-            f"got {len(sizes)} of rank {rank}; name at least two numbers of nodes"
+            Fault(
+                "the sizes",
+                f"tell hosts, clients, bytes and a constant apart (rank {TERMS})",
+                f"{len(sizes)} of rank {rank}",
+                "name at least two numbers of nodes",
+            )
         )
     times = np.asarray(seconds, dtype=np.float64)
     largest = matrix.max(axis=0)

@@ -19,7 +19,7 @@ from pydantic import BaseModel
 from fedscout.engine.contracts.client_update import ClientUpdate
 from fedscout.engine.contracts.local_training_config import LocalTraining
 from fedscout.engine.contracts.train_request import TrainRequest
-from fedscout.engine.errors import ConfigurationError
+from fedscout.engine.errors import ConfigurationError, Fault
 from fedscout.engine.model.flat_model import new_model
 from fedscout.engine.seeds import stream
 from fedscout.engine.training.local_training import RowsWork
@@ -108,7 +108,7 @@ def mixed_turns(task: Task, turns: int, note: Note = lambda _: None) -> list[Mix
     model = new_model(federation.model, seed=0)
     trainer, received = fastest_trainer(model), model.vector.clone()
     if not isinstance(trainer, BlockTrainer):
-        raise ConfigurationError(f"--mixed must have --work=dense or tiny, small dense nets, got {task.name}")
+        raise ConfigurationError(Fault("--mixed", "have --work=dense or tiny, small dense nets", task.name))
 
     def seconds(settings: Sequence[LocalTraining | None], asked: LocalTraining) -> float:
         works = [

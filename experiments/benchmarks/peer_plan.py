@@ -7,7 +7,7 @@ from pathlib import Path
 
 from fedscout.engine.arrays import IntArray
 from fedscout.engine.data.federation import Federation
-from fedscout.engine.errors import ConfigurationError
+from fedscout.engine.errors import ConfigurationError, Fault
 from fedscout.engine.trials.trial_record import Trial
 from fedscout.experiments.benchmarks.peers.study_plan import Split, StudyPlan, write_study
 from fedscout.experiments.benchmarks.peers.work import WorkName
@@ -79,7 +79,7 @@ def _model_of(federation: Federation) -> tuple[WorkName, tuple[int, ...]]:
             return "dense", tuple(arguments["widths"])
         if model.path.endswith(LENET) and plain:
             return "lenet", (*arguments["image_shape"], arguments["num_classes"])
-    raise ConfigurationError(f"the model must be a plain dense net or LeNet with ReLU, got {model}")
+    raise ConfigurationError(Fault("the model", "be a plain dense net or LeNet with ReLU", model))
 
 
 def _check_plain(config: StudyConfig, federation: Federation) -> None:
@@ -100,6 +100,6 @@ def _check_plain(config: StudyConfig, federation: Federation) -> None:
         "federation.task": federation.task is not None or federation.targets is not None,
         "search.kind": config.search.kind in {"racing", "one_shot"},
     }
-    faults = [f"{key} must be left out where a peer repeats the study" for key, given in more.items() if given]
+    faults = [Fault(key, "be left out where a peer repeats the study") for key, given in more.items() if given]
     if faults:
         raise ConfigurationError(faults)

@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal
 
 import typer
 
-from fedscout.engine.errors import ConfigurationError
+from fedscout.engine.errors import ConfigurationError, Fault
 from fedscout.experiments.cli.options import FOLDER, AsJson, Settings, out_folder
 from fedscout.experiments.visible import show, tell
 
@@ -93,8 +93,11 @@ def engine(
         return
     if sampled is not None and (peers or sampled > clients):
         raise ConfigurationError(
-            f"--sampled must be at most --clients={clients}, and left out beside --peers, all of whose clients train; "
-            f"got {sampled}"
+            Fault(
+                "--sampled",
+                (f"be at most --clients={clients}, and left out beside --peers, all of whose clients train"),
+                hint=f"got {sampled}",
+            )
         )
     cohort = Cohort(clients, sampled or clients, TRAINING.learning_rate, server_rows=SERVER_ROWS, server_labels=True)
     specs = [parse_strategy(text, cohort) for text in strategy or ["fedavg"]]
@@ -406,7 +409,7 @@ def _listed(option: str, text: str | None) -> list[Any] | None:
     except (yaml.YAMLError, RecursionError):
         items = []
     if not items or not all(isinstance(item, str | dict) and item for item in items):
-        raise ConfigurationError(f"--{option} must be names with commas between them, got {text!r}")
+        raise ConfigurationError(Fault(f"--{option}", "be names with commas between them", repr(text)))
     return list(items)
 
 
@@ -419,5 +422,5 @@ def _ascending(text: str, option: str = "--nodes") -> list[int]:
     except ValueError:
         numbers = []
     if not numbers or numbers[0] < 1 or numbers != sorted(set(numbers)):
-        raise ConfigurationError(f"{option} must be ascending numbers >= 1, such as 1,2,4, got {text!r}")
+        raise ConfigurationError(Fault(option, "be ascending numbers >= 1, such as 1,2,4", repr(text)))
     return numbers

@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from fedscout.engine.errors import Fault
 from fedscout.experiments.cli.options import AsJson, ConfigFile, Settings, read_settings
 
 Weights = Annotated[
@@ -50,7 +51,7 @@ def embed(
 
     out = out or Path("random-features.npz" if weights is None else "embedded.npz")
     if out.suffix != ".npz":
-        raise ConfigurationError(f"--out must be a file that ends in .npz, got {out}")
+        raise ConfigurationError(Fault("--out", "be a file that ends in .npz", out))
     from fedscout.experiments.federations.embeddings.embedded_file import load_to_embed, write_embedded
     from fedscout.experiments.federations.embeddings.embedder import embedder
     from fedscout.experiments.reports.console import show_json

@@ -8,6 +8,7 @@ from typing import Annotated
 
 import typer
 
+from fedscout.engine.errors import Fault
 from fedscout.experiments.cli.options import ConfigFile, Settings, Verbose, prepare, read_settings, user_folders
 from fedscout.experiments.visible import show
 
@@ -77,7 +78,10 @@ def app(
         config, strategy = winner_of(study, settings or [])
     if strategy and chooses:
         raise ConfigurationError(
-            f"--choose and --max-… must be left out where {'--from' if study else 'strategy.kind'} says what is trained"
+            Fault(
+                "--choose and --max-…",
+                f"be left out where {('--from' if study else 'strategy.kind')} says what is trained",
+            )
         )
     agreement = Agreement.of_study(config)
     kept = None

@@ -9,6 +9,7 @@ from typing import Annotated, Any, cast
 
 import typer
 
+from fedscout.engine.errors import Fault
 from fedscout.experiments.cli.options import prepare
 from fedscout.experiments.visible import tell, visible
 
@@ -28,7 +29,7 @@ def init(data: Data = None, out: OutFile = Path("study.yaml"), yes: Yes = False)
     from fedscout.experiments.config.study_draft import AIMS, TIMES, Draft, suggested_data, table_suggestions
 
     if out.exists():
-        raise ConfigurationError(f"--out must be a new file, got {out}, which exists")
+        raise ConfigurationError(Fault("--out", "be a new file", f"{out}, which exists"))
     asks = not yes and sys.stdin.isatty()
     dataset = data or _answer(asks, "The data: a file, or the name of a data set", suggested_data())
     head = table_suggestions(dataset)

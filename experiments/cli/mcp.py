@@ -9,6 +9,7 @@ from typing import Annotated
 
 import typer
 
+from fedscout.engine.errors import Fault
 from fedscout.experiments.cli.options import FAILED, prepare
 from fedscout.experiments.visible import tell
 
@@ -27,7 +28,7 @@ def mcp(
     from fedscout.experiments.extras import extra_module
 
     if not root.is_dir():
-        raise ConfigurationError(f"--root must be a folder, got {root}")
+        raise ConfigurationError(Fault("--root", "be a folder", root))
     if sys.stdin is None or sys.stdout is None:
         raise ConfigurationError("fedscout mcp speaks on standard input and output, of which one is closed")
     extra_module("mcp", "mcp", "fedscout mcp needs the package mcp")

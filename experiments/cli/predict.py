@@ -8,6 +8,7 @@ from typing import Annotated
 
 import typer
 
+from fedscout.engine.errors import Fault
 from fedscout.experiments.cli.options import prepare, user_folders
 from fedscout.experiments.visible import show, visible
 
@@ -37,7 +38,7 @@ def predict(
     from fedscout.experiments.trained.prediction import load
 
     if out is not None and out.suffix.lower() not in SUFFIXES:
-        raise ConfigurationError(f"--out must end in {' or '.join(SUFFIXES)}, got {out}")
+        raise ConfigurationError(Fault("--out", f"end in {' or '.join(SUFFIXES)}", out))
     found = load(model, code).predict(table, group)
     if out is None:
         sys.stdout.write(visible(found.to_csv(index=False)))

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from fedscout.engine.errors import Fault
 from fedscout.experiments.cli import (
     bench,
     describe,
@@ -200,7 +201,7 @@ def _refuse_bytes(arguments: Sequence[str]) -> None:
 
     undecoded = [given for given in arguments if given.encode(errors="ignore").decode() != given]
     if undecoded:
-        raise ConfigurationError([f"an argument must be UTF-8, got {given}" for given in undecoded])
+        raise ConfigurationError([Fault("an argument", "be UTF-8", given) for given in undecoded])
 
 
 def _one_line(error: click.ClickException) -> str:

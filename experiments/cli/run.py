@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from fedscout.engine.errors import Fault
 from fedscout.experiments.cli.options import (
     FAILED,
     AsJson,
@@ -77,7 +78,7 @@ def _check_one_shot(one_shot: bool, settings: Sequence[str]) -> None:
         from fedscout.engine.errors import ConfigurationError
 
         raise ConfigurationError(
-            f"search.kind must be left out beside --one-shot, which searches nothing, got search.kind={kinds[-1]}"
+            Fault("search.kind", "be left out beside --one-shot, which searches nothing", f"search.kind={kinds[-1]}")
         )
 
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from fedscout.engine.errors import Fault
 from fedscout.experiments.cli.options import AsJson, ConfigFile, Out, Settings, Verbose, names, prepare, user_folders
 from fedscout.experiments.visible import show, tell
 
@@ -56,11 +57,13 @@ def sweep(
     if files:
         others = [text for text in texts if text not in files]
         if len(files) > 1 or not all("=" in text for text in others):
-            raise ConfigurationError(f"a file with rows must be the only file, got {', '.join(texts)}")
+            raise ConfigurationError(Fault("a file with rows", "be the only file", ", ".join(texts)))
         _run_file(Path(files[0]), others, out, as_json, dry_run, (parallel, rows, columns, seeds))
         return
     if rows is not None or columns is not None or seeds is not None:
-        raise ConfigurationError("--rows, --columns and --seeds must be left out without a YAML file that has rows")
+        raise ConfigurationError(
+            Fault("--rows, --columns and --seeds", "be left out without a YAML file that has rows")
+        )
 
     planned = read_sweep(settings or [], config_file)
     folder = out or Path("runs") / planned.default_name

@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from fedscout.engine.errors import Fault
 from fedscout.experiments.cli.options import FOLDER, AsJson, out_folder
 from fedscout.experiments.visible import show, show_json_text, tell
 
@@ -39,7 +40,7 @@ def trials(
 
     folder = out / "trials"
     if not folder.is_dir() or not any(folder.glob("*.parquet")):
-        raise LogError(f"the folder must hold a study's log, got {out} without any trials/*.parquet")
+        raise LogError(Fault("the folder", "hold a study's log", f"{out} without any trials/*.parquet"))
     import pandas as pd
 
     from fedscout.engine.trials.trial_log import read_columns
@@ -48,7 +49,7 @@ def trials(
     claim, _ = read_claim(out)
     rows, faults = read_columns(folder, COLUMNS, claim["config_hash"])
     if not rows:
-        raise LogError(f"the log in {folder} must be readable: {next(iter(faults.values()))}")
+        raise LogError(Fault(f"the log in {folder}", f"be readable: {next(iter(faults.values()))}"))
     for path, reason in faults.items():
         tell(f"{path} can't be used and is left out ({reason})")
     table = pd.DataFrame(rows, columns=COLUMNS)

@@ -9,6 +9,7 @@ from typing import Annotated, Any, TypeVar
 
 import typer
 
+from fedscout.engine.errors import Fault
 from fedscout.experiments.cli.options import AsJson, ConfigFile, Settings, Verbose, prepare, user_folders
 
 Number = TypeVar("Number", int, float)
@@ -132,7 +133,7 @@ def _refuse_beside_refine(asked: Mapping[str, object]) -> None:
 
     given = [OPTIONS.get(name, f"--{name}") for name, value in asked.items() if value is not None]
     if given:
-        raise ConfigurationError(f"{', '.join(given)} must be left out with --refine, whose table says it")
+        raise ConfigurationError(Fault(", ".join(given), "be left out with --refine, whose table says it"))
 
 
 def _numbers(option: str, text: str | None, kind: Callable[[str], Number]) -> tuple[Number, ...] | None:
@@ -147,4 +148,4 @@ def _numbers(option: str, text: str | None, kind: Callable[[str], Number]) -> tu
         return None if text is None else tuple(kind(part) for part in text.split(","))
     except ValueError:
         what = "whole numbers" if kind is int else "numbers"
-        raise ConfigurationError(f"{option} must be {what} separated by commas, got {text!r}") from None
+        raise ConfigurationError(Fault(option, f"be {what} separated by commas", repr(text))) from None

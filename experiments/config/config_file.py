@@ -13,7 +13,7 @@ from typing import Any
 from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 
-from fedscout.engine.errors import ConfigurationError
+from fedscout.engine.errors import ConfigurationError, Fault
 from fedscout.engine.fault_text import details, shown
 from fedscout.engine.truth_values import truths_as_words
 from fedscout.experiments.config.config_keys import fault_text, known_keys
@@ -74,7 +74,8 @@ def _fault_texts(faults: Sequence[ErrorDetails]) -> Iterator[str]:
         alike.setdefault((place[:item], place[item + 1 :], fault["type"]), []).append(fault)
     for same in alike.values():
         more = f", and {len(same) - 1} more of that list" if len(same) > 1 else ""
-        yield fault_text(same[0]) + more
+        told = fault_text(same[0])
+        yield told + more if more else told
 
 
 def given_settings(arguments: Sequence[str] = (), file: Path | None = None) -> dict[str, Any]:
@@ -126,7 +127,7 @@ def _refuse_what_no_key_takes(name: str, layer: Any) -> None:
     for _ in range(DEEPEST):
         for value in level:
             if isinstance(value, bytes) or (isinstance(value, str) and _HALF_A_CHARACTER.search(value)):
-                raise ConfigurationError(f"{name} must hold text and numbers, got {shown(value)}")
+                raise ConfigurationError(Fault(name, "hold text and numbers", shown(value)))
         groups = [[*value, *value.values()] if isinstance(value, dict) else value for value in level]
         level = [part for group in groups if isinstance(group, list) for part in group]
         if not level:
@@ -141,7 +142,7 @@ def _refuse_values_for_groups(layer: Mapping[Any, Any]) -> None:
     for group in sorted(groups & set(layer)):
         if not isinstance(layer[group], dict):
             keys = [key for key in known_keys() if key.startswith(f"{group}.")]
-            faults.append(f"{group} must be a group of keys, such as {keys[0]}, got {shown(layer[group])}")
+            faults.append(Fault(group, f"be a group of keys, such as {keys[0]}", shown(layer[group])))
     if faults:
         raise ConfigurationError(faults)
 
@@ -162,7 +163,7 @@ def _read_argument(argument: str) -> dict[Any, Any]:
 
     key, equals, text = argument.partition("=")
     if not equals or not all(part.strip() for part in key.split(".")):
-        raise ConfigurationError(f"an argument must be dotted.key=value or a YAML file, got {shown(argument)}")
+        raise ConfigurationError(Fault("an argument", "be dotted.key=value or a YAML file", shown(argument)))
     wanted = f"{key} must have a YAML value, got {shown(argument)}"
     if not takes_text(key):
         _refuse_other_numbers(key, text)
@@ -179,14 +180,16 @@ def _read_yaml(file: Path) -> dict[Any, Any]:
     except OSError as error:
         raise ConfigurationError(f"the configuration file must be readable, got {file}: {error.strerror}") from error
     if size is None:
-        raise ConfigurationError(f"the configuration file must exist, got {file}")
+        raise ConfigurationError(Fault("the configuration file", "exist", file))
     if size > LARGEST_FILE:
-        raise ConfigurationError(f"the configuration file must have at most {LARGEST_FILE} bytes, {file} has {size}")
+        raise ConfigurationError(
+            Fault("the configuration file", f"have at most {LARGEST_FILE} bytes, {file} has {size}")
+        )
     with suppress(UnicodeDecodeError):  # which is told below
         _refuse_other_numbers(str(file), file.read_text("utf-8"))
     loaded = _plain(lambda: OmegaConf.load(file), f"{file} must be YAML")
     if not isinstance(loaded, dict):
-        raise ConfigurationError(f"{file} must hold keys and values, such as `seed: 1`")
+        raise ConfigurationError(Fault(file, "hold keys and values, such as `seed: 1`"))
     return loaded
 
 
@@ -202,8 +205,12 @@ def _refuse_other_numbers(name: str, text: str) -> None:
         for token in yaml.scan(text, Loader=yaml.SafeLoader):
             if isinstance(token, yaml.ScalarToken) and token.plain and _OTHER_NUMBER.fullmatch(token.value):
                 raise ConfigurationError(
-                    f"{name} must hold numbers as JSON writes them, got {token.value}, which YAML takes for another "
-                    f"number; a text is quoted: '\"{token.value}\"'"
+                    Fault(
+                        name,
+                        "hold numbers as JSON writes them",
+                        f"{token.value}, which YAML takes for another number",
+                        f"""a text is quoted: '"{token.value}"'""",
+                    )
                 )
 
 

@@ -10,7 +10,8 @@ from typing import Any
 from pydantic import BaseModel
 from pydantic_core import ErrorDetails
 
-from fedscout.engine.fault_text import predicate
+from fedscout.engine.errors import Fault
+from fedscout.engine.fault_text import fault_of
 from fedscout.experiments.config.study_config import StudyConfig
 
 
@@ -36,16 +37,16 @@ def known_keys(model: type[BaseModel] = StudyConfig, prefix: str = "") -> dict[s
     return keys
 
 
-def fault_text(detail: ErrorDetails) -> str:
+def fault_text(detail: ErrorDetails) -> Fault:
     """Return one fault as key, condition and value."""
     key = ".".join(str(part) for part in detail["loc"])
     if detail["type"] == "extra_forbidden":
-        return f"{key} is not a known key{_suggestion(key)}"
+        return Fault(f"{key} is not a known key{_suggestion(key)}")
     if detail["type"] == "invalid_key":
-        return f"{key.removesuffix('.[key]')} is not a known key; a key must be text"
+        return Fault(f"{key.removesuffix('.[key]')} is not a known key; a key must be text")
     is_unquoted = detail["type"] == "string_type" and isinstance(detail["input"], bool | int | float)
     hint = '; quotes make a text of what YAML takes for a number or truth value, such as "1" or "yes"'
-    return f"{key}{predicate(detail)}{hint if is_unquoted else ''}"
+    return fault_of(key, detail, hint if is_unquoted else "")
 
 
 def _suggestion(key: str) -> str:

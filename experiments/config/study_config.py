@@ -15,7 +15,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationInfo, field_validat
 from fedscout.detectors.detection_config import DetectionConfig
 from fedscout.engine.contracts.local_training_config import ADDED_TERMS, LocalTraining
 from fedscout.engine.engine_config import EngineConfig
-from fedscout.engine.errors import ConfigurationError
+from fedscout.engine.errors import ConfigurationError, Fault
 from fedscout.engine.fault_text import shown
 from fedscout.engine.messages.session import Session
 from fedscout.engine.metrics.metric import Metric
@@ -281,6 +281,10 @@ def check_searchable(config: StudyConfig) -> None:
     """
     if config.strategy is not None:
         raise ConfigurationError(
-            f"strategy must be left out of a search, got {config.strategy}; it is read by `fedscout train`, "
-            "and search.strategies names the kinds to choose from"
+            Fault(
+                "strategy",
+                "be left out of a search",
+                config.strategy,
+                "it is read by `fedscout train`, and search.strategies names the kinds to choose from",
+            )
         )

@@ -22,7 +22,7 @@ from fedscout.engine.contracts.settings_table import SettingsCell, SettingsTable
 from fedscout.engine.data.client_data import Partition
 from fedscout.engine.data.federation import Federation
 from fedscout.engine.data.names import Names
-from fedscout.engine.errors import ConfigurationError
+from fedscout.engine.errors import ConfigurationError, Fault
 from fedscout.engine.messages.session import Session
 from fedscout.engine.metrics.metric_table import ACCURACY
 from fedscout.experiments.federations.datasets.dataset import Dataset
@@ -77,16 +77,24 @@ class Agreement(ModelDescription):
         federation = config.federation
         if federation.predicts_quantity:
             raise ConfigurationError(
-                "a real federation must predict classes: a quantity is standardised over the rows of all clients, "
-                "which no one sees there"
+                Fault(
+                    "a real federation",
+                    (
+                        "predict classes: a quantity is standardised over the rows of all clients, which no "
+                        "one sees there"
+                    ),
+                )
             )
         if federation.dataset in ENVIRONMENTS:
-            raise ConfigurationError(f"a real federation must hold rows, got the environment {federation.dataset}")
+            raise ConfigurationError(Fault("a real federation", "hold rows", f"the environment {federation.dataset}"))
         settings = config.client_settings
         if settings.kind is not None and config.metric_name != ACCURACY:
             raise ConfigurationError(
-                f"training.metric must be left out beside client_settings on real clients, as its sums tell rows, "
-                f"got {config.metric_name}"
+                Fault(
+                    "training.metric",
+                    "be left out beside client_settings on real clients, as its sums tell rows",
+                    config.metric_name,
+                )
             )
         dataset = dataset or load_dataset(federation)
         agreement = cls(
@@ -120,11 +128,11 @@ class Agreement(ModelDescription):
         try:
             return cls.model_validate_json(path.read_text())
         except OSError as error:
-            raise ConfigurationError(f"{path} must be an agreement, but can't be read: {error.strerror}") from error
+            raise ConfigurationError(Fault(path, f"be an agreement, but can't be read: {error.strerror}")) from error
         except ValidationError as error:
             first = error.errors()[0]
             place = ".".join(map(str, first["loc"]))
-            raise ConfigurationError(f"{path} must be an agreement, but {place}: {first['msg']}") from error
+            raise ConfigurationError(Fault(path, f"be an agreement, but {place}: {first['msg']}")) from error
 
     @property
     def text(self) -> str:
@@ -190,12 +198,18 @@ def _lookup_document(settings: ClientSettingsConfig, num_classes: int) -> dict[s
     table, provenance = settings.read()
     if provenance.get("num_classes", num_classes) != num_classes:
         raise ConfigurationError(
-            f"client_settings.path must be a table for {num_classes} classes, as the study has, "
-            f"got {settings.path} for {provenance['num_classes']}"
+            Fault(
+                "client_settings.path",
+                f"be a table for {num_classes} classes, as the study has",
+                f"{settings.path} for {provenance['num_classes']}",
+            )
         )
     if settings.metric not in METRICS:
         raise ConfigurationError(
-            f"client_settings.metric must be {' or '.join(METRICS)} on real clients, which are sent no code, "
-            f"got {settings.metric}"
+            Fault(
+                "client_settings.metric",
+                f"be {' or '.join(METRICS)} on real clients, which are sent no code",
+                settings.metric,
+            )
         )
     return asdict(SettingsLookup(table, settings.metric, epsilon=settings.epsilon))

@@ -26,7 +26,7 @@ from pathlib import Path
 from string import Template
 from typing import Any, Literal
 
-from fedscout.engine.errors import ConfigurationError
+from fedscout.engine.errors import ConfigurationError, Fault
 from fedscout.engine.fault_text import shown
 from fedscout.engine.runtime.atomic_file import write_atomically
 from fedscout.experiments.deployment.agreement import Agreement
@@ -170,7 +170,7 @@ def check_new(folder: Path) -> str:
     """
     folder = folder.absolute()
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
-        raise ConfigurationError(f"--out must be a new or empty folder, got {folder}")
+        raise ConfigurationError(Fault("--out", "be a new or empty folder", folder))
     return app_name(folder)
 
 
@@ -183,8 +183,14 @@ def app_name(folder: Path) -> str:
     name = re.sub(r"[^a-z0-9]+", "_", folder.name.lower()).strip("_")
     if not name or not name[0].isalpha() or len(name) > LONGEST_NAME:
         raise ConfigurationError(
-            f"--out must be a folder whose name begins with a letter and has at most {LONGEST_NAME} letters and "
-            f"digits, as the app is called so, got {shown(folder.name)}"
+            Fault(
+                "--out",
+                (
+                    f"be a folder whose name begins with a letter and has at most {LONGEST_NAME} "
+                    "letters and digits, as the app is called so"
+                ),
+                shown(folder.name),
+            )
         )
     return name
 

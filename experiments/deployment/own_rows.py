@@ -21,7 +21,7 @@ import numpy.typing as npt
 from fedscout.engine.arrays import FloatArray, IntArray
 from fedscout.engine.data.client_data import Partition
 from fedscout.engine.data.federation import Federation
-from fedscout.engine.errors import DataError
+from fedscout.engine.errors import DataError, Fault
 from fedscout.engine.fault_text import listed, shown
 from fedscout.experiments.deployment.agreement import Agreement
 from fedscout.experiments.federations.datasets.images.image_folder import client_pictures
@@ -61,15 +61,21 @@ def client_federation(agreement: Agreement, number: int, context: Context, rows_
     share = node.get("partition-id")
     if not isinstance(share, int) or isinstance(share, bool):
         raise DataError(
-            "a client must have rows: data=PATH in --node-config, a function given to client_app, or partition-id=N "
-            f"for the rows of a simulated client, got {shown(dict(node))}"
+            Fault(
+                "a client",
+                (
+                    "have rows: data=PATH in --node-config, a function given to client_app, or "
+                    "partition-id=N for the rows of a simulated client"
+                ),
+                shown(dict(node)),
+            )
         )
     from fedscout.experiments.federations.assembly.build_federation import build_federation  # all that a study loads
 
     config = agreement.config
     simulated = build_federation(config.federation, config.model)
     if not 0 <= share < simulated.num_clients:
-        raise DataError(f"partition-id must be one of the study's {simulated.num_clients} clients, got {share}")
+        raise DataError(Fault("partition-id", f"be one of the study's {simulated.num_clients} clients", share))
     return simulated.alone(share, number)
 
 
@@ -81,7 +87,7 @@ def _of_rows(agreement: Agreement, number: int, rows: Any, node: Any) -> Federat
     else:
         features, labels, groups = _table(agreement, rows, node)
     if not len(labels):
-        raise DataError("a client must hold at least one row, got none")
+        raise DataError(Fault("a client", "hold at least one row", "none"))
     return replace(
         agreement.without_clients(),
         features=features,
@@ -104,7 +110,9 @@ def _table(agreement: Agreement, rows: Any, node: Any) -> tuple[FloatArray, IntA
     table = with_missing(table, request.missing_values, {request.client_column, request.group_column})
     label = str(node.get("label", request.label))
     if label not in table.column_names:
-        raise DataError(f"label must name a column of {name}, got {label!r}; its columns: {listed(table.column_names)}")
+        raise DataError(
+            Fault("label", f"name a column of {name}", repr(label), f"its columns: {listed(table.column_names)}")
+        )
     group = request.group_column if request.group_column in table.column_names else None
     if request.unlabelled_rows == "drop":
         table = labelled_rows(name, table, ColumnRoles(label, group=group)).rows
@@ -123,17 +131,17 @@ def _arrays(agreement: Agreement, features: npt.ArrayLike, labels: npt.ArrayLike
     """Return rows that are features already."""
     values, said = agreement.checked_features(features), np.asarray(labels)
     if said.shape != values.shape[:1]:
-        raise DataError(f"a client's labels must have the shape ({len(values)},) of its rows, got {said.shape}")
+        raise DataError(Fault("a client's labels", f"have the shape ({len(values)},) of its rows", said.shape))
     return values, _numbered(agreement, said.tolist())
 
 
 def _pictures(agreement: Agreement, folder: Path) -> tuple[FloatArray, IntArray, None]:
     """Return the pictures of a folder."""
     if agreement.kind != "image":
-        raise DataError(f"a client's rows must be of the kind {agreement.kind}, got the folder {folder}")
+        raise DataError(Fault("a client's rows", f"be of the kind {agreement.kind}", f"the folder {folder}"))
     features, labels = client_pictures(folder, agreement.rows, agreement.feature_shape[0] == 1)
     if features.shape[1:] != agreement.feature_shape:
-        raise DataError(f"pictures must have the shape {agreement.feature_shape} agreed on, got {features.shape[1:]}")
+        raise DataError(Fault("pictures", f"have the shape {agreement.feature_shape} agreed on", features.shape[1:]))
     return features, _numbered(agreement, labels), None
 
 
@@ -143,6 +151,6 @@ def _numbered(agreement: Agreement, labels: list[Any]) -> IntArray:
     unknown = {str(label) for label in labels} - known.keys()
     if unknown:
         raise DataError(
-            f"a client's rows must be of the classes {listed([*known])} that were agreed on, got {listed([*unknown])}"
+            Fault("a client's rows", f"be of the classes {listed([*known])} that were agreed on", listed([*unknown]))
         )
     return np.array([known[str(label)] for label in labels], dtype=np.int64)

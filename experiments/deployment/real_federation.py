@@ -30,7 +30,7 @@ from fedscout.detectors import HeterogeneityReport
 from fedscout.detectors.verdict import verdicts
 from fedscout.engine.client.client_host import ClientHost
 from fedscout.engine.data.client_data import Partition
-from fedscout.engine.errors import ConfigurationError, LogError, TrialError
+from fedscout.engine.errors import ConfigurationError, Fault, LogError, TrialError
 from fedscout.engine.messages.travelling_values import BYTES_A_VALUE
 from fedscout.engine.nodes.node_call import Greeting, Introduction, model_digest
 from fedscout.engine.nodes.node_roster import Member, NodeRoster
@@ -220,7 +220,7 @@ class RealFederation:
     def _facts(self) -> StudyFacts:
         sizes = [member.introduction.num_rows for member in self._roster.members]
         if not sizes:
-            raise ConfigurationError("wait_for must be called first, to meet the clients")
+            raise ConfigurationError(Fault("wait_for", "be called first, to meet the clients"))
         described = replace(
             self.agreement.without_clients(),
             partition=Partition(np.empty(0, np.int64), np.concatenate([[0], np.cumsum(sizes)]).astype(np.int64)),
@@ -278,7 +278,7 @@ def _known_clients(folder: RunFolder) -> list[Introduction]:
     try:
         return TypeAdapter(list[Introduction]).validate_python(told, strict=False)
     except ValidationError as error:
-        raise LogError(f"{folder.path / CLIENTS_FILE} must hold the clients of an earlier run, and does not") from error
+        raise LogError(Fault(folder.path / CLIENTS_FILE, "hold the clients of an earlier run, and does not")) from error
 
 
 def _document(spec: StrategySpec) -> dict[str, Any]:

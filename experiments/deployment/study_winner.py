@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from fedscout.engine.errors import ConfigurationError, LogError
+from fedscout.engine.errors import ConfigurationError, Fault, LogError
 from fedscout.experiments.config.config_file import load_config
 from fedscout.experiments.config.study_config import StudyConfig
 from fedscout.experiments.studies.stored_study import read_claim, read_result
@@ -29,7 +29,7 @@ def winner_of(folder: Path, settings: Sequence[str] = ()) -> tuple[StudyConfig, 
     claim, known = read_claim(folder)
     result = read_result(folder)
     if result is None:
-        raise LogError(f"--from must be the folder of a finished study (fedscout run --out), got {folder}")
+        raise LogError(Fault("--from", "be the folder of a finished study (fedscout run --out)", folder))
     config = _configuration(known, claim["config"].get("client_settings"), settings)
     strategy = advised(result.get("confirmation"), result.get("best"), config.training.learning_rate)
     if strategy is None:

@@ -20,7 +20,7 @@ from pathlib import Path
 from pydantic import ValidationError
 
 from fedscout.engine.engine_config import EngineConfig
-from fedscout.engine.errors import ConfigurationError
+from fedscout.engine.errors import ConfigurationError, Fault
 from fedscout.engine.fault_text import did_you_mean
 from fedscout.experiments.chart_style import drawn
 from fedscout.experiments.config.config_file import load_config
@@ -97,7 +97,7 @@ def entries_named(entries: Sequence[Entry], names: Sequence[str]) -> list[Entry]
         if not named:
             known = sorted({known for entry in entries for known in entry.names})
             raise ConfigurationError(
-                f"an experiment must be one of {', '.join(known)}, got {name!r}{did_you_mean(name, known)}"
+                Fault("an experiment", f"be one of {', '.join(known)}", repr(name), did_you_mean(name, known))
             )
         found += [entry for entry in named if entry not in found]
     return found

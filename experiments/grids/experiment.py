@@ -43,8 +43,8 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
-from fedscout.engine.errors import ConfigurationError
-from fedscout.engine.fault_text import details, did_you_mean, predicate
+from fedscout.engine.errors import ConfigurationError, Fault
+from fedscout.engine.fault_text import details, did_you_mean, fault_of
 from fedscout.experiments.config.config_file import YAML_SUFFIXES
 from fedscout.experiments.grids.methods import Function, Given, Method
 from fedscout.search.confirmation.intervals import Bounds
@@ -175,9 +175,9 @@ class Experiment(BaseModel):
         if self.measured_by is None and bare:
             faults.append(f"rows.{bare[0]} must be a method where measured_by is left out")
         if not self.rows or not self.federations:
-            faults.append("rows and columns must be at least one each")
+            faults.append(Fault("rows and columns", "be at least one each"))
         if given := sorted(key for key in self._keys() if key.partition(".")[0] in NO_SETTINGS):
-            faults.append(f"{given[0]} must be left out: {NO_SETTINGS[given[0].partition('.')[0]]}")
+            faults.append(Fault(given[0], f"be left out: {NO_SETTINGS[given[0].partition('.')[0]]}"))
         if self.reference is not None and self.reference not in self.rows:
             faults.append(f"reference must be a row, got {self.reference!r}{did_you_mean(self.reference, self.rows)}")
         inside = {column for columns in self.groups.values() for column in columns}
@@ -188,11 +188,11 @@ class Experiment(BaseModel):
                     [*self._read(text, "")]
                 except ValueError as error:
                     faults.append(str(error))
-            faults += [f"published.{row} must be a row" for row in self.published if row not in self.rows]
+            faults += [Fault(f"published.{row}", "be a row") for row in self.published if row not in self.rows]
             try:
                 self.printed()
             except (TypeError, ValueError) as error:
-                faults.append(f"published must hold a number for each column or a mapping of columns: {error}")
+                faults.append(Fault("published", f"hold a number for each column or a mapping of columns: {error}"))
         if faults:
             raise ValueError("; ".join(faults))
         return self
@@ -371,7 +371,7 @@ def _named(what: str, pieces: Sequence[str] | None, known: Collection[str]) -> l
         ends = [end for end in range(1, len(left) + 1) if ", ".join(left[:end]) in known]
         if not ends:
             raise ConfigurationError(
-                f"a {what} must be one of {'; '.join(known)}, got {left[0]!r}{did_you_mean(left[0], known)}"
+                Fault(f"a {what}", f"be one of {'; '.join(known)}", repr(left[0]), did_you_mean(left[0], known))
             )
         found.append(", ".join(left[: ends[-1]]))
         left = left[ends[-1] :]
@@ -414,7 +414,7 @@ def read_experiment(path: Path) -> Experiment:
     except OSError as error:
         raise ConfigurationError(f"the experiment must be a YAML file, got {path}: {error.strerror}") from error
     except (yaml.YAMLError, UnicodeDecodeError) as error:
-        raise ConfigurationError(f"{path} must be YAML: {' '.join(str(error).split())}") from error
+        raise ConfigurationError(Fault(path, f"be YAML: {' '.join(str(error).split())}")) from error
     except ValidationError as error:
-        faults = [f"{'.'.join(map(str, each['loc']))}{predicate(each)}".lstrip() for each in details(error)]
+        faults = [fault_of(".".join(map(str, each["loc"])), each).lstrip() for each in details(error)]
         raise ConfigurationError([f"{path}: {fault}" for fault in faults]) from error

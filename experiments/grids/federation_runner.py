@@ -23,7 +23,7 @@ from pydantic import ValidationError
 
 from fedscout.detectors import HeterogeneityReport
 from fedscout.engine.data.federation import Federation
-from fedscout.engine.errors import ConfigurationError, LogError
+from fedscout.engine.errors import ConfigurationError, Fault, LogError
 from fedscout.engine.grid.host_grid import HostGrid
 from fedscout.engine.messages.host_calls import FederationFacts
 from fedscout.engine.messages.session import Session
@@ -260,7 +260,7 @@ class FederationRunner:
         """
         if config.training.repetitions != 1:
             raise ConfigurationError(
-                f"training.repetitions must be 1 where trials are shared, got {config.training.repetitions}"
+                Fault("training.repetitions", "be 1 where trials are shared", config.training.repetitions)
             )
         facts = replace(
             self._facts,
@@ -334,8 +334,11 @@ def measurement_folder(out: Path, own: Collection[str]) -> Iterator[SweepFolder]
         raise LogError(f"--out must be a folder that can be written, got {out}: {error.strerror}") from error
     if others:
         raise LogError(
-            f"--out must be a new folder, an empty one or that of an earlier measurement, got {out} with "
-            f"{', '.join(others[:5])}"
+            Fault(
+                "--out",
+                "be a new folder, an empty one or that of an earlier measurement",
+                f"{out} with {', '.join(others[:5])}",
+            )
         )
     with folder_lock(out):
         yield SweepFolder(out)

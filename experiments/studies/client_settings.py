@@ -13,7 +13,7 @@ import numpy as np
 
 from fedscout.engine.contracts.settings_lookup import METRICS, SettingsLookup
 from fedscout.engine.data.federation import Federation
-from fedscout.engine.errors import ConfigurationError, first_line
+from fedscout.engine.errors import ConfigurationError, Fault, first_line
 from fedscout.experiments.config.study_config import StudyConfig
 from fedscout.experiments.studies.proxy_overlap import check_proxy_rows
 from fedscout.strategies import BUILT_IN_KINDS
@@ -37,8 +37,11 @@ def client_table_of(config: StudyConfig, federation: Federation) -> SettingsLook
     classes = provenance.get("num_classes")
     if classes is not None and classes != federation.num_classes:
         raise ConfigurationError(
-            f"client_settings.path must be a table for {federation.num_classes} classes, as this federation has, "
-            f"got {settings.path} for {classes}"
+            Fault(
+                "client_settings.path",
+                f"be a table for {federation.num_classes} classes, as this federation has",
+                f"{settings.path} for {classes}",
+            )
         )
     folder = "" if settings.metric in METRICS else folder_of_metric(settings.metric, federation.num_classes)
     return SettingsLookup(table, settings.metric, folder, settings.epsilon)

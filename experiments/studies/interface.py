@@ -19,7 +19,7 @@ import numpy.typing as npt
 import pandas as pd
 
 from fedscout.detectors import HeterogeneityReport
-from fedscout.engine.errors import DataError
+from fedscout.engine.errors import DataError, Fault
 from fedscout.engine.runtime.ray_runtime import prepare_environment
 from fedscout.engine.trials.trial_record import SCORES_WHERE_KNOWN
 from fedscout.experiments.config.config_file import config_of
@@ -353,7 +353,7 @@ def _of_datasets(data: Any, request: DatasetRequest) -> Dataset:
     )
 
     if not isinstance(data, datasets.Dataset):
-        raise DataError(f"data must be one part of a data set, a datasets.Dataset, got a {type(data).__name__}")
+        raise DataError(Fault("data", "be one part of a data set, a datasets.Dataset", f"a {type(data).__name__}"))
     if has_pictures(data):
         return dataset_of_rows(data, request, "a Dataset")
     table = cells_of_rows(data, request.dropped)
@@ -376,17 +376,23 @@ def _of_clients(clients: Sequence[ClientArrays], request: DatasetRequest) -> Dat
     arrays = [(np.asarray(features), np.asarray(labels)) for features, labels in clients]
     shapes = {features.shape[1:] for features, _ in arrays}
     if not arrays:
-        faults.append("a federation must have at least one client, got none")
+        faults.append(Fault("a federation", "have at least one client", "none"))
     if len(shapes) > 1:
-        faults.append(f"the clients' features must have one shape, got {', '.join(map(str, sorted(shapes)))}")
+        faults.append(Fault("the clients' features", "have one shape", ", ".join(map(str, sorted(shapes)))))
     for client, (features, labels) in enumerate(arrays):
         if features.ndim not in KIND_OF_ROWS or features.shape[:1] != labels.shape or not len(labels):
             faults.append(
-                f"client {client} must have features of shape (rows, columns) or (rows, channels, height, width) and "
-                f"as many labels, at least one, got {features.shape} and {labels.shape}"
+                Fault(
+                    f"client {client}",
+                    (
+                        "have features of shape (rows, columns) or (rows, channels, height, width) and as "
+                        "many labels, at least one"
+                    ),
+                    f"{features.shape} and {labels.shape}",
+                )
             )
         elif features.dtype.kind not in "fiub" or not np.isfinite(features).all():
-            faults.append(f"the features of client {client} must be finite numbers")
+            faults.append(Fault(f"the features of client {client}", "be finite numbers"))
     if faults:
         raise DataError(faults)
     said, target = np.concatenate([labels for _, labels in arrays]), None

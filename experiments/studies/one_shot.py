@@ -15,7 +15,7 @@ from typing import Any
 
 from pydantic import BaseModel, ValidationError
 
-from fedscout.engine.errors import ConfigurationError
+from fedscout.engine.errors import ConfigurationError, Fault
 from fedscout.experiments.config.study_config import StudyConfig
 from fedscout.experiments.studies.recommending import Wanted, check_wanted, choose
 from fedscout.experiments.studies.run_folder import RunFolder
@@ -90,14 +90,20 @@ def check_one_shot(config: StudyConfig, detection: bool, has_answer: bool) -> No
     if config.search.kind != ONE_SHOT:
         if config.recommender.text is not None:
             raise ConfigurationError(
-                "recommender.text must be left out of a search, which goes by its trials: --one-shot reads it, "
-                f"got search.kind={config.search.kind}"
+                Fault(
+                    "recommender.text",
+                    "be left out of a search, which goes by its trials: --one-shot reads it",
+                    f"search.kind={config.search.kind}",
+                )
             )
         return
     if not detection:
         raise ConfigurationError(
-            f"search.kind={ONE_SHOT} must be run by `fedscout run`, as its answer rests on the diagnosis or on words, "
-            "got a study without either"
+            Fault(
+                f"search.kind={ONE_SHOT}",
+                "be run by `fedscout run`, as its answer rests on the diagnosis or on words",
+                "a study without either",
+            )
         )
     if not has_answer:
         check_wanted(config, wanted_of(config))

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from fedscout.detectors import CLIENT_QUERIES
 from fedscout.engine.data.federation import Federation
 from fedscout.engine.engine_config import EngineConfig
-from fedscout.engine.errors import ConfigurationError
+from fedscout.engine.errors import ConfigurationError, Fault
 from fedscout.engine.grid.host_grid import HostGrid
 from fedscout.engine.host_device import CPU, HostDevice, torch_settings_kept
 from fedscout.engine.messages.host_calls import FederationFacts
@@ -132,7 +132,9 @@ def device_for(federation: Federation, config: EngineConfig, has_gpu: bool) -> H
     if federation.task is None:
         return config.host_device(has_gpu)
     if config.device == "cuda":
-        raise ConfigurationError("engine.device must be cpu or left out where clients play, which they do on cores")
+        raise ConfigurationError(
+            Fault("engine.device", "be cpu or left out where clients play, which they do on cores")
+        )
     return CPU
 
 

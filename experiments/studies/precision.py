@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from fedscout.engine.contracts.local_training_config import LocalTraining
 from fedscout.engine.data.federation import Federation
-from fedscout.engine.errors import ConfigurationError
+from fedscout.engine.errors import ConfigurationError, Fault
 
 
 def check_precision(training: LocalTraining, federation: Federation) -> None:
@@ -30,6 +30,11 @@ def check_precision(training: LocalTraining, federation: Federation) -> None:
             model.narrow_outputs(rows).sum().backward()  # type: ignore[no-untyped-call]
     except Exception as error:  # a user's module may raise anything
         raise ConfigurationError(
-            f"training.precision must be float32 for this model, whose layers fail in {training.precision} with "
-            f"{type(error).__name__}: {' '.join(str(error).split())}"
+            Fault(
+                "training.precision",
+                (
+                    f"be float32 for this model, whose layers fail in {training.precision} with "
+                    f"{type(error).__name__}: {' '.join(str(error).split())}"
+                ),
+            )
         ) from error

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from fedscout.engine.errors import ConfigurationError
+from fedscout.engine.errors import ConfigurationError, Fault
 from fedscout.experiments.federations.assembly.federation_config import FederationConfig
 from fedscout.experiments.federations.datasets.dataset_request import DatasetRequest
 
@@ -35,8 +35,11 @@ def check_proxy_rows(provenance: Mapping[str, Any], federation: FederationConfig
         return
     if provenance.get("dataset") != federation.dataset:
         raise ConfigurationError(
-            f"clients must hold no row that {name} was tuned on, got the data set {federation.dataset} that its proxy "
-            "rows are of"
+            Fault(
+                "clients",
+                f"hold no row that {name} was tuned on",
+                f"the data set {federation.dataset} that its proxy rows are of",
+            )
         )
     given = federation.model_dump(mode="json")
     keys = [key for key in DatasetRequest.model_fields if key not in SAME_ROWS]
@@ -46,8 +49,11 @@ def check_proxy_rows(provenance: Mapping[str, Any], federation: FederationConfig
         must = " ".join(f"federation.{key}={_text(wanted[key])}" for key in differing)
         got = " ".join(f"federation.{key}={_text(given[key])}" for key in differing)
         raise ConfigurationError(
-            f"clients must hold no row that {name} was tuned on, which takes {must}, by which the server holds these "
-            f"rows, got {got}"
+            Fault(
+                "clients",
+                (f"hold no row that {name} was tuned on, which takes {must}, by which the server holds these rows"),
+                got,
+            )
         )
 
 

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from fedscout.detectors import HeterogeneityReport
-from fedscout.engine.errors import ConfigurationError, UnreachableModelError
+from fedscout.engine.errors import ConfigurationError, Fault, UnreachableModelError
 from fedscout.experiments.config.study_config import StudyConfig, check_searchable
 from fedscout.experiments.studies.study_language_model import check_answerer, language_model
 from fedscout.search.language_model.openai_chat import has_key
@@ -73,11 +73,11 @@ def check_wanted(config: StudyConfig, wanted: Wanted) -> None:
     check_searchable(config)
     faults = []
     if wanted.text is not None and not wanted.text.strip():
-        faults.append("--text must say how the clients' data differ, got nothing")
+        faults.append(Fault("--text", "say how the clients' data differ", "nothing"))
     if wanted.text is not None and len(wanted.text) > LONGEST_DESCRIPTION:
-        faults.append(f"--text must have at most {LONGEST_DESCRIPTION} characters, got {len(wanted.text)}")
+        faults.append(Fault("--text", f"have at most {LONGEST_DESCRIPTION} characters", len(wanted.text)))
     if wanted.source == "rules" and config.recommender.replay is not None:
-        faults.append("--source rules must not come with --replay: a record holds a language model's answers")
+        faults.append(Fault("--source rules", "not come with --replay: a record holds a language model's answers"))
     if faults:
         raise ConfigurationError(faults)
     if asks_model(config, wanted.source):

@@ -8,7 +8,7 @@ from pydantic import ValidationError
 
 from fedscout.detectors.report import HeterogeneityReport
 from fedscout.engine.errors import DataError
-from fedscout.engine.fault_text import details, predicate
+from fedscout.engine.fault_text import details, fault_of
 from fedscout.engine.runtime.json_file import read_json_object
 
 
@@ -40,4 +40,4 @@ def _fault(error: ValidationError) -> str:
     key = ".".join(str(part) for part in detail["loc"])
     if detail["type"] == "extra_forbidden":
         return f"{key} is not a known key, as in a report of another version"
-    return " ".join(f"{key}{predicate(detail)}".split())
+    return " ".join(f"{fault_of(key, detail)}".split())

@@ -21,7 +21,7 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
-from fedscout.engine.errors import EngineError, LogError, UserError
+from fedscout.engine.errors import EngineError, Fault, LogError, UserError
 from fedscout.engine.runtime.atomic_file import (
     check_same_folder,
     folder_identity,
@@ -161,14 +161,17 @@ def _refuse_foreign(path: Path, config: StudyConfig) -> None:
         return
     for name in FOLDERS:
         if (path / name).exists() and not (path / name).is_dir() and (path / "config.json").exists():
-            raise LogError(f"{path / name} must be a folder of the study, or not be there, and is a file")
+            raise LogError(Fault(path / name, "be a folder of the study, or not be there, and is a file"))
     if stored_claim(path) is not None or _log_is_of(path, config):
         return
     foreign = sorted(entry.name for entry in path.iterdir() if not entry.name.startswith("."))
     if foreign:
         raise LogError(
-            f"--out must be a new folder, an empty one or that of an earlier run, got {path} "
-            f"with {', '.join(foreign[:5])} but no readable config.json"
+            Fault(
+                "--out",
+                "be a new folder, an empty one or that of an earlier run",
+                f"{path} with {', '.join(foreign[:5])} but no readable config.json",
+            )
         )
 
 

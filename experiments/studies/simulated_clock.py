@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 
 from fedscout.engine.data.federation import Federation
-from fedscout.engine.errors import ConfigurationError
+from fedscout.engine.errors import ConfigurationError, Fault
 from fedscout.engine.grid.expected_durations import least_seconds
 from fedscout.engine.messages.host_calls import FederationFacts
 from fedscout.engine.messages.session import Session
@@ -34,7 +34,7 @@ def check_clock(config: StudyConfig, federation: Federation, spec: StrategySpec)
     """
     if "time_to_accuracy" in config.search.objectives and not federation.devices:
         raise ConfigurationError(
-            f"search.objective must not be time_to_accuracy without a simulated clock: {NEEDS_DEVICES}"
+            Fault("search.objective", f"not be time_to_accuracy without a simulated clock: {NEEDS_DEVICES}")
         )
     check_durations(federation, spec)
     deadline = config.training.simulated_deadline_seconds
@@ -57,7 +57,9 @@ def check_durations(federation: Federation, spec: StrategySpec) -> None:
         ConfigurationError: If there is no clock.
     """
     if spec.needs().durations and not federation.devices:
-        raise ConfigurationError(f"strategy.kind must not be {spec.label} without a simulated clock: {NEEDS_DEVICES}")
+        raise ConfigurationError(
+            Fault("strategy.kind", f"not be {spec.label} without a simulated clock: {NEEDS_DEVICES}")
+        )
 
 
 def plain_seconds(config: StudyConfig, federation: Federation) -> float:

@@ -12,7 +12,7 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from fedscout.engine.errors import LogError
+from fedscout.engine.errors import Fault, LogError
 from fedscout.engine.fault_text import details
 from fedscout.engine.runtime.json_file import read_json_object
 from fedscout.experiments.config.config_keys import fault_text
@@ -102,9 +102,9 @@ def read_result(folder: Path) -> dict[str, Any] | None:
     except FileNotFoundError:
         return None
     except ValidationError as error:
-        raise LogError(f"{path} must be a study's result, but {fault_text(details(error)[0])}") from error
+        raise LogError(Fault(path, f"be a study's result, but {fault_text(details(error)[0])}")) from error
     except (OSError, ValueError) as error:
-        raise LogError(f"{path} must be a study's result, but can't be read: {error}") from error
+        raise LogError(Fault(path, f"be a study's result, but can't be read: {error}")) from error
     return document
 
 
@@ -118,10 +118,10 @@ def read_claim(folder: Path) -> tuple[dict[str, Any], StudyConfig]:
     """
     claim = stored_claim(folder)
     if claim is None:
-        raise LogError(f"the folder must hold a study, got {folder} without a readable config.json")
+        raise LogError(Fault("the folder", "hold a study", f"{folder} without a readable config.json"))
     told = {key: value for key, value in claim["config"].items() if key != "client_settings"}
     try:
         config = StudyConfig.model_validate(told)
     except ValidationError as error:
-        raise LogError(f"{folder} must be a study of this version, but its {fault_text(details(error)[0])}") from error
+        raise LogError(Fault(folder, f"be a study of this version, but its {fault_text(details(error)[0])}")) from error
     return {**claim, "config": {**claim["config"], **config.identity()}}, config

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
 
-from fedscout.engine.errors import ConfigurationError
+from fedscout.engine.errors import ConfigurationError, Fault
 from fedscout.experiments.config.study_config import StudyConfig
 from fedscout.search.language_model.openai_chat import has_key, key_of, server_of
 from fedscout.search.language_model.record import NAME, RecordedChat, Transcript
@@ -30,10 +30,18 @@ def check_language_model(config: StudyConfig, folder: Path) -> None:
         check_answerer(settings)
     elif not (folder / NAME).exists():
         raise ConfigurationError(
-            f"search.kind={config.search.kind} asks a language model, so the environment variable "
-            f"{settings.api_key_variable} must hold its key, and is not set; search.kind=genetic asks none, "
-            "recommender.replay names a record that answers, and a server that needs no key is named by "
-            "recommender.base_url with recommender.api_key_variable=null"
+            Fault(
+                (
+                    f"search.kind={config.search.kind} asks a language model, so the environment "
+                    f"variable {settings.api_key_variable}"
+                ),
+                "hold its key, and is not set",
+                hint=(
+                    "search.kind=genetic asks none, recommender.replay names a record that answers, and "
+                    "a server that needs no key is named by recommender.base_url with "
+                    "recommender.api_key_variable=null"
+                ),
+            )
         )
 
 

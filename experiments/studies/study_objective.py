@@ -11,7 +11,7 @@ import numpy as np
 
 from fedscout.engine.arrays import IntArray
 from fedscout.engine.data.federation import Federation
-from fedscout.engine.errors import ConfigurationError
+from fedscout.engine.errors import ConfigurationError, Fault
 from fedscout.engine.grid.evaluation import WORST_OF
 from fedscout.engine.messages.travelling_values import BYTES_A_VALUE
 from fedscout.engine.metrics.metric import Metric, Sums, add
@@ -38,7 +38,7 @@ def metric_of(name: str, federation: Federation) -> Metric | None:
     else:
         allowed, why = [ACCURACY, *OF_CLASSES], "where classes are predicted"
     if name not in allowed:
-        raise ConfigurationError(f"training.metric must be {' or '.join(allowed)} {why}, got {name}")
+        raise ConfigurationError(Fault("training.metric", f"be {' or '.join(allowed)} {why}", name))
     return None if name == ACCURACY else {**OF_CLASSES, **OF_QUANTITIES}[name]()
 
 

@@ -12,7 +12,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from fedscout.detectors import HeterogeneityReport
-from fedscout.engine.errors import ConfigurationError
+from fedscout.engine.errors import ConfigurationError, Fault
 from fedscout.engine.metrics.metric_table import ACCURACY
 from fedscout.experiments.config.study_config import StudyConfig
 from fedscout.experiments.federations.datasets.dataset_request import QUANTITIES
@@ -46,8 +46,12 @@ def read_warm_start(config: StudyConfig, folder: RunFolder, data_digest: str, de
         return None
     if not detection:
         raise ConfigurationError(
-            f"search.warm_start must be left out where heterogeneity is not measured, got "
-            f"{list(config.search.warm_start)}; it compares reports: `fedscout run` measures"
+            Fault(
+                "search.warm_start",
+                "be left out where heterogeneity is not measured",
+                list(config.search.warm_start),
+                "it compares reports: `fedscout run` measures",
+            )
         )
     kept = _kept(folder)
     if kept is None:

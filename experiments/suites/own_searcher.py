@@ -13,7 +13,7 @@ import traceback
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
-from fedscout.engine.errors import ConfigurationError, FedscoutError, first_line
+from fedscout.engine.errors import ConfigurationError, Fault, FedscoutError, first_line
 from fedscout.engine.fault_text import shown
 from fedscout.engine.trials.trial_record import Trial
 from fedscout.experiments.grids.federation_runner import Choice
@@ -80,10 +80,10 @@ def _check(proposals: Sequence[Proposal], path: str, searcher: Searcher, left: i
         ConfigurationError: With the first of it.
     """
     if len(proposals) > left:
-        raise ConfigurationError(f"{path} must propose at most the {left} that are asked for, got {len(proposals)}")
+        raise ConfigurationError(Fault(path, f"propose at most the {left} that are asked for", len(proposals)))
     for each in proposals:
         if not (isinstance(each.spec, StrategySpec) and searcher.task.space.contains(each.spec)):
-            raise ConfigurationError(f"{path} must propose configurations of task.space, got {shown(each.spec)}")
+            raise ConfigurationError(Fault(path, "propose configurations of task.space", shown(each.spec)))
 
 
 @contextmanager

@@ -23,7 +23,7 @@ import numpy as np
 
 from fedscout.detectors import HeterogeneityReport
 from fedscout.engine.contracts.trial_strategy import Cohort
-from fedscout.engine.errors import ConfigurationError
+from fedscout.engine.errors import ConfigurationError, Fault
 from fedscout.engine.trials.trial_log import TrialLog
 from fedscout.engine.trials.trial_record import Trial
 from fedscout.engine.trials.trial_settings import TrialSettings
@@ -87,7 +87,7 @@ class ReplayRunner:
         known = {**spec.search_values(), **given}
         tabled = self._tabled.get(spec.label)
         if tabled is None:
-            raise ConfigurationError(f"the strategy of a replay must be of the table, got {spec.label}")
+            raise ConfigurationError(Fault("the strategy of a replay", "be of the table", spec.label))
         ranges = self.space.parameters_of(spec.label)
         place = np.array([_place(found, known[name]) for name, found in ranges.items()])
         return tabled.specs[int(np.argmin(((tabled.places - place) ** 2).sum(axis=1)))]

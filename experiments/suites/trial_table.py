@@ -34,7 +34,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from pydantic import BaseModel
 
-from fedscout.engine.errors import LogError
+from fedscout.engine.errors import Fault, LogError
 from fedscout.engine.trials.trial_record import Trial, late_mean
 from fedscout.strategies import SearchSpace, StrategySpec, Value, parse_strategy
 
@@ -229,7 +229,7 @@ def read_table(path: Path) -> list[FederationTrials]:
     except (OSError, pa.ArrowException) as error:
         raise LogError(f"a table of trials must be a Parquet file that can be read, got {path}: {error}") from error
     if (table.schema.metadata or {}).get(b"format") != FORMAT:
-        raise LogError(f"a table of trials must be one that `fedscout bench table` has written, got {path}")
+        raise LogError(Fault("a table of trials", "be one that `fedscout bench table` has written", path))
     abouts: dict[str, TabledFederation] = {}
     trials: dict[str, dict[tuple[StrategySpec, int], TabledTrial]] = {}
     parsed = cache(lambda document: parse_strategy(json.loads(document)))

@@ -16,7 +16,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 
 from fedscout.engine.arrays import FloatArray
 from fedscout.engine.data.client_data import TargetScale
-from fedscout.engine.errors import DataError, LogError
+from fedscout.engine.errors import DataError, Fault, LogError
 from fedscout.engine.fault_text import details
 from fedscout.engine.model.parameter_layout import ModelFactory
 from fedscout.engine.runtime.json_file import read_json_object
@@ -81,9 +81,9 @@ class ModelDescription(BaseModel):
         values = np.asarray(features)
         if values.shape[1:] != self.feature_shape:
             shape = ", ".join(map(str, self.feature_shape))
-            raise DataError(f"an array of rows must have the shape (rows, {shape}) of the model, got {values.shape}")
+            raise DataError(Fault("an array of rows", f"have the shape (rows, {shape}) of the model", values.shape))
         if values.dtype.kind not in "fiub" or not np.isfinite(values).all():
-            raise DataError("an array of rows must hold finite numbers")
+            raise DataError(Fault("an array of rows", "hold finite numbers"))
         return values.astype(np.float32)
 
 
@@ -104,10 +104,10 @@ def read_description(folder: Path) -> ModelDescription:
     try:
         return ModelDescription.model_validate(read_json_object(path), strict=False)
     except ValidationError as error:
-        raise LogError(f"{path} must describe a model of this version: {fault_text(details(error)[0])}") from error
+        raise LogError(Fault(path, f"describe a model of this version: {fault_text(details(error)[0])}")) from error
     except FileNotFoundError as error:
         raise LogError(
-            f"{folder} must hold a trained model (fedscout train --out), but has no {DESCRIPTION_FILE}"
+            Fault(folder, f"hold a trained model (fedscout train --out), but has no {DESCRIPTION_FILE}")
         ) from error
     except (OSError, ValueError) as error:
-        raise LogError(f"{path} must describe a model, but can't be read: {error}") from error
+        raise LogError(Fault(path, f"describe a model, but can't be read: {error}")) from error

@@ -17,7 +17,7 @@ import numpy.typing as npt
 
 from fedscout.engine.arrays import FloatArray
 from fedscout.engine.data.client_data import Samples
-from fedscout.engine.errors import ConfigurationError, DataError, LogError, first_line
+from fedscout.engine.errors import ConfigurationError, DataError, Fault, LogError, first_line
 from fedscout.engine.fault_text import shown
 from fedscout.experiments.federations.datasets.images.image_folder import pictures_alone
 from fedscout.experiments.federations.datasets.loaders.own_place import ADDRESS, own_place
@@ -68,7 +68,7 @@ class TrainedModel:
         if (group is None) != (len(self.vectors) == 1) or (group is not None and not 0 <= group < len(self.vectors)):
             wanted = f"be 0 to {len(self.vectors) - 1}" if len(self.vectors) > 1 else "be left out"
             raise ConfigurationError(
-                f"the group must {wanted}, as {self.folder} holds {len(self.vectors)} models, got {group}"
+                Fault("the group", f"{wanted}, as {self.folder} holds {len(self.vectors)} models", group)
             )
         features, names = self._features(rows)
         outputs = self._outputs(features, self.vectors[group or 0])
@@ -91,7 +91,7 @@ class TrainedModel:
             return self.description.checked_features(rows), {}
         given = Path(rows).expanduser()
         if not ADDRESS.match(str(rows)) and not given.exists():
-            raise DataError(f"the rows must be the path of a table or of a folder of pictures, got {shown(str(rows))}")
+            raise DataError(Fault("the rows", "be the path of a table or of a folder of pictures", shown(str(rows))))
         if given.is_dir():
             return self._pictures(given)
         query = self.description.rows.query if str(rows).lower().endswith(DATABASE_SUFFIXES) else None
@@ -99,7 +99,7 @@ class TrainedModel:
         request = self.description.rows.model_copy(update={"dataset": name, "max_rows": None, "query": query})
         place = own_place(request)
         if isinstance(place, list):
-            raise DataError(f"the rows must be those of one table, got {shown(str(rows))}")
+            raise DataError(Fault("the rows", "be those of one table", shown(str(rows))))
         return self._encoded(str(rows), read_table(place, request).rows), {}
 
     def _encoded(self, name: str, table: Any) -> FloatArray:
@@ -110,13 +110,13 @@ class TrainedModel:
                 f"must be an array of the shape (rows, {shape}) given in Python, got the table {name}"
             )
         if not len(table):
-            raise DataError(f"the table {name} must hold a row, got none")
+            raise DataError(Fault(f"the table {name}", "hold a row", "none"))
         return encoded_rows(name, table, self.description.encoding)
 
     def _pictures(self, folder: Path) -> tuple[FloatArray, dict[str, Any]]:
         shape = self.description.feature_shape
         if self.description.kind != "image":
-            raise DataError(f"the rows must be a table, as those of the training, got the folder {folder}")
+            raise DataError(Fault("the rows", "be a table, as those of the training", f"the folder {folder}"))
         features, names = pictures_alone(folder, self.description.rows, shape[0] == 1)
         return self.description.checked_features(features), {PICTURE: names}
 
@@ -149,7 +149,7 @@ def load(folder: str | Path, code: str | None = None) -> TrainedModel:
         raise ConfigurationError(
             f"{folder} names code as its model: {shown(kind)}. To run it say so, by --code {kind}"
             if code is None
-            else f"the code of the model must be {shown(kind)}, got {shown(code)}"
+            else Fault("the code of the model", f"be {shown(kind)}", shown(code))
         )
     paths = sorted(folder.glob("model_*.safetensors"), key=_number) or [folder / "model.safetensors"]
     return TrainedModel(folder, description, np.stack([_vector(path, description) for path in paths]))
@@ -168,10 +168,10 @@ def _vector(path: Path, description: ModelDescription) -> FloatArray:
 
     try:
         if not path.is_file():
-            raise LogError(f"{path.parent} must hold the weights {path.name}, but does not")
+            raise LogError(Fault(path.parent, f"hold the weights {path.name}, but does not"))
         return new_model(description.factory, seed=0).layout.join(load_file(path))
     except (OSError, ValueError, SafetensorError) as error:
-        raise LogError(f"{path} must hold the weights of the model beside it: {first_line(error)}") from error
+        raise LogError(Fault(path, f"hold the weights of the model beside it: {first_line(error)}")) from error
 
 
 @contextmanager

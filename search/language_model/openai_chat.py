@@ -23,7 +23,7 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Self
 from urllib.parse import urlsplit
 
-from fedscout.engine.errors import RecommenderError, UnreachableModelError
+from fedscout.engine.errors import Fault, RecommenderError, UnreachableModelError
 from fedscout.search.language_model.chat import ChatReply, ChatRequest, Exchange
 from fedscout.search.language_model.server_dialect import Dialect
 from fedscout.search.plain_text import one_line, redact
@@ -54,12 +54,17 @@ def key_of(settings: RecommenderConfig) -> str:
     key = os.environ.get(settings.api_key_variable, "").strip()
     if not key:
         raise RecommenderError(
-            f"the environment variable {settings.api_key_variable} must hold the key of a language model, and is "
-            "not set; without one the rules recommend (--source rules), and a server that needs none is named by "
-            "recommender.base_url with recommender.api_key_variable=null"
+            Fault(
+                f"the environment variable {settings.api_key_variable}",
+                "hold the key of a language model, and is not set",
+                hint=(
+                    "without one the rules recommend (--source rules), and a server that needs none is "
+                    "named by recommender.base_url with recommender.api_key_variable=null"
+                ),
+            )
         )
     if not (key.isascii() and key.isprintable()):
-        raise RecommenderError(f"the key in {settings.api_key_variable} must be printable ASCII, and is not")
+        raise RecommenderError(Fault(f"the key in {settings.api_key_variable}", "be printable ASCII, and is not"))
     return key
 
 
@@ -195,9 +200,11 @@ class OpenAIChat:
             )
         if status in (401, 403):
             variable = self._settings.api_key_variable or "of recommender.api_key_variable"
-            return RecommenderError(f"the key in {variable} must be one that {self.server} accepts ({status}: {text})")
+            return RecommenderError(
+                Fault(f"the key in {variable}", f"be one that {self.server} accepts ({status}: {text})")
+            )
         return RecommenderError(
-            f"{where} must accept the request for model {self._settings.model!r}, and answered {status}: {text}"
+            Fault(where, (f"accept the request for model {self._settings.model!r}, and answered {status}: {text}"))
         )
 
     def _shown(self, error: Exception) -> str:

@@ -20,7 +20,7 @@ from typing import Any, Self, TypeVar
 
 from pydantic import ValidationError
 
-from fedscout.engine.errors import EngineError, LogError, NoValidAnswerError, RecommenderError
+from fedscout.engine.errors import EngineError, Fault, LogError, NoValidAnswerError, RecommenderError
 from fedscout.engine.runtime.atomic_file import not_written
 from fedscout.engine.runtime.storage import hand_on
 from fedscout.search.language_model.chat import ChatReply, ChatRequest, Exchange
@@ -93,7 +93,7 @@ class Transcript:
             return []
         exchanges, self._ends_whole = read_lines(self.path, Exchange.model_validate_json)
         if must_exist and not exchanges:
-            raise LogError(f"recorded exchanges must hold at least one, got {self.path} without any")
+            raise LogError(Fault("recorded exchanges", "hold at least one", f"{self.path} without any"))
         return exchanges
 
 

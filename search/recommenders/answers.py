@@ -23,7 +23,7 @@ from typing import Any, NoReturn, cast
 
 from pydantic import ValidationError
 
-from fedscout.engine.errors import StrategyError
+from fedscout.engine.errors import Fault, StrategyError
 from fedscout.search.language_model.chat import ChatReply
 from fedscout.search.plain_text import one_line
 from fedscout.strategies import ChoiceRange, IntegerRange, Range, RealRange, SearchSpace, StrategySpec, Value
@@ -143,11 +143,11 @@ def to_spec(document: Mapping[str, Any], space: SearchSpace) -> StrategySpec:
 
     def choose(name: str, allowed: Range) -> Value:
         if name not in given:
-            faults.append(f"{name} of {kind} must be given, in {allowed.text()}")
+            faults.append(Fault(f"{name} of {kind}", f"be given, in {allowed.text()}"))
             return _some(allowed)
         value = _number(given[name], allowed)
         if not allowed.contains(value):
-            faults.append(f"{name} of {kind} must be in {allowed.text()}, got {_shown(value)}")
+            faults.append(Fault(f"{name} of {kind}", f"be in {allowed.text()}", _shown(value)))
             return _some(allowed)
         return cast(Value, value)
 

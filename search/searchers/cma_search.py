@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from fedscout.engine.errors import ConfigurationError
+from fedscout.engine.errors import ConfigurationError, Fault
 from fedscout.engine.seeds import integer, stream
 from fedscout.engine.trials.trial_record import Trial
 from fedscout.search.searcher import SearchTask, ranking
@@ -45,7 +45,7 @@ def cma_faults(space: SearchSpace, population: int) -> list[str]:
         )
     if population < SMALLEST_POPULATION:
         faults.append(
-            f"search.generation_size must be at least {SMALLEST_POPULATION} for search.kind=cmaes, got {population}"
+            Fault("search.generation_size", f"be at least {SMALLEST_POPULATION} for search.kind=cmaes", population)
         )
     return faults
 

@@ -19,7 +19,7 @@ from itertools import islice, zip_longest
 
 import numpy as np
 
-from fedscout.engine.errors import ConfigurationError
+from fedscout.engine.errors import ConfigurationError, Fault
 from fedscout.engine.seeds import stream
 from fedscout.engine.trials.trial_record import Trial
 from fedscout.search.searcher import SearchTask
@@ -74,9 +74,12 @@ def grid_parts(space: SearchSpace, num_points: int) -> dict[str, list[Mapping[st
         left -= len(parts[kind])
         if left < 0:
             raise ConfigurationError(
-                f"a grid must hold at most {LARGEST_GRID} configurations, got more with {num_points} values of a "
-                f"parameter and the strategies {', '.join(space.kinds)}; lower search.grid_points or name fewer "
-                "strategies in search.strategies"
+                Fault(
+                    "a grid",
+                    f"hold at most {LARGEST_GRID} configurations",
+                    (f"more with {num_points} values of a parameter and the strategies {', '.join(space.kinds)}"),
+                    "lower search.grid_points or name fewer strategies in search.strategies",
+                )
             )
     return parts
 

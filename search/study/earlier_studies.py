@@ -15,8 +15,8 @@ from typing import Any, Literal, TypeVar
 
 from pydantic import BaseModel, ConfigDict, FiniteFloat, Json, PositiveInt, ValidationError
 
-from fedscout.engine.errors import ConfigurationError, StrategyError
-from fedscout.engine.fault_text import details, predicate
+from fedscout.engine.errors import ConfigurationError, Fault, StrategyError
+from fedscout.engine.fault_text import details, fault_of
 from fedscout.engine.runtime.json_file import read_json_object
 from fedscout.engine.trials.trial_log import read_columns
 from fedscout.strategies import FedAvgSpec, StrategySpec, parse_strategy
@@ -120,7 +120,9 @@ def read_earlier_studies(folders: Sequence[str], leave_out: Path | None = None) 
         folder = Path(name).expanduser()
         found = list(_study_folders(folder))
         if not found:
-            faults.append(f"search.warm_start must name folders of studies, got {name!r} without any config.json in it")
+            faults.append(
+                Fault("search.warm_start", "name folders of studies", f"{name!r} without any config.json in it")
+            )
         for path in found:
             if leave_out is not None and path.resolve() == leave_out.resolve():
                 continue
@@ -188,7 +190,7 @@ def _checked(kind: type[Checked], document: Mapping[str, Any], otherwise: str) -
         return kind.model_validate(document)
     except ValidationError as error:
         first = details(error)[0]
-        raise ValueError(f"{otherwise}: {'.'.join(map(str, first['loc']))}{predicate(first)}") from error
+        raise ValueError(f"{otherwise}: {fault_of('.'.join(map(str, first['loc'])), first)}") from error
 
 
 def _json_object(path: Path) -> dict[str, Any]:

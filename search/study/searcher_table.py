@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 
 from fedscout.detectors.report import HeterogeneityReport
-from fedscout.engine.errors import ConfigurationError
+from fedscout.engine.errors import ConfigurationError, Fault
 from fedscout.search.recommenders.diagnosis import diagnose
 from fedscout.search.recommenders.llm_recommender import LanguageModel
 from fedscout.search.search_config import ONE_SHOT, SearchConfig
@@ -71,6 +71,9 @@ def new_searcher(
 def _one_shot(task: SearchTask) -> Searcher:
     if not task.first:
         raise ConfigurationError(
-            f"search.kind={ONE_SHOT} must be given a recommendation, for which `fedscout run` asks, and was given none"
+            Fault(
+                f"search.kind={ONE_SHOT}",
+                "be given a recommendation, for which `fedscout run` asks, and was given none",
+            )
         )
     return OneShotSearcher(task)

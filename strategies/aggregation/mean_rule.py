@@ -18,7 +18,7 @@ from flwr.app import ArrayRecord, ConfigRecord, Message
 from flwr.serverapp import Grid
 
 from fedscout.engine.arrays import FloatArray
-from fedscout.engine.errors import StrategyError
+from fedscout.engine.errors import Fault, StrategyError
 from fedscout.engine.messages.companion_record import put_companions, replied_companions
 from fedscout.engine.messages.message_keys import FLAT_KEY
 from fedscout.engine.messages.view_array import read_array, view_record
@@ -97,7 +97,7 @@ class MeanRule(PlainMean):
         if arrays is None:
             return arrays, metrics
         if len(contents) != 1:
-            raise StrategyError(f"{type(self).__name__} must be answered by one merged reply, got {len(contents)}")
+            raise StrategyError(Fault(type(self).__name__, "be answered by one merged reply", len(contents)))
         assert self._received is not None
         numbers = {name: value for name, value in metric_record(contents[0]).items() if not isinstance(value, list)}
         means = RoundMeans(

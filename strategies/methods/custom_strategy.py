@@ -28,7 +28,7 @@ from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Dis
 
 from fedscout.engine.contracts.client_algorithm import ClientAlgorithm
 from fedscout.engine.contracts.trial_strategy import Cohort, EngineNeeds
-from fedscout.engine.errors import StrategyError
+from fedscout.engine.errors import Fault, StrategyError
 from fedscout.engine.fault_text import shown
 from fedscout.engine.user_code import code_digests
 from fedscout.strategies.arguments import Argument, accepted, constructed, converted, name_faults
@@ -56,7 +56,7 @@ class Interval(BaseModel):
         """Return the range that a search works with."""
         if self.integer:
             if not (self.low.is_integer() and self.high.is_integer()):
-                raise StrategyError(f"an integer range must have whole ends, got [{self.low}, {self.high}]")
+                raise StrategyError(Fault("an integer range", "have whole ends", f"[{self.low}, {self.high}]"))
             return IntegerRange(int(self.low), int(self.high), self.log)
         return RealRange(self.low, self.high, self.log)
 

@@ -14,7 +14,7 @@ from pydantic_core import ErrorDetails
 
 from fedscout.engine.contracts.trial_strategy import Cohort
 from fedscout.engine.errors import StrategyError
-from fedscout.engine.fault_text import details, predicate
+from fedscout.engine.fault_text import details, fault_of
 from fedscout.strategies.specification import SHARED_PARAMETERS, StrategySpec
 
 
@@ -38,7 +38,7 @@ def specified(path: str, spec_class: type[StrategySpec], values: Mapping[str, An
 def _sentence(path: str, spec_class: type[StrategySpec], detail: ErrorDetails) -> str:
     where = ".".join(map(str, detail["loc"]))
     if detail["type"] != "extra_forbidden":
-        return f"{where} of {path}{predicate(detail)}"
+        return fault_of(f"{where} of {path}", detail)
     allowed = [name for name in spec_class.model_fields if name not in ("kind", *SHARED_PARAMETERS)]
     return f"{where} is no parameter of {path}; it takes {', '.join(allowed) or 'none'}"
 

@@ -20,7 +20,7 @@ from pydantic import Field
 
 from fedscout.engine.contracts.client_selection import Observed, SelectionPolicy
 from fedscout.engine.contracts.trial_strategy import Cohort
-from fedscout.engine.errors import StrategyError
+from fedscout.engine.errors import Fault, StrategyError
 from fedscout.engine.fault_text import shown
 from fedscout.engine.user_code import code_digests
 from fedscout.strategies.arguments import Argument, accepted, constructed, converted, name_faults
@@ -78,10 +78,15 @@ class CustomSelectionSpec(SelectionSpec):
         arguments = {**known, **converted(self.path, policy_class, self.values)}
         policy: SelectionPolicy = constructed(self.path, policy_class, arguments, self.values)
         if not isinstance(policy.observes, Observed):
-            raise StrategyError(f"observes of {self.path} must be an Observed, got {shown(policy.observes)}")
+            raise StrategyError(Fault(f"observes of {self.path}", "be an Observed", shown(policy.observes)))
         if policy.observes.validation_losses and not self.validation_share:
             raise StrategyError(
-                f"observes of {self.path} must ask for validation_losses in the class, as rows are set aside for them "
-                f"before its constructor runs"
+                Fault(
+                    f"observes of {self.path}",
+                    (
+                        "ask for validation_losses in the class, as rows are set aside for them before its "
+                        "constructor runs"
+                    ),
+                )
             )
         return policy

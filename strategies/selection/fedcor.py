@@ -32,6 +32,7 @@ from fedscout.engine.contracts.client_selection import (
     SelectionPolicy,
 )
 from fedscout.engine.contracts.trial_strategy import Cohort
+from fedscout.engine.errors import Fault
 from fedscout.strategies.selection.client_context import MeasuredLoss
 from fedscout.strategies.selection.loss_covariance import fitted, greedy_choice
 from fedscout.strategies.selection.selection_specification import SelectionSpec
@@ -58,13 +59,22 @@ class FedCorSpec(SelectionSpec):
         faults = super().faults(cohort)
         if cohort.num_rounds is not None and cohort.num_rounds <= self.warm_up:
             faults.append(
-                f"warm_up of selection.kind=fedcor must be less than the rounds of a training, {cohort.num_rounds}, "
-                f"or it only draws clients at random, got {self.warm_up}"
+                Fault(
+                    "warm_up of selection.kind=fedcor",
+                    (f"be less than the rounds of a training, {cohort.num_rounds}, or it only draws clients at random"),
+                    self.warm_up,
+                )
             )
         if cohort.num_clients <= self.dimension:
             faults.append(
-                f"dimension of selection.kind=fedcor must be less than the number of clients, {cohort.num_clients}, "
-                f"or embeddings can't tell what clients have in common, got {self.dimension}"
+                Fault(
+                    "dimension of selection.kind=fedcor",
+                    (
+                        f"be less than the number of clients, {cohort.num_clients}, or embeddings can't "
+                        "tell what clients have in common"
+                    ),
+                    self.dimension,
+                )
             )
         return faults
 

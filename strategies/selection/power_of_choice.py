@@ -34,6 +34,7 @@ from fedscout.engine.contracts.client_selection import (
     SelectionPolicy,
 )
 from fedscout.engine.contracts.trial_strategy import Cohort
+from fedscout.engine.errors import Fault
 from fedscout.strategies.selection.selection_specification import SelectionSpec
 from fedscout.strategies.selection.weighted_draw import draw_by_weight
 
@@ -107,8 +108,14 @@ class PowerOfChoiceSpec(SelectionSpec):
         faults = super().faults(cohort)
         if self.candidates is not None and not cohort.num_sampled <= self.candidates <= cohort.num_clients:
             faults.append(
-                f"candidates of selection.kind=power_of_choice must be from {cohort.num_sampled}, the clients that "
-                f"train in a round, to {cohort.num_clients}, all clients, got {self.candidates}"
+                Fault(
+                    "candidates of selection.kind=power_of_choice",
+                    (
+                        f"be from {cohort.num_sampled}, the clients that train in a round, to "
+                        f"{cohort.num_clients}, all clients"
+                    ),
+                    self.candidates,
+                )
             )
         return faults
 

@@ -34,6 +34,7 @@ from fedscout.engine.contracts.client_selection import (
     SelectionPolicy,
 )
 from fedscout.engine.contracts.trial_strategy import Cohort
+from fedscout.engine.errors import Fault
 from fedscout.strategies.selection.oort import Oort, OortParameters
 
 
@@ -52,8 +53,11 @@ class PyramidFLSpec(OortParameters):
         faults = super().faults(cohort)
         if self.withheld_first > self.withheld_last:
             faults.append(
-                f"withheld_first of selection.kind=pyramidfl must be at most withheld_last, {self.withheld_last:g}, "
-                f"got {self.withheld_first:g}"
+                Fault(
+                    "withheld_first of selection.kind=pyramidfl",
+                    f"be at most withheld_last, {self.withheld_last:g}",
+                    f"{self.withheld_first:g}",
+                )
             )
         return faults
 

@@ -13,7 +13,7 @@ from pydantic import BaseModel, ConfigDict
 
 from fedscout.engine.contracts.client_selection import SelectionPolicy
 from fedscout.engine.contracts.trial_strategy import Cohort
-from fedscout.engine.errors import StrategyError
+from fedscout.engine.errors import Fault, StrategyError
 
 
 class SelectionSpec(BaseModel, ABC):
@@ -58,8 +58,11 @@ class SelectionSpec(BaseModel, ABC):
         if cohort.num_sampled < cohort.num_clients:
             return []
         return [
-            f"selection.kind={self.kind} must have fewer clients a round than there are to choose from, "
-            f"got training.fraction_train that asks for {cohort.num_sampled} of {cohort.num_clients}"
+            Fault(
+                f"selection.kind={self.kind}",
+                "have fewer clients a round than there are to choose from",
+                (f"training.fraction_train that asks for {cohort.num_sampled} of {cohort.num_clients}"),
+            )
         ]
 
     def build(self, cohort: Cohort) -> SelectionPolicy:

@@ -8,8 +8,8 @@ from typing import Any, overload
 from pydantic import ValidationError
 
 from fedscout.engine.contracts.trial_strategy import Cohort
-from fedscout.engine.errors import StrategyError
-from fedscout.engine.fault_text import details, did_you_mean, predicate, shown
+from fedscout.engine.errors import Fault, StrategyError
+from fedscout.engine.fault_text import details, did_you_mean, fault_of, shown
 from fedscout.strategies.selection.custom_selection import CustomSelectionSpec
 from fedscout.strategies.selection.fedcor import FedCorSpec
 from fedscout.strategies.selection.feel import FeelSpec
@@ -52,7 +52,7 @@ def selection_class(kind: Any) -> type[SelectionSpec]:
 
 
 def _no_kind(given: str) -> StrategyError:
-    return StrategyError(f"kind of a selection must be one of {', '.join(SELECTIONS)}, got {given}")
+    return StrategyError(Fault("kind of a selection", f"be one of {', '.join(SELECTIONS)}", given))
 
 
 def parse_selection(value: Mapping[str, Any] | str, cohort: Cohort | None = None) -> SelectionSpec:
@@ -111,8 +111,8 @@ def _sentence(detail: Any, spec_class: type[SelectionSpec], kind: str) -> str:
     """Return a fault as condition, value and what is allowed."""
     path = [str(part) for part in detail["loc"]]
     if not path:
-        return f"selection.kind={kind}{predicate(detail)}"
+        return fault_of(f"selection.kind={kind}", detail)
     if detail["type"] == "extra_forbidden":
         allowed = ", ".join(name for name in spec_class.model_fields if name != "kind") or "none"
         return f"{path[0]} is no parameter of selection.kind={kind}, got {shown(detail['input'])}; allowed: {allowed}"
-    return f"{'.'.join(path)} of selection.kind={kind}{predicate(detail)}"
+    return fault_of(f"{'.'.join(path)} of selection.kind={kind}", detail)

@@ -25,6 +25,7 @@ from pydantic import create_model
 
 from fedscout.engine.contracts.client_algorithm import ClientAlgorithm
 from fedscout.engine.contracts.trial_strategy import Cohort, EngineNeeds
+from fedscout.engine.errors import Fault
 from fedscout.strategies.methods.averaging import FedAvgSpec, MeanSpec
 from fedscout.strategies.specification import SHARED_PARAMETERS, StrategySpec
 
@@ -150,14 +151,14 @@ def pair_fault(server_class: type[StrategySpec], client_class: type[StrategySpec
         if reason := _whole(spec_class):
             return f"{kind_of(spec_class)} must stand alone, got {pair}: {reason}"
     if FedAvgSpec in halves:
-        return f"{pair} must be written as what it is, {client if server_class is FedAvgSpec else server}"
+        return Fault(pair, f"be written as what it is, {(client if server_class is FedAvgSpec else server)}")
     if not any(map(has_clients, halves)) or not any(map(is_server_rule, halves)):
         kinds = "bring their clients" if has_clients(server_class) else "are server rules"
         return f"a pair must be one server rule and one strategy's clients, got {pair}: both {kinds}"
     if is_server_rule(client_class):
-        return f"a pair must name its server rule first, {client}{JOINT}{server}, got {pair}"
+        return Fault("a pair", f"name its server rule first, {client}{JOINT}{server}", pair)
     both = _parameters(server_class).keys() & _own_parameters(client_class).keys()
-    return f"{', '.join(sorted(both))} must be a parameter of one half, got {pair}" if both else None
+    return Fault(", ".join(sorted(both)), "be a parameter of one half", pair) if both else None
 
 
 def _whole(spec_class: type[StrategySpec]) -> str:

@@ -19,7 +19,7 @@ from typing import Any, get_args
 import numpy as np
 
 from fedscout.engine.contracts.trial_strategy import Cohort
-from fedscout.engine.errors import StrategyError
+from fedscout.engine.errors import Fault, StrategyError
 from fedscout.strategies.methods.custom_strategy import CustomSpec
 from fedscout.strategies.ranges import ChoiceRange, IntegerRange, Range, Value
 from fedscout.strategies.space.pairs import kind_of
@@ -235,7 +235,7 @@ def space_of(
     """
     faults: list[str] = []
     if ranges not in get_args(RangeWidth):
-        faults.append(f"ranges must be one of {', '.join(get_args(RangeWidth))}, got {ranges!r}")
+        faults.append(Fault("ranges", f"be one of {', '.join(get_args(RangeWidth))}", repr(ranges)))
     faults += name_faults(kinds or ())
     asked = {kind_of(each): each for each in named_classes(BUILT_IN_KINDS if kinds is None else kinds)}
     absent = {kind: reason for kind, each in asked.items() if (reason := each.unavailable(cohort))}
@@ -243,20 +243,22 @@ def space_of(
     for custom in customs:
         faults += custom.class_faults(cohort)
         faults += [
-            f"{name} must be searched as an argument of {custom.path} or as a parameter of the clients, got both"
+            Fault(name, f"be searched as an argument of {custom.path} or as a parameter of the clients", "both")
             for name in custom.ranges
             if name in (client_ranges or {})
         ]
     paths = [custom.path for custom in customs]
     faults += [
-        f"a user's strategy must be listed once, got {path} twice" for path in sorted({*paths}) if paths.count(path) > 1
+        Fault("a user's strategy", "be listed once", f"{path} twice")
+        for path in sorted({*paths})
+        if paths.count(path) > 1
     ]
     members: dict[str, StrategySpec] = {
         kind: each.model_validate({"kind": kind}) for kind, each in asked.items() if kind not in absent
     }
     members |= {custom.label: custom for custom in customs}
     if not members and not faults:
-        faults.append(f"a space must hold at least one strategy, got none; allowed are {NAMES}")
+        faults.append(Fault("a space", "hold at least one strategy", "none", f"allowed are {NAMES}"))
     if faults:
         raise StrategyError(faults)
     return SearchSpace(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 from collections.abc import Iterable, Sequence
 
-from fedscout.engine.errors import StrategyError
+from fedscout.engine.errors import Fault, StrategyError
 from fedscout.engine.fault_text import did_you_mean, shown
 from fedscout.strategies.methods.groups.communities import CommunitiesSpec
 from fedscout.strategies.methods.servers.private_averaging import DPFedAvgSpec
@@ -48,7 +48,7 @@ def strategy_class(kind: object) -> type[StrategySpec]:
         return _pair(kind)
     allowed = f"{', '.join(STRATEGIES)}, and pairs as fedadam{JOINT}fedprox"
     meant = did_you_mean(kind, STRATEGIES)
-    raise StrategyError(f"kind must be a known strategy, got {shown(kind)}; allowed are {allowed}{meant}")
+    raise StrategyError(Fault("kind", "be a known strategy", shown(kind), f"allowed are {allowed}{meant}"))
 
 
 def _pair(kind: str) -> type[StrategySpec]:
@@ -60,8 +60,15 @@ def _pair(kind: str) -> type[StrategySpec]:
         )
     if len(halves) != 2 or not {*halves} <= STRATEGIES.keys():
         raise StrategyError(
-            f"a pair must be one server rule and one strategy's clients, got {shown(kind)}; allowed are server rules "
-            f"{', '.join(SERVER_RULE_KINDS)} and clients {', '.join(CLIENT_KINDS)}{_pair_meant(halves)}"
+            Fault(
+                "a pair",
+                "be one server rule and one strategy's clients",
+                shown(kind),
+                (
+                    f"allowed are server rules {', '.join(SERVER_RULE_KINDS)} and clients "
+                    f"{', '.join(CLIENT_KINDS)}{_pair_meant(halves)}"
+                ),
+            )
         )
     server_class, client_class = (STRATEGIES[half] for half in halves)
     if fault := pair_fault(server_class, client_class):
@@ -104,7 +111,9 @@ def name_faults(kinds: Iterable[str]) -> list[str]:
             faults += _pair_faults(kind)
         elif kind not in (*BUILT_IN_KINDS, *CHOSEN_BY_NAME_KINDS, ALL):
             faults.append(
-                f"kinds must be known strategies, got {kind!r}; allowed are {NAMES}{did_you_mean(kind, STRATEGIES)}"
+                Fault(
+                    "kinds", "be known strategies", repr(kind), f"allowed are {NAMES}{did_you_mean(kind, STRATEGIES)}"
+                )
             )
     return faults
 

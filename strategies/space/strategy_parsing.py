@@ -10,8 +10,8 @@ from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 
 from fedscout.engine.contracts.trial_strategy import Cohort
-from fedscout.engine.errors import StrategyError
-from fedscout.engine.fault_text import details, predicate, shown
+from fedscout.engine.errors import Fault, StrategyError
+from fedscout.engine.fault_text import details, fault_of, shown
 from fedscout.engine.truth_values import truths_as_words
 from fedscout.strategies.selection.selection_table import selection_class
 from fedscout.strategies.space.strategy_names import strategy_class
@@ -31,7 +31,7 @@ def parse_strategy(value: Mapping[str, Any] | str, cohort: Cohort | None = None)
     """
     document = _document(value) if isinstance(value, str) else dict(value)
     if "kind" not in document:
-        raise StrategyError(f"a strategy must have a kind, got {shown(document)}; allowed are {', '.join(STRATEGIES)}")
+        raise StrategyError(Fault("a strategy", "have a kind", shown(document), f"allowed are {', '.join(STRATEGIES)}"))
     spec_class = strategy_class(document["kind"])
     try:
         spec = spec_class.model_validate(truths_as_words(document, spec_class))
@@ -55,9 +55,9 @@ def _document(text: str) -> dict[str, Any]:
         where = f"line {error.lineno} column {error.colno}"
         raise StrategyError(f"a strategy must be valid JSON, got {shown(text)}: {error.msg} at {where}") from error
     except RecursionError as error:
-        raise StrategyError(f"a strategy must be one JSON object, got {shown(text)}, nested too deeply") from error
+        raise StrategyError(Fault("a strategy", "be one JSON object", f"{shown(text)}, nested too deeply")) from error
     if not isinstance(document, dict):
-        raise StrategyError(f"a strategy must be one JSON object, got {shown(text)}")
+        raise StrategyError(Fault("a strategy", "be one JSON object", shown(text)))
     return document
 
 
@@ -79,11 +79,11 @@ def _sentence(detail: ErrorDetails, spec_class: type[StrategySpec], kind: str) -
     """Return a fault as condition, value and what is allowed."""
     path = [str(part) for part in detail["loc"]]
     if not path:  # parameters that do not go together
-        return f"{kind}{predicate(detail)}"
+        return fault_of(kind, detail)
     if detail["type"] == "extra_forbidden" and len(path) == 1:
         return _unknown_parameter(spec_class, kind, path[0], detail["input"])
     where = ".".join(part for part in path if part not in ("interval", "choices"))
-    return f"{where} of {kind}{predicate(detail)}{_searched_text(spec_class, path[0])}"
+    return fault_of(f"{where} of {kind}", detail, _searched_text(spec_class, path[0]))
 
 
 def _unknown_parameter(spec_class: type[StrategySpec], kind: str, name: str, value: Any) -> str:

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import pytest
 from pydantic import BaseModel, Field, ValidationError, field_validator
 
-from fedscout.engine.fault_text import LONGEST_NAME, details, did_you_mean, listed, predicate, shown
+from fedscout.engine.fault_text import LONGEST_NAME, details, did_you_mean, fault_of, listed, shown
 from fedscout.engine.truth_values import truths_as_words
 
 
@@ -43,7 +43,7 @@ def faults(document: Any) -> list[str]:
     try:
         Model.model_validate(truths_as_words(document, Model))
     except ValidationError as error:
-        return [".".join(str(part) for part in detail["loc"]) + predicate(detail) for detail in details(error)]
+        return [fault_of(".".join(str(part) for part in detail["loc"]), detail) for detail in details(error)]
     return []
 
 

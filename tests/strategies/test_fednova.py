@@ -13,6 +13,7 @@ from fedscout.engine.errors import StrategyError
 from fedscout.strategies import FedAvgSpec, FedNovaSpec
 from fedscout.strategies.methods.clients.fednova import path_lengths
 from tests.engine.federations import uneven_federation
+from tests.kits.refusals import refused
 from tests.strategies.by_hand import SIZES, TRAINING, Hand, host_of, models, result_of, spec_of, weights_of
 
 EQUAL = (40, 37, 39, 36)
@@ -70,5 +71,5 @@ def test_lengths_by_their_closed_forms() -> None:
 def test_what_has_no_length_is_refused() -> None:
     with pytest.raises(StrategyError, match=r"^fednova needs clients with SGD \(training.optimizer=sgd\), got"):
         FedNovaSpec().build(Cohort(8, 5, 0.1, "adam"))
-    with pytest.raises(StrategyError, match=r"^proximal_mu of fednova must be at most 2 with"):
+    with refused(StrategyError, key="proximal_mu"):
         FedNovaSpec(proximal_mu=2.5).build(Cohort(8, 5, 0.5))

@@ -13,7 +13,7 @@ from fedscout.engine.data.client_split import SplitKind
 from fedscout.engine.data.federation import Federation
 from fedscout.engine.data.release import Privacy, Release
 from fedscout.engine.data.server_data import ServerData
-from fedscout.engine.errors import ConfigurationError
+from fedscout.engine.errors import ConfigurationError, Fault
 from fedscout.engine.seeds import stream
 from fedscout.experiments.federations.assembly.build_players import build_players
 from fedscout.experiments.federations.assembly.federation_config import FederationConfig, ModelConfig
@@ -54,8 +54,11 @@ def build_federation(
     dataset = dataset or load_dataset(federation)
     if dataset.targets is not None and federation.server_rows is not None:
         raise ConfigurationError(
-            "federation.server_rows must be left out where a quantity is predicted: what reads the server's rows needs "
-            f"classes, got {federation.server_rows}"
+            Fault(
+                "federation.server_rows",
+                ("be left out where a quantity is predicted: what reads the server's rows needs classes"),
+                federation.server_rows,
+            )
         )
     dataset = without_small_clients(dataset, federation.min_client_rows)
     dataset = sample_rows(dataset, federation.max_rows, stream(federation.seed, "rows"))

@@ -10,7 +10,7 @@ import numpy as np
 from fedscout.engine.data.client_data import Partition
 from fedscout.engine.data.federation import Federation
 from fedscout.engine.data.release import Release
-from fedscout.engine.errors import ConfigurationError
+from fedscout.engine.errors import ConfigurationError, Fault
 from fedscout.experiments.federations.assembly.federation_config import FederationConfig, ModelConfig
 from fedscout.experiments.federations.assembly.unseen_clients import draw_unseen
 from fedscout.experiments.federations.environments.environment_table import ENVIRONMENTS
@@ -77,8 +77,11 @@ def _refuse_rows(federation: FederationConfig) -> None:
         given.append(f"federation.small_clients={federation.small_clients}")
     if given:
         raise ConfigurationError(
-            f"federation.dataset={federation.dataset} has no rows, so these must be left out: {', '.join(given)}; "
-            "federation.physics says how clients differ"
+            Fault(
+                f"federation.dataset={federation.dataset} has no rows, so these",
+                f"be left out: {', '.join(given)}",
+                hint="federation.physics says how clients differ",
+            )
         )
 
 
@@ -98,8 +101,12 @@ def _scenario(federation: FederationConfig, partition: Partition, feature_shape:
         )
     if any(attack.accomplices for attacks in plan.attacks.values() for attack in attacks):
         raise ConfigurationError(
-            "federation.scenario must hold no little_is_enough where "
-            f"federation.dataset={federation.dataset}: players learn from what they keep, and attackers who train for "
-            "each other know nothing of it"
+            Fault(
+                "federation.scenario",
+                (
+                    f"hold no little_is_enough where federation.dataset={federation.dataset}: players "
+                    "learn from what they keep, and attackers who train for each other know nothing of it"
+                ),
+            )
         )
     return plan

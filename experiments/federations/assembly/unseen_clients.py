@@ -6,7 +6,7 @@ Drawn, not the last ones: partitions and natural clients have an order, by class
 
 from __future__ import annotations
 
-from fedscout.engine.errors import ConfigurationError
+from fedscout.engine.errors import ConfigurationError, Fault
 from fedscout.engine.seeds import stream
 from fedscout.experiments.federations.assembly.federation_config import FederationConfig
 
@@ -23,8 +23,11 @@ def draw_unseen(federation: FederationConfig, num_clients: int) -> frozenset[int
     """
     if federation.unseen_clients >= num_clients:
         raise ConfigurationError(
-            f"federation.unseen_clients must leave at least one of {num_clients} clients to train, "
-            f"got {federation.unseen_clients}"
+            Fault(
+                "federation.unseen_clients",
+                f"leave at least one of {num_clients} clients to train",
+                federation.unseen_clients,
+            )
         )
     order = stream(federation.seed, "unseen-clients").permutation(num_clients)
     return frozenset(order[: federation.unseen_clients].tolist())

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from fedscout.engine.errors import DataError
+from fedscout.engine.errors import DataError, Fault
 from fedscout.engine.fault_text import did_you_mean
 from fedscout.experiments.federations.datasets.dataset_request import DatasetRequest
 
@@ -25,7 +25,9 @@ def choose_label(request: DatasetRequest, labels: tuple[str, ...], client: str |
         allowed = ", ".join(map(repr, labels))
         must = f"one of {allowed}" if len(labels) > 1 else allowed
         meant = did_you_mean(request.label, labels)
-        faults.append(f"federation.label of data set {request.name!r} must be {must}, got {request.label!r}{meant}")
+        faults.append(
+            Fault(f"federation.label of data set {request.name!r}", f"be {must}", f"{request.label!r}{meant}")
+        )
     if request.client_column not in {None, client}:
         must = (
             f"{client!r} or left out"
@@ -33,7 +35,7 @@ def choose_label(request: DatasetRequest, labels: tuple[str, ...], client: str |
             else "left out, as its files have no column of natural clients and no other is known"
         )
         faults.append(
-            f"federation.client_column of data set {request.name!r} must be {must}, got {request.client_column!r}"
+            Fault(f"federation.client_column of data set {request.name!r}", f"be {must}", repr(request.client_column))
         )
     if faults:
         raise DataError(faults)
@@ -49,6 +51,6 @@ def choose_parts(request: DatasetRequest) -> tuple[str, ...]:
     split = request.part or "train"
     if split not in SPLITS:
         raise DataError(
-            f"federation.split of data set {request.name!r} must be one of {', '.join(SPLITS)}, got {split!r}"
+            Fault(f"federation.split of data set {request.name!r}", f"be one of {', '.join(SPLITS)}", repr(split))
         )
     return ("train", "test") if split == "all" else (split,)

@@ -9,7 +9,7 @@ from typing import Annotated, Any, Final, Literal
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field
 
 from fedscout.engine.data.client_split import SplitKind
-from fedscout.engine.errors import DataError
+from fedscout.engine.errors import DataError, Fault
 from fedscout.experiments.federations.datasets.dataset import Dataset
 from fedscout.experiments.federations.datasets.read_limits import (
     MAX_FILE_BYTES,
@@ -178,11 +178,14 @@ class DatasetRequest(BaseModel):
         """
         faults = []
         if self.label not in {None, label}:
-            faults.append(f"federation.label of data set {name!r} must be {label!r}, got {self.label!r}")
+            faults.append(Fault(f"federation.label of data set {name!r}", f"be {label!r}", repr(self.label)))
         if self.client_column is not None:
             faults.append(
-                f"federation.client_column must be left out, as data set {name!r} has no column of natural clients, "
-                f"got {self.client_column!r}"
+                Fault(
+                    "federation.client_column",
+                    f"be left out, as data set {name!r} has no column of natural clients",
+                    repr(self.client_column),
+                )
             )
         if faults:
             raise DataError(faults)

@@ -6,7 +6,7 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
-from fedscout.engine.errors import DataError
+from fedscout.engine.errors import DataError, Fault
 
 MAX_FILE_BYTES = 2_000_000_000
 MAX_FILE_ROWS = 10_000_000
@@ -69,7 +69,7 @@ class ReadLimits:
         """
         try:
             if not path.is_file():
-                raise DataError(f"{path} must be a file, but it is a pipe, a device or a folder")
+                raise DataError(Fault(path, "be a file, but it is a pipe, a device or a folder"))
             self.check_bytes(path, path.stat().st_size)
         except OSError as error:
             raise DataError(f"{path} can't be read: {error.strerror}") from None

@@ -11,7 +11,7 @@ from dataclasses import replace
 import numpy as np
 
 from fedscout.engine.arrays import IntArray
-from fedscout.engine.errors import DataError
+from fedscout.engine.errors import DataError, Fault
 from fedscout.experiments.federations.datasets.dataset import Dataset, distinct_texts, duplicate_rows, present_classes
 
 
@@ -29,16 +29,25 @@ def without_small_clients(dataset: Dataset, min_client_rows: int) -> Dataset:
         return dataset
     if dataset.client_ids is None:
         raise DataError(
-            f"federation.min_client_rows must be left out, as data set {dataset.name!r} has no natural clients or "
-            f"federation.client_column does not name them, got {min_client_rows}"
+            Fault(
+                "federation.min_client_rows",
+                (
+                    f"be left out, as data set {dataset.name!r} has no natural clients or "
+                    "federation.client_column does not name them"
+                ),
+                min_client_rows,
+            )
         )
     names, owners = distinct_texts(dataset.client_ids)
     sizes = np.bincount(owners)
     large = sizes >= min_client_rows
     if not large.any():
         raise DataError(
-            f"federation.min_client_rows must be at most {sizes.max()}, the rows of the largest client of data set "
-            f"{dataset.name!r}, got {min_client_rows}"
+            Fault(
+                "federation.min_client_rows",
+                (f"be at most {sizes.max()}, the rows of the largest client of data set {dataset.name!r}"),
+                min_client_rows,
+            )
         )
     if large.all():
         return dataset

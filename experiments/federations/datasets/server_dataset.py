@@ -18,7 +18,7 @@ import numpy as np
 
 from fedscout.engine.arrays import IntArray
 from fedscout.engine.data.server_data import ServerData
-from fedscout.engine.errors import DataError, UserError
+from fedscout.engine.errors import DataError, Fault, UserError
 from fedscout.experiments.federations.datasets.dataset import Dataset
 from fedscout.experiments.federations.datasets.dataset_request import DatasetLoader, DatasetRequest
 from fedscout.experiments.federations.datasets.server_rows import stratified
@@ -74,7 +74,7 @@ def rows_of_another(
     num_rows = other.num_rows if asked is None else max(1, round(asked * other.num_rows)) if asked < 1 else int(asked)
     if num_rows > other.num_rows:
         raise DataError(
-            f"federation.server_rows must be at most the {other.num_rows} rows of {KEY}={other.name}, got {num_rows}"
+            Fault("federation.server_rows", f"be at most the {other.num_rows} rows of {KEY}={other.name}", num_rows)
         )
     rows = np.sort(stratified(other.labels, num_rows, generator))
     return ServerData(other.features[rows], None if labels is None else labels[rows])
@@ -82,19 +82,25 @@ def rows_of_another(
 
 def _check_rows(clients: Dataset, other: Dataset) -> None:
     if "tokens" in (clients.kind, other.kind):
-        raise DataError(f"{KEY} must be left out for tokens, whose numbers mean other words there, got {other.name!r}")
+        raise DataError(Fault(KEY, "be left out for tokens, whose numbers mean other words there", repr(other.name)))
     wanted, given = _row_text(clients), _row_text(other)
     if wanted != given:
         raise DataError(
-            f"{KEY} must hold rows like those of data set {clients.name!r}, of which one is {wanted}, got {given} of "
-            f"{other.name!r}"
+            Fault(
+                KEY,
+                f"hold rows like those of data set {clients.name!r}, of which one is {wanted}",
+                f"{given} of {other.name!r}",
+            )
         )
     if clients.feature_names != other.feature_names:
         pairs = zip(clients.feature_names, other.feature_names, strict=True)
         theirs, its = next(pair for pair in pairs if pair[0] != pair[1])
         raise DataError(
-            f"{KEY} must hold the columns of data set {clients.name!r} in the same order, got {its!r} of "
-            f"{other.name!r} where {theirs!r} stands"
+            Fault(
+                KEY,
+                f"hold the columns of data set {clients.name!r} in the same order",
+                f"{its!r} of {other.name!r} where {theirs!r} stands",
+            )
         )
 
 
@@ -109,7 +115,10 @@ def _as_theirs(clients: Dataset, other: Dataset) -> IntArray:
     if unknown := [name for name in other.class_names if name not in numbers]:
         more = f" and {len(unknown) - NAMES_SHOWN} more" if len(unknown) > NAMES_SHOWN else ""
         raise DataError(
-            f"{KEY} must hold no other classes than data set {clients.name!r} where federation.server_labels=true, "
-            f"got {', '.join(unknown[:NAMES_SHOWN])}{more} of {other.name!r}"
+            Fault(
+                KEY,
+                (f"hold no other classes than data set {clients.name!r} where federation.server_labels=true"),
+                f"{', '.join(unknown[:NAMES_SHOWN])}{more} of {other.name!r}",
+            )
         )
     return np.array([numbers[name] for name in other.class_names], np.int64)[other.labels]

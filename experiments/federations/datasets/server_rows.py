@@ -22,7 +22,7 @@ import numpy as np
 from fedscout.engine.arrays import IntArray
 from fedscout.engine.data.client_split import spread_over_classes
 from fedscout.engine.data.server_data import ServerData
-from fedscout.engine.errors import DataError
+from fedscout.engine.errors import DataError, Fault
 from fedscout.experiments.federations.datasets.dataset import Dataset
 from fedscout.experiments.federations.datasets.row_sample import taken
 
@@ -50,8 +50,14 @@ def without_server_rows(
     most = dataset.num_rows - dataset.num_classes
     if num_rows > most:
         raise DataError(
-            f"{KEY} must leave the clients a row of each class of data set {dataset.name!r}, so it must be at most "
-            f"{most} of {dataset.num_rows} rows, got {num_rows}"
+            Fault(
+                KEY,
+                (
+                    f"leave the clients a row of each class of data set {dataset.name!r}, so it must be "
+                    f"at most {most} of {dataset.num_rows} rows"
+                ),
+                num_rows,
+            )
         )
     if dataset.groups is None:
         drawn = stratified(dataset.labels, num_rows, generator)
@@ -89,8 +95,13 @@ def _whole_groups(dataset: Dataset, groups: IntArray, wanted: int, generator: np
     spare = np.flatnonzero((held < left).all(axis=1))
     if not len(spare):
         raise DataError(
-            f"{KEY} must leave the clients a row of each class of data set {dataset.name!r}, and each of its "
-            f"{len(sizes)} groups (federation.group_column) holds all rows of some class"
+            Fault(
+                KEY,
+                (
+                    f"leave the clients a row of each class of data set {dataset.name!r}, and each of its "
+                    f"{len(sizes)} groups (federation.group_column) holds all rows of some class"
+                ),
+            )
         )
     drawn: list[int] = []
     for group in spread_over_classes(held.argmax(axis=1), generator):

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from fedscout.engine.arrays import FloatArray
-from fedscout.engine.errors import ConfigurationError, EngineError
+from fedscout.engine.errors import ConfigurationError, EngineError, Fault
 from fedscout.engine.runtime.atomic_file import json_text, not_written, write_atomically
 from fedscout.engine.runtime.json_file import read_json_object
 from fedscout.experiments.federations.datasets.dataset import Dataset
@@ -44,7 +44,7 @@ def load_to_embed(request: DatasetRequest) -> tuple[Dataset, FloatArray | list[s
         return dataset, dataset.features
     if dataset.kind == "embedding" and len(texts.kept) == dataset.num_rows:
         return dataset, texts.kept
-    raise ConfigurationError(f"federation.dataset must be one of pictures or texts, got {dataset.name!r}")
+    raise ConfigurationError(Fault("federation.dataset", "be one of pictures or texts", repr(dataset.name)))
 
 
 def write_embedded(dataset: Dataset, rows: FloatArray | list[str], by: Embedder, out: Path) -> bool:
@@ -62,9 +62,11 @@ def write_embedded(dataset: Dataset, rows: FloatArray | list[str], by: Embedder,
         EngineError: If the file can't be written.
     """
     if by.of == "pictures" and isinstance(rows, list):
-        raise ConfigurationError("--tokenizer must name the tokenizer.json of the texts' network, whose --weights are")
+        raise ConfigurationError(
+            Fault("--tokenizer", "name the tokenizer.json of the texts' network, whose --weights are")
+        )
     if by.of == "texts" and not isinstance(rows, list):
-        raise ConfigurationError(f"--tokenizer must be left out, as data set {dataset.name!r} has pictures")
+        raise ConfigurationError(Fault("--tokenizer", f"be left out, as data set {dataset.name!r} has pictures"))
     record = {
         **by.record,
         "dataset": dataset.name,

@@ -11,7 +11,7 @@ import numpy as np
 import torch
 
 from fedscout.engine.arrays import FloatArray
-from fedscout.engine.errors import ConfigurationError
+from fedscout.engine.errors import ConfigurationError, Fault
 from fedscout.experiments.federations.embeddings.onnx_network import OnnxPictures, OnnxTexts
 from fedscout.experiments.federations.embeddings.resnet18_features import ResNet18Features, standardised
 from fedscout.experiments.federations.embeddings.tokens import Tokens
@@ -58,11 +58,16 @@ def embedder(weights: Path | None, tokenizer: Path | None, seed: int | None, siz
     """
     if (weights is None) == (seed is None):
         raise ConfigurationError(
-            "--weights must name a file of a trained network's weights, or --random the seed of random ones, not both"
+            Fault(
+                "--weights",
+                ("name a file of a trained network's weights, or --random the seed of random ones, not both"),
+            )
         )
     if weights is None:
         if tokenizer is not None:
-            raise ConfigurationError("--weights must name a file where --tokenizer does: random ones are of pictures")
+            raise ConfigurationError(
+                Fault("--weights", "name a file where --tokenizer does: random ones are of pictures")
+            )
         torch.manual_seed(seed or 0)
         return _resnet18(ResNet18Features().eval(), {"random_seed": seed}, size)
     if tokenizer is not None:

@@ -17,7 +17,7 @@ import numpy.typing as npt
 import torch
 
 from fedscout.engine.arrays import FloatArray
-from fedscout.engine.errors import DataError, first_line
+from fedscout.engine.errors import DataError, Fault, first_line
 from fedscout.experiments.extras import extra_module
 from fedscout.experiments.federations.embeddings.resnet18_features import standardised
 from fedscout.experiments.federations.embeddings.tokens import Tokens
@@ -57,15 +57,15 @@ class _Session:
         try:
             (found,) = self._session.run([self._output], dict(given))
         except Exception as error:  # as above
-            raise DataError(f"{self.path} must take what it is given: {first_line(error)}") from None
+            raise DataError(Fault(self.path, f"take what it is given: {first_line(error)}")) from None
         if not np.isfinite(found).all():
-            raise DataError(f"{self.path} must give finite numbers")
+            raise DataError(Fault(self.path, "give finite numbers"))
         array: npt.NDArray[Any] = found
         return array
 
     def refused(self, shape: tuple[int, ...]) -> DataError:
         """Return what is wrong with an output of that shape."""
-        return DataError(f"{self.path} must give a vector for each row, got an output of shape {shape}")
+        return DataError(Fault(self.path, "give a vector for each row", f"an output of shape {shape}"))
 
 
 class OnnxTexts:
@@ -85,7 +85,7 @@ class OnnxTexts:
         known = {*tokens.padded([""])}
         if not {*self._session.inputs} <= known:
             names = ", ".join(self._session.inputs)
-            raise DataError(f"{path} must take {', '.join(known)} alone to embed texts, got the inputs {names}")
+            raise DataError(Fault(path, f"take {', '.join(known)} alone to embed texts", f"the inputs {names}"))
 
     def vectors(self, texts: Sequence[str]) -> FloatArray:
         """Return the vectors of texts, shape `(texts, features)`."""
@@ -115,7 +115,7 @@ class OnnxPictures:
         self._size = size
         if len(self._session.inputs) != 1:
             names = ", ".join(self._session.inputs)
-            raise DataError(f"{path} must take pictures alone, without --tokenizer, got the inputs {names}")
+            raise DataError(Fault(path, "take pictures alone, without --tokenizer", f"the inputs {names}"))
 
     def vectors(self, pictures: FloatArray) -> FloatArray:
         """Return the vectors of pictures, shape `(pictures, features)`."""

@@ -9,7 +9,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from fedscout.engine.errors import DataError, first_line
+from fedscout.engine.errors import DataError, Fault, first_line
 from fedscout.engine.fault_text import listed
 
 SAFE, TORCH = (".safetensors",), (".pt", ".pth")
@@ -41,7 +41,7 @@ def load_weights(network: nn.Module, path: Path) -> None:
             faults.append(f"{name} is {tuple(given[name].shape)} in place of {tuple(value.shape)}")
     if faults:
         told = "; ".join(faults[:MOST_NAMED])
-        raise DataError(f"{path} must hold the weights of a ResNet-18 by torchvision's names: it {told}")
+        raise DataError(Fault(path, f"hold the weights of a ResNet-18 by torchvision's names: it {told}"))
     network.load_state_dict(given, strict=False)
 
 
@@ -59,13 +59,13 @@ def read_tensors(path: Path) -> dict[str, Tensor]:
     """
     suffix = path.suffix.lower()
     if suffix not in (*SAFE, *TORCH):
-        raise DataError(f"--weights must be a file of {', '.join((*SAFE, *TORCH, '.onnx'))}, got {path}")
+        raise DataError(Fault("--weights", f"be a file of {', '.join((*SAFE, *TORCH, '.onnx'))}", path))
     try:
         content = _read_safe(path) if suffix in SAFE else _read_torch(path)
     except (OSError, RuntimeError, ValueError, EOFError, KeyError, pickle.UnpicklingError) as error:
         raise DataError(f"{path} can't be read as weights: {first_line(error)}") from None
     if not (isinstance(content, dict) and all(isinstance(value, Tensor) for value in content.values())):
-        raise DataError(f"{path} must hold tensors by name, as a state_dict does")
+        raise DataError(Fault(path, "hold tensors by name, as a state_dict does"))
     return content
 
 

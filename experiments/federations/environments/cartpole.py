@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from fedscout.engine.errors import ConfigurationError
+from fedscout.engine.errors import ConfigurationError, Fault
 from fedscout.engine.trials.global_random import unseeded_generators
 from fedscout.experiments.federations.environments.environment import Environment, PhysicsConfig
 from fedscout.experiments.federations.environments.replay_memory import Transitions
@@ -183,7 +183,7 @@ def cartpole(num_clients: int, given_physics: tuple[PhysicsConfig, ...] = ()) ->
         for client in range(num_clients) if given.clients is None else given.clients:
             if not 0 <= client < num_clients:
                 faults.append(
-                    f"federation.physics.{place}.clients must be between 0 and {num_clients - 1}, got {client}"
+                    Fault(f"federation.physics.{place}.clients", f"be between 0 and {num_clients - 1}", client)
                 )
                 continue
             physics[client] = Physics(**{**vars(physics[client]), **changes})

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from fedscout.engine.data.federation import EmbeddingSource
-from fedscout.engine.errors import ConfigurationError
+from fedscout.engine.errors import ConfigurationError, Fault
 from fedscout.engine.model.parameter_layout import ModelFactory
 from fedscout.experiments.federations.models.imported_model import is_import_path
 from fedscout.experiments.federations.models.model_request import ModelRequest
@@ -29,7 +29,7 @@ def embedding_source(choice: str, request: ModelRequest, model: ModelFactory) ->
         return EmbeddingSource(model)
     if not is_import_path(choice):
         raise ConfigurationError(
-            f"federation.embedding must be auto, features or package.module:factory, got {choice!r}"
+            Fault("federation.embedding", "be auto, features or package.module:factory", repr(choice))
         )
     from fedscout.experiments.federations.models.own_model import own_extractor
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 from math import prod
 
-from fedscout.engine.errors import ConfigurationError, DataError
+from fedscout.engine.errors import ConfigurationError, DataError, Fault
 from fedscout.engine.model.parameter_layout import ModelFactory
 from fedscout.experiments.federations.datasets.dataset import DataKind
 from fedscout.experiments.federations.models.model_settings import ModelSettings, NormName
@@ -44,7 +44,7 @@ class ModelRequest:
 
     def __post_init__(self) -> None:
         if self.num_features < 1 or not self.feature_shape:
-            raise DataError(f"a row must hold at least one feature, got rows of shape {self.feature_shape}")
+            raise DataError(Fault("a row", "hold at least one feature", f"rows of shape {self.feature_shape}"))
         if self.num_classes < 2 and not self.predicts_quantity:
             raise DataError(f"a model needs at least two classes, got {self.num_classes}")
 
@@ -69,15 +69,22 @@ class ModelRequest:
         if given:
             raise ConfigurationError(
                 [
-                    f"model.{name} must be left out with model.kind={kind}, which does not read it, "
-                    f"got {list(value) if isinstance(value, tuple) else value}"
+                    Fault(
+                        f"model.{name}",
+                        f"be left out with model.kind={kind}, which does not read it",
+                        list(value) if isinstance(value, tuple) else value,
+                    )
                     for name, value in given.items()
                 ]
             )
         if self.data_kind not in data_kinds:
             advice = "; texts are for embedding_bag, textcnn and char_lstm" if self.data_kind == "tokens" else ""
             raise DataError(
-                f"model.kind={kind} must be given rows of kind {' or '.join(data_kinds)}, got {self.data_kind}{advice}"
+                Fault(
+                    f"model.kind={kind}",
+                    f"be given rows of kind {' or '.join(data_kinds)}",
+                    f"{self.data_kind}{advice}",
+                )
             )
 
     def image_shape(self, kind: str, smallest: int, reason: str = "") -> tuple[int, int, int]:
@@ -112,7 +119,7 @@ class ModelRequest:
         """
         widths = self.hidden(usual)
         if len(widths) != 1:
-            raise ConfigurationError(f"model.hidden must be one width with model.kind={kind}, got {list(widths)}")
+            raise ConfigurationError(Fault("model.hidden", f"be one width with model.kind={kind}", list(widths)))
         return widths[0]
 
     def norm(self, kind: str, *allowed: NormName) -> NormName:
@@ -123,7 +130,7 @@ class ModelRequest:
         """
         norm = self.settings.norm or allowed[0]
         if norm not in allowed:
-            raise ConfigurationError(f"model.norm must be {' or '.join(allowed)} with model.kind={kind}, got {norm}")
+            raise ConfigurationError(Fault("model.norm", f"be {' or '.join(allowed)} with model.kind={kind}", norm))
         return norm
 
 

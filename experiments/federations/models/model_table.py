@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from fedscout.engine.errors import ConfigurationError
+from fedscout.engine.errors import ConfigurationError, Fault
 from fedscout.engine.fault_text import did_you_mean
 from fedscout.engine.model.parameter_layout import ModelFactory
 from fedscout.experiments.federations.models.imported_model import ImportedModel, is_import_path
@@ -155,8 +155,11 @@ def resnet18(request: ModelRequest) -> ImportedModel:
     if len(widths) != len(RESNET_WIDTHS) or any(width % step for width in widths):
         multiples = f"multiples of {step}" if step > 1 else "widths"
         raise ConfigurationError(
-            f"model.hidden must be {len(RESNET_WIDTHS)} {multiples} with model.kind=resnet18 and {norm} norm, "
-            f"got {list(widths)}"
+            Fault(
+                "model.hidden",
+                f"be {len(RESNET_WIDTHS)} {multiples} with model.kind=resnet18 and {norm} norm",
+                list(widths),
+            )
         )
     thinner = "" if widths == RESNET_WIDTHS else f" of {'-'.join(map(str, widths))} channels"
     return _network(

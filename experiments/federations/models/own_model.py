@@ -30,7 +30,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 
-from fedscout.engine.errors import ConfigurationError
+from fedscout.engine.errors import ConfigurationError, Fault
 from fedscout.engine.model.flat_model import FlatModel
 from fedscout.engine.user_code import is_own
 from fedscout.experiments.federations.models.imported_model import ImportedModel, imported, name_in
@@ -71,7 +71,7 @@ def _tried(key: str, path: str, request: ModelRequest, trains: bool) -> Imported
     subject = f"{key}={path}"
     if path.partition(":")[0].partition(".")[0] in sys.stdlib_module_names:
         raise ConfigurationError(
-            f"{subject} must lie in a module of one's own or of an installed package, got one of Python's library"
+            Fault(subject, "lie in a module of one's own or of an installed package", "one of Python's library")
         )
     with redirect_stdout(sys.stderr):  # standard output is for results, not for what a module prints
         module = _module_of(path, subject)
@@ -107,7 +107,7 @@ def _factory_in(module: ModuleType, path: str, subject: str) -> Callable[..., An
     what = f"a ready {type(found).__name__}" if hasattr(found, "state_dict") else f"{type(found).__name__} {found!r}"
     got = f"nothing of that name in {where}" if found is None else what
     raise ConfigurationError(
-        f"{subject} must name a subclass of torch.nn.Module or a function that returns a module, got {got}"
+        Fault(subject, "name a subclass of torch.nn.Module or a function that returns a module", got)
     )
 
 
@@ -120,12 +120,15 @@ def _check_returned(function: FunctionType, subject: str) -> None:
     says_module = inspect.isclass(returned) and issubclass(returned, nn.Module)
     if inspect.isclass(returned) and not says_module and returned is not object:
         raise ConfigurationError(
-            f"{subject} must return a torch.nn.Module, got a function whose annotation says {returned.__name__}"
+            Fault(subject, "return a torch.nn.Module", f"a function whose annotation says {returned.__name__}")
         )
     if not says_module and not is_own(function.__module__):
         raise ConfigurationError(
-            f"{subject} must be a function of one's own, or be annotated with the torch.nn.Module that it returns, "
-            f"got one of {function.__module__} without such an annotation"
+            Fault(
+                subject,
+                "be a function of one's own, or be annotated with the torch.nn.Module that it returns",
+                f"one of {function.__module__} without such an annotation",
+            )
         )
 
 
@@ -147,8 +150,11 @@ def _arguments(factory: Callable[..., Any], request: ModelRequest, subject: str)
     ]
     if unknown:
         raise ConfigurationError(
-            f"{subject} must not require other arguments than {', '.join(FACTS)}, taken by name; "
-            f"got {', '.join(unknown)}"
+            Fault(
+                subject,
+                f"not require other arguments than {', '.join(FACTS)}, taken by name",
+                hint=f"got {', '.join(unknown)}",
+            )
         )
     return tuple((name, getattr(request, name)) for name in taken)
 
@@ -167,7 +173,7 @@ def _check_model(factory: ImportedModel, request: ModelRequest, subject: str) ->
     """Build a module, train it for a step and evaluate it."""
     module, watch = _module(factory, subject)
     if not any(parameter.requires_grad for parameter in module.parameters()):
-        raise ConfigurationError(f"{subject} must have trainable parameters, got none")
+        raise ConfigurationError(Fault(subject, "have trainable parameters", "none"))
     module.train()
     rows = _empty_rows(request)
     with _named_failure(subject, rows, watch):
@@ -175,7 +181,7 @@ def _check_model(factory: ImportedModel, request: ModelRequest, subject: str) ->
     _check_logits(subject, outputs, (NUM_ROWS, request.num_classes), watch)
     if not outputs.requires_grad:
         raise ConfigurationError(
-            f"{subject} must have outputs that depend on its parameters, got outputs without a gradient"
+            Fault(subject, "have outputs that depend on its parameters", "outputs without a gradient")
         )
     labels = torch.zeros(NUM_ROWS, dtype=torch.int64)
     with _named_failure(subject, rows, watch):
@@ -190,8 +196,11 @@ def _check_extractor(factory: ImportedModel, request: ModelRequest, subject: str
         outputs = _evaluated(module, _empty_rows(request)[:num_rows], watch, subject)
         if not isinstance(outputs, Tensor) or outputs.dim() < 2 or len(outputs) != num_rows or not outputs.numel():
             raise ConfigurationError(
-                f"{subject} must return one vector a row, shape ({num_rows}, length), got {_what(outputs)}"
-                f"{watch.last_layer()}"
+                Fault(
+                    subject,
+                    f"return one vector a row, shape ({num_rows}, length)",
+                    f"{_what(outputs)}{watch.last_layer()}",
+                )
             )
 
 
@@ -202,8 +211,11 @@ def _module(factory: ImportedModel, subject: str) -> tuple[nn.Module, _LayerWatc
     vector = FlatModel(module).vector
     if not torch.equal(FlatModel(_built(factory, subject)).vector, vector):
         raise ConfigurationError(
-            f"{subject} must draw its parameters from torch's random numbers alone, so that a study can be repeated, "
-            "got different ones under the same seed"
+            Fault(
+                subject,
+                ("draw its parameters from torch's random numbers alone, so that a study can be repeated"),
+                "different ones under the same seed",
+            )
         )
     return module, _LayerWatch(module)
 
@@ -220,9 +232,9 @@ def _built(factory: ImportedModel, subject: str) -> nn.Module:
         module = factory()
     except (Exception, SystemExit) as error:  # a user's factory may raise anything
         given = ", ".join(f"{name}={value}" for name, value in factory.arguments) or "no arguments"
-        raise ConfigurationError(f"{subject} must build a module from {given}, got {_in_a_line(error)}") from error
+        raise ConfigurationError(Fault(subject, f"build a module from {given}", _in_a_line(error))) from error
     if not isinstance(module, nn.Module):
-        raise ConfigurationError(f"{subject} must return a torch.nn.Module, got {type(module).__name__}")
+        raise ConfigurationError(Fault(subject, "return a torch.nn.Module", type(module).__name__))
     return module
 
 
@@ -230,17 +242,17 @@ def _check_tensors(module: nn.Module, subject: str) -> None:
     tensors = [*module.named_parameters(), *module.named_buffers()]
     if lazy := [name for name, tensor in tensors if is_lazy(tensor)]:
         raise ConfigurationError(
-            f"{subject} must have all shapes fixed when it is built, got a lazy layer with {lazy[0]!r}"
+            Fault(subject, "have all shapes fixed when it is built", f"a lazy layer with {lazy[0]!r}")
         )
     if not any(tensor.is_floating_point() for _, tensor in tensors):
-        raise ConfigurationError(f"{subject} must have parameters, got none")
+        raise ConfigurationError(Fault(subject, "have parameters", "none"))
     faults = [
-        f"{subject} must hold float32 numbers on the CPU, got {name!r} of {tensor.dtype} on {tensor.device}"
+        Fault(subject, "hold float32 numbers on the CPU", f"{name!r} of {tensor.dtype} on {tensor.device}")
         for name, tensor in tensors
         if tensor.device.type != "cpu" or (tensor.dtype != torch.float32 and not _is_counter(name, tensor, module))
     ]
     faults += [
-        f"{subject} must start from finite numbers, got {name!r} with nan or inf"
+        Fault(subject, "start from finite numbers", f"{name!r} with nan or inf")
         for name, tensor in tensors
         if tensor.device.type == "cpu" and not tensor.isfinite().all()
     ]
@@ -264,8 +276,11 @@ def _check_logits(subject: str, outputs: Any, expected: tuple[int, int], watch: 
     if isinstance(outputs, Tensor) and outputs.shape == expected and outputs.dtype == torch.float32:
         return
     raise ConfigurationError(
-        f"{subject} must return one float32 number a row and class, shape {expected}, got {_what(outputs)}"
-        f"{watch.last_layer()}"
+        Fault(
+            subject,
+            f"return one float32 number a row and class, shape {expected}",
+            f"{_what(outputs)}{watch.last_layer()}",
+        )
     )
 
 
@@ -323,7 +338,7 @@ def _named_failure(subject: str, rows: Tensor, watch: _LayerWatch) -> Iterator[N
         yield
     except (Exception, SystemExit) as error:  # a user's layer may raise anything
         what = f"{len(rows)} row{'s' if len(rows) > 1 else ''} of shape {tuple(rows.shape[1:])}"
-        raise ConfigurationError(f"{subject} must work on {what}, got {watch.where()}{_in_a_line(error)}") from error
+        raise ConfigurationError(Fault(subject, f"work on {what}", f"{watch.where()}{_in_a_line(error)}")) from error
 
 
 def _in_a_line(error: BaseException) -> str:

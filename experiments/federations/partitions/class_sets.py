@@ -25,7 +25,7 @@ from typing import Any
 import numpy as np
 
 from fedscout.engine.arrays import IntArray
-from fedscout.engine.errors import DataError
+from fedscout.engine.errors import DataError, Fault
 from fedscout.experiments.federations.partitions.partition_request import Deal, PartitionRequest
 from fedscout.experiments.federations.partitions.shares import BoolArray, FloatVector, whole_rows
 
@@ -52,7 +52,7 @@ def heterogeneity_index(request: PartitionRequest) -> Deal:
     request.require_min_size()
     largest = int(np.count_nonzero(request.class_counts)) - 1
     if largest < 1:
-        raise DataError("federation.partition.kind=heterogeneity_index must have two classes or more, got one")
+        raise DataError(Fault("federation.partition.kind=heterogeneity_index", "have two classes or more", "one"))
     clients, levels = np.arange(num_clients), np.array(settings.levels)
     set_sizes = 1 + np.rint((1 - levels) * largest).astype(np.int64)
     realised = tuple((1 - (set_sizes - 1) / largest).tolist())
@@ -62,8 +62,11 @@ def heterogeneity_index(request: PartitionRequest) -> Deal:
         least = max(settings.min_size, int(set_sizes.max()))
         if sizes.min() < least:
             raise DataError(
-                f"federation.partition.quantities must be at least {least}, federation.partition.min_size and a row "
-                f"of each class that a client holds, got {sizes.min()}"
+                Fault(
+                    "federation.partition.quantities",
+                    (f"be at least {least}, federation.partition.min_size and a row of each class that a client holds"),
+                    sizes.min(),
+                )
             )
         return _deal_sized_sets(request, set_sizes, sizes, realised_levels=realised)
     return _deal_sets(request, set_sizes, realised_levels=realised)
@@ -114,8 +117,11 @@ def _deal_sized_sets(request: PartitionRequest, set_sizes: IntArray, sizes: IntA
     num_missing = int(sizes.sum()) - len(request.labels)
     if num_missing > 0:
         raise DataError(
-            f"federation.partition.quantities must not add up, over all clients, to more than the number of rows, "
-            f"{len(request.labels)}, got {sizes.sum()} for {len(sizes)} clients"
+            Fault(
+                "federation.partition.quantities",
+                (f"not add up, over all clients, to more than the number of rows, {len(request.labels)}"),
+                f"{sizes.sum()} for {len(sizes)} clients",
+            )
         )
     held = _choose(available.astype(np.float64), parts.astype(np.float64), set_sizes, available, request.generator)
     matrix = np.zeros(held.shape, dtype=np.int64)
@@ -126,8 +132,12 @@ def _deal_sized_sets(request: PartitionRequest, set_sizes: IntArray, sizes: IntA
     asked = matrix.sum(axis=0)
     for label in np.flatnonzero(asked > available):
         raise DataError(
-            f"federation.partition.quantities must not ask for more rows of a class than there are, {available[label]} "
-            f"of class {label}, got {asked[label]}; smaller quantities, fewer clients or lower levels are possible"
+            Fault(
+                "federation.partition.quantities",
+                (f"not ask for more rows of a class than there are, {available[label]} of class {label}"),
+                asked[label],
+                "smaller quantities, fewer clients or lower levels are possible",
+            )
         )
     return request.deal_counts(matrix, **facts)
 
@@ -160,9 +170,14 @@ def _choose(
         chosen = classes[ranks[:num_classes]]
         if (num_free[chosen] == 0).any():
             raise DataError(
-                f"every client must get a row of each of its classes, {num_classes} at client {client}, but only "
-                f"{np.count_nonzero(num_free)} classes have a row left; fewer classes a client, or fewer than "
-                f"{len(set_sizes)} clients, are possible"
+                Fault(
+                    "every client",
+                    (
+                        f"get a row of each of its classes, {num_classes} at client {client}, but only "
+                        f"{np.count_nonzero(num_free)} classes have a row left"
+                    ),
+                    hint=f"fewer classes a client, or fewer than {len(set_sizes)} clients, are possible",
+                )
             )
         held[client, chosen] = True
         left[chosen] -= demand[client]
@@ -175,6 +190,10 @@ def _require_min_size(request: PartitionRequest, matrix: IntArray) -> None:
     sizes = matrix.sum(axis=1)
     if sizes.min() < request.settings.min_size:
         raise DataError(
-            f"federation.partition.min_size must be at most {sizes.min()}, the rows that client {sizes.argmin()} gets "
-            f"of its classes, got {request.settings.min_size}; more is possible with fewer clients"
+            Fault(
+                "federation.partition.min_size",
+                (f"be at most {sizes.min()}, the rows that client {sizes.argmin()} gets of its classes"),
+                request.settings.min_size,
+                "more is possible with fewer clients",
+            )
         )

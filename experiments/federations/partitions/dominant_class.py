@@ -16,7 +16,7 @@ from __future__ import annotations
 import numpy as np
 
 from fedscout.engine.arrays import IntArray
-from fedscout.engine.errors import DataError
+from fedscout.engine.errors import DataError, Fault
 from fedscout.experiments.federations.partitions.partition_request import Deal, PartitionRequest
 from fedscout.experiments.federations.partitions.shares import FloatVector, whole_rows
 
@@ -30,7 +30,7 @@ def dominant_class(request: PartitionRequest) -> Deal:
     num_clients, settings, available = request.require_num_clients(), request.settings, request.class_counts
     request.require_min_size()
     if np.count_nonzero(available) < 2:
-        raise DataError("federation.partition.kind=dominant_class must have two classes or more, got one")
+        raise DataError(Fault("federation.partition.kind=dominant_class", "have two classes or more", "one"))
     num_dominated = round(settings.dominant_fraction * num_clients)
     dominants = np.repeat(
         np.arange(len(available)), whole_rows(available / available.sum(), num_dominated, request.generator)
@@ -43,8 +43,14 @@ def dominant_class(request: PartitionRequest) -> Deal:
             return request.deal_counts(matrix, num_dominated_clients=num_dominated)
         size -= 1
     raise DataError(
-        f"federation.partition.min_size must be at most the rows that classes of {available.tolist()} rows allow with "
-        f"{num_clients} clients of a dominant share of {settings.dominant_share:g}, got {settings.min_size}"
+        Fault(
+            "federation.partition.min_size",
+            (
+                f"be at most the rows that classes of {available.tolist()} rows allow with "
+                f"{num_clients} clients of a dominant share of {settings.dominant_share:g}"
+            ),
+            settings.min_size,
+        )
     )
 
 

@@ -24,7 +24,7 @@ import numpy as np
 
 from fedscout.engine.arrays import FloatArray, IntArray
 from fedscout.engine.data.client_data import Partition
-from fedscout.engine.errors import DataError
+from fedscout.engine.errors import DataError, Fault
 from fedscout.experiments.federations.partitions.feature_columns import feature_columns
 from fedscout.experiments.federations.partitions.partition_request import Deal, PartitionRequest
 from fedscout.experiments.federations.partitions.shares import BoolArray, FloatVector
@@ -49,9 +49,15 @@ def fds_wgc(request: PartitionRequest) -> Deal:
     )
     if np.count_nonzero(usable) < num_clients:
         raise DataError(
-            f"federation.num_clients must be at most {np.count_nonzero(usable)}, the number of columns with "
-            f"federation.partition.min_size = {min_size} rows in their tails, where federation.partition.kind=fds_wgc, "
-            f"got {num_clients}"
+            Fault(
+                "federation.num_clients",
+                (
+                    f"be at most {np.count_nonzero(usable)}, the number of columns with "
+                    f"federation.partition.min_size = {min_size} rows in their tails, where "
+                    "federation.partition.kind=fds_wgc"
+                ),
+                num_clients,
+            )
         )
     numbers = np.flatnonzero(usable)
     clusters = _clusters(quantiles[numbers], num_clients)
@@ -61,9 +67,15 @@ def fds_wgc(request: PartitionRequest) -> Deal:
     if sizes.min() < min_size:
         client = int(sizes.argmin())
         raise DataError(
-            f"federation.partition.min_size must be at most {sizes[client]}, the rows in the tails of all columns of "
-            f"client {client}, {_named(members[client])}, got {min_size}; "
-            "federation.partition.tail_rule=any is possible"
+            Fault(
+                "federation.partition.min_size",
+                (
+                    f"be at most {sizes[client]}, the rows in the tails of all columns of client "
+                    f"{client}, {_named(members[client])}"
+                ),
+                min_size,
+                "federation.partition.tail_rule=any is possible",
+            )
         )
     num_owners = chosen.sum(axis=0)
     partition = Partition.from_lists([request.generator.permutation(np.flatnonzero(rows)) for rows in chosen])

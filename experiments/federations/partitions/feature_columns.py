@@ -6,7 +6,7 @@ import numpy as np
 
 from fedscout.engine.arrays import FloatArray, IntArray
 from fedscout.engine.data.client_data import CHUNK_ROWS
-from fedscout.engine.errors import DataError
+from fedscout.engine.errors import DataError, Fault
 from fedscout.experiments.federations.partitions.partition_request import PartitionRequest
 from fedscout.experiments.federations.partitions.shares import FloatVector
 
@@ -20,8 +20,12 @@ def feature_columns(request: PartitionRequest) -> FloatArray:
     if request.features is None or request.data_kind == "tokens":
         given = "tokens" if request.data_kind == "tokens" else "no features"
         raise DataError(
-            f"federation.partition.kind={request.settings.kind} must have features that are quantities, got {given}; "
-            "partitions by label or at random are possible"
+            Fault(
+                f"federation.partition.kind={request.settings.kind}",
+                "have features that are quantities",
+                given,
+                "partitions by label or at random are possible",
+            )
         )
     return request.features.reshape(len(request.labels), -1)
 

@@ -39,7 +39,7 @@ from typing import Any
 
 import numpy as np
 
-from fedscout.engine.errors import DataError
+from fedscout.engine.errors import DataError, Fault
 from fedscout.experiments.federations.partitions.partition_request import Deal, PartitionRequest
 
 LABEL, ROW = "label", "row"
@@ -73,8 +73,10 @@ def deal_with_flower(request: PartitionRequest, make: MakePartitioner, **facts: 
         except ValueError as error:
             reason = " ".join(str(error).split())
             raise DataError(
-                f"federation.partition.kind={request.settings.kind} must suit the data, but flwr-datasets refuses "
-                f"{request.num_clients} clients: {reason}"
+                Fault(
+                    f"federation.partition.kind={request.settings.kind}",
+                    f"suit the data, but flwr-datasets refuses {request.num_clients} clients: {reason}",
+                )
             ) from error
         rows = np.asarray(partitioner.dataset.with_format("numpy")[:][ROW])  # some partitioners sort the table
     owners = np.full(len(rows), -1, dtype=np.int64)
@@ -121,13 +123,19 @@ def _require_possible(request: PartitionRequest) -> None:
     available = request.class_counts[request.class_counts > 0]
     if num_classes > len(available):
         raise DataError(
-            f"federation.partition.classes_per_client must be at most {len(available)}, the number of classes, "
-            f"got {num_classes}"
+            Fault(
+                "federation.partition.classes_per_client",
+                f"be at most {len(available)}, the number of classes",
+                num_classes,
+            )
         )
     if num_clients * num_classes > len(request.labels):
         raise DataError(
-            f"federation.num_clients times federation.partition.classes_per_client must not exceed the number of rows, "
-            f"{len(request.labels)}, got {num_clients} times {num_classes}"
+            Fault(
+                "federation.num_clients times federation.partition.classes_per_client",
+                f"not exceed the number of rows, {len(request.labels)}",
+                f"{num_clients} times {num_classes}",
+            )
         )
     if request.settings.class_assignment == "random":
         return
@@ -139,9 +147,15 @@ def _require_possible(request: PartitionRequest) -> None:
     if holders[rarest] > available[rarest]:
         label = np.flatnonzero(request.class_counts)[rarest]
         raise DataError(
-            f"federation.num_clients must leave each class a row for every client that has it, got {num_clients} "
-            f"clients, {holders[rarest]} of which have class {label} with its {available[rarest]} rows; "
-            "federation.partition.class_assignment=random may do"
+            Fault(
+                "federation.num_clients",
+                "leave each class a row for every client that has it",
+                (
+                    f"{num_clients} clients, {holders[rarest]} of which have class {label} with its "
+                    f"{available[rarest]} rows"
+                ),
+                "federation.partition.class_assignment=random may do",
+            )
         )
 
 
@@ -156,13 +170,19 @@ def shard(request: PartitionRequest) -> Deal:
     shard_size = len(request.labels) // (num_clients * num_shards)
     if shard_size == 0:
         raise DataError(
-            f"federation.num_clients times federation.partition.shards_per_client must not exceed the number of rows, "
-            f"{len(request.labels)}, got {num_clients} times {num_shards}"
+            Fault(
+                "federation.num_clients times federation.partition.shards_per_client",
+                f"not exceed the number of rows, {len(request.labels)}",
+                f"{num_clients} times {num_shards}",
+            )
         )
     if shard_size * num_shards < request.settings.min_size:
         raise DataError(
-            f"federation.partition.min_size must be at most {shard_size * num_shards}, the rows in {num_shards} "
-            f"shards of {shard_size}, got {request.settings.min_size}"
+            Fault(
+                "federation.partition.min_size",
+                (f"be at most {shard_size * num_shards}, the rows in {num_shards} shards of {shard_size}"),
+                request.settings.min_size,
+            )
         )
 
     chosen = {"num_partitions": num_clients, "partition_by": LABEL, "num_shards_per_partition": num_shards}
@@ -183,21 +203,36 @@ def distribution(request: PartitionRequest) -> Deal:
     num_classes = len(available)
     if num_of_client > num_classes:
         raise DataError(
-            f"federation.partition.classes_per_client must be at most {num_classes}, the number of classes, "
-            f"got {num_of_client}"
+            Fault(
+                "federation.partition.classes_per_client",
+                f"be at most {num_classes}, the number of classes",
+                num_of_client,
+            )
         )
     if num_clients % num_classes:
         raise DataError(
-            f"federation.num_clients must be a multiple of the number of classes, {num_classes}, where "
-            f"federation.partition.kind=distribution, got {num_clients}"
+            Fault(
+                "federation.num_clients",
+                (
+                    f"be a multiple of the number of classes, {num_classes}, where "
+                    "federation.partition.kind=distribution"
+                ),
+                num_clients,
+            )
         )
     num_holders = num_of_client * num_clients // num_classes
     num_first = -(-request.settings.min_size // num_of_client)
     if available.min() < (num_first + 1) * num_holders:
         raise DataError(
-            f"every class must have {num_first + 1} rows for each of its {num_holders} clients, "
-            f"{(num_first + 1) * num_holders} in all, got {available.min()}; fewer clients, or less than "
-            f"federation.partition.min_size = {request.settings.min_size}, may do"
+            Fault(
+                "every class",
+                (
+                    f"have {num_first + 1} rows for each of its {num_holders} clients, "
+                    f"{(num_first + 1) * num_holders} in all"
+                ),
+                available.min(),
+                (f"fewer clients, or less than federation.partition.min_size = {request.settings.min_size}, may do"),
+            )
         )
     shares = request.generator.lognormal(0.0, request.settings.lognormal_sigma, (num_classes, num_holders))
     chosen = (shares, num_clients, num_of_client, LABEL, num_first)
@@ -242,8 +277,11 @@ def _deal_growing(request: PartitionRequest, partitioner: str, smallest_share: C
         fewer = range(1, num_clients)
         most = bisect_left(fewer, True, key=lambda clients: int(smallest_share(clients) * num_rows) < min_size)
         raise DataError(
-            f"federation.partition.kind={request.settings.kind} must leave the smallest client "
-            f"federation.partition.min_size = {min_size} of {num_rows} rows, got {smallest} for {num_clients} clients; "
-            f"at most {most} clients are possible"
+            Fault(
+                f"federation.partition.kind={request.settings.kind}",
+                (f"leave the smallest client federation.partition.min_size = {min_size} of {num_rows} rows"),
+                f"{smallest} for {num_clients} clients",
+                f"at most {most} clients are possible",
+            )
         )
     return deal_with_flower(request, lambda kinds, _: getattr(kinds, partitioner)(num_clients))

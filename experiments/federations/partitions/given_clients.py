@@ -14,7 +14,7 @@ from pathlib import Path
 import numpy as np
 
 from fedscout.engine.arrays import IntArray
-from fedscout.engine.errors import ConfigurationError, DataError
+from fedscout.engine.errors import ConfigurationError, DataError, Fault
 from fedscout.experiments.federations.datasets.dataset import distinct_texts
 from fedscout.experiments.federations.partitions.partition_request import Deal, PartitionRequest
 
@@ -29,14 +29,20 @@ def natural(request: PartitionRequest) -> Deal:
     """
     if request.client_ids is None:
         raise DataError(
-            "federation.partition.kind=natural needs data with natural clients: federation.client_column must name "
-            "the column that holds them, got nothing"
+            Fault(
+                ("federation.partition.kind=natural needs data with natural clients: federation.client_column"),
+                "name the column that holds them",
+                "nothing",
+            )
         )
     names, owners = distinct_texts(request.client_ids)
     if request.num_clients not in {None, len(names)}:
         raise DataError(
-            f"federation.num_clients must be left out or be {len(names)}, the number of natural clients, "
-            f"got {request.num_clients}"
+            Fault(
+                "federation.num_clients",
+                f"be left out or be {len(names)}, the number of natural clients",
+                request.num_clients,
+            )
         )
     return request.deal_owners(owners, len(names), client_names=tuple(names.tolist()))
 
@@ -58,28 +64,37 @@ def counts(request: PartitionRequest) -> Deal:
 def _matrix(given: tuple[tuple[int, ...], ...] | Path | None) -> IntArray:
     if given is None:
         raise ConfigurationError(
-            f"{KEY} must hold a row of class counts a client, or the path of a CSV file of them, where "
-            "federation.partition.kind=counts, got nothing"
+            Fault(
+                KEY,
+                (
+                    "hold a row of class counts a client, or the path of a CSV file of them, where "
+                    "federation.partition.kind=counts"
+                ),
+                "nothing",
+            )
         )
     return np.array(_read(given) if isinstance(given, Path) else given, dtype=np.int64)
 
 
 def _read(file: Path) -> list[list[int]]:
     if file.exists() and not file.is_file():  # a pipe would be waited for
-        raise ConfigurationError(f"{KEY} must be a CSV file, got {file}, which is a pipe, a device or a folder")
+        raise ConfigurationError(Fault(KEY, "be a CSV file", f"{file}, which is a pipe, a device or a folder"))
     try:
         with file.open(newline="", encoding="utf-8-sig") as lines:
             table = [(number, cells) for number, cells in enumerate(csv.reader(lines), start=1) if cells]
     except (OSError, UnicodeDecodeError, csv.Error) as error:
         raise ConfigurationError(f"{KEY} must be a CSV file that can be read, got {file}: {error}") from error
     if not table:
-        raise ConfigurationError(f"{KEY}: {file} must hold a line of class counts a client, got none")
+        raise ConfigurationError(Fault(f"{KEY}: {file}", "hold a line of class counts a client", "none"))
     rows = []
     for number, cells in table:
         if len(cells) != len(table[0][1]) or not all(cell.strip().isdecimal() for cell in cells):
             raise ConfigurationError(
-                f"{KEY}: {file}, line {number} must hold {len(table[0][1])} whole numbers >= 0, without a header, "
-                f"got {','.join(cells)[:80]!r}"
+                Fault(
+                    f"{KEY}: {file}, line {number}",
+                    f"hold {len(table[0][1])} whole numbers >= 0, without a header",
+                    repr(",".join(cells)[:80]),
+                )
             )
         rows.append([int(cell) for cell in cells])
     return rows
@@ -89,17 +104,20 @@ def _faults(request: PartitionRequest, matrix: IntArray) -> list[str]:
     available = request.class_counts
     if request.num_clients not in {None, len(matrix)}:
         return [
-            f"federation.num_clients must be left out or be {len(matrix)}, the number of rows of {KEY}, "
-            f"got {request.num_clients}"
+            Fault(
+                "federation.num_clients",
+                f"be left out or be {len(matrix)}, the number of rows of {KEY}",
+                request.num_clients,
+            )
         ]
     if matrix.shape[1] != len(available):
-        return [f"{KEY} must have {len(available)} columns, one a class, got {matrix.shape[1]}"]
+        return [Fault(KEY, f"have {len(available)} columns, one a class", matrix.shape[1])]
     asked = matrix.sum(axis=0)
     faults = [
-        f"{KEY} must not ask for more rows of class {label} than there are, {available[label]}, got {asked[label]}"
+        Fault(KEY, f"not ask for more rows of class {label} than there are, {available[label]}", asked[label])
         for label in np.flatnonzero(asked > available)
     ]
     empty = np.flatnonzero(matrix.sum(axis=1) == 0)
     if len(empty):
-        faults.append(f"{KEY} must give every client a row, got none for client {empty[0]}")
+        faults.append(Fault(KEY, "give every client a row", f"none for client {empty[0]}"))
     return faults

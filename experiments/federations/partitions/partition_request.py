@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from fedscout.engine.arrays import FloatArray, IntArray
 from fedscout.engine.data.client_data import Partition
-from fedscout.engine.errors import DataError
+from fedscout.engine.errors import DataError, Fault
 from fedscout.experiments.federations.datasets.dataset import DataKind, TextArray
 from fedscout.experiments.federations.partitions.partition_settings import PartitionSettings
 
@@ -67,11 +67,14 @@ class PartitionRequest:
             DataError: If some client would have to stay without a row, or no number was given.
         """
         if self.num_clients is None:
-            raise DataError("federation.num_clients must be given for this partition, got nothing")
+            raise DataError(Fault("federation.num_clients", "be given for this partition", "nothing"))
         if not 1 <= self.num_clients <= len(self.labels):
             raise DataError(
-                f"federation.num_clients must be between 1 and the number of rows, {len(self.labels)}, "
-                f"got {self.num_clients}"
+                Fault(
+                    "federation.num_clients",
+                    f"be between 1 and the number of rows, {len(self.labels)}",
+                    self.num_clients,
+                )
             )
         return self.num_clients
 
@@ -84,9 +87,12 @@ class PartitionRequest:
         num_clients, num_rows, min_size = self.require_num_clients(), len(self.labels), self.settings.min_size
         if num_clients * min_size > num_rows:
             raise DataError(
-                f"federation.num_clients times federation.partition.min_size must not exceed the number of rows, "
-                f"{num_rows}, got {num_clients} times {min_size}; the largest minimum that {num_clients} "
-                f"clients allow is {num_rows // num_clients}"
+                Fault(
+                    "federation.num_clients times federation.partition.min_size",
+                    f"not exceed the number of rows, {num_rows}",
+                    f"{num_clients} times {min_size}",
+                    (f"the largest minimum that {num_clients} clients allow is {num_rows // num_clients}"),
+                )
             )
         return min_size
 

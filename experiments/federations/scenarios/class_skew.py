@@ -26,7 +26,7 @@ from pydantic import Field
 
 from fedscout.engine.arrays import IntArray
 from fedscout.engine.data.client_data import Partition
-from fedscout.engine.errors import DataError
+from fedscout.engine.errors import DataError, Fault
 from fedscout.experiments.federations.scenarios.effect import EffectRequest, ScenarioEffect, ScenarioPlan, with_rows
 
 
@@ -75,9 +75,12 @@ def _drawn_classes(wanted: dict[int, int], class_counts: IntArray, generator: np
         weights = np.where(left >= count, left, 0).astype(np.float64)
         if not weights.any():
             raise DataError(
-                f"federation.scenario: class_skew must find a class with {count} rows left for client {client}, "
-                f"got classes of {class_counts.tolist()} rows and {len(wanted)} skewed clients; fewer clients or a "
-                "smaller share need fewer"
+                Fault(
+                    "federation.scenario: class_skew",
+                    f"find a class with {count} rows left for client {client}",
+                    f"classes of {class_counts.tolist()} rows and {len(wanted)} skewed clients",
+                    "fewer clients or a smaller share need fewer",
+                )
             )
         classes[client] = int(generator.choice(len(left), p=weights / weights.sum()))
         left[classes[client]] -= count

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import numpy.typing as npt
 
-from fedscout.engine.errors import DataError
+from fedscout.engine.errors import DataError, Fault
 from fedscout.engine.fault_text import listed
 from fedscout.experiments.federations.datasets.publication import START_VARIABLE
 from fedscout.experiments.federations.datasets.tables.column_kinds import as_numbers
@@ -44,14 +44,15 @@ def read_devices(
     names = [name for name in table.column_names if name != CLIENT]
     if CLIENT not in table.column_names or not names or not {*names} <= {*columns}:
         raise DataError(
-            f"{place} must have the column {CLIENT}, and others of {', '.join(columns)} alone, got "
-            f"{listed(table.column_names)}"
+            Fault(
+                place, f"have the column {CLIENT}, and others of {', '.join(columns)} alone", listed(table.column_names)
+            )
         )
     row_of = _rows(place, as_numbers(plain_cells(table[CLIENT])))
     values = {name: _checked(place, name, as_numbers(plain_cells(table[name]))) for name in names}
     if missing := [client for client in clients if client not in row_of]:
         more = f" and {len(missing) - 1} more" if len(missing) > 1 else ""
-        raise DataError(f"{place} must have a row for every client, got none for client {missing[0]}{more}")
+        raise DataError(Fault(place, "have a row for every client", f"none for client {missing[0]}{more}"))
     found: dict[int, Mapping[str, float]] = {}
     for client in clients:
         found[client] = {str(name): float(values[name][row_of[client]]) for name in names}
@@ -60,7 +61,7 @@ def read_devices(
 
 def _read(place: Path) -> pa.Table:
     if place.suffix.lower() not in SUFFIXES or not place.is_file():
-        raise DataError(f"the file of devices must exist and end in {' or '.join(SUFFIXES)}, got {place}")
+        raise DataError(Fault("the file of devices", f"exist and end in {' or '.join(SUFFIXES)}", place))
     return read_csv(place) if place.suffix.lower() == ".csv" else read_parquet(place)
 
 
@@ -69,10 +70,10 @@ def _rows(place: Path, clients: DoubleArray) -> dict[int, int]:
     wrong = ~((clients >= 0) & (clients == np.rint(clients)))
     if wrong.any():
         row = int(np.flatnonzero(wrong)[0])
-        raise DataError(f"{place} must name clients by numbers from 0, got {clients[row]:g} in row {row + 1}")
+        raise DataError(Fault(place, "name clients by numbers from 0", f"{clients[row]:g} in row {row + 1}"))
     row_of = {int(client): row for row, client in enumerate(clients)}
     if len(row_of) < len(clients):
-        raise DataError(f"{place} must have one row for each client, got {len(clients)} rows of {len(row_of)} clients")
+        raise DataError(Fault(place, "have one row for each client", f"{len(clients)} rows of {len(row_of)} clients"))
     return row_of
 
 
@@ -82,5 +83,5 @@ def _checked(place: Path, name: str, values: DoubleArray) -> DoubleArray:
     wrong = ~(np.isfinite(values) & ((values > 0) if positive else (values >= 0)))
     if wrong.any():
         row, least = int(np.flatnonzero(wrong)[0]), "above 0" if positive else "from 0"
-        raise DataError(f"{place} must have numbers {least} in the column {name}, got {values[row]:g} in row {row + 1}")
+        raise DataError(Fault(place, f"have numbers {least} in the column {name}", f"{values[row]:g} in row {row + 1}"))
     return values

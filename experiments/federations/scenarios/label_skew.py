@@ -21,7 +21,7 @@ import numpy as np
 import numpy.typing as npt
 
 from fedscout.engine.arrays import IntArray
-from fedscout.engine.errors import DataError
+from fedscout.engine.errors import DataError, Fault
 from fedscout.experiments.federations.partitions.partition_request import Deal, PartitionRequest
 
 SHARES = (0.9, 0.7, 0.5, 0.1)
@@ -55,8 +55,11 @@ def _largest_deal(class_counts: IntArray, num_clients: int) -> IntArray:
             size, mixtures = candidate_size, candidate
     if size < MIN_SIZE:
         raise DataError(
-            f"federation.scenario=label_skew must be able to give every client {MIN_SIZE} rows, the fewest that show "
-            f"its shares, got {num_clients} clients for classes of {class_counts.tolist()} rows"
+            Fault(
+                "federation.scenario=label_skew",
+                f"be able to give every client {MIN_SIZE} rows, the fewest that show its shares",
+                f"{num_clients} clients for classes of {class_counts.tolist()} rows",
+            )
         )
     return _whole_rows(mixtures, size)[np.arange(num_clients) % len(mixtures)]
 

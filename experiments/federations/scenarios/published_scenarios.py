@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
-from fedscout.engine.errors import ConfigurationError
+from fedscout.engine.errors import ConfigurationError, Fault
 from fedscout.experiments.federations.partitions.partition_request import Deal, Partitioner, PartitionRequest
 from fedscout.experiments.federations.partitions.random_rows import iid
 from fedscout.experiments.federations.scenarios.availability_effects import LatencyEffect
@@ -52,8 +52,11 @@ class PublishedScenario:
         """
         if request.data_kind == "tokens" and any(effect.needs_measurements for effect in self.effects):
             raise ConfigurationError(
-                f"federation.scenario={self.name} must be used on data whose features are measurements, as it adds "
-                "noise to them, got tokens, which are numbers of words or characters"
+                Fault(
+                    f"federation.scenario={self.name}",
+                    "be used on data whose features are measurements, as it adds noise to them",
+                    "tokens, which are numbers of words or characters",
+                )
             )
         return self.dealt(request)
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from fedscout.engine.errors import LogError
+from fedscout.engine.errors import Fault, LogError
 from fedscout.engine.trials.trial_log import read_columns
 from fedscout.engine.trials.trial_record import SCORES_WHERE_KNOWN, Trial, log_schema
 from fedscout.experiments.config.study_config import StudyConfig
@@ -55,7 +55,7 @@ def read_study(path: Path) -> LoggedStudy:
     records = [Trial.from_row(row) for row in rows]
     if not records:
         why = f": {faults[0]}" if faults else ""
-        raise LogError(f"the folder must hold a study's log, got {path} without a trial that can be read{why}")
+        raise LogError(Fault("the folder", "hold a study's log", f"{path} without a trial that can be read{why}"))
     return LoggedStudy(path, config, config_hash, tuple(records), tuple(faults))
 
 

@@ -17,7 +17,7 @@ from math import isnan
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from fedscout.engine.errors import LogError, first_line
+from fedscout.engine.errors import Fault, LogError, first_line
 from fedscout.engine.runtime.atomic_file import not_written, write_atomically
 from fedscout.engine.trials.trial_record import Trial
 from fedscout.experiments.reports.exports.logged_study import LoggedStudy
@@ -56,7 +56,7 @@ def export_to_optuna(study: LoggedStudy, path: Path) -> int:
     """
     trials = list(optuna_trials(study))
     if not trials:
-        raise LogError(f"the folder must hold a search, got {study.path} with other trials only")
+        raise LogError(Fault("the folder", "hold a search", f"{study.path} with other trials only"))
 
     def write(temporary: Path) -> None:
         if path.exists():

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pandas as pd
 
-from fedscout.engine.errors import ConfigurationError
+from fedscout.engine.errors import ConfigurationError, Fault
 from fedscout.experiments.reports.page.page_parts import Page, Picture, Section, Table
 from fedscout.experiments.reports.page.pictures.confirmed_difference import confirmed_difference
 from fedscout.experiments.reports.page.pictures.learning_curves import learning_curves
@@ -26,11 +26,11 @@ def comparison_page(folders: Sequence[Path]) -> Page:
         ConfigurationError: If there are too many, or they measure different things.
     """
     if len(folders) > MOST:
-        raise ConfigurationError(f"--compare must name at most {MOST - 1} folders, got {len(folders) - 1}")
+        raise ConfigurationError(Fault("--compare", f"name at most {MOST - 1} folders", len(folders) - 1))
     studies = {name: read_study_files(folder) for name, folder in zip(_names(folders), folders, strict=True)}
     measures = {study.measure.name for study in studies.values()}
     if len(measures) > 1:
-        raise ConfigurationError(f"--compare must name studies of one measure, got {', '.join(sorted(measures))}")
+        raise ConfigurationError(Fault("--compare", "name studies of one measure", ", ".join(sorted(measures))))
     num_better = sum(_is_better(study) for study in studies.values())
     headline = f"Another strategy beats FedAvg in {num_better} of {len(studies)} studies."
     return Page(", ".join(studies), headline, (), (), (_verdicts(studies), _gains(studies), _curves(studies)))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import partial
 from pathlib import Path
 
-from fedscout.engine.errors import ConfigurationError, EngineError
+from fedscout.engine.errors import ConfigurationError, EngineError, Fault
 from fedscout.engine.runtime.atomic_file import not_written, write_atomically
 from fedscout.engine.runtime.folder_lock import refuse_links
 from fedscout.experiments.chart_style import FileFormat, drawn
@@ -34,7 +34,7 @@ def write_figures(folder: Path, file_format: FileFormat, name: str | None = None
     pictures = {picture.name: picture for picture in page_in(folder).pictures}
     if name is not None and name not in pictures:
         known = ", ".join(pictures) or "none"
-        raise ConfigurationError(f"--what must be a picture of {folder}, which are {known}; got {name}")
+        raise ConfigurationError(Fault("--what", f"be a picture of {folder}, which are {known}", hint=f"got {name}"))
     wanted = pictures.values() if name is None else [pictures[name]]
     return [_written(picture, folder / FIGURES / f"{picture.name}.{file_format}", file_format) for picture in wanted]
 

@@ -17,7 +17,7 @@ from pydantic import BaseModel, ValidationError
 
 from fedscout.detectors import HeterogeneityReport
 from fedscout.engine.data.names import Names
-from fedscout.engine.errors import LogError
+from fedscout.engine.errors import Fault, LogError
 from fedscout.engine.runtime.json_file import read_json_object
 from fedscout.engine.trials.trial_log import read_columns
 from fedscout.experiments.studies.stored_study import read_claim, read_result
@@ -164,7 +164,7 @@ def read_study_files(folder: Path) -> StudyFiles:
     trials = pd.DataFrame(rows, columns=["study", *COLUMNS])
     trials["parameters"] = [json.loads(held or "{}") for held in trials["parameters"]]
     if result is None and trials.empty and written is None:
-        raise LogError(f"the folder must hold a study, got {folder} without a trial or a report that can be read")
+        raise LogError(Fault("the folder", "hold a study", f"{folder} without a trial or a report that can be read"))
     return StudyFiles(
         folder,
         claim,

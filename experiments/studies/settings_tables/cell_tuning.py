@@ -21,7 +21,7 @@ from typing import Any
 from fedscout.engine.contracts.settings_lookup import HETEROGENEITY, METRICS
 from fedscout.engine.contracts.settings_table import SettingsCell
 from fedscout.engine.data.federation import Federation
-from fedscout.engine.errors import ConfigurationError
+from fedscout.engine.errors import ConfigurationError, Fault
 from fedscout.engine.model.parameter_layout import ModelFactory
 from fedscout.engine.seeds import integer
 from fedscout.engine.trials.trial_log import TrialLog
@@ -284,7 +284,7 @@ def _result(tuning: CellTuning, place: Place, clients: ProxyClients, trials: Seq
     heterogeneity = place.heterogeneity(tuning.proxy.num_classes)
     if best is None:
         where = f"the cell of heterogeneity {heterogeneity:.2g} and quantity {place.quantity}"
-        raise ConfigurationError(f"a setting in the ranges must train, and in {where} none did: {trials[0].error}")
+        raise ConfigurationError(Fault("a setting in the ranges", f"train, and in {where} none did: {trials[0].error}"))
     found = best.spec.local_training(tuning.config.training.local())
     return CellResult(
         SettingsCell(heterogeneity, place.quantity, found.learning_rate, found.batch_size, found.local_epochs),

@@ -17,7 +17,7 @@ import numpy as np
 
 from fedscout.engine.arrays import FloatArray, IntArray
 from fedscout.engine.data.federation import Federation
-from fedscout.engine.errors import DataError
+from fedscout.engine.errors import DataError, Fault
 from fedscout.engine.seeds import stream
 from fedscout.experiments.federations.datasets.dataset import DIGEST_BYTES
 
@@ -89,8 +89,12 @@ def proxy_data(federation: Federation, seed: int, of_another: bool) -> ProxyData
     num_shared = int(np.count_nonzero(~is_free))
     if of_another and num_shared:
         raise DataError(
-            f"proxy data must hold no row of the clients, got {num_shared} of {len(is_free)} rows that they hold; take "
-            "them out of the clients' own data set by federation.server_rows in place of --proxy"
+            Fault(
+                "proxy data",
+                "hold no row of the clients",
+                f"{num_shared} of {len(is_free)} rows that they hold",
+                ("take them out of the clients' own data set by federation.server_rows in place of --proxy"),
+            )
         )
     features, labels = server.features[is_free], server.labels[is_free]
     scored = _balanced(labels, stream(seed, "proxy-scored"))
@@ -116,11 +120,15 @@ def _balanced(labels: IntArray, generator: np.random.Generator) -> IntArray:
     """
     present, counts = np.unique(labels, return_counts=True)
     if len(present) < 2:
-        raise DataError(f"proxy data must hold at least two classes, got {len(present)} in {len(labels)} rows")
+        raise DataError(Fault("proxy data", "hold at least two classes", f"{len(present)} in {len(labels)} rows"))
     if counts.min() < 2:
         raise DataError(
-            "proxy data must hold two rows of each class or more, one to train on and one to score by, got one of "
-            f"class {present[counts.argmin()]}; a larger federation.server_rows brings more"
+            Fault(
+                "proxy data",
+                "hold two rows of each class or more, one to train on and one to score by",
+                f"one of class {present[counts.argmin()]}",
+                "a larger federation.server_rows brings more",
+            )
         )
     each = int(np.clip(SCORED_SHARE * len(labels) / len(present), 1, counts.min() // 2))
     order = generator.permutation(len(labels))

@@ -27,7 +27,7 @@ from fedscout.detectors.statistics.heterogeneity_metrics import Values
 from fedscout.engine.arrays import IntArray
 from fedscout.engine.data.federation import Federation
 from fedscout.engine.data.server_data import ServerData
-from fedscout.engine.errors import DataError
+from fedscout.engine.errors import DataError, Fault
 from fedscout.engine.messages.session import Session
 from fedscout.engine.seeds import stream
 from fedscout.experiments.config.study_config import StudyConfig
@@ -41,7 +41,7 @@ def synthetic_rows(federation: Federation, config: StudyConfig, num_rows: int) -
         DataError: If rows are tokens, or clients tell too little.
     """
     if federation.facts.get("data_kind") == "tokens":
-        raise DataError("--synthetic must be left out for tokens, of which there is no mean")
+        raise DataError(Fault("--synthetic", "be left out for tokens, of which there is no mean"))
     clients = [client for client in range(federation.num_clients) if client not in federation.unseen]
     engine = config.engine.model_copy(update={"grid": "local"})
     by_features = replace(federation, embedding=None)  # of which no row could be drawn

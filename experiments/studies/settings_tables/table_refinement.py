@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from fedscout.engine.contracts.settings_lookup import HETEROGENEITY
-from fedscout.engine.errors import ConfigurationError
+from fedscout.engine.errors import ConfigurationError, Fault
 from fedscout.experiments.config.config_file import config_of, given_settings, laid_over
 from fedscout.experiments.studies.run_folder import differences
 from fedscout.experiments.studies.settings_tables.cell_tuning import CellResult
@@ -77,7 +77,7 @@ def read_coarse(path: Path, arguments: Sequence[str] = (), file: Path | None = N
     table, told = read_settings_table(path)
     tuned, stored = told.get("tuned"), told.get("config")
     if not isinstance(tuned, dict) or not isinstance(stored, dict) or not {"num_clients", "patience"} <= {*tuned}:
-        raise ConfigurationError(f"--refine must be a table that fedscout tune-table wrote, got {path}")
+        raise ConfigurationError(Fault("--refine", "be a table that fedscout tune-table wrote", path))
     try:
         results = tuple(CellResult(cell, **beside) for cell, beside in zip(table.cells, told["cells"], strict=True))
     except TypeError as error:
@@ -104,12 +104,15 @@ def refine_table(
         UserError: If something that was asked for can't be done.
     """
     if out.absolute() == coarse.path.absolute():
-        raise ConfigurationError(f"--out must be another file than --refine, got {out} for both")
+        raise ConfigurationError(Fault("--out", "be another file than --refine", f"{out} for both"))
     federation, tuning = prepared(coarse.request)
     if changes := differences(coarse.tuned, tuning.identity()):
         raise ConfigurationError(
-            f"--refine must go on with the settings and the data of {coarse.path}; what differs: "
-            f"{'; '.join(changes[:4])}"
+            Fault(
+                "--refine",
+                f"go on with the settings and the data of {coarse.path}",
+                hint=f"what differs: {'; '.join(changes[:4])}",
+            )
         )
     told = {**provenance(coarse.request, federation, tuning), "refined": str(coarse.path)}
     refuse_foreign(out, told)

@@ -19,7 +19,7 @@ import numpy as np
 from fedscout.engine.contracts.settings_lookup import HETEROGENEITY
 from fedscout.engine.contracts.trial_strategy import Cohort
 from fedscout.engine.data.federation import Federation
-from fedscout.engine.errors import ConfigurationError
+from fedscout.engine.errors import ConfigurationError, Fault
 from fedscout.experiments.config.config_file import config_of, given_settings, laid_over
 from fedscout.experiments.config.study_config import StudyConfig, check_searchable
 from fedscout.experiments.federations.assembly.build_federation import build_federation
@@ -105,19 +105,19 @@ class TableRequest:
     def __post_init__(self) -> None:
         if self.metric not in LEVELS and ":" not in self.metric:
             raise ConfigurationError(
-                f"--metric must be one of {', '.join(LEVELS)} or package.module:function, got {self.metric!r}"
+                Fault("--metric", f"be one of {', '.join(LEVELS)} or package.module:function", repr(self.metric))
             )
         faults = []
         if self.metric not in LEVELS:
             if not self.heterogeneities or not all(map(isfinite, self.heterogeneities)):
                 given = "none" if self.heterogeneities is None else ", ".join(map(str, self.heterogeneities))
-                faults.append(f"--heterogeneity must say values that {self.metric} gives, got {given}")
+                faults.append(Fault("--heterogeneity", f"say values that {self.metric} gives", given))
         else:
             outside = [value for value in self.levels if not 0 <= value <= 1]
-            faults += [f"--heterogeneity must be in [0, 1], got {value:g}" for value in outside]
-        faults += [f"--quantity must be at least 1 row, got {value}" for value in self.quantities or () if value < 1]
+            faults += [Fault("--heterogeneity", "be in [0, 1]", f"{value:g}") for value in outside]
+        faults += [Fault("--quantity", "be at least 1 row", value) for value in self.quantities or () if value < 1]
         if self.threshold is not None and not 0 <= self.threshold < inf:
-            faults.append(f"--threshold must be a distance, at least 0, got {self.threshold:g}")
+            faults.append(Fault("--threshold", "be a distance, at least 0", f"{self.threshold:g}"))
         if faults:
             raise ConfigurationError(faults)
 
@@ -146,7 +146,7 @@ def read_config(
     federation = {**dict(given.get("federation") or {}), **own}
     has_rows = federation.get("server_rows") is not None or federation.get("server_dataset") is not None
     if synthetic and has_rows:
-        raise ConfigurationError("--synthetic must be left out where the server has rows of its own for a table")
+        raise ConfigurationError(Fault("--synthetic", "be left out where the server has rows of its own for a table"))
     if not synthetic:
         federation |= {"server_labels": True} | ({} if has_rows else {"server_rows": PROXY_SHARE})
     config = config_of({**given, "federation": federation})
@@ -159,17 +159,23 @@ def _check(config: StudyConfig) -> None:
     check_searchable(config.model_copy(update={"strategy": None}))
     faults = []
     if told := [name for name in CLIENT_PARAMETERS if (config.strategy or {}).get(name) is not None]:
-        faults.append(f"strategy must not say what a table is tuned for, got {', '.join(told)}")
+        faults.append(Fault("strategy", "not say what a table is tuned for", ", ".join(told)))
     if config.federation.dataset in ENVIRONMENTS or config.federation.predicts_quantity:
         faults.append(
-            f"federation.dataset must be of classes for a table of client settings, got {config.federation.dataset}"
+            Fault("federation.dataset", "be of classes for a table of client settings", config.federation.dataset)
         )
     if config.search.strategies != ("fedavg",):
-        faults.append("search.strategies must be left out; strategy.kind says what trains the proxy clients of a table")
+        faults.append(
+            Fault(
+                "search.strategies", "be left out", hint="strategy.kind says what trains the proxy clients of a table"
+            )
+        )
     if config.search.kind not in SEARCHERS:
-        faults.append(f"search.kind must be one of {', '.join(SEARCHERS)} for a table, got {config.search.kind}")
+        faults.append(Fault("search.kind", f"be one of {', '.join(SEARCHERS)} for a table", config.search.kind))
     if config.search.objectives != ("accuracy",) or config.search.validation_fraction:
-        faults.append("search.objective and search.validation_fraction must be left out: proxy rows score a setting")
+        faults.append(
+            Fault("search.objective and search.validation_fraction", "be left out: proxy rows score a setting")
+        )
     everybody = {
         "selection": config.selection is not None,
         "search.selection": config.search.selection is not None,
@@ -177,14 +183,16 @@ def _check(config: StudyConfig) -> None:
         "training.scored_clients": config.training.scored_clients is not None,
     }
     faults += [
-        f"{key} must be left out, as all proxy clients of a table train and score in every round"
+        Fault(key, "be left out, as all proxy clients of a table train and score in every round")
         for key, is_said in everybody.items()
         if is_said
     ]
     if _chooses_settings(config):
-        faults.append("strategy.kind must leave clients' rates and epochs to a table, and fedex and fedpop choose them")
+        faults.append(
+            Fault("strategy.kind", "leave clients' rates and epochs to a table, and fedex and fedpop choose them")
+        )
     if config.client_settings.kind is not None:
-        faults.append("client_settings must be left out, as a table is tuned without one")
+        faults.append(Fault("client_settings", "be left out, as a table is tuned without one"))
     if faults:
         raise ConfigurationError(faults)
 
@@ -267,8 +275,11 @@ def _check_batches(config: StudyConfig, grid: Sequence[Place]) -> None:
         return
     if batches.low > most:
         raise ConfigurationError(
-            f"search.client_ranges.batch_size must begin with at most {most} rows, which clients of the largest "
-            f"quantity hold, got low {batches.low}"
+            Fault(
+                "search.client_ranges.batch_size",
+                f"begin with at most {most} rows, which clients of the largest quantity hold",
+                f"low {batches.low}",
+            )
         )
     logger.warning(
         "batches of %s to %s rows are all the rows of a client in every cell; search.client_ranges.batch_size may end "

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from fedscout.engine.contracts.settings_table import SettingsTable
-from fedscout.engine.errors import ConfigurationError, EngineError, LogError, UserError
+from fedscout.engine.errors import ConfigurationError, EngineError, Fault, LogError, UserError
 from fedscout.engine.runtime.atomic_file import folder_made, remove_unfinished
 from fedscout.engine.runtime.folder_lock import UNUSABLE, folder_lock
 from fedscout.engine.runtime.json_file import read_json_object
@@ -236,7 +236,7 @@ def _run_all(
     if engine.grid == "local":
         if parallel not in (None, 1):
             raise ConfigurationError(
-                f"--parallel must be left out or 1 with engine.grid=local, which is this process alone, got {parallel}"
+                Fault("--parallel", "be left out or 1 with engine.grid=local, which is this process alone", parallel)
             )
         for position, near in zip(pending, before, strict=True):
             display.begun(position)

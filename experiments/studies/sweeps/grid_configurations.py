@@ -16,7 +16,7 @@ from itertools import product
 from pathlib import Path
 from typing import Any
 
-from fedscout.engine.errors import ConfigurationError
+from fedscout.engine.errors import ConfigurationError, Fault
 from fedscout.experiments.config.config_file import given_settings, load_config
 from fedscout.experiments.config.study_config import StudyConfig, check_searchable
 
@@ -116,7 +116,7 @@ def argument_choices(arguments: Sequence[str]) -> list[tuple[str, ...]]:
             continue
         choices.append(tuple(f"{key}={value}" for value in values) if len(values) > 1 else (argument,))
         if len(values) > 1 and keys.count(key) > 1:
-            faults.append(f"{key} must be given once where it has several values, got it {keys.count(key)} times")
+            faults.append(Fault(key, "be given once where it has several values", f"it {keys.count(key)} times"))
         if len(values) > 1 and key.partition(".")[0] == "engine":
             faults.append(f"{key} must have one value, got {len(values)}: it does not change what a study finds")
     if faults:
@@ -144,7 +144,7 @@ def _split_values(key: str, text: str) -> list[str]:
     except (yaml.YAMLError, RecursionError):
         values = [value.strip() for value in text.split(",")]
     if "" in values[1:] or re.search(r"^\s*,|,\s*$", text):
-        raise ConfigurationError(f"{key} must have a value before and after each comma, got {text!r}")
+        raise ConfigurationError(Fault(key, "have a value before and after each comma", repr(text)))
     return values
 
 

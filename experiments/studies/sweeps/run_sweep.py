@@ -14,7 +14,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from fedscout.engine.errors import ConfigurationError
+from fedscout.engine.errors import ConfigurationError, Fault
 from fedscout.engine.runtime.folder_lock import LOCK
 from fedscout.engine.runtime.storage import Storage, refresh, storage_of
 from fedscout.experiments.config.study_config import StudyConfig, planned_trials
@@ -153,7 +153,7 @@ def _run_all(
     if engine.grid == "local":
         if parallel not in (None, 1):
             raise ConfigurationError(
-                f"--parallel must be left out or 1 with engine.grid=local, which is this process alone, got {parallel}"
+                Fault("--parallel", "be left out or 1 with engine.grid=local, which is this process alone", parallel)
             )
         for one in pending:
             display.begun(one)

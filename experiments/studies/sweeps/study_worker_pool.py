@@ -20,7 +20,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from fedscout.engine.errors import ConfigurationError
+from fedscout.engine.errors import ConfigurationError, Fault
 from fedscout.engine.runtime.storage import Storage, mounted
 from fedscout.experiments.config.study_config import StudyConfig
 from fedscout.experiments.federations.datasets.publication import FOLDER_VARIABLE, START_VARIABLE
@@ -94,8 +94,14 @@ def share_out(
         at_once = min(num_studies, parallel or max(1, min(there.cpus // needed, there.driver_cpus)))
     if at_once * needed > there.cpus:
         raise ConfigurationError(
-            f"--parallel must be at most {max(1, there.cpus // needed)} with {hosts} host{'s' if hosts > 1 else ''} a "
-            f"study on {there.cpus} CPUs, got {parallel}"
+            Fault(
+                "--parallel",
+                (
+                    f"be at most {max(1, there.cpus // needed)} with {hosts} "
+                    f"host{('s' if hosts > 1 else '')} a study on {there.cpus} CPUs"
+                ),
+                parallel,
+            )
         )
     return Share(at_once, hosts)
 

@@ -22,7 +22,7 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
-from fedscout.engine.errors import EngineError, LogError
+from fedscout.engine.errors import EngineError, Fault, LogError
 from fedscout.engine.runtime.atomic_file import folder_made, not_written, remove_unfinished, write_atomically
 from fedscout.engine.runtime.folder_lock import LOCK, folder_lock
 from fedscout.engine.runtime.json_file import read_json_object
@@ -166,8 +166,11 @@ def _stored(path: Path) -> dict[str, Any] | None:
     foreign = sorted(entry.name for entry in path.iterdir() if not entry.name.startswith("."))
     if foreign:
         raise LogError(
-            f"--out must be a new folder, an empty one or that of an earlier sweep, got {path} "
-            f"with {', '.join(foreign[:5])} but no readable {BINDING}"
+            Fault(
+                "--out",
+                "be a new folder, an empty one or that of an earlier sweep",
+                f"{path} with {', '.join(foreign[:5])} but no readable {BINDING}",
+            )
         )
     return None
 

@@ -27,6 +27,7 @@ from pydantic import Field
 
 from fedscout.engine.contracts.client_algorithm import ClientAlgorithm, Finished, LocalRun
 from fedscout.engine.contracts.trial_strategy import Cohort, EngineNeeds
+from fedscout.engine.errors import Fault
 from fedscout.strategies.aggregation.mean_rule import DoubleArray, MeanRule, RoundMeans
 from fedscout.strategies.methods.averaging import MeanSpec
 from fedscout.strategies.methods.proximal_term import pull_towards
@@ -67,8 +68,11 @@ class FedNovaSpec(MeanSpec):
         faults, rate = super().faults(cohort), self.client_learning_rate or cohort.client_learning_rate
         if not faults and self.proximal_mu * rate > 1:
             faults.append(
-                f"proximal_mu of fednova must be at most {1 / rate:g} with clients of learning rate {rate:g}, "
-                f"got {self.proximal_mu:g}"
+                Fault(
+                    "proximal_mu of fednova",
+                    f"be at most {1 / rate:g} with clients of learning rate {rate:g}",
+                    f"{self.proximal_mu:g}",
+                )
             )
         return faults
 

@@ -23,8 +23,8 @@ from pydantic import BeforeValidator, Field, ValidationError, WithJsonSchema, fi
 from fedscout.engine.contracts.client_algorithm import ClientAlgorithm
 from fedscout.engine.contracts.trial_strategy import Cohort, EngineNeeds
 from fedscout.engine.data.client_query import LABEL_COUNTS
-from fedscout.engine.errors import StrategyError
-from fedscout.engine.fault_text import details, predicate, shown
+from fedscout.engine.errors import Fault, StrategyError
+from fedscout.engine.fault_text import details, fault_of, shown
 from fedscout.strategies.aggregation.mean_rule import MeanRule
 from fedscout.strategies.methods.averaging import FedAvgSpec
 from fedscout.strategies.methods.groups.label_communities import LabelCommunities
@@ -49,7 +49,7 @@ def _inside(given: Any) -> StrategySpec:
     except StrategyError as error:
         raise ValueError(f"must be a strategy: {error}") from error
     except ValidationError as error:
-        faults = (f"{'.'.join(map(str, detail['loc'])) or kind}{predicate(detail)}" for detail in details(error))
+        faults = (fault_of(".".join(map(str, detail["loc"])) or kind, detail) for detail in details(error))
         raise ValueError(f"must be a valid {kind}: {'; '.join(faults)}") from error
     if told := spec.client_values():
         raise ValueError(f"must leave {', '.join(told)} to communities itself, got {shown(dict(told))}")
@@ -129,18 +129,27 @@ class CommunitiesSpec(StrategySpec):
         faults = [*super().faults(cohort), *inside_faults]
         if self.num_communities is not None and self.num_communities > most:
             faults.append(
-                f"num_communities of communities must be at most {most} with {clients_text(most)}, of which each "
-                f"community trains one at least, got {self.num_communities}"
+                Fault(
+                    "num_communities of communities",
+                    (f"be at most {most} with {clients_text(most)}, of which each community trains one at least"),
+                    self.num_communities,
+                )
             )
         if self.grouped_by == "updates" and most < cohort.num_clients:
             faults.append(
-                f"grouped_by of communities must be labels unless every client trains in every round, got updates with "
-                f"{clients_text(most)} of {cohort.num_clients}"
+                Fault(
+                    "grouped_by of communities",
+                    "be labels unless every client trains in every round",
+                    f"updates with {clients_text(most)} of {cohort.num_clients}",
+                )
             )
         if self.grouped_by == "updates" and not inside_faults and isinstance(self.inside.build(cohort), MeanRule):
             faults.append(
-                f"inside of communities must read each client's update where grouped_by=updates, got "
-                f"{self.inside.kind}, which reads means alone"
+                Fault(
+                    "inside of communities",
+                    "read each client's update where grouped_by=updates",
+                    f"{self.inside.kind}, which reads means alone",
+                )
             )
         return faults
 

@@ -38,6 +38,7 @@ from pydantic import AfterValidator, BeforeValidator, Field, field_serializer, m
 
 from fedscout.engine.contracts.client_algorithm import ClientAlgorithm
 from fedscout.engine.contracts.trial_strategy import Cohort, EngineNeeds
+from fedscout.engine.errors import Fault
 from fedscout.engine.fault_text import shown
 from fedscout.strategies import aggregation as quick
 from fedscout.strategies.aggregation.private_mean import AdaptiveClipping, PrivateMean
@@ -187,15 +188,18 @@ class DPFedAvgSpec(StrategySpec):
         if faults := super().faults(cohort):
             return faults
         if self.epsilon is not None and cohort.num_rounds is None:
-            return ["epsilon of dp_fedavg must be left out where the number of rounds is not known"]
+            return [Fault("epsilon of dp_fedavg", "be left out where the number of rounds is not known")]
         if self.epsilon is not None and (fault := self._epsilon_fault(self.epsilon, cohort)):
             return [fault]
         noise = self.noise(cohort)
         if self.clipping == "adaptive" and noise >= 2 * self._count_deviation(cohort):
             where = f"with {clients_text(cohort.num_sampled)} and noise_multiplier={noise:.4g}"
             return [
-                f"clipped_count_stddev of dp_fedavg must be more than {noise / 2:.4g}, half the noise multiplier, "
-                f"{where}, got {self._count_deviation(cohort):g}"
+                Fault(
+                    "clipped_count_stddev of dp_fedavg",
+                    f"be more than {noise / 2:.4g}, half the noise multiplier, {where}",
+                    f"{self._count_deviation(cohort):g}",
+                )
             ]
         return []
 
@@ -206,14 +210,16 @@ class DPFedAvgSpec(StrategySpec):
         least, most = (epsilon_of(noise, sampling, delta) for noise in (MOST_NOISE, LEAST_NOISE))
         where = f"in {sampling} and delta={delta:.3g}, got {epsilon:g}"
         if epsilon > most:
-            return (
-                f"epsilon of dp_fedavg must be at most {most:.3g} {where}; that takes a noise_multiplier of "
-                f"{LEAST_NOISE:g}, and one that is less must be given itself"
+            return Fault(
+                "epsilon of dp_fedavg",
+                f"be at most {most:.3g} {where}",
+                hint=(f"that takes a noise_multiplier of {LEAST_NOISE:g}, and one that is less must be given itself"),
             )
         if math.isinf(self.noise(cohort)):
-            return (
-                f"epsilon of dp_fedavg must be at least {least:.3g} {where}; that takes a noise_multiplier of "
-                f"{MOST_NOISE:g}, the largest allowed"
+            return Fault(
+                "epsilon of dp_fedavg",
+                f"be at least {least:.3g} {where}",
+                hint=f"that takes a noise_multiplier of {MOST_NOISE:g}, the largest allowed",
             )
         return None
 

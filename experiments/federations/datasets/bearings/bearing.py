@@ -29,7 +29,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from fedscout.engine.errors import DataError
+from fedscout.engine.errors import DataError, Fault
 from fedscout.experiments.federations.datasets.dataset import Dataset
 from fedscout.experiments.federations.datasets.dataset_request import DatasetRequest
 from fedscout.experiments.federations.datasets.publication import Publication, locate
@@ -94,15 +94,21 @@ def _check_order(path: Path, rows: pa.Table) -> None:
     """Check what the label, a row number, rests on."""
     if len(rows) != NUM_SNAPSHOTS:
         raise DataError(
-            f"{path} must hold the {NUM_SNAPSHOTS} snapshots of test 2, as the label follows from the row number, "
-            f"got {len(rows)} rows"
+            Fault(
+                path,
+                (f"hold the {NUM_SNAPSHOTS} snapshots of test 2, as the label follows from the row number"),
+                f"{len(rows)} rows",
+            )
         )
     times = rows[TIME].to_pylist()
     late = [row for row in range(1, len(times)) if times[row] <= times[row - 1]]
     if late:
         raise DataError(
-            f"column {TIME!r} of {path} must ascend, as the label follows from the row number, "
-            f"got {times[late[0]]!r} after {times[late[0] - 1]!r} in row {late[0] + 1}"
+            Fault(
+                f"column {TIME!r} of {path}",
+                "ascend, as the label follows from the row number",
+                f"{times[late[0]]!r} after {times[late[0] - 1]!r} in row {late[0] + 1}",
+            )
         )
 
 

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import numpy.typing as npt
 
-from fedscout.engine.errors import DataError
+from fedscout.engine.errors import DataError, Fault
 from fedscout.experiments.federations.datasets.bearings.bearing import (
     FIRST_DEGRADED,
     LABEL,
@@ -132,8 +132,14 @@ def _load(name: str, run: RunToFailure, request: DatasetRequest) -> Dataset:
     snapshots = [path for path in found if path.name not in run.after_shutdown]
     if not 1 <= first_degraded < len(snapshots):
         raise DataError(
-            f"federation.degraded_from must be between 1 and {len(snapshots) - 1}, as {folder} holds {len(snapshots)} "
-            f"snapshots of a running rig and both classes need one, got {first_degraded}"
+            Fault(
+                "federation.degraded_from",
+                (
+                    f"be between 1 and {len(snapshots) - 1}, as {folder} holds {len(snapshots)} "
+                    "snapshots of a running rig and both classes need one"
+                ),
+                first_degraded,
+            )
         )
     table = extract_features(snapshots, run.channels)
     dataset = dataset_from_table(
@@ -168,8 +174,14 @@ def _first_degraded(name: str, run: RunToFailure, request: DatasetRequest, folde
         )
     if num_found != run.num_snapshots:
         raise DataError(
-            f"{folder} must hold the {run.num_snapshots} snapshots of test {run.number}, as the usual label follows "
-            f"from the row number, or federation.degraded_from must be given, got {num_found} snapshots"
+            Fault(
+                folder,
+                (
+                    f"hold the {run.num_snapshots} snapshots of test {run.number}, as the usual label "
+                    "follows from the row number, or federation.degraded_from must be given"
+                ),
+                f"{num_found} snapshots",
+            )
         )
     return run.first_degraded
 
@@ -192,11 +204,14 @@ def list_snapshots(folder: Path) -> list[Path]:
     if others:
         more = f" and {len(others) - 1} more" if len(others) > 1 else ""
         raise DataError(
-            f"{folder} must hold snapshots alone, files named by their time such as 2004.02.12.10.32.39, "
-            f"got {others[0]!r}{more}"
+            Fault(
+                folder,
+                "hold snapshots alone, files named by their time such as 2004.02.12.10.32.39",
+                f"{others[0]!r}{more}",
+            )
         )
     if not entries:
-        raise DataError(f"{folder} must hold snapshots, files named such as 2004.02.12.10.32.39, but it is empty")
+        raise DataError(Fault(folder, "hold snapshots, files named such as 2004.02.12.10.32.39, but it is empty"))
     return entries
 
 
@@ -214,11 +229,11 @@ def read_snapshot(path: Path, num_channels: int) -> npt.NDArray[np.float64]:
     try:
         lines = path.read_text(encoding="ascii").splitlines()
     except UnicodeDecodeError as error:
-        raise DataError(f"{path} must be ASCII text, got another byte at position {error.start}") from None
+        raise DataError(Fault(path, "be ASCII text", f"another byte at position {error.start}")) from None
     except OSError as error:
         raise DataError(f"{path} can't be read: {error.strerror}") from None
     if len(lines) != NUM_SAMPLES:
-        raise DataError(f"{path} must hold the {NUM_SAMPLES} lines of one second, got {len(lines)}")
+        raise DataError(Fault(path, f"hold the {NUM_SAMPLES} lines of one second", len(lines)))
     try:
         values = np.loadtxt(lines, delimiter="\t", comments=None, ndmin=2)
     except ValueError:
@@ -228,7 +243,7 @@ def read_snapshot(path: Path, num_channels: int) -> npt.NDArray[np.float64]:
     stuck = np.flatnonzero(np.ptp(values, axis=0) == 0)
     if len(stuck):
         raise DataError(
-            f"every channel of {path} must vary, but column {stuck[0] + 1} is {values[0, stuck[0]]:g} throughout"
+            Fault(f"every channel of {path}", f"vary, but column {stuck[0] + 1} is {values[0, stuck[0]]:g} throughout")
         )
     return np.ascontiguousarray(values.T)
 
@@ -237,14 +252,15 @@ def _first_fault(path: Path, lines: list[str], num_channels: int) -> str:
     for number, line in enumerate(lines, start=1):
         fields = line.split("\t")
         if len(fields) != num_channels:
-            return (
-                f"every line of {path} must hold {num_channels} columns, tabs between them, got {len(fields)} in line "
-                f"{number}"
+            return Fault(
+                f"every line of {path}",
+                f"hold {num_channels} columns, tabs between them",
+                f"{len(fields)} in line {number}",
             )
         for column, field in enumerate(fields, start=1):
             if not _is_finite(field):
-                return f"{path} must hold finite numbers, got {field or 'nothing'!r} in line {number}, column {column}"
-    return f"every line of {path} must hold {num_channels} numbers, tabs between them"
+                return Fault(path, "hold finite numbers", f"{field or 'nothing'!r} in line {number}, column {column}")
+    return Fault(f"every line of {path}", f"hold {num_channels} numbers, tabs between them")
 
 
 def _is_finite(field: str) -> bool:

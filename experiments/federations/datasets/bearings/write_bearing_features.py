@@ -8,7 +8,7 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from fedscout.engine.errors import DataError, UserError
+from fedscout.engine.errors import DataError, Fault, UserError
 from fedscout.experiments.federations.datasets.bearings.bearing_raw import ONE_EACH, extract_features, list_snapshots
 from fedscout.experiments.visible import show, visible_line
 
@@ -29,11 +29,11 @@ def write_bearing_features(folder: Path, target: Path) -> int:
         DataError: If the target can't be written, or a snapshot is malformed.
     """
     if not target.name.endswith(SUFFIXES):
-        raise DataError(f"the table's name must end in {' or '.join(SUFFIXES)}, got {str(target)!r}")
+        raise DataError(Fault("the table's name", f"end in {' or '.join(SUFFIXES)}", repr(str(target))))
     if target.exists():
-        raise DataError(f"{target} must not exist yet: nothing is written over")
+        raise DataError(Fault(target, "not exist yet: nothing is written over"))
     if not target.absolute().parent.is_dir():
-        raise DataError(f"the folder of {target} must exist")
+        raise DataError(Fault(f"the folder of {target}", "exist"))
     table = extract_features(list_snapshots(folder), ONE_EACH)
     try:
         table.to_csv(target, index=False)

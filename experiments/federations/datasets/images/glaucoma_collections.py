@@ -26,7 +26,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from fedscout.engine.errors import DataError
+from fedscout.engine.errors import DataError, Fault
 from fedscout.engine.fault_text import listed
 from fedscout.experiments.federations.datasets.images.image_listing import Picture, list_pictures
 from fedscout.experiments.federations.datasets.read_limits import ReadLimits
@@ -106,7 +106,7 @@ def _hospital(folder: Path, root: Path) -> str:
 def _one_hospital(folder: Path, limits: ReadLimits) -> list[Picture]:
     pictures = list_pictures(folder, limits=limits)
     if pictures[0].client is not None:
-        raise DataError(f"{folder} must hold class folders, a labels.csv or a published layout, got folders of them")
+        raise DataError(Fault(folder, "hold class folders, a labels.csv or a published layout", "folders of them"))
     return pictures
 
 
@@ -114,8 +114,11 @@ def _named(picture: Picture, hospital: str) -> Picture:
     meaning = MEANINGS.get(picture.label.lower())
     if meaning is None:
         raise DataError(
-            f"the label of {picture.path} must be {GLAUCOMA} (1), {HEALTHY} (normal, non-glaucoma, 0) or {SUSPECT} "
-            f"(-1), got {picture.label!r}"
+            Fault(
+                f"the label of {picture.path}",
+                f"be {GLAUCOMA} (1), {HEALTHY} (normal, non-glaucoma, 0) or {SUSPECT} (-1)",
+                repr(picture.label),
+            )
         )
     return replace(picture, label=meaning, client=hospital)
 
@@ -134,8 +137,10 @@ def _listed(folder: Path, table: PictureTable, limits: ReadLimits) -> Iterator[P
         yield _named(Picture(picture, label or ""), _collection(path, name) if table.holds_collections else folder.name)
     if missing:
         raise DataError(
-            f"the pictures that {path} names must lie in {folder / table.folders[-1]}, but {len(missing)} do not: "
-            f"{listed(missing, most=3)}"
+            Fault(
+                f"the pictures that {path} names",
+                (f"lie in {folder / table.folders[-1]}, but {len(missing)} do not: {listed(missing, most=3)}"),
+            )
         )
 
 
@@ -146,6 +151,6 @@ def _collection(path: Path, name: str) -> str:
         words.pop()
     if not words or not number.isdecimal():
         raise DataError(
-            f"the names of {path} must be a collection's and a number, such as REFUGE1-TRAIN-7, got {name!r}"
+            Fault(f"the names of {path}", "be a collection's and a number, such as REFUGE1-TRAIN-7", repr(name))
         )
     return "-".join(words)

@@ -13,7 +13,7 @@ from typing import IO
 
 import numpy as np
 
-from fedscout.engine.errors import DataError
+from fedscout.engine.errors import DataError, Fault
 from fedscout.experiments.federations.datasets.images.pixels import PixelArray
 from fedscout.experiments.federations.datasets.read_limits import ReadLimits
 
@@ -50,21 +50,27 @@ def _read(path: Path, file: IO[bytes] | gzip.GzipFile, num_axes: int, limits: Re
     expected = bytes([0, 0, UNSIGNED_BYTE, num_axes])
     if header != expected:
         raise DataError(
-            f"{path} must be an IDX file of unsigned bytes with {num_axes} axes, which starts with the bytes "
-            f"{expected.hex(' ')}, got {header.hex(' ') or 'an empty file'}"
+            Fault(
+                path,
+                (
+                    f"be an IDX file of unsigned bytes with {num_axes} axes, which starts with the "
+                    f"bytes {expected.hex(' ')}"
+                ),
+                header.hex(" ") or "an empty file",
+            )
         )
     sizes = file.read(4 * num_axes)
     if len(sizes) < 4 * num_axes:
-        raise DataError(f"{path} must name {num_axes} sizes in its header, but it ends there")
+        raise DataError(Fault(path, f"name {num_axes} sizes in its header, but it ends there"))
     shape = tuple(int(size) for size in np.frombuffer(sizes, ">u4"))
     if 0 in shape:
-        raise DataError(f"{path} must hold values, but its header says shape {shape}")
+        raise DataError(Fault(path, f"hold values, but its header says shape {shape}"))
     num_bytes = int(np.prod(shape, dtype=object))
     values = _read_at_most(file, min(num_bytes, limits.max_bytes) + 1)
     limits.check_bytes(path, len(values))
     if len(values) != num_bytes:
         held = f"{len(values)}" if len(values) < num_bytes else "more"
-        raise DataError(f"{path} must hold {num_bytes} values after its header, of shape {shape}, got {held}")
+        raise DataError(Fault(path, f"hold {num_bytes} values after its header, of shape {shape}", held))
     return np.frombuffer(values, np.uint8).reshape(shape)
 
 

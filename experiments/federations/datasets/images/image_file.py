@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from fedscout.engine.errors import DataError
+from fedscout.engine.errors import DataError, Fault
 from fedscout.experiments.federations.datasets.images.pixels import PixelArray
 
 if TYPE_CHECKING:
@@ -94,11 +94,16 @@ def _opened(path: Path) -> Iterator[Image.Image]:
                 yield picture
     except (Image.DecompressionBombWarning, Image.DecompressionBombError):
         raise DataError(
-            f"{path} must hold at most {Image.MAX_IMAGE_PIXELS} pixels, but its head announces more: a decompression "
-            f"bomb, or a picture to be made smaller first"
+            Fault(
+                path,
+                (
+                    f"hold at most {Image.MAX_IMAGE_PIXELS} pixels, but its head announces more: a "
+                    "decompression bomb, or a picture to be made smaller first"
+                ),
+            )
         ) from None
     except UnidentifiedImageError:
-        raise DataError(f"{path} must be a picture ({', '.join(FORMATS)}), but its content is none") from None
+        raise DataError(Fault(path, f"be a picture ({', '.join(FORMATS)}), but its content is none")) from None
     except MemoryError:
         raise DataError(f"{path} can't be read: it does not fit into memory") from None
     except (OSError, SyntaxError, ValueError, EOFError, IndexError, struct.error, zlib.error) as error:
@@ -109,12 +114,15 @@ def _opened(path: Path) -> Iterator[Image.Image]:
 def _require_usable(path: Path | str, picture: Image.Image) -> None:
     if picture.mode not in (*GREY_MODES, *COLOUR_MODES):
         raise DataError(
-            f"{path} must hold pixels of 8 bits a channel, or grey ones of 16, as others have no known scale, got "
-            f"Pillow's mode {picture.mode!r}"
+            Fault(
+                path,
+                "hold pixels of 8 bits a channel, or grey ones of 16, as others have no known scale",
+                f"Pillow's mode {picture.mode!r}",
+            )
         )
     num_frames = getattr(picture, "n_frames", 1)
     if num_frames != 1:
-        raise DataError(f"{path} must hold one picture, got {num_frames}")
+        raise DataError(Fault(path, "hold one picture", num_frames))
 
 
 def _eight_bits(picture: Image.Image) -> Image.Image:

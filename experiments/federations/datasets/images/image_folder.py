@@ -14,7 +14,7 @@ from typing import TypeVar
 import numpy as np
 
 from fedscout.engine.arrays import FloatArray
-from fedscout.engine.errors import DataError
+from fedscout.engine.errors import DataError, Fault
 from fedscout.engine.fault_text import listed
 from fedscout.experiments.federations.datasets.dataset import Dataset
 from fedscout.experiments.federations.datasets.dataset_request import DatasetRequest
@@ -44,7 +44,7 @@ def load_image_folder(request: DatasetRequest) -> Dataset:
     """
     folder = Path(request.name).expanduser()
     if not folder.is_dir():
-        raise DataError(f"federation.dataset must name a folder that exists, got {request.name!r}")
+        raise DataError(Fault("federation.dataset", "name a folder that exists", repr(request.name)))
     pictures = list_pictures(folder, request.label, request.client_column, request.limits)
     return pictures_dataset(folder.name or request.name, pictures, f"own pictures in {folder}", request)
 

@@ -16,7 +16,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from fedscout.engine.errors import DataError
+from fedscout.engine.errors import DataError, Fault
 from fedscout.experiments.federations.datasets.images.image_file import SUFFIXES
 from fedscout.experiments.federations.datasets.read_limits import USUAL_LIMITS, ReadLimits
 from fedscout.experiments.federations.datasets.tables.table_file import read_csv, require_columns
@@ -82,7 +82,7 @@ def every_picture(folder: Path) -> list[Path]:
     """
     found = [path for _, path in _walk(folder, (), (folder.resolve(),))]
     if not found:
-        raise DataError(f"{folder} must hold pictures ({', '.join(SUFFIXES)}), but there is none")
+        raise DataError(Fault(folder, f"hold pictures ({', '.join(SUFFIXES)}), but there is none"))
     return found
 
 
@@ -90,29 +90,40 @@ def _require(folder: Path, key: str, given: str | None, allowed: str | None) -> 
     if given not in {None, allowed}:
         must = f"left out or be {allowed!r}" if allowed else "left out"
         raise DataError(
-            f"federation.{key} must be {must}, as the folders of {folder} tell it and no {LABELS_FILE} does, got "
-            f"{given!r}"
+            Fault(
+                f"federation.{key}",
+                f"be {must}, as the folders of {folder} tell it and no {LABELS_FILE} does",
+                repr(given),
+            )
         )
 
 
 def _from_folders(folder: Path) -> list[Picture]:
     found = _walk(folder, (), (folder.resolve(),))
     if not found:
-        raise DataError(f"{folder} must hold pictures ({', '.join(SUFFIXES)}) as {LAYOUTS}, but there is none")
+        raise DataError(Fault(folder, f"hold pictures ({', '.join(SUFFIXES)}) as {LAYOUTS}, but there is none"))
     depths = {len(parts): path for parts, path in reversed(found)}
     if 0 in depths:
         raise DataError(
-            f"a picture's class must be told by its folder, {LAYOUTS}, or by {folder / LABELS_FILE}, but "
-            f"{depths[0].name!r} lies in {folder} itself"
+            Fault(
+                "a picture's class",
+                (
+                    f"be told by its folder, {LAYOUTS}, or by {folder / LABELS_FILE}, but "
+                    f"{depths[0].name!r} lies in {folder} itself"
+                ),
+            )
         )
     if len(depths) > 1:
         raise DataError(
-            f"all pictures of {folder} must lie equally deep, {LAYOUTS}, but there are both {depths[1]} and {depths[2]}"
+            Fault(
+                f"all pictures of {folder}",
+                f"lie equally deep, {LAYOUTS}, but there are both {depths[1]} and {depths[2]}",
+            )
         )
     filled = {parts[0] for parts, _ in found}
     empty = [path for path in _entries(folder) if path.name not in filled]
     if empty:
-        raise DataError(f"every folder of {folder} must hold a picture, but {empty[0].name!r} holds none")
+        raise DataError(Fault(f"every folder of {folder}", f"hold a picture, but {empty[0].name!r} holds none"))
     return [Picture(path, parts[-1], parts[0] if len(parts) > 1 else None) for parts, path in found]
 
 
@@ -122,7 +133,7 @@ def _from_clients(folder: Path, with_labels: set[Path], label: str, limits: Read
     for client in _entries(folder):
         if not client.is_dir():
             raise DataError(
-                f"{folder} must hold folders of clients alone, as some have a {LABELS_FILE}, got {client.name!r}"
+                Fault(folder, f"hold folders of clients alone, as some have a {LABELS_FILE}", repr(client.name))
             )
         if client in with_labels:
             pictures += [replace(picture, client=client.name) for picture in _read_labels(client, label, None, limits)]
@@ -130,8 +141,13 @@ def _from_clients(folder: Path, with_labels: set[Path], label: str, limits: Read
         own = _from_folders(client)
         if own[0].client is not None:
             raise DataError(
-                f"{client} must hold class folders or a {LABELS_FILE}, as the clients beside it do, but {own[0].path} "
-                f"lies one folder deeper"
+                Fault(
+                    client,
+                    (
+                        f"hold class folders or a {LABELS_FILE}, as the clients beside it do, but "
+                        f"{own[0].path} lies one folder deeper"
+                    ),
+                )
             )
         pictures += [replace(picture, client=client.name) for picture in own]
     return pictures
@@ -152,16 +168,18 @@ def _read_labels(folder: Path, label: str, client_column: str | None, limits: Re
         cells = rows[column].to_pylist()
         if None in cells:
             raise DataError(
-                f"column {column!r} of {path} must be filled in every row, got nothing in row {cells.index(None) + 1}"
+                Fault(
+                    f"column {column!r} of {path}", "be filled in every row", f"nothing in row {cells.index(None) + 1}"
+                )
             )
     pictures: dict[str, Picture] = {}
     for number, (image, name, *client) in enumerate(zip(*(rows[key].to_pylist() for key in wanted), strict=True), 1):
         if image in pictures:
-            raise DataError(f"{path} must name each picture once, got {image!r} again in row {number}")
+            raise DataError(Fault(path, "name each picture once", f"{image!r} again in row {number}"))
         if Path(image).is_absolute() or ".." in Path(image).parts:
-            raise DataError(f"{path} must name pictures below its own folder, got {image!r} in row {number}")
+            raise DataError(Fault(path, "name pictures below its own folder", f"{image!r} in row {number}"))
         if not (folder / image).is_file():
-            raise DataError(f"{path} must name pictures that exist, got {image!r} in row {number}")
+            raise DataError(Fault(path, "name pictures that exist", f"{image!r} in row {number}"))
         pictures[image] = Picture(folder / image, name, *client)
     return sorted(pictures.values(), key=lambda picture: picture.path.as_posix())
 
@@ -173,18 +191,22 @@ def _walk(folder: Path, parts: tuple[str, ...], above: tuple[Path, ...]) -> list
         if path.is_dir():
             resolved = path.resolve()
             if resolved in above:
-                raise DataError(f"{path} must not lead back to {resolved}, a folder above it")
+                raise DataError(Fault(path, f"not lead back to {resolved}, a folder above it"))
             if len(parts) == MOST_FOLDERS:
-                raise DataError(f"pictures must lie as {LAYOUTS}, but {path} is a folder one level deeper")
+                raise DataError(Fault("pictures", f"lie as {LAYOUTS}, but {path} is a folder one level deeper"))
             found += _walk(path, (*parts, path.name), (*above, resolved))
         elif path.suffix.lower() in SUFFIXES:
             if not path.is_file():  # a pipe would be waited for
-                raise DataError(f"{path} must be a picture file, but it is a pipe, a device or a link to nothing")
+                raise DataError(Fault(path, "be a picture file, but it is a pipe, a device or a link to nothing"))
             found.append((parts, path))
         else:
             raise DataError(
-                f"{folder} must hold pictures ({', '.join(SUFFIXES)}) or folders of them alone, got {path.name!r}; "
-                f"tables are given as federation.dataset='{folder}/*.csv', texts in a column of one"
+                Fault(
+                    folder,
+                    f"hold pictures ({', '.join(SUFFIXES)}) or folders of them alone",
+                    repr(path.name),
+                    f"tables are given as federation.dataset='{folder}/*.csv', texts in a column of one",
+                )
             )
     return found
 

@@ -28,7 +28,7 @@ from typing import Any
 
 import numpy as np
 
-from fedscout.engine.errors import DataError
+from fedscout.engine.errors import DataError, Fault
 from fedscout.experiments.federations.datasets.dataset import Dataset
 from fedscout.experiments.federations.datasets.dataset_request import DatasetRequest
 from fedscout.experiments.federations.datasets.publication import Publication
@@ -101,7 +101,7 @@ def load_diabetes(request: DatasetRequest) -> Dataset:
 
     request.require_fixed_columns("diabetes", "progression")
     if not request.predicts_quantity:
-        raise DataError("federation.task of data set 'diabetes' must be regression or left out, got classification")
+        raise DataError(Fault("federation.task of data set 'diabetes'", "be regression or left out", "classification"))
     bunch = datasets.load_diabetes(scaled=False)
     target = quantity_target("diabetes", "progression", bunch.target)
     columns = [str(feature) for feature in bunch.feature_names]

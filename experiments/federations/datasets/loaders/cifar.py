@@ -24,7 +24,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from fedscout.engine.errors import DataError
+from fedscout.engine.errors import DataError, Fault
 from fedscout.experiments.federations.datasets.column_choice import choose_label, choose_parts
 from fedscout.experiments.federations.datasets.dataset import Dataset
 from fedscout.experiments.federations.datasets.dataset_request import DatasetRequest
@@ -151,11 +151,14 @@ def _checked(path: Path, batch: Images, num_classes: int) -> Images:
     wrong = np.flatnonzero(labels >= num_classes)
     if len(wrong):
         raise DataError(
-            f"the labels of {path} must be between 0 and {num_classes - 1}, got {labels[wrong[0]]} "
-            f"in row {wrong[0] + 1}"
+            Fault(
+                f"the labels of {path}",
+                f"be between 0 and {num_classes - 1}",
+                f"{labels[wrong[0]]} in row {wrong[0] + 1}",
+            )
         )
     if not len(labels):
-        raise DataError(f"{path} must hold images, but it has none")
+        raise DataError(Fault(path, "hold images, but it has none"))
     return batch
 
 
@@ -207,27 +210,32 @@ def _read_pickled(path: Path, label: CifarLabel) -> Images:
             content = _BatchReader(file, encoding="bytes").load()
     except _ForeignNameError as error:
         raise DataError(
-            f"{path} must hold arrays, numbers and text alone, but this pickle asks to run {str(error)!r}: "
-            "it is not the published file and was not run"
+            Fault(
+                path,
+                (
+                    f"hold arrays, numbers and text alone, but this pickle asks to run {str(error)!r}: it "
+                    "is not the published file and was not run"
+                ),
+            )
         ) from None
     except Exception as error:  # a malformed pickle may raise anything, as the module's documentation says
         raise DataError(
-            f"{path} must be a pickled batch as published, but it can't be read: {_reason(error)}"
+            Fault(path, f"be a pickled batch as published, but it can't be read: {_reason(error)}")
         ) from None
     if not isinstance(content, dict):
-        raise DataError(f"{path} must hold a dictionary, got {type(content).__name__}")
+        raise DataError(Fault(path, "hold a dictionary", type(content).__name__))
     batch = {key.decode("latin1") if isinstance(key, bytes) else str(key): value for key, value in content.items()}
     missing = [key for key in ("data", label.key) if key not in batch]
     if missing:
-        raise DataError(f"{path} must hold {' and '.join(missing)}, but it holds: {', '.join(batch) or 'nothing'}")
+        raise DataError(Fault(path, f"hold {' and '.join(missing)}, but it holds: {', '.join(batch) or 'nothing'}"))
     pixels = _kept_array(path, batch["data"]) if isinstance(batch["data"], _Kept) else batch["data"]
     if not isinstance(pixels, np.ndarray) or pixels.ndim != 2 or pixels.shape[1] != IMAGE_BYTES:
-        raise DataError(f"the data of {path} must be rows of {IMAGE_BYTES} bytes, got {_described(pixels)}")
+        raise DataError(Fault(f"the data of {path}", f"be rows of {IMAGE_BYTES} bytes", _described(pixels)))
     labels = batch[label.key]
     if not isinstance(labels, list) or not all(type(value) is int and 0 <= value < 256 for value in labels):
-        raise DataError(f"the labels of {path} must be a list of whole numbers from 0 to 255")
+        raise DataError(Fault(f"the labels of {path}", "be a list of whole numbers from 0 to 255"))
     if len(labels) != len(pixels):
-        raise DataError(f"{path} must hold one label for each of its {len(pixels)} images, got {len(labels)}")
+        raise DataError(Fault(path, f"hold one label for each of its {len(pixels)} images", len(labels)))
     return pixels.reshape(-1, CHANNELS, SIDE, SIDE), np.array(labels, np.uint8)
 
 
@@ -237,9 +245,9 @@ def _kept_array(path: Path, kept: _Kept) -> PixelArray:
         case (_, tuple(shape), _Kept(arguments=(code, *_)), by_columns, bytes(content)) if code in BYTE_TYPES:
             pass
         case _:
-            raise DataError(f"the array 'data' of {path} must hold unsigned bytes, as published")
+            raise DataError(Fault(f"the array 'data' of {path}", "hold unsigned bytes, as published"))
     if not all(type(size) is int and size >= 0 for size in shape) or int(np.prod(shape, dtype=object)) != len(content):
-        raise DataError(f"the array 'data' of {path} must hold as many bytes as its shape {shape}, got {len(content)}")
+        raise DataError(Fault(f"the array 'data' of {path}", f"hold as many bytes as its shape {shape}", len(content)))
     return np.frombuffer(content, np.uint8).reshape(shape, order="F" if by_columns else "C")
 
 
@@ -253,7 +261,7 @@ def _read_binary(path: Path, label: CifarLabel, label_bytes: int) -> Images:
         raise DataError(f"{path} can't be read: {error}") from None
     record = label_bytes + IMAGE_BYTES
     if len(content) % record:
-        raise DataError(f"{path} must hold whole records of {record} bytes, got {len(content)} bytes")
+        raise DataError(Fault(path, f"hold whole records of {record} bytes", f"{len(content)} bytes"))
     records = content.reshape(-1, record)
     return records[:, label_bytes:].reshape(-1, CHANNELS, SIDE, SIDE), records[:, label.byte]
 
@@ -262,16 +270,22 @@ def _read_archive(path: Path, label: CifarLabel, limits: ReadLimits) -> Images:
     pixels, labels = _read_arrays(path, ("x", label.array), limits)
     if pixels.dtype != np.uint8 or pixels.ndim != 4 or pixels.shape[1:] != (SIDE, SIDE, CHANNELS):
         raise DataError(
-            f"the array 'x' of {path} must hold unsigned bytes of shape (rows, {SIDE}, {SIDE}, {CHANNELS}), "
-            f"got {_described(pixels)}"
+            Fault(
+                f"the array 'x' of {path}",
+                f"hold unsigned bytes of shape (rows, {SIDE}, {SIDE}, {CHANNELS})",
+                _described(pixels),
+            )
         )
     if labels.dtype.kind not in "iu" or labels.shape != (len(pixels),):
         raise DataError(
-            f"the array {label.array!r} of {path} must hold one whole number for each of the {len(pixels)} images, "
-            f"got {_described(labels)}"
+            Fault(
+                f"the array {label.array!r} of {path}",
+                f"hold one whole number for each of the {len(pixels)} images",
+                _described(labels),
+            )
         )
     if len(labels) and not 0 <= int(labels.min()) <= int(labels.max()) < 256:
-        raise DataError(f"the labels of {path} must be between 0 and 255, got {labels.min()} to {labels.max()}")
+        raise DataError(Fault(f"the labels of {path}", "be between 0 and 255", f"{labels.min()} to {labels.max()}"))
     return pixels.transpose(0, 3, 1, 2), labels.astype(np.uint8)
 
 
@@ -280,11 +294,11 @@ def _read_arrays(path: Path, names: tuple[str, ...], limits: ReadLimits) -> list
     try:
         with path.open("rb") as file, np.load(file, allow_pickle=False) as archive:
             if not isinstance(archive, np.lib.npyio.NpzFile):
-                raise DataError(f"{path} must be an .npz archive, got a single array")
+                raise DataError(Fault(path, "be an .npz archive", "a single array"))
             missing = [name for name in names if name not in archive.files]
             if missing:
                 found = ", ".join(archive.files) or "none"
-                raise DataError(f"{path} must hold the arrays {', '.join(missing)}, but its arrays are: {found}")
+                raise DataError(Fault(path, f"hold the arrays {', '.join(missing)}, but its arrays are: {found}"))
             # No more is ever unpacked of a member than its entry says, be that true or not.
             with zipfile.ZipFile(path) as entries:
                 limits.check_bytes(path, sum(entry.file_size for entry in entries.infolist()))
@@ -293,7 +307,7 @@ def _read_arrays(path: Path, names: tuple[str, ...], limits: ReadLimits) -> list
         reason = _reason(error)
         if "pickle" in reason:
             reason = "it is no archive of plain arrays; pickled content is not read"
-        raise DataError(f"{path} must be an .npz archive of arrays, but it can't be read: {reason}") from None
+        raise DataError(Fault(path, f"be an .npz archive of arrays, but it can't be read: {reason}")) from None
 
 
 def _reason(error: Exception) -> str:

@@ -17,7 +17,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from fedscout.engine.errors import DataError
+from fedscout.engine.errors import DataError, Fault
 from fedscout.experiments.federations.datasets.dataset import Dataset
 from fedscout.experiments.federations.datasets.dataset_request import DatasetRequest
 from fedscout.experiments.federations.datasets.publication import Layout, Publication, locate_layout
@@ -73,9 +73,12 @@ def _with_states(dataset: Dataset, label: str) -> Dataset:
     foreign = [name for name, state in zip(dataset.class_names, states, strict=True) if state not in STATES]
     if foreign or len(set(states)) < len(states):
         raise DataError(
-            f"column {label!r} of data set {dataset.name!r} must hold the states {', '.join(STATES)}, each written in "
-            f"one way, got {', '.join(map(repr, foreign or dataset.class_names))}; a table of other classes is one's "
-            "own data, which federation.dataset names by its path"
+            Fault(
+                f"column {label!r} of data set {dataset.name!r}",
+                f"hold the states {', '.join(STATES)}, each written in one way",
+                ", ".join(map(repr, foreign or dataset.class_names)),
+                ("a table of other classes is one's own data, which federation.dataset names by its path"),
+            )
         )
     return replace(dataset, class_names=states)
 

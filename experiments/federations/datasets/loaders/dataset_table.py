@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 
-from fedscout.engine.errors import ConfigurationError, DataError
+from fedscout.engine.errors import ConfigurationError, DataError, Fault
 from fedscout.experiments.federations.datasets.bearings.bearing import (
     load_bearing,
     load_bearing_faults,
@@ -117,30 +117,45 @@ def load_dataset(request: DatasetRequest) -> Dataset:
     if loader is None and is_own_data(name):
         loader = load_own_data
     if loader is None:
-        raise ConfigurationError(f"federation.dataset must be one of {', '.join(DATASETS)}, got {name!r}")
+        raise ConfigurationError(Fault("federation.dataset", f"be one of {', '.join(DATASETS)}", repr(name)))
     if request.part is not None and name not in DIVIDED and not is_hugging_face(name):
         raise ConfigurationError(
-            f"federation.split must be left out or be last, but for {', '.join(DIVIDED)} and hf:owner/name, "
-            f"got {request.part!r} for {name!r}"
+            Fault(
+                "federation.split",
+                f"be left out or be last, but for {', '.join(DIVIDED)} and hf:owner/name",
+                f"{request.part!r} for {name!r}",
+            )
         )
     if request.degraded_from is not None and name not in RAW_BEARING_TESTS:
         raise ConfigurationError(
-            f"federation.degraded_from must be left out but for {', '.join(RAW_BEARING_TESTS)}, "
-            f"got {request.degraded_from} for {name!r}"
+            Fault(
+                "federation.degraded_from",
+                f"be left out but for {', '.join(RAW_BEARING_TESTS)}",
+                f"{request.degraded_from} for {name!r}",
+            )
         )
     if request.group_column is not None and (not is_own_data(name) or is_hugging_face(name)):
         raise ConfigurationError(
-            "federation.group_column must be left out but for one's own tables, "
-            f"got {request.group_column!r} for {name!r}"
+            Fault(
+                "federation.group_column",
+                "be left out but for one's own tables",
+                f"{request.group_column!r} for {name!r}",
+            )
         )
     if request.task == "regression" and name not in QUANTITIES and (not is_own_data(name) or is_hugging_face(name)):
         raise ConfigurationError(
-            f"federation.task must be classification or left out but for {', '.join(QUANTITIES)} and one's own tables, "
-            f"got regression for {name!r}"
+            Fault(
+                "federation.task",
+                f"be classification or left out but for {', '.join(QUANTITIES)} and one's own tables",
+                f"regression for {name!r}",
+            )
         )
     faults = [
-        f"federation.{key} must be left out but for {', '.join(readers)} and one's own tables, "
-        f"got {value!r} for {name!r}"
+        Fault(
+            f"federation.{key}",
+            f"be left out but for {', '.join(readers)} and one's own tables",
+            f"{value!r} for {name!r}",
+        )
         for key, value, readers in (
             ("text_column", request.text_column, READS_TEXT_COLUMNS),
             ("drop_columns", list(request.drop_columns), DROPS_COLUMNS),
@@ -156,5 +171,5 @@ def load_dataset(request: DatasetRequest) -> Dataset:
         return loader(request)
     except MemoryError:
         raise DataError(
-            f"data set {name!r} must fit into memory, but there is not enough of it to read all rows"
+            Fault(f"data set {name!r}", "fit into memory, but there is not enough of it to read all rows")
         ) from None

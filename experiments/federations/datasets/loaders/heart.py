@@ -14,7 +14,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from fedscout.engine.errors import DataError
+from fedscout.engine.errors import DataError, Fault
 from fedscout.experiments.federations.datasets.column_choice import choose_label
 from fedscout.experiments.federations.datasets.dataset import Dataset
 from fedscout.experiments.federations.datasets.dataset_request import DatasetRequest
@@ -83,8 +83,11 @@ def _patients(path: Path, hospital: str, limits: ReadLimits) -> pa.Table:
     wrong = [row for row, mark in enumerate(marks, start=1) if mark not in MARKS]
     if wrong:
         raise DataError(
-            f"column 'num', the last of {path}, must hold a mark from 0 to 4, "
-            f"got {marks[wrong[0] - 1] or 'nothing'!r} in row {wrong[0]}"
+            Fault(
+                f"column 'num', the last of {path},",
+                "hold a mark from 0 to 4",
+                f"{marks[wrong[0] - 1] or 'nothing'!r} in row {wrong[0]}",
+            )
         )
     for column in CATEGORIES:  # 6 at one hospital and 6.0 at another
         codes = pa.array(as_numbers(rows[column]), from_pandas=True)

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from fedscout.engine.arrays import IntArray
-from fedscout.engine.errors import DataError
+from fedscout.engine.errors import DataError, Fault
 from fedscout.experiments.federations.datasets.dataset import Dataset, TextArray, present_classes
 from fedscout.experiments.federations.datasets.dataset_request import DatasetRequest
 from fedscout.experiments.federations.datasets.images.image_file import plain_picture
@@ -135,7 +135,7 @@ def _address(request: DatasetRequest) -> tuple[str, str | None]:
     owner_and_name, _, subset = request.name.removeprefix(PREFIX).partition(":")
     owner, _, name = owner_and_name.partition("/")
     if not owner or not name or "/" in name or owner.startswith("."):
-        raise DataError(f"federation.dataset must be hf:owner/name or hf:owner/name:subset, got {request.name!r}")
+        raise DataError(Fault("federation.dataset", "be hf:owner/name or hf:owner/name:subset", repr(request.name)))
     return owner_and_name, subset or None
 
 
@@ -164,7 +164,7 @@ def _fetch(request: DatasetRequest) -> datasets.Dataset:
             f"data set {request.name!r}, split {split!r}, can't be had from the Hugging Face hub: {reason}{advice}"
         ) from None
     if not len(rows):
-        raise DataError(f"data set {request.name!r}, split {split!r}, must hold rows, but it has none")
+        raise DataError(Fault(f"data set {request.name!r}, split {split!r},", "hold rows, but it has none"))
     return rows
 
 
@@ -192,13 +192,13 @@ def _roles(request: DatasetRequest, rows: datasets.Dataset) -> Roles:
         "federation.text_column": request.text_column,
     }
     faults = [
-        f"{key} must name a column of data set {request.name!r}, got {column!r}; its columns are: {available}"
+        Fault(key, f"name a column of data set {request.name!r}", repr(column), f"its columns are: {available}")
         for key, column in wanted.items()
         if column is not None and column not in columns
     ]
     given = [column for column in wanted.values() if column is not None]
     if len(set(given)) < len(given):
-        faults.append(f"{', '.join(wanted)} must name different columns, got {', '.join(given)}")
+        faults.append(Fault(", ".join(wanted), "name different columns", ", ".join(given)))
     if faults:
         raise DataError(faults)
     label = request.label or _usual_label(request, columns)
@@ -216,8 +216,14 @@ def _roles(request: DatasetRequest, rows: datasets.Dataset) -> Roles:
     has_categories = len(words) > len(texts)
     if images or not (numbers or has_categories):
         raise DataError(
-            f"data set {request.name!r} must have one column of images, one of texts (federation.text_column names "
-            f"it), or columns of numbers beside the label {label!r}; its columns are: {available}"
+            Fault(
+                f"data set {request.name!r}",
+                (
+                    "have one column of images, one of texts (federation.text_column names it), or "
+                    f"columns of numbers beside the label {label!r}"
+                ),
+                hint=f"its columns are: {available}",
+            )
         )
     return Roles(label, request.client_column, numbers=numbers, has_categories=has_categories)
 
@@ -230,8 +236,12 @@ def _usual_label(request: DatasetRequest, columns: Any) -> str:
     found = classes if len(classes) == 1 else named
     if not found:
         raise DataError(
-            f"federation.label must name the column to predict of data set {request.name!r}, got nothing; "
-            f"its columns are: {', '.join(columns)}"
+            Fault(
+                "federation.label",
+                f"name the column to predict of data set {request.name!r}",
+                "nothing",
+                f"its columns are: {', '.join(columns)}",
+            )
         )
     return found[0]
 
@@ -251,16 +261,22 @@ def _labels(request: DatasetRequest, rows: datasets.Dataset, column: str) -> tup
         without = np.flatnonzero(numbers < 0)  # the hub's mark of rows whose label is kept secret
         if len(without):
             raise DataError(
-                f"column {column!r} of data set {request.name!r} must name a class in every row, "
-                f"got none in {row_name(without[0])}"
+                Fault(
+                    f"column {column!r} of data set {request.name!r}",
+                    "name a class in every row",
+                    f"none in {row_name(without[0])}",
+                )
             )
         return present_classes(request.name, numbers, kind.names)
     text = _names(request, rows, column)
     names = in_order(set(text.tolist()))
     if len(names) < 2 or len(names) > len(text) // 2:
         raise DataError(
-            f"column {column!r} of data set {request.name!r} must hold at least two classes and at most half as many "
-            f"as there are rows ({len(text)}), got {len(names)}"
+            Fault(
+                f"column {column!r} of data set {request.name!r}",
+                f"hold at least two classes and at most half as many as there are rows ({len(text)})",
+                len(names),
+            )
         )
     index = {name: number for number, name in enumerate(names)}
     return np.array([index[name] for name in text.tolist()], np.int64), tuple(names)
@@ -271,13 +287,16 @@ def _names(request: DatasetRequest, rows: datasets.Dataset, column: str) -> Text
 
     kind = rows.features[column]
     if not _is_value(kind, "string", "int", "uint", "bool") and not isinstance(kind, datasets.ClassLabel):
-        raise DataError(f"column {column!r} of data set {request.name!r} must hold names or whole numbers, got {kind}")
+        raise DataError(Fault(f"column {column!r} of data set {request.name!r}", "hold names or whole numbers", kind))
     values = rows[column]
     for number, value in enumerate(values):
         if value is None or value == "":
             raise DataError(
-                f"column {column!r} of data set {request.name!r} must name a class or client in every row, "
-                f"got nothing in {row_name(number)}"
+                Fault(
+                    f"column {column!r} of data set {request.name!r}",
+                    "name a class or client in every row",
+                    f"nothing in {row_name(number)}",
+                )
             )
     return np.array([str(value) for value in values])
 
@@ -288,13 +307,16 @@ def _pixels(request: DatasetRequest, rows: datasets.Dataset, column: str) -> Pix
     for number, image in enumerate(rows[column]):
         source = f"the image in {row_name(number)} of data set {request.name!r}"
         if image is None:
-            raise DataError(f"{source} must not be missing")
+            raise DataError(Fault(source, "not be missing"))
         plane = np.asarray(plain_picture(source, image), np.uint8)
         if planes and plane.shape[:2] != planes[0].shape[:2]:
             (height, width), (first_height, first_width) = plane.shape[:2], planes[0].shape[:2]
             raise DataError(
-                f"the images of data set {request.name!r} must be of one size, got {width} × {height} in "
-                f"{row_name(number)} and {first_width} × {first_height} in {row_name(0)}"
+                Fault(
+                    f"the images of data set {request.name!r}",
+                    "be of one size",
+                    (f"{width} × {height} in {row_name(number)} and {first_width} × {first_height} in {row_name(0)}"),
+                )
             )
         planes.append(plane)
     if all(plane.ndim == 2 for plane in planes):
@@ -310,8 +332,11 @@ def _texts(request: DatasetRequest, rows: datasets.Dataset, column: str) -> list
     for number, value in enumerate(values):
         if not isinstance(value, str):
             raise DataError(
-                f"column {column!r} of data set {request.name!r} must hold a text in every row, "
-                f"got {'nothing' if value is None else repr(value)[:50]} in {row_name(number)}"
+                Fault(
+                    f"column {column!r} of data set {request.name!r}",
+                    "hold a text in every row",
+                    f"{('nothing' if value is None else repr(value)[:50])} in {row_name(number)}",
+                )
             )
     return list(values)
 

@@ -25,7 +25,7 @@ from typing import Any
 import numpy as np
 
 from fedscout.engine.arrays import FloatArray, IntArray
-from fedscout.engine.errors import DataError
+from fedscout.engine.errors import DataError, Fault
 from fedscout.experiments.federations.datasets.column_choice import choose_label, choose_parts
 from fedscout.experiments.federations.datasets.dataset import Dataset, present_classes, usual_facts
 from fedscout.experiments.federations.datasets.dataset_request import DatasetRequest
@@ -108,8 +108,11 @@ def load_leaf_shakespeare(request: DatasetRequest) -> Dataset:
     choose_label(request, (LABEL,), client="role")
     if (request.text.length, request.text.stride) != (None, None):
         raise DataError(
-            f"federation.text.length and federation.text.stride of data set {request.name!r} must be left out, as its "
-            f"files hold the windows, got {request.text.length} and {request.text.stride}"
+            Fault(
+                f"federation.text.length and federation.text.stride of data set {request.name!r}",
+                "be left out, as its files hold the windows",
+                f"{request.text.length} and {request.text.stride}",
+            )
         )
     clients: dict[str, CodeArray] = {}
     for user in _users(request, SHAKESPEARE):
@@ -172,14 +175,14 @@ def _read_object(path: Path) -> dict[str, Any]:
     try:
         content = json.loads(path.read_bytes(), object_hook=_hear_signals)
     except json.JSONDecodeError as error:
-        raise DataError(f"{path} must be JSON: {error.msg} in line {error.lineno}, column {error.colno}") from None
+        raise DataError(Fault(path, f"be JSON: {error.msg} in line {error.lineno}, column {error.colno}")) from None
     except (UnicodeDecodeError, RecursionError, ValueError) as error:
         reason = str(error).splitlines()[0]
-        raise DataError(f"{path} must be JSON: {reason}") from None
+        raise DataError(Fault(path, f"be JSON: {reason}")) from None
     except OSError as error:
         raise DataError(f"{path} can't be read: {error}") from None
     if not isinstance(content, dict):
-        raise DataError(f"{path} must hold an object with users, num_samples and user_data")
+        raise DataError(Fault(path, "hold an object with users, num_samples and user_data"))
     wanted = {"users": list, "num_samples": list, "user_data": dict}
     faults = [
         f"{path} must hold {key} as {'a list' if kind is list else 'an object'}, got "
@@ -200,17 +203,17 @@ def _hear_signals(read: dict[str, Any]) -> dict[str, Any]:
 def _users_of(path: Path, content: dict[str, Any]) -> Iterator[LeafUser]:
     users, counts, data = content["users"], content["num_samples"], content["user_data"]
     if len(users) != len(counts):
-        raise DataError(f"{path} must hold one of num_samples for each of its {len(users)} users, got {len(counts)}")
+        raise DataError(Fault(path, f"hold one of num_samples for each of its {len(users)} users", len(counts)))
     if not all(isinstance(user, str) for user in users) or len(set(users)) < len(users):
-        raise DataError(f"the users of {path} must be names that differ")
+        raise DataError(Fault(f"the users of {path}", "be names that differ"))
     if set(users) != set(data):
         odd = sorted(set(users) ^ set(data))
-        raise DataError(f"users and user_data of {path} must name the same users, but only one names {odd[0]!r}")
+        raise DataError(Fault(f"users and user_data of {path}", f"name the same users, but only one names {odd[0]!r}"))
     for name, count in zip(users, counts, strict=True):
         samples = data[name]
         lists = (samples.get("x"), samples.get("y")) if isinstance(samples, dict) else (None, None)
         if not isinstance(lists[0], list) or not isinstance(lists[1], list):
-            raise DataError(f"the data of user {name!r} of {path} must be an object with the lists x and y")
+            raise DataError(Fault(f"the data of user {name!r} of {path}", "be an object with the lists x and y"))
         user = LeafUser(path, name, lists[0], lists[1])
         if not len(user.inputs) == len(user.targets) == count:
             raise user.fault(

@@ -22,7 +22,7 @@ from string import ascii_lowercase, ascii_uppercase, digits
 
 import numpy as np
 
-from fedscout.engine.errors import DataError
+from fedscout.engine.errors import DataError, Fault
 from fedscout.experiments.federations.datasets.column_choice import choose_label, choose_parts
 from fedscout.experiments.federations.datasets.dataset import Dataset
 from fedscout.experiments.federations.datasets.dataset_request import DatasetRequest
@@ -126,7 +126,7 @@ def _read_parts(
     ]
     if len({images.shape[1:] for images, _ in pairs}) > 1:
         shapes = " and ".join(str(images.shape[1:]) for images, _ in pairs)
-        raise DataError(f"the images of data set {request.name!r} must be of one size, got {shapes}")
+        raise DataError(Fault(f"the images of data set {request.name!r}", "be of one size", shapes))
     if len(pairs) == 1:
         return pairs[0]
     return np.concatenate([images for images, _ in pairs]), np.concatenate([labels for _, labels in pairs])
@@ -138,13 +138,15 @@ def _read_pair(
     images, labels = read_idx(images_path, 3, limits), read_idx(labels_path, 1, limits)
     if len(images) != len(labels):
         raise DataError(
-            f"{labels_path} must hold one label for each of the {len(images)} images of {images_path}, "
-            f"got {len(labels)}"
+            Fault(labels_path, f"hold one label for each of the {len(images)} images of {images_path}", len(labels))
         )
     wrong = np.flatnonzero((labels < first_label) | (labels >= first_label + num_classes))
     if len(wrong):
         raise DataError(
-            f"the labels of {labels_path} must be between {first_label} and {first_label + num_classes - 1}, "
-            f"got {labels[wrong[0]]} in row {wrong[0] + 1}"
+            Fault(
+                f"the labels of {labels_path}",
+                f"be between {first_label} and {first_label + num_classes - 1}",
+                f"{labels[wrong[0]]} in row {wrong[0] + 1}",
+            )
         )
     return images, labels - np.uint8(first_label)

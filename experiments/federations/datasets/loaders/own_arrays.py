@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from fedscout.engine.errors import DataError
+from fedscout.engine.errors import DataError, Fault
 from fedscout.engine.fault_text import listed
 from fedscout.experiments.federations.datasets.dataset import Dataset, distinct_texts, usual_facts
 from fedscout.experiments.federations.datasets.dataset_request import DatasetRequest
@@ -28,7 +28,7 @@ def load_arrays(path: Path, request: DatasetRequest) -> Dataset | None:
     if arrays[ROWS].ndim == 2:
         return None
     faults = [
-        f"federation.{key} of {path} must be {allowed!r} or left out, got {given!r}"
+        Fault(f"federation.{key} of {path}", f"be {allowed!r} or left out", repr(given))
         for key, given, allowed in (("label", request.label, LABEL), ("client_column", request.client_column, CLIENT))
         if given not in {None, allowed} or (given == CLIENT and CLIENT not in arrays)
     ]
@@ -49,9 +49,9 @@ def load_arrays(path: Path, request: DatasetRequest) -> Dataset | None:
 def _picture_numbers(path: Path, given: Any, labels: Any, names: tuple[str, ...], source: str, clients: Any) -> Dataset:
     pixels = given.astype(np.float32)
     if not (np.isfinite(pixels).all() and pixels.min() >= 0 and pixels.max() <= 1):
-        raise DataError(f"the pictures of {path} must be bytes, or numbers from 0 to 1")
+        raise DataError(Fault(f"the pictures of {path}", "be bytes, or numbers from 0 to 1"))
     if len(names) < 2:
-        raise DataError(f"the labels {LABEL!r} of {path} must be of at least two classes, got {listed(names)}")
+        raise DataError(Fault(f"the labels {LABEL!r} of {path}", "be of at least two classes", listed(names)))
     return Dataset(
         name=path.name,
         features=pixels,

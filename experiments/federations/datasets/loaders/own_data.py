@@ -8,7 +8,7 @@ from itertools import takewhile
 from pathlib import Path, PurePath
 from typing import TYPE_CHECKING
 
-from fedscout.engine.errors import DataError
+from fedscout.engine.errors import DataError, Fault
 from fedscout.experiments.federations.datasets.dataset import Dataset
 from fedscout.experiments.federations.datasets.dataset_request import DatasetRequest
 from fedscout.experiments.federations.datasets.images.image_folder import load_image_folder
@@ -114,8 +114,11 @@ def _files_of_clients(
         column = column or CLIENT_OF_FILE
         if any(column in table.column_names for table in tables):
             raise DataError(
-                f"the files of {request.name} must not have a column {column!r}, as their names are the clients; "
-                "federation.client_column names one of theirs, or what the new one is called"
+                Fault(
+                    f"the files of {request.name}",
+                    f"not have a column {column!r}, as their names are the clients",
+                    hint="federation.client_column names one of theirs, or what the new one is called",
+                )
             )
         tables = [
             table.append_column(column, pa.array([name] * len(table), pa.string()))
@@ -153,12 +156,12 @@ def _check_columns(paths: list[Path], tables: list[pa.Table]) -> None:
     for path, table in zip(paths, tables, strict=True):
         if {*table.column_names} != {*tables[0].column_names}:
             differing = sorted({*table.column_names} ^ {*tables[0].column_names})
-            raise DataError(f"{path} must have the columns of {paths[0]}, they differ in {', '.join(differing[:5])}")
+            raise DataError(Fault(path, f"have the columns of {paths[0]}, they differ in {', '.join(differing[:5])}"))
 
 
 def _refuse_choices_of_tables(request: DatasetRequest) -> None:
     faults = [
-        f"federation.{key} must be left out where federation.dataset is a folder of pictures, got {value!r}"
+        Fault(f"federation.{key}", "be left out where federation.dataset is a folder of pictures", repr(value))
         for key, value in (
             ("text_column", request.text_column),
             ("drop_columns", request.drop_columns),

@@ -16,7 +16,7 @@ from glob import glob
 from pathlib import Path, PurePosixPath
 from urllib.parse import unquote, urlsplit
 
-from fedscout.engine.errors import ConfigurationError, DataError, first_line
+from fedscout.engine.errors import ConfigurationError, DataError, Fault, first_line
 from fedscout.experiments.federations.datasets.dataset_request import DatasetRequest
 from fedscout.experiments.federations.datasets.publication import FOLDER_VARIABLE, START_VARIABLE
 from fedscout.experiments.federations.datasets.read_limits import ReadLimits
@@ -74,7 +74,9 @@ def _refuse_password(address: str) -> None:
         raise ConfigurationError(f"federation.dataset must be an address, got {address!r}: {error}") from None
     if parts.scheme in STORES and parts.password is not None:
         raise ConfigurationError(
-            f"federation.dataset must hold no password, as it is logged, got one for {parts.scheme}://{parts.hostname}"
+            Fault(
+                "federation.dataset", "hold no password, as it is logged", f"one for {parts.scheme}://{parts.hostname}"
+            )
         )
 
 
@@ -92,8 +94,12 @@ def _existing(request: DatasetRequest, name: str) -> Path:
             if place.exists():
                 return place
     raise DataError(
-        f"federation.dataset must be the name of a data set, or the path of an existing file or folder, "
-        f"got {name!r}; looked for {' and '.join(map(str, places))}{_meant(places[0])}"
+        Fault(
+            "federation.dataset",
+            "be the name of a data set, or the path of an existing file or folder",
+            repr(name),
+            f"looked for {' and '.join(map(str, places))}{_meant(places[0])}",
+        )
     )
 
 
@@ -111,8 +117,12 @@ def _files(request: DatasetRequest) -> list[Path]:
         if found := sorted(Path(path) for path in glob(str(place)) if Path(path).is_file()):
             return found
     raise DataError(
-        f"federation.dataset must match a file a client, got {request.name!r}; looked for "
-        f"{' and '.join(map(str, places))}"
+        Fault(
+            "federation.dataset",
+            "match a file a client",
+            repr(request.name),
+            f"looked for {' and '.join(map(str, places))}",
+        )
     )
 
 

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from fedscout.engine.errors import DataError
+from fedscout.engine.errors import DataError, Fault
 from fedscout.experiments.federations.datasets.column_choice import choose_label
 from fedscout.experiments.federations.datasets.dataset import Dataset
 from fedscout.experiments.federations.datasets.dataset_request import DatasetRequest
@@ -52,7 +52,9 @@ def load_retinal(request: DatasetRequest) -> Dataset:
     pictures = [picture for path in collections for picture in collection_pictures(path, request.limits)]
     known = [picture for picture in pictures if picture.label != SUSPECT]
     if not known:
-        raise DataError(f"data set 'retinal' must hold eyes with {GLAUCOMA} and healthy ones, but all are suspected")
+        raise DataError(
+            Fault("data set 'retinal'", f"hold eyes with {GLAUCOMA} and healthy ones, but all are suspected")
+        )
     asked = request.model_copy(update={"label": LABEL})
     dataset = pictures_dataset(FOLDER, known, str(RETINAL), asked, classes=(HEALTHY, GLAUCOMA))
     return replace(dataset, facts={**dataset.facts, "num_suspects_left_out": len(pictures) - len(known)})

@@ -9,7 +9,7 @@ folder is the user's to make: `retinal_grades/<hospital>/`, with class folders o
 
 from __future__ import annotations
 
-from fedscout.engine.errors import DataError
+from fedscout.engine.errors import DataError, Fault
 from fedscout.experiments.federations.datasets.dataset import Dataset
 from fedscout.experiments.federations.datasets.dataset_request import DatasetRequest
 from fedscout.experiments.federations.datasets.images.image_folder import pictures_dataset
@@ -40,7 +40,12 @@ def load_retinal_grades(request: DatasetRequest) -> Dataset:
     pictures = list_pictures(folder, request.label, request.client_column, request.limits)
     if pictures[0].client is None:
         raise DataError(
-            f"data set 'retinal_grades' must have one folder per hospital, {wanted}, but {folder} holds class folders "
-            f"or a labels.csv without federation.client_column"
+            Fault(
+                "data set 'retinal_grades'",
+                (
+                    f"have one folder per hospital, {wanted}, but {folder} holds class folders or a "
+                    "labels.csv without federation.client_column"
+                ),
+            )
         )
     return pictures_dataset("retinal_grades", pictures, str(RETINAL_GRADES), request)

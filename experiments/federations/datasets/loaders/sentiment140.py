@@ -14,7 +14,7 @@ from pathlib import Path
 
 import numpy as np
 
-from fedscout.engine.errors import DataError
+from fedscout.engine.errors import DataError, Fault
 from fedscout.experiments.federations.datasets.column_choice import choose_label
 from fedscout.experiments.federations.datasets.dataset import Dataset, present_classes
 from fedscout.experiments.federations.datasets.dataset_request import DatasetRequest
@@ -51,7 +51,7 @@ def load_sentiment140(request: DatasetRequest) -> Dataset:
     users: list[str] = []
     rows = text_rows(_texts(paths[0], polarities, users, request.limits), request)
     if not polarities:
-        raise DataError(f"{paths[0]} must hold rows, but it has none")
+        raise DataError(Fault(paths[0], "hold rows, but it has none"))
     labels, class_names = present_classes(request.name, np.array(polarities), CLASS_NAMES)
     return text_dataset(request.name, rows, labels, class_names, label, str(SENTIMENT140), np.array(users))
 
@@ -72,10 +72,10 @@ def _texts(path: Path, polarities: list[int], users: list[str], limits: ReadLimi
                 yield text
     except csv.Error as error:
         raise DataError(
-            f"{path} must be comma-separated text with quoted fields: {error} near row {number + 1}"
+            Fault(path, f"be comma-separated text with quoted fields: {error} near row {number + 1}")
         ) from None
     except UnicodeDecodeError as error:
-        raise DataError(f"{path} must be UTF-8 or latin-1 text throughout: {error.reason}") from None
+        raise DataError(Fault(path, f"be UTF-8 or latin-1 text throughout: {error.reason}")) from None
     except OSError as error:
         raise DataError(f"{path} can't be read: {error}") from None
 
@@ -104,21 +104,26 @@ def _is_header(path: Path, fields: list[str]) -> bool:
     if len(names) != len(COLUMNS) or any(name not in allowed for name, allowed in zip(names, COLUMNS, strict=True)):
         expected = ", ".join(allowed[0] for allowed in COLUMNS)
         raise DataError(
-            f"{path} must have the {len(COLUMNS)} columns {expected}, separated by commas, "
-            f"with or without a header; its first line is: {', '.join(fields)[:200]}"
+            Fault(
+                path,
+                (f"have the {len(COLUMNS)} columns {expected}, separated by commas, with or without a header"),
+                hint=f"its first line is: {', '.join(fields)[:200]}",
+            )
         )
     return True
 
 
 def _checked(path: Path, number: int, fields: list[str]) -> tuple[int, str, str]:
     if len(fields) != len(COLUMNS):
-        raise DataError(f"every row of {path} must have {len(COLUMNS)} fields, got {len(fields)} in row {number}")
+        raise DataError(Fault(f"every row of {path}", f"have {len(COLUMNS)} fields", f"{len(fields)} in row {number}"))
     polarity = POLARITIES.get(fields[0].strip())
     if polarity is None:
         raise DataError(
-            f"the polarity in {path} must be one of {', '.join(POLARITIES)}, got {fields[0][:50]!r} in row {number}"
+            Fault(
+                f"the polarity in {path}", f"be one of {', '.join(POLARITIES)}", f"{fields[0][:50]!r} in row {number}"
+            )
         )
     user = fields[4].strip()
     if not user:
-        raise DataError(f"every row of {path} must name a user, got nothing in row {number}")
+        raise DataError(Fault(f"every row of {path}", "name a user", f"nothing in row {number}"))
     return polarity, user, fields[5]

@@ -13,7 +13,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from fedscout.engine.errors import DataError
+from fedscout.engine.errors import DataError, Fault
 from fedscout.experiments.federations.datasets.column_choice import choose_label
 from fedscout.experiments.federations.datasets.dataset import Dataset
 from fedscout.experiments.federations.datasets.dataset_request import DatasetRequest
@@ -48,8 +48,11 @@ def load_shakespeare(request: DatasetRequest) -> Dataset:
     if not clients:
         longest = max(map(len, speakers.values()))
         raise DataError(
-            f"federation.text.length of data set {request.name!r} must be below the {longest} characters of the "
-            f"longest speaker, got {length}"
+            Fault(
+                f"federation.text.length of data set {request.name!r}",
+                f"be below the {longest} characters of the longest speaker",
+                length,
+            )
         )
     facts = {"num_speakers": len(speakers), "num_speakers_without_rows": len(speakers) - len(clients)}
     return next_character_dataset(request, clients, str(SHAKESPEARE), facts)
@@ -67,7 +70,7 @@ def read_speakers(path: Path) -> dict[str, str]:
     try:
         text = path.read_text(encoding="utf-8-sig")
     except UnicodeDecodeError as error:
-        raise DataError(f"{path} must be UTF-8 text: {error.reason} at byte {error.start}") from None
+        raise DataError(Fault(path, f"be UTF-8 text: {error.reason} at byte {error.start}")) from None
     except OSError as error:
         raise DataError(f"{path} can't be read: {error}") from None
     speeches: dict[str, list[str]] = {}
@@ -76,8 +79,11 @@ def read_speakers(path: Path) -> dict[str, str]:
         name = speaker.strip()
         if len(name) < 2 or not name.endswith(":"):
             raise DataError(
-                f"every speech of {path} must start with a line that names its speaker and ends with a colon, "
-                f"got {speaker[:60] or 'nothing'!r} in speech {number}"
+                Fault(
+                    f"every speech of {path}",
+                    "start with a line that names its speaker and ends with a colon",
+                    f"{speaker[:60] or 'nothing'!r} in speech {number}",
+                )
             )
         speeches.setdefault(name[:-1], []).append(speech)
     return {name: "\n".join(texts) for name, texts in speeches.items()}

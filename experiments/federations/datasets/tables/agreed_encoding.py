@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, cast
 import numpy as np
 
 from fedscout.engine.arrays import FloatArray
-from fedscout.engine.errors import DataError
+from fedscout.engine.errors import DataError, Fault
 from fedscout.engine.fault_text import listed
 from fedscout.experiments.federations.datasets.tables.column_kinds import (
     CategoryColumn,
@@ -77,7 +77,7 @@ def encoded_rows(name: str, table: pa.Table, encoding: Mapping[str, Any]) -> Flo
 def _check_columns(name: str, table: pa.Table, columns: Iterable[str]) -> None:
     missing = [column for column in columns if column not in table.column_names]
     if missing:
-        raise DataError(f"table {name!r} must have the columns that were agreed on, it lacks {listed(missing)}")
+        raise DataError(Fault(f"table {name!r}", f"have the columns that were agreed on, it lacks {listed(missing)}"))
 
 
 def _encoded_texts(name: str, table: pa.Table, encoding: Mapping[str, Any]) -> FloatArray:

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from fedscout.engine.errors import DataError, first_line
+from fedscout.engine.errors import DataError, Fault, first_line
 from fedscout.engine.fault_text import listed
 from fedscout.experiments.federations.datasets.read_limits import ReadLimits
 from fedscout.experiments.federations.datasets.tables.table_file import plain_cells
@@ -42,7 +42,9 @@ def read_array_table(path: Path, limits: ReadLimits) -> pa.Table:
 
     arrays = read_arrays(path, limits)
     if arrays[ROWS].ndim != 2:
-        raise DataError(f"the rows of {path} must be rows of numbers to be a table, got the shape {arrays[ROWS].shape}")
+        raise DataError(
+            Fault(f"the rows of {path}", "be rows of numbers to be a table", f"the shape {arrays[ROWS].shape}")
+        )
     columns = {f"{ROWS}{number}": arrays[ROWS][:, number] for number in range(arrays[ROWS].shape[1])}
     columns |= {name: arrays[name] for name in (LABEL, CLIENT) if name in arrays}
     return pa.table({name: plain_cells(pa.array(cells)) for name, cells in columns.items()})
@@ -84,8 +86,14 @@ def _wanted(path: Path, told: Any) -> dict[str, list[str]]:
     parts = [part for part in PARTS if ROWS + part in told and LABEL + part in told]
     if not parts:
         raise DataError(
-            f"{path} must hold the arrays {ROWS!r} and {LABEL!r}, or {ROWS}_train, {LABEL}_train, {ROWS}_test and "
-            f"{LABEL}_test, got {listed(told) or 'none'}"
+            Fault(
+                path,
+                (
+                    f"hold the arrays {ROWS!r} and {LABEL!r}, or {ROWS}_train, {LABEL}_train, "
+                    f"{ROWS}_test and {LABEL}_test"
+                ),
+                listed(told) or "none",
+            )
         )
     return {name: [name + part for part in parts] for name in (ROWS, LABEL)}
 
@@ -97,10 +105,10 @@ def _check(path: Path, told: dict[str, tuple[tuple[int, ...], np.dtype[Any]]], l
         is_rows = name.startswith(ROWS)
         if dtype.hasobject or dtype.kind not in ("fiub" if is_rows else "fiubU"):
             faults.append(
-                f"the array {name!r} of {path} must hold numbers{'' if is_rows else ' or texts'}, got {dtype}"
+                Fault(f"the array {name!r} of {path}", f"hold numbers{('' if is_rows else ' or texts')}", dtype)
             )
         elif len(shape) not in ((2, 3, 4) if is_rows else (1,)) or not all(shape):
-            faults.append(f"the array {name!r} of {path} must have another shape than {shape}")
+            faults.append(Fault(f"the array {name!r} of {path}", f"have another shape than {shape}"))
     if faults:
         raise DataError(faults)
     limits.check_bytes(path, sum(math.prod(shape) * dtype.itemsize for shape, dtype in told.values()))
@@ -110,4 +118,4 @@ def _check(path: Path, told: dict[str, tuple[tuple[int, ...], np.dtype[Any]]], l
 def _check_lengths(path: Path, arrays: Arrays) -> None:
     lengths = {name: len(array) for name, array in arrays.items()}
     if len(set(lengths.values())) > 1:
-        raise DataError(f"the arrays of {path} must have as many rows each, got {lengths}")
+        raise DataError(Fault(f"the arrays of {path}", "have as many rows each", lengths))

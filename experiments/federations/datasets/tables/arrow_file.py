@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from fedscout.engine.errors import DataError, first_line
+from fedscout.engine.errors import DataError, Fault, first_line
 from fedscout.experiments.federations.datasets.read_limits import USUAL_LIMITS, ReadLimits
 from fedscout.experiments.federations.datasets.tables.kept_rows import KeptRows
 from fedscout.experiments.federations.datasets.tables.table_file import (
@@ -52,7 +52,7 @@ def read_arrow(
             raise
         raise DataError(f"{path} can't be read as an Arrow file: {first_line(error)}") from None
     if not blocks:
-        raise DataError(f"{path} must hold rows, but it has none")
+        raise DataError(Fault(path, "hold rows, but it has none"))
     return with_empty(pa.Table.from_batches(blocks), [name for name in reader.schema.names if name in dropped])
 
 

@@ -12,7 +12,7 @@ import numpy.typing as npt
 
 from fedscout.engine.arrays import IntArray
 from fedscout.engine.data.federation import PLAIN_NUMBER
-from fedscout.engine.errors import DataError
+from fedscout.engine.errors import DataError, Fault
 from fedscout.engine.fault_text import did_you_mean, listed, shown
 from fedscout.experiments.federations.datasets.dataset import TextArray, distinct_texts
 from fedscout.experiments.federations.datasets.tables.column_kinds import MISSING, distinct_names, numbers_of_texts
@@ -69,7 +69,7 @@ class ColumnRoles:
         reserved = {self.label, self.client, self.group, *self.never_features, *self.dropped}
         names = [column for column in table.column_names if column not in reserved]
         if not names:
-            raise DataError(f"data set {name!r} must have a column of features beside the label, but it has none")
+            raise DataError(Fault(f"data set {name!r}", "have a column of features beside the label, but it has none"))
         return names
 
 
@@ -86,15 +86,19 @@ def check_roles(name: str, table: pa.Table, roles: ColumnRoles) -> None:
         "federation.group_column": roles.group,
     }
     faults = [
-        f"{key} must name {'columns' if key.endswith('s') else 'a column'} of data set {name!r}, got {column!r}; "
-        f"its columns are: {available}{did_you_mean(column, table.column_names)}"
+        Fault(
+            key,
+            f"name {('columns' if key.endswith('s') else 'a column')} of data set {name!r}",
+            repr(column),
+            f"its columns are: {available}{did_you_mean(column, table.column_names)}",
+        )
         for key, column in [*named.items(), *(("federation.drop_columns", column) for column in roles.dropped)]
         if column is not None and column not in table.column_names
     ]
     if roles.label == roles.client:
-        faults.append(f"federation.label and federation.client_column must differ, got {roles.label!r} for both")
+        faults.append(Fault("federation.label and federation.client_column", "differ", f"{roles.label!r} for both"))
     faults += [
-        f"{key} and federation.group_column must differ, as {reason}, got {roles.group!r} for both"
+        Fault(f"{key} and federation.group_column", f"differ, as {reason}", f"{roles.group!r} for both")
         for key, column, reason in (
             ("federation.label", roles.label, "a group's rows may be of any class"),
             ("federation.client_column", roles.client, "a client of one group would have nothing to test on"),
@@ -102,7 +106,7 @@ def check_roles(name: str, table: pa.Table, roles: ColumnRoles) -> None:
         if roles.group is not None and roles.group == column
     ]
     faults += [
-        f"federation.drop_columns must not name {key}, got {column!r}"
+        Fault("federation.drop_columns", f"not name {key}", repr(column))
         for key, column in named.items()
         if column in roles.dropped
     ]
@@ -134,7 +138,7 @@ def _distinct(name: str, table: pa.Table, column: str) -> tuple[IntArray, list[s
             row = int(np.argmax(wrong))
             given = values[positions[row]] if positions[row] >= 0 else "nothing"
             raise DataError(
-                f"column {column!r} of data set {name!r} must {must}, got {shown(given)} in {row_name(row)}{hint}"
+                Fault(f"column {column!r} of data set {name!r}", f"{must}", f"{shown(given)} in {row_name(row)}{hint}")
             )
 
     nameless = np.array([*(value.lower() in NO_NAMES for value in values), True])
@@ -207,8 +211,12 @@ def _refuse_too_many(name: str, column: str, num_rows: int, counts: Iterable[int
     """Refuse a label of which one of these numbers of values is more than there may be classes."""
     if any(count > MOST_CLASSES for count in counts):
         raise DataError(
-            f"column {column!r} of data set {name!r} must hold at most {MOST_CLASSES:,} classes, got more in "
-            f"{num_rows:,} rows, as identifiers and quantities have; federation.task=regression predicts a quantity"
+            Fault(
+                f"column {column!r} of data set {name!r}",
+                f"hold at most {MOST_CLASSES:,} classes",
+                f"more in {num_rows:,} rows, as identifiers and quantities have",
+                "federation.task=regression predicts a quantity",
+            )
         )
 
 

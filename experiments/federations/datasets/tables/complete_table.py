@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from fedscout.engine.arrays import FloatArray, IntArray
-from fedscout.engine.errors import DataError
+from fedscout.engine.errors import DataError, Fault
 from fedscout.engine.fault_text import shown
 from fedscout.experiments.federations.datasets.dataset import Dataset, TextArray, usual_facts
 from fedscout.experiments.federations.datasets.tables.column_kinds import as_numbers, first_faults
@@ -123,8 +123,11 @@ def _numbers(name: str, table: pa.Table, columns: list[str]) -> npt.NDArray[np.f
             given = str(cell) if cell.is_valid else "nothing"
             others = f" and in {len(wrong) - 1} more" if len(wrong) > 1 else ""
             faults.append(
-                f"column {column!r} of data set {name!r} must hold finite numbers, "
-                f"got {shown(given)} in {row_name(wrong[0])}{others}"
+                Fault(
+                    f"column {column!r} of data set {name!r}",
+                    "hold finite numbers",
+                    f"{shown(given)} in {row_name(wrong[0])}{others}",
+                )
             )
     if faults:
         raise DataError(first_faults(faults))

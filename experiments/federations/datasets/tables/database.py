@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any
 
 import psutil  # type: ignore[import-untyped]
 
-from fedscout.engine.errors import ConfigurationError, DataError, first_line
+from fedscout.engine.errors import ConfigurationError, DataError, Fault, first_line
 from fedscout.engine.fault_text import shown
 from fedscout.experiments.extras import extra_module
 from fedscout.experiments.federations.datasets.read_limits import (
@@ -79,7 +79,7 @@ def read_database(
         limits.check_file(place)
         return _of_file(place, query, dropped, limits, kept, seconds)
     if query is None:
-        raise ConfigurationError("federation.query must be a SELECT where rows are those of a database, got nothing")
+        raise ConfigurationError(Fault("federation.query", "be a SELECT where rows are those of a database", "nothing"))
     with _answer(place, query, seconds) as (names, rows):
         cells = ([None if name in dropped else cell for name, cell in zip(names, row, strict=True)] for row in rows)
         return table_of_rows(place, names, cells, limits, kept)
@@ -93,9 +93,7 @@ def _one_select(query: str) -> str:
     """
     text = query.strip().removesuffix(";").rstrip()
     if not READS.match(text) or WRITES.search(text):
-        raise ConfigurationError(
-            f"federation.query must be one SELECT, without INTO or a semicolon, got {shown(query)}"
-        )
+        raise ConfigurationError(Fault("federation.query", "be one SELECT, without INTO or a semicolon", shown(query)))
     return text
 
 
@@ -234,11 +232,14 @@ def _address(place: str) -> URL:
         url = sqlalchemy.make_url(place)
     except sqlalchemy.exc.ArgumentError:
         raise ConfigurationError(
-            "federation.dataset must be an address such as postgresql://user@host/name where it names a database"
+            Fault("federation.dataset", "be an address such as postgresql://user@host/name where it names a database")
         ) from None
     if url.password is not None or any(word in key.lower() for key in url.query for word in SECRETS):
         raise ConfigurationError(
-            f"federation.dataset must hold no password, as it is logged: {PASSWORD_VARIABLE} may hold it, "
-            f"got {url.set(query={}).render_as_string()}"
+            Fault(
+                "federation.dataset",
+                f"hold no password, as it is logged: {PASSWORD_VARIABLE} may hold it",
+                url.set(query={}).render_as_string(),
+            )
         )
     return url.set(password=os.environ[PASSWORD_VARIABLE]) if PASSWORD_VARIABLE in os.environ else url

@@ -12,7 +12,7 @@ from contextlib import ExitStack, closing
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from fedscout.engine.errors import DataError, first_line
+from fedscout.engine.errors import DataError, Fault, first_line
 from fedscout.experiments.extras import extra_module
 from fedscout.experiments.federations.datasets.read_limits import MAX_COLUMNS, USUAL_LIMITS, ReadLimits
 from fedscout.experiments.federations.datasets.tables.hints import column_key
@@ -136,9 +136,14 @@ def _computed(
         for name, value, text in zip(names, row, written, strict=False):
             if value is None and isinstance(text, str) and text.startswith("=") and name not in dropped:
                 raise DataError(
-                    f"column {name!r} of {path} must hold values, but line {number} holds the formula {text[:60]!r} "
-                    "without its value, which is stored when a spreadsheet program saves the workbook; "
-                    f"{column_key(name, 'drop')} leaves the column out"
+                    Fault(
+                        f"column {name!r} of {path}",
+                        (
+                            f"hold values, but line {number} holds the formula {text[:60]!r} without its value, "
+                            "which is stored when a spreadsheet program saves the workbook"
+                        ),
+                        hint=f"{column_key(name, 'drop')} leaves the column out",
+                    )
                 )
         yield row
 

@@ -8,7 +8,7 @@ from collections.abc import Collection, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from fedscout.engine.errors import DataError
+from fedscout.engine.errors import DataError, Fault
 from fedscout.engine.fault_text import shown
 from fedscout.experiments.federations.datasets.read_limits import MAX_COLUMNS, USUAL_LIMITS, ReadLimits
 from fedscout.experiments.federations.datasets.tables.kept_rows import KeptRows
@@ -49,13 +49,18 @@ def read_json_lines(
             num_lines, num_values = num_lines + 1, num_values + len(line)
             names |= dict.fromkeys(line)
             if len(names) > MAX_COLUMNS:
-                raise DataError(f"{path} must have at most {MAX_COLUMNS:,} columns, but it has more keys")
+                raise DataError(Fault(path, f"have at most {MAX_COLUMNS:,} columns, but it has more keys"))
         if not names:
-            raise DataError(f"{path} must hold one object of keys and values a line, but it is empty")
+            raise DataError(Fault(path, "hold one object of keys and values a line, but it is empty"))
         if num_lines * len(names) > max(MOST_SPARSE_CELLS, MOST_CELLS_A_VALUE * num_values):
             raise DataError(
-                f"the objects of {path} must share their keys, but {num_lines:,} of them have {len(names):,} keys, of "
-                f"which each has {num_values / num_lines:.1f} on average"
+                Fault(
+                    f"the objects of {path}",
+                    (
+                        f"share their keys, but {num_lines:,} of them have {len(names):,} keys, of which each "
+                        f"has {num_values / num_lines:.1f} on average"
+                    ),
+                )
             )
         rows = ([None if n in dropped else line.get(n) for n in names] for line in _objects(path, limits, encoding))
         return table_of_rows(str(path), [*names], rows, limits, kept)
@@ -75,6 +80,10 @@ def _objects(path: Path, limits: ReadLimits, encoding: str) -> Iterator[dict[str
             if not isinstance(found, dict):
                 hint = "; a list of objects is no file of lines" if line.lstrip().startswith("[") else ""
                 raise DataError(
-                    f"every line of {path} must be a JSON object, got {shown(line.strip()[:60])} in line {number}{hint}"
+                    Fault(
+                        f"every line of {path}",
+                        "be a JSON object",
+                        f"{shown(line.strip()[:60])} in line {number}{hint}",
+                    )
                 )
             yield found

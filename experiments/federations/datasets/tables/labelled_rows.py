@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from fedscout.engine.arrays import IntArray
-from fedscout.engine.errors import DataError
+from fedscout.engine.errors import DataError, Fault
 from fedscout.engine.fault_text import listed
 from fedscout.experiments.federations.datasets.tables.column_kinds import MISSING, is_text
 from fedscout.experiments.federations.datasets.tables.column_roles import NO_NAMES, ColumnRoles
@@ -64,8 +64,13 @@ def labelled_rows(name: str, table: pa.Table, roles: ColumnRoles) -> LabelledRow
     counts = {role: int(rows.sum()) for role, rows in lacking.items() if rows.any()}
     if without.all():
         raise DataError(
-            f"data set {name!r} must have a row with all of {listed(filter(None, columns.values()))}, but each of its "
-            f"{len(table):,} rows lacks one"
+            Fault(
+                f"data set {name!r}",
+                (
+                    f"have a row with all of {listed(filter(None, columns.values()))}, but each of its "
+                    f"{len(table):,} rows lacks one"
+                ),
+            )
         )
     kept, gone = np.flatnonzero(~without), np.flatnonzero(without)
     facts: dict[str, Any] = {"num_rows_unlabelled": len(gone)}

@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from fedscout.engine.arrays import IntArray
-from fedscout.engine.errors import DataError
+from fedscout.engine.errors import DataError, Fault
 from fedscout.experiments.federations.datasets.dataset import Dataset, TextArray, distinct_texts, usual_facts
 from fedscout.experiments.federations.datasets.tables.agreed_encoding import encoding_document
 from fedscout.experiments.federations.datasets.tables.column_kinds import (
@@ -78,7 +78,11 @@ def dataset_from_mixed_table(
     columns = typed_columns(name, table, roles.features(name, table), roles.categories)
     told = told_statistics(name, columns, client_ids, min_release)
     faults = [
-        f"column {column!r} of data set {name!r} must hold {fault}; {column_key(column, 'drop')} leaves it out"
+        Fault(
+            f"column {column!r} of data set {name!r}",
+            f"hold {fault}",
+            hint=f"{column_key(column, 'drop')} leaves it out",
+        )
         for column, fault in figure_faults(columns, told.statistics, min_release).items()
     ]
     if faults:
@@ -186,8 +190,13 @@ def told_statistics(name: str, columns: Sequence[Column], client_ids: TextArray 
     heard = [answer for answer in answers if answer is not None]
     if not heard:
         raise DataError(
-            f"data set {name!r} must have a client with at least federation.min_release={min_release} rows, as means "
-            f"and categories come from clients, but none of {len(answers)} has"
+            Fault(
+                f"data set {name!r}",
+                (
+                    f"have a client with at least federation.min_release={min_release} rows, as means "
+                    f"and categories come from clients, but none of {len(answers)} has"
+                ),
+            )
         )
     return Told(merge_statistics(heard), len(answers) - len(heard))
 

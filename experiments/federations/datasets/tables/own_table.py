@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from fedscout.engine.errors import DataError
+from fedscout.engine.errors import DataError, Fault
 from fedscout.engine.fault_text import did_you_mean, listed
 from fedscout.experiments.federations.datasets.dataset import Dataset, distinct_texts
 from fedscout.experiments.federations.datasets.dataset_request import DatasetRequest
@@ -75,8 +75,12 @@ def dataset_from_own_table(
     """
     if label is None:
         raise DataError(
-            f"federation.label must name the column of data set {name!r} to predict, got nothing; its columns are: "
-            f"{listed(table.column_names)}"
+            Fault(
+                "federation.label",
+                f"name the column of data set {name!r} to predict",
+                "nothing",
+                f"its columns are: {listed(table.column_names)}",
+            )
         )
     used = {label, request.client_column, request.group_column, request.text_column, *request.drop_columns}
     used |= request.columns.keys()
@@ -153,8 +157,11 @@ def _with_figures(
     if refused:
         raise DataError(
             [
-                f"column {column!r} of data set {name!r} must hold {faults[column]}; "
-                f"{column_key(column, 'drop')} leaves it out"
+                Fault(
+                    f"column {column!r} of data set {name!r}",
+                    f"hold {faults[column]}",
+                    hint=f"{column_key(column, 'drop')} leaves it out",
+                )
                 for column in refused
             ]
         )
@@ -191,16 +198,20 @@ def _check_kinds(name: str, table: pa.Table, roles: ColumnRoles, request: Datase
         "federation.text_column": request.text_column,
     }
     faults = [
-        f"federation.columns must name columns of data set {name!r}, got {column!r}; "
-        f"its columns are: {listed(table.column_names)}{did_you_mean(column, table.column_names)}"
+        Fault(
+            "federation.columns",
+            f"name columns of data set {name!r}",
+            repr(column),
+            (f"its columns are: {listed(table.column_names)}{did_you_mean(column, table.column_names)}"),
+        )
         for column in request.columns
         if column not in table.column_names
     ]
     faults += [
-        f"federation.columns must not name {key}, got {one!r}" for key, one in used.items() if one in request.columns
+        Fault("federation.columns", f"not name {key}", repr(one)) for key, one in used.items() if one in request.columns
     ]
     faults += [
-        f"federation.columns must not name what federation.drop_columns leaves out, got {column!r}"
+        Fault("federation.columns", "not name what federation.drop_columns leaves out", repr(column))
         for column in roles.dropped
         if column in request.columns
     ]
@@ -211,7 +222,9 @@ def _check_kinds(name: str, table: pa.Table, roles: ColumnRoles, request: Datase
 def _refuse_quantity(request: DatasetRequest) -> None:
     if request.predicts_quantity:
         raise DataError(
-            "federation.task must be classification or left out where federation.text_column is given, got regression"
+            Fault(
+                "federation.task", "be classification or left out where federation.text_column is given", "regression"
+            )
         )
 
 
@@ -227,18 +240,25 @@ def _texts(
     column = request.text_column
     if column not in table.column_names:
         raise DataError(
-            f"federation.text_column must name a column of data set {name!r}, got {column!r}; "
-            f"its columns are: {listed(table.column_names)}"
+            Fault(
+                "federation.text_column",
+                f"name a column of data set {name!r}",
+                repr(column),
+                f"its columns are: {listed(table.column_names)}",
+            )
         )
     if column in {roles.label, roles.client, roles.group, *roles.dropped}:
         raise DataError(
-            "federation.text_column must be neither the label, nor the client or group column, nor left out, "
-            f"got {column!r}"
+            Fault(
+                "federation.text_column",
+                "be neither the label, nor the client or group column, nor left out",
+                repr(column),
+            )
         )
     labels, class_names = classes(name, table, roles)
     rows = text_rows(("" if cell is None else str(cell) for cell in table[column].to_pylist()), request)
     if rows.facts["num_texts_without_words"] == len(labels):
-        raise DataError(f"column {column!r} of data set {name!r} must hold texts, but no cell has a word")
+        raise DataError(Fault(f"column {column!r} of data set {name!r}", "hold texts, but no cell has a word"))
     unused = [name for name in table.column_names if name not in {column, roles.label, roles.client, roles.group}]
     read = ColumnFate(str(column), "text", "the words are what a row is", "federation.text_column")
     left_out = f"left out: {column} is what a row is"

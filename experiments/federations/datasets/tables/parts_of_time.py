@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final, Literal
 import numpy as np
 import numpy.typing as npt
 
-from fedscout.engine.errors import DataError
+from fedscout.engine.errors import DataError, Fault
 from fedscout.experiments.federations.datasets.tables.column_kinds import DATE, distinct_cells, is_text, present_cells
 from fedscout.experiments.federations.datasets.tables.row_names import row_name
 
@@ -122,7 +122,7 @@ def parts_of_time(name: str, cells: pa.ChunkedArray, order: DateOrder) -> dict[s
     wrong = np.isnan(read["hour" if order == "time of day" else "day"])
     if wrong.any():
         row = int(np.argmax(np.append(wrong, False)[codes]))
-        raise DataError(f"column {name!r} must hold dates ({order}), got {texts[codes[row]]!r} in {row_name(row)}")
+        raise DataError(Fault(f"column {name!r}", f"hold dates ({order})", f"{texts[codes[row]]!r} in {row_name(row)}"))
     return {part: np.append(numbers, np.nan)[codes] for part, numbers in read.items()}
 
 

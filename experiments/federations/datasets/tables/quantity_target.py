@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from fedscout.engine.arrays import IntArray
-from fedscout.engine.errors import DataError
+from fedscout.engine.errors import DataError, Fault
 from fedscout.experiments.federations.datasets.tables.row_names import row_name
 
 NUM_TENTHS = 10
@@ -55,7 +55,9 @@ def quantity_target(name: str, column: str, values: npt.NDArray[np.float64]) -> 
             + "; federation.task=classification predicts classes"
         )
     if len(np.unique(values)) < 2:
-        raise DataError(f"column {column!r} of data set {name!r} must hold at least two different numbers to predict")
+        raise DataError(
+            Fault(f"column {column!r} of data set {name!r}", "hold at least two different numbers to predict")
+        )
     deciles = np.unique(np.quantile(values, np.arange(1, NUM_TENTHS) / NUM_TENTHS))
     tenths = np.searchsorted(deciles, values, side="right")
     present, labels = np.unique(tenths, return_inverse=True)

@@ -17,7 +17,7 @@ from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
 
-from fedscout.engine.errors import DataError, UserError, first_line
+from fedscout.engine.errors import DataError, Fault, UserError, first_line
 from fedscout.engine.fault_text import listed
 from fedscout.experiments.federations.datasets.read_limits import MAX_CELL_LENGTH, NO_LIMITS
 from fedscout.experiments.federations.datasets.tables.text_rows import text_blocks
@@ -77,7 +77,7 @@ def _only_table(path: str, cursor: Any, is_duckdb: bool) -> str:
     names = sorted(str(row[0]) for row in found)
     if len(names) != 1:
         raise DataError(
-            f"federation.query must be a SELECT, as {path} has not one table, but: {listed(names) or 'none'}"
+            Fault("federation.query", f"be a SELECT, as {path} has not one table, but: {listed(names) or 'none'}")
         )
     return names[0].replace('"', '""')
 

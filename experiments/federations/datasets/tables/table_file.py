@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from fedscout.engine.errors import DataError, first_line
+from fedscout.engine.errors import DataError, Fault, first_line
 from fedscout.engine.fault_text import listed, shown
 from fedscout.experiments.federations.datasets.read_limits import (
     CELL_BYTES,
@@ -125,7 +125,7 @@ def _read_form(
     path = form.path
     first, num_lines = next(_rows(form, limits), ([], 0))
     if not first:
-        raise DataError(f"{path} must hold a header and rows, but it is empty")
+        raise DataError(Fault(path, "hold a header and rows, but it is empty"))
     if columns is None and has_header is False:
         columns = tuple(f"column{number}" for number in range(1, len(first) + 1))
     if columns is None:
@@ -144,7 +144,7 @@ def _read_form(
             kept.restart()
         blocks = collected(path, _row_blocks(form, names, num_lines, limits), limits, OPEN_QUOTE, kept)
     if not blocks:
-        raise DataError(f"{path} must hold rows below its header, but it has none")
+        raise DataError(Fault(path, "hold rows below its header, but it has none"))
     return pa.Table.from_batches(blocks)
 
 
@@ -179,7 +179,7 @@ def read_parquet(
             limits.check_bytes(path, file.metadata.num_rows * row_bytes)
             faults = [*name_faults(path, schema.names), *type_faults(path, schema, dropped)]
             if file.metadata.num_rows == 0:
-                faults.append(f"{path} must hold rows, but it has none")
+                faults.append(Fault(path, "hold rows, but it has none"))
             if faults:
                 raise DataError(faults)
             names = [name for name in schema.names if name not in dropped and not SAVED_INDEX.fullmatch(name)]
@@ -210,7 +210,7 @@ def read_frame(frame: pd.DataFrame, dropped: Collection[str] = ()) -> pa.Table:
         given = given.drop_columns([name for name in given.column_names if SAVED_INDEX.fullmatch(name)])
     except (pa.ArrowException, TypeError, ValueError) as error:
         raise DataError(
-            f"{FRAME} must have one type a column, a name each, all different: {first_line(error)}"
+            Fault(FRAME, f"have one type a column, a name each, all different: {first_line(error)}")
         ) from None
     return with_empty(read_rows(given, FRAME), empty)
 
@@ -229,7 +229,7 @@ def read_rows(given: pa.Table, what: str) -> pa.Table:
 
     faults = [*name_faults(what, given.schema.names), *type_faults(what, given.schema, ())]
     if faults or not len(given):
-        raise DataError(faults or f"{what} must hold rows, but it has none")
+        raise DataError(faults or Fault(what, "hold rows, but it has none"))
     return pa.Table.from_batches(collected(what, given.to_batches(), NO_LIMITS))
 
 
@@ -251,7 +251,7 @@ def require_columns(path: Path, rows: pa.Table, wanted: tuple[str, ...]) -> None
     missing = [name for name in wanted if name not in rows.column_names]
     if missing:
         raise DataError(
-            f"{path} must have the columns {', '.join(missing)}, but its columns are: {listed(rows.column_names)}"
+            Fault(path, (f"have the columns {', '.join(missing)}, but its columns are: {listed(rows.column_names)}"))
         )
 
 
@@ -380,8 +380,13 @@ def _row_blocks(form: _Form, names: list[str], num_lines: int, limits: ReadLimit
         if len(row) != len(names):
             hint = OPEN_QUOTE if "\n" in row[-1] else ""
             raise DataError(
-                f"every line of {form.path} must have as many fields as the header: line {number} has {len(row)} "
-                f"fields, the header {len(names)}{hint}"
+                Fault(
+                    f"every line of {form.path}",
+                    (
+                        f"have as many fields as the header: line {number} has {len(row)} fields, the "
+                        f"header {len(names)}{hint}"
+                    ),
+                )
             )
         rows.append(row)
         if len(rows) * len(names) >= NUM_CELLS_AT_ONCE:
@@ -404,22 +409,27 @@ def _rows(form: _Form, limits: ReadLimits) -> Iterator[tuple[list[str], int]]:
 
 
 def _long_cell_fault(path: Path | str, hint: str) -> str:
-    return f"every cell of {path} must have at most {MAX_CELL_LENGTH} characters, but one has more{hint}"
+    return Fault(f"every cell of {path}", f"have at most {MAX_CELL_LENGTH} characters, but one has more{hint}")
 
 
 def _header_faults(path: Path, header: list[str], delimiter: str, is_said: bool) -> list[str]:
     if len(header) == 1:
         found = [name for character, name in DELIMITERS.items() if character != delimiter and character in header[0]]
         seen = f"its header holds a {found[0]} instead" if found else "its header names one column only"
-        return [f"the columns of {path} must be separated by {delimiter!r}, but {seen}"]
+        return [Fault(f"the columns of {path}", f"be separated by {delimiter!r}, but {seen}")]
     if not is_said and (held := _held_by_data(header)):
         return [
-            f"the first line of {path} must name the columns, but it holds {held[:60]!r}: federation.header=false "
-            "names them column1, column2 and so on, federation.header=true takes the line for names"
+            Fault(
+                f"the first line of {path}",
+                (
+                    f"name the columns, but it holds {held[:60]!r}: federation.header=false names them "
+                    "column1, column2 and so on, federation.header=true takes the line for names"
+                ),
+            )
         ]
     nameless = [number for number, name in enumerate(header, start=1) if not name][:1]
     return [
-        *(f"every column of {path} must have a name, but column {number} has none" for number in nameless),
+        *(Fault(f"every column of {path}", f"have a name, but column {number} has none") for number in nameless),
         *name_faults(path, header),
     ]
 
@@ -440,16 +450,21 @@ def _held_by_data(header: list[str]) -> str:
 def name_faults(path: Path | str, names: list[str]) -> Iterator[str]:
     """Yield what is wrong with the number and the names of columns."""
     if len(names) > MAX_COLUMNS:
-        raise DataError(f"{path} must have at most {MAX_COLUMNS:,} columns, got {len(names):,}")
+        raise DataError(Fault(path, f"have at most {MAX_COLUMNS:,} columns", f"{len(names):,}"))
     for number, name in enumerate(names, start=1):
         if len(name) > MAX_NAME_LENGTH:
             raise DataError(
-                f"the column names of {path} must have at most {MAX_NAME_LENGTH} characters, but that of column "
-                f"{number} has {len(name)}: {name[:40]!r}…"
+                Fault(
+                    f"the column names of {path}",
+                    (
+                        f"have at most {MAX_NAME_LENGTH} characters, but that of column {number} has "
+                        f"{len(name)}: {name[:40]!r}…"
+                    ),
+                )
             )
     repeated = sorted(name for name, count in Counter(names).items() if name and count > 1)
     if repeated:
-        yield f"the column names of {path} must differ, but {listed(map(shown, repeated))} occurs repeatedly"
+        yield Fault(f"the column names of {path}", f"differ, but {listed(map(shown, repeated))} occurs repeatedly")
 
 
 def _parquet_blocks(path: Path, file: pq.ParquetFile, names: list[str], limits: ReadLimits) -> Iterator[pa.RecordBatch]:
@@ -489,6 +504,10 @@ def type_faults(path: Path | str, schema: pa.Schema, dropped: Collection[str]) -
         is_bytes = types.is_binary(kind) or types.is_large_binary(kind) or types.is_fixed_size_binary(kind)
         if field.name not in dropped and (types.is_nested(kind) or is_bytes):
             yield (
-                f"column {field.name!r} of {path} must hold a number, text, truth value or date a cell, "
-                f"got {field.type}; {column_key(field.name, 'drop')} leaves it out"
+                Fault(
+                    f"column {field.name!r} of {path}",
+                    "hold a number, text, truth value or date a cell",
+                    field.type,
+                    f"{column_key(field.name, 'drop')} leaves it out",
+                )
             )

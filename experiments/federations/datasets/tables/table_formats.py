@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from fedscout.engine.errors import ConfigurationError, DataError
+from fedscout.engine.errors import ConfigurationError, DataError, Fault
 from fedscout.experiments.federations.datasets.dataset_request import DatasetRequest
 from fedscout.experiments.federations.datasets.read_limits import NO_LIMITS, ReadLimits, TooLargeError
 from fedscout.experiments.federations.datasets.tables.array_file import ARRAY_SUFFIX, read_array_table
@@ -110,7 +110,7 @@ def _read(place: Path | str, request: DatasetRequest, limits: ReadLimits, kept: 
     if isinstance(place, str) or name.endswith(DATABASE_SUFFIXES):
         return read_database(place, request.query, dropped, limits, kept, request.max_query_seconds)
     if request.query is not None:
-        raise ConfigurationError(f"federation.query must be left out but for databases, got {request.query!r}")
+        raise ConfigurationError(Fault("federation.query", "be left out but for databases", repr(request.query)))
     _refuse_style(request.text_style, name)
     if name.endswith(TEXT_SUFFIXES):
         style = request.text_style
@@ -144,7 +144,7 @@ def _refuse_style(style: TextStyle, name: str) -> None:
     given = {"encoding": style.encoding, **columns}
     unread = given if not name.endswith((*TEXT_SUFFIXES, *JSON_SUFFIXES)) else columns
     faults = [
-        f"federation.{key} must be left out but for text files, got {value!r} for {name}"
+        Fault(f"federation.{key}", "be left out but for text files", f"{value!r} for {name}")
         for key, value in unread.items()
         if value is not None and not name.endswith(TEXT_SUFFIXES)
     ]

@@ -20,7 +20,7 @@ from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, TypeVar, cast
 
-from fedscout.engine.errors import DataError
+from fedscout.engine.errors import DataError, Fault
 from fedscout.experiments.federations.datasets.read_limits import (
     MAX_CELL_LENGTH,
     MAX_LINE_BYTES,
@@ -116,8 +116,11 @@ def _found_encoding(path: Path, limits: ReadLimits) -> str:
     best = found.best()
     if best is None:
         raise DataError(
-            f"{path} must be text in UTF-8 or an encoding that can be found out, but it is neither; "
-            "federation.encoding names the encoding of a text"
+            Fault(
+                path,
+                "be text in UTF-8 or an encoding that can be found out, but it is neither",
+                hint="federation.encoding names the encoding of a text",
+            )
         )
     equal = (match for match in found if (match.chaos, match.coherence) == (best.chaos, best.coherence))
     fitting = {encoding for match in equal for encoding in match.could_be_from_charset}
@@ -164,12 +167,15 @@ def sniff_delimiter(path: Path, limits: ReadLimits = USUAL_LIMITS, encoding: str
     """
     lines = _first_lines(path, limits, encoding)
     if not lines:
-        raise DataError(f"{path} must hold a header and rows, but it is empty")
+        raise DataError(Fault(path, "hold a header and rows, but it is empty"))
     widths = {delimiter: found for delimiter in DELIMITERS if (found := _widths(lines, delimiter))}
     if not widths:
         raise DataError(
-            f"every cell of {path} must have at most {MAX_CELL_LENGTH} characters, but one has more; a quote that is "
-            "left open has such an effect"
+            Fault(
+                f"every cell of {path}",
+                f"have at most {MAX_CELL_LENGTH} characters, but one has more",
+                hint="a quote that is left open has such an effect",
+            )
         )
     fitting = {delimiter: found[0] for delimiter, found in widths.items() if found[0] > 1 and len(set(found)) == 1}
     candidates = fitting or {delimiter: found[0] for delimiter, found in widths.items() if found[0] > 1}
@@ -178,8 +184,14 @@ def sniff_delimiter(path: Path, limits: ReadLimits = USUAL_LIMITS, encoding: str
         if len(blanks) > 1 and blanks[0] > 1 and len(set(blanks)) == 1:
             return WHITE_SPACE
         raise DataError(
-            f"the columns of {path} must be separated by one of {', '.join(SEPARATORS)}, but its header names one "
-            f"column only: {lines[0].strip()[:60]!r}; federation.separator names another character"
+            Fault(
+                f"the columns of {path}",
+                (
+                    f"be separated by one of {', '.join(SEPARATORS)}, but its header names one column "
+                    f"only: {lines[0].strip()[:60]!r}"
+                ),
+                hint="federation.separator names another character",
+            )
         )
     most = max(candidates.values())
     best = [delimiter for delimiter, width in candidates.items() if width == most]
@@ -187,8 +199,10 @@ def sniff_delimiter(path: Path, limits: ReadLimits = USUAL_LIMITS, encoding: str
         names = [DELIMITERS[delimiter] for delimiter in best]
         ways = " or ".join(f"federation.separator={name}" for name in names)
         raise DataError(
-            f"the columns of {path} must be separated in one way, but a {' or a '.join(names)} fits equally well: "
-            f"{ways}"
+            Fault(
+                f"the columns of {path}",
+                f"be separated in one way, but a {' or a '.join(names)} fits equally well: {ways}",
+            )
         )
     return best[0]
 
@@ -230,7 +244,7 @@ def _first_lines(path: Path, limits: ReadLimits, encoding: str) -> list[str]:
     with_ends = io.StringIO(text, newline="").readlines()
     lines = [line for line in (with_ends if is_whole else with_ends[:-1]) if line.strip()]
     if not lines and not is_whole:
-        raise DataError(f"the first line of {path} must end within {NUM_BYTES_LOOKED_AT} bytes, but it does not")
+        raise DataError(Fault(f"the first line of {path}", f"end within {NUM_BYTES_LOOKED_AT} bytes, but it does not"))
     return lines[:NUM_LINES_LOOKED_AT]
 
 
@@ -281,12 +295,12 @@ class _CountedText(io.RawIOBase):
         if self._num_bytes == 0:
             for start, kind in BINARY.items():
                 if block.startswith(start):
-                    raise DataError(f"{self._path} must be text, but it is {kind}")
+                    raise DataError(Fault(self._path, f"be text, but it is {kind}"))
             if block.startswith(BYTE_ORDER_MARKS) and not self._is_wide:
                 raise WrongEncodingError(f"{self._path} must be {self._encoding} text, but it is UTF-16")
         zero = -1 if self._is_wide else block.find(b"\0")
         if zero >= 0:
-            raise DataError(f"{self._path} must be text, but it holds a zero byte at byte {self._num_bytes + zero}")
+            raise DataError(Fault(self._path, f"be text, but it holds a zero byte at byte {self._num_bytes + zero}"))
         self._num_bytes += len(block)
         self._limits.check_bytes(self._path, self._num_bytes)
         self._check_line(block)
@@ -298,4 +312,6 @@ class _CountedText(io.RawIOBase):
         end = max(block.rfind(b"\n"), block.rfind(b"\r"))
         self._num_line_bytes = len(block) - end - 1 + (self._num_line_bytes if end < 0 else 0)
         if self._num_line_bytes > MAX_LINE_BYTES:
-            raise DataError(f"every line of {self._path} must end within {MAX_LINE_BYTES} bytes, but one does not")
+            raise DataError(
+                Fault(f"every line of {self._path}", f"end within {MAX_LINE_BYTES} bytes, but one does not")
+            )

@@ -7,7 +7,7 @@ from datetime import date, datetime, time
 from decimal import Decimal
 from typing import TYPE_CHECKING, Any
 
-from fedscout.engine.errors import DataError
+from fedscout.engine.errors import DataError, Fault
 from fedscout.engine.fault_text import shown
 from fedscout.experiments.federations.datasets.read_limits import MAX_CELL_LENGTH, ReadLimits
 from fedscout.experiments.federations.datasets.tables.hints import column_key
@@ -54,7 +54,7 @@ def table_of_blocks(
         raise DataError(faults)
     blocks = collected(source, texts, limits, kept=kept)
     if not blocks:
-        raise DataError(f"{source} must hold rows, but it has none")
+        raise DataError(Fault(source, "hold rows, but it has none"))
     return pa.Table.from_batches(blocks)
 
 
@@ -97,15 +97,21 @@ def _text(source: str, name: str, row: int, value: Any) -> str:
             text = str(value)
         case _:
             raise DataError(
-                f"column {name!r} of {source} must hold a number, text, truth value or date a cell, got "
-                f"{shown(value)} in row {row}; {column_key(name, 'drop')} leaves it out"
+                Fault(
+                    f"column {name!r} of {source}",
+                    "hold a number, text, truth value or date a cell",
+                    f"{shown(value)} in row {row}",
+                    f"{column_key(name, 'drop')} leaves it out",
+                )
             )
     if len(text) > MAX_CELL_LENGTH:
-        raise DataError(f"every cell of {source} must have at most {MAX_CELL_LENGTH} characters, but one has more")
+        raise DataError(
+            Fault(f"every cell of {source}", f"have at most {MAX_CELL_LENGTH} characters, but one has more")
+        )
     try:
         text.encode()
     except UnicodeEncodeError:
         raise DataError(
-            f"column {name!r} of {source} must hold Unicode text, got half a character in row {row}"
+            Fault(f"column {name!r} of {source}", "hold Unicode text", f"half a character in row {row}")
         ) from None
     return text

@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from fedscout.engine.arrays import FloatArray, IntArray
-from fedscout.engine.errors import DataError
+from fedscout.engine.errors import DataError, Fault
 from fedscout.experiments.federations.datasets.dataset import Dataset, present_classes, usual_facts
 from fedscout.experiments.federations.datasets.dataset_request import DatasetRequest
 from fedscout.experiments.federations.datasets.texts.vocabulary import NUM_SPECIAL, UNKNOWN, token_numbers
@@ -80,8 +80,11 @@ def next_character_dataset(
     sizes = np.array([np.count_nonzero(numbers[part[:, -1]] != UNKNOWN) for part in clients.values()], np.int64)
     if not sizes.sum():
         raise DataError(
-            f"data set {request.name!r} must hold windows followed by a character that at least "
-            f"{request.min_release} windows hold, got none"
+            Fault(
+                f"data set {request.name!r}",
+                (f"hold windows followed by a character that at least {request.min_release} windows hold"),
+                "none",
+            )
         )
     features, following = _filled(list(clients.values()), numbers, int(sizes.sum()))
     order, class_names = _classes(characters)
