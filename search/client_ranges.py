@@ -75,7 +75,7 @@ class ClientRanges(BaseModel, frozen=True, extra="forbid"):
 
 
 def _interval_faults(name: str, interval: RealInterval | IntegerInterval) -> list[str]:
-    faults = []
+    faults: list[str] = []
     if interval.low > interval.high:
         faults.append(Fault(name, "not end below its start", f"[{interval.low}, {interval.high}]"))
     for end, value in (("low", interval.low), ("high", interval.high)):

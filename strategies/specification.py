@@ -272,7 +272,7 @@ class StrategySpec(BaseModel, ABC):
         """Return why the strategy can't be built in a cohort, each fault a sentence; empty if it can."""
         if reason := self.unavailable(cohort):
             return [reason]
-        faults = []
+        faults: list[str] = []
         chosen: dict[str, Value] = {}
         for name, searched in searched_fields(type(self)).items():
             value = getattr(self, name)

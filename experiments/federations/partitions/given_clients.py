@@ -113,7 +113,7 @@ def _faults(request: PartitionRequest, matrix: IntArray) -> list[str]:
     if matrix.shape[1] != len(available):
         return [Fault(KEY, f"have {len(available)} columns, one a class", matrix.shape[1])]
     asked = matrix.sum(axis=0)
-    faults = [
+    faults: list[str] = [
         Fault(KEY, f"not ask for more rows of class {label} than there are, {available[label]}", asked[label])
         for label in np.flatnonzero(asked > available)
     ]

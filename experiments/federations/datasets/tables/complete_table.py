@@ -114,7 +114,7 @@ def standardise(values: npt.NDArray[np.float64]) -> FloatArray:
 def _numbers(name: str, table: pa.Table, columns: list[str]) -> npt.NDArray[np.float64]:
     """Return the columns as finite numbers, shape `(rows, columns)`."""
     values = np.empty((len(table), len(columns)))
-    faults = []
+    faults: list[str] = []
     for index, column in enumerate(columns):
         values[:, index] = as_numbers(table[column])
         wrong = np.flatnonzero(~np.isfinite(values[:, index])).tolist()
