@@ -1,15 +1,15 @@
 """Heterogeneity detection: how the clients' data differ, told from aggregates that they are willing to give.
 
-`fedscout.detectors.detection.detect.detect` makes a report through a Flower grid. It is not among the names below,
+`fedscout.detectors.detect.detect` makes a report through a Flower grid. It is not among the names below,
 since these are read by processes that need no Flower, such as the command line's help.
 """
 
-from fedscout.detectors.detection.client_queries import CLIENT_QUERIES
-from fedscout.detectors.detection_config import DetectionConfig
+from fedscout.detectors.queries import CLIENT_QUERIES
 from fedscout.detectors.report import (
     CalibratedFinding,
     ClientEvidence,
     ClientFacts,
+    DetectionConfig,
     Finding,
     HeterogeneityReport,
     ReportedMetrics,

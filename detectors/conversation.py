@@ -18,8 +18,8 @@ from typing import Any, TypeVar
 
 from flwr.serverapp import Grid
 
+from fedscout.engine.messages.contents import QueryAnswers, TrainAnswers
 from fedscout.engine.messages.exchange import Query, Training, exchange
-from fedscout.engine.messages.message_contents import QueryAnswers, TrainAnswers
 
 Result = TypeVar("Result")
 Sending = tuple[list[Query], list[Training]]

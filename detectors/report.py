@@ -2,18 +2,108 @@
 
 It is JSON-able and complete: `HeterogeneityReport.model_validate_json(report.model_dump_json())` equals `report`.
 Numbers are finite; what could not be measured is None and its sentence says why.
+
+One verdict a property: the calibrated answer decides, the published rule stands beside it, with why they disagree.
+
+Where a calibrated test could not be made, the property is not measured, whatever the published rule says: it ignores
+classes, so that it finds feature skew under label skew alone, and it names honest clients as outliers there; label skew
+is why these tests most often can't be made (`docs/detection.md`). Clients that play episodes are not tested for skew;
+the published rules do not measure it there, either.
+
+The parameters of detection, as a configuration file or the command line sets them.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Final, Literal
+from dataclasses import dataclass
+from typing import Final, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-from fedscout.detectors.detection_config import DetectionConfig
-from fedscout.engine.data.names import UNNAMED, Names
-from fedscout.engine.notebook_html import paragraph, table
+from fedscout.engine.data.client import Privacy
+from fedscout.engine.data.federation import UNNAMED, Names
+from fedscout.engine.text import paragraph, table
+
+NUM_DETECTORS: Final = 3
+
+
+class DetectionConfig(BaseModel):
+    """Thresholds and sizes of the detectors; each detector's module says what they mean."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
+
+    label_threshold: float = Field(default=0.1, gt=0, le=1, description="Jensen-Shannon divergence in bits")
+    feature_threshold: float = Field(
+        default=0.25, gt=0, le=100, description="distance of centroids over the square root of the total variance"
+    )
+    feature_scale: Literal["standardised", "raw"] = Field(
+        default="standardised", description="whether features are divided by their global standard deviation"
+    )
+    max_features: int = Field(default=4096, ge=1, description="beyond, feature skew is not measured: use embeddings")
+    outlier_repetitions: int = Field(default=5, ge=1, le=1000, description="fresh initial models")
+    outlier_rounds: int = Field(default=2, ge=1, le=1000, description="rounds of FedAvg before models are compared")
+    outlier_percentile: float = Field(
+        default=90.0, gt=0, lt=100, description="of the mean distances; flags those above"
+    )
+    outlier_min_flags: int = Field(default=4, ge=1, description="repetitions that make a client an outlier")
+    max_pairwise_clients: int = Field(default=500, ge=2, description="beyond, pairs are sampled and models projected")
+    projection_size: int = Field(default=512, ge=1, description="dimensions of projected models")
+    histogram_bins: int = Field(default=32, ge=2, le=1024, description="equal bins of a feature's histogram")
+    histogram_reach: float = Field(default=4.0, gt=0, description="standard deviations covered on either side")
+
+    false_alarm_rate: float = Field(
+        default=0.05,
+        ge=1e-3,
+        le=0.5,
+        description="of the calibrated rules: probability that a federation of like clients is called anything",
+    )
+    label_effect: float = Field(
+        default=0.1, ge=0, le=1, description="calibrated: part of a flagged client's rows of another class, at least"
+    )
+    feature_effect: float = Field(
+        default=0.25, ge=0, description="calibrated: shift of a flagged client's features in standard deviations"
+    )
+    disagreement_effect: float = Field(
+        default=0.2, gt=0, le=1, description="calibrated: part of a flagged client's labels that others contradict"
+    )
+    distance_effect: float = Field(
+        default=0.5, gt=0, description="calibrated: how much farther a flagged client's model is than the median one"
+    )
+
+    epsilon: float | None = Field(
+        default=None, gt=0, le=1000, description="of differentially private counts and sums; nothing adds no noise"
+    )
+    delta: float = Field(default=1e-6, gt=0, lt=1, description="of the private sums")
+    clip: float = Field(default=3.0, gt=0, description="features are clipped to plus or minus this for private sums")
+    noise: Literal["seeded", "secure"] = Field(
+        default="seeded", description="seeded noise can be repeated, and protects nobody; secure noise is OpenDP's"
+    )
+
+    @property
+    def privacy(self) -> Privacy | None:
+        """What clients are promised for the queries; None without an epsilon."""
+        return None if self.epsilon is None else Privacy(self.epsilon, self.delta, self.noise == "secure")
+
+    @property
+    def detector_rate(self) -> float:
+        """One detector's share of the federation's false-alarm rate, divided equally among them (Bonferroni)."""
+        return self.false_alarm_rate / NUM_DETECTORS
+
+    @property
+    def num_rounds(self) -> int:
+        """How many rounds of training the comparison of models takes, over all its repetitions."""
+        return self.outlier_rounds * self.outlier_repetitions
+
+    @model_validator(mode="after")
+    def _flags_are_reachable(self) -> Self:
+        if self.outlier_min_flags > self.outlier_repetitions:
+            raise ValueError(
+                f"outlier_min_flags must not exceed outlier_repetitions ({self.outlier_repetitions}), "
+                f"got {self.outlier_min_flags}"
+            )
+        return self
+
 
 DetectorName = Literal["label_skew", "feature_skew", "outliers"]
 
@@ -169,7 +259,7 @@ class ClientFacts(_ReportPart):
 class ClientFeatures(_ReportPart):
     """How one client's rows lie in feature space, rows of the same class compared where enough was told of classes.
 
-    It follows from sums that the client has told; `fedscout.detectors.skew.client_features` says how.
+    It follows from sums that the client has told; `fedscout.detectors.calibrated_feature_skew` says how.
 
     Attributes:
         client: Its index.
@@ -240,7 +330,7 @@ class ReportedMetrics(_ReportPart):
 
 
 class SpeedSkew(_ReportPart):
-    """How unlike clients are in speed; see `fedscout.detectors.statistics.speed_skew`.
+    """How unlike clients are in speed; see `fedscout.detectors.statistics`.
 
     Attributes:
         slowest: The client that takes longest.
@@ -380,3 +470,90 @@ class HeterogeneityReport(_ReportPart):
 def yes_no(detected: bool) -> str:
     """Return the word for a decision."""
     return "yes" if detected else "no"
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What is said of one property of a federation.
+
+    Attributes:
+        decided_by: The finding that decides.
+        sentence: What it says, for people.
+        beside: The published rule's answer in a line, and why it is another; empty where nothing was measured, or the
+            calibrated test was not asked.
+    """
+
+    decided_by: Finding | CalibratedFinding
+    sentence: str
+    beside: str = ""
+
+    @property
+    def name(self) -> DetectorName:
+        """The property."""
+        return self.decided_by.name
+
+    @property
+    def detected(self) -> bool:
+        """Whether the federation has the property."""
+        return self.decided_by.detected
+
+    @property
+    def measured(self) -> bool:
+        """Whether anything could be said."""
+        return self.decided_by.measured
+
+
+def deciding(report: HeterogeneityReport, published: Finding) -> Finding | CalibratedFinding:
+    """Return the finding that decides on the property of a published one: the calibrated one, wherever it was asked."""
+    return report.calibrated_finding(published.name) or published
+
+
+def verdicts(report: HeterogeneityReport) -> tuple[Verdict, ...]:
+    """Return the verdicts of a report, in the order in which they are told."""
+    return tuple(_verdict(report, published) for published in report.findings)
+
+
+def _verdict(report: HeterogeneityReport, published: Finding) -> Verdict:
+    calibrated = report.calibrated_finding(published.name)
+    if calibrated is None:
+        return Verdict(published, published.sentence)
+    tested = calibrated.sentence.replace(", calibrated:", ":", 1)
+    beside = _published_line(published, report.names) if published.measured or calibrated.measured else ""
+    if published.measured and calibrated.measured and published.detected != calibrated.detected:
+        reason = _why_published_only(report, calibrated) if published.detected else _why_tested_only(calibrated)
+        beside += f" The two rules disagree: {reason}."
+    return Verdict(calibrated, tested, beside)
+
+
+def _published_line(finding: Finding, names: Names) -> str:
+    if finding.value is None:
+        return "Published rule: not measured."
+    flagged = f", {names.some_clients(finding.flagged_clients)}" if finding.flagged_clients else ""
+    return f"Published rule: {yes_no(finding.detected)}, {finding.value:.3g} against {finding.threshold:.3g}{flagged}."
+
+
+def _why_published_only(report: HeterogeneityReport, calibrated: CalibratedFinding) -> str:
+    """Return why a published rule finds what the test does not."""
+    skews = [found for name in ("label_skew", "feature_skew") if (found := report.calibrated_finding(name)) is not None]
+    named = " and ".join(found.name.replace("_", " ") for found in skews if found.detected)
+    if calibrated.name == "outliers":
+        if named:
+            return f"under {named} honest clients train unlike models"
+        return "the published rule flags the farthest client, and some client is farthest in any federation"
+    if calibrated.name == "feature_skew" and report.label_skew.detected:
+        return "label skew shifts a client's mean, but not the means of its classes"
+    if calibrated.p_value is not None and calibrated.p_value <= calibrated.rate:
+        return "the difference is significant, but below the smallest effect that counts"
+    return "with so few rows, clients of one distribution differ as much by chance"
+
+
+def _why_tested_only(calibrated: CalibratedFinding) -> str:
+    """Return why a test finds what the published rule does not."""
+    if calibrated.name == "outliers":
+        sources = {calibrated.clients[client].source for client in calibrated.flagged_clients}
+        if sources == {"labels"}:
+            return "wrong labels need not move a client's model far"
+        return "the published rule asks who is farthest in most repetitions, the test how far a model is"
+    if calibrated.name == "feature_skew":
+        return "the shift is significant, but small on the two principal axes of the published rule"
+    return "the divergence is significant, but below the published threshold"

@@ -26,21 +26,21 @@ BESIDE_DOCS = {"changelog.md": "CHANGELOG.md", "contributing.md": "CONTRIBUTING.
 PYTHON = {
     "The interface": [f"fedscout.{name}" for name in ("Federation", "study", "train", "Study", "TrainedStrategy")],
     "What it gives": [
-        "fedscout.experiments.federations.description.description.Description",
-        "fedscout.experiments.federations.description.description.ClientDescription",
+        "fedscout.experiments.description.Description",
+        "fedscout.experiments.description.ClientDescription",
         "fedscout.detectors.report.HeterogeneityReport",
         "fedscout.detectors.report.Finding",
         "fedscout.search.confirmation.confirmation.Confirmation",
-        "fedscout.engine.trials.trial_record.Trial",
+        "fedscout.engine.trials.record.Trial",
     ],
     "A trained model": ["fedscout.load", "fedscout.TrainedModel"],
     "Real federations": ["fedscout.RealFederation", "fedscout.client_app"],
     "What one plugs in": [
         "fedscout.strategies.specification.StrategySpec",
-        "fedscout.engine.contracts.client_algorithm.ClientAlgorithm",
-        "fedscout.engine.contracts.client_selection.SelectionPolicy",
+        "fedscout.engine.contracts.algorithm.ClientAlgorithm",
+        "fedscout.engine.messages.calls.SelectionPolicy",
         "fedscout.search.searcher.Searcher",
-        "fedscout.engine.metrics.metric.Metric",
+        "fedscout.engine.metrics.Metric",
     ],
 }
 SECTION = re.compile(r"^(Args|Attributes|Returns|Yields|Raises):$", re.MULTILINE)
@@ -105,8 +105,8 @@ def commands_page() -> str:
 
 def keys_page() -> str:
     """Return all keys of the configuration, a section each."""
-    from fedscout.experiments.cli.keys import default_text
-    from fedscout.experiments.config.config_keys import known_keys
+    from fedscout.experiments.cli.inspect import default_text
+    from fedscout.experiments.config import known_keys
 
     parts = [
         "# Keys",

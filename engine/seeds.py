@@ -3,13 +3,24 @@
 A stream never depends on the number of hosts, on the order of work or on the candidate under evaluation, so every
 candidate of a search meets the same split, initial model and batches (common random numbers) and any worker can
 repeat any piece of work bit for bit.
+
+Global random generators, seeded for each call of a strategy and put back after a trial.
+
+Flower samples clients with Python's `random` and draws the noise of its differentially private strategies from NumPy's
+global generator; a user's own strategy may do either. One that makes a NumPy generator of its own without a seed can't
+be put back; `unseeded_generators` notices it.
 """
 
 from __future__ import annotations
 
+import random
 import zlib
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
 
 import numpy as np
+from numpy.random import bit_generator
 
 
 def _sequence(seed: int, purpose: str, indices: tuple[int, ...]) -> np.random.SeedSequence:
@@ -30,3 +41,49 @@ def stream(seed: int, purpose: str, *indices: int) -> np.random.Generator:
 def integer(seed: int, purpose: str, *indices: int) -> int:
     """Return one integer in `[0, 2**63)` for libraries that take a seed instead of a generator."""
     return int(_sequence(seed, purpose, indices).generate_state(1, np.uint64)[0] >> np.uint64(1))
+
+
+UNSEEDED = (
+    "it draws from a NumPy generator without a seed, so two runs of it differ; np.random.default_rng(np.random"
+    ".randint(2**31)), made in a method that configures or aggregates, follows the trial's seed"
+)
+
+_source: Any = bit_generator
+_entropy = _source.randbits
+
+
+@contextmanager
+def global_random_kept() -> Iterator[None]:
+    """Put the global generators back after the block."""
+    python_state, numpy_state = random.getstate(), np.random.get_state()  # noqa: NPY002 - what strategies use
+    try:
+        yield
+    finally:
+        random.setstate(python_state)
+        np.random.set_state(numpy_state)  # noqa: NPY002
+
+
+def seed_global_random(seed: int, purpose: str, server_round: int) -> None:
+    """Seed the global generators from (seed, purpose, round)."""
+    value = integer(seed, f"flower-{purpose}", server_round)
+    random.seed(value)
+    np.random.seed(value % 2**32)  # noqa: NPY002
+
+
+@contextmanager
+def unseeded_generators() -> Iterator[list[int]]:
+    """Yield a list that grows whenever NumPy seeds a generator from the system's entropy inside the block.
+
+    NumPy has no public call for this. It takes the bits from a name of its module; without that name, nothing is seen.
+    """
+    drawn: list[int] = []
+
+    def noticed(num_bits: int) -> int:
+        drawn.append(num_bits)
+        return int(_entropy(num_bits))
+
+    kept, _source.randbits = _source.randbits, noticed
+    try:
+        yield drawn
+    finally:
+        _source.randbits = kept

@@ -6,26 +6,138 @@ same trials again and finds those that finished.
 
 A trial of fewer rounds than the study's keeps its end as a checkpoint, from which a longer trial of the same
 configuration goes on. Such checkpoints stay until `release`; one that is lost costs time and changes no result.
+
+A trial that trains its configuration several times, and counts as the median of its trainings.
+
+Each training has a seed of its own, the first the trial's, and all trials of a seed have the same ones. So split,
+initial model, batches and episodes differ between trainings, not between candidates. With an odd number R of them,
+
+    fitness = median of the R fitnesses, of which a training that failed has the least
+
+is that of one training, the trial's for all that has no median: clients, bytes, notes, the kept model. Its curves are
+medians round by round over the trainings that completed. If most trainings fail, so has the trial. Seconds are those of
+all.
+
+A training keeps its end as a checkpoint until the trial is logged: a study that is cut off repeats none that ended.
+
+The trials of a study beside each other: the best, the worst, what they cost.
 """
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
+from math import inf
+from statistics import median
+from typing import Any
 
-from fedscout.engine.contracts.trial_strategy import Cohort
-from fedscout.engine.messages.session import Session
-from fedscout.engine.trials.trial_log import TrialLog
-from fedscout.engine.trials.trial_record import Trial
-from fedscout.engine.trials.trial_runner import Progress, TrialSource
-from fedscout.engine.trials.trial_settings import TrialSettings
-from fedscout.search.dealing import Dealing
-from fedscout.search.measure import ACCURACY, Measure
-from fedscout.search.objective import Objective
-from fedscout.search.repetitions import median_of, told_by_trial, trainings_of
-from fedscout.search.search_config import View
-from fedscout.strategies import SelectionSpec, StrategySpec, named_selection
+import numpy as np
+
+from fedscout.engine.messages.calls import Cohort, Session
+from fedscout.engine.seeds import integer
+from fedscout.engine.trials.log import TrialLog
+from fedscout.engine.trials.record import Trial, TrialSettings
+from fedscout.engine.trials.runner import Progress, TrialSource
+from fedscout.search.config import View
+from fedscout.search.objective import ACCURACY, Dealing, Measure, Objective
+from fedscout.strategies import FedAvgSpec, SelectionSpec, StrategySpec, named_selection
+
+SEEDS = 2**31
+"""Of which a seed is less."""
+
+
+def trainings_of(settings: TrialSettings, repetitions: int) -> list[TrialSettings]:
+    """Return the trainings of a trial: itself alone, or so many on seeds of their own."""
+    if repetitions == 1:
+        return [settings]
+    seed = settings.session.seed
+    seeds = [seed, *(integer(seed, "repetition", number) % SEEDS for number in range(1, repetitions))]
+    return [replace(settings, whole=False).on_seed(each) for each in seeds]
+
+
+def median_of(settings: TrialSettings, trainings: Sequence[Trial]) -> Trial:
+    """Return the trial that its trainings make.
+
+    Args:
+        settings: Of the trial.
+        trainings: Of `trainings_of`, in that order, an odd number.
+    """
+    if len(trainings) == 1:
+        return trainings[0]
+    completed = [training for training in trainings if training.status == "completed"]
+    failed = [training for training in trainings if training.status == "failed"]
+    told = [
+        f"{len(failed)} of {len(trainings)} trainings failed, seed {each.seed}: {each.error}" for each in failed[:1]
+    ]
+    common: dict[str, Any] = {
+        "asked_rounds": None if settings.whole else settings.num_rounds,
+        "key": settings.key,
+        "seed": settings.session.seed,
+        "repetition_fitness": tuple(training.fitness for training in trainings),
+        "seconds": _total_seconds(trainings),
+        "finished_at": max(training.finished_at for training in trainings),
+    }
+    if len(failed) > len(completed):
+        return replace(failed[0], error=told[0], **common)
+    fitness = _median((training.fitness for training in completed), len(failed))
+    middle = next(training for training in completed if training.fitness == fitness)
+    return replace(
+        middle,
+        **common,
+        **_median_curves(completed),
+        own_fitness=_median((training.own_fitness for training in completed), len(failed)),
+        clean_fitness=_median((training.clean_fitness for training in completed), len(failed)),
+        objectives=_median_objectives(completed, len(failed)),
+        notes=(*middle.notes, *told),
+    )
+
+
+def _median(values: Iterable[float], num_failed: int) -> float:
+    """Return the median of some trainings, beside fewer that failed, which are worse than any."""
+    return median([*values, *[-inf] * num_failed])
+
+
+def _median_objectives(completed: Sequence[Trial], num_failed: int) -> tuple[float, ...] | None:
+    each = [training.objectives for training in completed if training.objectives is not None]
+    return tuple(_median(values, num_failed) for values in zip(*each, strict=True)) if each else None
+
+
+def _median_curves(completed: Sequence[Trial]) -> dict[str, Any]:
+    """Return what was measured in every round, by field."""
+    curves = {}
+    for name in (one.name for one in fields(Trial) if one.name.startswith("round_")):
+        measured = [curve for training in completed if (curve := getattr(training, name)) is not None]
+        if measured:
+            curves[name] = tuple(np.median(np.array(measured), axis=0).tolist())
+    return curves
+
+
+def _total_seconds(trainings: Sequence[Trial]) -> dict[str, float]:
+    phases = dict.fromkeys(phase for training in trainings for phase in training.seconds)
+    return {phase: sum(training.seconds.get(phase, 0.0) for training in trainings) for phase in phases}
+
+
+def told_by_trial(on_rounds: Progress, trial_of: Mapping[str, str], repetitions: int) -> Progress:
+    """Return what is told of trainings and tells of trials: the mean of their trainings' rounds, rounded down.
+
+    Args:
+        on_rounds: Told of trials, by key.
+        trial_of: The trial's key, by that of a training.
+        repetitions: Trainings of a trial.
+    """
+    known: dict[str, int] = {}
+
+    def told(rounds: Mapping[str, int]) -> None:
+        known.update(rounds)
+        totals: dict[str, int] = {}
+        for training, done in known.items():
+            trial = trial_of[training]
+            totals[trial] = totals.get(trial, 0) + done
+        on_rounds({trial: done // repetitions for trial, done in totals.items()})
+
+    return told
+
 
 logger = logging.getLogger("fedscout")
 
@@ -52,7 +164,7 @@ class StudyFacts:
         second_measure: What the second objective measures, if there is one.
         selection: Who trains where a strategy does not say; None leaves that to the strategy.
         dealing: How rows came to the clients; None where nobody knows.
-        repetitions: Trainings of a trial, an odd number; see `fedscout.search.repetitions`.
+        repetitions: Trainings of a trial, an odd number; see `fedscout.search.ledger`.
         same_test_rows: Whether every seed tests on the same rows.
         is_measured: Whether the search itself is measured, so that it may know nothing of these data.
     """
@@ -257,3 +369,57 @@ def _has_every_round(logged: Trial, settings: TrialSettings) -> bool:
     Earlier versions logged a strategy with its own `start` with as many rounds as it happened to tell of.
     """
     return logged.status == "failed" or logged.num_rounds == settings.num_rounds
+
+
+BASELINE = FedAvgSpec()
+
+
+def full_trainings_of(trials: Iterable[Trial], num_rounds: int) -> float:
+    """Return what trials cost, in full trainings: of a configuration that went on, its longest trial counts.
+
+    A trial that failed early counts in full.
+
+    Args:
+        trials: Of one seed.
+        num_rounds: Rounds of a full training.
+    """
+    longest: dict[str, int] = {}
+    for trial in trials:
+        key = trial.spec.model_dump_json()
+        longest[key] = max(trial.asked_rounds or num_rounds, longest.get(key, 0))
+    return sum(longest.values()) / num_rounds
+
+
+def comparable(trials: Iterable[Trial]) -> list[Trial]:
+    """Return the full trainings that went through."""
+    return [trial for trial in trials if trial.status == "completed" and trial.whole]
+
+
+def front_of(trials: Iterable[Trial]) -> list[Trial]:
+    """Return the full trainings that no other beats, best by the first objective first; none without two objectives.
+
+    One beats another if it is no worse by any objective and better by one. Of equals the earliest stands for all.
+    """
+    left = sorted((trial for trial in comparable(trials) if trial.objectives), key=lambda trial: trial.trial)
+    found: list[Trial] = []
+    for trial in left:
+        others = [other.objectives or () for other in left if other is not trial]
+        known = [one.objectives for one in found]
+        if trial.objectives not in known and not any(beats(other, trial.objectives or ()) for other in others):
+            found.append(trial)
+    return sorted(found, key=lambda trial: -trial.fitness)
+
+
+def beats(ours: Sequence[float], theirs: Sequence[float]) -> bool:
+    """Whether one is no worse than the other by any objective, and better by one."""
+    return tuple(ours) != tuple(theirs) and all(our >= their for our, their in zip(ours, theirs, strict=True))
+
+
+def best_of(trials: Sequence[Trial]) -> Trial | None:
+    """Return the completed full training of largest fitness, the earliest of equals; None if there is none."""
+    return max(comparable(trials), key=lambda trial: trial.fitness, default=None)
+
+
+def worst_of(trials: Sequence[Trial]) -> Trial | None:
+    """Return the completed full training of smallest fitness, the earliest of equals; None if there is none."""
+    return min(comparable(trials), key=lambda trial: trial.fitness, default=None)

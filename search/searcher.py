@@ -25,9 +25,9 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import ClassVar
 
-from fedscout.engine.trials.trial_record import Trial
-from fedscout.search.measure import ACCURACY, Measure
-from fedscout.search.search_config import SearchConfig
+from fedscout.engine.trials.record import Trial
+from fedscout.search.config import SearchConfig
+from fedscout.search.objective import ACCURACY, Measure
 from fedscout.strategies import FedAvgSpec, SearchSpace, StrategySpec
 
 

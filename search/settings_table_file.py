@@ -19,12 +19,11 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from pydantic import ValidationError
 
-from fedscout.engine.contracts.local_training_config import LocalTraining
-from fedscout.engine.contracts.settings_lookup import HETEROGENEITY, METRICS
-from fedscout.engine.contracts.settings_table import SettingsCell, SettingsTable
+from fedscout.engine.contracts.client_table import HETEROGENEITY, METRICS, SettingsCell, SettingsTable
+from fedscout.engine.contracts.config import LocalTraining
 from fedscout.engine.errors import ConfigurationError, Fault, first_line
-from fedscout.engine.fault_text import details, fault_of
-from fedscout.engine.runtime.atomic_file import not_written, write_atomically
+from fedscout.engine.runtime.files import not_written, write_atomically
+from fedscout.engine.text import details, fault_of
 
 FORMAT = "fedscout settings table 1"
 

@@ -1,54 +1,65 @@
 """Strategies: one validated specification each, and the space of those that a federation can choose from."""
 
-from fedscout.strategies.methods.averaging import FedAvgMSpec, FedAvgSpec, FedProxSpec
-from fedscout.strategies.methods.clients.feddyn import FedDynSpec
-from fedscout.strategies.methods.clients.fedlc import FedLCSpec
-from fedscout.strategies.methods.clients.fednova import FedNovaSpec
-from fedscout.strategies.methods.clients.moon import MoonSpec
-from fedscout.strategies.methods.clients.scaffold import ScaffoldSpec
-from fedscout.strategies.methods.custom_strategy import CustomSpec
-from fedscout.strategies.methods.groups.communities import CommunitiesSpec
-from fedscout.strategies.methods.personal.ditto import DittoSpec
-from fedscout.strategies.methods.personal.fedbn import FedBNSpec
-from fedscout.strategies.methods.personal.fedper import FedPerSpec
-from fedscout.strategies.methods.personal.local_only import LocalOnlySpec
-from fedscout.strategies.methods.proximal_term import ProximalTerm
-from fedscout.strategies.methods.servers.adaptive import FedAdagradSpec, FedAdamSpec, FedYogiSpec
-from fedscout.strategies.methods.servers.centered_clipping import CenteredClippingSpec
-from fedscout.strategies.methods.servers.fair import QFedAvgSpec
-from fedscout.strategies.methods.servers.fedbuff import FedBuffSpec
-from fedscout.strategies.methods.servers.fedexp import FedExPSpec
-from fedscout.strategies.methods.servers.private_averaging import DPFedAvgSpec
-from fedscout.strategies.methods.servers.rfa import RfaSpec
-from fedscout.strategies.methods.servers.robust import (
+from fedscout.strategies.methods.averaging import (
+    FedAdagradSpec,
+    FedAdamSpec,
+    FedAvgMSpec,
+    FedAvgSpec,
+    FedProxSpec,
+    FedYogiSpec,
+    ProximalTerm,
+    QFedAvgSpec,
+)
+from fedscout.strategies.methods.batch_norm import FedBNSpec
+from fedscout.strategies.methods.communities import CommunitiesSpec
+from fedscout.strategies.methods.custom import CustomSpec
+from fedscout.strategies.methods.dp_fedavg import DPFedAvgSpec
+from fedscout.strategies.methods.fedbuff import FedBuffSpec
+from fedscout.strategies.methods.feddyn import FedDynSpec
+from fedscout.strategies.methods.fedexp import FedExPSpec
+from fedscout.strategies.methods.fednova import FedNovaSpec
+from fedscout.strategies.methods.losses import FedLCSpec
+from fedscout.strategies.methods.moon import MoonSpec
+from fedscout.strategies.methods.personal_layers import FedPerSpec, LocalOnlySpec
+from fedscout.strategies.methods.personal_models import DittoSpec
+from fedscout.strategies.methods.robust import (
     BulyanSpec,
+    CenteredClippingSpec,
     FedMedianSpec,
     FedTrimmedAvgSpec,
     KrumSpec,
     MultiKrumSpec,
+    RfaSpec,
 )
-from fedscout.strategies.ranges import ChoiceRange, IntegerRange, Range, RealRange, Value
-from fedscout.strategies.selection.selection_specification import SelectionSpec
-from fedscout.strategies.selection.selection_table import SELECTIONS, named_selection, parse_selection
-from fedscout.strategies.space.pairs import PairSpec
-from fedscout.strategies.space.parameter_columns import parameter_columns
-from fedscout.strategies.space.search_space import ParameterRow, SearchSpace, StrategyRow, space_of
-from fedscout.strategies.space.strategy_names import (
+from fedscout.strategies.methods.scaffold import ScaffoldSpec
+from fedscout.strategies.pairs import PairSpec
+from fedscout.strategies.selection.base import SelectionSpec
+from fedscout.strategies.selection.table import SELECTIONS, named_selection, parse_selection
+from fedscout.strategies.space import ParameterRow, SearchSpace, StrategyRow, parameter_columns, space_of
+from fedscout.strategies.specification import (
+    ChoiceRange,
+    IntegerRange,
+    Range,
+    RangeWidth,
+    RealRange,
+    Searched,
+    StrategySpec,
+    Value,
+    given_values,
+)
+from fedscout.strategies.table import (
     ALL,
     ALL_KINDS,
-    CLIENT_KINDS,
-    SERVER_RULE_KINDS,
-    named_classes,
-    strategy_class,
-)
-from fedscout.strategies.space.strategy_parsing import parse_strategy
-from fedscout.strategies.space.strategy_table import (
     BUILT_IN_KINDS,
     CHOSEN_BY_NAME_KINDS,
+    CLIENT_KINDS,
+    SERVER_RULE_KINDS,
     STRATEGIES,
+    named_classes,
+    parse_strategy,
+    strategy_class,
     strategy_json_schema,
 )
-from fedscout.strategies.specification import RangeWidth, Searched, StrategySpec, given_values
 
 __all__ = [
     "ALL",

@@ -41,8 +41,7 @@ def ray_session() -> Iterator[None]:
     """One local Ray with two CPUs a test process, started for the first test that asks and stopped after the last."""
     import ray
 
-    from fedscout.engine.runtime.ray_internals import forget_token
-    from fedscout.engine.runtime.single_node_ray import own_token, single_node_ray
+    from fedscout.engine.runtime.ray import forget_token, own_token, single_node_ray
 
     if ray.is_initialized():
         pytest.fail("Ray must not run before the fixture starts it; a test called ray.init without ray.shutdown")

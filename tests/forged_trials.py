@@ -7,7 +7,7 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from fedscout.engine.trials.trial_log import _DIGEST_KEY, _digest
+from fedscout.engine.trials.log import _DIGEST_KEY, _digest
 
 
 def forge(path: Path, **changes: object) -> None:

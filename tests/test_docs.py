@@ -47,14 +47,14 @@ def test_configuration_table_is_what_the_command_prints(tmp_path: Path) -> None:
 
 
 def test_configuration_example_is_valid() -> None:
-    from fedscout.experiments.config.study_config import StudyConfig
+    from fedscout.experiments.config import StudyConfig
 
     (example,) = [text for text in fences("configuration.md") if text.startswith("federation:")]
     assert StudyConfig.model_validate(yaml.safe_load(example)).search.budget == 16
 
 
 def test_log_document_names_every_column() -> None:
-    from fedscout.engine.trials.trial_record import log_schema
+    from fedscout.engine.trials.record import log_schema
 
     text = (DOCS / "log.md").read_text()
     documented = set(re.findall(r"`([a-z_*]+)`", text))

@@ -14,7 +14,7 @@ import yaml
 
 import fedscout
 from fedscout.experiments.cli.program import app
-from fedscout.experiments.config.config_keys import known_keys
+from fedscout.experiments.config import known_keys
 from tests.conftest import REPOSITORY
 
 CONFIG = REPOSITORY / "mkdocs.yml"

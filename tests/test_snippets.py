@@ -20,11 +20,9 @@ import yaml
 
 from fedscout.experiments.cli.main import main
 from fedscout.experiments.cli.program import app
-from fedscout.experiments.config.config_file import load_config
-from fedscout.experiments.config.config_keys import known_keys
-from fedscout.experiments.config.study_config import StudyConfig
+from fedscout.experiments.config import StudyConfig, known_keys, load_config
 from fedscout.experiments.grids.experiment import read_experiment
-from fedscout.experiments.studies.sweeps.grid_configurations import read_sweep
+from fedscout.experiments.sweeps.sweep import read_sweep
 from tests.conftest import REPOSITORY
 from tests.snippets import INLINE, PAGES, Block, arguments, blocks, commands, missing_files
 

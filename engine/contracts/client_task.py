@@ -14,9 +14,8 @@ from typing import Protocol
 import numpy as np
 import numpy.typing as npt
 
-from fedscout.engine.contracts.client_algorithm import ClientState, Correct
-from fedscout.engine.contracts.train_request import ClientWork, TrainRequest
-from fedscout.engine.model.flat_model import FlatModel
+from fedscout.engine.contracts.algorithm import ClientState, ClientWork, Correct, TrainRequest
+from fedscout.engine.models.flat import FlatModel
 
 
 @dataclass(frozen=True)

@@ -3,30 +3,60 @@
 The data are two arrays, placed once; a client is a range of an index array. A client whose data a scenario corrupts
 additionally has transforms, applied to all its local rows before any split, as the client itself would not know of
 them. `own` data are what the client has, `clean` data what it would have without corruption.
+
+What the server itself holds: rows that no client ever sees.
+
+Disjoint random parts of a client's rows, one of which a train message may ask for.
+
+Rows that are independent draws of one distribution fall into parts that are, too, whosever they are. So the models of
+parts can be exchanged between clients where those of whole clients can't: a permutation test compares clients by them
+(`fedscout.detectors.outliers`). Parts are of one size for all clients and pay no regard to labels;
+stratified parts of a client would share what its labels have of chance.
+
+What the clients, classes and features of a federation are called in sentences.
+
+Everything computed and sent uses positions. A sentence for people uses names: the client column's values, the classes'
+labels, the columns. Where there is no name, the position stands in its place.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final, Self
 
 import numpy as np
 import numpy.typing as npt
 
-from fedscout.engine.arrays import FloatArray, IntArray
-from fedscout.engine.data.client_data import ClientData, ClientTransform, Partition, Samples, TargetScale
-from fedscout.engine.data.client_split import ClientSplit, SplitKind, split_client
-from fedscout.engine.data.device import Device
-from fedscout.engine.data.release import Release
-from fedscout.engine.data.server_data import ServerData
-from fedscout.engine.model.parameter_layout import ModelFactory
+from fedscout.engine.data.client import ClientData, ClientTransform, Partition, Release, Samples, TargetScale
+from fedscout.engine.data.devices import Device
+from fedscout.engine.data.split import ClientSplit, SplitKind, split_client
+from fedscout.engine.errors import FloatArray, IntArray
+from fedscout.engine.models.layout import ModelFactory
 from fedscout.engine.seeds import stream
 
 if TYPE_CHECKING:
+    from fedscout.engine.contracts.algorithm import UpdateAttack
     from fedscout.engine.contracts.client_task import ClientTask
-    from fedscout.engine.contracts.update_attack import UpdateAttack
+
+
+@dataclass(frozen=True)
+class ServerData:
+    """Rows of the server, scaled as the clients' rows are, or by themselves if of another data set; never corrupted.
+
+    Attributes:
+        features: float32, shape `(num_rows, *feature_shape)`, at least one row.
+        labels: int64 in `[0, num_classes)`, shape `(num_rows,)`; None where they are stripped.
+    """
+
+    features: FloatArray
+    labels: IntArray | None = None
+
+    @property
+    def num_rows(self) -> int:
+        """Number of rows."""
+        return len(self.features)
 
 
 PLAIN_NUMBER = re.compile(r"-?\d+(\.\d+)?", re.ASCII)
@@ -137,7 +167,7 @@ class Federation:
     def split_rows(
         self, client: int, labels: IntArray, seed: int, test_fraction: float, validation_fraction: float
     ) -> ClientSplit:
-        """Return how a client divides its rows, see `fedscout.engine.data.client_split`.
+        """Return how a client divides its rows, see `fedscout.engine.data.split`.
 
         Args:
             client: Its index.
@@ -219,3 +249,113 @@ class Federation:
             features, labels = transform(features, labels, self.num_classes, generator)
         targets = None if self.targets is None else self.targets[clean.rows]
         return ClientData(own=Samples(features, labels, np.arange(len(labels)), targets), clean=clean)
+
+
+INDEX_KEY: Final = "part-index"
+ROWS_KEY: Final = "part-rows"
+DEALT_BY_KEY: Final = "part-seed"
+
+
+@dataclass(frozen=True)
+class RowPart:
+    """Which of a client's rows.
+
+    Attributes:
+        index: Of the part, >= 0.
+        num_rows: Rows of each part, >= 1.
+        seed: By which rows are dealt to parts; parts of one seed are disjoint.
+    """
+
+    index: int
+    num_rows: int
+    seed: int
+
+    def to_config(self) -> dict[str, int]:
+        """Return the entries of a train message's configuration."""
+        return {INDEX_KEY: self.index, ROWS_KEY: self.num_rows, DEALT_BY_KEY: self.seed}
+
+    @classmethod
+    def from_config(cls, config: Mapping[str, Any]) -> Self | None:
+        """Read what `to_config` wrote; None where a client is to train on all its training rows."""
+        if INDEX_KEY not in config:
+            return None
+        return cls(int(config[INDEX_KEY]), int(config[ROWS_KEY]), int(config[DEALT_BY_KEY]))
+
+    def positions(self, num_rows: int, client: int, groups: IntArray | None = None) -> IntArray:
+        """Return the part's positions among a client's rows; fewer than asked for where the rows do not reach.
+
+        Args:
+            num_rows: Of the client.
+            client: Its index.
+            groups: Of its rows, shape `(num_rows,)`: rows of a group lie together, in one part or two neighbours.
+        """
+        generator = stream(self.seed, "row-parts", client)
+        order = generator.permutation(num_rows)
+        if groups is not None:
+            drawn = generator.permutation(len(groups))
+            _, first = np.unique(groups[drawn], return_index=True)
+            _, group_of = np.unique(groups, return_inverse=True)
+            order = order[np.argsort(first[group_of[order]], kind="stable")]
+        return order[self.index * self.num_rows : (self.index + 1) * self.num_rows]
+
+
+CLIENTS_NAMED = 12
+"""A sentence names this many clients and counts the rest."""
+
+
+@dataclass(frozen=True)
+class Names:
+    """Names by position; empty where there are none.
+
+    Attributes:
+        clients: Of the federation's clients.
+        classes: Of the labels.
+        features: Of a table's columns, after encoding.
+    """
+
+    clients: tuple[str, ...] = ()
+    classes: tuple[str, ...] = ()
+    features: tuple[str, ...] = ()
+
+    @classmethod
+    def of(cls, federation: Federation) -> Names:
+        """Return the names that a federation's builder knows."""
+        clients = tuple(map(str, federation.facts.get("client_names", ())))
+        return cls(clients, tuple(map(str, federation.class_names)), tuple(map(str, federation.feature_names)))
+
+    def client(self, position: int) -> str:
+        """Return the name of one client, without the word."""
+        return _name(self.clients, position)
+
+    def one_client(self, position: int) -> str:
+        """Return `client a`."""
+        return f"client {self.client(position)}"
+
+    def some_clients(self, positions: Sequence[int]) -> str:
+        """Return `client a`, `clients a, b` or, of many, the first ones and the number of the others."""
+        named = ", ".join(self.client(position) for position in positions[:CLIENTS_NAMED])
+        rest = f" and {len(positions) - CLIENTS_NAMED} more" if len(positions) > CLIENTS_NAMED else ""
+        return f"client{'' if len(positions) == 1 else 's'} {named}{rest}"
+
+    def some_classes(self, positions: Sequence[int]) -> str:
+        """Return `class a`, or `classes a, b and c`."""
+        return _several("class", "classes", [_name(self.classes, position) for position in positions])
+
+    def some_features(self, positions: Sequence[int], remarks: Sequence[str]) -> str:
+        """Return `feature a (remark)`, or `features a (remark), b (remark) and c (remark)`."""
+        named = (f"{_name(self.features, at)} ({remark})" for at, remark in zip(positions, remarks, strict=True))
+        return _several("feature", "features", list(named))
+
+
+UNNAMED = Names()
+"""Positions stand in place of all names."""
+
+
+def _name(names: Sequence[str], position: int) -> str:
+    return names[position] if 0 <= position < len(names) else str(position)
+
+
+def _several(one: str, several: str, names: Sequence[str]) -> str:
+    if len(names) == 1:
+        return f"{one} {names[0]}"
+    return f"{several} {', '.join(names[:-1])} and {names[-1]}"

@@ -5,48 +5,169 @@
     pull, send …      the hosts' results, states kept, clients that hang (`watchdog`), reply messages (`replies`)
 
 Replies are made from the results sorted by client, so nothing depends on the number of hosts.
+
+Which host serves which client.
+
+The same one in every round, as hosts keep how clients split their rows. The largest clients go one by one to the least
+loaded host. Of a great many the rest, each next to nothing beside what is dealt already, go to the hosts in turn.
+
+What clients keep between rounds: it, or a reference to it, goes out with a call and comes back with the answer.
+
+What train messages carry between a server and its clients, as a federation over a network would send it.
+
+Counted are the values that travel (`fedscout.engine.messages.keys`): down to each client that is asked, up
+from each that answered. That replies are summed on the hosts here changes nothing: each client's vectors are counted.
+Scalars, such as the numbers of rows and steps, and what a transport adds are not counted either. A
+selection policy may have clients receive the model that only measure it, which counts, and withhold tensors, which do
+not.
 """
 
 from __future__ import annotations
 
+import heapq
 import itertools
 import time
 import uuid
 from abc import abstractmethod
 from collections import Counter, deque
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Collection, Iterable, Iterator, Mapping, MutableMapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any, Generic
 
+import numpy as np
 from flwr.app import ArrayRecord, Message, MessageType, RecordDict
 from flwr.serverapp import Grid
 from flwr.supercore.run import Run
 
-from fedscout.engine.arrays import FloatArray
-from fedscout.engine.contracts.client_algorithm import ClientState
-from fedscout.engine.contracts.server_work import Arrays, ServerWork
-from fedscout.engine.contracts.settings_lookup import FAR_KEY
-from fedscout.engine.errors import TrialError
-from fedscout.engine.grid.client_reports import ClientReports
-from fedscout.engine.grid.client_states import keep, states_of
-from fedscout.engine.grid.evaluation import Evaluation, fold_evaluation
-from fedscout.engine.grid.host_shards import HostShards, Shards
-from fedscout.engine.grid.idle_polls import IdlePolls
-from fedscout.engine.grid.jobs import Handle, Job, base_config, grouped, read_job
-from fedscout.engine.grid.received_scores import ReceivedScores
-from fedscout.engine.grid.replies import TrainReplies, evaluate_contents, query_contents, reply_messages
-from fedscout.engine.grid.scored_clients import scored_clients
-from fedscout.engine.grid.traffic import bytes_down, bytes_up
-from fedscout.engine.grid.watchdog import refuse_hanging
-from fedscout.engine.messages.client_half import unread
-from fedscout.engine.messages.host_calls import FederationFacts, HostCall, TrainResults
-from fedscout.engine.messages.message_contents import client_of, flat_vector, node_of, round_in
-from fedscout.engine.messages.message_keys import REPLY_KEY, ROUND_KEY, SEED_KEY
-from fedscout.engine.messages.own_value import OwnValue, is_own
-from fedscout.engine.messages.session import Session
-from fedscout.engine.messages.several_models import models_of
-from fedscout.engine.messages.task_identity import give_id
-from fedscout.engine.messages.travelling_values import BYTES_A_VALUE, num_shared
+from fedscout.engine.contracts.algorithm import ClientState
+from fedscout.engine.contracts.client_table import FAR_KEY
+from fedscout.engine.data.client import Arrays
+from fedscout.engine.errors import FloatArray, IntArray, TrialError
+from fedscout.engine.grid.replies import (
+    Evaluation,
+    Handle,
+    Job,
+    ReceivedScores,
+    TrainReplies,
+    base_config,
+    evaluate_contents,
+    fold_evaluation,
+    grouped,
+    query_contents,
+    read_job,
+    reply_messages,
+)
+from fedscout.engine.grid.selection import ClientReports, scored_clients
+from fedscout.engine.grid.watchdog import IdlePolls, refuse_hanging
+from fedscout.engine.messages.calls import FederationFacts, HostCall, ServerWork, Session, TrainResults
+from fedscout.engine.messages.contents import client_of, flat_vector, give_id, models_of, node_of, round_in, unread
+from fedscout.engine.messages.keys import BYTES_A_VALUE, REPLY_KEY, ROUND_KEY, SEED_KEY, OwnValue, is_own, num_shared
+
+Shards = Mapping[int, tuple[int, ...]]
+"""Clients by the host that serves them, both ascending."""
+
+ONE_BY_ONE = 16_384
+"""So many of the largest clients are weighed each."""
+
+
+def balance(client_rows: IntArray, num_hosts: int) -> IntArray:
+    """Assign clients to hosts, the largest first, each to the least loaded host; ties go to the lower index.
+
+    Args:
+        client_rows: Rows of each client, shape `(num_clients,)`.
+        num_hosts: Hosts; none counts as one.
+
+    Returns:
+        The host of each client, shape `(num_clients,)`.
+    """
+    order = np.argsort(-client_rows, kind="stable")
+    host_of = np.zeros(len(order), np.int64)
+    loads = [(0, host) for host in range(max(1, num_hosts))]
+    largest = order[:ONE_BY_ONE]
+    for client, rows in zip(largest.tolist(), client_rows[largest].tolist(), strict=True):
+        load, host = loads[0]
+        host_of[client] = host
+        heapq.heapreplace(loads, (load + rows + 1, host))
+    rest = order[ONE_BY_ONE:]
+    host_of[rest] = np.resize([host for _, host in sorted(loads)], len(rest))
+    return host_of
+
+
+def shard(clients: Iterable[int], host_of: IntArray) -> Shards:
+    """Group clients by host."""
+    members = np.array(sorted(clients), np.int64)
+    hosts = host_of[members]
+    return {int(host): tuple(members[hosts == host].tolist()) for host in np.unique(hosts)}
+
+
+class HostShards:
+    """The clients of a federation over its hosts.
+
+    Args:
+        client_rows: Rows of each client.
+        num_hosts: Hosts.
+    """
+
+    def __init__(self, client_rows: IntArray, num_hosts: int) -> None:
+        self._host_of = balance(client_rows, num_hosts)
+
+    @cached_property
+    def every(self) -> Shards:
+        """All clients."""
+        return shard(range(len(self._host_of)), self._host_of)
+
+    def of(self, clients: Collection[int]) -> Shards:
+        """Group some clients."""
+        return self.every if len(clients) == len(self._host_of) else shard(clients, self._host_of)
+
+
+@dataclass(frozen=True)
+class StateReference:
+    """Stands for a state that stays where its host put it.
+
+    Attributes:
+        reference: Of Ray's object store; who holds it keeps the state.
+    """
+
+    reference: Any
+
+
+KeptState = ClientState | StateReference
+
+
+def states_of(clients: Iterable[int], states: Mapping[int, KeptState]) -> dict[int, Any]:
+    """Return the states of those clients that have one."""
+    return {client: states[client] for client in clients if client in states} if states else {}
+
+
+def keep(states: MutableMapping[int, KeptState], answered: Mapping[int, KeptState]) -> None:
+    """Take over what clients keep from now on; an empty state forgets the one before."""
+    for client, state in answered.items():
+        if state:
+            states[client] = state
+        else:
+            states.pop(client, None)
+
+
+def bytes_down(job: Job[Any], shared: int) -> int:
+    """Return the bytes of a job's train messages, of models of which so many values travel."""
+    companions = sum(vector.size for vector in job.companions.values())
+    return len(job.messages) * (shared + companions) * BYTES_A_VALUE
+
+
+def bytes_up(results: Sequence[TrainResults], shared: int) -> int:
+    """Return the bytes of the clients' answers."""
+    companions = max(map(_num_companion_values, results), default=0)  # where sums are together, one result knows
+    values = sum(len(one.clients) * (shared + companions) - one.num_withheld for one in results)
+    return values * BYTES_A_VALUE
+
+
+def _num_companion_values(result: TrainResults) -> int:
+    """Return the values of one client's companions."""
+    summed = [total.size for total in result.companion_totals.values()]
+    return sum(summed) + sum(len(rows[0]) for rows in result.companions.values() if len(rows))
+
 
 INPUT_BYTES_TOGETHER = 2**26
 """Of what one call has work of the server's done on, at least one input."""

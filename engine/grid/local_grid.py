@@ -9,13 +9,12 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from fedscout.engine.arrays import FloatArray
-from fedscout.engine.client.client_host import ClientHost
-from fedscout.engine.data.client_query import QueryTable
+from fedscout.engine.client.host import ClientHost
+from fedscout.engine.data.client import QueryTable
 from fedscout.engine.data.federation import Federation
+from fedscout.engine.errors import FloatArray
 from fedscout.engine.grid.host_grid import HostGrid
-from fedscout.engine.messages.host_calls import HostCall
-from fedscout.engine.messages.session import Session
+from fedscout.engine.messages.calls import HostCall, Session
 
 Thunk = Callable[[], Any]
 

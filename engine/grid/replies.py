@@ -5,27 +5,68 @@ any weighted average of Flower's is the identity. The other clients of that job 
 they failed.
 
 Flower wants exactly one ArrayRecord and one MetricRecord in a train reply, with the same keys in every reply.
+
+Every client's score of one model: the trial's own record, made before a strategy sees anything.
+
+Median, trimmed mean and q-fair strategies alter the evaluation metrics that they aggregate; fitness never comes from
+those, but from here.
+
+Scores on the way: the model that is sent out for training is scored by every client on the same round trip.
+
+So a round costs one round trip in place of two. Whoever drives the rounds asks for it (`ask`) before the messages are
+sent; the first training that sends that very model then carries it: its calls name all clients of each host
+(`HostCall.evaluated`), which score the received model before anybody trains (`ClientHost.train`), and the scores come
+back with what was trained (`TrainResults.evaluation`). The driver takes them (`take`). Here is what it decides: which
+training carries the scoring, and which scores are known already.
+
+Where clients have parameters of their own, scores depend on what they keep as well, so scores are known for one version
+of the states only.
+
+A strategy that drives its rounds itself asks for nothing; then all trainings are followed (`follow`), counted by their
+sendings.
+
+From messages to jobs: messages that share one content object, as Flower's strategies make them, are one job.
+
+A round that is tried on one host, to foresee what others take.
 """
 
 from __future__ import annotations
 
 from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, field, replace
+from operator import itemgetter
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 from flwr.app import Error, Message, MessageType, MetricRecord, RecordDict
 
-from fedscout.engine.arrays import FloatArray, IntArray
-from fedscout.engine.contracts.client_algorithm import ClientAlgorithm
-from fedscout.engine.grid.evaluation import Evaluation
-from fedscout.engine.grid.jobs import Job
-from fedscout.engine.messages.client_half import asks_for_clipping, clipped
-from fedscout.engine.messages.companion_record import companion_record
+from fedscout.engine.contracts.algorithm import ClientAlgorithm, ClientScore
+from fedscout.engine.contracts.config import LocalTraining
+from fedscout.engine.errors import FloatArray, IntArray
+from fedscout.engine.messages.calls import (
+    LARGE_VECTOR_BYTES,
+    EvaluateResults,
+    FederationFacts,
+    HostCall,
+    QueryResults,
+    Session,
+    TrainResults,
+)
+from fedscout.engine.messages.contents import (
+    asks_for_clipping,
+    client_of,
+    clipped,
+    companion_record,
+    flat_vector,
+    integer_buffers,
+    one_learning_rate,
+    sent_companions,
+    train_config,
+    view_record,
+)
 from fedscout.engine.messages.exact_mean import ExactScale
-from fedscout.engine.messages.host_calls import LARGE_VECTOR_BYTES, FederationFacts, QueryResults, TrainResults
-from fedscout.engine.messages.message_keys import (
+from fedscout.engine.messages.keys import (
     ARRAYS_KEY,
     COMPANIONS_KEY,
     FLAT_KEY,
@@ -33,10 +74,279 @@ from fedscout.engine.messages.message_keys import (
     NUM_CLIENTS_KEY,
     NUM_EXAMPLES_KEY,
     NUM_STEPS_KEY,
+    RATE_KEY,
+    REPLY_KEY,
     SIMULATED_SECONDS_KEY,
     TRAIN_LOSS_KEY,
 )
-from fedscout.engine.messages.view_array import view_record
+from fedscout.engine.metrics import Metric, add
+from fedscout.engine.models.layout import ParameterLayout
+
+if TYPE_CHECKING:
+    from fedscout.engine.client.host import ClientHost
+
+
+WORST_OF = 10
+"""The worst client of so many counts among the worst."""
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """Every client's score of one model, sorted by client.
+
+    Attributes:
+        clients: Who was evaluated, shape `(clients,)`.
+        num_examples: Evaluation rows of each; 0 for a client too small to be split.
+        accuracies: Share of correct rows in `[0, 1]`, 0 where there are no rows; NaN where the model's outputs are not
+            numbers, as are losses and metrics.
+        losses: Mean cross-entropy, 0 where there are no rows.
+        clean_accuracies: The same on uncorrupted rows.
+        clean_losses: The same on uncorrupted rows.
+        failures: Reason of each client that could not be evaluated.
+        repeats: A task's repeated scores, shape `(clients, repeats)`; None where rows are classified.
+        of_received: The same clients under the model itself, where some may use another of their own; else None.
+        of_unseen: Of clients that take no part; None where there are none.
+        metric: The session's metric over all these clients' rows together; None if it has none.
+        clean_metric: The same on uncorrupted rows.
+        metrics: That of each client, NaN where its rows have none.
+        clean_metrics: The same on uncorrupted rows.
+    """
+
+    clients: tuple[int, ...]
+    num_examples: npt.NDArray[np.int64]
+    accuracies: npt.NDArray[np.float64]
+    losses: npt.NDArray[np.float64]
+    clean_accuracies: npt.NDArray[np.float64]
+    clean_losses: npt.NDArray[np.float64]
+    failures: Mapping[int, str]
+    repeats: npt.NDArray[np.float64] | None = None
+    of_received: Evaluation | None = None
+    of_unseen: Evaluation | None = None
+    metric: float | None = None
+    clean_metric: float | None = None
+    metrics: npt.NDArray[np.float64] | None = None
+    clean_metrics: npt.NDArray[np.float64] | None = None
+
+    @property
+    def accuracy(self) -> float:
+        """The federation's: weighted by rows; of a task, the median over repeats of the mean over clients."""
+        if self.repeats is not None:
+            return float(np.median(self.repeats.mean(axis=0)))
+        return self.weighted(self.accuracies)
+
+    @property
+    def clean_accuracy(self) -> float:
+        """The same on uncorrupted rows; a task knows no corruption."""
+        return self.accuracy if self.repeats is not None else self.weighted(self.clean_accuracies)
+
+    @property
+    def is_missing(self) -> bool:
+        """Whether outputs of some model are not numbers."""
+        parts = (self.of_received, self.of_unseen)
+        views = ((self.losses, self.accuracies), (self.clean_losses, self.clean_accuracies))
+        own = any((np.isnan(losses) & np.isnan(accuracies)).any() for losses, accuracies in views)
+        return own or any(part is not None and part.is_missing for part in parts)
+
+    def weighted(self, values: npt.NDArray[np.float64]) -> float:
+        """Return the mean of per-client values, weighted by evaluation rows."""
+        total = int(self.num_examples.sum())
+        return float(np.dot(values, self.num_examples) / total) if total else float("nan")
+
+    def worst_clients(self, clean: bool = False) -> float:
+        """Return the mean score, the metric's if there is one, of the worst tenth of the clients, rounded up.
+
+        Clients without rows, or whose rows have no score, do not count; NaN if none is left, or if the outputs of a
+        client's model are not numbers.
+        """
+        if self.is_missing:
+            return float("nan")
+        accuracies, metrics = (self.clean_accuracies, self.clean_metrics) if clean else (self.accuracies, self.metrics)
+        scores = accuracies if metrics is None else metrics
+        known = np.sort(scores[(self.num_examples > 0) & ~np.isnan(scores)])
+        return float(known[: -(-len(known) // WORST_OF)].mean()) if len(known) else float("nan")
+
+
+def fold_evaluation(
+    results: Sequence[EvaluateResults], unseen: Container[int] = (), metric: Metric | None = None
+) -> Evaluation:
+    """Join the results of hosts, in the order of the clients.
+
+    Args:
+        results: Of the hosts.
+        unseen: Clients that take no part, whose scores stand apart.
+        metric: The session's.
+    """
+    own = {client: score for result in results for client, score in result.own.items()}
+    clean = {client: score for result in results for client, score in result.clean.items()}
+    received = {client: score for result in results for client, score in result.received.items()}
+    apart = {client: score for client, score in own.items() if client in unseen}
+    together = {client: score for client, score in own.items() if client not in apart}
+    scores = {
+        "own": together.values(),
+        "clean": [clean.get(client, score) for client, score in together.items()],
+        "received": received.values(),
+        "unseen": apart.values(),
+    }
+    pooled = {} if metric is None else _pooled(metric, results)
+    for part in pooled:
+        if any(score.is_missing for score in scores[part]):
+            pooled[part] = float("nan")
+    return replace(
+        _evaluation(together, clean),
+        failures=dict(sorted(failure for result in results for failure in result.failures.items())),
+        of_received=replace(_evaluation(received, {}), metric=pooled.get("received")) if received else None,
+        of_unseen=replace(_evaluation(apart, clean), metric=pooled.get("unseen")) if apart else None,
+        metric=pooled.get("own"),
+        clean_metric=pooled.get("clean"),
+    )
+
+
+def _pooled(metric: Metric, results: Sequence[EvaluateResults]) -> dict[str, float]:
+    """Return the metric of all clients' rows together, by whose scores they are."""
+    parts = {part for result in results for part in result.sums}
+    totals = {part: add(result.sums.get(part) for result in results) for part in parts}
+    return {part: metric.value(total) for part, total in totals.items() if total is not None}
+
+
+def _evaluation(scores: Mapping[int, ClientScore], cleaned: Mapping[int, ClientScore]) -> Evaluation:
+    """Return some clients' scores, those on uncorrupted rows where they are others."""
+    own = dict(sorted(scores.items(), key=itemgetter(0)))
+    clean = {client: cleaned.get(client, score) for client, score in own.items()}
+    counts = np.array([score.num_examples for score in own.values()], dtype=np.int64)
+
+    def share(sums: Iterable[float]) -> npt.NDArray[np.float64]:
+        sums_of = np.fromiter(sums, np.float64, len(counts))
+        return np.asarray(np.divide(sums_of, counts, out=np.zeros(len(counts)), where=counts > 0))
+
+    repeats = np.array([score.repeats for score in own.values() if score.repeats], dtype=np.float64)
+    return Evaluation(
+        clients=tuple(own),
+        num_examples=counts,
+        accuracies=share(score.num_correct for score in own.values()),
+        losses=share(score.loss_sum for score in own.values()),
+        clean_accuracies=share(score.num_correct for score in clean.values()),
+        clean_losses=share(score.loss_sum for score in clean.values()),
+        failures={},
+        repeats=repeats if len(repeats) else None,
+        metrics=_metrics(own.values()),
+        clean_metrics=_metrics(clean.values()),
+    )
+
+
+def _metrics(scores: Iterable[ClientScore]) -> npt.NDArray[np.float64] | None:
+    """Return the metric of each client; None if none was measured."""
+    found = [score.metric for score in scores]
+    return None if all(value is None for value in found) else np.array(found, dtype=np.float64)
+
+
+Handle = TypeVar("Handle")
+
+
+@dataclass
+class Job(Generic[Handle]):
+    """Messages of one content on their way.
+
+    Attributes:
+        message_type: `train`, `evaluate` or `query`.
+        messages: By client.
+        config: The content's configuration over the session's.
+        vector: The model that is sent; None for a query.
+        named: Whether its arrays go by the model's names.
+        companions: Vectors beside the model.
+        arrays: Of a query; of a training the integer buffers of a model that was sent by name.
+        handles: Of the calls that do the work.
+        scores_received: Whether every client scores the model before it is trained.
+        states_version: Of the clients' states when they were sent.
+        training: The number under which its scores are followed, if they are.
+        evaluation: Scores that were known before.
+        replies: Once the work is done, by the id of the message that each answers.
+    """
+
+    message_type: str
+    messages: Mapping[int, Message]
+    config: dict[str, Any]
+    vector: FloatArray | None = None
+    named: bool = False
+    companions: Mapping[str, FloatArray] = field(default_factory=dict)
+    arrays: Mapping[str, npt.NDArray[Any]] = field(default_factory=dict)
+    handles: list[Handle] = field(default_factory=list)
+    scores_received: bool = False
+    states_version: int = 0
+    training: int | None = None
+    evaluation: Evaluation | None = None
+    replies: dict[str, Message] | None = None
+
+    @property
+    def merged(self) -> bool:
+        """Whether one mean answers for all clients."""
+        return bool(self.config[REPLY_KEY] == "merged")
+
+
+def grouped(
+    messages: Iterable[Message], num_clients: int, unseen: Container[int] = ()
+) -> list[tuple[str, dict[int, Message]]]:
+    """Return the messages of each job by client, beside their type.
+
+    Args:
+        messages: Of any types.
+        num_clients: Of the federation.
+        unseen: Those of them that take no part.
+
+    Raises:
+        ValueError: If a message goes to a node that is none of the others.
+    """
+    groups: dict[tuple[str, int, int], dict[int, Message]] = {}
+    for message in messages:
+        metadata = message.metadata
+        client = client_of(metadata.dst_node_id)
+        if not 0 <= client < num_clients or client in unseen:
+            raise ValueError(f"message to node {metadata.dst_node_id}, which is not of this federation")
+        message_type, content, times = metadata.message_type, id(message.content), 0
+        while client in groups.setdefault((message_type, content, times), {}):
+            times += 1  # the same content twice to one client is two jobs
+        groups[message_type, content, times][client] = message
+    return [(message_type.partition(".")[0], group) for (message_type, *_), group in groups.items()]
+
+
+def base_config(session: Session, server_round: int) -> dict[str, Any]:
+    """Return the configuration that a message's own entries are laid over."""
+    needs = session.needs
+    return dict(train_config(session.training, session.seed, server_round, needs.replies, needs.initial_loss))
+
+
+def read_job(
+    message_type: str, messages: Mapping[int, Message], session: Session, server_round: int, layout: ParameterLayout
+) -> Job[Any]:
+    """Return the job of messages that share one content.
+
+    Raises:
+        ValueError: If the content is not one of its type, or its model not of this layout.
+        TrialError: If it names two step sizes, or a value of local training that is out of its range.
+    """
+    content = next(iter(messages.values())).content
+    own = {key: value for record in content.config_records.values() for key, value in record.items()}
+    job: Job[Any] = Job(message_type, messages, base_config(session, server_round) | own)
+    records = list(content.array_records.values())
+    if message_type == MessageType.QUERY:
+        job.arrays = {name: array.numpy() for name, array in records[0].items()} if records else {}
+        return job
+    if message_type not in (MessageType.TRAIN, MessageType.EVALUATE):
+        raise ValueError(f"message type must be train, evaluate or query, got {message_type!r}")
+    if message_type == MessageType.TRAIN and session.algorithm is not None and session.algorithm.accompanied:
+        job.companions = sent_companions(content)
+        records = [record for name, record in content.array_records.items() if name != COMPANIONS_KEY]
+    if len(records) != 1:
+        raise ValueError(f"a {message_type} message must hold exactly one ArrayRecord, got {len(records)}")
+    job.named = FLAT_KEY not in records[0]
+    job.vector = flat_vector(records[0], layout)
+    if message_type == MessageType.TRAIN:
+        job.arrays = integer_buffers(records[0], layout)
+        job.config[RATE_KEY] = one_learning_rate(job.config, session.training.learning_rate)
+        LocalTraining.from_config(job.config)  # refuses here what would break a host
+        if asks_for_clipping(job.config):
+            job.config[REPLY_KEY] = "individual"  # each client clips its own
+    return job
+
 
 CLIENT_FAILED = 1000
 """Error code of a client's failure; Flower's own codes lie below 100."""
@@ -293,3 +603,97 @@ def reply_messages(
         for client, reason in failures.items()
         if client in job.messages
     ]
+
+
+class ReceivedScores:
+    """The scores of the models that one grid sends out.
+
+    Args:
+        seed: Of the trial; what a message trains with another seed is not scored.
+
+    Attributes:
+        told_rounds: Of each sending of train messages so far, which round its messages say they are of; None if none.
+        by_training: If followed, each client's score of the model that the n-th training sent out, by n; nothing for
+            a sending of several models.
+        followed: Whether all trainings are.
+    """
+
+    def __init__(self, seed: int) -> None:
+        self._seed = seed
+        self.told_rounds: list[int | None] = []
+        self.by_training: dict[int, Evaluation] = {}
+        self.followed = False
+        self._sends_one_model = False
+        self._asked: FloatArray | None = None
+        self._last: tuple[FloatArray, int, Evaluation] | None = None
+
+    def ask(self, vector: FloatArray | None) -> None:
+        """Have a model scored by the next training that sends it; None takes that back."""
+        self._asked = vector
+
+    def take(self) -> Evaluation | None:
+        """Return what was asked for; None if no training sent that model."""
+        waiting, self._asked = self._asked is not None, None
+        return None if waiting or self._last is None else self._last[-1]
+
+    def known(self, vector: FloatArray, states_version: int, seed: int) -> Evaluation | None:
+        """Return the last scores, if they were of this model and of clients in these states."""
+        if self._last is None or seed != self._seed:
+            return None
+        scored, version, evaluation = self._last
+        return evaluation if version == states_version and _same(scored, vector) else None
+
+    def keep(
+        self, vector: FloatArray, states_version: int, evaluation: Evaluation, training: int | None = None
+    ) -> Evaluation:
+        """Remember a model's scores, of a training that is followed under its number."""
+        self._last = (vector, states_version, evaluation)
+        if training is not None:
+            self.by_training[training] = evaluation
+        return evaluation
+
+    @property
+    def trainings(self) -> int:
+        """Sendings of train messages so far."""
+        return len(self.told_rounds)
+
+    def count(self, num_models: int, told_round: int | None) -> None:
+        """Count one sending of train messages that hold so many models, and say that they are of a round."""
+        self.told_rounds.append(told_round)
+        self._sends_one_model = num_models == 1
+
+    def number(self, seed: int) -> int | None:
+        """Return the number under which a training of the last sending is followed; None if it is not."""
+        return self.trainings if self.followed and self._sends_one_model and seed == self._seed else None
+
+    def carried(self, vector: FloatArray, states_version: int, seed: int) -> bool:
+        """Return whether the training that sends this model carries its scoring."""
+        training = self.number(seed)
+        if training is not None:
+            known = self.known(vector, states_version, seed)
+            if known is not None:
+                self.by_training[training] = known
+            return known is None
+        if seed != self._seed or self._asked is None or not _same(self._asked, vector):
+            return False
+        self._asked = None
+        return True
+
+
+def _same(one: FloatArray, other: FloatArray) -> bool:
+    """Whether two models have the same values; one that is not finite never has."""
+    return one is other or bool(np.array_equal(one, other))
+
+
+def tried_round(host: ClientHost, session: Session, clients: Sequence[int], local_epochs: int = 1) -> TrainResults:
+    """Have some clients score the initial model and train.
+
+    Args:
+        host: Of all clients.
+        session: Of the training that is to come.
+        clients: Who, ascending.
+        local_epochs: For how long.
+    """
+    shorter = replace(session, training=session.training.model_copy(update={"local_epochs": local_epochs}))
+    config, vector = base_config(shorter, server_round=1), host.initial_vector(session.seed)
+    return host.train(HostCall(tuple(clients), shorter, config, vector, evaluated=tuple(clients)))

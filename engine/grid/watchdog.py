@@ -14,6 +14,8 @@ ever is not got out of: the watchdog needs it, too.
 
 On the simulated clock a client that never answers takes until the round's deadline, and without one as long as the
 limit, after which nobody waits for it.
+
+A strategy that waits for more nodes than there will ever be, as Flower's sampling does without an end.
 """
 
 from __future__ import annotations
@@ -21,6 +23,7 @@ from __future__ import annotations
 import os
 import pickle
 import threading
+import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
@@ -28,7 +31,7 @@ from functools import partial
 from typing import Protocol
 
 from fedscout.engine.errors import TrialError
-from fedscout.engine.messages.host_calls import EvaluateResults, HostCall, QueryResults, ServeResults, TrainResults
+from fedscout.engine.messages.calls import EvaluateResults, HostCall, QueryResults, ServeResults, TrainResults
 
 EXIT_CODE = 70
 
@@ -156,3 +159,33 @@ def refuse_hanging(results: Iterable[TrainResults], server_round: int) -> None:
     if reasons:
         client = min(reasons)
         raise TrialError(f"round {server_round}: client {client} {reasons[client]}")
+
+
+MAX_IDLE_POLLS = 15
+"""Flower asks for nodes once a second while it waits."""
+
+PAUSE_SECONDS = 0.5
+"""Whoever asks again after a shorter time was not waiting."""
+
+
+class IdlePolls:
+    """Counts how often nodes were asked for, with pauses and without a message being sent."""
+
+    def __init__(self) -> None:
+        self._last_asked, self._pauses = 0.0, 0
+
+    def asked(self, num_clients: int) -> None:
+        """Count a poll.
+
+        Raises:
+            TrialError: If it is one too many.
+        """
+        now = time.monotonic()
+        self._pauses += now - self._last_asked > PAUSE_SECONDS
+        self._last_asked = now
+        if self._pauses > MAX_IDLE_POLLS:
+            raise TrialError(f"the strategy waits for more clients than the {num_clients} that there are")
+
+    def sent(self) -> None:
+        """Begin anew, as messages are sent."""
+        self._pauses = 0

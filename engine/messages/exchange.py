@@ -18,19 +18,20 @@ import numpy.typing as npt
 from flwr.app import ArrayRecord, ConfigRecord, Message, MessageType, RecordDict
 from flwr.serverapp import Grid
 
-from fedscout.engine.arrays import FloatArray
-from fedscout.engine.messages.addressed_copies import addressed
-from fedscout.engine.messages.message_contents import (
+from fedscout.engine.errors import FloatArray
+from fedscout.engine.messages.contents import (
     QueryAnswers,
     TrainAnswers,
+    addressed,
+    claim_task_identity,
     client_of,
     flat_record,
     metrics_of,
     node_of,
+    read_array,
+    view_record,
 )
-from fedscout.engine.messages.message_keys import ARRAYS_KEY, CONFIG_KEY, FLAT_KEY, FUNCTION_KEY, NUM_EXAMPLES_KEY
-from fedscout.engine.messages.task_identity import claim_task_identity
-from fedscout.engine.messages.view_array import read_array, view_record
+from fedscout.engine.messages.keys import ARRAYS_KEY, CONFIG_KEY, FLAT_KEY, FUNCTION_KEY, NUM_EXAMPLES_KEY
 
 Scalars = Mapping[str, int | float | str | bool]
 

@@ -1,40 +1,60 @@
 """Client algorithms over the ways of training: one run for the loop, one for a block of small dense nets.
 
-A task's run is `fedscout.engine.training.task_training`. What an algorithm gives is cut into one update a client here.
+A task's run is `fedscout.engine.training.backends`. What an algorithm gives is cut into one update a client here.
+
+What clients send, measured on their validation rows: for algorithms that ask for it, and for no other.
+
+Settings of each client's own: clients for which a table, an algorithm or a selection policy chooses alike.
+
+The table comes first, so an algorithm is told of the settings from the client's cell and may change them; a policy's
+epochs are times those. What a message says of rate, batches and epochs a table overrides.
 """
 
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Self
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from fedscout.engine.contracts.client_algorithm import (
+from fedscout.engine.contracts.algorithm import (
     ClientAlgorithm,
+    ClientScore,
+    ClientUpdate,
+    ClientWork,
     Correct,
     Descent,
     Finished,
+    LocalFacts,
     LocalRun,
     Loss,
     Steps,
+    TrainRequest,
+    Validation,
 )
-from fedscout.engine.contracts.client_update import ClientUpdate
-from fedscout.engine.contracts.train_request import ClientWork, TrainRequest
-from fedscout.engine.model.dense_stack import DenseStack
-from fedscout.engine.model.flat_model import FlatModel
-from fedscout.engine.model.parameter_layout import ParameterLayout
-from fedscout.engine.training.layer_draws import LayerDraws
-from fedscout.engine.training.local_training import NO_ROWS, RowsWork, chunks, descend
-from fedscout.engine.training.mean_loss import mean_loss
-from fedscout.engine.training.representation import Representation
-from fedscout.engine.training.vectorised_training import BlockDescent, descend_block, lockstep_order
-from fedscout.engine.training.weighed_rows import weighed_rows
+from fedscout.engine.contracts.client_table import FAR_KEY
+from fedscout.engine.contracts.config import LocalTraining
+from fedscout.engine.data.client import Samples
+from fedscout.engine.models.dense import DenseStack
+from fedscout.engine.models.flat import FlatModel
+from fedscout.engine.models.layout import ParameterLayout
+from fedscout.engine.seeds import stream
+from fedscout.engine.training.loop import (
+    NO_ROWS,
+    Outcome,
+    Representation,
+    RowsWork,
+    chunks,
+    descend,
+    mean_loss,
+    weighed_rows,
+)
+from fedscout.engine.training.vectorised import BlockDescent, LayerDraws, descend_block, lockstep_order
 
 
 @dataclass(frozen=True)
@@ -259,3 +279,133 @@ def _check_shapes(algorithm: ClientAlgorithm, run: LocalRun, finished: Finished)
         raise ValueError(
             f"{type(algorithm).__name__} must give the companions that it declares, {declared}, got {given}"
         )
+
+
+_MIXED = {"learning_rate", "batch_size", "local_epochs"}
+
+Alike = list[tuple[TrainRequest, Sequence[RowsWork]]]
+
+
+def by_settings(
+    asked: TrainRequest, works: Sequence[RowsWork], has_labels: bool, mixes: bool = False
+) -> tuple[Alike, list[Outcome]]:
+    """Return what is asked of which clients, and those whose settings can't be told.
+
+    Args:
+        asked: By the train message.
+        works: The clients' parts of the round.
+        has_labels: Whether clients hold labelled rows.
+        mixes: Whether clients of different rates, batches and epochs may be together, each with its own.
+    """
+    algorithm = asked.algorithm
+    chooses = algorithm is not None and type(algorithm).settings is not ClientAlgorithm.settings
+    if not chooses and asked.table is None and all(work.epochs == 1 for work in works):
+        return [(asked, works)], []
+    groups: dict[LocalTraining, list[RowsWork]] = {}
+    failed: list[Outcome] = []
+    for work in works:
+        try:
+            own = own_training(asked, work.client, work.data, work.epochs, has_labels)
+        except Exception as error:  # user code may raise anything; a client's failure is an answer
+            failed.append((work, error))
+        else:
+            together = own.model_copy(update=asked.training.model_dump(include=_MIXED)) if mixes else own
+            groups.setdefault(together, []).append(replace(work, training=own) if mixes else work)
+    return [(replace(asked, training=training), members) for training, members in groups.items()], failed
+
+
+def own_training(asked: TrainRequest, client: int, data: Samples, times: int, has_labels: bool) -> LocalTraining:
+    """Return how a client trains on its rows: as asked, unless a table, its algorithm or a selection policy chooses.
+
+    Args:
+        asked: By the train message.
+        client: Its index.
+        data: The client's training rows.
+        times: Epochs are so many times the others'.
+        has_labels: Whether clients hold labelled rows.
+    """
+    training, algorithm = asked.training, asked.algorithm
+    if asked.table is not None and len(data):
+        training = asked.table.settings(training, data.label_counts(asked.num_classes))
+    if algorithm is not None and type(algorithm).settings is not ClientAlgorithm.settings:
+        training = algorithm.settings(replace(facts_of(asked, client, data, has_labels), training=training))
+    return training if times == 1 else training.model_copy(update={"local_epochs": times * training.local_epochs})
+
+
+def facts_of(asked: TrainRequest, client: int, data: Samples, has_labels: bool) -> LocalFacts:
+    """Return what a client knows of itself in a round.
+
+    Args:
+        asked: By the train message.
+        client: Its index.
+        data: Its training rows.
+        has_labels: Whether clients hold labelled rows.
+    """
+    counts = data.label_counts(asked.num_classes) if has_labels else np.empty(0, np.int64)
+    generator = stream(asked.seed, "settings", asked.server_round, client)
+    return LocalFacts(asked.training, len(data), counts, asked.companions, generator)
+
+
+def with_signals(asked: TrainRequest, outcomes: Sequence[Outcome]) -> Sequence[Outcome]:
+    """Return the outcomes with what each client says of how far it lies from the table's cells, if it is to."""
+    table = asked.table
+    if table is None or table.table.threshold is None:
+        return outcomes
+
+    def told(work: RowsWork, update: ClientUpdate | Exception) -> Outcome:
+        if isinstance(update, Exception):
+            return work, update
+        says = table.says_far(work.data.label_counts(asked.num_classes), asked.seed, work.client)
+        return work, replace(update, sums={**update.sums, FAR_KEY: float(says)})
+
+    return [told(work, update) for work, update in outcomes]
+
+
+Scores = Callable[[Tensor, Mapping[int, Samples], int], Mapping[int, ClientScore | Exception]]
+"""Of models, one a client, the rows of each client and the trial's seed."""
+
+
+def with_validation(
+    scores: Scores,
+    asked: TrainRequest,
+    block: Sequence[RowsWork],
+    updates: Sequence[ClientUpdate | Exception],
+    has_labels: bool,
+) -> Sequence[ClientUpdate | Exception]:
+    """Return updates with the sums that their algorithm makes of validation rows; as they are if it looks at none.
+
+    Args:
+        scores: Scores models.
+        asked: By the train message.
+        block: Clients that were trained together.
+        updates: Of each, or what it ended with.
+        has_labels: Whether clients hold labelled rows.
+    """
+    algorithm = asked.algorithm
+    trained = {place: update for place, update in enumerate(updates) if isinstance(update, ClientUpdate)}
+    if algorithm is None or not algorithm.validates or not trained:
+        return updates
+    rows = {place: part for place in trained if (part := block[place].validation) is not None}
+    vectors = torch.from_numpy(np.stack([trained[place].vector for place in rows]))
+    found = list(updates)
+    for place, score in scores(vectors, rows, asked.seed).items():
+        found[place] = _reported(algorithm, asked, block[place], trained[place], score, has_labels)
+    return found
+
+
+def _reported(
+    algorithm: ClientAlgorithm,
+    asked: TrainRequest,
+    work: RowsWork,
+    update: ClientUpdate,
+    score: ClientScore | Exception,
+    has_labels: bool,
+) -> ClientUpdate | Exception:
+    if isinstance(score, Exception):
+        return score
+    validation = Validation(score.num_examples, score.num_correct, score.loss_sum, update.sums)
+    try:
+        sums = algorithm.validated(facts_of(asked, work.client, work.data, has_labels), validation)
+    except Exception as error:  # user code may raise anything; a client's failure is an answer
+        return error
+    return replace(update, sums={**update.sums, **sums})

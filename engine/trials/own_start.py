@@ -21,11 +21,11 @@ from typing import Any
 from flwr.app import ArrayRecord, ConfigRecord, MetricRecord
 
 from fedscout.engine.errors import TrialError
-from fedscout.engine.grid.evaluation import Evaluation
 from fedscout.engine.grid.host_grid import HostGrid
-from fedscout.engine.messages.view_array import view_record
-from fedscout.engine.trials.trial_settings import TrialSettings
-from fedscout.engine.trials.trial_state import TrialState
+from fedscout.engine.grid.replies import Evaluation
+from fedscout.engine.messages.contents import view_record
+from fedscout.engine.trials.record import TrialSettings
+from fedscout.engine.trials.state import TrialState
 
 WITHOUT_LIMIT_SECONDS = 3600.0
 """Flower's own default."""

@@ -17,16 +17,13 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from fedscout.engine.errors import EngineError, LostStatesError, first_line
 from fedscout.engine.grid.host_grid import HostGrid
-from fedscout.engine.grid.ray_grid import RayGrid
-from fedscout.engine.grid.ray_hosts import RayHosts
-from fedscout.engine.messages.host_calls import FederationFacts
-from fedscout.engine.messages.session import Session
+from fedscout.engine.grid.ray_grid import RayGrid, RayHosts
+from fedscout.engine.messages.calls import FederationFacts, Session
 from fedscout.engine.runtime.storage import Storage, mounted_at, storage_of
 from fedscout.engine.trials.checkpoint import CheckpointStore
+from fedscout.engine.trials.record import Trial, TrialSettings
+from fedscout.engine.trials.runner import Progress
 from fedscout.engine.trials.trial import run_trial
-from fedscout.engine.trials.trial_record import Trial
-from fedscout.engine.trials.trial_runner import Progress
-from fedscout.engine.trials.trial_settings import TrialSettings
 
 POLL_SECONDS = 0.25
 RETRIES = 10

@@ -10,11 +10,21 @@ A round's record is the score of the model after it, whoever drives; so a trial 
 the mean score over the last five: the accuracy, weighted over clients, or the session's metric. A round whose model
 gives outputs that are not numbers has no score, NaN; it enters no mean, and a trial that ends with one has failed. A
 trial that fails has fitness 0 and keeps its reason.
+
+A limit on how long user code may take: what runs in Python is interrupted wherever it is.
+
+A thread signals the main thread when the time is over, and again until it listens. The handler raises
+KeyboardInterrupt, which `except Exception` does not hold up and Ray's calls pass on, as they do with no other
+exception. It must be the main thread, as that alone handles signals: there the command line, and Ray in a task, run a
+trial. In other threads, and on code that stays inside a library's C functions, the limit has no effect.
 """
 
 from __future__ import annotations
 
+import signal
+import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any, cast
 
@@ -23,33 +33,87 @@ from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord
 from flwr.serverapp.strategy import Strategy
 from threadpoolctl import threadpool_limits
 
-from fedscout.engine.arrays import FloatArray
-from fedscout.engine.contracts.trial_strategy import TellsNotes
-from fedscout.engine.data.availability import round_seconds
-from fedscout.engine.errors import EngineError, TrialError
-from fedscout.engine.grid.evaluation import Evaluation
+from fedscout.engine.data.devices import round_seconds
+from fedscout.engine.errors import EngineError, FloatArray, TrialError
 from fedscout.engine.grid.host_grid import HostGrid
-from fedscout.engine.messages.message_contents import metrics_of
-from fedscout.engine.messages.message_keys import NUM_EXAMPLES_KEY, ROUND_KEY, SIMULATED_SECONDS_KEY
-from fedscout.engine.messages.several_models import clients_text, holds_several, unmoved
-from fedscout.engine.messages.task_identity import claim_task_identity
-from fedscout.engine.messages.view_array import view_record
-from fedscout.engine.model.parameter_layout import IntegerSlot
-from fedscout.engine.trials.cheap_collections import cheap_collections
-from fedscout.engine.trials.checkpoint import CheckpointStore
-from fedscout.engine.trials.client_choice import ClientChoice
-from fedscout.engine.trials.global_random import UNSEEDED, global_random_kept, seed_global_random, unseeded_generators
-from fedscout.engine.trials.kept_model import kept_model
-from fedscout.engine.trials.missing_record import missing_record
+from fedscout.engine.grid.replies import Evaluation
+from fedscout.engine.messages.calls import TellsNotes
+from fedscout.engine.messages.contents import (
+    claim_task_identity,
+    clients_text,
+    holds_several,
+    metrics_of,
+    unmoved,
+    view_record,
+)
+from fedscout.engine.messages.keys import NUM_EXAMPLES_KEY, ROUND_KEY, SIMULATED_SECONDS_KEY
+from fedscout.engine.models.layout import IntegerSlot
+from fedscout.engine.seeds import UNSEEDED, global_random_kept, seed_global_random, unseeded_generators
+from fedscout.engine.trials.checkpoint import CheckpointStore, PlainState
 from fedscout.engine.trials.own_start import run_own_start
-from fedscout.engine.trials.plain_state import PlainState
-from fedscout.engine.trials.table_notes import table_notes
-from fedscout.engine.trials.time_limit import time_limit
-from fedscout.engine.trials.trial_clock import TrialClock
-from fedscout.engine.trials.trial_record import Trial
-from fedscout.engine.trials.trial_scores import TrialScores
-from fedscout.engine.trials.trial_settings import TrialSettings
-from fedscout.engine.trials.trial_state import TrialState, cohort_of, first_state
+from fedscout.engine.trials.record import Trial, TrialSettings
+from fedscout.engine.trials.state import (
+    ClientChoice,
+    TrialClock,
+    TrialScores,
+    TrialState,
+    cheap_collections,
+    cohort_of,
+    first_state,
+    kept_model,
+    missing_record,
+    table_notes,
+)
+
+AGAIN_SECONDS = 1.0
+"""Code that survives the interruption gets it again."""
+
+_SIGNAL = signal.SIGVTALRM
+"""Of a timer of CPU time, that nobody uses; SIGALRM is often taken."""
+
+
+@contextmanager
+def time_limit(seconds: float | None, reason: str) -> Iterator[None]:
+    """Raise in the block when its time is over.
+
+    Args:
+        seconds: The time; None gives as much as it takes.
+        reason: Text of the error.
+
+    Raises:
+        TrialError: When the time is over.
+    """
+    main = threading.main_thread()
+    if seconds is None or threading.current_thread() is not main or signal.getsignal(_SIGNAL) is not signal.SIG_DFL:
+        yield
+        return
+    over = threading.Event()
+    interrupted: list[bool] = []
+
+    def end(*_: object) -> None:
+        if not over.is_set():
+            interrupted.append(True)
+            raise KeyboardInterrupt
+
+    def watch(wait: float) -> None:
+        while not over.wait(wait):
+            signal.pthread_kill(main.ident or 0, _SIGNAL)
+            wait = AGAIN_SECONDS
+
+    kept = signal.signal(_SIGNAL, end)
+    watcher = threading.Thread(target=watch, args=[seconds], name="time limit", daemon=True)
+    watcher.start()
+    try:
+        yield
+    except BaseException as error:
+        if interrupted:
+            raise TrialError(reason) from error
+        raise
+    finally:
+        over.set()
+        watcher.join()
+        signal.signal(_SIGNAL, kept)
+
 
 GRACE_SECONDS = 1.0
 """After its time a trial ends by itself where it looks at the clock, between calls; so much later it is interrupted."""

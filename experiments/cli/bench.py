@@ -10,7 +10,7 @@ import typer
 
 from fedscout.engine.errors import ConfigurationError, Fault
 from fedscout.experiments.cli.options import FOLDER, AsJson, Settings, out_folder
-from fedscout.experiments.visible import show, tell
+from fedscout.experiments.text import show, tell
 
 Work = Annotated[
     Literal["dense", "lenet", "textcnn", "tiny", "resnet18", "resnet18-32"],
@@ -65,27 +65,32 @@ def engine(
     as_json: AsJson = False,
 ) -> None:
     """Time a round: train, aggregate and evaluate through the Grid."""
-    from fedscout.engine.runtime.ray_runtime import prepare_environment
+    from fedscout.engine.runtime.ray import prepare_environment
 
     prepare_environment(verbose=False)
-    from fedscout.engine.contracts.trial_strategy import Cohort
-    from fedscout.engine.engine_config import EngineConfig
+    from fedscout.engine.config import EngineConfig
     from fedscout.engine.errors import ConfigurationError
-    from fedscout.experiments.benchmarks.engine_bench import EngineBenchConfig, measure_engine, report_lines
-    from fedscout.experiments.benchmarks.engine_work import SERVER_ROWS, TRAINING
-    from fedscout.experiments.benchmarks.peer_runs import PEERS
-    from fedscout.experiments.benchmarks.peers.work import Task
+    from fedscout.engine.messages.calls import Cohort
+    from fedscout.experiments.timings.engine import (
+        SERVER_ROWS,
+        TRAINING,
+        EngineBenchConfig,
+        measure_engine,
+        report_lines,
+    )
+    from fedscout.experiments.timings.peer_runs import PEERS
+    from fedscout.experiments.timings.peers.work import Task
     from fedscout.strategies import parse_strategy
 
     if mixed:
-        from fedscout.experiments.benchmarks.mixed_settings import mixed_lines, mixed_turns
+        from fedscout.experiments.timings.engine import mixed_lines, mixed_turns
 
         task = Task(work, clients, samples, rounds, workers=1)
         turns = mixed_turns(task, repeats, note=tell)
         _show(as_json, {"turns": [turn.model_dump() for turn in turns]}, mixed_lines(task, turns))
         return
     if strategies is not None:
-        from fedscout.experiments.benchmarks.strategy_cost import asked_strategies, cost_lines, strategy_costs
+        from fedscout.experiments.timings.engine import asked_strategies, cost_lines, strategy_costs
 
         task = Task(work, clients, samples, rounds, workers=1)
         costs = strategy_costs(task, asked_strategies(_listed("strategies", strategies)), repeats, note=tell)
@@ -132,8 +137,7 @@ def study(
     from fedscout.experiments.cli.options import prepare
 
     prepare(verbose=False)
-    from fedscout.experiments.benchmarks.study_bench import WAYS, StudyBenchConfig, measure_study
-    from fedscout.experiments.benchmarks.study_tables import table_lines
+    from fedscout.experiments.timings.study import WAYS, StudyBenchConfig, measure_study, table_lines
 
     ways = tuple(WAYS) if peers else ()
     bench_config = StudyBenchConfig(settings or (), grid or ("auto",), ways, repeats, peer_trainings, peer_seconds)
@@ -147,11 +151,11 @@ def kernels(
     as_json: AsJson = False,
 ) -> None:
     """Set one core's training and scoring of larger models, and of a block of small ones, beside its products."""
-    from fedscout.engine.runtime.ray_runtime import prepare_environment
+    from fedscout.engine.runtime.ray import prepare_environment
 
     prepare_environment(verbose=False)
-    from fedscout.experiments.benchmarks import block_bench
-    from fedscout.experiments.benchmarks.kernel_bench import kernel_timings, product_rates, table_lines
+    from fedscout.experiments.timings import kernels as block_bench
+    from fedscout.experiments.timings.kernels import kernel_timings, product_rates, table_lines
 
     rates, timings, blocks = product_rates(turns), list(kernel_timings(turns)), block_bench.block_timings(turns)
     document = {
@@ -159,7 +163,7 @@ def kernels(
         "timings": [timing.model_dump() for timing in timings],
         "blocks": [block.model_dump() for block in blocks],
     }
-    _show(as_json, document, [*table_lines(rates, timings), "", *block_bench.table_lines(blocks)])
+    _show(as_json, document, [*table_lines(rates, timings), "", *block_bench.block_lines(blocks)])
 
 
 @bench.command("detection-cost")
@@ -176,17 +180,17 @@ def detection_cost(
     as_json: AsJson = False,
 ) -> None:
     """Compare a whole detection with rounds of FedAvg on the same hosts."""
-    from fedscout.engine.runtime.ray_runtime import prepare_environment
+    from fedscout.engine.runtime.ray import prepare_environment
 
     prepare_environment(verbose=False)
-    from fedscout.engine.engine_config import EngineConfig
-    from fedscout.experiments.benchmarks import detection_cost as measurement
-    from fedscout.experiments.benchmarks.engine_work import TRAINING, work_federation
+    from fedscout.engine.config import EngineConfig
+    from fedscout.experiments.timings import detection as measurement
+    from fedscout.experiments.timings.engine import TRAINING, work_federation
 
     config = EngineConfig(grid="local" if local else "ray", num_hosts=hosts)
     federations = (work_federation(work, number, samples) for number in clients or (4, 10, 30, 100))
     if modules:
-        from fedscout.experiments.benchmarks.detection_modules import module_costs, table_lines
+        from fedscout.experiments.timings.detection import module_costs, table_lines
 
         found = [module_costs(federation, TRAINING, config, repeats) for federation in federations]
         _show(as_json, {"costs": [cost.model_dump() for cost in found]}, table_lines(found))
@@ -207,11 +211,11 @@ def scaling(
 ) -> None:
     """Measure a round's overhead on clusters of many raylets here, and model that of a larger one."""
     numbers = _ascending(nodes)
-    from fedscout.engine.runtime.ray_runtime import prepare_environment
+    from fedscout.engine.runtime.ray import prepare_environment
 
     prepare_environment(verbose=False)
-    from fedscout.experiments.benchmarks.cost_model import Network
-    from fedscout.experiments.benchmarks.scaling_bench import measure_scaling, report_lines
+    from fedscout.experiments.timings.engine import Network
+    from fedscout.experiments.timings.scaling import measure_scaling, report_lines
 
     network = Network(gigabits_per_second=gigabits, latency_seconds=latency_ms / 1000)
     report = measure_scaling(numbers, clients, rounds, target, network, note=tell)

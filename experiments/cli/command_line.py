@@ -11,7 +11,7 @@ from typing import Any
 from pydantic.fields import FieldInfo
 from pydantic_core import to_jsonable_python
 
-from fedscout.experiments.config.config_file import YAML_SUFFIXES
+from fedscout.experiments.config import YAML_SUFFIXES
 from fedscout.strategies import parse_strategy
 
 NOT_OF_A_TRAINING = ("search.", "recommender.", "strategy")

@@ -10,8 +10,8 @@ import sys
 from collections.abc import Sequence
 from contextlib import suppress
 
-from fedscout.engine.runtime.signals import ENDING_SIGNALS, ended_by_signals, how_it_ended
-from fedscout.experiments.visible import tell
+from fedscout.engine.runtime.processes import ENDING_SIGNALS, ended_by_signals, how_it_ended
+from fedscout.experiments.text import tell
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

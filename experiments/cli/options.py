@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Annotated, TextIO
 import click
 import typer
 
-from fedscout.experiments.visible import visible_line
+from fedscout.experiments.text import visible_line
 
 if TYPE_CHECKING:
-    from fedscout.experiments.config.study_config import StudyConfig
+    from fedscout.experiments.config import StudyConfig
 
 
 FAILED = 1
@@ -22,8 +22,7 @@ FAILED = 1
 
 def complete(incomplete: str) -> list[str]:
     """Return keys of the configuration, or values of a key, that begin so, for the shell."""
-    from fedscout.experiments.config.config_keys import known_keys
-    from fedscout.experiments.config.key_values import named_values
+    from fedscout.experiments.config import known_keys, named_values
 
     if (key := _key_before()) is not None:
         return [value for value in named_values(key) if value.startswith(incomplete)]
@@ -93,14 +92,14 @@ def read_settings(settings: list[str] | None, file: Path | None, verbose: bool) 
         ConfigurationError: With every fault that was found.
     """
     prepare(verbose)
-    from fedscout.experiments.config.config_file import load_config
+    from fedscout.experiments.config import load_config
 
     return load_config(settings or [], file)
 
 
 def prepare(verbose: bool) -> None:
     """Prepare the process, before anything heavy is imported."""
-    from fedscout.engine.runtime.ray_runtime import prepare_environment
+    from fedscout.engine.runtime.ray import prepare_environment
 
     prepare_environment(verbose)
     _show_own_messages()

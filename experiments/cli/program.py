@@ -19,32 +19,9 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from fedscout.engine.errors import Fault
-from fedscout.experiments.cli import (
-    bench,
-    describe,
-    detect,
-    embed,
-    export,
-    flower_app,
-    init,
-    keys,
-    mcp,
-    plot,
-    predict,
-    recommend,
-    report,
-    reproduce,
-    run,
-    scenarios,
-    search,
-    strategies,
-    sweep,
-    train,
-    trials,
-    tune_table,
-)
+from fedscout.experiments.cli import bench, inspect, many_studies, others, reproduce, studies
 from fedscout.experiments.cli.options import FAILED
-from fedscout.experiments.visible import tell
+from fedscout.experiments.text import tell
 
 if TYPE_CHECKING:
     import click
@@ -76,27 +53,27 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 for command in (
-    run.run,
-    init.init,
-    detect.detect,
-    describe.describe,
-    embed.embed,
-    recommend.recommend,
-    search.search,
-    sweep.sweep,
-    train.train,
-    predict.predict,
-    tune_table.tune_table,
-    strategies.strategies,
-    scenarios.scenarios,
-    trials.trials,
-    report.report,
-    plot.plot,
+    studies.run,
+    studies.init,
+    studies.detect,
+    inspect.describe,
+    others.embed,
+    studies.recommend,
+    studies.search,
+    many_studies.sweep,
+    studies.train,
+    others.predict,
+    many_studies.tune_table,
+    inspect.strategies,
+    inspect.scenarios,
+    inspect.trials,
+    inspect.report,
+    inspect.plot,
     reproduce.reproduce,
-    export.export,
-    flower_app.app,
-    mcp.mcp,
-    keys.keys,
+    inspect.export,
+    others.app,
+    others.mcp,
+    inspect.keys,
 ):
     app.command()(command)
 app.add_typer(bench.bench)
@@ -133,7 +110,7 @@ def exit_code(arguments: Sequence[str] | None, signals: Sequence[int]) -> int:
     """Run one command line, and return its exit code; `signals` are those that have come, filled by their handler."""
     import click
 
-    from fedscout.engine.runtime.signals import how_it_ended
+    from fedscout.engine.runtime.processes import how_it_ended
 
     lines: Sequence[str] = ()
     try:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from fedscout.experiments.cli.options import FOLDER, AsJson, out_folder, prepare
-from fedscout.experiments.visible import show, tell
+from fedscout.experiments.text import show, tell
 
 if TYPE_CHECKING:
     from fedscout.experiments.grids.catalogue import Entry
@@ -78,8 +78,7 @@ def reproduce(
 
 
 def _list(entries: Sequence[Entry], as_json: bool) -> None:
-    from fedscout.experiments.reports.console import show_json
-    from fedscout.experiments.reports.markdown_table import markdown_table
+    from fedscout.experiments.reports.console import markdown_table, show_json
 
     listed = [
         {

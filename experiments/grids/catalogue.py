@@ -19,22 +19,21 @@ from pathlib import Path
 
 from pydantic import ValidationError
 
-from fedscout.engine.engine_config import EngineConfig
+from fedscout.engine.config import EngineConfig
 from fedscout.engine.errors import ConfigurationError, Fault
-from fedscout.engine.fault_text import did_you_mean
-from fedscout.experiments.chart_style import drawn
-from fedscout.experiments.config.config_file import load_config
+from fedscout.engine.text import did_you_mean
+from fedscout.experiments.config import load_config
 from fedscout.experiments.grids.cells import CellContext, Note
 from fedscout.experiments.grids.comparison import ExperimentResult, cell_results, group_means, means, statement_results
 from fedscout.experiments.grids.experiment import Experiment, read_experiment
 from fedscout.experiments.grids.federation_runner import measurement_folder
 from fedscout.experiments.grids.methods import Method
-from fedscout.experiments.grids.picture import experiment_picture
 from fedscout.experiments.grids.runner import CELLS, run_cells
-from fedscout.experiments.grids.tables import result_lines, summary_lines
-from fedscout.experiments.studies.sweeps.sweep_folder import SweepFolder
-from fedscout.experiments.studies.versions import versions
-from fedscout.search.language_model.record import NAME as LLM_RECORD
+from fedscout.experiments.grids.tables import experiment_picture, result_lines, summary_lines
+from fedscout.experiments.reports.charts import drawn
+from fedscout.experiments.studies.run_folder import versions
+from fedscout.experiments.sweeps.sweep import SweepFolder
+from fedscout.search.language_model import NAME as LLM_RECORD
 
 WHOLE = "all.md"
 BENCHMARK = "benchmark"

@@ -14,9 +14,8 @@ import numpy as np
 from fedscout.detectors import HeterogeneityReport
 from fedscout.engine.data.federation import Federation
 from fedscout.engine.errors import ConfigurationError, DataError, RecommenderError, StrategyError
-from fedscout.engine.trials.trial_record import FITNESS_ROUNDS, Trial
-from fedscout.experiments.config.study_config import StudyConfig
-from fedscout.experiments.federations.environments.environment_table import ENVIRONMENTS
+from fedscout.engine.trials.record import FITNESS_ROUNDS, Trial
+from fedscout.experiments.config import StudyConfig
 from fedscout.experiments.grids.experiment import Cell, Experiment, arguments
 from fedscout.experiments.grids.federation_runner import (
     Choice,
@@ -28,16 +27,15 @@ from fedscout.experiments.grids.federation_runner import (
 )
 from fedscout.experiments.grids.methods import BestOfKind, Choose, Detect, Given, Method, Search, Train, imported
 from fedscout.experiments.grids.recommenders import RECOMMENDERS, ChoiceTask, Recommender
-from fedscout.experiments.studies.study_language_model import language_model
+from fedscout.experiments.reinforcement import ENVIRONMENTS
+from fedscout.experiments.studies.checks import language_model
 from fedscout.experiments.studies.workflow import study_facts, with_strategy
 from fedscout.search.confirmation.confirmation import score_of
-from fedscout.search.confirmation.confirmation_runs import resolution
 from fedscout.search.confirmation.intervals import tested_to_trained
-from fedscout.search.ledger import Ledger
-from fedscout.search.recommenders.llm_recommender import recommend_by_llm
-from fedscout.search.repetitions import median_of, trainings_of
-from fedscout.search.study.study import StudyOutcome, run_study
-from fedscout.search.study_trials import BASELINE
+from fedscout.search.confirmation.runs import resolution
+from fedscout.search.ledger import BASELINE, Ledger, median_of, trainings_of
+from fedscout.search.recommenders.language_model import recommend_by_llm
+from fedscout.search.study import StudyOutcome, run_study
 from fedscout.strategies import parse_strategy
 
 TUNING_SEEDS = 2

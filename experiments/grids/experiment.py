@@ -44,8 +44,8 @@ from typing import Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from fedscout.engine.errors import ConfigurationError, Fault
-from fedscout.engine.fault_text import details, did_you_mean, fault_of
-from fedscout.experiments.config.config_file import YAML_SUFFIXES
+from fedscout.engine.text import details, did_you_mean, fault_of
+from fedscout.experiments.config import YAML_SUFFIXES
 from fedscout.experiments.grids.methods import Function, Given, Method
 from fedscout.search.confirmation.intervals import Bounds
 

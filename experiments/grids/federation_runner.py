@@ -25,26 +25,22 @@ from fedscout.detectors import HeterogeneityReport
 from fedscout.engine.data.federation import Federation
 from fedscout.engine.errors import ConfigurationError, Fault, LogError
 from fedscout.engine.grid.host_grid import HostGrid
-from fedscout.engine.messages.host_calls import FederationFacts
-from fedscout.engine.messages.session import Session
-from fedscout.engine.runtime.folder_lock import LOCK, folder_lock
+from fedscout.engine.messages.calls import FederationFacts, Session
+from fedscout.engine.runtime.files import LOCK, folder_lock
 from fedscout.engine.seeds import integer
-from fedscout.engine.trials.trial_log import TrialLog
-from fedscout.engine.trials.trial_record import Trial
-from fedscout.engine.trials.trial_runner import Progress, TrialRunner
-from fedscout.engine.trials.trial_settings import TrialSettings
-from fedscout.experiments.config.config_file import load_config
-from fedscout.experiments.config.study_config import StudyConfig
-from fedscout.experiments.federations.assembly.build_federation import build_federation, data_digest
-from fedscout.experiments.studies.open_runner import open_runner
-from fedscout.experiments.studies.sweeps.sweep_folder import STUDIES, SweepFolder, read_json
-from fedscout.experiments.studies.versions import versions
+from fedscout.engine.trials.log import TrialLog
+from fedscout.engine.trials.record import Trial, TrialSettings
+from fedscout.engine.trials.runner import Progress, TrialRunner
+from fedscout.experiments.config import StudyConfig, load_config
+from fedscout.experiments.federation import build_federation, data_digest
+from fedscout.experiments.studies.run_folder import versions
+from fedscout.experiments.studies.runner import open_runner
 from fedscout.experiments.studies.workflow import cohort_of, measure, study_facts
-from fedscout.search.confirmation.confirmation_runs import resolution
-from fedscout.search.ledger import Ledger, StudyFacts
-from fedscout.search.study.earlier_studies import EarlierStudy
-from fedscout.search.study.study import StudyOutcome, planned_space
-from fedscout.search.study_trials import BASELINE
+from fedscout.experiments.sweeps.sweep import STUDIES, SweepFolder, read_json
+from fedscout.search.confirmation.runs import resolution
+from fedscout.search.ledger import BASELINE, Ledger, StudyFacts
+from fedscout.search.study import StudyOutcome, planned_space
+from fedscout.search.warm_start import EarlierStudy
 from fedscout.strategies import SearchSpace, StrategySpec, parameter_columns
 
 IN_PROCESS = ("engine.grid=local",)

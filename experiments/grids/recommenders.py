@@ -14,22 +14,18 @@ from pathlib import Path
 from typing import Protocol
 
 from fedscout.detectors import HeterogeneityReport
-from fedscout.experiments.config.config_file import load_config
-from fedscout.experiments.config.study_config import StudyConfig
+from fedscout.experiments.config import StudyConfig, load_config
 from fedscout.experiments.grids.federation_runner import Choice, Searched
-from fedscout.experiments.studies.study_language_model import language_model
-from fedscout.search.confirmation.rate_tuning import tune
-from fedscout.search.language_model.openai_chat import has_key
-from fedscout.search.language_model.record import NAME as LLM_RECORD
-from fedscout.search.ledger import Ledger
-from fedscout.search.recommenders.diagnosis import diagnose
-from fedscout.search.recommenders.llm_recommender import recommend_by_llm
-from fedscout.search.recommenders.recommendation import Situation
+from fedscout.experiments.studies.checks import language_model
+from fedscout.search.confirmation.runs import tune
+from fedscout.search.language_model import NAME as LLM_RECORD
+from fedscout.search.language_model import has_key
+from fedscout.search.ledger import BASELINE, Ledger
+from fedscout.search.recommenders.diagnosis import Situation, diagnose
+from fedscout.search.recommenders.language_model import recommend_by_llm
 from fedscout.search.recommenders.rules import recommend_by_rules
-from fedscout.search.study.earlier_studies import EarlierStudy, best_first
-from fedscout.search.study.study import run_study
-from fedscout.search.study.warm_start import WarmStart, warm_start
-from fedscout.search.study_trials import BASELINE
+from fedscout.search.study import run_study
+from fedscout.search.warm_start import EarlierStudy, WarmStart, best_first, warm_start
 from fedscout.strategies import SearchSpace, parse_strategy
 
 UNCONFIRMED = ("search.confirmation_seeds=0", "search.tuned_baseline=false")

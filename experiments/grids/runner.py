@@ -19,18 +19,17 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from fedscout.engine.engine_config import EngineConfig
+from fedscout.engine.config import EngineConfig
 from fedscout.engine.errors import ConfigurationError, UserError
 from fedscout.engine.runtime.storage import Storage, mounted_at, storage_of
-from fedscout.experiments.federations.datasets.publication import START_VARIABLE
+from fedscout.experiments.data.files import START_VARIABLE
 from fedscout.experiments.grids.cells import CellContext, Measured, Values, measure_cell, together
 from fedscout.experiments.grids.experiment import Cell, Experiment, arguments
 from fedscout.experiments.grids.federation_runner import read_config
 from fedscout.experiments.grids.methods import Detect, Train, imported
-from fedscout.experiments.studies.sweeps.study_run import StudyEnd, end_by
-from fedscout.experiments.studies.sweeps.sweep_folder import SweepFolder, read_json
-from fedscout.experiments.studies.versions import versions
+from fedscout.experiments.studies.run_folder import versions
 from fedscout.experiments.studies.workflow import with_strategy
+from fedscout.experiments.sweeps.sweep import StudyEnd, SweepFolder, end_by, read_json
 from fedscout.strategies import parse_strategy
 
 CELLS = "cells"
@@ -113,8 +112,8 @@ def _in_process(experiment: Experiment, cells: Sequence[Cell], context: CellCont
 def _on_ray(
     engine: EngineConfig, parallel: int | None, experiment: Experiment, cells: Sequence[Cell], context: CellContext
 ) -> Iterator[tuple[int, CellEnd]]:
-    from fedscout.engine.runtime.ray_runtime import ray_runtime
-    from fedscout.experiments.studies.sweeps import study_worker_pool as workers
+    from fedscout.engine.runtime.ray import ray_runtime
+    from fedscout.experiments.sweeps import workers
 
     with ExitStack() as stack:
         ray = stack.enter_context(ray_runtime(engine, verbose=False))

@@ -11,18 +11,18 @@ from tempfile import TemporaryDirectory
 
 from fedscout.detectors import HeterogeneityReport
 from fedscout.engine.errors import DataError
-from fedscout.experiments.benchmarks.detection_cost import detection_cost
-from fedscout.experiments.benchmarks.detection_modules import (
-    FEATURES,
-    LABELS,
-    PUBLISHED_OUTLIERS,
-    WHOLE,
-    module_costs,
-)
 from fedscout.experiments.grids.cells import CellContext, Measured, Values
 from fedscout.experiments.grids.experiment import Cell, Experiment
 from fedscout.experiments.grids.federation_runner import BuiltFederation, built_federation, read_config
 from fedscout.experiments.studies.workflow import Display, run_training, run_workflow
+from fedscout.experiments.timings.detection import (
+    FEATURES,
+    LABELS,
+    PUBLISHED_OUTLIERS,
+    WHOLE,
+    detection_cost,
+    module_costs,
+)
 
 
 def distance_of_the_third_client(report: HeterogeneityReport) -> float | None:

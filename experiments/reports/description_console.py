@@ -1,22 +1,29 @@
-"""What a person sees of a description: the numbers, what a scenario changed, and the strip of clients × classes."""
+"""What a person sees of a description: the numbers, what a scenario changed, and the strip of clients × classes.
+
+The files that a description leaves.
+
+OUT/description.json   everything
+OUT/clients.png        clients × classes; also clients.svg. Not where clients play episodes: they hold no classes
+"""
 
 from __future__ import annotations
 
+import os
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from functools import partial
 from io import TextIOWrapper
+from pathlib import Path
 
 from rich.console import Console
 from rich.text import Text
 
-from fedscout.engine.data.names import Names
-from fedscout.experiments.federations.description.changes import ClientChange
-from fedscout.experiments.federations.description.description import Description
-from fedscout.experiments.federations.description.realised_heterogeneity import Realised, Spread
-from fedscout.experiments.reports.class_strip import NUM_SHADES, Strip, StripRow, class_labels, shades, strip_of
-from fedscout.experiments.reports.columns_console import show_columns
-from fedscout.experiments.reports.console import plain_table
-from fedscout.experiments.reports.trial_columns import bytes_text
+from fedscout.engine.data.federation import Names
+from fedscout.engine.errors import LogError
+from fedscout.engine.runtime.files import UNUSABLE, folder_made, json_text, not_written, remove_quietly, write_beside
+from fedscout.experiments.description import ClientChange, Description, Realised, Spread
+from fedscout.experiments.reports.charts import NUM_SHADES, Strip, StripRow, class_labels, shades, strip_of
+from fedscout.experiments.reports.console import bytes_text, plain_table, show_columns
 
 BLOCKS = "·░▒▓█"
 PLAIN_BLOCKS = ".-+x#"
@@ -194,12 +201,12 @@ def _change_cells(change: ClientChange, names: Names) -> Mapping[str, str]:
         "a step": f"{change.seconds_per_step:.3g} s" if change.seconds_per_step else "",
         "down": "" if down is None else f"{bytes_text(down)}/s",
         "up": "" if up is None else f"{bytes_text(up)}/s",
-        "sends": _brief(change.attacks),
-        "by": _brief(change.steps),
+        "sends": _brief_steps(change.attacks),
+        "by": _brief_steps(change.steps),
     }
 
 
-def _brief(steps: Iterable[str]) -> str:
+def _brief_steps(steps: Iterable[str]) -> str:
     """Return steps with short numbers, each cut where it is long."""
     brief = [LONG_NUMBER.sub(lambda number: f"{float(number[0]):.3g}", step) for step in steps]
     return ", ".join(step if len(step) <= STEP_LENGTH else f"{step[: STEP_LENGTH - 1]}…" for step in brief)
@@ -293,3 +300,55 @@ def _show_legend(
     listed = ", ".join(names[:CLASSES_NAMED]) + (f" and {more} more" if more > 0 else "")
     together = "" if strip.classes_per_column == 1 else f", {strip.classes_per_column} neighbours a column"
     console.print(f"classes from left to right{together}: {listed}")
+
+
+def check_output(folder: Path) -> None:
+    """Check that files can be written to a folder, before any work is done for them. Nothing is made.
+
+    Raises:
+        LogError: If the folder, or the one it would be made in, is none or can't be written.
+    """
+    there = next(path for path in (folder.absolute(), *folder.absolute().parents) if os.path.lexists(path))
+    if not there.is_dir():
+        raise LogError(UNUSABLE.format(path=folder, reason=f"{there} is no folder"))
+    if not os.access(there, os.W_OK | os.X_OK):
+        raise LogError(UNUSABLE.format(path=folder, reason="Permission denied"))
+
+
+def write_description(description: Description, folder: Path, by_count: bool = False) -> tuple[Path, ...]:
+    """Write the files, all or none, in place of those of an earlier description.
+
+    Raises:
+        LogError: If a file can't be written, as when the disk is full.
+    """
+    text = json_text(description.model_dump(mode="json"))
+    writers: dict[str, Callable[[Path], object]] = {"description.json": lambda path: path.write_text(text)}
+    if description.score_name is None:
+        from fedscout.experiments.reports.charts import drawn, federation_map
+
+        chart = federation_map(description, by_count)
+        writers["clients.png"] = partial(Path.write_bytes, data=drawn(chart, "png"))
+        writers["clients.svg"] = partial(Path.write_bytes, data=drawn(chart, "svg"))
+    files = {folder / name: write for name, write in writers.items()}
+    _write_all_or_none(folder, files)
+    return tuple(files)
+
+
+def _write_all_or_none(folder: Path, files: Mapping[Path, Callable[[Path], object]]) -> None:
+    """Write files beside their places, and rename them when all are written; what fails leaves nothing new."""
+    new = [path for path in files if not os.path.lexists(path)]
+    written: dict[Path, Path] = {}
+    path = folder
+    try:
+        with folder_made(folder):
+            try:
+                for path, write in files.items():
+                    written[path] = write_beside(path, write)
+                for path, temporary in written.items():
+                    temporary.replace(path)
+            except BaseException:
+                for each in (*written.values(), *new):
+                    remove_quietly(each)
+                raise
+    except OSError as error:
+        raise LogError(UNUSABLE.format(path=folder, reason=not_written(path, error))) from error

@@ -8,25 +8,23 @@ from typing import TYPE_CHECKING
 from rich.console import Console
 from rich.text import Text
 
-from fedscout.engine.data.names import Names
-from fedscout.experiments.reports.console import plain_table, show_path
-from fedscout.experiments.reports.trial_columns import Told, told_columns
-from fedscout.experiments.reports.trial_name import trial_name
-from fedscout.experiments.reports.verdict import show_verdict
-from fedscout.search.measure import ACCURACY, Measure
+from fedscout.engine.data.federation import Names
+from fedscout.experiments.reports.console import Told, plain_table, show_path, told_columns, trial_name
+from fedscout.experiments.reports.study_console import show_verdict
+from fedscout.search.objective import ACCURACY, Measure
 
 if TYPE_CHECKING:
     from fedscout.detectors import HeterogeneityReport
-    from fedscout.detectors.verdict import Verdict
+    from fedscout.detectors.report import Verdict
     from fedscout.engine.data.federation import Federation
-    from fedscout.engine.trials.trial_record import Trial
+    from fedscout.engine.trials.record import Trial
     from fedscout.experiments.studies.workflow import Finished
+    from fedscout.search.config import View
     from fedscout.search.confirmation.confirmation import Confirmation
-    from fedscout.search.confirmation.rate_tuning import TunedRate
-    from fedscout.search.recommenders.recommendation import Alternative, Recommendation
-    from fedscout.search.search_config import View
-    from fedscout.search.study.study import StudyOutcome
-    from fedscout.search.study.warm_start import WarmStart
+    from fedscout.search.confirmation.runs import TunedRate
+    from fedscout.search.recommenders.diagnosis import Alternative, Recommendation
+    from fedscout.search.study import StudyOutcome
+    from fedscout.search.warm_start import WarmStart
 
 
 def show_study(console: Console, finished: Finished) -> None:
@@ -85,7 +83,7 @@ def show_labels(console: Console, federation: Federation, trial: Trial, view: Vi
 
 def show_report(console: Console, report: HeterogeneityReport) -> None:
     """Print the diagnosis: one verdict a property, the published rule beside it in small."""
-    from fedscout.detectors.verdict import verdicts
+    from fedscout.detectors.report import verdicts
 
     console.print("\nDiagnosis", style="bold")
     table = plain_table(show_header=False, padding=(0, 1, 0, 0))

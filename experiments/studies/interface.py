@@ -1,16 +1,23 @@
 """The Python interface: a federation from whatever holds rows, and the steps of the road upon it.
 
 Settings are those of the configuration (docs/configuration.md), by section: `training={"num_rounds": 10}`.
+
+What a notebook shows of a federation, a training and a study: small tables and pictures, and how far a study is.
+
+Progress is text that is replaced in place by IPython's `display`, at most four times a second; outside a notebook
+nothing is shown. IPython is no dependency: where it was not imported, there is no notebook.
 """
 
 from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Collection, Mapping, Sequence
+import time
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import cached_property
-from math import isnan
+from math import isfinite, isnan
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -20,35 +27,153 @@ import pandas as pd
 
 from fedscout.detectors import HeterogeneityReport
 from fedscout.engine.errors import DataError, Fault
-from fedscout.engine.runtime.ray_runtime import prepare_environment
-from fedscout.engine.trials.trial_record import SCORES_WHERE_KNOWN
-from fedscout.experiments.config.config_file import config_of
-from fedscout.experiments.federations.assembly.build_federation import build_federation, data_digest
-from fedscout.experiments.federations.assembly.federation_config import GIVEN
-from fedscout.experiments.federations.datasets.dataset import Dataset
-from fedscout.experiments.federations.datasets.dataset_request import DatasetRequest
-from fedscout.experiments.federations.datasets.loaders.inferred_task import is_quantity
-from fedscout.experiments.federations.datasets.tables.own_table import dataset_from_own_table
-from fedscout.experiments.federations.datasets.tables.quantity_target import quantity_target
-from fedscout.experiments.federations.datasets.tables.table_file import read_frame
-from fedscout.experiments.federations.description.description import Description, describe_federation
-from fedscout.experiments.federations.description.holdings import holdings_of
-from fedscout.experiments.studies.notebook_views import (
-    federation_view,
-    notebook_progress,
-    scores,
-    study_view,
-    training_view,
-)
+from fedscout.engine.runtime.ray import prepare_environment
+from fedscout.engine.text import Markup, curve, interval, paragraph, shaded, table
+from fedscout.engine.trials.record import SCORES_WHERE_KNOWN
+from fedscout.experiments.config import config_of
+from fedscout.experiments.data.dataset import Dataset, DatasetRequest
+from fedscout.experiments.data.loaders.table import is_quantity
+from fedscout.experiments.data.own_table import dataset_from_own_table
+from fedscout.experiments.data.table_files import read_frame
+from fedscout.experiments.data.tables import quantity_target
+from fedscout.experiments.description import Description, describe_federation, holdings_of
+from fedscout.experiments.federation import build_federation, data_digest
+from fedscout.experiments.federation_config import GIVEN
 from fedscout.experiments.studies.run_folder import default_folder
+from fedscout.experiments.studies.workflow import SILENT, STAGES, Display, Stage
 from fedscout.search.confirmation.confirmation import Confirmation
+from fedscout.search.ledger import StudyEvents
 
 if TYPE_CHECKING:
     import datasets
 
     from fedscout.engine.data.federation import Federation as BuiltFederation
-    from fedscout.experiments.config.study_config import StudyConfig
+    from fedscout.engine.trials.record import Trial
+    from fedscout.experiments.config import StudyConfig
     from fedscout.experiments.studies.workflow import Finished
+
+
+MOST_CLIENTS = 40
+MOST_CLASSES = 40
+MOST_TRIALS = 10
+SECONDS_BETWEEN = 0.25
+
+
+def federation_view(title: str, clients: pd.DataFrame) -> Markup:
+    """Return clients × classes as a strip of shades, with the rows of each client.
+
+    Args:
+        title: What the federation is.
+        clients: A row a client, by its number: `name`, `rows`, then a column a class.
+    """
+    classes = clients.columns[2:][:MOST_CLASSES]
+    rows = []
+    for client, name, size, *counts in clients.head(MOST_CLIENTS).itertuples(name=None):
+        told = zip(classes, counts, strict=False)
+        cells = [shaded(count / max(size, 1), f"{label}: {count} of {size}") for label, count in told]
+        rows.append((client, name or "", size, *cells))
+    left_out = len(clients) - MOST_CLIENTS
+    more = paragraph(f"… and {left_out} more clients") if left_out > 0 else ""
+    return Markup(paragraph(title, strong=True) + table(("client", "", "rows", *classes), rows) + more)
+
+
+def study_view(confirmation: Confirmation | None, trials: pd.DataFrame) -> Markup:
+    """Return the verdict, how sure it is, and the best trials with their curves."""
+    parts: list[str] = []
+    if confirmation is not None:
+        parts += [paragraph(confirmation.sentence, strong=True), _confirmation_view(confirmation)]
+    searched = trials[trials["phase"].isin(["baseline", "search"])].sort_values("fitness", ascending=False)
+    shown = searched.head(MOST_TRIALS).to_dict("records")
+    known = [value for one in shown for value in scores(one) if isfinite(value)]
+    span = (min(known), max(known)) if known else None
+    rows = [
+        (one["trial"], one["phase"], one["strategy"], f"{one['fitness']:.4f}", curve(scores(one), span))
+        for one in shown
+    ]
+    parts.append(table(("trial", "phase", "strategy", "fitness", "rounds, on one scale"), rows))
+    if len(searched) > len(shown):
+        parts.append(paragraph(f"The best {len(shown)} of {len(searched)} trials; `trials` has all."))
+    return Markup("".join(parts))
+
+
+def training_view(summary: Mapping[str, Any], scored: Sequence[float]) -> Markup:
+    """Return a training's strategy, its fitness and its curve."""
+    outcome = f"{summary['fitness']:.4f}" if summary["status"] == "completed" else f"failed: {summary['error']}"
+    parameters = ", ".join(f"{name}={value}" for name, value in summary["parameters"].items())
+    row = (summary["strategy"], parameters, outcome, curve(scored))
+    return table(("strategy", "parameters", "fitness", "rounds"), [row])
+
+
+def scores(trial: Mapping[Any, Any]) -> Sequence[float]:
+    """Return the score of a logged trial after each round: its metric where it has one, else accuracy."""
+    measured = trial.get("round_metric")
+    return tuple(trial["round_accuracy"] if measured is None else measured)
+
+
+@contextmanager
+def notebook_progress() -> Iterator[Display]:
+    """Give callbacks that tell a notebook how far a study is; silent ones elsewhere."""
+    if not in_notebook():
+        yield SILENT
+        return
+    line = _ProgressLine()
+    try:
+        yield line.display()
+    finally:
+        line.show("", at_once=True)
+
+
+def in_notebook() -> bool:
+    """Whether code runs in a kernel that shows HTML."""
+    shell = getattr(sys.modules.get("IPython"), "get_ipython", lambda: None)()
+    return shell is not None and hasattr(shell, "kernel")
+
+
+class _ProgressLine:
+    def __init__(self) -> None:
+        from IPython.display import display
+
+        self._stage, self._finished, self._rounds = "", 0, 0
+        self._shown = time.monotonic()
+        self._line = display(Markup(""), display_id=True)  # type: ignore[no-untyped-call]
+
+    def display(self) -> Display:
+        return Display(stage=self._begin, trials=StudyEvents(self._finish, self._go_on))
+
+    def show(self, text: str, at_once: bool = False) -> None:
+        from IPython.display import HTML
+
+        if at_once or time.monotonic() - self._shown > SECONDS_BETWEEN:
+            self._shown = time.monotonic()
+            self._line.update(HTML(paragraph(text) if text else ""))  # type: ignore[no-untyped-call]
+
+    def _begin(self, stage: Stage) -> None:
+        self._stage = STAGES[stage]
+        self.show(f"{self._stage} …", at_once=True)
+
+    def _finish(self, trial: Trial, known: bool) -> None:
+        self._finished += 1
+        self._tell()
+
+    def _go_on(self, rounds: Mapping[str, int]) -> None:
+        self._rounds = sum(rounds.values())
+        self._tell()
+
+    def _tell(self) -> None:
+        self.show(f"{self._stage}: {self._finished} trials finished, {self._rounds} rounds of those that run")
+
+
+def _confirmation_view(confirmation: Confirmation) -> Markup:
+    measure, rows = confirmation.measure, []
+    for role, views in confirmation.versus.items():
+        found = views[confirmation.view]
+        told, picture = measure.number(found.mean), Markup("")
+        if found.low is not None and found.high is not None:
+            told += f" [{measure.number(found.low)}, {measure.number(found.high)}]"
+            picture = interval(found.low, found.mean, found.high, told)
+        rows.append((f"{confirmation.contestants[0].name} − {role}", told, picture))
+    return table(("on fresh seeds", measure.unit, ""), rows)
+
 
 Section = Mapping[str, Any]
 ClientArrays = tuple[npt.ArrayLike, npt.ArrayLike]
@@ -310,8 +435,8 @@ def _look_for_modules_here() -> None:
 
 
 def _log(folder: Path, named_strategies: Collection[str]) -> pd.DataFrame:
-    from fedscout.engine.trials.trial_log import read_columns
-    from fedscout.engine.trials.trial_record import log_schema
+    from fedscout.engine.trials.log import read_columns
+    from fedscout.engine.trials.record import log_schema
     from fedscout.strategies import parameter_columns
 
     columns = log_schema(parameter_columns(named_strategies)).names
@@ -346,11 +471,7 @@ def _of_datasets(data: Any, request: DatasetRequest) -> Dataset:
     """Return a part of a data set of Hugging Face's library: pictures, or the table that it would be in a file."""
     import datasets
 
-    from fedscout.experiments.federations.datasets.loaders.hugging_face import (
-        cells_of_rows,
-        dataset_of_rows,
-        has_pictures,
-    )
+    from fedscout.experiments.data.loaders.hugging_face import cells_of_rows, dataset_of_rows, has_pictures
 
     if not isinstance(data, datasets.Dataset):
         raise DataError(Fault("data", "be one part of a data set, a datasets.Dataset", f"a {type(data).__name__}"))

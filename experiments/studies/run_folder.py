@@ -10,34 +10,114 @@ OUT/checkpoints/    of trials that are running
 OUT/quarantine/     files of the log that could not be read
 OUT/result.json     what the study found; written last
 OUT/report.html     the page of it, made from the others
+
+The user's own code on which a study rests, so that a folder can tell when it has changed.
+
+The rows are told by `data_digest`; this is the rest of what a study rests on and its configuration only names.
+
+The versions that a result rests on.
+
+The warm start of a study: worked out once, kept in its folder, and the same when the study goes on.
+
+The earlier studies may change or go away in between; what they said when the study began is part of it.
+
+The result of a study as one JSON document.
+
+Everything in it but `timings` is the same for the same configuration, whatever the number of hosts, the grid, or how
+often the study was interrupted.
+
+Reading a report that a study or a detection has written, from a file that anybody may have changed.
+
+What a study's folder says of itself, read by all who read it: its configuration, and its result.
+
+Whoever may write to the folder can have edited it, or a copy may be half there; so both are held to a schema here, and
+what does not fit is told in one line.
 """
 
 from __future__ import annotations
 
 import logging
+import platform
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from fedscout.engine.errors import EngineError, Fault, LogError, UserError
-from fedscout.engine.runtime.atomic_file import (
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from fedscout.detectors.report import HeterogeneityReport
+from fedscout.engine.data.federation import Federation
+from fedscout.engine.errors import ConfigurationError, DataError, EngineError, Fault, LogError, UserError
+from fedscout.engine.metrics import ACCURACY
+from fedscout.engine.runtime.files import (
+    LOCK,
+    UNUSABLE,
+    UnwritableFolderError,
     check_same_folder,
     folder_identity,
+    folder_lock,
     folder_made,
     json_text,
     not_written,
+    read_json_object,
     remove_file,
     remove_unfinished,
     write_atomically,
 )
-from fedscout.engine.runtime.folder_lock import LOCK, UNUSABLE, UnwritableFolderError, folder_lock
-from fedscout.engine.runtime.json_file import read_json_object
-from fedscout.experiments.config.study_config import StudyConfig
-from fedscout.experiments.federations.datasets.loaders.dataset_table import is_own_data
-from fedscout.experiments.studies.own_code import changed_files, federation_code, strategy_code
-from fedscout.experiments.studies.versions import versions
+from fedscout.engine.text import details, fault_of
+from fedscout.engine.trials.record import Trial
+from fedscout.engine.user_code import code_digests
+from fedscout.experiments.config import StudyConfig, fault_text
+from fedscout.experiments.data.dataset import QUANTITIES
+from fedscout.experiments.data.loaders.table import is_own_data
+from fedscout.experiments.description import Realised
+from fedscout.experiments.models.request import is_import_path
+from fedscout.experiments.reinforcement import ENVIRONMENTS
+from fedscout.search.ledger import BASELINE
+from fedscout.search.study import StudyOutcome
+from fedscout.search.warm_start import SimilarStudy, WarmStart, read_earlier_studies, warm_start
+from fedscout.strategies import SearchSpace
+
+Code = Mapping[str, Mapping[str, str]]
+"""By what names it, the SHA-256 of each of its files."""
+
+
+def federation_code(config: StudyConfig) -> Code:
+    """Return the code of the model and of the embedding: every trial and the report rest on it."""
+    named = {"model.kind": config.model.kind, "federation.embedding": config.federation.embedding}
+    return _found({f"{key}={path}": path for key, path in named.items() if is_import_path(path)})
+
+
+def strategy_code(config: StudyConfig) -> Code:
+    """Return the code of the user's own strategies: their own trials rest on it."""
+    given = [*config.search.customs, config.strategy or {}]
+    paths = [custom["path"] for custom in given if isinstance(custom.get("path"), str)]
+    return _found({f"strategy {path}": path for path in paths})
+
+
+def changed_files(before: Code, now: Code) -> dict[str, list[str]]:
+    """Return, of code that is known from before and now, the files that are not as they were."""
+    found = {}
+    for name in before.keys() & now.keys():
+        old, new = before[name], now[name]
+        if files := sorted(file for file in {*old, *new} if old.get(file) != new.get(file)):
+            found[name] = files
+    return found
+
+
+def _found(paths: Mapping[str, str]) -> Code:
+    return {name: digests for name, path in paths.items() if (digests := code_digests(path))}
+
+
+DISTRIBUTIONS = ("fedscout", "flwr", "ray", "torch", "numpy", "scipy")
+
+
+def versions() -> dict[str, str]:
+    """Return the versions that a result rests on."""
+    return {"python": platform.python_version(), **{name: version(name) for name in DISTRIBUTIONS}}
+
 
 RESULT_FILE = "result.json"
 FOLDERS = ("trials", "checkpoints", "quarantine")
@@ -189,7 +269,7 @@ def stored_claim(path: Path) -> dict[str, Any] | None:
 
 def _log_is_of(path: Path, config: StudyConfig) -> bool:
     """Whether a log is there, and all trials of it that can be read are of this configuration."""
-    from fedscout.engine.trials.trial_log import read_columns
+    from fedscout.engine.trials.log import read_columns
 
     rows, _ = read_columns(path / "trials", ["trial", "config_hash"])
     return {row["config_hash"] for row in rows} == {config.digest()}
@@ -299,3 +379,309 @@ def differences(
                 left, right = (default if side is None else side for side in (left, right))
             found.append(f"{prefix}{key}: {left!r} there, {right!r} here")
     return found
+
+
+NAME = "warm_start.json"
+SAME_FEDERATION = "of this federation: a study is not told its own results"
+OF_THE_SEARCH = ("objective", "target")
+"""Settings of a search that say what a fitness is."""
+
+OTHER_MEASURE = "it searched for what is best by another measure"
+
+
+Compare = Callable[[HeterogeneityReport, SearchSpace], WarmStart]
+"""Returns what to try first, and keeps it."""
+
+
+def read_warm_start(config: StudyConfig, folder: RunFolder, data_digest: str, detection: bool) -> Compare | None:
+    """Read what a study starts from, before anything is done; None if nothing was asked for.
+
+    Raises:
+        ConfigurationError: If a folder holds no study that can be used, or if there will be no report to compare.
+    """
+    if not config.search.warm_start:
+        return None
+    if not detection:
+        raise ConfigurationError(
+            Fault(
+                "search.warm_start",
+                "be left out where heterogeneity is not measured",
+                list(config.search.warm_start),
+                "it compares reports: `fedscout run` measures",
+            )
+        )
+    kept = _kept(folder)
+    if kept is None:
+        return _comparing(config, folder, data_digest)
+
+    def compare(report: HeterogeneityReport, space: SearchSpace) -> WarmStart:
+        if kept.fits(space):
+            return kept
+        logger.warning("%s proposes what this study can't choose, and is made again", folder.path / NAME)
+        return _comparing(config, folder, data_digest)(report, space)
+
+    return compare
+
+
+def _kept(folder: RunFolder) -> WarmStart | None:
+    stored = folder.read_json(NAME)
+    if stored is None:
+        return None
+    try:
+        return WarmStart.model_validate(stored)
+    except ValidationError:
+        logger.warning("%s is not of this version and is made again", folder.path / NAME)
+        return None
+
+
+def _comparing(config: StudyConfig, folder: RunFolder, data_digest: str) -> Compare:
+    studies, notes = read_earlier_studies(config.search.warm_start, folder.path)
+    own = [study for study in studies if study.is_of(config.digest(), config.identity(), data_digest)]
+    other = [study for study in studies if study not in own and _measures(study.config) != _measures(config.identity())]
+    same_data = {study.name for study in studies if study.is_of_data(config.identity())}
+    unused = [
+        SimilarStudy(study=study.name, distance=None, note=note)
+        for note, group in ((SAME_FEDERATION, own), (OTHER_MEASURE, other))
+        for study in group
+    ]
+
+    def compare(report: HeterogeneityReport, space: SearchSpace) -> WarmStart:
+        found = warm_start(
+            [study for study in studies if study not in own and study not in other],
+            report.model_dump(mode="json"),
+            config.training.model_dump(mode="json"),
+            space,
+            config.search.generation_size,
+            (BASELINE,),
+        )
+        if not found.proposals:
+            notes.append("no earlier study proposes anything: the search starts as without them")
+        for note in notes:
+            logger.warning("warm start: %s", note)
+        used = [each.model_copy(update={"same_data": each.study in same_data}) for each in found.studies]
+        found = found.model_copy(update={"studies": (*used, *unused), "notes": tuple(notes)})
+        folder.write_json(NAME, found.model_dump(mode="json"))
+        return found
+
+    return compare
+
+
+def _measures(config: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what a configuration says of what a fitness is; nothing of what is as by default."""
+    federation, search = config.get("federation", {}), config.get("search", {})
+    said = {"metric": config.get("training", {}).get("metric"), **{key: search.get(key) for key in OF_THE_SEARCH}}
+    data = federation.get("dataset")
+    said["task"] = "regression" if data in QUANTITIES else federation.get("task")
+    said["task"] = "reinforcement" if data in ENVIRONMENTS else said["task"]
+    default = {"metric": ACCURACY, "objective": "accuracy", "task": "classification"}
+    return {key: value for key, value in said.items() if value is not None and value != default.get(key)}
+
+
+def federation_facts(federation: Federation) -> dict[str, Any]:
+    """Return what was built, for the record."""
+    return {
+        "name": federation.name,
+        "num_clients": federation.num_clients,
+        "num_classes": federation.num_classes,
+        "client_rows": federation.partition.sizes.tolist(),
+        **({"unseen_clients": sorted(federation.unseen)} if federation.unseen else {}),
+        "class_names": list(federation.class_names),
+        **federation.facts,
+    }
+
+
+def result_document(
+    config: StudyConfig,
+    federation: Federation,
+    found: tuple[Realised, Sequence[str]],
+    report: HeterogeneityReport | None,
+    outcome: StudyOutcome,
+    timings: Mapping[str, Any],
+) -> dict[str, Any]:
+    """Return the whole result; `found` is what clients hold, and what must be known of rows that belong together."""
+
+    def shown(trial: Trial | None) -> Mapping[str, Any] | None:
+        return None if trial is None else trial.summary()
+
+    confirmation = outcome.confirmation
+    return {
+        "config": config.identity(),
+        "config_hash": config.digest(),
+        "versions": versions(),
+        "federation": federation_facts(federation),
+        "realised": found[0].model_dump(mode="json"),
+        "dependence": list(found[1]),
+        "affected_clients": list(federation.affected_clients),
+        "report": None if report is None else report.without_timings().model_dump(mode="json"),
+        "trials": [trial.summary() for trial in [outcome.baseline, *outcome.trials]],
+        "trainings": outcome.trainings,
+        **({"notes": outcome.notes} if outcome.notes else {}),
+        "warm_start": None if outcome.warm_start is None else outcome.warm_start.model_dump(mode="json"),
+        **_advised(outcome),
+        **({"front": [trial.summary() for trial in outcome.front]} if outcome.front else {}),
+        "best": shown(outcome.best),
+        "worst": shown(outcome.worst),
+        "baseline": shown(outcome.baseline),
+        **({} if outcome.levelled is None else {"num_rounds": outcome.levelled}),
+        "tuned_baseline": shown(outcome.tuned[0].trials[0] if outcome.tuned else None),
+        **({"tuning": [rate.document() for rate in outcome.tuned]} if outcome.tuned else {}),
+        "confirmation": None if confirmation is None else confirmation.model_dump(mode="json"),
+        "timings": dict(timings),
+    }
+
+
+def _advised(outcome: StudyOutcome) -> dict[str, Any]:
+    """Return what the diagnosis said, if there was one: the rules' answer, and what it made the search try first.
+
+    Of a one-shot study also the answer that was trained, and who gave it.
+    """
+    asked = outcome.recommendation
+    one_shot = {} if asked is None else {"recommendation": asked.document()}
+    advice = outcome.advice
+    if advice is None:
+        return one_shot
+    (deciding, *_) = advice.grounds
+    answer = {"strategy": {"kind": advice.spec.kind, **advice.spec.parameters()}, **vars(deciding)}
+    return {
+        **one_shot,
+        "advice": answer,
+        "first_generation": [candidate.document() for candidate in outcome.first_generation],
+    }
+
+
+def read_report(path: Path, asked_by: str = "--report") -> HeterogeneityReport:
+    """Read a report: the file of a study or of `fedscout detect --out`, or what `--json` prints.
+
+    Args:
+        path: The file.
+        asked_by: The option or key that names it, for messages.
+
+    Raises:
+        DataError: If it is none.
+    """
+    wanted = f"{asked_by} must be a report that `fedscout detect` or `fedscout run` wrote, got {path}"
+    try:
+        document = read_json_object(path)
+        inner = document.get("report")
+        return HeterogeneityReport.model_validate(document if inner is None else inner)
+    except ValidationError as error:
+        raise DataError(f"{wanted}: {_fault(error)}") from error
+    except FileNotFoundError as error:
+        raise DataError(f"{wanted}: there is no such file") from error
+    except (OSError, ValueError) as error:
+        raise DataError(f"{wanted}: {' '.join(str(error).split())}") from error
+
+
+def _fault(error: ValidationError) -> str:
+    detail = details(error)[0]
+    key = ".".join(str(part) for part in detail["loc"])
+    if detail["type"] == "extra_forbidden":
+        return f"{key} is not a known key, as in a report of another version"
+    return " ".join(f"{fault_of(key, detail)}".split())
+
+
+class _Part(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="allow")
+
+
+class StoredFacts(_Part):
+    """What is read of the federation's facts."""
+
+    name: str = ""
+    model: str = ""
+    source: str = ""
+    client_rows: tuple[int, ...] = ()
+    class_names: tuple[str, ...] = ()
+    client_names: tuple[str | int | float | bool, ...] = ()
+
+
+class StoredTrial(_Part):
+    """What is read of the summary of a trial."""
+
+    strategy: str
+    parameters: Mapping[str, Any]
+    learning_rate: float
+
+
+class StoredContestant(StoredTrial):
+    """What is read of a contestant of a confirmation."""
+
+    role: str
+
+
+class StoredConfirmation(_Part):
+    """What is read of a confirmation, but for a report, which reads all of it."""
+
+    contestants: tuple[StoredContestant, ...] = Field(min_length=1)
+    reference: str
+    verdict: str
+
+
+class StoredGround(_Part):
+    """Why something was recommended."""
+
+    because: str
+
+
+class StoredModel(_Part):
+    """The language model that recommended it."""
+
+    model: str
+
+
+class StoredRecommendation(_Part):
+    """What is read of what a one-shot study was recommended."""
+
+    name: str
+    language_model: StoredModel | None
+    grounds: tuple[StoredGround, ...] = Field(min_length=1)
+    instead_of_model: str | None
+
+
+class StoredResult(_Part):
+    """What is read of `result.json`."""
+
+    federation: StoredFacts = StoredFacts()
+    dependence: tuple[str, ...] = ()
+    affected_clients: tuple[int, ...] = ()
+    best: StoredTrial | None = None
+    confirmation: StoredConfirmation | None = None
+    recommendation: StoredRecommendation | None = None
+
+
+def read_result(folder: Path) -> dict[str, Any] | None:
+    """Return a study's result as its document; None while there is none.
+
+    Raises:
+        LogError: If it can't be read, or is not as a study writes it.
+    """
+    path = folder / RESULT_FILE
+    try:
+        document = read_json_object(path)
+        StoredResult.model_validate(document)
+    except FileNotFoundError:
+        return None
+    except ValidationError as error:
+        raise LogError(Fault(path, f"be a study's result, but {fault_text(details(error)[0])}")) from error
+    except (OSError, ValueError) as error:
+        raise LogError(Fault(path, f"be a study's result, but can't be read: {error}")) from error
+    return document
+
+
+def read_claim(folder: Path) -> tuple[dict[str, Any], StudyConfig]:
+    """Return `config.json` and the configuration in it.
+
+    Of a table of client settings the folder has the digest alone, so it is left out of the configuration.
+
+    Raises:
+        LogError: If the folder holds no study, or one of another version.
+    """
+    claim = stored_claim(folder)
+    if claim is None:
+        raise LogError(Fault("the folder", "hold a study", f"{folder} without a readable config.json"))
+    told = {key: value for key, value in claim["config"].items() if key != "client_settings"}
+    try:
+        config = StudyConfig.model_validate(told)
+    except ValidationError as error:
+        raise LogError(Fault(folder, f"be a study of this version, but its {fault_text(details(error)[0])}")) from error
+    return {**claim, "config": {**claim["config"], **config.identity()}}, config

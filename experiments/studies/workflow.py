@@ -12,74 +12,90 @@
 | run --one-shot | yes | yes | unless words suffice | once | yes | yes |
 
 `fedscout describe` builds alone, and loads none of what comes after.
+
+The stages of a study, and what they are called while they last.
 """
 
 from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, Final, Literal
 
 from pydantic import ValidationError
 
 from fedscout.detectors import HeterogeneityReport
-from fedscout.detectors.detection.detect import detect
-from fedscout.engine.contracts.trial_strategy import Cohort
-from fedscout.engine.data.federation import Federation
-from fedscout.engine.data.names import UNNAMED, Names
-from fedscout.engine.grid.expected_durations import expected_seconds
-from fedscout.engine.messages.session import Session
-from fedscout.engine.trials.trial_log import TrialLog
-from fedscout.engine.trials.trial_record import Trial
-from fedscout.engine.trials.trial_runner import OpensGrids
-from fedscout.experiments.config.study_config import StudyConfig, check_searchable, planned_trials
-from fedscout.experiments.federations.assembly.build_federation import build_federation, data_digest
-from fedscout.experiments.federations.description.dependent_rows import dependence_notes, scored_notes
-from fedscout.experiments.federations.description.realised_heterogeneity import realised
-from fedscout.experiments.studies.client_selection import (
+from fedscout.detectors.detect import detect
+from fedscout.engine.data.federation import UNNAMED, Federation, Names
+from fedscout.engine.grid.selection import expected_seconds
+from fedscout.engine.messages.calls import Cohort, Session
+from fedscout.engine.trials.log import TrialLog
+from fedscout.engine.trials.record import Trial
+from fedscout.engine.trials.runner import OpensGrids
+from fedscout.experiments.client_settings.checks import check_alone, check_client_settings, client_table_of
+from fedscout.experiments.config import StudyConfig, check_searchable, planned_trials
+from fedscout.experiments.description import dependence_notes, realised, scored_notes
+from fedscout.experiments.federation import build_federation, data_digest
+from fedscout.experiments.studies.checks import (
+    ExpectedWork,
     check_able_clients,
+    check_clock,
+    check_durations,
+    check_language_model,
+    check_precision,
+    constant_answer,
+    language_model_of_study,
+    measures_of_study,
+    metric_of,
+    objectives_of,
     own_selection,
     searched_policies,
     selection_of,
 )
-from fedscout.experiments.studies.client_settings import check_alone, check_client_settings, client_table_of
-from fedscout.experiments.studies.grid_choice import ExpectedWork
 from fedscout.experiments.studies.one_shot import NAME as ONE_SHOT_FILE
-from fedscout.experiments.studies.one_shot import check_one_shot, one_shot_answer
-from fedscout.experiments.studies.open_runner import LazyRunner, open_runner
-from fedscout.experiments.studies.precision import check_precision
-from fedscout.experiments.studies.recommending import Recommended, Wanted, asks_model, check_wanted, choose
-from fedscout.experiments.studies.report_file import read_report
-from fedscout.experiments.studies.run_folder import RESULT_FILE, RunFolder, bind, open_run_folder
-from fedscout.experiments.studies.simulated_clock import check_clock, check_durations
-from fedscout.experiments.studies.stages import Stage
-from fedscout.experiments.studies.study_language_model import check_language_model, language_model_of_study
-from fedscout.experiments.studies.study_objective import (
-    constant_answer,
-    measures_of_study,
-    metric_of,
-    objectives_of,
+from fedscout.experiments.studies.one_shot import (
+    Recommended,
+    Wanted,
+    asks_model,
+    check_one_shot,
+    check_wanted,
+    choose,
+    one_shot_answer,
 )
-from fedscout.experiments.studies.study_result import result_document
-from fedscout.experiments.studies.versions import versions
-from fedscout.experiments.studies.warm_start_record import read_warm_start
-from fedscout.experiments.trained.model_description import DESCRIPTION_FILE
-from fedscout.experiments.trained.trained_model import leaves_model, write_training
-from fedscout.search.dealing import Dealing
+from fedscout.experiments.studies.run_folder import (
+    RESULT_FILE,
+    RunFolder,
+    bind,
+    open_run_folder,
+    read_report,
+    read_warm_start,
+    result_document,
+    versions,
+)
+from fedscout.experiments.studies.runner import LazyRunner, open_runner
+from fedscout.experiments.trained import DESCRIPTION_FILE, leaves_model, write_training
+from fedscout.search.config import ONE_SHOT
 from fedscout.search.ledger import Ledger, StudyEvents, StudyFacts
-from fedscout.search.measure import Measure
-from fedscout.search.recommenders.diagnosis import Diagnosis, diagnose
-from fedscout.search.recommenders.recommendation import Recommendation, Situation
-from fedscout.search.search_config import ONE_SHOT
-from fedscout.search.study.levelling import level_off
-from fedscout.search.study.study import StudyOutcome, check_search, planned_space, run_study, study_space
+from fedscout.search.objective import Dealing, Measure
+from fedscout.search.recommenders.diagnosis import Diagnosis, Recommendation, Situation, diagnose
+from fedscout.search.study import StudyOutcome, check_search, level_off, planned_space, run_study, study_space
 from fedscout.strategies import named_classes, named_selection, parameter_columns, parse_strategy
 from fedscout.strategies.methods.averaging import FedAvgSpec
+
+Stage = Literal["data", "hosts", "detection", "search"]
+
+STAGES: Final[Mapping[Stage, str]] = {
+    "data": "reading data",
+    "hosts": "starting hosts",
+    "detection": "measuring heterogeneity",
+    "search": "running trials",
+}
+
 
 logger = logging.getLogger("fedscout")
 
@@ -158,7 +174,7 @@ class Road:
         cohort = cohort_of(self.config, self.federation.num_seen)
         if not any(named.reads_layers for named in named_classes(self.config.named_strategies)):
             return cohort
-        from fedscout.engine.model.flat_model import new_model  # torch, which others do without
+        from fedscout.engine.models.flat import new_model  # torch, which others do without
 
         return replace(cohort, layers=new_model(self.federation.model, seed=0).layout.layers)
 

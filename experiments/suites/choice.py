@@ -31,8 +31,7 @@ import numpy as np
 import numpy.typing as npt
 
 from fedscout.engine.errors import ConfigurationError, DataError, RecommenderError
-from fedscout.experiments.config.study_config import check_searchable
-from fedscout.experiments.federations.models.imported_model import is_import_path
+from fedscout.experiments.config import check_searchable
 from fedscout.experiments.grids.cells import CellContext, Measured, Values, split_ratio, together
 from fedscout.experiments.grids.experiment import Cell, Experiment, arguments
 from fedscout.experiments.grids.federation_runner import (
@@ -45,17 +44,21 @@ from fedscout.experiments.grids.federation_runner import (
 )
 from fedscout.experiments.grids.methods import Given
 from fedscout.experiments.grids.recommenders import RECOMMENDERS, TUNED, ChoiceContext, ChoiceTask, Recommender
-from fedscout.experiments.suites.own_searcher import own_recommender
-from fedscout.experiments.suites.replay import ReplayedFederation
-from fedscout.experiments.suites.trial_table import PUBLISHED, SPACE, read_table, trial_counts
+from fedscout.experiments.models.request import is_import_path
+from fedscout.experiments.suites.replay import (
+    PUBLISHED,
+    SPACE,
+    ReplayedFederation,
+    own_recommender,
+    read_table,
+    trial_counts,
+)
 from fedscout.search.confirmation.intervals import paired_difference
-from fedscout.search.ledger import StudyFacts
-from fedscout.search.measure import ACCURACY
-from fedscout.search.searchers.grid_search import grid_values
-from fedscout.search.study.earlier_studies import EarlierStudy
-from fedscout.search.study.priors import SOURCE, project_studies
-from fedscout.search.study.study import StudyOutcome
-from fedscout.search.study_trials import BASELINE, trainings_of
+from fedscout.search.ledger import BASELINE, StudyFacts, full_trainings_of
+from fedscout.search.objective import ACCURACY
+from fedscout.search.searchers.genetic import grid_values
+from fedscout.search.study import StudyOutcome
+from fedscout.search.warm_start import SOURCE, EarlierStudy, project_studies
 from fedscout.strategies import SearchSpace, StrategySpec
 
 ORACLE, REFERENCE, WORST = "oracle", "reference", "worst"
@@ -96,7 +99,7 @@ def trained_by(outcome: StudyOutcome, facts: StudyFacts, federation: str) -> Tra
     """Return what a study of a federation, by its name, trained, FedAvg included."""
     trials = [outcome.baseline, *outcome.trials]
     return union(
-        {(federation, facts.session.seed, trial.spec): trainings_of([trial], facts.num_rounds)} for trial in trials
+        {(federation, facts.session.seed, trial.spec): full_trainings_of([trial], facts.num_rounds)} for trial in trials
     )
 
 

@@ -29,22 +29,26 @@ from typing import Any
 
 import numpy as np
 
-from fedscout.engine.contracts.settings_lookup import SettingsLookup
-from fedscout.engine.contracts.settings_table import SettingsCell, SettingsTable
+from fedscout.engine.contracts.client_table import SettingsCell, SettingsLookup, SettingsTable
 from fedscout.engine.errors import DataError, UserError
 from fedscout.engine.seeds import stream
-from fedscout.engine.trials.trial_record import FITNESS_ROUNDS, Trial
-from fedscout.experiments.config.study_config import check_searchable
+from fedscout.engine.trials.record import FITNESS_ROUNDS, Trial
+from fedscout.experiments.client_settings.proxies import (
+    Place,
+    ProxyData,
+    classes_of,
+    grid_of,
+    proxy_data,
+    synthetic_rows,
+)
+from fedscout.experiments.client_settings.request import finer_grid
+from fedscout.experiments.client_settings.tuning import CellResult, CellTuning, Setting
+from fedscout.experiments.config import check_searchable
 from fedscout.experiments.grids.catalogue import BENCHMARK
 from fedscout.experiments.grids.cells import CellContext, Measured, best_round, chance_level, split_ratio, together
 from fedscout.experiments.grids.experiment import Cell, Experiment, arguments
 from fedscout.experiments.grids.federation_runner import built_federation, open_federation
 from fedscout.experiments.grids.methods import Given
-from fedscout.experiments.studies.settings_tables.cell_tuning import CellResult, CellTuning, Setting
-from fedscout.experiments.studies.settings_tables.proxy_data import ProxyData, proxy_data
-from fedscout.experiments.studies.settings_tables.settings_grid import Place, classes_of, grid_of
-from fedscout.experiments.studies.settings_tables.synthetic_rows import synthetic_rows
-from fedscout.experiments.studies.settings_tables.table_refinement import finer_grid
 from fedscout.experiments.suites.settings_tuning import UNIFORM, VALIDATION_SHARE, Settings, SettingsTuning, lookup_of
 from fedscout.strategies import parse_strategy
 

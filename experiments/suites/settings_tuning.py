@@ -17,27 +17,32 @@ from typing import Any
 
 import numpy as np
 
-from fedscout.engine.arrays import IntArray
-from fedscout.engine.contracts.settings_lookup import HETEROGENEITY, SettingsLookup
-from fedscout.engine.contracts.settings_table import SettingsCell, SettingsTable, heterogeneity_index
-from fedscout.engine.data.client_data import Partition
+from fedscout.engine.contracts.client_table import (
+    HETEROGENEITY,
+    SettingsCell,
+    SettingsLookup,
+    SettingsTable,
+    heterogeneity_index,
+)
+from fedscout.engine.data.client import Partition
+from fedscout.engine.errors import IntArray
 from fedscout.engine.seeds import stream
-from fedscout.engine.trials.trial_record import Trial
-from fedscout.engine.trials.trial_settings import TrialSettings
-from fedscout.experiments.config.study_config import StudyConfig
-from fedscout.experiments.grids.federation_runner import FederationRunner
-from fedscout.experiments.studies.settings_tables.cell_tuning import (
+from fedscout.engine.trials.record import Trial, TrialSettings
+from fedscout.experiments.client_settings.proxies import Place, ProxyData, classes_of, grid_of, proxy_data
+from fedscout.experiments.client_settings.tuning import (
     CellResult,
     CellTuning,
     Setting,
+    TuningDisplay,
+    plan_cells,
     search_setting,
     tune_federation,
+    tune_table,
 )
-from fedscout.experiments.studies.settings_tables.proxy_data import ProxyData, proxy_data
-from fedscout.experiments.studies.settings_tables.settings_grid import Place, classes_of, grid_of
-from fedscout.experiments.studies.settings_tables.table_tuning import TuningDisplay, plan_cells, tune_table
-from fedscout.search.study.study import study_space
-from fedscout.search.study_trials import best_of
+from fedscout.experiments.config import StudyConfig
+from fedscout.experiments.grids.federation_runner import FederationRunner
+from fedscout.search.ledger import best_of
+from fedscout.search.study import study_space
 from fedscout.strategies import FedAvgSpec, StrategySpec
 
 TABLES, CLIENTS = "tables", "clients"

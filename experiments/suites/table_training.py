@@ -16,10 +16,10 @@ from pathlib import Path
 from typing import Any
 
 from fedscout.engine.errors import DataError
-from fedscout.experiments.config.config_file import load_config
+from fedscout.experiments.config import load_config
 from fedscout.experiments.grids.experiment import Experiment, arguments, read_experiment
 from fedscout.experiments.grids.federation_runner import Choice, built_federation, measurement_folder, open_federation
-from fedscout.experiments.suites.trial_table import (
+from fedscout.experiments.suites.replay import (
     BATCHES,
     EPOCHS,
     RATES,
@@ -30,8 +30,7 @@ from fedscout.experiments.suites.trial_table import (
     joint_grid,
     write_table,
 )
-from fedscout.search.study.earlier_studies import EarlierStudy, best_first
-from fedscout.search.study.study_archive import write_studies
+from fedscout.search.warm_start import EarlierStudy, best_first, write_studies
 from fedscout.strategies import StrategySpec, Value
 from fedscout.strategies.specification import CLIENT_PARAMETERS
 

@@ -4,7 +4,7 @@ The challengers (the best configurations that are not FedAvg, one by default) an
 seeds. A seed fixes split, initial model and batches and is shared by all of them, so differences are paired; the
 partition, and what a scenario did to it, stay. Seeds come all at once, or in batches until it is decided; a challenger
 that is clearly worse than the best of them gets no more. Nothing is announced as better than FedAvg unless an interval
-says so that holds for all challengers and all looks together (`fedscout.search.confirmation.sequential_design`).
+says so that holds for all challengers and all looks together (`fedscout.search.confirmation.intervals`).
 
 **The reference** is the baseline of largest mean on these seeds: FedAvg, or FedAvg at a tuned client rate, if that was
 trained. Taking the stronger one after the fact is to the challenger's disadvantage. "Better" is said no more often for
@@ -21,11 +21,10 @@ from typing import Any, Literal
 from pydantic import BaseModel, ConfigDict
 
 from fedscout.engine.seeds import integer
-from fedscout.engine.trials.trial_record import Trial
-from fedscout.search.confirmation.intervals import PairedDifference
-from fedscout.search.confirmation.sequential_design import NEW_DATA, SequentialDesign
-from fedscout.search.measure import ACCURACY, Measure
-from fedscout.search.search_config import View
+from fedscout.engine.trials.record import Trial
+from fedscout.search.config import View
+from fedscout.search.confirmation.intervals import NEW_DATA, PairedDifference, SequentialDesign
+from fedscout.search.objective import ACCURACY, Measure
 
 Verdict = Literal["better", "no difference", "worse", "not confirmed"]
 Reference = Literal["fedavg", "tuned-fedavg"]

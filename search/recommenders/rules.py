@@ -19,7 +19,7 @@ The first rule that applies, and whose strategy can be chosen in the federation'
 | nothing to mend | everything else | FedAvg | McMahan et al. 2017 |
 
 Rules marked "if named" are silent unless the space holds what they propose. They rest on the table of
-`fedscout bench strategies` (docs/strategies.md, `measured.py`): by the model that a client would use, FedBN was 20
+`fedscout bench strategies` (docs/strategies.md, `prompt.py`): by the model that a client would use, FedBN was 20
 points ahead of FedAvg where clients' features have other scales, FedRep 10 and 19 points where labels are strongly
 skewed and 46 where concepts conflict, and RFA 67 where a fifth attack; of the robust rules it costs least where nobody
 does. FedDyn is no better under label skew than the adaptive servers, which all spaces have. Of SCAFFOLD, FedLC, MOON
@@ -49,7 +49,7 @@ docs/recommend.md and docs/choice.md show. Parameters are moved into the ranges 
 rule whose strategy the cohort or the user's choice of strategies forbids is passed over and says so; if none is left,
 the first strategy of the space is taken at its default parameters.
 
-Beside a recommendation a published table's advice is named (`published_advice.py`).
+Beside a recommendation a published table's advice is named (`rules.py`).
 
 References:
     McMahan et al.: Communication-efficient learning of deep networks from decentralized data. AISTATS 2017.
@@ -59,29 +59,210 @@ References:
     Hsu, Qi, Brown: Measuring the effects of non-identical data distribution for federated visual classification.
         2019. arXiv:1909.06335
     Reddi et al.: Adaptive federated optimization. ICLR 2021. arXiv:2003.00295
+
+What an informed search begins with: what the diagnosis proposes, a stated share of exploration, kinds for later.
+
+In order, each configuration once, FedAvg left out as it is trained anyway:
+
+1. the rules' answer, then what did well in like federations;
+2. what further rules propose that apply, too;
+3. where clients are suspected, the robust strategies that leave out as many as are suspected in a round;
+4. what has the best chance where nothing in particular is known, of classes: FedAdam, FedRep if the space has it and
+   clients' own data judge, as concepts that conflict may be there unseen, and FedAvgM, at the rules' parameters;
+5. the advice of the published table.
+
+What is the same as another strategy in this cohort, such as Bulyan without malicious clients, is never proposed.
+
+Where who trains is searched, they take the policies in turn, in the order in which the search names them.
+
+A quarter of the generation, at least one configuration, is left to exploration, uniformly from the space. Robust
+strategies, drawn or of like federations, come with the number of suspected clients, and not at all where nobody is
+suspected. Without a suspect they equal
+the mean, or throw away honest clients: a generation of four drawn from the whole space held two or three of them, on
+whatever federation. A poisoned client that the detectors miss is the price of that; `search.informed=false` draws from
+the whole space.
+
+What the rules say of who trains, where not all clients do in a round: by what `fedscout bench selection` measured.
+
+On digits over 50 clients, 10 a round, under skewed clients, wrong labels and both (docs/selection.md): with random
+choice accuracy rises by 2.7 to 2.8 points from one client rate to the best one, and between FedAvg and the best
+aggregation lie 0.5 to 1.2 points. Only random choice, Oort and FLASH were varied over rates, with FedAvg: each at its
+best rate, neither of the two is ahead of random choice beyond noise. So step sizes matter more. Where
+devices are slow for good, Oort and PyramidFL take 0.3 to 0.4 of the time to 90 % of what random choice reaches, and end
+0.7 to 1.9 points below it, with FedAvg as with SCAFFOLD.
+
+What a published table of advice would compare a recommendation with: FedPilot's.
+
+It goes by how the rows came to the clients, and only where that is not known by how strong the measured label skew is.
+
+| known | FedPilot's name | advice |
+| --- | --- | --- |
+| dealt at random | `iid` | FedAvg |
+| Dirichlet, α from 1 | `20`, mild, and `dir` | FedAvg and FedProx |
+| Dirichlet, α from 0.5 | `50`, moderate, and `dir` | FedAvg and FedProx |
+| Dirichlet, smaller α | `90`, severe, and `dir` | FedProx |
+| a share of the classes each: from 0.9, below, up to 0.2 | mild, moderate, severe | FedAvg; both; FedProx |
+| the writers of FEMNIST, the roles of Shakespeare | the data set | FedProx |
+| anything else, or nothing | | by label skew: none, FedAvg; low, both; high, FedProx |
+
+FedProx's μ begins at 0.01. Communities, by labels, stand beside FedAvg: inside of one there is less skew to average
+over.
+
+The severities mean Dirichlet with α of 1, 0.5 and 0.1 in FedPilot's documentation, for which its advice is made; its
+code gives each client 20, 50 or 90 % of the classes, of which 20 is the most severe. So shares of classes are read by
+how severe they are, not by their number. A Dirichlet partition with a large α is mild by one row of the table and for
+FedProx by another: both are named. A measured severity has three degrees; what is found but not strong is moderate.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import cycle
 
-from fedscout.search.recommenders.diagnosis import OUTLIER_Z_SCORE, Diagnosis
-from fedscout.search.recommenders.published_advice import alternatives
-from fedscout.search.recommenders.recommendation import Ground, Recommendation, Situation
-from fedscout.search.recommenders.selection_advice import selection_notes
+from fedscout.engine.seeds import stream
+from fedscout.search.objective import Dealing
+from fedscout.search.recommenders.diagnosis import (
+    OUTLIER_Z_SCORE,
+    Alternative,
+    Diagnosis,
+    Ground,
+    Recommendation,
+    Severity,
+    Situation,
+)
 from fedscout.strategies import (
+    BulyanSpec,
+    CenteredClippingSpec,
+    ChoiceRange,
     FedAdamSpec,
     FedAvgMSpec,
     FedAvgSpec,
     FedBNSpec,
     FedMedianSpec,
+    FedProxSpec,
     FedTrimmedAvgSpec,
     FedYogiSpec,
+    KrumSpec,
+    MultiKrumSpec,
     RfaSpec,
     StrategySpec,
 )
-from fedscout.strategies.methods.personal.fedrep import FedRepSpec
+from fedscout.strategies.methods.communities import CommunitiesSpec
+from fedscout.strategies.methods.personal_layers import FedRepSpec
+from fedscout.strategies.specification import SELECTION
+
+SLOW_RATIO = 2.0
+"""From here on speed counts: the slowest client takes so many times as long as the median one. The measured federation
+has 8."""
+
+QUICK = ("oort", "pyramidfl")
+"""Policies that spare slow clients, and gain most where devices are slow for good."""
+
+
+def selection_notes(situation: Situation) -> Iterator[str]:
+    """Yield what is known of who should train, a sentence; nothing where all clients do."""
+    cohort, diagnosis = situation.cohort, situation.diagnosis
+    if cohort.num_sampled == cohort.num_clients:
+        return
+    ratio = None if diagnosis is None else diagnosis.speed_ratio
+    few = f"{cohort.num_sampled} of {cohort.num_clients} clients train in a round"
+    if ratio is not None and ratio >= SLOW_RATIO:
+        is_set = situation.selection in QUICK
+        quick = f"selection.kind={situation.selection}, as is set," if is_set else "selection.kind=oort or pyramidfl"
+        yield (
+            f"{few}, and the slowest takes {ratio:.3g} times as long as the median one: where time counts, {quick} is "
+            "worth more than another aggregation; for the last points of accuracy random choice was ahead "
+            "(docs/selection.md)."
+        )
+    else:
+        yield (
+            f"{few}: in `fedscout bench selection` the clients' rate was worth more than how models are aggregated or "
+            "who trains. Only random choice, oort and flash were varied over rates, with FedAvg: each at its best, "
+            "neither beat random choice beyond noise (docs/selection.md)."
+        )
+
+
+SOURCE = "FedPilot's table of advice; FedProx: Li et al. 2020, arXiv:1812.06127"
+
+NATURAL = "natural"
+NATURALLY_SKEWED = ("leaf_femnist", "leaf_shakespeare", "shakespeare")
+"""Data sets whose natural clients the table names."""
+
+AVERAGE: tuple[StrategySpec, ...] = (FedAvgSpec(), CommunitiesSpec())
+PROXIMAL: tuple[StrategySpec, ...] = (FedProxSpec(proximal_mu=0.01),)
+
+BY_SEVERITY: Mapping[Severity, tuple[StrategySpec, ...]] = {
+    "none": AVERAGE,
+    "low": (*AVERAGE, *PROXIMAL),
+    "high": PROXIMAL,
+}
+
+_WORDS: Mapping[Severity, str] = {"none": "no or mild", "low": "moderate", "high": "severe"}
+
+MILD_ALPHA, MODERATE_ALPHA = 1.0, 0.5
+MILD_SHARE, SEVERE_SHARE = 0.9, 0.2
+
+
+@dataclass(frozen=True)
+class Advice:
+    """A line of the table.
+
+    Attributes:
+        applies_to: In words.
+        specs: What it advises.
+    """
+
+    applies_to: str
+    specs: tuple[StrategySpec, ...]
+
+
+def alternatives(situation: Situation, recommended: StrategySpec) -> Iterator[Alternative]:
+    """Yield the table's advice on classification, as far as it can be chosen and is not what is recommended already."""
+    if situation.measure.task != "classification":
+        return
+    severity = None if situation.diagnosis is None else situation.diagnosis.label_skew.severity
+    advice = advice_for(situation.dealing, severity)
+    for advised in () if advice is None else advice.specs:
+        spec = situation.space.nearest(advised)
+        if (
+            advice is not None
+            and spec is not None
+            and situation.space.digest(spec) != situation.space.digest(recommended)
+        ):
+            yield Alternative(spec, f"The table's advice for {advice.applies_to}.", SOURCE)
+
+
+def advice_for(dealing: Dealing | None, severity: Severity | None) -> Advice | None:
+    """Return what the table says of a federation; None where nothing is known of it.
+
+    Args:
+        dealing: How rows came to the clients, if that is known.
+        severity: Of the label skew, if that was measured.
+    """
+    known = None if dealing is None else _of_dealing(dealing)
+    if known is not None or severity is None:
+        return known
+    return Advice(f"{_WORDS[severity]} label skew, as it was measured", BY_SEVERITY[severity])
+
+
+def _of_dealing(dealing: Dealing) -> Advice | None:
+    """Return what the table says of a way to deal rows; None if it names none like it."""
+    if dealing.partition == NATURAL and dealing.dataset in NATURALLY_SKEWED:
+        return Advice(f"the natural clients of {dealing.dataset}", PROXIMAL)
+    if dealing.partition == "iid":
+        return Advice("rows dealt at random", AVERAGE)
+    if dealing.alpha is not None:
+        both = dealing.alpha >= MODERATE_ALPHA
+        degree = "mild" if dealing.alpha >= MILD_ALPHA else "moderate" if both else "severe"
+        what = f"rows dealt by Dirichlet, α {dealing.alpha:g}, {degree}"
+        return Advice(what, BY_SEVERITY["low" if both else "high"])
+    if dealing.class_share is not None:
+        share = dealing.class_share
+        severity: Severity = "none" if share >= MILD_SHARE else "high" if share <= SEVERE_SHARE else "low"
+        return Advice(f"clients that have {share:.0%} of the classes each, {_WORDS[severity]}", BY_SEVERITY[severity])
+    return None
+
 
 LARGE_SHARE = 0.2
 SEVERAL_CLASSES = 3
@@ -407,3 +588,130 @@ RULES: tuple[Rule, ...] = (
     Rule("other inputs", MOMENTUM_PAPER, _other_inputs, _MOMENTUM),
     Rule("nothing to mend", FEDAVG_PAPER, _nothing_to_mend, _FEDAVG),
 )
+
+
+EXPLORING = 4
+"""One of so many configurations of a generation is drawn."""
+DRAWS = 1000
+DRAWN = "Drawn, to explore."
+"""The reason of what nothing is known of."""
+
+ROBUST = (BulyanSpec, CenteredClippingSpec, FedMedianSpec, FedTrimmedAvgSpec, KrumSpec, MultiKrumSpec, RfaSpec)
+
+
+def first_generation(
+    situation: Situation,
+    recommendation: Recommendation,
+    size: int,
+    seed: int,
+    references: Sequence[StrategySpec] = (),
+    priors: Sequence[Alternative] = (),
+) -> tuple[Alternative, ...]:
+    """Return what to try first, best founded first.
+
+    Args:
+        situation: Has a diagnosis.
+        recommendation: The rules' answer to it.
+        size: Configurations in a generation; fewer are returned where the space holds no more.
+        seed: Of what is drawn, another one for each federation.
+        references: Trained outside the budget, never proposed.
+        priors: What did well in like federations.
+    """
+    num_drawn = max(1, size // EXPLORING) if size > 1 else 0
+    taken = {situation.space.digest(spec) for spec in references}
+    source = _by_policies_in_turn(_founded(situation, recommendation, priors), situation)
+    founded = _new(source, size - num_drawn, situation, taken)
+    return (*founded, *_new(_drawn(situation, seed), size - len(founded), situation, taken))
+
+
+def kinds_in_turn(situation: Situation, seed: int) -> tuple[StrategySpec, ...]:
+    """Return one configuration of each kind of the space, drawn and in drawn order, robust ones as suspected.
+
+    Args:
+        situation: Has a diagnosis.
+        seed: Of what is drawn.
+    """
+    found: dict[str, StrategySpec] = {}
+    for drawn in _drawn(situation, seed, "kinds in turn"):
+        found.setdefault(drawn.spec.label, drawn.spec)
+        if len(found) == len(situation.space.kinds):
+            break
+    return tuple(found.values())
+
+
+def _new(source: Iterator[Alternative], count: int, situation: Situation, taken: set[str]) -> list[Alternative]:
+    """Return the first of a source that are not taken, at most so many, which are taken from then on."""
+    found: list[Alternative] = []
+    while len(found) < count and (candidate := next(source, None)) is not None:
+        digest = situation.space.digest(candidate.spec)
+        if digest not in taken and not situation.space.is_twin(candidate.spec):
+            taken.add(digest)
+            found.append(candidate)
+    return found
+
+
+def _founded(
+    situation: Situation, recommendation: Recommendation, priors: Sequence[Alternative]
+) -> Iterator[Alternative]:
+    """Yield what the diagnosis proposes, repetitions included; each is in the space."""
+    diagnosis, space = situation.diagnosis, situation.space
+    assert diagnosis is not None, "rules need a diagnosis"
+    suspects = suspected_in_a_round(situation)
+    ground = recommendation.grounds[0]
+    yield Alternative(recommendation.spec, ground.because, ground.source)
+    yield from (fitting for each in priors if (fitting := _as_suspected(each, suspects, situation)) is not None)
+    proposals = [
+        (rule.proposal(situation, diagnosis), because, rule.source) for rule, because in applying(situation, diagnosis)
+    ]
+    if suspects:
+        because = f"{suspects} of {situation.cohort.num_sampled} clients a round are suspected."
+        left = situation.cohort.num_sampled - suspects
+        robust = (MultiKrumSpec(num_malicious_nodes=suspects, num_nodes_to_select=left), FedMedianSpec())
+        trimmed = FedTrimmedAvgSpec(beta=cut_of(suspects, situation))
+        proposals += [(spec, because, spec.paper) for spec in (trimmed, *robust)]
+    often = "It often gains where steps are small or clients differ."
+    usual = (ADAPTIVE, OWN_HEAD, MOMENTUM) if situation.view == "own" else (ADAPTIVE, MOMENTUM)
+    if situation.measure.task == "classification":
+        proposals += [(spec, often, spec.paper) for spec in usual]
+    proposals += [(each.spec, each.because, each.source) for each in recommendation.alternatives]
+    for spec, because, source in proposals:
+        if (nearest := space.nearest(spec)) is not None:
+            yield Alternative(nearest, because, source)
+
+
+def _by_policies_in_turn(source: Iterator[Alternative], situation: Situation) -> Iterator[Alternative]:
+    policies = situation.space.client_ranges.get(SELECTION)
+    if not isinstance(policies, ChoiceRange):
+        yield from source
+        return
+    turns, seen = cycle(policies.choices), set()
+    for candidate in source:
+        if (digest := situation.space.digest(candidate.spec)) not in seen:
+            seen.add(digest)
+            yield replace(candidate, spec=candidate.spec.with_values({SELECTION: next(turns)}))
+
+
+def _drawn(situation: Situation, seed: int, purpose: str = "informed first generation") -> Iterator[Alternative]:
+    """Yield random configurations; no robust one unless somebody is suspected, and then with as many."""
+    generator = stream(seed, purpose)
+    suspects = suspected_in_a_round(situation)
+    for _ in range(DRAWS):
+        spec = situation.space.random(generator)
+        drawn = _as_suspected(Alternative(spec, DRAWN, spec.paper), suspects, situation)
+        if drawn is not None:
+            yield drawn
+
+
+def _as_suspected(proposed: Alternative, suspects: int, situation: Situation) -> Alternative | None:
+    """Return what is proposed, a robust strategy with so many suspects; None where there are none for it."""
+    if not isinstance(proposed.spec, ROBUST):
+        return proposed
+    spec = _against(suspects, proposed.spec, situation) if suspects else None
+    return None if spec is None else replace(proposed, spec=spec)
+
+
+def _against(suspects: int, spec: StrategySpec, situation: Situation) -> StrategySpec | None:
+    """Return a robust configuration that leaves out so many clients a round, as far as its range allows."""
+    wanted = {"num_malicious_nodes": suspects, "beta": cut_of(suspects, situation)}
+    known = {name: value for name, value in wanted.items() if name in type(spec).model_fields}
+    return situation.space.nearest(spec.model_copy(update=known))

@@ -10,10 +10,10 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from fedscout.experiments.deployment.client_app import client_app
-    from fedscout.experiments.trained.prediction import TrainedModel, load
-    from fedscout.experiments.deployment.real_federation import RealFederation
-    from fedscout.experiments.studies.interface import Federation, Study, TrainedStrategy, study, train
+    from fedscout.experiments.deployment.client import (client_app)
+    from fedscout.experiments.trained import (TrainedModel, load)
+    from fedscout.experiments.deployment.driver import (RealFederation)
+    from fedscout.experiments.studies.interface import (Federation, Study, TrainedStrategy, study, train)
 
 __all__ = [
     "Federation",
@@ -28,10 +28,10 @@ __all__ = [
 ]
 
 _PLACES = {
-    "RealFederation": "fedscout.experiments.deployment.real_federation",
-    "TrainedModel": "fedscout.experiments.trained.prediction",
-    "client_app": "fedscout.experiments.deployment.client_app",
-    "load": "fedscout.experiments.trained.prediction",
+    "RealFederation": "fedscout.experiments.deployment.driver",
+    "TrainedModel": "fedscout.experiments.trained",
+    "client_app": "fedscout.experiments.deployment.client",
+    "load": "fedscout.experiments.trained",
 }
 """Of what is not in `interface`: a client's machine needs neither searches nor Ray."""
 
@@ -44,7 +44,7 @@ def __getattr__(name: str) -> Any:
     if name in _PLACES:
         return getattr(import_module(_PLACES[name]), name)
     if name in __all__:
-        from fedscout.engine.runtime.ray_runtime import prepare_environment
+        from fedscout.engine.runtime.ray import prepare_environment
 
         prepare_environment(verbose=False)  # before the interface imports what reads it
         return getattr(import_module("fedscout.experiments.studies.interface"), name)

@@ -1,7 +1,7 @@
 """Flower's strategies with the same results in less time; parameters and names are Flower's.
 
 Two things are done differently. Messages that differ in their addressee alone are copies of the first
-(`round_messages.py`). Strategies that compare replies read them where they are, some parameters of all clients at a
+(`rules.py`). Strategies that compare replies read them where they are, some parameters of all clients at a
 time, where Flower's classes unpack every reply and collect garbage after each. Aggregates have the same bits; only a
 zero may have another sign.
 
@@ -10,9 +10,8 @@ Flower's own classes: FedMedian 9.3 ms in place of 11.4, QFedAvg 11.6 in place o
 clients of 250 rows: FedMedian 59 in place of 85 ms, Bulyan 92 of 151, FedTrimmedAvg 85 of 104, QFedAvg 83 of 102.
 """
 
-from fedscout.strategies.aggregation.fair_aggregation import QFedAvg
-from fedscout.strategies.aggregation.mean_aggregation import FedAdagrad, FedAdam, FedAvg, FedAvgM, FedProx, FedYogi
-from fedscout.strategies.aggregation.robust_aggregation import Bulyan, FedMedian, FedTrimmedAvg, Krum, MultiKrum
+from fedscout.strategies.aggregation.robust import Bulyan, FedMedian, FedTrimmedAvg, Krum, MultiKrum, QFedAvg
+from fedscout.strategies.aggregation.rules import FedAdagrad, FedAdam, FedAvg, FedAvgM, FedProx, FedYogi
 
 __all__ = [
     "Bulyan",

@@ -18,21 +18,109 @@ References:
         arXiv:1812.06127
     Hsu, Qi, Brown: Measuring the effects of non-identical data distribution for federated visual classification.
         2019. arXiv:1909.06335
+
+FedProx's client: local training with a proximal term.
+
+Client i minimises F_i(w) + (μ/2)‖w − x‖² (Li, Sahu, Zaheer, Sanjabi, Talwalkar, Smith: Federated optimization in
+heterogeneous networks, MLSys 2020, arXiv:1812.06127, eq. 2), so every local gradient gains μ(w − x), x being the
+received global model. μ arrives in the train message under the key that Flower's FedProx writes; under the server rule
+of another strategy, which writes none, it is a value of the algorithm.
+
+Strategies with an adaptive optimizer on the server: FedAdagrad, FedAdam, FedYogi.
+
+With Δ_t the mean of the clients' changes (Reddi et al. 2021, Algorithm 2):
+
+- m_t = β₁ m_{t−1} + (1 − β₁) Δ_t
+- v_t = v_{t−1} + Δ_t² (FedAdagrad, β₁ = 0); v_{t−1} − (1 − β₂) Δ_t² sign(v_{t−1} − Δ_t²) (FedYogi);
+  β₂ v_{t−1} + (1 − β₂) Δ_t² (FedAdam)
+- x_{t+1} = x_t + η m_t / (√v_t + τ)
+
+The clients' rate η_l of the paper is a matter of local training here; Flower's classes only print it. Deviations of
+Flower's from the paper: v starts at 0, not at τ²; FedAdam corrects the bias of m and v through η. FedYogi's default η
+is 0.1 as that of the others, where Flower has 0.01.
+
+The default ranges leave out what spends a small budget on runs that diverge or stand still: η from 0.01 and τ from
+1e-5. `"wide"` takes them from 1e-3 and 1e-9.
+
+Reference:
+    Reddi, Charles, Zaheer, Garrett, Rush, Konečný, Kumar, McMahan: Adaptive federated optimization. ICLR 2021.
+        arXiv:2003.00295
+
+A strategy that gives clients with a large loss more weight: q-FedAvg.
+
+With x the global model, y_i client i's model, F_i its loss of x before training, L = 1/client_learning_rate
+(Li et al. 2020, Algorithm 2):
+
+- Δ_i = F_i^q · L(x − y_i)
+- h_i = q F_i^(q−1) ‖L(x − y_i)‖² + L F_i^q
+- x ← x − Σ Δ_i / Σ h_i
+
+The client_learning_rate of Flower's class is the one that the clients train with.
+
+Equivalent: q = 0 gives Δ_i = L(x − y_i) and h_i = L, so x ← mean of the y_i, clients counting equally: FedAvg with
+uniform weights, in exact arithmetic; Flower's order of operations rounds differently and returns float64.
+
+Reference:
+    Li, Sanjabi, Beirami, Smith: Fair resource allocation in federated learning. ICLR 2020. arXiv:1905.10497
 """
 
 from __future__ import annotations
 
-from typing import Annotated, ClassVar, Literal
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
 
 from flwr.serverapp import strategy as flower
 from pydantic import Field
 
-from fedscout.engine.contracts.client_algorithm import ClientAlgorithm
-from fedscout.engine.contracts.trial_strategy import Cohort, EngineNeeds
+from fedscout.engine.contracts.algorithm import ClientAlgorithm, Finished, LocalRun
+from fedscout.engine.messages.calls import Cohort, EngineNeeds
 from fedscout.strategies import aggregation as quick
-from fedscout.strategies.methods.proximal_term import HeldNear, ProximalTerm
-from fedscout.strategies.ranges import RealRange
-from fedscout.strategies.specification import Searched, StrategySpec, node_counts
+from fedscout.strategies.specification import RealRange, Searched, StrategySpec, node_counts
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+
+PROXIMAL_MU_KEY = "proximal-mu"
+
+
+@dataclass(frozen=True)
+class HeldNear(ClientAlgorithm):
+    """Adds μ(w − x) to the gradient; keeps no state.
+
+    Attributes:
+        mu: μ.
+    """
+
+    mixes: ClassVar[bool] = True
+
+    mu: float
+
+    def train(self, run: LocalRun) -> Finished:
+        """Descend near the received model."""
+        trained = run.descend(run.received, partial(pull_towards, self.mu), [run.received])
+        return Finished(trained, trained.vectors)
+
+
+@dataclass(frozen=True)
+class ProximalTerm(ClientAlgorithm):
+    """The same with the μ of the train message."""
+
+    reads: ClassVar[tuple[str, ...]] = (PROXIMAL_MU_KEY,)
+    accompanied: ClassVar[bool] = False
+    mixes: ClassVar[bool] = True
+
+    def train(self, run: LocalRun) -> Finished:
+        """Descend near the received model."""
+        return HeldNear(float(run.config[PROXIMAL_MU_KEY])).train(run)
+
+
+def pull_towards(mu: float, weights: Tensor, gradient: Tensor, centre: Tensor) -> None:
+    """Add the gradient of (μ/2)‖w − centre‖² (gradient of eq. 2), in place."""
+    gradient.add_(weights - centre, alpha=mu)
+
 
 SampleScaling = Literal["num-examples", "uniform"]
 
@@ -143,3 +231,91 @@ class FedAvgMSpec(MeanSpec):
             server_learning_rate=self.server_learning_rate,
             server_momentum=self.server_momentum,
         )
+
+
+class AdaptiveSpec(MeanSpec):
+    """What the three have in common. Their searched parameters have the names of Flower's arguments."""
+
+    flower_class: ClassVar[Callable[..., flower.Strategy]]
+    paper: ClassVar[str] = "Reddi et al. 2021, arXiv:2003.00295"
+    bound: ClassVar[Mapping[str, str]] = {"eta_l": "the clients' learning rate"}
+
+    eta: Annotated[
+        float,
+        Field(gt=0, description="η, the server's learning rate"),
+        Searched(RealRange(1e-2, 1.0, log=True), wide=RealRange(1e-3, 1.0, log=True)),
+    ] = 0.1
+    tau: Annotated[
+        float,
+        Field(gt=0, description="τ, the degree of adaptivity: added to √v, so a small one adapts more"),
+        Searched(RealRange(1e-5, 1e-1, log=True), wide=RealRange(1e-9, 1e-1, log=True)),
+    ] = 1e-3
+
+    def _construct(self, cohort: Cohort) -> flower.Strategy:
+        return self.flower_class(
+            **node_counts(cohort),
+            weighted_by_key=self.weighted_by,
+            eta_l=cohort.client_learning_rate,
+            **{name: getattr(self, name) for name in self.search_names()},
+        )
+
+
+class MomentSpec(AdaptiveSpec):
+    """FedAdam and FedYogi: running means of both moments."""
+
+    beta_1: Annotated[
+        float,
+        Field(ge=0, lt=1, description="β₁, decay of the first moment m"),
+        Searched(RealRange(0.0, 0.99)),
+    ] = 0.9
+    beta_2: Annotated[
+        float,
+        Field(ge=0, lt=1, description="β₂, decay of the second moment v"),
+        Searched(RealRange(0.9, 0.999)),
+    ] = 0.99
+
+
+class FedAdagradSpec(AdaptiveSpec):
+    """FedAdagrad: server steps divided by the root of the summed squared changes."""
+
+    kind: Literal["fedadagrad"] = "fedadagrad"
+    flower_class = quick.FedAdagrad
+
+
+class FedAdamSpec(MomentSpec):
+    """FedAdam: Adam on the server, the mean change of the clients as its gradient."""
+
+    kind: Literal["fedadam"] = "fedadam"
+    flower_class = quick.FedAdam
+
+
+class FedYogiSpec(MomentSpec):
+    """FedYogi: as FedAdam, with a second moment that grows and shrinks by additive steps."""
+
+    kind: Literal["fedyogi"] = "fedyogi"
+    flower_class = quick.FedYogi
+
+
+class QFedAvgSpec(StrategySpec):
+    """QFedAvg: clients whose loss is larger weigh more."""
+
+    paper: ClassVar[str] = "Li et al. 2020, arXiv:1905.10497"
+
+    kind: Literal["qfedavg"] = "qfedavg"
+    q: Annotated[
+        float,
+        Field(ge=0, description="q, how much fairness counts; 0 is the mean with equal weights"),
+        Searched(RealRange(0.0, 5.0)),
+    ] = 0.1
+
+    def needs(self) -> EngineNeeds:
+        """Return what the engine must provide: one reply per client, with the loss before training."""
+        return EngineNeeds(arrays="flat", replies="individual", initial_loss=True)
+
+    def equivalent(self, cohort: Cohort) -> StrategySpec:
+        """Return a simpler specification: without fairness it is the uniform mean."""
+        del cohort
+        return FedAvgSpec(sample_scaling="uniform") if self.q == 0 else self
+
+    def _construct(self, cohort: Cohort) -> flower.Strategy:
+        return quick.QFedAvg(**node_counts(cohort), client_learning_rate=cohort.client_learning_rate, q=self.q)

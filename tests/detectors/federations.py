@@ -11,15 +11,13 @@ from flwr.app import ConfigRecord, Message
 from scipy.special import softmax
 
 from fedscout.detectors import CLIENT_QUERIES
-from fedscout.engine.arrays import FloatArray, IntArray
-from fedscout.engine.client.client_host import ClientHost
-from fedscout.engine.data.client_data import ClientTransform, Partition, Samples
-from fedscout.engine.data.client_query import QueryInputs
+from fedscout.engine.client.host import ClientHost
+from fedscout.engine.data.client import Answer, Arrays, ClientTransform, Partition, QueryInputs, Release, Samples
 from fedscout.engine.data.federation import Federation
-from fedscout.engine.data.release import Answer, Arrays, Release
+from fedscout.engine.errors import FloatArray, IntArray
 from fedscout.engine.grid.host_grid import HostGrid
 from fedscout.engine.grid.local_grid import LocalGrid
-from fedscout.engine.messages.message_contents import client_of
+from fedscout.engine.messages.contents import client_of
 
 if TYPE_CHECKING:
     from torch import nn

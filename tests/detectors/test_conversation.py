@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 
 from fedscout.detectors.conversation import CLIENTS, Conversation, hold, hold_together
-from fedscout.engine.contracts.local_training_config import LocalTraining
-from fedscout.engine.data.client_query import LABEL_COUNTS
+from fedscout.engine.contracts.config import LocalTraining
+from fedscout.engine.data.client import LABEL_COUNTS
+from fedscout.engine.messages.contents import train_config
 from fedscout.engine.messages.exchange import Query, Training
-from fedscout.engine.messages.message_contents import train_config
 from tests.detectors.federations import RecordingGrid, federation, gaussian_clients
 
 SIZES = (10, 20, 30)

@@ -10,9 +10,9 @@ import pytest
 from pydantic import ValidationError
 
 from fedscout.detectors import DetectionConfig, Finding, HeterogeneityReport
-from fedscout.detectors.detection.detect import detect
+from fedscout.detectors.detect import detect
 from fedscout.detectors.report import CalibratedFinding
-from fedscout.engine.contracts.local_training_config import LocalTraining
+from fedscout.engine.contracts.config import LocalTraining
 from tests.detectors.federations import RecordingGrid, federation, gaussian_clients
 
 

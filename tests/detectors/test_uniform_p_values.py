@@ -15,23 +15,21 @@ import pytest
 from scipy.special import softmax
 from scipy.stats import kstest
 
-from fedscout.detectors import DetectionConfig
-from fedscout.detectors.detection.client_queries import CLIENT_QUERIES
-from fedscout.detectors.outliers import exchanged_models
-from fedscout.detectors.outliers.agreement_tests import count_test, score_test
-from fedscout.detectors.outliers.exchanged_models import model_test
-from fedscout.detectors.outliers.label_agreement import LABEL_AGREEMENT, Agreement, discriminant
-from fedscout.detectors.outliers.outliers import Comparison, mean_distances
-from fedscout.detectors.skew.calibrated_feature_skew import (
-    Shifts,
-    label_adjusted_shifts,
-    per_deviation,
-    within_covariance,
+from fedscout.detectors import DetectionConfig, outliers
+from fedscout.detectors.calibrated_feature_skew import Shifts, label_adjusted_shifts, per_deviation, within_covariance
+from fedscout.detectors.feature_skew import (
+    ROW_NORMS,
+    ClassMoments,
+    MomentSums,
+    class_sums,
+    excess_variance,
+    feature_moments,
 )
-from fedscout.detectors.skew.calibrated_label_skew import label_p_values
-from fedscout.detectors.skew.class_sums import ROW_NORMS, ClassMoments, class_sums, excess_variance
-from fedscout.detectors.skew.feature_skew import MomentSums, feature_moments
-from fedscout.detectors.statistics.calibration import holm
+from fedscout.detectors.label_agreement import LABEL_AGREEMENT, Agreement, count_test, discriminant, score_test
+from fedscout.detectors.label_skew import label_p_values
+from fedscout.detectors.outliers import Comparison, mean_distances, model_test
+from fedscout.detectors.queries import CLIENT_QUERIES
+from fedscout.detectors.statistics import holm
 from tests.detectors.federations import inputs, let_out, samples
 from tests.detectors.rates import most_alarms
 
@@ -155,7 +153,7 @@ def test_distances_of_models(monkeypatch: pytest.MonkeyPatch, clients: int, rows
     A p-value that counts permutations is uniform however many are drawn; its own scatter, 0.016 at most with the fewest
     that the test draws, is lost in the steps of 0.003 to 0.005 and the bounds above 0.1 of so many federations.
     """
-    monkeypatch.setattr(exchanged_models, "DRAWN_CELLS", exchanged_models.DRAWN_CELLS // 10)
+    monkeypatch.setattr(outliers, "DRAWN_CELLS", outliers.DRAWN_CELLS // 10)
     generator = np.random.default_rng(clients)
     found = [smallest_model_p(dealt(generator, clients, rows, True), generator) for _ in range(federations)]
     is_not_too_small(found)

@@ -5,8 +5,7 @@ from __future__ import annotations
 import pytest
 
 from fedscout.detectors import CalibratedFinding, ClientEvidence, HeterogeneityReport
-from fedscout.detectors.report import DetectorName
-from fedscout.detectors.verdict import Verdict, verdicts
+from fedscout.detectors.report import DetectorName, Verdict, verdicts
 from tests.detectors.detection.test_detect import report_of
 from tests.detectors.federations import FlipLabels, federation, gaussian_clients
 

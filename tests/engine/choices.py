@@ -24,12 +24,10 @@ from flwr.serverapp.strategy import (
     Strategy,
 )
 
-from fedscout.engine.contracts.client_algorithm import ClientAlgorithm, Finished, LocalRun
-from fedscout.engine.contracts.local_training_config import LocalTraining
-from fedscout.engine.contracts.trial_strategy import Cohort, EngineNeeds
-from fedscout.engine.messages.session import Session
-from fedscout.engine.trials.trial_record import Trial
-from fedscout.engine.trials.trial_settings import TrialSettings
+from fedscout.engine.contracts.algorithm import ClientAlgorithm, Finished, LocalRun
+from fedscout.engine.contracts.config import LocalTraining
+from fedscout.engine.messages.calls import Cohort, EngineNeeds, Session
+from fedscout.engine.trials.record import Trial, TrialSettings
 
 if TYPE_CHECKING:
     from torch import Tensor

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 
-from fedscout.engine.client.client_host import ClientHost
-from fedscout.engine.messages.task_identity import claim_task_identity
+from fedscout.engine.client.host import ClientHost
+from fedscout.engine.messages.contents import claim_task_identity
 from tests.engine.federations import QUERIES, uneven_federation
 
 

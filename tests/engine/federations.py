@@ -8,13 +8,10 @@ import numpy as np
 import torch
 from torch import nn
 
-from fedscout.engine.arrays import FloatArray, IntArray
-from fedscout.engine.data.client_data import Partition
-from fedscout.engine.data.client_query import QueryInputs, QueryTable
-from fedscout.engine.data.federation import Federation
-from fedscout.engine.data.release import Answer, Over, Release
-from fedscout.engine.data.server_data import ServerData
-from fedscout.engine.model.parameter_layout import ModelFactory
+from fedscout.engine.data.client import Answer, Over, Partition, QueryInputs, QueryTable, Release
+from fedscout.engine.data.federation import Federation, ServerData
+from fedscout.engine.errors import FloatArray, IntArray
+from fedscout.engine.models.layout import ModelFactory
 
 NUM_FEATURES, NUM_CLASSES = 6, 3
 SIZES = (40, 17, 1, 12, 0, 33, 2)

@@ -8,8 +8,7 @@ from typing import Annotated, Any
 import pytest
 from pydantic import BaseModel, Field, ValidationError, field_validator
 
-from fedscout.engine.fault_text import LONGEST_NAME, details, did_you_mean, fault_of, listed, shown
-from fedscout.engine.truth_values import truths_as_words
+from fedscout.engine.text import LONGEST_NAME, details, did_you_mean, fault_of, listed, shown, truths_as_words
 
 
 class Inner(BaseModel):

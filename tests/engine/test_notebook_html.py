@@ -7,16 +7,7 @@ from xml.etree import ElementTree
 
 import pytest
 
-from fedscout.engine.notebook_html import (
-    CURVE_HEIGHT,
-    INTERVAL_WIDTH,
-    Markup,
-    curve,
-    interval,
-    paragraph,
-    shaded,
-    table,
-)
+from fedscout.engine.text import CURVE_HEIGHT, INTERVAL_WIDTH, Markup, curve, interval, paragraph, shaded, table
 
 HOSTILE = "<script>alert('x')</script>\"&"
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from rich.table import Table
 
 from fedscout.experiments.reports.console import PlainConsole
-from fedscout.experiments.visible import LONGEST_LINE, visible, visible_line
+from fedscout.experiments.text import LONGEST_LINE, visible, visible_line
 
 TEXTS = st.text(
     alphabet=st.characters() | st.sampled_from("\x1b\x07\x08\r\n\t\x7f\x9b\x85\u202e\u2066\u2028\ud800[]/:")

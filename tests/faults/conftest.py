@@ -6,7 +6,7 @@ import logging
 
 import pytest
 
-from fedscout.experiments.config.config_file import load_config
+from fedscout.experiments.config import load_config
 from fedscout.experiments.studies.workflow import Display, run_workflow
 from tests.experiments.cli.conftest import cli
 from tests.faults.undisturbed import LOCAL, STUDY, Outcome

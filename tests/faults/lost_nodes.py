@@ -20,18 +20,16 @@ from typing import Any
 
 from torch import nn
 
-from fedscout.engine.client.client_host import ClientHost
+from fedscout.engine.client.host import ClientHost
 from fedscout.engine.errors import LostStatesError
 from fedscout.engine.grid.host_grid import HostGrid
 from fedscout.engine.grid.local_grid import LocalGrid
-from fedscout.engine.grid.ray_grid import RayGrid
-from fedscout.engine.grid.ray_hosts import RayHosts, start_hosts
-from fedscout.engine.messages.message_contents import flat_record, node_of
-from fedscout.engine.messages.session import Session
-from fedscout.engine.messages.task_identity import claim_task_identity
+from fedscout.engine.grid.ray_grid import RayGrid, RayHosts, start_hosts
+from fedscout.engine.messages.calls import Session
+from fedscout.engine.messages.contents import claim_task_identity, flat_record, node_of
 from fedscout.engine.trials.checkpoint import CheckpointStore
+from fedscout.engine.trials.record import Trial
 from fedscout.engine.trials.trial import run_trial
-from fedscout.engine.trials.trial_record import Trial
 from tests.engine.choices import FEDAVG, INDIVIDUAL, Variates, rounds_of, spec_of
 from tests.engine.federations import NUM_CLASSES, NUM_FEATURES, uneven_federation
 from tests.faults.mortal import Counted, MortalCount

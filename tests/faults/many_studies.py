@@ -78,12 +78,12 @@ def of_ray(ray: Any) -> dict[str, int]:
 
 def many_studies(number: int, grid: str, folder: Path) -> Iterator[dict[str, int]]:
     """Run studies of different seeds and yield what is held after each."""
-    from fedscout.engine.runtime.ray_runtime import prepare_environment
+    from fedscout.engine.runtime.ray import prepare_environment
 
     prepare_environment(verbose=False)
-    from fedscout.engine.engine_config import EngineConfig
-    from fedscout.engine.runtime.ray_runtime import ray_runtime
-    from fedscout.experiments.config.config_file import load_config
+    from fedscout.engine.config import EngineConfig
+    from fedscout.engine.runtime.ray import ray_runtime
+    from fedscout.experiments.config import load_config
     from fedscout.experiments.studies.workflow import Display, run_workflow
     from fedscout.search.ledger import StudyEvents
 

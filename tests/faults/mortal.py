@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from flwr.app import ArrayRecord, Message, MetricRecord
 from flwr.serverapp.strategy import FedAvg
 
-from fedscout.engine.contracts.client_algorithm import ClientAlgorithm, Finished, LocalRun
+from fedscout.engine.contracts.algorithm import ClientAlgorithm, Finished, LocalRun
 
 if TYPE_CHECKING:
     from torch import Tensor

@@ -15,9 +15,8 @@ from typing import Any
 import pyarrow.parquet as pq
 import pytest
 
-from fedscout.engine.runtime.atomic_file import not_written, remove_unfinished
-from fedscout.engine.trials.checkpoint import CheckpointStore
-from fedscout.engine.trials.plain_state import PlainState
+from fedscout.engine.runtime.files import not_written, remove_unfinished
+from fedscout.engine.trials.checkpoint import CheckpointStore, PlainState
 from tests.experiments.cli.conftest import Cli
 from tests.experiments.cli.processes import REPOSITORY
 from tests.faults.undisturbed import LOCAL, NUM_TRIALS, STUDY, Outcome, trial_files

@@ -11,16 +11,15 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from fedscout.engine.client.client_host import ClientHost
+from fedscout.engine.client.host import ClientHost
 from fedscout.engine.data.federation import Federation
 from fedscout.engine.grid.local_grid import LocalGrid
-from fedscout.engine.grid.ray_grid import RayGrid
-from fedscout.engine.grid.ray_hosts import RayHosts, start_hosts
+from fedscout.engine.grid.ray_grid import RayGrid, RayHosts, start_hosts
 from fedscout.engine.messages.exchange import send_query
 from fedscout.engine.trials.checkpoint import CheckpointStore
 from fedscout.engine.trials.ray_runner import RayRunner
+from fedscout.engine.trials.record import Trial
 from fedscout.engine.trials.trial import run_trial
-from fedscout.engine.trials.trial_record import Trial
 from tests.engine.choices import FEDAVG, spec_of
 from tests.engine.federations import NUM_CLASSES, NUM_FEATURES, QUERIES, uneven_federation
 from tests.engine.trials.test_resume import assert_same

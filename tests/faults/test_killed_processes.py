@@ -15,16 +15,14 @@ from typing import Any
 import psutil
 import pytest
 
-from fedscout.engine.client.client_host import ClientHost
+from fedscout.engine.client.host import ClientHost
 from fedscout.engine.grid.local_grid import LocalGrid
-from fedscout.engine.grid.ray_grid import RayGrid
-from fedscout.engine.grid.ray_hosts import RayHosts, start_hosts
-from fedscout.engine.messages.task_identity import claim_task_identity
+from fedscout.engine.grid.ray_grid import RayGrid, RayHosts, start_hosts
+from fedscout.engine.messages.contents import claim_task_identity
 from fedscout.engine.trials.checkpoint import CheckpointStore
 from fedscout.engine.trials.ray_runner import RayRunner
+from fedscout.engine.trials.record import Trial, TrialSettings
 from fedscout.engine.trials.trial import run_trial
-from fedscout.engine.trials.trial_record import Trial
-from fedscout.engine.trials.trial_settings import TrialSettings
 from tests.engine.choices import FEDADAM, FEDAVG, Choice, spec_of
 from tests.engine.federations import ABLE, uneven_federation
 from tests.engine.trials.test_resume import assert_same

@@ -15,8 +15,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from fedscout.engine.trials.trial_log import TrialLog
-from fedscout.experiments.config.config_file import load_config
+from fedscout.engine.trials.log import TrialLog
+from fedscout.experiments.config import load_config
 from fedscout.experiments.studies.workflow import Display, run_workflow
 from fedscout.strategies import parameter_columns
 from tests.experiments.cli.conftest import Cli

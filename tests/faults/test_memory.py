@@ -10,8 +10,8 @@ import threading
 import pytest
 
 from fedscout.engine.errors import EngineError
-from fedscout.engine.runtime import memory_faults
-from fedscout.engine.runtime.memory_faults import memory_fault, memory_faults_told, shortage_told
+from fedscout.engine.runtime import ray
+from fedscout.engine.runtime.ray import memory_fault, memory_faults_told, shortage_told
 from tests.experiments.cli.processes import REPOSITORY
 
 KILLED = (
@@ -24,7 +24,7 @@ KILLED = (
 SHORT_OF_MEMORY = """
 import time
 import ray
-from fedscout.engine.runtime.memory_faults import memory_faults_told
+from fedscout.engine.runtime.ray import memory_faults_told
 from fedscout.engine.errors import EngineError
 
 
@@ -85,7 +85,7 @@ def test_errors_of_ray_become_ours() -> None:
 
 def told_of(used: int, total: int, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """Return what is told while so much memory is in use, looked at five times at least."""
-    monkeypatch.setattr(memory_faults, "WATCH_SECONDS", 0.001)
+    monkeypatch.setattr(ray, "WATCH_SECONDS", 0.001)
     looked = threading.Semaphore(0)
 
     def in_use() -> tuple[int, int]:

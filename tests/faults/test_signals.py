@@ -109,7 +109,7 @@ def test_two_of_them_at_any_time(tmp_path: Path, seconds: float) -> None:
 @pytest.mark.ray
 def test_an_end_without_cleaning_up_leaves_no_process(tmp_path: Path) -> None:
     """As where that takes longer than is waited for."""
-    hasty = "from fedscout.engine.runtime import signals; signals.GRACE_SECONDS = 0.0"
+    hasty = "from fedscout.engine.runtime import processes as signals; signals.GRACE_SECONDS = 0.0"
     with Command(tmp_path, *ON_RAY, before=hasty) as command:
         command.wait_for_process(lambda process: works_as(process, "ray::HostActor"))
         command.interrupt()

@@ -10,14 +10,14 @@ from typing import Any
 import pyarrow.parquet as pq
 import pytest
 
-from fedscout.engine.client.client_host import ClientHost
+from fedscout.engine.client.host import ClientHost
 from fedscout.engine.errors import EngineError
-from fedscout.engine.grid.ray_hosts import RayHosts, start_hosts
+from fedscout.engine.grid.ray_grid import RayHosts, start_hosts
 from fedscout.engine.trials import ray_runner
 from fedscout.engine.trials.checkpoint import CheckpointStore
 from fedscout.engine.trials.ray_runner import RayRunner
-from fedscout.engine.trials.trial_record import Trial
-from fedscout.engine.trials.trial_runner import LocalRunner
+from fedscout.engine.trials.record import Trial
+from fedscout.engine.trials.runner import LocalRunner
 from tests.engine.choices import Choice, rounds_of, spec_of
 from tests.engine.federations import uneven_federation
 from tests.experiments.cli.conftest import Cli

@@ -16,8 +16,8 @@ import psutil
 import pytest
 
 from fedscout.engine.errors import LogError
-from fedscout.engine.runtime.folder_lock import LOCK, folder_lock
-from fedscout.engine.runtime.orphan_processes import MARK, OWN_MARK
+from fedscout.engine.runtime.files import LOCK, folder_lock
+from fedscout.engine.runtime.processes import MARK, OWN_MARK
 from tests.experiments.cli.conftest import Cli
 from tests.experiments.cli.processes import Command
 from tests.faults.undisturbed import LOCAL, STUDY, Outcome, trial_files

@@ -6,8 +6,8 @@ from collections.abc import Callable
 
 import pytest
 
-from fedscout.engine.messages.task_identity import claim_task_identity
-from fedscout.engine.trials.trial_record import Trial
+from fedscout.engine.messages.contents import claim_task_identity
+from fedscout.engine.trials.record import Trial
 from fedscout.strategies import KrumSpec, StrategySpec
 
 KRUM = KrumSpec()

@@ -7,9 +7,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from fedscout.detectors.detection_config import DetectionConfig
-from fedscout.detectors.report import ClientFacts, Finding, HeterogeneityReport, ReportedMetrics
-from fedscout.engine.trials.trial_settings import TrialSettings
+from fedscout.detectors.report import ClientFacts, DetectionConfig, Finding, HeterogeneityReport, ReportedMetrics
+from fedscout.engine.trials.record import TrialSettings
 from fedscout.strategies import FedAvgSpec, StrategySpec
 from tests.search.studies import SEED, ScriptedRunner, completed, failed, open_ledger
 

@@ -11,9 +11,9 @@ from collections.abc import Callable, Iterator, Sequence
 
 import pytest
 
-from fedscout.engine.contracts.trial_strategy import Cohort
-from fedscout.engine.trials.trial_record import Trial
-from fedscout.search.search_config import SearchConfig
+from fedscout.engine.messages.calls import Cohort
+from fedscout.engine.trials.record import Trial
+from fedscout.search.config import SearchConfig
 from fedscout.search.searcher import Searcher, SearchTask
 from fedscout.strategies import (
     CustomSpec,

@@ -8,18 +8,16 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-from fedscout.engine.client.client_host import ClientHost
-from fedscout.engine.contracts.local_training_config import LocalTraining
-from fedscout.engine.contracts.trial_strategy import Cohort
+from fedscout.engine.client.host import ClientHost
+from fedscout.engine.contracts.config import LocalTraining
 from fedscout.engine.data.federation import Federation
-from fedscout.engine.messages.session import Session
-from fedscout.engine.trials.trial_log import TrialLog
-from fedscout.engine.trials.trial_record import Trial
-from fedscout.engine.trials.trial_runner import LocalRunner, Progress, TrialRunner
-from fedscout.engine.trials.trial_settings import TrialSettings
+from fedscout.engine.messages.calls import Cohort, Session
+from fedscout.engine.trials.log import TrialLog
+from fedscout.engine.trials.record import Trial, TrialSettings
+from fedscout.engine.trials.runner import LocalRunner, Progress, TrialRunner
+from fedscout.search.config import SearchConfig
 from fedscout.search.ledger import Ledger, StudyEvents, StudyFacts
-from fedscout.search.search_config import SearchConfig
-from fedscout.search.study.study import StudyOutcome, run_study
+from fedscout.search.study import StudyOutcome, run_study
 from fedscout.strategies import parameter_columns
 from tests.engine.federations import Noisy, uneven_federation
 

@@ -9,11 +9,10 @@ import pandas as pd
 import pytest
 from pydantic import ValidationError
 
-from fedscout.engine.trials.trial_settings import TrialSettings
-from fedscout.search.client_ranges import ClientRanges
-from fedscout.search.search_config import SearchConfig
+from fedscout.engine.trials.record import TrialSettings
+from fedscout.search.config import ClientRanges, SearchConfig
 from fedscout.search.searcher import Searcher
-from fedscout.search.searchers.genetic_search import GeneticSearcher
+from fedscout.search.searchers.genetic import GeneticSearcher
 from fedscout.strategies import FedAvgSpec, IntegerRange, QFedAvgSpec, RealRange, SearchSpace, space_of
 from tests.search.searcher_conformance import COHORT, SearcherLaws, task
 from tests.search.studies import (

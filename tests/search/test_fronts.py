@@ -11,19 +11,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from fedscout.engine.contracts.trial_strategy import Cohort
-from fedscout.engine.trials.trial_record import Trial
-from fedscout.search.search_config import RacingConfig, SearchConfig
+from fedscout.engine.messages.calls import Cohort
+from fedscout.engine.trials.record import Trial
+from fedscout.search.config import RacingConfig, SearchConfig
+from fedscout.search.ledger import front_of
 from fedscout.search.searcher import SearchTask
-from fedscout.search.searchers.crowding import crowded_ranking, crowding_distances
-from fedscout.search.searchers.genetic_search import GeneticSearcher
-from fedscout.search.searchers.gp_search import GPSearcher
-from fedscout.search.searchers.optuna_searcher import OptunaSearcher
-from fedscout.search.searchers.racing_search import RacingSearcher
-from fedscout.search.searchers.tpe_search import TPESearcher
-from fedscout.search.study_trials import front_of
+from fedscout.search.searchers.genetic import GeneticSearcher, crowded_ranking, crowding_distances
+from fedscout.search.searchers.optuna import GPSearcher, OptunaSearcher, TPESearcher
+from fedscout.search.searchers.racing import RacingSearcher
 from fedscout.strategies import FedAvgSpec, FedProxSpec, space_of
-from fedscout.strategies.ranges import RealRange
+from fedscout.strategies.specification import RealRange
 
 FINDERS = "genetic, tpe, gp, racing, random or grid"
 POINTS = st.lists(st.tuples(st.integers(0, 5), st.integers(0, 5)), min_size=1, max_size=12)

@@ -9,8 +9,7 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from fedscout.engine.trials.trial_record import Trial
-from fedscout.engine.trials.trial_settings import TrialSettings
+from fedscout.engine.trials.record import Trial, TrialSettings
 from fedscout.search.ledger import StudyEvents, StudyFacts
 from fedscout.strategies import FedAvgSpec, StrategySpec, parse_strategy
 from tests.search.studies import (

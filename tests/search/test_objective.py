@@ -11,10 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from fedscout.engine.trials.trial_record import Trial
-from fedscout.search.measure import ACCURACY, MEASURES
-from fedscout.search.objective import Objective
-from fedscout.search.search_config import SearchConfig
+from fedscout.engine.trials.record import Trial
+from fedscout.search.config import SearchConfig
+from fedscout.search.objective import ACCURACY, MEASURES, Objective
 
 SCORES = st.lists(st.floats(0, 1), min_size=12, max_size=12)
 

@@ -9,16 +9,14 @@ from statistics import median
 
 import pytest
 
-from fedscout.engine.client.client_host import ClientHost
+from fedscout.engine.client.host import ClientHost
 from fedscout.engine.errors import ConfigurationError
 from fedscout.engine.trials.checkpoint import CheckpointStore
-from fedscout.engine.trials.trial_record import Trial
-from fedscout.engine.trials.trial_runner import LocalRunner
-from fedscout.engine.trials.trial_settings import TrialSettings
-from fedscout.experiments.config.config_file import load_config
-from fedscout.search.ledger import StudyEvents
+from fedscout.engine.trials.record import Trial, TrialSettings
+from fedscout.engine.trials.runner import LocalRunner
+from fedscout.experiments.config import load_config
+from fedscout.search.ledger import StudyEvents, trainings_of
 from fedscout.search.objective import Objective
-from fedscout.search.repetitions import trainings_of
 from fedscout.strategies import parse_strategy
 from tests.search.studies import (
     FACTS,

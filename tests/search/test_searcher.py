@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from fedscout.engine.contracts.trial_strategy import Cohort
-from fedscout.engine.trials.trial_record import Trial
+from fedscout.engine.messages.calls import Cohort
+from fedscout.engine.trials.record import Trial
 from fedscout.search.searcher import Archive, ranking
 from fedscout.strategies import FedAvgMSpec, FedAvgSpec, FedMedianSpec, FedProxSpec, KrumSpec, space_of
 

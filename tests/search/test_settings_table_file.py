@@ -11,7 +11,7 @@ import pandas as pd
 import pyarrow.parquet as pq
 import pytest
 
-from fedscout.engine.contracts.settings_table import SettingsCell, SettingsTable
+from fedscout.engine.contracts.client_table import SettingsCell, SettingsTable
 from fedscout.engine.errors import ConfigurationError
 from fedscout.search.settings_table_file import COLUMNS, read_settings_table, write_settings_table
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from fedscout.engine.errors import ConfigurationError
-from fedscout.experiments.config.config_file import load_config
+from fedscout.experiments.config import load_config
 
 FILE = Path(__file__).with_name("refusals.txt")
 

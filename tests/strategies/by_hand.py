@@ -13,24 +13,19 @@ import torch
 from flwr.app import ConfigRecord
 from torch import nn
 
-from fedscout.engine.client.client_host import ClientHost
-from fedscout.engine.contracts.local_training_config import LocalTraining
-from fedscout.engine.contracts.trial_strategy import Cohort
-from fedscout.engine.data.client_split import split_client
+from fedscout.engine.client.host import ClientHost
+from fedscout.engine.contracts.config import LocalTraining
 from fedscout.engine.data.federation import Federation
+from fedscout.engine.data.split import split_client
 from fedscout.engine.grid.local_grid import LocalGrid
-from fedscout.engine.messages.message_contents import client_of, train_config
-from fedscout.engine.messages.message_keys import FLAT_KEY
-from fedscout.engine.messages.session import Session
-from fedscout.engine.messages.task_identity import claim_task_identity
-from fedscout.engine.messages.view_array import read_array, view_record
-from fedscout.engine.model.parameter_layout import ModelFactory
-from fedscout.engine.seeds import stream
-from fedscout.engine.training.local_training import batch_bounds, epoch_orders
-from fedscout.engine.trials.global_random import seed_global_random
+from fedscout.engine.messages.calls import Cohort, Session
+from fedscout.engine.messages.contents import claim_task_identity, client_of, read_array, train_config, view_record
+from fedscout.engine.messages.keys import FLAT_KEY
+from fedscout.engine.models.layout import ModelFactory
+from fedscout.engine.seeds import seed_global_random, stream
+from fedscout.engine.training.loop import batch_bounds, epoch_orders
+from fedscout.engine.trials.record import Trial, TrialSettings
 from fedscout.engine.trials.trial import run_trial
-from fedscout.engine.trials.trial_record import Trial
-from fedscout.engine.trials.trial_settings import TrialSettings
 from fedscout.strategies import StrategySpec
 from tests.engine.federations import QUERIES, dense, uneven_federation, with_server_rows
 

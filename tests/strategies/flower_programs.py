@@ -18,8 +18,8 @@ from flwr.serverapp.strategy import (
     Strategy,
 )
 
-from fedscout.engine.model.parameter_layout import ModelFactory
-from fedscout.engine.trials.global_random import seed_global_random
+from fedscout.engine.models.layout import ModelFactory
+from fedscout.engine.seeds import seed_global_random
 from tests.engine.federations import counting, dense, normalised
 
 NUM_CLIENTS = 5

@@ -14,8 +14,8 @@ from flwr.app import Array, ArrayRecord, ConfigRecord, Error, Message, MetricRec
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Strategy
 
-from fedscout.engine.contracts.trial_strategy import Cohort
-from fedscout.engine.messages.task_identity import claim_task_identity
+from fedscout.engine.messages.calls import Cohort
+from fedscout.engine.messages.contents import claim_task_identity
 from fedscout.strategies import StrategySpec
 
 NUM_PARAMETERS = 7

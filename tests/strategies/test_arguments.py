@@ -14,12 +14,12 @@ import pyarrow.parquet as pq
 import pytest
 from pydantic import BaseModel
 
-from fedscout.engine.contracts.trial_strategy import Cohort
 from fedscout.engine.errors import StrategyError
-from fedscout.engine.trials.trial_log import TrialLog
-from fedscout.experiments.config.config_file import load_config
+from fedscout.engine.messages.calls import Cohort
+from fedscout.engine.trials.log import TrialLog
+from fedscout.experiments.config import load_config
 from fedscout.strategies import CustomSpec, parse_strategy, space_of
-from fedscout.strategies.space import parameter_columns
+from fedscout.strategies import space as parameter_columns
 from tests.engine.trials.test_trial_log import RECORD
 
 COHORT = Cohort(num_clients=4, num_sampled=4, client_learning_rate=0.1)

@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from fedscout.engine.contracts.trial_strategy import Cohort
+from fedscout.engine.messages.calls import Cohort
 from fedscout.strategies import CenteredClippingSpec, FedAvgSpec
-from fedscout.strategies.methods.servers.centered_clipping import CenteredClipping, clipped_mean
+from fedscout.strategies.methods.robust import CenteredClipping, clipped_mean
 from tests.strategies.rounds import models, played
 
 

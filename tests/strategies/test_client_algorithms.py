@@ -12,23 +12,24 @@ import numpy as np
 import pytest
 from flwr.app import ConfigRecord, Message, RecordDict
 
-from fedscout.engine.client.client_host import ClientHost
-from fedscout.engine.client.gathered_updates import GatheredUpdates
-from fedscout.engine.contracts.client_algorithm import ClientAlgorithm, Finished, LocalRun
-from fedscout.engine.contracts.client_update import ClientUpdate
-from fedscout.engine.contracts.trial_strategy import EngineNeeds
-from fedscout.engine.data.client_data import Samples
+from fedscout.engine.client.host import ClientHost
+from fedscout.engine.client.updates import GatheredUpdates
+from fedscout.engine.config import HostDevice
+from fedscout.engine.contracts.algorithm import ClientAlgorithm, ClientUpdate, Finished, LocalRun
+from fedscout.engine.data.client import Samples
 from fedscout.engine.grid.local_grid import LocalGrid
-from fedscout.engine.grid.ray_grid import RayGrid
-from fedscout.engine.grid.ray_hosts import start_hosts
-from fedscout.engine.host_device import HostDevice
-from fedscout.engine.messages.companion_record import put_companions, replied_companions
-from fedscout.engine.messages.host_calls import HostCall
-from fedscout.engine.messages.message_contents import flat_record, node_of
-from fedscout.engine.messages.task_identity import claim_task_identity
-from fedscout.engine.messages.view_array import read_array
-from fedscout.engine.model.parameter_layout import ModelFactory
-from fedscout.engine.training.local_training import RowsWork
+from fedscout.engine.grid.ray_grid import RayGrid, start_hosts
+from fedscout.engine.messages.calls import EngineNeeds, HostCall
+from fedscout.engine.messages.contents import (
+    claim_task_identity,
+    flat_record,
+    node_of,
+    put_companions,
+    read_array,
+    replied_companions,
+)
+from fedscout.engine.models.layout import ModelFactory
+from fedscout.engine.training.loop import RowsWork
 from fedscout.engine.trials.checkpoint import CheckpointStore
 from fedscout.engine.trials.trial import run_trial
 from fedscout.strategies import (
@@ -48,18 +49,13 @@ from fedscout.strategies import (
     ScaffoldSpec,
     StrategySpec,
 )
-from fedscout.strategies.methods.clients.fedex import FedExSpec
-from fedscout.strategies.methods.clients.fedpop import FedPopSpec
-from fedscout.strategies.methods.clients.fedrs import FedRSSpec
-from fedscout.strategies.methods.clients.fedsam import FedSAMSpec
-from fedscout.strategies.methods.clients.symmetric_loss import SymmetricLossSpec
-from fedscout.strategies.methods.personal.fedbabu import FedBABUSpec
-from fedscout.strategies.methods.personal.fedrep import FedRepSpec
-from fedscout.strategies.methods.personal.fedrod import FedRoDSpec
-from fedscout.strategies.methods.personal.fine_tuning import FineTuningSpec
-from fedscout.strategies.methods.personal.mfedbn import MFedBNSpec
-from fedscout.strategies.methods.personal.pfedme import PFedMeSpec
-from fedscout.strategies.methods.servers.fedbio import FedBiOSpec
+from fedscout.strategies.methods.batch_norm import MFedBNSpec
+from fedscout.strategies.methods.fedbio import FedBiOSpec
+from fedscout.strategies.methods.fedsam import FedSAMSpec
+from fedscout.strategies.methods.losses import FedRSSpec, SymmetricLossSpec
+from fedscout.strategies.methods.personal_layers import FedBABUSpec, FedRepSpec, FedRoDSpec
+from fedscout.strategies.methods.personal_models import FineTuningSpec, PFedMeSpec
+from fedscout.strategies.methods.tuned_clients import FedExSpec, FedPopSpec
 from tests.engine.choices import FLOWER_CHOICES
 from tests.engine.choices import spec_of as flower_spec
 from tests.engine.federations import QUERIES, dense, normalised, uneven_federation, wide, with_server_rows

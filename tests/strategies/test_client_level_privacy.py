@@ -11,7 +11,7 @@ from scipy.optimize import brentq
 from scipy.special import comb
 from scipy.stats import norm
 
-from fedscout.strategies.client_level_privacy import (
+from fedscout.strategies.aggregation.private import (
     LEAST_NOISE,
     MOST_NOISE,
     Sampling,

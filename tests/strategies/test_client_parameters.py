@@ -6,9 +6,9 @@ import jsonschema
 import numpy as np
 import pytest
 
-from fedscout.engine.contracts.local_training_config import LocalTraining
-from fedscout.engine.contracts.trial_strategy import Cohort
+from fedscout.engine.contracts.config import LocalTraining
 from fedscout.engine.errors import StrategyError
+from fedscout.engine.messages.calls import Cohort
 from fedscout.strategies import (
     BUILT_IN_KINDS,
     CHOSEN_BY_NAME_KINDS,

@@ -18,21 +18,20 @@ from flwr.serverapp import Grid
 from hypothesis import given
 from hypothesis import strategies as draws
 
-from fedscout.detectors.detection.client_queries import CLIENT_QUERIES
-from fedscout.engine.client.client_host import ClientHost
-from fedscout.engine.contracts.local_training_config import LocalTraining
-from fedscout.engine.contracts.trial_strategy import Cohort, EngineNeeds
-from fedscout.engine.data.availability import misses
-from fedscout.engine.data.client_data import Partition
+from fedscout.detectors.queries import CLIENT_QUERIES
+from fedscout.engine.client.host import ClientHost
+from fedscout.engine.contracts.config import LocalTraining
+from fedscout.engine.data.client import Partition, Privacy, Release
+from fedscout.engine.data.devices import misses
 from fedscout.engine.data.federation import Federation
-from fedscout.engine.data.release import Privacy, Release
 from fedscout.engine.errors import StrategyError, TrialError
 from fedscout.engine.grid.local_grid import LocalGrid
-from fedscout.engine.messages.message_keys import SEED_KEY
-from fedscout.engine.messages.several_models import clients_text
+from fedscout.engine.messages.calls import Cohort, EngineNeeds
+from fedscout.engine.messages.contents import clients_text
+from fedscout.engine.messages.keys import SEED_KEY
 from fedscout.engine.seeds import stream
+from fedscout.engine.trials.record import Trial
 from fedscout.engine.trials.trial import run_trial
-from fedscout.engine.trials.trial_record import Trial
 from fedscout.strategies import (
     BUILT_IN_KINDS,
     CHOSEN_BY_NAME_KINDS,
@@ -41,15 +40,16 @@ from fedscout.strategies import (
     StrategySpec,
     parse_strategy,
 )
-from fedscout.strategies.aggregation.grouped_rule import GroupedRule, sampled_of
-from fedscout.strategies.aggregation.order_statistics import SLAB
-from fedscout.strategies.methods.groups import label_communities
-from fedscout.strategies.methods.groups.label_communities import (
+from fedscout.strategies.aggregation.groups import GroupedRule, sampled_of
+from fedscout.strategies.aggregation.robust import SLAB
+from fedscout.strategies.methods import communities as label_communities
+from fedscout.strategies.methods.communities import (
     affinity_propagation,
     average_linkage,
     cosine_similarities,
+    halves,
+    inner_products,
 )
-from fedscout.strategies.methods.groups.update_communities import halves, inner_products
 from tests.engine.choices import rounds_of
 from tests.engine.federations import (
     NUM_CLASSES,
@@ -415,8 +415,7 @@ def test_clients_that_miss_rounds_are_left_out(planted: ClientHost, merge_on_hos
 @pytest.mark.timeout(120)
 @pytest.mark.parametrize("num_hosts", NUM_HOSTS)
 def test_hosts_on_ray_give_the_same_bits(ray_session: None, num_hosts: int) -> None:
-    from fedscout.engine.grid.ray_grid import RayGrid
-    from fedscout.engine.grid.ray_hosts import start_hosts
+    from fedscout.engine.grid.ray_grid import RayGrid, start_hosts
     from tests.engine.trials.test_resume import assert_same
 
     federation = replace(planted_labels(), dropout={0: 0.5, 7: 0.5})

@@ -11,11 +11,11 @@ import jsonschema
 import numpy as np
 import pytest
 
-from fedscout.engine.contracts.trial_strategy import Cohort, EngineNeeds
 from fedscout.engine.errors import StrategyError
-from fedscout.engine.trials.global_random import UNSEEDED
+from fedscout.engine.messages.calls import Cohort, EngineNeeds
+from fedscout.engine.seeds import UNSEEDED
 from fedscout.strategies import ChoiceRange, CustomSpec, FedAvgSpec, IntegerRange, RealRange, parse_strategy, space_of
-from fedscout.strategies.space.search_space import SearchSpace
+from fedscout.strategies.space import SearchSpace
 from tests.strategies.rounds import final_model
 
 COHORT = Cohort(num_clients=6, num_sampled=4, client_learning_rate=0.2)

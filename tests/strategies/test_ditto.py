@@ -7,11 +7,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from fedscout.engine.client.client_host import ClientHost
+from fedscout.engine.client.host import ClientHost
 from fedscout.engine.grid.local_grid import LocalGrid
 from fedscout.engine.trials.trial import run_trial
 from fedscout.strategies import DittoSpec, FedAvgSpec
-from fedscout.strategies.methods.personal.ditto import OWN
+from fedscout.strategies.methods.personal_models import OWN
 from tests.engine.federations import linear, uneven_federation
 from tests.strategies.by_hand import SIZES, WHOLE, Hand, host_of, models, result_of, spec_of
 

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from fedscout.engine.contracts.trial_strategy import Cohort
+from fedscout.engine.messages.calls import Cohort
 from fedscout.strategies import (
     BulyanSpec,
     FedAvgMSpec,

@@ -15,16 +15,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import nn
 
-from fedscout.engine.client.client_host import ClientHost
-from fedscout.engine.contracts.trial_strategy import Cohort
+from fedscout.engine.client.host import ClientHost
 from fedscout.engine.errors import StrategyError
 from fedscout.engine.grid.local_grid import LocalGrid
-from fedscout.engine.messages.companion_record import companion_record, sent_companions
-from fedscout.engine.messages.message_contents import client_of
-from fedscout.engine.messages.task_identity import claim_task_identity
+from fedscout.engine.messages.calls import Cohort
+from fedscout.engine.messages.contents import claim_task_identity, client_of, companion_record, sent_companions
 from fedscout.engine.trials.trial import run_trial
 from fedscout.strategies import FedAvgSpec
-from fedscout.strategies.methods.servers.fedbio import FedBiO, FedBiOSpec, on_simplex
+from fedscout.strategies.methods.fedbio import FedBiO, FedBiOSpec, on_simplex
 from tests.engine.choices import rounds_of
 from tests.engine.federations import linear, uneven_federation, with_server_rows
 from tests.strategies.by_hand import SIZES, Hand, host_of, result_of, spec_of

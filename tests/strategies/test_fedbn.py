@@ -8,12 +8,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from fedscout.engine.contracts.trial_strategy import Cohort
 from fedscout.engine.errors import StrategyError
 from fedscout.engine.grid.local_grid import LocalGrid
+from fedscout.engine.messages.calls import Cohort
 from fedscout.engine.trials.trial import run_trial
 from fedscout.strategies import FedAvgSpec, FedBNSpec
-from fedscout.strategies.methods.personal.fedbn import OwnBatchNorm
+from fedscout.strategies.methods.batch_norm import OwnBatchNorm
 from tests.engine.choices import FLOWER_CHOICES
 from tests.engine.choices import spec_of as flower_spec
 from tests.engine.federations import normalised, uneven_federation

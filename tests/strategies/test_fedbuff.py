@@ -11,22 +11,20 @@ import numpy as np
 import pytest
 from flwr.app import Array, ArrayRecord, ConfigRecord
 
-from fedscout.engine.client.client_host import ClientHost
-from fedscout.engine.contracts.trial_strategy import Cohort
-from fedscout.engine.data.device import Device
+from fedscout.engine.client.host import ClientHost
+from fedscout.engine.data.devices import Device
 from fedscout.engine.data.federation import Federation
 from fedscout.engine.errors import StrategyError
 from fedscout.engine.grid.local_grid import LocalGrid
-from fedscout.engine.grid.ray_grid import RayGrid
-from fedscout.engine.grid.ray_hosts import start_hosts
-from fedscout.engine.messages.message_keys import SIMULATED_SECONDS_KEY
-from fedscout.engine.messages.task_identity import claim_task_identity
+from fedscout.engine.grid.ray_grid import RayGrid, start_hosts
+from fedscout.engine.messages.calls import Cohort
+from fedscout.engine.messages.contents import claim_task_identity
+from fedscout.engine.messages.keys import SIMULATED_SECONDS_KEY
 from fedscout.engine.trials.checkpoint import CheckpointStore
+from fedscout.engine.trials.record import Trial, TrialSettings
 from fedscout.engine.trials.trial import run_trial
-from fedscout.engine.trials.trial_record import Trial
-from fedscout.engine.trials.trial_settings import TrialSettings
 from fedscout.strategies import FedAvgSpec, StrategySpec, space_of
-from fedscout.strategies.methods.servers.fedbuff import FedBuffSpec, buffered_change
+from fedscout.strategies.methods.fedbuff import FedBuffSpec, buffered_change
 from tests.engine.choices import FEDAVG, spec_of
 from tests.engine.federations import QUERIES, uneven_federation
 from tests.engine.trials.test_resume import assert_same

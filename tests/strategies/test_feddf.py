@@ -14,24 +14,22 @@ import numpy.typing as npt
 import pytest
 import torch
 
-from fedscout.engine.arrays import IntArray
-from fedscout.engine.client.client_host import ClientHost
-from fedscout.engine.client.server_model import ServerModel
-from fedscout.engine.contracts.trial_strategy import Cohort
-from fedscout.engine.errors import StrategyError
+from fedscout.engine.client.host import ClientHost
+from fedscout.engine.client.updates import ServerModel
+from fedscout.engine.errors import IntArray, StrategyError
 from fedscout.engine.grid.local_grid import LocalGrid
-from fedscout.engine.grid.ray_grid import RayGrid
-from fedscout.engine.grid.ray_hosts import start_hosts
-from fedscout.engine.model.flat_model import new_model
+from fedscout.engine.grid.ray_grid import RayGrid, start_hosts
+from fedscout.engine.messages.calls import Cohort
+from fedscout.engine.models.flat import new_model
 from fedscout.engine.seeds import stream
 from fedscout.engine.trials.checkpoint import CheckpointStore, read_checkpoint
 from fedscout.engine.trials.ray_runner import start_trial
 from fedscout.engine.trials.trial import run_trial
-from fedscout.experiments.config.config_file import load_config
+from fedscout.experiments.config import load_config
 from fedscout.experiments.studies.workflow import run_training, run_workflow
 from fedscout.strategies import FedAvgSpec
-from fedscout.strategies.aggregation.hosted_rule import Outputs
-from fedscout.strategies.methods.servers.feddf import Distillation, FedDFSpec
+from fedscout.strategies.aggregation.rules import Outputs
+from fedscout.strategies.methods.feddf import Distillation, FedDFSpec
 from tests.engine.choices import rounds_of
 from tests.engine.federations import QUERIES, dense, normalised, plain_model, uneven_federation, with_server_rows
 from tests.engine.trials.test_resume import Interruption, assert_same, run
@@ -276,9 +274,9 @@ def test_who_drives_rounds_loads_no_torch() -> None:
     program = (
         "import sys\n"
         "from fedscout.engine.trials.ray_runner import start_trial\n"
-        "from fedscout.engine.contracts.trial_strategy import Cohort\n"
-        "from fedscout.strategies.methods.servers.fedbio import FedBiOSpec\n"
-        "from fedscout.strategies.methods.servers.feddf import FedDFSpec\n"
+        "from fedscout.engine.messages.calls import Cohort\n"
+        "from fedscout.strategies.methods.fedbio import FedBiOSpec\n"
+        "from fedscout.strategies.methods.feddf import FedDFSpec\n"
         "for spec in (FedDFSpec(), FedBiOSpec()):\n"
         "    spec.build(Cohort(8, 5, 0.1, server_rows=9, server_labels=True))\n"
         "sys.exit('torch' in sys.modules)\n"

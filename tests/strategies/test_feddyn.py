@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 import torch
 
-from fedscout.engine.contracts.client_algorithm import ClientAlgorithm, Descent
-from fedscout.engine.contracts.trial_strategy import Cohort
-from fedscout.engine.model.parameter_layout import ParameterLayout, TensorSlot
+from fedscout.engine.contracts.algorithm import ClientAlgorithm, Descent
+from fedscout.engine.messages.calls import Cohort
+from fedscout.engine.models.layout import ParameterLayout, TensorSlot
 from fedscout.strategies import FedAvgSpec, FedDynSpec
-from fedscout.strategies.aggregation.mean_rule import DoubleArray, MeanRule, RoundMeans
+from fedscout.strategies.aggregation.rules import DoubleArray, MeanRule, RoundMeans
 from tests.engine.federations import normalised, uneven_federation
 from tests.strategies.by_hand import SIZES, Hand, host_of, models, result_of, spec_of, weights_of
 

@@ -9,16 +9,15 @@ import numpy as np
 import pytest
 import torch
 
-from fedscout.engine.client.client_host import ClientHost
-from fedscout.engine.contracts.local_training_config import LocalTraining
-from fedscout.engine.contracts.trial_strategy import Cohort
-from fedscout.engine.data.client_split import split_client
-from fedscout.engine.data.release import Release
+from fedscout.engine.client.host import ClientHost
+from fedscout.engine.contracts.config import LocalTraining
+from fedscout.engine.data.client import Release
+from fedscout.engine.data.split import split_client
 from fedscout.engine.errors import StrategyError
+from fedscout.engine.messages.calls import Cohort
 from fedscout.engine.seeds import stream
 from fedscout.strategies import FedAvgSpec
-from fedscout.strategies.methods.clients.drawn_training import Configuration
-from fedscout.strategies.methods.clients.fedex import FedEx, FedExSpec, Schedule
+from fedscout.strategies.methods.tuned_clients import Configuration, FedEx, FedExSpec, Schedule
 from tests.engine.federations import QUERIES, uneven_federation
 from tests.engine.trials.test_resume import assert_same
 from tests.strategies.by_hand import SEED, SIZES, TRAINING, Hand, ended, host_of, result_of, spec_of, weights_of

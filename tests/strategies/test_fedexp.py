@@ -6,9 +6,9 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from fedscout.engine.contracts.trial_strategy import Cohort
+from fedscout.engine.messages.calls import Cohort
 from fedscout.strategies import FedAvgSpec, FedExPSpec
-from fedscout.strategies.methods.servers.fedexp import FedExP, extrapolated_change
+from fedscout.strategies.methods.fedexp import FedExP, extrapolated_change
 from tests.strategies.rounds import played
 
 NUM_CLIENTS = 8

@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 import torch
 
-from fedscout.engine.contracts.trial_strategy import Cohort
 from fedscout.engine.errors import StrategyError
+from fedscout.engine.messages.calls import Cohort
 from fedscout.strategies import FedAvgSpec, FedNovaSpec
-from fedscout.strategies.methods.clients.fednova import path_lengths
+from fedscout.strategies.methods.fednova import path_lengths
 from tests.engine.federations import uneven_federation
 from tests.kits.refusals import refused
 from tests.strategies.by_hand import SIZES, TRAINING, Hand, host_of, models, result_of, spec_of, weights_of

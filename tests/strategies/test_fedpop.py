@@ -7,16 +7,15 @@ from typing import Any
 import numpy as np
 import pytest
 
-from fedscout.engine.contracts.local_training_config import LocalTraining
-from fedscout.engine.contracts.trial_strategy import Cohort
+from fedscout.engine.contracts.config import LocalTraining
 from fedscout.engine.errors import StrategyError
 from fedscout.engine.grid.local_grid import LocalGrid
+from fedscout.engine.messages.calls import Cohort
 from fedscout.engine.seeds import stream
 from fedscout.engine.trials.checkpoint import CheckpointStore
 from fedscout.engine.trials.trial import run_trial
 from fedscout.strategies import FedAvgSpec
-from fedscout.strategies.methods.clients.drawn_training import Configuration
-from fedscout.strategies.methods.clients.fedpop import FedPop, FedPopSpec
+from fedscout.strategies.methods.tuned_clients import Configuration, FedPop, FedPopSpec
 from tests.engine.federations import uneven_federation
 from tests.engine.trials.test_resume import assert_same
 from tests.strategies.by_hand import SEED, SIZES, TRAINING, ended, host_of, result_of, spec_of, weights_of

@@ -8,7 +8,7 @@ import numpy as np
 import torch
 
 from fedscout.strategies import FedAvgSpec
-from fedscout.strategies.methods.clients.fedsam import FedSAMSpec, SharpnessAware
+from fedscout.strategies.methods.fedsam import FedSAMSpec, SharpnessAware
 from tests.engine.federations import uneven_federation
 from tests.engine.trials.test_resume import assert_same
 from tests.strategies.by_hand import SEED, SIZES, WHOLE, Hand, host_of, models, result_of, spec_of, weights_of

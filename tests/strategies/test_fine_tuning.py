@@ -8,11 +8,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from fedscout.engine.client.client_host import ClientHost
-from fedscout.engine.contracts.trial_strategy import Cohort
+from fedscout.engine.client.host import ClientHost
+from fedscout.engine.messages.calls import Cohort
 from fedscout.strategies import FedAvgSpec
-from fedscout.strategies.methods.personal.fedbabu import FedBABUSpec
-from fedscout.strategies.methods.personal.fine_tuning import FineTuningSpec
+from fedscout.strategies.methods.personal_layers import FedBABUSpec
+from fedscout.strategies.methods.personal_models import FineTuningSpec
 from tests.engine.federations import uneven_federation
 from tests.engine.trials.test_resume import assert_same
 from tests.strategies.by_hand import SEED, SIZES, Hand, host_of, models, result_of, spec_of

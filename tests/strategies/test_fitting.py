@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from fedscout.engine.contracts.trial_strategy import Cohort
 from fedscout.engine.errors import StrategyError
+from fedscout.engine.messages.calls import Cohort
 from fedscout.strategies import (
     BUILT_IN_KINDS,
     CHOSEN_BY_NAME_KINDS,

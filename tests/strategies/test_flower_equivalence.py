@@ -7,8 +7,8 @@ import pytest
 from flwr.app import Array, ArrayRecord, ConfigRecord
 from flwr.serverapp import strategy as flower
 
-from fedscout.engine.contracts.trial_strategy import Cohort, EngineNeeds
-from fedscout.engine.messages.task_identity import claim_task_identity
+from fedscout.engine.messages.calls import Cohort, EngineNeeds
+from fedscout.engine.messages.contents import claim_task_identity
 from fedscout.strategies import (
     BUILT_IN_KINDS,
     BulyanSpec,

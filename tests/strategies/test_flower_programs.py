@@ -12,15 +12,14 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from fedscout.engine.client.client_host import ClientHost
-from fedscout.engine.contracts.local_training_config import LocalTraining
-from fedscout.engine.data.client_split import split_client
+from fedscout.engine.client.host import ClientHost
+from fedscout.engine.contracts.config import LocalTraining
 from fedscout.engine.data.federation import Federation
+from fedscout.engine.data.split import split_client
 from fedscout.engine.grid.local_grid import LocalGrid
-from fedscout.engine.messages.session import Session
+from fedscout.engine.messages.calls import Session
+from fedscout.engine.trials.record import Trial, TrialSettings
 from fedscout.engine.trials.trial import run_trial
-from fedscout.engine.trials.trial_record import Trial
-from fedscout.engine.trials.trial_settings import TrialSettings
 from fedscout.strategies import CustomSpec, DPFedAvgSpec
 from tests.conftest import REPOSITORY
 from tests.engine.federations import QUERIES, dense, uneven_federation

@@ -13,8 +13,8 @@ from flwr.serverapp.strategy.multikrum import select_multikrum as flowers_select
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fedscout.engine.messages.view_array import view_record
-from fedscout.strategies.aggregation.krum_selection import select_multikrum, squared_distances
+from fedscout.engine.messages.contents import view_record
+from fedscout.strategies.aggregation.robust import select_multikrum, squared_distances
 
 
 def models(kind: str, seed: int, num_clients: int, num_parameters: int) -> npt.NDArray[np.float32]:

@@ -13,8 +13,8 @@ from flwr.serverapp.strategy.fedtrimmedavg import trim_mean
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fedscout.strategies.aggregation import order_statistics
-from fedscout.strategies.aggregation.order_statistics import mean_around_median, median, trimmed_mean
+from fedscout.strategies.aggregation import robust
+from fedscout.strategies.aggregation.robust import mean_around_median, median, trimmed_mean
 
 FloatArray = npt.NDArray[np.floating]
 
@@ -71,8 +71,8 @@ def assert_same(ours: FloatArray, flowers: FloatArray) -> None:
 @pytest.fixture(autouse=True)
 def _small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
     """So that small models have several, and several slabs, the last of one coordinate among them."""
-    monkeypatch.setattr(order_statistics, "BLOCK", 64)
-    monkeypatch.setattr(order_statistics, "SLAB", 128)
+    monkeypatch.setattr(robust, "BLOCK", 64)
+    monkeypatch.setattr(robust, "SLAB", 128)
 
 
 @pytest.fixture(autouse=True)
@@ -122,10 +122,10 @@ def test_neither_blocks_and_slabs_nor_the_number_of_threads_change_anything(
 ) -> None:
     values = models("normal", 0, 50, (3001,))
     before = median(values), trimmed_mean(values, 7), mean_around_median(values, 30)
-    monkeypatch.setattr(order_statistics, "BLOCK", block)
-    monkeypatch.setattr(order_statistics, "SLAB", slab)
+    monkeypatch.setattr(robust, "BLOCK", block)
+    monkeypatch.setattr(robust, "SLAB", slab)
     for num_threads in (1, 3):
-        monkeypatch.setattr(order_statistics, "NUM_THREADS", num_threads)
+        monkeypatch.setattr(robust, "NUM_THREADS", num_threads)
         after = median(values), trimmed_mean(values, 7), mean_around_median(values, 30)
         for ours, other in zip(before, after, strict=True):
             assert ours.tobytes() == other.tobytes()
@@ -145,4 +145,4 @@ def test_a_fault_in_a_thread_is_not_lost() -> None:
         raise ZeroDivisionError(str(block.shape))
 
     with pytest.raises(ZeroDivisionError):
-        order_statistics._in_blocks(models("normal", 0, 3, (200,)), fail)
+        robust._in_blocks(models("normal", 0, 3, (200,)), fail)

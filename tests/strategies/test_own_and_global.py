@@ -10,17 +10,16 @@ from typing import Any
 import numpy as np
 import pytest
 
-from fedscout.engine.client.client_host import ClientHost
+from fedscout.engine.client.host import ClientHost
 from fedscout.engine.data.federation import Federation
 from fedscout.engine.grid.local_grid import LocalGrid
-from fedscout.engine.grid.ray_grid import RayGrid
-from fedscout.engine.grid.ray_hosts import start_hosts
-from fedscout.engine.model.parameter_layout import ModelFactory
+from fedscout.engine.grid.ray_grid import RayGrid, start_hosts
+from fedscout.engine.models.layout import ModelFactory
 from fedscout.engine.trials.checkpoint import CheckpointStore
+from fedscout.engine.trials.record import Trial
 from fedscout.engine.trials.trial import run_trial
-from fedscout.engine.trials.trial_record import Trial
 from fedscout.strategies import DittoSpec, FedAvgSpec, FedBNSpec, FedPerSpec, LocalOnlySpec, StrategySpec
-from fedscout.strategies.methods.personal.fine_tuning import FineTuningSpec
+from fedscout.strategies.methods.personal_models import FineTuningSpec
 from tests.engine.federations import QUERIES, dense, normalised, uneven_federation
 from tests.engine.trials.test_resume import Interruption, assert_all_same, interrupt_in
 from tests.strategies.by_hand import SIZES, Hand, result_of, spec_of, weights_of

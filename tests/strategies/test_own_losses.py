@@ -12,16 +12,13 @@ import torch
 from pydantic import ValidationError
 from torch import Tensor, nn
 
-from fedscout.engine.contracts.client_algorithm import Descent
-from fedscout.engine.contracts.trial_strategy import Cohort
+from fedscout.engine.contracts.algorithm import Descent
 from fedscout.engine.errors import StrategyError
-from fedscout.engine.model.adjusted_outputs import OUT_OF_IT, Adjusted
-from fedscout.engine.model.parameter_layout import ModelFactory
+from fedscout.engine.messages.calls import Cohort
+from fedscout.engine.models.layout import OUT_OF_IT, Adjusted, ModelFactory
 from fedscout.strategies import FedAvgSpec, FedLCSpec, MoonSpec, StrategySpec
-from fedscout.strategies.methods.clients.fedlc import CalibratedDescent
-from fedscout.strategies.methods.clients.fedrs import FedRSSpec
-from fedscout.strategies.methods.clients.symmetric_loss import SymmetricLossSpec
-from fedscout.strategies.methods.personal.fedrod import FedRoDSpec
+from fedscout.strategies.methods.losses import CalibratedDescent, FedRSSpec, SymmetricLossSpec
+from fedscout.strategies.methods.personal_layers import FedRoDSpec
 from tests.engine.federations import dense, normalised, uneven_federation
 from tests.strategies.by_hand import SIZES, Hand, host_of, models, result_of, spec_of, weights_of
 

@@ -8,9 +8,9 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from fedscout.engine.client.client_host import ClientHost
-from fedscout.engine.contracts.trial_strategy import Cohort
+from fedscout.engine.client.host import ClientHost
 from fedscout.engine.errors import StrategyError
+from fedscout.engine.messages.calls import Cohort
 from fedscout.strategies import CustomSpec, FedProxSpec, RealRange, StrategySpec, parse_strategy, space_of
 from tests.engine.federations import QUERIES, uneven_federation
 from tests.strategies.by_hand import SIZES, result_of
@@ -24,8 +24,8 @@ from pydantic import Field
 
 from fedscout.strategies import IntegerRange, RealRange, Searched, StrategySpec
 from fedscout.strategies.methods.averaging import MeanSpec
-from fedscout.strategies.methods.personal.fedbn import OwnBatchNorm, without_batch_norm
-from fedscout.strategies.methods.servers.robust import KrumSpec
+from fedscout.strategies.methods.batch_norm import OwnBatchNorm, without_batch_norm
+from fedscout.strategies.methods.robust import KrumSpec
 from fedscout.strategies.specification import node_counts
 
 

@@ -13,13 +13,12 @@ import jsonschema
 import numpy as np
 import pytest
 
-from fedscout.engine.client.client_host import ClientHost
-from fedscout.engine.contracts.client_algorithm import ClientAlgorithm
-from fedscout.engine.contracts.trial_strategy import Cohort
+from fedscout.engine.client.host import ClientHost
+from fedscout.engine.contracts.algorithm import ClientAlgorithm
 from fedscout.engine.errors import StrategyError
 from fedscout.engine.grid.local_grid import LocalGrid
-from fedscout.engine.grid.ray_grid import RayGrid
-from fedscout.engine.grid.ray_hosts import start_hosts
+from fedscout.engine.grid.ray_grid import RayGrid, start_hosts
+from fedscout.engine.messages.calls import Cohort
 from fedscout.engine.trials.checkpoint import CheckpointStore
 from fedscout.engine.trials.trial import run_trial
 from fedscout.strategies import (
@@ -36,9 +35,8 @@ from fedscout.strategies import (
     space_of,
     strategy_class,
 )
-from fedscout.strategies.methods.averaging import MeanSpec
-from fedscout.strategies.methods.proximal_term import HeldNear
-from fedscout.strategies.space.pairs import has_clients, is_server_rule, pair_fault
+from fedscout.strategies.methods.averaging import HeldNear, MeanSpec
+from fedscout.strategies.pairs import has_clients, is_server_rule, pair_fault
 from tests.engine.federations import QUERIES, dense, normalised, uneven_federation
 from tests.engine.trials.test_resume import Interruption, assert_same, interrupt_in
 from tests.ray_processes import NUM_HOSTS

@@ -7,8 +7,8 @@ import pickle
 
 import pytest
 
-from fedscout.engine.contracts.trial_strategy import Cohort
 from fedscout.engine.errors import StrategyError
+from fedscout.engine.messages.calls import Cohort
 from fedscout.strategies import (
     BUILT_IN_KINDS,
     CHOSEN_BY_NAME_KINDS,

@@ -7,14 +7,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from fedscout.engine.client.client_host import ClientHost
+from fedscout.engine.client.host import ClientHost
 from fedscout.engine.grid.local_grid import LocalGrid
 from fedscout.engine.trials.trial import run_trial
 from fedscout.strategies import FedAvgSpec, FedBNSpec, FedPerSpec, LocalOnlySpec
-from fedscout.strategies.methods.personal.fedbabu import FedBABUSpec
-from fedscout.strategies.methods.personal.fedbn import BATCH_NORMS
-from fedscout.strategies.methods.personal.fedrep import FedRepSpec
-from fedscout.strategies.methods.personal.mfedbn import MFedBNSpec
+from fedscout.strategies.methods.batch_norm import BATCH_NORMS, MFedBNSpec
+from fedscout.strategies.methods.personal_layers import FedBABUSpec, FedRepSpec
 from tests.engine.federations import normalised, uneven_federation
 from tests.engine.trials.test_resume import assert_same
 from tests.strategies.by_hand import SEED, SIZES, TRAINING, Hand, host_of, models, result_of, spec_of, weights_of

@@ -7,9 +7,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from fedscout.engine.client.client_host import ClientHost
+from fedscout.engine.client.host import ClientHost
 from fedscout.strategies import FedProxSpec
-from fedscout.strategies.methods.personal.pfedme import PFedMeSpec
+from fedscout.strategies.methods.personal_models import PFedMeSpec
 from tests.engine.federations import uneven_federation
 from tests.strategies.by_hand import SEED, SIZES, TRAINING, Hand, host_of, models, result_of, spec_of, weights_of
 

@@ -14,20 +14,18 @@ import pytest
 from flwr.app import Array, ArrayRecord, ConfigRecord, Error, Message, MetricRecord, RecordDict
 from flwr.serverapp import strategy as flower
 
-from fedscout.engine.client.client_host import ClientHost
-from fedscout.engine.contracts.local_training_config import LocalTraining
-from fedscout.engine.contracts.trial_strategy import Cohort
+from fedscout.engine.client.host import ClientHost
+from fedscout.engine.contracts.config import LocalTraining
 from fedscout.engine.errors import StrategyError, TrialError
 from fedscout.engine.grid.local_grid import LocalGrid
-from fedscout.engine.messages.session import Session
-from fedscout.engine.messages.task_identity import claim_task_identity
+from fedscout.engine.messages.calls import Cohort, Session
+from fedscout.engine.messages.contents import claim_task_identity
 from fedscout.engine.trials.checkpoint import CheckpointStore
+from fedscout.engine.trials.record import Trial, TrialSettings
 from fedscout.engine.trials.trial import run_trial
-from fedscout.engine.trials.trial_record import Trial
-from fedscout.engine.trials.trial_settings import TrialSettings
 from fedscout.strategies import BUILT_IN_KINDS, DPFedAvgSpec, FedAvgSpec, parameter_columns, parse_strategy, space_of
-from fedscout.strategies.client_level_privacy import LEAST_NOISE, Sampling, epsilon_of
-from fedscout.strategies.methods.servers.private_averaging import AVERAGING
+from fedscout.strategies.aggregation.private import LEAST_NOISE, Sampling, epsilon_of
+from fedscout.strategies.methods.dp_fedavg import AVERAGING
 from tests.engine.federations import QUERIES, uneven_federation
 from tests.engine.trials.test_resume import Interruption, assert_same, interrupt_in
 from tests.strategies.rounds import grid_of, models

@@ -7,11 +7,11 @@ import pickle
 import torch
 from flwr.app import Array, ArrayRecord, ConfigRecord
 
-from fedscout.engine.contracts.client_algorithm import asked_for
-from fedscout.engine.contracts.trial_strategy import Cohort
-from fedscout.engine.messages.task_identity import claim_task_identity
+from fedscout.engine.contracts.algorithm import asked_for
+from fedscout.engine.messages.calls import Cohort
+from fedscout.engine.messages.contents import claim_task_identity
 from fedscout.strategies import FedProxSpec, ProximalTerm
-from fedscout.strategies.methods.proximal_term import PROXIMAL_MU_KEY, pull_towards
+from fedscout.strategies.methods.averaging import PROXIMAL_MU_KEY, pull_towards
 from tests.strategies.rounds import grid_of
 
 

@@ -13,16 +13,13 @@ import pytest
 from flwr.app import Array, ArrayRecord, Error, Message, MetricRecord, RecordDict
 from flwr.serverapp import strategy as flower
 
-from fedscout.engine.contracts.local_training_config import LocalTraining
-from fedscout.engine.contracts.trial_strategy import Cohort
+from fedscout.engine.contracts.config import LocalTraining
 from fedscout.engine.grid.local_grid import LocalGrid
-from fedscout.engine.messages.session import Session
-from fedscout.engine.messages.task_identity import claim_task_identity
-from fedscout.engine.messages.view_array import view_record
-from fedscout.engine.trials.cheap_collections import cheap_collections
+from fedscout.engine.messages.calls import Cohort, Session
+from fedscout.engine.messages.contents import claim_task_identity, view_record
+from fedscout.engine.trials.record import Trial, TrialSettings
+from fedscout.engine.trials.state import cheap_collections
 from fedscout.engine.trials.trial import run_trial
-from fedscout.engine.trials.trial_record import Trial
-from fedscout.engine.trials.trial_settings import TrialSettings
 from fedscout.strategies import (
     BUILT_IN_KINDS,
     BulyanSpec,

@@ -15,10 +15,9 @@ from flwr.serverapp import strategy as flower
 from flwr.serverapp.exception import InconsistentMessageReplies
 from flwr.serverapp.strategy.strategy_utils import aggregate_metricrecords
 
-from fedscout.engine.messages.task_identity import claim_task_identity
+from fedscout.engine.messages.contents import claim_task_identity
 from fedscout.strategies import aggregation as quick
-from fedscout.strategies.aggregation.metric_means import mean_metrics
-from fedscout.strategies.aggregation.reply_matrices import arrays_by_name, flat_vectors
+from fedscout.strategies.aggregation.rules import arrays_by_name, flat_vectors, mean_metrics
 from tests.strategies.rounds import grid_of
 
 A, B = Array(np.ones(1)), Array(np.full((1, 2), 2.0))

@@ -9,9 +9,9 @@ import numpy.typing as npt
 import pytest
 from scipy.optimize import minimize
 
-from fedscout.engine.contracts.trial_strategy import Cohort
+from fedscout.engine.messages.calls import Cohort
 from fedscout.strategies import FedAvgSpec, RfaSpec
-from fedscout.strategies.methods.servers.rfa import geometric_median
+from fedscout.strategies.methods.robust import geometric_median
 from tests.strategies.rounds import final_model, played
 
 Vector = npt.NDArray[np.float64]

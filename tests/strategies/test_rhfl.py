@@ -12,22 +12,20 @@ import torch
 from flwr.app import Message
 from pydantic import ValidationError
 
-from fedscout.engine.client.client_host import ClientHost
-from fedscout.engine.client.server_model import ServerModel
-from fedscout.engine.contracts.trial_strategy import Cohort
+from fedscout.engine.client.host import ClientHost
+from fedscout.engine.client.updates import ServerModel
 from fedscout.engine.errors import StrategyError
 from fedscout.engine.grid.local_grid import LocalGrid
-from fedscout.engine.grid.ray_grid import RayGrid
-from fedscout.engine.grid.ray_hosts import start_hosts
-from fedscout.engine.messages.message_contents import client_of, metrics_of
-from fedscout.engine.messages.session import Session
-from fedscout.engine.model.flat_model import new_model
+from fedscout.engine.grid.ray_grid import RayGrid, start_hosts
+from fedscout.engine.messages.calls import Cohort, Session
+from fedscout.engine.messages.contents import client_of, metrics_of
+from fedscout.engine.models.flat import new_model
 from fedscout.engine.seeds import stream
 from fedscout.engine.trials.checkpoint import CheckpointStore
 from fedscout.engine.trials.trial import run_trial
 from fedscout.strategies import LocalOnlySpec
-from fedscout.strategies.methods.groups import rhfl
-from fedscout.strategies.methods.groups.rhfl import Alignment, Rhfl, RhflSpec, confidences
+from fedscout.strategies.methods import rhfl
+from fedscout.strategies.methods.rhfl import Alignment, Rhfl, RhflSpec, confidences
 from tests.engine.federations import QUERIES, dense, plain_model, uneven_federation, with_server_rows
 from tests.engine.trials.test_resume import Interruption, assert_same, interrupt_in, run
 from tests.ray_processes import NUM_HOSTS

@@ -7,11 +7,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from fedscout.engine.client.client_host import ClientHost
-from fedscout.engine.contracts.local_training_config import LocalTraining
-from fedscout.engine.contracts.trial_strategy import Cohort
+from fedscout.engine.client.host import ClientHost
+from fedscout.engine.contracts.config import LocalTraining
 from fedscout.engine.errors import StrategyError
 from fedscout.engine.grid.local_grid import LocalGrid
+from fedscout.engine.messages.calls import Cohort
 from fedscout.engine.trials.trial import run_trial
 from fedscout.strategies import FedAvgSpec, ScaffoldSpec
 from tests.engine.choices import rounds_of

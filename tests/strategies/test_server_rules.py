@@ -11,16 +11,15 @@ import pytest
 from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
 from flwr.serverapp.exception import AggregationError, InconsistentMessageReplies
 
-from fedscout.engine.client.client_host import ClientHost
-from fedscout.engine.contracts.trial_strategy import Cohort
+from fedscout.engine.client.host import ClientHost
 from fedscout.engine.grid.local_grid import LocalGrid
-from fedscout.engine.grid.ray_grid import RayGrid
-from fedscout.engine.grid.ray_hosts import start_hosts
-from fedscout.engine.messages.task_identity import claim_task_identity
+from fedscout.engine.grid.ray_grid import RayGrid, start_hosts
+from fedscout.engine.messages.calls import Cohort
+from fedscout.engine.messages.contents import claim_task_identity
 from fedscout.engine.trials.checkpoint import CheckpointStore, read_checkpoint
 from fedscout.engine.trials.ray_runner import start_trial
+from fedscout.engine.trials.record import TrialSettings
 from fedscout.engine.trials.trial import run_trial
-from fedscout.engine.trials.trial_settings import TrialSettings
 from fedscout.strategies import (
     CHOSEN_BY_NAME_KINDS,
     STRATEGIES,
@@ -30,8 +29,7 @@ from fedscout.strategies import (
     RfaSpec,
     StrategySpec,
 )
-from fedscout.strategies.aggregation.hosted_rule import HostedRule
-from fedscout.strategies.aggregation.server_rule import ServerRule
+from fedscout.strategies.aggregation.rules import HostedRule, ServerRule
 from tests.engine.choices import FEDAVG, rounds_of, spec_of
 from tests.engine.federations import EMPTY, QUERIES, uneven_federation
 from tests.engine.grid.test_local_grid import WatchedGrid

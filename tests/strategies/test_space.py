@@ -9,8 +9,8 @@ import jsonschema
 import numpy as np
 import pytest
 
-from fedscout.engine.contracts.trial_strategy import Cohort
 from fedscout.engine.errors import StrategyError
+from fedscout.engine.messages.calls import Cohort
 from fedscout.strategies import (
     BUILT_IN_KINDS,
     CHOSEN_BY_NAME_KINDS,
@@ -28,7 +28,7 @@ from fedscout.strategies import (
     parse_strategy,
     space_of,
 )
-from fedscout.strategies.space.search_space import SearchSpace
+from fedscout.strategies.space import SearchSpace
 from fedscout.strategies.specification import CLIENT_PARAMETERS
 
 

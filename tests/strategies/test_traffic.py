@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from fedscout.engine.client.client_host import ClientHost
-from fedscout.engine.trials.trial_record import Trial
+from fedscout.engine.client.host import ClientHost
+from fedscout.engine.trials.record import Trial
 from fedscout.strategies import (
     DittoSpec,
     FedAvgSpec,

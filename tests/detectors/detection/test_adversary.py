@@ -13,13 +13,12 @@ import numpy as np
 import pytest
 
 from fedscout.detectors import CLIENT_QUERIES
-from fedscout.engine.contracts.local_training_config import LocalTraining
-from fedscout.engine.data.federation import Federation
-from fedscout.engine.data.release import Privacy, Release
-from fedscout.engine.data.row_parts import RowPart
+from fedscout.engine.contracts.config import LocalTraining
+from fedscout.engine.data.client import Privacy, Release
+from fedscout.engine.data.federation import Federation, RowPart
 from fedscout.engine.grid.local_grid import LocalGrid
+from fedscout.engine.messages.contents import flat_record, train_config
 from fedscout.engine.messages.exchange import send_query, send_train
-from fedscout.engine.messages.message_contents import flat_record, train_config
 from tests.detectors.detection.test_release import MESSAGES, PRIVATE
 from tests.detectors.federations import federation, gaussian_clients
 

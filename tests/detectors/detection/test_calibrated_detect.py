@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 from fedscout.detectors import CalibratedFinding, DetectionConfig, HeterogeneityReport
-from fedscout.detectors.detection.detect import detect
-from fedscout.detectors.verdict import Verdict, verdicts
-from fedscout.engine.contracts.local_training_config import LocalTraining
+from fedscout.detectors.detect import detect
+from fedscout.detectors.report import Verdict, verdicts
+from fedscout.engine.contracts.config import LocalTraining
 from fedscout.engine.data.federation import Federation
 from tests.detectors.detection.test_detect import report_of
 from tests.detectors.federations import (

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from fedscout.detectors import DetectionConfig, HeterogeneityReport
-from fedscout.detectors.detection.detect import detect
-from fedscout.engine.contracts.local_training_config import LocalTraining
+from fedscout.detectors.detect import detect
+from fedscout.engine.contracts.config import LocalTraining
 from tests.detectors.federations import RecordingGrid, federation, gaussian_clients
 
 
@@ -48,10 +48,8 @@ def test_limits_on_what_the_server_holds_cost_exchanges_and_change_nothing(monke
     """With room for the triangles of three clients and the models of one repetition."""
     whole, _ = detection(20)
     triangle_bytes, class_bytes = 8 * 6 * 7 // 2, 2 * 8 * 6 * 2  # of two classes, sums and squares
-    monkeypatch.setattr(
-        "fedscout.detectors.detection.feature_exchanges.BLOCK_BYTES", 3 * (triangle_bytes + class_bytes)
-    )
-    monkeypatch.setattr("fedscout.detectors.outliers.outliers.GROUP_BYTES", 1)
+    monkeypatch.setattr("fedscout.detectors.feature_exchanges.BLOCK_BYTES", 3 * (triangle_bytes + class_bytes))
+    monkeypatch.setattr("fedscout.detectors.outliers.GROUP_BYTES", 1)
     parts, grid = detection(20)
     assert parts.without_timings() == whole.without_timings()
     moments = [len(clients) for _, clients, config in grid.sent if config.get("function") == "feature_moments"]

@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 
 from fedscout.detectors import CLIENT_QUERIES, DetectionConfig, HeterogeneityReport
-from fedscout.detectors.detection.detect import detect
-from fedscout.detectors.statistics.heterogeneity_metrics import paired_clients
-from fedscout.engine.contracts.local_training_config import LocalTraining
+from fedscout.detectors.detect import detect
+from fedscout.detectors.statistics import paired_clients
+from fedscout.engine.contracts.config import LocalTraining
 from fedscout.engine.data.federation import Federation
 from fedscout.engine.errors import DataError
 from fedscout.engine.grid.local_grid import LocalGrid

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from fedscout.detectors import CLIENT_QUERIES
-from fedscout.engine.data.release import Arrays
+from fedscout.engine.data.client import Arrays
 from fedscout.engine.grid.local_grid import LocalGrid
 from fedscout.engine.messages.exchange import send_query
 from tests.detectors.federations import SmallNet, federation, gaussian_clients, inputs, let_out, samples

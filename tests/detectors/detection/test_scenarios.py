@@ -13,11 +13,11 @@ import numpy as np
 import pytest
 
 from fedscout.detectors import CLIENT_QUERIES, DetectionConfig, HeterogeneityReport
-from fedscout.detectors.detection.detect import detect
-from fedscout.engine.contracts.local_training_config import LocalTraining
+from fedscout.detectors.detect import detect
+from fedscout.engine.contracts.config import LocalTraining
 from fedscout.engine.grid.local_grid import LocalGrid
-from fedscout.experiments.federations.assembly.build_federation import build_federation
-from fedscout.experiments.federations.assembly.federation_config import FederationConfig, ModelConfig
+from fedscout.experiments.federation import build_federation
+from fedscout.experiments.federation_config import FederationConfig, ModelConfig
 
 SEEDS = (0, 1, 2)
 AFFECTED = 2

@@ -9,9 +9,16 @@ import pytest
 from scipy.stats import hypergeom
 from scipy.stats import t as student
 
-from fedscout.detectors.outliers.agreement_tests import count_test, disagreement_tail, label_tests, score_test
-from fedscout.detectors.outliers.label_agreement import Agreement, Discriminant, label_agreement
-from fedscout.detectors.statistics.calibration import ClientTest
+from fedscout.detectors.label_agreement import (
+    Agreement,
+    Discriminant,
+    count_test,
+    disagreement_tail,
+    label_agreement,
+    label_tests,
+    score_test,
+)
+from fedscout.detectors.statistics import ClientTest
 from tests.detectors.federations import inputs, let_out, samples
 from tests.detectors.rates import most_alarms
 

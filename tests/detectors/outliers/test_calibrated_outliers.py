@@ -7,20 +7,20 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from fedscout.detectors.detection_config import DetectionConfig
-from fedscout.detectors.outliers import exchanged_models
-from fedscout.detectors.outliers.calibrated_outliers import decide_outliers_calibrated, why_models_differ
-from fedscout.detectors.outliers.exchanged_models import (
+from fedscout.detectors import outliers
+from fedscout.detectors.outliers import (
     FEWEST_DRAWS,
     MOST_DRAWS,
+    Comparison,
+    decide_outliers_calibrated,
     exchange_p_values,
     model_test,
     row_parts,
+    why_models_differ,
 )
-from fedscout.detectors.outliers.outliers import Comparison
-from fedscout.detectors.report import CalibratedFinding, ClientEvidence
-from fedscout.detectors.statistics.calibration import ClientTest
-from fedscout.engine.data.names import Names
+from fedscout.detectors.report import CalibratedFinding, ClientEvidence, DetectionConfig
+from fedscout.detectors.statistics import ClientTest
+from fedscout.engine.data.federation import Names
 from tests.detectors.rates import fewest_alarms, most_alarms
 
 RATE = 0.05
@@ -45,7 +45,7 @@ def test_model_alarms_keep_to_the_rate(clients: int, monkeypatch: pytest.MonkeyP
 
     The fewest permutations do: the p-value of a permutation test keeps to its rate with any number of them.
     """
-    monkeypatch.setattr(exchanged_models, "MOST_DRAWS", FEWEST_DRAWS)
+    monkeypatch.setattr(outliers, "MOST_DRAWS", FEWEST_DRAWS)
     generator = np.random.default_rng(clients)
     federations = 300
     alarms = sum(

@@ -10,12 +10,17 @@ import pytest
 
 from fedscout.detectors import CLIENT_QUERIES, CalibratedFinding, DetectionConfig
 from fedscout.detectors.conversation import hold
-from fedscout.detectors.detection.detect import clients_of_like_labels
-from fedscout.detectors.detection.feature_exchanges import measure_features
-from fedscout.detectors.detection.label_exchange import measure_labels
-from fedscout.detectors.outliers.agreement_tests import design_effects, disagreement_tail, score_test
-from fedscout.detectors.outliers.calibrated_outliers import decide_outliers_calibrated
-from fedscout.detectors.outliers.label_agreement import Agreement, Discriminant, label_agreement
+from fedscout.detectors.detect import clients_of_like_labels, measure_labels
+from fedscout.detectors.feature_exchanges import measure_features
+from fedscout.detectors.label_agreement import (
+    Agreement,
+    Discriminant,
+    design_effects,
+    disagreement_tail,
+    label_agreement,
+    score_test,
+)
+from fedscout.detectors.outliers import decide_outliers_calibrated
 from fedscout.engine.data.federation import Federation
 from fedscout.engine.grid.local_grid import LocalGrid
 from tests.detectors.federations import federation, inputs, let_out, samples

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from fedscout.detectors.outliers.label_agreement import Agreement, Discriminant, discriminant, label_agreement
-from fedscout.detectors.skew.calibrated_feature_skew import within_covariance
+from fedscout.detectors.calibrated_feature_skew import within_covariance
+from fedscout.detectors.label_agreement import Agreement, Discriminant, discriminant, label_agreement
 from tests.detectors.federations import inputs, let_out, samples
 from tests.detectors.skew.test_calibrated_feature_skew import draw, measure
 

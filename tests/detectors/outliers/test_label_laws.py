@@ -9,8 +9,8 @@ import pytest
 
 from fedscout.detectors import CLIENT_QUERIES, CalibratedFinding, DetectionConfig
 from fedscout.detectors.conversation import hold
-from fedscout.detectors.detection.feature_exchanges import FeatureMeasurement, measure_features
-from fedscout.detectors.outliers.calibrated_outliers import decide_outliers_calibrated
+from fedscout.detectors.feature_exchanges import FeatureMeasurement, measure_features
+from fedscout.detectors.outliers import decide_outliers_calibrated
 from fedscout.engine.grid.local_grid import LocalGrid
 from tests.detectors.federations import federation
 from tests.detectors.rates import most_alarms

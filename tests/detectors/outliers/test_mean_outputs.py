@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 
 from fedscout.detectors.conversation import hold
-from fedscout.detectors.detection.model_exchanges import measure_output_divergence
-from fedscout.detectors.outliers.mean_outputs import mean_output
-from fedscout.engine.data.client_query import QueryInputs
+from fedscout.detectors.detect import measure_output_divergence
+from fedscout.detectors.queries import mean_output
+from fedscout.engine.data.client import QueryInputs
 from fedscout.engine.grid.local_grid import LocalGrid
-from fedscout.engine.messages.message_contents import QueryAnswers
+from fedscout.engine.messages.contents import QueryAnswers
 from tests.detectors.federations import CLIENT_QUERIES, federation, samples
 
 

@@ -9,7 +9,7 @@ import pytest
 
 from fedscout.detectors import DetectionConfig
 from fedscout.detectors.conversation import hold
-from fedscout.detectors.outliers.outliers import (
+from fedscout.detectors.outliers import (
     Comparison,
     compare_models,
     decide_outliers,
@@ -18,9 +18,9 @@ from fedscout.detectors.outliers.outliers import (
     sketch,
     train_and_compare,
 )
-from fedscout.engine.contracts.local_training_config import LocalTraining
+from fedscout.engine.contracts.config import LocalTraining
+from fedscout.engine.messages.contents import TrainAnswers, train_config
 from fedscout.engine.messages.exchange import send_train
-from fedscout.engine.messages.message_contents import TrainAnswers, train_config
 from fedscout.engine.seeds import integer
 from tests.detectors.federations import FlipLabels, RecordingGrid, federation, gaussian_clients
 
@@ -217,9 +217,7 @@ def test_comparisons_do_not_depend_on_how_many_repetitions_are_held_at_a_time(mo
     grid = RecordingGrid(federation(gaussian_clients([30, 40, 50])))
     together, exchanges = {}, {}
     for held in (5, 2, 1):
-        monkeypatch.setattr(
-            "fedscout.detectors.outliers.outliers.GROUP_BYTES", held * 3 * grid.initial_vector(0).nbytes
-        )
+        monkeypatch.setattr("fedscout.detectors.outliers.GROUP_BYTES", held * 3 * grid.initial_vector(0).nbytes)
         grid.exchanges.clear()
         compared = hold(grid, train_and_compare((0, 1, 2), grid.initial_vectors, LocalTraining(), SETTINGS, seed=0))
         together[held] = [told(comparison) for comparison in compared]

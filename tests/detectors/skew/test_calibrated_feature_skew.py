@@ -10,8 +10,7 @@ import pytest
 from scipy.stats import chi2
 from scipy.stats import t as student
 
-from fedscout.detectors.report import CalibratedFinding
-from fedscout.detectors.skew.calibrated_feature_skew import (
+from fedscout.detectors.calibrated_feature_skew import (
     Shifts,
     classes_as_one,
     decide_feature_skew_calibrated,
@@ -23,10 +22,18 @@ from fedscout.detectors.skew.calibrated_feature_skew import (
     varying,
     within_covariance,
 )
-from fedscout.detectors.skew.class_sums import ClassMoments, excess_variance, row_norms
-from fedscout.detectors.skew.feature_skew import ClientTotals, MomentSums, PooledMoments, feature_moments
-from fedscout.detectors.statistics.calibration import holm, moment_matched_tail
-from fedscout.engine.data.names import Names
+from fedscout.detectors.feature_skew import (
+    ClassMoments,
+    ClientTotals,
+    MomentSums,
+    PooledMoments,
+    excess_variance,
+    feature_moments,
+    row_norms,
+)
+from fedscout.detectors.report import CalibratedFinding
+from fedscout.detectors.statistics import holm, moment_matched_tail
+from fedscout.engine.data.federation import Names
 from tests.detectors.federations import inputs, samples
 from tests.detectors.rates import fewest_alarms, most_alarms
 from tests.detectors.skew.test_class_sums import moments_of

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 from scipy.stats import chi2_contingency, fisher_exact
 
-from fedscout.detectors.report import CalibratedFinding
-from fedscout.detectors.skew import calibrated_label_skew
-from fedscout.detectors.skew.calibrated_label_skew import (
+from fedscout.detectors import label_skew
+from fedscout.detectors.label_skew import (
+    ReleasedCounts,
     beyond_chance,
     decide_label_skew_calibrated,
     label_p_values,
@@ -17,7 +17,7 @@ from fedscout.detectors.skew.calibrated_label_skew import (
     pearson,
     reference_shares,
 )
-from fedscout.detectors.skew.label_skew import ReleasedCounts
+from fedscout.detectors.report import CalibratedFinding
 from tests.detectors.rates import fewest_alarms, most_alarms
 
 RATE = 0.05
@@ -142,7 +142,7 @@ def test_what_no_drawn_table_reaches_has_the_smallest_p_value() -> None:
 def test_draws_that_end_early_decide_as_all_draws_do(monkeypatch: pytest.MonkeyPatch) -> None:
     """Where an early end leaves a p-value above the rate, so do all draws; any other p-value is that of all draws."""
     generator, drawn = np.random.default_rng(4), []
-    monkeypatch.setattr(calibrated_label_skew, "pearson", lambda tables: drawn.append(len(tables)) or pearson(tables))
+    monkeypatch.setattr(label_skew, "pearson", lambda tables: drawn.append(len(tables)) or pearson(tables))
     ended, draws = 0, number_of_draws(RATE)
     for seed in range(20):
         counts = generator.multinomial(12, [0.7, 0.3], size=5)
@@ -152,8 +152,8 @@ def test_draws_that_end_early_decide_as_all_draws_do(monkeypatch: pytest.MonkeyP
         ended += sum(drawn[1:]) < draws
         drawn.clear()
         with monkeypatch.context() as patch:
-            patch.setattr(calibrated_label_skew, "DRAWS_PER_ALARM", 10**9)
-            patch.setattr(calibrated_label_skew, "number_of_draws", lambda _: draws)
+            patch.setattr(label_skew, "DRAWS_PER_ALARM", 10**9)
+            patch.setattr(label_skew, "number_of_draws", lambda _: draws)
             whole, _ = label_p_values(counts, RATE, np.random.default_rng(seed))
         assert sum(drawn[1:]) == draws
         assert (early.min() <= RATE) == (whole.min() <= RATE)
@@ -168,7 +168,7 @@ def test_many_that_differ_are_taken_out_in_few_comparisons(monkeypatch: pytest.M
     counts, asked = like_clients(np.random.default_rng(5), 40, 400, 4), []
     counts[::4] = [340, 20, 20, 20]
     wrapped = label_p_values
-    monkeypatch.setattr(calibrated_label_skew, "label_p_values", lambda *a: asked.append(len(a[0])) or wrapped(*a))
+    monkeypatch.setattr(label_skew, "label_p_values", lambda *a: asked.append(len(a[0])) or wrapped(*a))
     assert decide(counts).flagged_clients == tuple(range(0, 40, 4))
     assert asked[-1] == 30
     assert len(asked) <= 9
@@ -194,7 +194,7 @@ def test_what_chance_makes_of_the_distance_is_taken_off(noise_scale: float) -> N
 
 def test_tables_too_large_to_draw_are_compared_class_by_class(monkeypatch: pytest.MonkeyPatch) -> None:
     """Fisher's exact test of a class at a client against the others, doubled, times classes and clients."""
-    monkeypatch.setattr("fedscout.detectors.skew.calibrated_label_skew.MAX_DRAWN_CELLS", 0)
+    monkeypatch.setattr("fedscout.detectors.label_skew.MAX_DRAWN_CELLS", 0)
     generator = np.random.default_rng(0)
     p_values, _ = label_p_values(np.array([[9, 1], [5, 5], [6, 4]]), RATE, generator)
     one_sided = fisher_exact([[9, 1], [11, 9]], alternative="greater").pvalue

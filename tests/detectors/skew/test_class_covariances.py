@@ -7,15 +7,13 @@ from collections.abc import Sequence
 import numpy as np
 import pytest
 
-from fedscout.detectors.skew.calibrated_feature_skew import (
+from fedscout.detectors.calibrated_feature_skew import (
     Shifts,
     decide_feature_skew_calibrated,
     label_adjusted_shifts,
     within_covariance,
 )
-from fedscout.detectors.skew.class_covariances import ClassCovariances
-from fedscout.detectors.skew.class_sums import class_sums
-from fedscout.detectors.skew.feature_skew import MomentSums, feature_moments
+from fedscout.detectors.feature_skew import ClassCovariances, MomentSums, class_sums, feature_moments
 from tests.detectors.federations import inputs, let_out, samples
 from tests.detectors.rates import most_alarms
 from tests.detectors.skew.test_class_sums import moments_of

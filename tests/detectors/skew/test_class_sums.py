@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from fedscout.detectors.skew import class_sums as calculated
-from fedscout.detectors.skew.class_sums import ClassMoments, class_sums
-from fedscout.engine.data.client_data import CHUNK_ROWS
+from fedscout.detectors import feature_skew as calculated
+from fedscout.detectors.feature_skew import ClassMoments, class_sums
+from fedscout.engine.data.client import CHUNK_ROWS
 from tests.detectors.federations import inputs, let_out, samples
 
 CONFIG = {"max_features": 100}

@@ -6,8 +6,8 @@ import numpy as np
 from numpy.testing import assert_allclose
 
 from fedscout.detectors import DetectionConfig, HeterogeneityReport
-from fedscout.detectors.detection.detect import detect
-from fedscout.engine.contracts.local_training_config import LocalTraining
+from fedscout.detectors.detect import detect
+from fedscout.engine.contracts.config import LocalTraining
 from tests.detectors.federations import RecordingGrid, federation, gaussian_clients
 
 Rows = list[tuple[np.ndarray, np.ndarray]]

@@ -5,9 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from fedscout.detectors.skew.feature_divergence import feature_divergence
-from fedscout.detectors.skew.feature_histograms import Bins
-from fedscout.detectors.statistics.heterogeneity_metrics import js_divergence
+from fedscout.detectors.feature_skew import Bins, feature_divergence
+from fedscout.detectors.statistics import js_divergence
 from tests.detectors.detection.test_detect import report_of
 from tests.detectors.federations import AddNoise, federation, gaussian_clients
 

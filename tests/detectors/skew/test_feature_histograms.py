@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from fedscout.detectors.skew.feature_histograms import MAX_BINS, Bins, feature_distances, feature_histogram
-from fedscout.engine.data.release import WithheldError
+from fedscout.detectors.feature_skew import MAX_BINS, Bins, feature_distances, feature_histogram
+from fedscout.engine.data.client import WithheldError
 from tests.detectors.federations import inputs, samples
 
 

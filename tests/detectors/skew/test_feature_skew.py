@@ -10,8 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.sparse.linalg import eigsh
 
-from fedscout.detectors.report import Finding
-from fedscout.detectors.skew.feature_skew import (
+from fedscout.detectors.feature_skew import (
     DIRECT_SOLVER_FEATURES,
     MomentSums,
     PooledMoments,
@@ -20,7 +19,8 @@ from fedscout.detectors.skew.feature_skew import (
     feature_moments,
     principal_axes,
 )
-from fedscout.engine.data.client_data import CHUNK_ROWS
+from fedscout.detectors.report import Finding
+from fedscout.engine.data.client import CHUNK_ROWS
 from fedscout.engine.errors import DataError
 from tests.detectors.federations import inputs, samples
 

@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 
 from fedscout.detectors import CLIENT_QUERIES, DetectionConfig
-from fedscout.detectors.detection.detect import detect
+from fedscout.detectors.detect import detect
+from fedscout.detectors.feature_skew import FeatureGroups, group_norms
 from fedscout.detectors.report import HeterogeneityReport
-from fedscout.detectors.skew.group_norms import FeatureGroups, group_norms
-from fedscout.engine.contracts.local_training_config import LocalTraining
+from fedscout.engine.contracts.config import LocalTraining
 from fedscout.engine.grid.local_grid import LocalGrid
 from tests.detectors.federations import federation, inputs, let_out, samples
 from tests.detectors.rates import most_alarms

@@ -7,9 +7,9 @@ from collections.abc import Mapping
 import numpy as np
 import pytest
 
+from fedscout.detectors.label_skew import ReleasedCounts, decide_label_skew, label_counts
 from fedscout.detectors.report import Finding
-from fedscout.detectors.skew.label_skew import ReleasedCounts, decide_label_skew, label_counts
-from fedscout.engine.data.client_data import Samples
+from fedscout.engine.data.client import Samples
 from tests.detectors.federations import inputs, samples
 
 

@@ -8,11 +8,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
-from fedscout.detectors.detection_config import DetectionConfig
-from fedscout.detectors.skew.calibrated_label_skew import decide_label_skew_calibrated
-from fedscout.detectors.skew.label_skew import ReleasedCounts, decide_label_skew
-from fedscout.detectors.statistics.heterogeneity_metrics import distribution, js_divergence, kl_divergence
-from fedscout.engine.data.release import told_counts
+from fedscout.detectors.label_skew import ReleasedCounts, decide_label_skew, decide_label_skew_calibrated
+from fedscout.detectors.report import DetectionConfig
+from fedscout.detectors.statistics import distribution, js_divergence, kl_divergence
+from fedscout.engine.data.client import told_counts
 from tests.detectors.detection.test_detect import report_of
 from tests.detectors.federations import federation
 from tests.detectors.rates import most_alarms

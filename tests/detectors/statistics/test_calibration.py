@@ -10,16 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.stats import chi2
 
-from fedscout.detectors.detection_config import DetectionConfig
-from fedscout.detectors.report import CalibratedFinding, ClientEvidence
-from fedscout.detectors.statistics.calibration import (
-    ClientTest,
-    decide,
-    holm,
-    largest,
-    moment_matched_tail,
-    p_text,
-)
+from fedscout.detectors.report import CalibratedFinding, ClientEvidence, DetectionConfig
+from fedscout.detectors.statistics import ClientTest, decide, holm, largest, moment_matched_tail, p_text
 
 LEAST = 0.5
 

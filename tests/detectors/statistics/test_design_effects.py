@@ -9,18 +9,11 @@ import numpy as np
 import pytest
 
 from fedscout.detectors import DetectionConfig
+from fedscout.detectors.label_skew import ReleasedCounts, decide_label_skew_calibrated, label_counts, label_p_values
 from fedscout.detectors.report import CalibratedFinding
-from fedscout.detectors.skew.calibrated_label_skew import decide_label_skew_calibrated, label_p_values
-from fedscout.detectors.skew.label_skew import ReleasedCounts, label_counts
-from fedscout.detectors.statistics.design_effects import (
-    GroupSums,
-    correlations,
-    design_effects,
-    group_labels,
-    pearson_moments,
-)
-from fedscout.engine.arrays import IntArray
-from fedscout.engine.data.release import Arrays
+from fedscout.detectors.statistics import GroupSums, correlations, design_effects, group_labels, pearson_moments
+from fedscout.engine.data.client import Arrays
+from fedscout.engine.errors import IntArray
 from tests.detectors.federations import inputs, let_out, samples
 from tests.detectors.rates import most_alarms
 

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from fedscout.detectors import statistics as metrics
 from fedscout.detectors.report import ReportedMetrics
-from fedscout.detectors.statistics import heterogeneity_metrics as metrics
 
 REPEATABLE = settings(derandomize=True, deadline=None)
 SHARES = (0.9, 0.7, 0.5, 0.1)

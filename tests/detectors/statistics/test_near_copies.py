@@ -5,16 +5,10 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from fedscout.detectors.statistics import near_copies as calculated
-from fedscout.detectors.statistics.near_copies import (
-    LEAPS,
-    NearCopies,
-    columns_together,
-    count_near_copies,
-    near_copies,
-)
-from fedscout.experiments.federations.datasets.dataset_request import DatasetRequest
-from fedscout.experiments.federations.datasets.loaders.dataset_table import load_dataset
+from fedscout.detectors import near_copies as calculated
+from fedscout.detectors.near_copies import LEAPS, NearCopies, columns_together, count_near_copies, near_copies
+from fedscout.experiments.data.dataset import DatasetRequest
+from fedscout.experiments.data.loaders.table import load_dataset
 from tests.detectors.federations import inputs, let_out, samples
 
 

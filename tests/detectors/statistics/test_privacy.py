@@ -11,12 +11,10 @@ from hypothesis import strategies as st
 from scipy.stats import norm
 
 from fedscout.detectors import DetectionConfig
-from fedscout.detectors.detection.detect import detect
-from fedscout.detectors.detection.feature_exchanges import FeatureMeasurement
-from fedscout.detectors.detection.private_features import decide_private_features, measure_private_features
-from fedscout.detectors.skew.calibrated_label_skew import decide_label_skew_calibrated
-from fedscout.detectors.skew.label_skew import ReleasedCounts
-from fedscout.detectors.statistics.privacy import (
+from fedscout.detectors.detect import detect
+from fedscout.detectors.feature_exchanges import FeatureMeasurement, decide_private_features, measure_private_features
+from fedscout.detectors.label_skew import ReleasedCounts, decide_label_skew_calibrated
+from fedscout.detectors.privacy import (
     check_library,
     counts_scale,
     integer_laplace,
@@ -26,9 +24,9 @@ from fedscout.detectors.statistics.privacy import (
     private_sums,
     sums_deviation,
 )
-from fedscout.engine.contracts.local_training_config import LocalTraining
+from fedscout.engine.contracts.config import LocalTraining
 from fedscout.engine.errors import ConfigurationError
-from fedscout.engine.messages.message_contents import QueryAnswers
+from fedscout.engine.messages.contents import QueryAnswers
 from tests.detectors.detection.test_calibrated_detect import calibrated
 from tests.detectors.federations import RecordingGrid, federation, gaussian_clients, inputs, samples
 from tests.detectors.rates import most_alarms

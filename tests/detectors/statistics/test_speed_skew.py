@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from fedscout.detectors.statistics.speed_skew import speed_skew
+from fedscout.detectors.statistics import speed_skew
 from tests.search.recommenders.reports import report_of
 
 

@@ -8,17 +8,16 @@ import numpy as np
 import pytest
 import torch
 
-from fedscout.engine.client.client_host import SEEDS_KEPT, ClientHost
-from fedscout.engine.contracts.local_training_config import LocalTraining
-from fedscout.engine.contracts.train_request import TrainRequest
-from fedscout.engine.data.client_split import split_client
-from fedscout.engine.grid.jobs import base_config
-from fedscout.engine.messages.host_calls import HostCall
-from fedscout.engine.messages.message_contents import train_config
-from fedscout.engine.messages.session import Session
-from fedscout.engine.model.parameter_layout import ModelFactory
+from fedscout.engine.client.host import SEEDS_KEPT, ClientHost
+from fedscout.engine.contracts.algorithm import TrainRequest
+from fedscout.engine.contracts.config import LocalTraining
+from fedscout.engine.data.split import split_client
+from fedscout.engine.grid.replies import base_config
+from fedscout.engine.messages.calls import HostCall, Session
+from fedscout.engine.messages.contents import train_config
+from fedscout.engine.models.layout import ModelFactory
 from fedscout.engine.seeds import integer, stream
-from fedscout.engine.training.local_training import RowsWork, train_client
+from fedscout.engine.training.loop import RowsWork, train_client
 from tests.engine.federations import (
     CORRUPTED,
     EMPTY,
@@ -96,7 +95,7 @@ def test_a_client_trains_on_its_training_part_with_the_round_s_batches(host: Cli
     data = uneven_federation().client_data(CORRUPTED).own
     split = split_client(data.labels[data.rows], 3, CORRUPTED, 0.2)
     rows = type(data)(data.features, data.labels, data.rows[split.train])
-    from fedscout.engine.model.flat_model import new_model
+    from fedscout.engine.models.flat import new_model
 
     asked = TrainRequest(torch.from_numpy(call.vector), TRAINING)
     update = train_client(new_model(dense, 0), asked, RowsWork(CORRUPTED, stream(3, "batches", 4, CORRUPTED), {}, rows))
@@ -108,7 +107,7 @@ def test_a_client_trains_on_its_training_part_with_the_round_s_batches(host: Cli
 
 
 def test_the_initial_model_is_the_seed_s(host: ClientHost) -> None:
-    from fedscout.engine.model.flat_model import new_model
+    from fedscout.engine.models.flat import new_model
 
     assert np.array_equal(host.initial_vector(9), new_model(dense, integer(9, "initial-model")).vector.numpy())
     assert not np.array_equal(host.initial_vector(9), host.initial_vector(10))

@@ -8,16 +8,14 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from fedscout.detectors.detection.client_queries import CLIENT_QUERIES
-from fedscout.detectors.outliers.mean_outputs import MEAN_OUTPUT
-from fedscout.detectors.skew.feature_skew import FEATURE_MOMENTS
-from fedscout.engine.client.client_host import ClientHost
-from fedscout.engine.client.row_products import products_on
+from fedscout.detectors.feature_skew import FEATURE_MOMENTS
+from fedscout.detectors.queries import CLIENT_QUERIES, MEAN_OUTPUT
+from fedscout.engine.client.host import ClientHost
+from fedscout.engine.client.updates import products_on
+from fedscout.engine.config import HostDevice
 from fedscout.engine.data.federation import EmbeddingSource, Federation
-from fedscout.engine.host_device import HostDevice
-from fedscout.engine.messages.host_calls import HostCall, QueryResults
-from fedscout.engine.messages.message_keys import FUNCTION_KEY
-from fedscout.engine.messages.session import Session
+from fedscout.engine.messages.calls import HostCall, QueryResults, Session
+from fedscout.engine.messages.keys import FUNCTION_KEY
 from tests.engine.federations import uneven_federation
 from tests.engine.training.test_device_training import images
 

@@ -8,16 +8,13 @@ import numpy as np
 import torch
 from torch import nn
 
-from fedscout.engine.client.client_host import ClientHost
-from fedscout.engine.client.embedding import Embedding
-from fedscout.engine.data.client_data import Samples
-from fedscout.engine.data.client_query import QueryInputs
+from fedscout.engine.client.host import ClientHost
+from fedscout.engine.client.updates import Embedding
+from fedscout.engine.data.client import Answer, Over, QueryInputs, Samples
 from fedscout.engine.data.federation import EmbeddingSource
-from fedscout.engine.data.release import Answer, Over
-from fedscout.engine.messages.host_calls import HostCall
-from fedscout.engine.messages.message_keys import FUNCTION_KEY
-from fedscout.engine.messages.session import Session
-from fedscout.engine.model.flat_model import new_model
+from fedscout.engine.messages.calls import HostCall, Session
+from fedscout.engine.messages.keys import FUNCTION_KEY
+from fedscout.engine.models.flat import new_model
 from fedscout.engine.seeds import integer
 from tests.engine.federations import dense, uneven_federation
 

@@ -8,11 +8,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pytest
 
-from fedscout.engine.client import personal_scores
-from fedscout.engine.client.client_host import ClientHost
-from fedscout.engine.contracts.client_algorithm import ClientAlgorithm, Clients
-from fedscout.engine.messages.host_calls import HostCall
-from fedscout.engine.messages.session import Session
+from fedscout.engine.client import updates
+from fedscout.engine.client.host import ClientHost
+from fedscout.engine.contracts.algorithm import ClientAlgorithm, Clients
+from fedscout.engine.messages.calls import HostCall, Session
 from tests.engine.federations import ABLE, QUERIES, uneven_federation
 
 if TYPE_CHECKING:
@@ -48,7 +47,7 @@ def test_no_more_models_are_made_at_once_than_fit(
 
     at_once, apart = Own(), Own()
     expected = scores(at_once)
-    monkeypatch.setattr(personal_scores, "MODELS_BYTES_TOGETHER", int(models * vector.nbytes))
+    monkeypatch.setattr(updates, "MODELS_BYTES_TOGETHER", int(models * vector.nbytes))
     assert scores(apart) == expected
     assert (at_once.together, apart.together) == ([6, 1], [*together, 1])  # one's rows are corrupted
     assert len({score.loss_sum for score in expected.values()}) == 6

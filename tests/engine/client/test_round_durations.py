@@ -9,25 +9,23 @@ import numpy as np
 import pytest
 from flwr.app import ConfigRecord, Message, RecordDict
 
-from fedscout.engine.client.client_host import ClientHost
-from fedscout.engine.client.withheld_tensors import WithheldTensors
-from fedscout.engine.contracts.client_selection import Assignment, Observed
-from fedscout.engine.contracts.local_training_config import LocalTraining
-from fedscout.engine.data.client_split import num_training_rows, split_client
-from fedscout.engine.data.device import Device, RoundWork
+from fedscout.engine.client.host import ClientHost
+from fedscout.engine.client.updates import WithheldTensors
+from fedscout.engine.contracts.config import LocalTraining
+from fedscout.engine.data.client import Release
+from fedscout.engine.data.devices import Device, RoundWork
 from fedscout.engine.data.federation import Federation
-from fedscout.engine.data.release import Release
-from fedscout.engine.grid.expected_durations import expected_seconds, least_seconds, probe_seconds
+from fedscout.engine.data.split import num_training_rows, split_client
 from fedscout.engine.grid.local_grid import LocalGrid
-from fedscout.engine.messages.host_calls import HostCall, Watched
-from fedscout.engine.messages.message_contents import flat_record, node_of
-from fedscout.engine.messages.message_keys import ROUND_KEY, SEED_KEY
+from fedscout.engine.grid.selection import expected_seconds, least_seconds, probe_seconds
+from fedscout.engine.messages.calls import Assignment, HostCall, Observed, Watched
+from fedscout.engine.messages.contents import flat_record, node_of
+from fedscout.engine.messages.keys import ROUND_KEY, SEED_KEY
 from fedscout.engine.seeds import stream
-from fedscout.engine.training.local_training import batch_bounds
+from fedscout.engine.training.loop import batch_bounds
+from fedscout.engine.trials.record import Trial, TrialSettings
 from fedscout.engine.trials.trial import run_trial
-from fedscout.engine.trials.trial_record import Trial
-from fedscout.engine.trials.trial_settings import TrialSettings
-from fedscout.strategies.methods.clients.scaffold import ScaffoldSpec
+from fedscout.strategies.methods.scaffold import ScaffoldSpec
 from tests.engine.choices import FEDAVG, spec_of
 from tests.engine.federations import ONE_ROW, QUERIES, uneven_federation
 

@@ -10,19 +10,17 @@ from typing import ClassVar
 import numpy as np
 import pytest
 
-from fedscout.engine.arrays import FloatArray
-from fedscout.engine.client.client_host import ClientHost
-from fedscout.engine.contracts.update_attack import AttackInputs, UpdateAttack
+from fedscout.engine.client.host import ClientHost
+from fedscout.engine.contracts.algorithm import AttackInputs, UpdateAttack
 from fedscout.engine.data.federation import Federation
+from fedscout.engine.errors import FloatArray
 from fedscout.engine.grid.local_grid import LocalGrid
-from fedscout.engine.grid.ray_grid import RayGrid
-from fedscout.engine.grid.ray_hosts import start_hosts
-from fedscout.engine.messages.host_calls import TrainResults
+from fedscout.engine.grid.ray_grid import RayGrid, start_hosts
+from fedscout.engine.messages.calls import TrainResults
 from fedscout.engine.seeds import stream
 from fedscout.engine.trials.checkpoint import CheckpointStore
+from fedscout.engine.trials.record import Trial, TrialSettings
 from fedscout.engine.trials.trial import run_trial
-from fedscout.engine.trials.trial_record import Trial
-from fedscout.engine.trials.trial_settings import TrialSettings
 from tests.engine.choices import FEDADAM, FEDAVG, FLOWER_CHOICES, Variates, spec_of
 from tests.engine.contracts.test_client_task import federation as players
 from tests.engine.federations import ABLE, CORRUPTED, EMPTY, QUERIES, dense, normalised, uneven_federation

@@ -15,19 +15,16 @@ import pytest
 import torch
 from torch import nn
 
-from fedscout.engine.client.client_host import ClientHost
-from fedscout.engine.client.server_model import ServerModel
-from fedscout.engine.contracts.server_work import Arrays, ServerContext, ServesWork
+from fedscout.engine.client.host import ClientHost
+from fedscout.engine.client.updates import ServerModel
 from fedscout.engine.data.federation import Federation
 from fedscout.engine.errors import TrialError
 from fedscout.engine.grid import host_grid
 from fedscout.engine.grid.local_grid import LocalGrid
-from fedscout.engine.grid.ray_grid import RayGrid
-from fedscout.engine.grid.ray_hosts import RayHosts, start_hosts
+from fedscout.engine.grid.ray_grid import RayGrid, RayHosts, start_hosts
 from fedscout.engine.grid.watchdog import perform_watched
-from fedscout.engine.messages.host_calls import HostCall
-from fedscout.engine.messages.session import Session
-from fedscout.engine.model.flat_model import new_model
+from fedscout.engine.messages.calls import Arrays, HostCall, ServerContext, ServesWork, Session
+from fedscout.engine.models.flat import new_model
 from fedscout.engine.seeds import stream
 from tests.engine.federations import QUERIES, dense, dropping, normalised, plain_model, uneven_federation
 from tests.engine.federations import with_server_rows as with_rows

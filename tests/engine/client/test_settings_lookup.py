@@ -13,29 +13,31 @@ import pytest
 from flwr.app import Message
 from torch import nn
 
-from fedscout.detectors.detection.client_queries import CLIENT_QUERIES
-from fedscout.engine.client.client_host import ClientHost
-from fedscout.engine.contracts.client_algorithm import Finished, LocalRun
-from fedscout.engine.contracts.client_update import ClientUpdate
-from fedscout.engine.contracts.local_training_config import LocalTraining
-from fedscout.engine.contracts.settings_lookup import FAR_KEY, SettingsLookup
-from fedscout.engine.contracts.settings_table import SettingsCell, SettingsTable, heterogeneity_index, missing_entropy
-from fedscout.engine.contracts.train_request import TrainRequest
-from fedscout.engine.contracts.trial_strategy import Cohort
-from fedscout.engine.data.client_data import Samples
-from fedscout.engine.data.client_query import LABEL_COUNTS
+from fedscout.detectors.queries import CLIENT_QUERIES
+from fedscout.engine.client.host import ClientHost
+from fedscout.engine.contracts.algorithm import ClientUpdate, Finished, LocalRun, TrainRequest
+from fedscout.engine.contracts.client_table import (
+    FAR_KEY,
+    SettingsCell,
+    SettingsLookup,
+    SettingsTable,
+    heterogeneity_index,
+    missing_entropy,
+)
+from fedscout.engine.contracts.config import LocalTraining
+from fedscout.engine.data.client import LABEL_COUNTS, Samples
 from fedscout.engine.grid.local_grid import LocalGrid
-from fedscout.engine.messages.host_calls import HostCall
-from fedscout.engine.messages.message_contents import train_config
-from fedscout.engine.model.flat_model import new_model
+from fedscout.engine.messages.calls import Cohort, HostCall
+from fedscout.engine.messages.contents import train_config
+from fedscout.engine.models.flat import new_model
 from fedscout.engine.seeds import stream
-from fedscout.engine.training.client_settings import own_training
-from fedscout.engine.training.local_training import RowsWork
-from fedscout.engine.training.training_backends import BlockTrainer, fastest_trainer
+from fedscout.engine.training.algorithm_runs import own_training
+from fedscout.engine.training.backends import BlockTrainer, fastest_trainer
+from fedscout.engine.training.loop import RowsWork
 from fedscout.engine.trials.checkpoint import CheckpointStore
-from fedscout.engine.trials.table_notes import _far_note
+from fedscout.engine.trials.record import Trial
+from fedscout.engine.trials.state import _far_note
 from fedscout.engine.trials.trial import run_trial
-from fedscout.engine.trials.trial_record import Trial
 from fedscout.strategies import (
     BUILT_IN_KINDS,
     CHOSEN_BY_NAME_KINDS,
@@ -45,7 +47,7 @@ from fedscout.strategies import (
     parse_selection,
     parse_strategy,
 )
-from fedscout.strategies.methods.proximal_term import HeldNear
+from fedscout.strategies.methods.averaging import HeldNear
 from tests.engine.federations import (
     NUM_CLASSES,
     NUM_FEATURES,

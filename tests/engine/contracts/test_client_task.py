@@ -9,20 +9,17 @@ import numpy.typing as npt
 import pytest
 import torch
 
-from fedscout.engine.client.client_host import ClientHost
-from fedscout.engine.contracts.client_algorithm import Correct, Finished, LocalRun
+from fedscout.engine.client.host import ClientHost
+from fedscout.engine.contracts.algorithm import ClientWork, Correct, Finished, LocalRun, TrainRequest
 from fedscout.engine.contracts.client_task import Played
-from fedscout.engine.contracts.train_request import ClientWork, TrainRequest
 from fedscout.engine.data.federation import Federation
 from fedscout.engine.grid.local_grid import LocalGrid
-from fedscout.engine.messages.host_calls import HostCall
-from fedscout.engine.messages.message_contents import flat_record
-from fedscout.engine.messages.message_keys import FUNCTION_KEY
-from fedscout.engine.messages.session import Session
-from fedscout.engine.model.flat_model import FlatModel
+from fedscout.engine.messages.calls import HostCall, Session
+from fedscout.engine.messages.contents import flat_record
+from fedscout.engine.messages.keys import FUNCTION_KEY
+from fedscout.engine.models.flat import FlatModel
+from fedscout.engine.trials.record import Trial, TrialSettings
 from fedscout.engine.trials.trial import run_trial
-from fedscout.engine.trials.trial_record import Trial
-from fedscout.engine.trials.trial_settings import TrialSettings
 from tests.engine.choices import FEDAVG, FLOWER_CHOICES, Choice, Participations, spec_of
 from tests.engine.federations import QUERIES, uneven_federation
 

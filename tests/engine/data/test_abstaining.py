@@ -7,13 +7,12 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from fedscout.engine.data.availability import AbsentError
-from fedscout.engine.data.client_data import Partition
+from fedscout.engine.data.client import Partition, Release
+from fedscout.engine.data.devices import AbsentError
 from fedscout.engine.data.federation import Federation
-from fedscout.engine.data.release import Release
 from fedscout.engine.grid.local_grid import LocalGrid
+from fedscout.engine.trials.record import Trial
 from fedscout.engine.trials.trial import run_trial
-from fedscout.engine.trials.trial_record import Trial
 from tests.engine.choices import FLOWER_CHOICES, spec_of
 from tests.engine.federations import QUERIES, SIZES, uneven_federation
 

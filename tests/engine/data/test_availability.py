@@ -8,16 +8,22 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from fedscout.engine.client.client_host import ClientHost
-from fedscout.engine.data.availability import AbsentError, check_takes_part, misses, round_seconds, simulated_seconds
-from fedscout.engine.data.client_data import Partition
-from fedscout.engine.data.device import Device, RoundWork
+from fedscout.engine.client.host import ClientHost
+from fedscout.engine.data.client import Partition
+from fedscout.engine.data.devices import (
+    AbsentError,
+    Device,
+    RoundWork,
+    check_takes_part,
+    misses,
+    round_seconds,
+    simulated_seconds,
+)
 from fedscout.engine.data.federation import Federation
 from fedscout.engine.grid.local_grid import LocalGrid
 from fedscout.engine.seeds import stream
+from fedscout.engine.trials.record import Trial, TrialSettings
 from fedscout.engine.trials.trial import run_trial
-from fedscout.engine.trials.trial_record import Trial
-from fedscout.engine.trials.trial_settings import TrialSettings
 from tests.engine.choices import FEDAVG, FLOWER_CHOICES, Choice, spec_of
 from tests.engine.federations import QUERIES, uneven_federation
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from fedscout.engine.data.names import CLIENTS_NAMED, UNNAMED, Names
+from fedscout.engine.data.federation import CLIENTS_NAMED, UNNAMED, Names
 
 WARDS = tuple(f"ward {letter}" for letter in "ABCDEFGHIJKLMNOP")
 NAMES = Names(WARDS, ("benign", "malignant"), ("age", "sex=f"))

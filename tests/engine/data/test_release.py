@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedscout.engine.data.release import (
+from fedscout.engine.data.client import (
     Answer,
     Counts,
     Noisy,

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 
-from fedscout.engine.contracts.local_training_config import LocalTraining
-from fedscout.engine.data.row_parts import RowPart
+from fedscout.engine.contracts.config import LocalTraining
+from fedscout.engine.data.federation import RowPart
+from fedscout.engine.messages.contents import train_config
 from fedscout.engine.messages.exchange import Training, exchange
-from fedscout.engine.messages.message_contents import train_config
 from tests.detectors.federations import RecordingGrid, federation, gaussian_clients
 
 

@@ -18,16 +18,14 @@ from typing import Any
 import numpy as np
 from torch import nn
 
-from fedscout.engine.data.client_data import Partition
+from fedscout.engine.data.client import Partition
 from fedscout.engine.data.federation import Federation
-from fedscout.engine.grid.ray_grid import RayGrid
-from fedscout.engine.grid.ray_hosts import RayHosts, start_hosts
-from fedscout.engine.messages.session import Session
+from fedscout.engine.grid.ray_grid import RayGrid, RayHosts, start_hosts
+from fedscout.engine.messages.calls import Session
 from fedscout.engine.trials.checkpoint import CheckpointStore
 from fedscout.engine.trials.ray_runner import RayRunner
+from fedscout.engine.trials.record import Trial, TrialSettings
 from fedscout.engine.trials.trial import run_trial
-from fedscout.engine.trials.trial_record import Trial
-from fedscout.engine.trials.trial_settings import TrialSettings
 from tests.engine.choices import FEDADAM, FEDAVG, FLOWER_CHOICES, Variates, spec_of
 
 NUM_NODES, CPUS_A_NODE = 4, 4

@@ -9,17 +9,16 @@ from typing import Any
 import numpy as np
 import pytest
 
-from fedscout.engine.arrays import IntArray
-from fedscout.engine.client.client_host import ClientHost
-from fedscout.engine.contracts.client_algorithm import ClientAlgorithm, LocalFacts
-from fedscout.engine.contracts.client_selection import Assignment, ClientTable, SelectionPolicy
-from fedscout.engine.contracts.local_training_config import LocalTraining
-from fedscout.engine.data.device import Device
+from fedscout.engine.client.host import ClientHost
+from fedscout.engine.contracts.algorithm import ClientAlgorithm, LocalFacts
+from fedscout.engine.contracts.config import LocalTraining
+from fedscout.engine.data.client import Release
+from fedscout.engine.data.devices import Device
 from fedscout.engine.data.federation import Federation
-from fedscout.engine.data.release import Release
-from fedscout.engine.grid.able_clients import able_clients
+from fedscout.engine.errors import IntArray
 from fedscout.engine.grid.local_grid import LocalGrid
-from fedscout.engine.messages.session import Session
+from fedscout.engine.grid.selection import able_clients
+from fedscout.engine.messages.calls import Assignment, ClientTable, SelectionPolicy, Session
 from fedscout.engine.trials.trial import run_trial
 from tests.engine.choices import FEDAVG, spec_of
 from tests.engine.federations import QUERIES, SIZES, uneven_federation

@@ -7,9 +7,9 @@ import math
 
 import numpy as np
 
-from fedscout.engine.contracts.client_update import ClientScore
-from fedscout.engine.grid.evaluation import fold_evaluation
-from fedscout.engine.messages.host_calls import EvaluateResults
+from fedscout.engine.contracts.algorithm import ClientScore
+from fedscout.engine.grid.replies import fold_evaluation
+from fedscout.engine.messages.calls import EvaluateResults
 
 HOSTS = [
     EvaluateResults({5: ClientScore(10, 9, 2.0)}, {5: ClientScore(10, 10, 1.0)}, {2: "out of memory"}),

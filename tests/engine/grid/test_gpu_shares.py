@@ -8,11 +8,10 @@ import sys
 
 import pytest
 
-from fedscout.engine.engine_config import EngineConfig
+from fedscout.engine.config import CPU, EngineConfig, HostDevice
 from fedscout.engine.errors import ConfigurationError
-from fedscout.engine.grid.gpu_shares import GpuUse, hosts_on_gpus
-from fedscout.engine.host_device import CPU, HostDevice
-from fedscout.engine.messages.session import Session
+from fedscout.engine.grid.ray_grid import GpuUse, hosts_on_gpus
+from fedscout.engine.messages.calls import Session
 from tests.conftest import REPOSITORY
 from tests.engine.federations import QUERIES, uneven_federation, wide
 
@@ -57,8 +56,8 @@ DEALT = """
 import os, time, warnings
 warnings.simplefilter("ignore")
 import ray
-from fedscout.engine.grid.ray_hosts import start_hosts
-from fedscout.engine.host_device import HostDevice
+from fedscout.engine.grid.ray_grid import start_hosts
+from fedscout.engine.config import HostDevice
 from tests.engine.federations import QUERIES, uneven_federation, wide
 
 ray.init(address="local", num_cpus=2, num_gpus=2, include_dashboard=False, log_to_driver=False,

@@ -11,18 +11,25 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 import pytest
 
-from fedscout.engine.client.client_host import ClientHost
-from fedscout.engine.contracts.client_selection import Assignment, Observed
-from fedscout.engine.contracts.client_update import ClientScore
-from fedscout.engine.contracts.local_training_config import LocalTraining
-from fedscout.engine.data.device import Device
+from fedscout.engine.client.host import ClientHost
+from fedscout.engine.contracts.algorithm import ClientScore
+from fedscout.engine.contracts.config import LocalTraining
+from fedscout.engine.data.devices import Device
 from fedscout.engine.grid.host_grid import HostGrid
 from fedscout.engine.grid.local_grid import LocalGrid
 from fedscout.engine.grid.watchdog import Note, Results, perform_watched
+from fedscout.engine.messages.calls import (
+    Assignment,
+    EvaluateResults,
+    HostCall,
+    Observed,
+    QueryResults,
+    Session,
+    TrainResults,
+    Watched,
+)
+from fedscout.engine.messages.contents import flat_record, train_config
 from fedscout.engine.messages.exchange import send_query, send_train
-from fedscout.engine.messages.host_calls import EvaluateResults, HostCall, QueryResults, TrainResults, Watched
-from fedscout.engine.messages.message_contents import flat_record, train_config
-from fedscout.engine.messages.session import Session
 from tests.engine.federations import ABLE, QUERIES, SIZES, uneven_federation
 
 LIMIT = 0.2

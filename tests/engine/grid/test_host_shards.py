@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from fedscout.engine.grid.host_shards import ONE_BY_ONE, balance, shard
+from fedscout.engine.grid.host_grid import ONE_BY_ONE, balance, shard
 from tests.engine.federations import EMPTY, ONE_ROW, SIZES, TWO_ROWS
 
 

@@ -13,16 +13,14 @@ import pytest
 from flwr.app import Array, ArrayRecord, ConfigRecord, Message, RecordDict
 from flwr.serverapp import Grid
 
-from fedscout.engine.arrays import FloatArray
-from fedscout.engine.client.client_host import ClientHost
-from fedscout.engine.contracts.local_training_config import LocalTraining
-from fedscout.engine.contracts.trial_strategy import EngineNeeds
+from fedscout.engine.client.host import ClientHost
+from fedscout.engine.contracts.config import LocalTraining
+from fedscout.engine.errors import FloatArray
 from fedscout.engine.grid.local_grid import LocalGrid, Thunk
 from fedscout.engine.grid.replies import CLIENT_FAILED
+from fedscout.engine.messages.calls import EngineNeeds, HostCall, Session
+from fedscout.engine.messages.contents import client_of, flat_record, node_of, train_config
 from fedscout.engine.messages.exchange import send_query, send_train
-from fedscout.engine.messages.host_calls import HostCall
-from fedscout.engine.messages.message_contents import client_of, flat_record, node_of, train_config
-from fedscout.engine.messages.session import Session
 from tests.engine.choices import Participations
 from tests.engine.federations import (
     ABLE,

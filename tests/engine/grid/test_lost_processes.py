@@ -15,19 +15,16 @@ import pytest
 from flwr.app import ArrayRecord, ConfigRecord, Message, RecordDict
 from flwr.serverapp.strategy import FedAvg
 
-from fedscout.engine.client.client_host import ClientHost
-from fedscout.engine.data.client_query import QueryInputs
-from fedscout.engine.data.release import Answer, Over
+from fedscout.engine.client.host import ClientHost
+from fedscout.engine.data.client import Answer, Over, QueryInputs
 from fedscout.engine.errors import EngineError
 from fedscout.engine.grid.local_grid import LocalGrid
-from fedscout.engine.grid.ray_grid import RayGrid
-from fedscout.engine.grid.ray_hosts import RayHosts, start_hosts
-from fedscout.engine.messages.message_contents import node_of
+from fedscout.engine.grid.ray_grid import RayGrid, RayHosts, start_hosts
+from fedscout.engine.messages.contents import node_of
 from fedscout.engine.trials.checkpoint import CheckpointStore
 from fedscout.engine.trials.ray_runner import RayRunner, start_trial
+from fedscout.engine.trials.record import Trial, TrialSettings
 from fedscout.engine.trials.trial import run_trial
-from fedscout.engine.trials.trial_record import Trial
-from fedscout.engine.trials.trial_settings import TrialSettings
 from tests.engine.choices import FEDAVG, Choice, Variates, spec_of
 from tests.engine.federations import SIZES, uneven_federation
 from tests.engine.grid.test_local_grid import answered, failed

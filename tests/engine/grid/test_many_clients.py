@@ -9,16 +9,15 @@ from typing import Any
 
 import numpy as np
 
-from fedscout.engine.client.client_host import ClientHost
-from fedscout.engine.contracts.local_training_config import LocalTraining
-from fedscout.engine.data.client_data import Partition
+from fedscout.engine.client.host import ClientHost
+from fedscout.engine.contracts.config import LocalTraining
+from fedscout.engine.data.client import Partition
 from fedscout.engine.data.federation import Federation
-from fedscout.engine.grid.host_shards import ONE_BY_ONE
+from fedscout.engine.grid.host_grid import ONE_BY_ONE
 from fedscout.engine.grid.local_grid import LocalGrid
-from fedscout.engine.messages.session import Session
+from fedscout.engine.messages.calls import Session
+from fedscout.engine.trials.record import Trial, TrialSettings
 from fedscout.engine.trials.trial import run_trial
-from fedscout.engine.trials.trial_record import Trial
-from fedscout.engine.trials.trial_settings import TrialSettings
 from fedscout.strategies import FedAvgSpec
 from tests.engine.federations import NUM_CLASSES, NUM_FEATURES, dense
 
@@ -95,7 +94,7 @@ def test_a_host_forgets_clients_that_took_part_long_ago(monkeypatch: Any) -> Non
     """And draws their splits again alike."""
     federation = registered(200)
     unbounded = trained(ClientHost(federation, {}))
-    monkeypatch.setattr("fedscout.engine.client.client_host.CLIENTS_KEPT", 5)
+    monkeypatch.setattr("fedscout.engine.client.host.CLIENTS_KEPT", 5)
     host = ClientHost(federation, {})
     bounded = trained(host)
 

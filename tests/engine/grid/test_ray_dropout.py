@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from fedscout.engine.client.client_host import ClientHost
-from fedscout.engine.contracts.local_training_config import LocalTraining
+from fedscout.engine.client.host import ClientHost
+from fedscout.engine.contracts.config import LocalTraining
 from fedscout.engine.grid.local_grid import LocalGrid
-from fedscout.engine.grid.ray_grid import RayGrid
-from fedscout.engine.grid.ray_hosts import start_hosts
+from fedscout.engine.grid.ray_grid import RayGrid, start_hosts
 from fedscout.engine.trials.trial import run_trial
 from tests.engine.choices import FEDAVG, spec_of
 from tests.engine.federations import QUERIES, dropping, uneven_federation

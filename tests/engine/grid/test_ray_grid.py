@@ -10,23 +10,19 @@ import numpy as np
 import pytest
 from flwr.app import Array, ArrayRecord, ConfigRecord, Message, RecordDict
 
-from fedscout.engine.client.client_host import ClientHost
-from fedscout.engine.contracts.local_training_config import LocalTraining
-from fedscout.engine.contracts.settings_lookup import SettingsLookup
-from fedscout.engine.contracts.settings_table import SettingsCell, SettingsTable
-from fedscout.engine.contracts.trial_strategy import EngineNeeds
+from fedscout.engine.client.host import ClientHost
+from fedscout.engine.contracts.client_table import SettingsCell, SettingsLookup, SettingsTable
+from fedscout.engine.contracts.config import LocalTraining
 from fedscout.engine.grid.host_grid import HostGrid
 from fedscout.engine.grid.local_grid import LocalGrid
-from fedscout.engine.grid.ray_grid import RayGrid
-from fedscout.engine.grid.ray_hosts import RayHosts, start_hosts
-from fedscout.engine.messages.message_contents import flat_record, node_of
-from fedscout.engine.messages.session import Session
-from fedscout.engine.metrics.score_histograms import Auroc
+from fedscout.engine.grid.ray_grid import RayGrid, RayHosts, start_hosts
+from fedscout.engine.messages.calls import EngineNeeds, Session
+from fedscout.engine.messages.contents import flat_record, node_of
+from fedscout.engine.metrics import Auroc
 from fedscout.engine.trials.checkpoint import CheckpointStore
 from fedscout.engine.trials.ray_runner import RayRunner, start_trial
+from fedscout.engine.trials.record import Trial, TrialSettings
 from fedscout.engine.trials.trial import run_trial
-from fedscout.engine.trials.trial_record import Trial
-from fedscout.engine.trials.trial_settings import TrialSettings
 from tests.engine.choices import FEDADAM, FEDAVG, FLOWER_CHOICES, Choice, RaisingFedAvg, Variates, spec_of
 from tests.engine.federations import QUERIES, SIZES, uneven_federation
 from tests.engine.grid.test_local_grid import answered, failed

@@ -10,9 +10,7 @@ import pytest
 
 from fedscout.engine.grid import ray_grid
 from fedscout.engine.grid.local_grid import LocalGrid
-from fedscout.engine.grid.ray_calls import RayCall
-from fedscout.engine.grid.ray_grid import RayGrid
-from fedscout.engine.grid.ray_hosts import RayHosts, start_hosts
+from fedscout.engine.grid.ray_grid import RayCall, RayGrid, RayHosts, start_hosts
 from fedscout.engine.trials.trial import run_trial
 from tests.engine.choices import FEDADAM, FEDAVG, Choice, Variates, spec_of
 from tests.engine.federations import QUERIES, uneven_federation

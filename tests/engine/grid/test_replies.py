@@ -16,15 +16,14 @@ from flwr.serverapp.strategy import FedAvg
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedscout.engine.arrays import FloatArray
-from fedscout.engine.contracts.client_algorithm import ClientAlgorithm, Finished, LocalRun
-from fedscout.engine.grid.jobs import Job
-from fedscout.engine.grid.replies import TrainReplies
+from fedscout.engine.contracts.algorithm import ClientAlgorithm, Finished, LocalRun
+from fedscout.engine.errors import FloatArray
+from fedscout.engine.grid.replies import Job, TrainReplies
+from fedscout.engine.messages.calls import FederationFacts, TrainResults
+from fedscout.engine.messages.contents import claim_task_identity
 from fedscout.engine.messages.exact_mean import ExactScale, fraction_bits
-from fedscout.engine.messages.host_calls import FederationFacts, TrainResults
-from fedscout.engine.messages.message_keys import REPLY_KEY
-from fedscout.engine.messages.task_identity import claim_task_identity
-from fedscout.engine.model.parameter_layout import ParameterLayout, TensorSlot
+from fedscout.engine.messages.keys import REPLY_KEY
+from fedscout.engine.models.layout import ParameterLayout, TensorSlot
 
 LAYOUT = ParameterLayout((TensorSlot("w", (2, 2)), TensorSlot("b", (1,))))
 ROWS = np.array([30, 7, 100, 1, 12])

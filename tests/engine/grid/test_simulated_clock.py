@@ -10,13 +10,12 @@ import pytest
 from flwr.app import ConfigRecord, Message, RecordDict
 from flwr.serverapp.strategy import FedAvg, Result
 
-from fedscout.engine.client.client_host import ClientHost
-from fedscout.engine.data.device import Device
+from fedscout.engine.client.host import ClientHost
+from fedscout.engine.data.devices import Device
 from fedscout.engine.data.federation import Federation
 from fedscout.engine.grid.local_grid import LocalGrid
-from fedscout.engine.grid.ray_grid import RayGrid
-from fedscout.engine.grid.ray_hosts import start_hosts
-from fedscout.engine.messages.message_contents import flat_record, node_of
+from fedscout.engine.grid.ray_grid import RayGrid, start_hosts
+from fedscout.engine.messages.contents import flat_record, node_of
 from fedscout.engine.trials.checkpoint import CheckpointStore
 from fedscout.engine.trials.trial import run_trial
 from tests.engine.choices import FEDAVG, Choice, spec_of

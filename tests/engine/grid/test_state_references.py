@@ -18,21 +18,19 @@ from flwr.app import Array, ArrayRecord
 from flwr.serverapp.strategy import FedAvg
 from torch import nn
 
-from fedscout.engine.client.client_host import ClientHost
-from fedscout.engine.contracts.client_algorithm import ClientAlgorithm, Clients, Finished, LocalRun
-from fedscout.engine.contracts.trial_strategy import EngineNeeds
+from fedscout.engine.client.host import ClientHost
+from fedscout.engine.contracts.algorithm import ClientAlgorithm, Clients, Finished, LocalRun
 from fedscout.engine.grid import ray_grid
-from fedscout.engine.grid.client_states import StateReference
+from fedscout.engine.grid.host_grid import StateReference
 from fedscout.engine.grid.local_grid import LocalGrid
-from fedscout.engine.grid.ray_grid import RayGrid
-from fedscout.engine.grid.ray_hosts import RayHosts, start_hosts
-from fedscout.engine.messages.companion_record import replied_companions
-from fedscout.engine.messages.message_keys import NUM_EXAMPLES_KEY
+from fedscout.engine.grid.ray_grid import RayGrid, RayHosts, start_hosts
+from fedscout.engine.messages.calls import EngineNeeds
+from fedscout.engine.messages.contents import replied_companions
+from fedscout.engine.messages.keys import NUM_EXAMPLES_KEY
 from fedscout.engine.trials.checkpoint import CheckpointStore
 from fedscout.engine.trials.ray_runner import start_trial
+from fedscout.engine.trials.record import Trial, TrialSettings
 from fedscout.engine.trials.trial import run_trial
-from fedscout.engine.trials.trial_record import Trial
-from fedscout.engine.trials.trial_settings import TrialSettings
 from tests.engine.choices import FEDAVG, FLOWER_CHOICES, Choice, Participations, Variates, spec_of
 from tests.engine.federations import ABLE, NUM_CLASSES, NUM_FEATURES, uneven_federation
 from tests.engine.trials.test_resume import assert_same

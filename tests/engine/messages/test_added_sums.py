@@ -8,8 +8,8 @@ from math import isqrt
 import numpy as np
 import pytest
 
-from fedscout.engine.messages.added_sums import FROM_BYTES, FROM_NODES, Answer, group_size, with_one_sum
-from fedscout.engine.messages.host_calls import TrainResults
+from fedscout.engine.messages.calls import TrainResults
+from fedscout.engine.messages.exact_mean import FROM_BYTES, FROM_NODES, Answer, group_size, with_one_sum
 
 NUM_PARAMS = 5
 

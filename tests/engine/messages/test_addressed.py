@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from flwr.app import ConfigRecord, Message, RecordDict
 
-from fedscout.engine.messages.addressed_copies import addressed
+from fedscout.engine.messages.contents import addressed
 
 
 def test_copies_are_flowers_messages_but_for_the_clock() -> None:

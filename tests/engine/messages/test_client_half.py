@@ -9,10 +9,9 @@ import numpy as np
 import pytest
 from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
 
-from fedscout.engine.contracts.local_training_config import LocalTraining
+from fedscout.engine.contracts.config import LocalTraining
 from fedscout.engine.errors import TrialError
-from fedscout.engine.messages.client_half import asks_for_clipping, clipped, one_learning_rate, unread
-from fedscout.engine.messages.task_identity import claim_task_identity
+from fedscout.engine.messages.contents import asks_for_clipping, claim_task_identity, clipped, one_learning_rate, unread
 
 MODEL = np.array([1.0, 2.0, 3.0], np.float32)
 

@@ -10,13 +10,13 @@ import numpy as np
 import pytest
 from flwr.app import Message
 
-from fedscout.engine.client.client_host import ClientHost
-from fedscout.engine.contracts.local_training_config import LocalTraining
+from fedscout.engine.client.host import ClientHost
+from fedscout.engine.contracts.config import LocalTraining
 from fedscout.engine.grid.host_grid import HostGrid
 from fedscout.engine.grid.local_grid import LocalGrid
+from fedscout.engine.messages.contents import train_config
 from fedscout.engine.messages.exchange import Query, Training, exchange, send_query, send_train
-from fedscout.engine.messages.message_contents import train_config
-from fedscout.engine.messages.message_keys import ReplyMode
+from fedscout.engine.messages.keys import ReplyMode
 from tests.engine.federations import ABLE, EMPTY, ONE_CLASS, ONE_ROW, QUERIES, SIZES, uneven_federation
 
 COUNTS = Query("label-counts", {"offset": np.float64(0.25).reshape(())}, {"scale": 2.0})

@@ -7,8 +7,8 @@ import subprocess
 import sys
 from pathlib import Path
 
-from fedscout.engine.contracts.client_algorithm import ClientAlgorithm
-from fedscout.engine.messages.session import Session
+from fedscout.engine.contracts.algorithm import ClientAlgorithm
+from fedscout.engine.messages.calls import Session
 
 READ = "import pickle, sys; session = pickle.load(sys.stdin.buffer); print(session.algorithm, session.seed)"
 
@@ -19,7 +19,7 @@ def test_it_is_imported_from_where_it_was(tmp_path: Path, monkeypatch) -> None:
     (package / "__init__.py").write_text("")
     (package / "anchors.py").write_text(
         "from dataclasses import dataclass\n"
-        "from fedscout.engine.contracts.client_algorithm import ClientAlgorithm\n"
+        "from fedscout.engine.contracts.algorithm import ClientAlgorithm\n"
         "@dataclass(frozen=True)\n"
         "class Anchored(ClientAlgorithm):\n"
         "    strength: float\n"

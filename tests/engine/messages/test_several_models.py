@@ -8,9 +8,8 @@ import numpy as np
 import pytest
 from flwr.app import Array, ArrayRecord
 
-from fedscout.engine.client.client_host import ClientHost
-from fedscout.engine.messages.message_contents import flat_record
-from fedscout.engine.messages.several_models import clients_text, models_of, several_models
+from fedscout.engine.client.host import ClientHost
+from fedscout.engine.messages.contents import clients_text, flat_record, models_of, several_models
 from tests.engine.federations import SIZES
 
 NUM_CLIENTS = len(SIZES)

@@ -6,7 +6,7 @@ import pytest
 from flwr.app import Message, RecordDict
 from flwr.supercore.task_identity import TaskIdentity
 
-from fedscout.engine.messages.task_identity import claim_task_identity, give_id
+from fedscout.engine.messages.contents import claim_task_identity, give_id
 
 
 def test_a_reply_names_the_message_by_its_id(monkeypatch: pytest.MonkeyPatch) -> None:

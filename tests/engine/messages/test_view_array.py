@@ -15,7 +15,7 @@ import pytest
 from flwr.app import Array, ArrayRecord, RecordDict
 from flwr.common.serde import array_record_from_proto, array_record_to_proto
 
-from fedscout.engine.messages.view_array import ViewArray, read_array, view_record
+from fedscout.engine.messages.contents import ViewArray, read_array, view_record
 
 VALUES = np.arange(6, dtype=np.float32).reshape(2, 3)
 KINDS: dict[str, npt.NDArray[Any]] = {

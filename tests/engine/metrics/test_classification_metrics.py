@@ -12,11 +12,19 @@ from hypothesis import strategies as st
 from scipy.special import logsumexp
 from sklearn.metrics import balanced_accuracy_score, f1_score, roc_auc_score
 
-from fedscout.engine.arrays import FloatArray, IntArray
-from fedscout.engine.metrics.confusion import BalancedAccuracy, MacroF1
-from fedscout.engine.metrics.metric import Metric, add, narrowed
-from fedscout.engine.metrics.metric_table import OF_CLASSES
-from fedscout.engine.metrics.score_histograms import NUM_BINS, Auroc, bins_of, log_odds
+from fedscout.engine.errors import FloatArray, IntArray
+from fedscout.engine.metrics import (
+    NUM_BINS,
+    OF_CLASSES,
+    Auroc,
+    BalancedAccuracy,
+    MacroF1,
+    Metric,
+    add,
+    bins_of,
+    log_odds,
+    narrowed,
+)
 
 
 def rows(num_rows: int, num_classes: int, seed: int = 0) -> tuple[FloatArray, IntArray]:

@@ -9,9 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from sklearn.metrics import mean_absolute_error, r2_score
 
-from fedscout.engine.metrics.metric import Metric, add
-from fedscout.engine.metrics.metric_table import OF_QUANTITIES
-from fedscout.engine.metrics.quantity_errors import LARGEST_ERROR, R2, Mae
+from fedscout.engine.metrics import LARGEST_ERROR, OF_QUANTITIES, R2, Mae, Metric, add
 
 Floats = npt.NDArray[np.float64]
 

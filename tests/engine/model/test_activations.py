@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from fedscout.engine.model.activations import ACTIVATIONS, activation_of
+from fedscout.engine.models.dense import ACTIVATIONS, activation_of
 
 POINTS = [-30.0, -2.0, -0.5, -1e-3, 0.25, 1.0, 3.0, 30.0]
 CLOSED_FORMS: dict[str, Callable[[float], float]] = {

@@ -8,8 +8,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from fedscout.engine.model.convolution_layers import HalvingPooling, Pooling, pooling
-from fedscout.engine.model.convolution_stack import ConvolutionStack
+from fedscout.engine.models.convolution import ConvolutionStack, HalvingPooling, Pooling, pooling
 
 Factory = Callable[[], nn.Module]
 

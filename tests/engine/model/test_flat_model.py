@@ -10,8 +10,8 @@ import torch
 from flwr.app import ArrayRecord
 from torch import nn
 
-from fedscout.engine.model.flat_model import FlatModel, new_model
-from fedscout.engine.model.parameter_layout import ModelFactory
+from fedscout.engine.models.flat import FlatModel, new_model
+from fedscout.engine.models.layout import ModelFactory
 from tests.engine.federations import counting, dense, normalised, plain_model, plain_vector
 
 

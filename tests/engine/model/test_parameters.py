@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedscout.engine.model.parameter_layout import ParameterLayout, TensorSlot
+from fedscout.engine.models.layout import ParameterLayout, TensorSlot
 
 SHAPES = st.lists(st.lists(st.integers(0, 3), max_size=3).map(tuple), min_size=1, max_size=6)
 LAYOUT = ParameterLayout(

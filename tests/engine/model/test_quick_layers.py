@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from fedscout.engine.model.quick_layers import PairedConvolution, quick
+from fedscout.engine.models.convolution import PairedConvolution, quick
 
 Factory = Callable[[], nn.Module]
 

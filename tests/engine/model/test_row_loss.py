@@ -9,23 +9,21 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from fedscout.engine.client.client_host import ClientHost
-from fedscout.engine.contracts.client_algorithm import LocalRun
-from fedscout.engine.contracts.local_training_config import LocalTraining
-from fedscout.engine.contracts.train_request import TrainRequest
-from fedscout.engine.data.client_data import Samples
+from fedscout.engine.client.host import ClientHost
+from fedscout.engine.contracts.algorithm import LocalRun, TrainRequest
+from fedscout.engine.contracts.config import LocalTraining
+from fedscout.engine.data.client import Samples
 from fedscout.engine.grid.local_grid import LocalGrid
-from fedscout.engine.messages.client_half import READ_BY_EVERY_CLIENT
-from fedscout.engine.model.dense_stack import DenseStack
-from fedscout.engine.model.flat_model import new_model
-from fedscout.engine.model.parameter_layout import ModelFactory
-from fedscout.engine.model.row_loss import RowLoss
+from fedscout.engine.messages.contents import READ_BY_EVERY_CLIENT
+from fedscout.engine.models.dense import DenseStack
+from fedscout.engine.models.flat import new_model
+from fedscout.engine.models.layout import ModelFactory, RowLoss
 from fedscout.engine.training.algorithm_runs import BlockRun, LoopRun
-from fedscout.engine.training.local_training import RowsWork
+from fedscout.engine.training.loop import RowsWork
+from fedscout.engine.trials.record import TrialSettings
 from fedscout.engine.trials.trial import run_trial
-from fedscout.engine.trials.trial_settings import TrialSettings
 from fedscout.strategies import FedAvgSpec, FedLCSpec, FedProxSpec, MoonSpec, StrategySpec, parse_strategy
-from fedscout.strategies.methods.clients.symmetric_loss import SymmetricLossSpec
+from fedscout.strategies.methods.losses import SymmetricLossSpec
 from tests.engine.contracts.test_client_task import federation as guessing
 from tests.engine.federations import QUERIES, dense, dropping, learnable_rows, normalised, uneven_federation
 from tests.strategies.by_hand import SIZES, TRAINING, Hand, host_of, models, result_of, spec_of, weights_of

@@ -15,18 +15,15 @@ from flwr.supercore.inflatable.inflatable_object import get_all_nested_objects
 from flwr.supercore.inflatable.inflatable_utils import inflate_object_from_contents
 from flwr.supercore.run import Run
 
-from fedscout.engine.arrays import FloatArray
-from fedscout.engine.client.client_host import ClientHost
-from fedscout.engine.data.client_data import Partition
-from fedscout.engine.data.client_query import QueryTable
-from fedscout.engine.data.federation import Federation
-from fedscout.engine.data.server_data import ServerData
-from fedscout.engine.messages.session import Session
-from fedscout.engine.nodes.client_node import ClientNode
-from fedscout.engine.nodes.node_call import Greeting, NodeAnswers, NodeCalls, Wire, model_digest
-from fedscout.engine.nodes.node_grid import NodeGrid
-from fedscout.engine.nodes.node_roster import NodeRoster
-from fedscout.engine.nodes.owner_policy import OwnerPolicy
+from fedscout.engine.client.host import ClientHost
+from fedscout.engine.data.client import Partition, QueryTable
+from fedscout.engine.data.federation import Federation, ServerData
+from fedscout.engine.errors import FloatArray
+from fedscout.engine.messages.calls import Session
+from fedscout.engine.nodes.client import ClientNode
+from fedscout.engine.nodes.grid import NodeGrid, NodeRoster
+from fedscout.engine.nodes.policy import OwnerPolicy
+from fedscout.engine.nodes.wire import Greeting, NodeAnswers, NodeCalls, Wire, model_digest
 
 FIRST_NODE = 7_000_000_000_000_000_000
 TRUSTING = OwnerPolicy(small_clients="train")

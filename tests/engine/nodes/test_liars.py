@@ -14,30 +14,26 @@ import pytest
 from flwr.app import Error, Message
 from flwr.clientapp import ClientApp
 
-from fedscout.engine.contracts.client_algorithm import ClientAlgorithm
-from fedscout.engine.contracts.client_selection import Observed
-from fedscout.engine.contracts.client_update import ClientScore
-from fedscout.engine.contracts.trial_strategy import Cohort
+from fedscout.engine.contracts.algorithm import ClientAlgorithm, ClientScore
 from fedscout.engine.data.federation import Federation
 from fedscout.engine.errors import DataError, EngineError
-from fedscout.engine.grid.jobs import base_config
-from fedscout.engine.messages.host_calls import EvaluateResults, HostCall, QueryResults, TrainResults, Watched
-from fedscout.engine.metrics.metric_table import OF_CLASSES
-from fedscout.engine.metrics.row_losses import RowMeans
-from fedscout.engine.nodes.checked_answers import (
-    AnswerError,
-    Asked,
-    checked_query,
-    checked_scores,
-    checked_training,
-    like_most,
+from fedscout.engine.grid.replies import base_config
+from fedscout.engine.messages.calls import (
+    Cohort,
+    EvaluateResults,
+    HostCall,
+    Observed,
+    QueryResults,
+    TrainResults,
+    Watched,
 )
-from fedscout.engine.nodes.kept_states import mark
-from fedscout.engine.nodes.node_call import Greeting, Introduction, Wire, model_digest
-from fedscout.engine.nodes.node_exchange import Exchange
-from fedscout.engine.nodes.node_roster import MAX_ROWS, NodeRoster
+from fedscout.engine.metrics import OF_CLASSES, RowMeans
+from fedscout.engine.nodes.answers import AnswerError, Asked, checked_query, checked_scores, checked_training, like_most
+from fedscout.engine.nodes.client import mark
+from fedscout.engine.nodes.grid import MAX_ROWS, Exchange, NodeRoster
+from fedscout.engine.nodes.wire import Greeting, Introduction, Wire, model_digest
 from fedscout.engine.trials.trial import run_trial
-from fedscout.strategies.selection.selection_table import parse_selection
+from fedscout.strategies.selection.table import parse_selection
 from tests.engine.federations import QUERIES, uneven_federation
 from tests.engine.nodes.node_link import FIRST_NODE, NodeLink, linked, node_grid, retold, server_side
 from tests.engine.nodes.test_node_grid import SESSION, settings_of, train
@@ -273,7 +269,7 @@ def _away(link: NodeLink, for_looks: int) -> None:
 def test_while_nobody_is_there_no_round_is_burnt(
     federation: Federation, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr("fedscout.engine.nodes.node_grid.PAUSE_SECONDS", 0.01)
+    monkeypatch.setattr("fedscout.engine.nodes.grid.PAUSE_SECONDS", 0.01)
     link, roster, wire = linked(federation, QUERIES)
     _away(link, for_looks=5)
     settings = replace(settings_of("fedavg", federation), num_rounds=4)
@@ -287,7 +283,7 @@ def test_while_nobody_is_there_no_round_is_burnt(
 def test_nobody_for_longer_than_a_round_may_take_stops_and_is_no_result(
     federation: Federation, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("fedscout.engine.nodes.node_grid.PAUSE_SECONDS", 0.01)
+    monkeypatch.setattr("fedscout.engine.nodes.grid.PAUSE_SECONDS", 0.01)
     link, roster, wire = linked(federation, QUERIES)
     link.apps.clear()
     session = replace(SESSION, round_timeout_seconds=0.1)

@@ -11,20 +11,18 @@ import pytest
 from flwr.app import Message
 
 from fedscout.detectors import CLIENT_QUERIES
-from fedscout.detectors.detection.detect import detect
-from fedscout.detectors.detection_config import DetectionConfig
-from fedscout.engine.contracts.local_training_config import LocalTraining
-from fedscout.engine.contracts.trial_strategy import Cohort
+from fedscout.detectors.detect import detect
+from fedscout.detectors.report import DetectionConfig
+from fedscout.engine.contracts.config import LocalTraining
 from fedscout.engine.data.federation import Federation
 from fedscout.engine.grid.host_grid import HostGrid
 from fedscout.engine.grid.local_grid import LocalGrid
-from fedscout.engine.messages.session import Session
-from fedscout.engine.nodes.node_call import algorithms_of
-from fedscout.engine.nodes.node_roster import NodeRoster
-from fedscout.engine.nodes.owner_policy import OwnerPolicy
+from fedscout.engine.messages.calls import Cohort, Session
+from fedscout.engine.nodes.grid import NodeRoster
+from fedscout.engine.nodes.policy import OwnerPolicy
+from fedscout.engine.nodes.wire import algorithms_of
+from fedscout.engine.trials.record import Trial, TrialSettings
 from fedscout.engine.trials.trial import run_trial
-from fedscout.engine.trials.trial_record import Trial
-from fedscout.engine.trials.trial_settings import TrialSettings
 from fedscout.strategies import parse_strategy
 from tests.engine.federations import QUERIES, normalised, uneven_federation
 from tests.engine.nodes.node_link import FIRST_NODE, TRUSTING, NodeLink, linked, node_grid, retold

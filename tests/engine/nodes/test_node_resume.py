@@ -12,14 +12,13 @@ import pytest
 from flwr.app import ArrayRecord, RecordDict
 
 from fedscout.engine.data.federation import Federation
-from fedscout.engine.nodes.kept_states import TRIALS_KEPT, KeptStates, LostStateError, mark
-from fedscout.engine.nodes.node_call import Wire, algorithms_of
-from fedscout.engine.nodes.node_roster import NodeRoster
-from fedscout.engine.nodes.owner_policy import OwnerPolicy
+from fedscout.engine.nodes.client import TRIALS_KEPT, KeptStates, LostStateError, mark
+from fedscout.engine.nodes.grid import NodeRoster
+from fedscout.engine.nodes.policy import OwnerPolicy
+from fedscout.engine.nodes.wire import Wire, algorithms_of
 from fedscout.engine.trials.checkpoint import CheckpointStore
+from fedscout.engine.trials.record import Trial, TrialSettings
 from fedscout.engine.trials.trial import run_trial
-from fedscout.engine.trials.trial_record import Trial
-from fedscout.engine.trials.trial_settings import TrialSettings
 from tests.engine.federations import QUERIES, normalised, uneven_federation
 from tests.engine.nodes.node_link import TRUSTING, NodeLink, linked, node_grid
 from tests.engine.nodes.test_node_grid import model_of, settings_of

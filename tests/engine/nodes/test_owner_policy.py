@@ -16,16 +16,21 @@ from flwr.app import Array, ArrayRecord, Message, RecordDict
 from torch import nn
 
 from fedscout.detectors import CLIENT_QUERIES
-from fedscout.engine.contracts.client_selection import Observed
-from fedscout.engine.contracts.local_training_config import LocalTraining
+from fedscout.engine.contracts.config import LocalTraining
 from fedscout.engine.data.federation import Federation
 from fedscout.engine.errors import ConfigurationError
-from fedscout.engine.grid.jobs import base_config
-from fedscout.engine.messages.host_calls import EvaluateResults, HostCall, QueryResults, TrainResults, Watched
-from fedscout.engine.messages.session import Session
-from fedscout.engine.nodes.node_call import ACTION, Method, NodeCall, NodeCalls, Refusal, Wire
-from fedscout.engine.nodes.owner_policy import OwnerPolicy, read_policy
-from fedscout.engine.nodes.privacy_ledger import LEDGER
+from fedscout.engine.grid.replies import base_config
+from fedscout.engine.messages.calls import (
+    EvaluateResults,
+    HostCall,
+    Observed,
+    QueryResults,
+    Session,
+    TrainResults,
+    Watched,
+)
+from fedscout.engine.nodes.policy import LEDGER, OwnerPolicy, read_policy
+from fedscout.engine.nodes.wire import ACTION, Method, NodeCall, NodeCalls, Refusal, Wire
 from fedscout.engine.trials.trial import run_trial
 from tests.engine.federations import QUERIES, dense, uneven_federation
 from tests.engine.nodes.node_link import FIRST_NODE, TRUSTING, NodeLink, linked, node_grid, told_in

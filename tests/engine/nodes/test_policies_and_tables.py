@@ -16,21 +16,17 @@ from flwr.serverapp.strategy import (
     Result,
 )
 
-from fedscout.engine.contracts.settings_lookup import FAR_KEY, SettingsLookup
-from fedscout.engine.contracts.settings_table import SettingsCell, SettingsTable
-from fedscout.engine.contracts.trial_strategy import Cohort
+from fedscout.engine.contracts.client_table import FAR_KEY, SettingsCell, SettingsLookup, SettingsTable
 from fedscout.engine.data.federation import Federation
 from fedscout.engine.errors import DataError
 from fedscout.engine.grid.local_grid import LocalGrid
-from fedscout.engine.messages.host_calls import TrainResults
-from fedscout.engine.metrics.metric_table import OF_CLASSES
-from fedscout.engine.nodes.node_call import DOCUMENT_KEY, Greeting, algorithms_of, model_digest
-from fedscout.engine.nodes.node_grid import NodeGrid
-from fedscout.engine.nodes.node_roster import NodeRoster
+from fedscout.engine.messages.calls import Cohort, TrainResults
+from fedscout.engine.metrics import OF_CLASSES
+from fedscout.engine.nodes.grid import NodeGrid, NodeRoster
+from fedscout.engine.nodes.wire import DOCUMENT_KEY, Greeting, algorithms_of, model_digest
+from fedscout.engine.trials.record import Trial, TrialSettings
 from fedscout.engine.trials.trial import run_trial
-from fedscout.engine.trials.trial_record import Trial
-from fedscout.engine.trials.trial_settings import TrialSettings
-from fedscout.strategies.selection.selection_table import SELECTIONS, parse_selection
+from fedscout.strategies.selection.table import SELECTIONS, parse_selection
 from tests.engine.choices import INDIVIDUAL, NAMED, Choice
 from tests.engine.federations import QUERIES, uneven_federation, with_server_rows
 from tests.engine.nodes.node_link import FIRST_NODE, NodeLink, linked, node_grid, server_side, told_in

@@ -18,27 +18,31 @@ from flwr.common.constant import SType
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fedscout.engine.contracts.client_algorithm import ClientAlgorithm
-from fedscout.engine.contracts.client_selection import Assignment, Observed
-from fedscout.engine.contracts.client_update import ClientScore
-from fedscout.engine.contracts.settings_lookup import SettingsLookup
-from fedscout.engine.contracts.settings_table import SettingsCell, SettingsTable
-from fedscout.engine.messages.host_calls import EvaluateResults, HostCall, QueryResults, TrainResults, Watched
-from fedscout.engine.messages.session import Session
-from fedscout.engine.metrics.metric_table import OF_CLASSES, OF_QUANTITIES
-from fedscout.engine.metrics.row_losses import RowMeans
-from fedscout.engine.nodes.node_call import (
+from fedscout.engine.contracts.algorithm import ClientAlgorithm, ClientScore
+from fedscout.engine.contracts.client_table import SettingsCell, SettingsLookup, SettingsTable
+from fedscout.engine.messages.calls import (
+    Assignment,
+    EvaluateResults,
+    HostCall,
+    Observed,
+    QueryResults,
+    Session,
+    TrainResults,
+    Watched,
+)
+from fedscout.engine.metrics import OF_CLASSES, OF_QUANTITIES, RowMeans
+from fedscout.engine.nodes.wire import (
     DOCUMENT_KEY,
     VALUES_KEY,
     Greeting,
     Introduction,
     NodeCall,
+    UnsendableError,
     Wire,
     algorithms_of,
 )
-from fedscout.engine.nodes.wire_values import UnsendableError
 from fedscout.strategies import parse_strategy
-from fedscout.strategies.space.strategy_table import STRATEGIES
+from fedscout.strategies.table import STRATEGIES
 
 WIRE = Wire(algorithms_of("fedscout.strategies"))
 PAIRS = ["krum+fedbn", "fedadam+fedprox", "rfa+fedsam"]
@@ -146,7 +150,7 @@ def document_of(value: Any) -> Any:
     return json.loads(str(WIRE.packed(value).config_records[DOCUMENT_KEY][DOCUMENT_KEY]))
 
 
-NAME = "fedscout.engine.contracts.client_update.ClientScore"
+NAME = "fedscout.engine.contracts.algorithm.ClientScore"
 TEXTS = st.one_of(
     st.sampled_from(
         ["made", "list", "tuple", "dict", "array", "scalar", "fractions", "frozenset", NAME, "<f8", "value"]
@@ -285,6 +289,6 @@ def test_a_message_can_have_no_module_imported() -> None:
 
 
 def test_no_class_can_be_named_but_those_of_the_table() -> None:
-    for name in ("subprocess.Popen", "fedscout.engine.data.device.Device", "builtins.eval", "numpy.ndarray"):
+    for name in ("subprocess.Popen", "fedscout.engine.data.devices.Device", "builtins.eval", "numpy.ndarray"):
         with pytest.raises(ValueError, match="stands for nothing"):
             WIRE.opened(content(["made", name, {}]))

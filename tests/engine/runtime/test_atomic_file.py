@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from fedscout.engine.runtime.atomic_file import write_atomically
+from fedscout.engine.runtime.files import write_atomically
 
 
 def files_below(folder: Path) -> list[str]:

@@ -7,7 +7,7 @@ import resource
 import pytest
 import torch
 
-from fedscout.engine.runtime.kept_memory import keep_freed_memory
+from fedscout.engine.runtime.processes import keep_freed_memory
 
 BLOCK_BYTES, BLOCKS, PAGE_BYTES = 20 * 2**20, 4, resource.getpagesize()
 

@@ -12,7 +12,7 @@ import grpc
 import psutil
 import pytest
 
-from fedscout.engine.runtime.single_node_ray import MODE, TOKEN, own_token
+from fedscout.engine.runtime.ray import MODE, TOKEN, own_token
 
 pytestmark = [pytest.mark.ray, pytest.mark.timeout(240)]
 
@@ -130,8 +130,8 @@ def test_a_mode_of_the_user_s_wins(monkeypatch: pytest.MonkeyPatch) -> None:
 
 TWO_STARTS = """
 import json, os
-from fedscout.engine.engine_config import EngineConfig
-from fedscout.engine.runtime.ray_runtime import prepare_environment, ray_runtime
+from fedscout.engine.config import EngineConfig
+from fedscout.engine.runtime.ray import prepare_environment, ray_runtime
 
 prepare_environment(verbose=False)
 import psutil

@@ -6,8 +6,7 @@ import socket
 
 import pytest
 
-from fedscout.engine.runtime.ray_internals import HeadNotes, address_found, memory_in_use, started_with
-from fedscout.engine.runtime.single_node_ray import single_node_ray
+from fedscout.engine.runtime.ray import HeadNotes, address_found, memory_in_use, single_node_ray, started_with
 
 
 def test_memory_in_use_is_a_part_of_what_there_is() -> None:

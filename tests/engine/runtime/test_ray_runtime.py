@@ -7,9 +7,9 @@ import socket
 import pytest
 from pydantic import ValidationError
 
-from fedscout.engine.engine_config import EngineConfig
+from fedscout.engine.config import EngineConfig
 from fedscout.engine.errors import ConfigurationError
-from fedscout.engine.runtime.ray_runtime import ray_runtime
+from fedscout.engine.runtime.ray import ray_runtime
 
 
 @pytest.mark.ray

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from fedscout.engine.runtime.signals import (
+from fedscout.engine.runtime.processes import (
     ENDING_SIGNALS,
     children_apart,
     children_ended_by,
@@ -118,7 +118,7 @@ def handlers() -> Iterator[None]:
 def test_the_first_signal_interrupts_and_the_others_are_ignored(
     first: signal.Signals, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("fedscout.engine.runtime.signals.GRACE_SECONDS", 3600.0)
+    monkeypatch.setattr("fedscout.engine.runtime.processes.GRACE_SECONDS", 3600.0)
     cleaned = []
 
     def work() -> None:
@@ -155,7 +155,7 @@ def test_without_a_signal_the_handlers_are_put_back_and_what_is_off_stays_off() 
 def test_cleaning_up_that_hangs_is_not_waited_for() -> None:
     script = (
         "import os, signal, time\n"
-        "from fedscout.engine.runtime import signals\n"
+        "from fedscout.engine.runtime import processes as signals\n"
         "signals.GRACE_SECONDS = 0.2\n"
         "with signals.ended_by_signals():\n"
         "    try:\n"
@@ -210,7 +210,7 @@ def test_children_are_in_a_group_of_their_own_if_asked(apart: bool) -> None:
 
 SIGNAL_AND_DEATH = """
 import signal
-from fedscout.engine.runtime.signals import end_at_once, ended_by_signals
+from fedscout.engine.runtime.processes import end_at_once, ended_by_signals
 try:
     with ended_by_signals():
         if {signalled}:

@@ -9,7 +9,7 @@ import pytest
 from pyarrow.fs import LocalFileSystem, S3FileSystem
 
 from fedscout.engine.errors import ConfigurationError
-from fedscout.engine.runtime.atomic_file import move_file, remove_file, write_atomically
+from fedscout.engine.runtime.files import move_file, remove_file, write_atomically
 from fedscout.engine.runtime.storage import FileStorage, mounted, refresh, storage_at, storage_of, with_addresses
 
 

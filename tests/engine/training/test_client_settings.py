@@ -8,11 +8,11 @@ from typing import Literal
 import numpy as np
 import pytest
 
-from fedscout.engine.contracts.client_algorithm import ClientAlgorithm, LocalFacts
-from fedscout.engine.contracts.local_training_config import LocalTraining
+from fedscout.engine.contracts.algorithm import ClientAlgorithm, LocalFacts
+from fedscout.engine.contracts.config import LocalTraining
 from fedscout.engine.grid.local_grid import LocalGrid
+from fedscout.engine.trials.record import Trial
 from fedscout.engine.trials.trial import run_trial
-from fedscout.engine.trials.trial_record import Trial
 from fedscout.strategies import FedAvgSpec
 from fedscout.strategies.methods.averaging import MeanSpec
 from tests.engine.trials.test_resume import assert_same

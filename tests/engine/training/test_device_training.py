@@ -16,33 +16,28 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
-from fedscout.engine.client.client_host import ClientHost
-from fedscout.engine.contracts.client_algorithm import ClientAlgorithm
-from fedscout.engine.contracts.local_training_config import LocalTraining
-from fedscout.engine.contracts.settings_lookup import SettingsLookup
-from fedscout.engine.contracts.settings_table import SettingsCell, SettingsTable
-from fedscout.engine.data.client_data import Partition
+from fedscout.engine.client.host import ClientHost
+from fedscout.engine.config import HostDevice, torch_settings_kept
+from fedscout.engine.contracts.algorithm import ClientAlgorithm
+from fedscout.engine.contracts.client_table import SettingsCell, SettingsLookup, SettingsTable
+from fedscout.engine.contracts.config import LocalTraining
+from fedscout.engine.data.client import Partition
 from fedscout.engine.data.federation import Federation
 from fedscout.engine.errors import EngineError
-from fedscout.engine.grid.jobs import base_config
 from fedscout.engine.grid.local_grid import LocalGrid
-from fedscout.engine.grid.ray_grid import RayGrid
-from fedscout.engine.grid.ray_hosts import start_hosts
-from fedscout.engine.host_device import HostDevice, torch_settings_kept
-from fedscout.engine.messages.host_calls import HostCall, TrainResults
-from fedscout.engine.messages.message_keys import REPLY_KEY
-from fedscout.engine.messages.session import Session
-from fedscout.engine.metrics.score_histograms import Auroc
-from fedscout.engine.model.parameter_layout import ModelFactory
-from fedscout.engine.training import client_lanes, resident_rows, training_backends
-from fedscout.engine.training.client_lanes import ClientLanes
-from fedscout.engine.training.lane_plan import ROW_STEP, LanePlan, lane_rows
-from fedscout.engine.training.local_training import RowsWork
-from fedscout.engine.training.resident_rows import ResidentRows
-from fedscout.engine.training.scoring import score_clients
-from fedscout.engine.training.slab_scores import SlabScores
+from fedscout.engine.grid.ray_grid import RayGrid, start_hosts
+from fedscout.engine.grid.replies import base_config
+from fedscout.engine.messages.calls import HostCall, Session, TrainResults
+from fedscout.engine.messages.keys import REPLY_KEY
+from fedscout.engine.metrics import Auroc
+from fedscout.engine.models.layout import ModelFactory
+from fedscout.engine.training import backends, gpu_lanes
+from fedscout.engine.training.backends import score_clients
+from fedscout.engine.training.gpu import SlabScores
+from fedscout.engine.training.gpu_lanes import ROW_STEP, ClientLanes, LanePlan, ResidentRows, lane_rows
+from fedscout.engine.training.loop import RowsWork
 from fedscout.engine.trials.trial import run_trial
-from fedscout.strategies.methods.proximal_term import HeldNear
+from fedscout.strategies.methods.averaging import HeldNear
 from tests.engine.choices import FLOWER_CHOICES, spec_of
 from tests.engine.federations import (
     ABLE,
@@ -362,7 +357,7 @@ def test_clients_are_scored_alone_once_what_failed_is_let_go(monkeypatch: pytest
         return score_clients(*given)
 
     monkeypatch.setattr(SlabScores, "scores", none)
-    monkeypatch.setattr(training_backends, "score_clients", noted)
+    monkeypatch.setattr(backends, "score_clients", noted)
     found = trained(host, ABLE, TRAININGS["plain"], measured=True).evaluation
     assert gone
     assert all(gone)
@@ -418,11 +413,11 @@ def test_lanes_are_as_many_as_the_model_leaves_room_for(monkeypatch: pytest.Monk
 
     assert told(most_together=4) == "cpu, 4 clients side by side"
     assert told(most_together=5) == "cpu, 4 clients side by side"
-    size = 4 * (NUM_FEATURES * 16 + 16 + 16 * NUM_CLASSES + NUM_CLASSES) * client_lanes.COPIES
+    size = 4 * (NUM_FEATURES * 16 + 16 + 16 * NUM_CLASSES + NUM_CLASSES) * gpu_lanes.COPIES
     outputs = 4 * 2 * 32 * (16 + 16 + NUM_CLASSES)
-    monkeypatch.setattr(client_lanes, "LANE_BYTES", 3 * (size + outputs))
+    monkeypatch.setattr(gpu_lanes, "LANE_BYTES", 3 * (size + outputs))
     assert told() == "cpu, 2 clients side by side"
-    monkeypatch.setattr(client_lanes, "LANE_BYTES", size)
+    monkeypatch.setattr(gpu_lanes, "LANE_BYTES", size)
     assert told() == "cpu, one client after the other"
 
 
@@ -459,7 +454,7 @@ def test_rows_that_do_not_fit_are_sent_with_their_block() -> None:
 
 def test_a_source_that_did_not_fit_after_all_is_sent_with_its_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
     data = uneven_federation(wide).client_data(0).own
-    rows, asked, send = data.rows[[[3, 5]]], [], resident_rows.sent
+    rows, asked, send = data.rows[[[3, 5]]], [], gpu_lanes.sent
 
     def scarce(tensor: Tensor, device: torch.device) -> Tensor:
         if len(tensor) == len(data.features):
@@ -467,7 +462,7 @@ def test_a_source_that_did_not_fit_after_all_is_sent_with_its_blocks(monkeypatch
             raise torch.OutOfMemoryError("no room")
         return send(tensor, device)
 
-    monkeypatch.setattr(resident_rows, "sent", scarce)
+    monkeypatch.setattr(gpu_lanes, "sent", scarce)
     kept = ResidentRows(torch.device("cpu"))
     for _ in range(2):
         found = kept.reach(data, rows)
@@ -493,7 +488,7 @@ def test_a_process_has_its_torch_back_as_it_was() -> None:
 def test_nothing_of_torch_s_compiler_is_loaded_where_there_is_no_gpu() -> None:
     program = (
         "import sys\n"
-        "from fedscout.engine.host_device import CPU, torch_settings_kept\n"
+        "from fedscout.engine.config import CPU, torch_settings_kept\n"
         "with torch_settings_kept():\n"
         "    CPU.opened()\n"
         "print(sorted(name for name in sys.modules if name.startswith('torch._inductor')))\n"

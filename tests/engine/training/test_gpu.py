@@ -8,12 +8,11 @@ import numpy as np
 import pytest
 import torch
 
-from fedscout.engine.client.client_host import ClientHost
+from fedscout.engine.client.host import ClientHost
+from fedscout.engine.config import HostDevice, torch_settings_kept
 from fedscout.engine.grid.local_grid import LocalGrid
-from fedscout.engine.grid.ray_grid import RayGrid
-from fedscout.engine.grid.ray_hosts import start_hosts
-from fedscout.engine.host_device import HostDevice, torch_settings_kept
-from fedscout.engine.model.parameter_layout import ModelFactory
+from fedscout.engine.grid.ray_grid import RayGrid, start_hosts
+from fedscout.engine.models.layout import ModelFactory
 from fedscout.engine.trials.trial import run_trial
 from tests.engine.choices import FLOWER_CHOICES, spec_of
 from tests.engine.federations import QUERIES, dense, dropping, normalised, uneven_federation, wide

@@ -12,15 +12,19 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
 
-from fedscout.engine.contracts.client_algorithm import ClientAlgorithm, Finished, LocalRun
-from fedscout.engine.contracts.client_update import ClientScore, ClientUpdate
-from fedscout.engine.contracts.local_training_config import LocalTraining
-from fedscout.engine.contracts.train_request import TrainRequest
-from fedscout.engine.model.activations import ACTIVATIONS
-from fedscout.engine.model.dense_stack import loss_and_gradient
-from fedscout.engine.model.flat_model import new_model
-from fedscout.engine.training.layer_draws import LayerDraws, seed_layers
-from fedscout.engine.training.training_backends import BlockTrainer, LoopTrainer, Trainer, fastest_trainer
+from fedscout.engine.contracts.algorithm import (
+    ClientAlgorithm,
+    ClientScore,
+    ClientUpdate,
+    Finished,
+    LocalRun,
+    TrainRequest,
+)
+from fedscout.engine.contracts.config import LocalTraining
+from fedscout.engine.models.dense import ACTIVATIONS, loss_and_gradient
+from fedscout.engine.models.flat import new_model
+from fedscout.engine.training.backends import BlockTrainer, LoopTrainer, Trainer, fastest_trainer
+from fedscout.engine.training.vectorised import LayerDraws, seed_layers
 from tests.engine.federations import NUM_CLASSES, NUM_FEATURES
 from tests.engine.training.test_vectorised import SIZES, TOLERANCE, stack_of, works
 

@@ -9,25 +9,16 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from fedscout.engine.arrays import FloatArray
-from fedscout.engine.contracts.client_algorithm import ClientAlgorithm, ClientState
-from fedscout.engine.contracts.client_update import ClientUpdate
-from fedscout.engine.contracts.local_training_config import LocalTraining
-from fedscout.engine.contracts.train_request import TrainRequest
-from fedscout.engine.data.client_data import Samples
-from fedscout.engine.model.flat_model import new_model
-from fedscout.engine.model.parameter_layout import ModelFactory
+from fedscout.engine.contracts.algorithm import ClientAlgorithm, ClientState, ClientUpdate, TrainRequest
+from fedscout.engine.contracts.config import LocalTraining
+from fedscout.engine.data.client import Samples
+from fedscout.engine.errors import FloatArray
+from fedscout.engine.models.flat import new_model
+from fedscout.engine.models.layout import ModelFactory
 from fedscout.engine.training.algorithm_runs import train_client_by
-from fedscout.engine.training.local_training import (
-    RowsWork,
-    batch_bounds,
-    descend,
-    model_outputs,
-    score_client,
-    train_client,
-)
-from fedscout.engine.training.training_backends import LoopTrainer
-from fedscout.strategies.methods.proximal_term import PROXIMAL_MU_KEY, ProximalTerm
+from fedscout.engine.training.backends import LoopTrainer
+from fedscout.engine.training.loop import RowsWork, batch_bounds, descend, model_outputs, score_client, train_client
+from fedscout.strategies.methods.averaging import PROXIMAL_MU_KEY, ProximalTerm
 from tests.engine.choices import Participations, Variates
 from tests.engine.federations import dense, learnable_rows, linear, normalised, plain_model, plain_vector
 
@@ -351,7 +342,7 @@ def test_rows_copied_together_are_a_matter_of_speed(factory: ModelFactory, monke
     training = LocalTraining(local_epochs=2, batch_size=7, learning_rate=0.1)
     vectors = []
     for chunk in (5, 21, 512):
-        monkeypatch.setattr("fedscout.engine.training.local_training.CHUNK_ROWS", chunk)
+        monkeypatch.setattr("fedscout.engine.training.loop.CHUNK_ROWS", chunk)
         vectors.append(by_engine(factory, data, training).vector)
 
     np.testing.assert_allclose(vectors[1:], [vectors[0]] * 2, rtol=0, atol=CONVOLUTION_ATOL)
@@ -367,7 +358,7 @@ def test_a_score_counts_correct_rows_and_sums_losses(monkeypatch: pytest.MonkeyP
     model.load(torch.from_numpy(received))
 
     for chunk in (512, 7):
-        monkeypatch.setattr("fedscout.engine.training.local_training.CHUNK_ROWS", chunk)
+        monkeypatch.setattr("fedscout.engine.training.loop.CHUNK_ROWS", chunk)
         score = score_client(model, data)
         assert score.num_examples == 50
         assert score.num_correct == int((outputs.argmax(1) == labels).sum())

@@ -9,12 +9,12 @@ import pytest
 import torch
 from torch import nn
 
-from fedscout.engine.client.client_host import ClientHost
-from fedscout.engine.contracts.local_training_config import LocalTraining
-from fedscout.engine.data.client_data import Samples
+from fedscout.engine.client.host import ClientHost
+from fedscout.engine.contracts.config import LocalTraining
+from fedscout.engine.data.client import Samples
 from fedscout.engine.data.federation import Federation
-from fedscout.engine.model.flat_model import new_model
-from fedscout.engine.training.local_training import descend
+from fedscout.engine.models.flat import new_model
+from fedscout.engine.training.loop import descend
 from tests.engine.federations import ABLE, QUERIES, uneven_federation, wide
 from tests.engine.training.test_device_training import IN_LANES, images, trained
 

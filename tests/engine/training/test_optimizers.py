@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 
-from fedscout.engine.contracts.local_training_config import LocalTraining
-from fedscout.engine.training.client_optimizers import SGD, Adadelta, Adam, RMSprop, new_optimizer
+from fedscout.engine.contracts.config import LocalTraining
+from fedscout.engine.training.loop import SGD, Adadelta, Adam, RMSprop, new_optimizer
 
 NUM_STEPS, NUM_PARAMETERS, NUM_CLIENTS = 12, 53, 7
 SETTINGS = [

@@ -10,15 +10,13 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from fedscout.engine.contracts.client_algorithm import ClientAlgorithm, Compared, Finished, LocalRun
-from fedscout.engine.contracts.local_training_config import LocalTraining
-from fedscout.engine.contracts.train_request import TrainRequest
-from fedscout.engine.data.client_data import Samples
-from fedscout.engine.model.adjusted_outputs import Adjusted
-from fedscout.engine.model.flat_model import new_model
-from fedscout.engine.model.parameter_layout import ModelFactory
+from fedscout.engine.contracts.algorithm import ClientAlgorithm, Compared, Finished, LocalRun, TrainRequest
+from fedscout.engine.contracts.config import LocalTraining
+from fedscout.engine.data.client import Samples
+from fedscout.engine.models.flat import new_model
+from fedscout.engine.models.layout import Adjusted, ModelFactory
 from fedscout.engine.training.algorithm_runs import LoopRun
-from fedscout.engine.training.local_training import RowsWork
+from fedscout.engine.training.loop import RowsWork
 from fedscout.strategies.methods.averaging import FedAvgSpec, MeanSpec
 from tests.engine.federations import dense, learnable_rows, linear, normalised
 from tests.strategies.by_hand import host_of, result_of

@@ -13,17 +13,17 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
 
-from fedscout.engine.arrays import FloatArray, IntArray
-from fedscout.engine.contracts.client_update import ClientScore
-from fedscout.engine.data.client_data import Samples, TargetScale
-from fedscout.engine.grid.evaluation import fold_evaluation
-from fedscout.engine.messages.host_calls import EvaluateResults
-from fedscout.engine.metrics.metric_table import OF_CLASSES, OF_QUANTITIES
-from fedscout.engine.model.dense_stack import DenseStack
-from fedscout.engine.model.flat_model import FlatModel, new_model
-from fedscout.engine.model.parameter_layout import ModelFactory
-from fedscout.engine.training.local_training import score_client
-from fedscout.engine.training.scoring import BLOCK_ROWS, SLAB_ROWS, score_clients
+from fedscout.engine.contracts.algorithm import ClientScore
+from fedscout.engine.data.client import Samples, TargetScale
+from fedscout.engine.errors import FloatArray, IntArray
+from fedscout.engine.grid.replies import fold_evaluation
+from fedscout.engine.messages.calls import EvaluateResults
+from fedscout.engine.metrics import OF_CLASSES, OF_QUANTITIES
+from fedscout.engine.models.dense import DenseStack
+from fedscout.engine.models.flat import FlatModel, new_model
+from fedscout.engine.models.layout import ModelFactory
+from fedscout.engine.training.backends import BLOCK_ROWS, SLAB_ROWS, score_clients
+from fedscout.engine.training.loop import score_client
 from tests.engine.federations import linear, normalised
 
 SHAPE, NUM_CLASSES = (2, 9), 4

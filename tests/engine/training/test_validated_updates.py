@@ -10,12 +10,10 @@ import numpy as np
 import pytest
 from flwr.app import ConfigRecord, Message, RecordDict
 
-from fedscout.engine.contracts.client_algorithm import ClientAlgorithm, LocalFacts, Validation
-from fedscout.engine.contracts.local_training_config import LocalTraining
+from fedscout.engine.contracts.algorithm import ClientAlgorithm, LocalFacts, Validation
+from fedscout.engine.contracts.config import LocalTraining
 from fedscout.engine.grid.local_grid import LocalGrid
-from fedscout.engine.messages.message_contents import flat_record, node_of
-from fedscout.engine.messages.task_identity import claim_task_identity
-from fedscout.engine.messages.view_array import read_array
+from fedscout.engine.messages.contents import claim_task_identity, flat_record, node_of, read_array
 from tests.engine.choices import FLOWER_CHOICES, INDIVIDUAL, spec_of
 from tests.strategies.by_hand import SEED, SIZES, host_of
 

@@ -15,25 +15,23 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
 
-from fedscout.engine.arrays import FloatArray, IntArray
-from fedscout.engine.contracts.client_algorithm import ClientAlgorithm, Finished, LocalRun
-from fedscout.engine.contracts.client_update import ClientUpdate
-from fedscout.engine.contracts.local_training_config import LocalTraining
-from fedscout.engine.contracts.train_request import TrainRequest
-from fedscout.engine.data.client_data import Samples
-from fedscout.engine.model.dense_stack import DenseStack, loss_and_gradient
-from fedscout.engine.model.flat_model import FlatModel, new_model
+from fedscout.engine.contracts.algorithm import ClientAlgorithm, ClientUpdate, Finished, LocalRun, TrainRequest
+from fedscout.engine.contracts.config import LocalTraining
+from fedscout.engine.data.client import Samples
+from fedscout.engine.errors import FloatArray, IntArray
+from fedscout.engine.models.dense import DenseStack, loss_and_gradient
+from fedscout.engine.models.flat import FlatModel, new_model
 from fedscout.engine.training.algorithm_runs import train_block_by, train_client_by
-from fedscout.engine.training.local_training import RowsWork, train_client
-from fedscout.engine.training.training_backends import (
+from fedscout.engine.training.backends import (
     MAX_VECTORISED_PARAMETERS,
     MOST_CLIENTS,
     LoopTrainer,
     Trainer,
     fastest_trainer,
 )
-from fedscout.engine.training.vectorised_training import aligned_row_step, padded_rows, train_block
-from fedscout.strategies.methods.proximal_term import pull_towards
+from fedscout.engine.training.loop import RowsWork, train_client
+from fedscout.engine.training.vectorised import aligned_row_step, padded_rows, train_block
+from fedscout.strategies.methods.averaging import pull_towards
 from tests.engine.federations import NUM_FEATURES, dense, dropping, learnable_rows, linear, normalised
 
 TOLERANCE = 2e-5

@@ -7,7 +7,7 @@ import weakref
 
 import pytest
 
-from fedscout.engine.trials.cheap_collections import cheap_collections
+from fedscout.engine.trials.state import cheap_collections
 
 
 class Ring:

@@ -15,28 +15,26 @@ from flwr.serverapp.strategy import FedAvg, Result
 from numpy.testing import assert_allclose, assert_array_equal
 from torch import nn
 
-from fedscout.engine.arrays import IntArray
-from fedscout.engine.client.client_host import ClientHost
-from fedscout.engine.contracts.client_selection import (
+from fedscout.engine.client.host import ClientHost
+from fedscout.engine.data.client import Release
+from fedscout.engine.data.devices import Device
+from fedscout.engine.errors import IntArray
+from fedscout.engine.grid.local_grid import LocalGrid
+from fedscout.engine.grid.ray_grid import RayGrid, start_hosts
+from fedscout.engine.messages.calls import (
     Assignment,
     ClientTable,
+    Cohort,
     Losses,
     Observed,
     RoundReport,
     SelectionPolicy,
 )
-from fedscout.engine.contracts.trial_strategy import Cohort
-from fedscout.engine.data.device import Device
-from fedscout.engine.data.release import Release
-from fedscout.engine.grid.local_grid import LocalGrid
-from fedscout.engine.grid.ray_grid import RayGrid
-from fedscout.engine.grid.ray_hosts import start_hosts
-from fedscout.engine.model.flat_model import new_model
+from fedscout.engine.models.flat import new_model
 from fedscout.engine.seeds import stream
 from fedscout.engine.trials.checkpoint import CheckpointStore
+from fedscout.engine.trials.record import Trial, TrialSettings
 from fedscout.engine.trials.trial import run_trial
-from fedscout.engine.trials.trial_record import Trial
-from fedscout.engine.trials.trial_settings import TrialSettings
 from tests.engine.choices import FEDADAM, FEDAVG, INDIVIDUAL, Choice, spec_of
 from tests.engine.federations import ABLE, CORRUPTED, EMPTY, QUERIES, SIZES, dense, uneven_federation
 from tests.engine.grid.test_local_grid import WatchedGrid

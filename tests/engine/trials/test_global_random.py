@@ -7,7 +7,7 @@ import random
 import numpy as np
 import pytest
 
-from fedscout.engine.trials.global_random import global_random_kept, seed_global_random
+from fedscout.engine.seeds import global_random_kept, seed_global_random
 
 
 def drawn(seed: int, purpose: str, server_round: int) -> list[int]:

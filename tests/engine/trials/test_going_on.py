@@ -8,10 +8,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from fedscout.engine.client.client_host import ClientHost
+from fedscout.engine.client.host import ClientHost
 from fedscout.engine.trials.checkpoint import CheckpointStore, read_checkpoint
-from fedscout.engine.trials.trial_runner import LocalRunner
-from fedscout.engine.trials.trial_settings import TrialSettings
+from fedscout.engine.trials.record import TrialSettings
+from fedscout.engine.trials.runner import LocalRunner
 from tests.engine.choices import FEDADAM, FEDAVG, FLOWER_CHOICES, Choice, Variates, rounds_of, spec_of
 from tests.engine.contracts.test_client_task import federation as playing_federation
 from tests.engine.trials.test_resume import Interruption, assert_same, run

@@ -10,21 +10,18 @@ import pytest
 import torch
 from torch import Tensor
 
-from fedscout.engine.arrays import FloatArray, IntArray
-from fedscout.engine.client.client_host import ClientHost
-from fedscout.engine.contracts.client_algorithm import ClientAlgorithm, Clients
-from fedscout.engine.contracts.client_update import ClientScore
-from fedscout.engine.data.client_split import split_client
+from fedscout.engine.client.host import ClientHost
+from fedscout.engine.contracts.algorithm import ClientAlgorithm, Clients, ClientScore
 from fedscout.engine.data.federation import Federation
-from fedscout.engine.grid.evaluation import fold_evaluation
+from fedscout.engine.data.split import split_client
+from fedscout.engine.errors import FloatArray, IntArray
 from fedscout.engine.grid.local_grid import LocalGrid
-from fedscout.engine.messages.host_calls import EvaluateResults, HostCall
-from fedscout.engine.metrics.confusion import MacroF1
-from fedscout.engine.metrics.metric_table import OF_CLASSES
-from fedscout.engine.metrics.score_histograms import Auroc
+from fedscout.engine.grid.replies import fold_evaluation
+from fedscout.engine.messages.calls import EvaluateResults, HostCall
+from fedscout.engine.metrics import OF_CLASSES, Auroc, MacroF1
 from fedscout.engine.trials.checkpoint import CheckpointStore
+from fedscout.engine.trials.record import Trial
 from fedscout.engine.trials.trial import run_trial
-from fedscout.engine.trials.trial_record import Trial
 from tests.engine.choices import FEDAVG, Variates, rounds_of, spec_of
 from tests.engine.federations import (
     CORRUPTED,

@@ -21,8 +21,8 @@ from flwr.app import Array, ArrayRecord, ConfigRecord, MetricRecord
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fedscout.engine.messages.view_array import ViewArray, view_record
-from fedscout.engine.trials.plain_state import NotPlainError, PlainState
+from fedscout.engine.messages.contents import ViewArray, view_record
+from fedscout.engine.trials.checkpoint import NotPlainError, PlainState
 
 
 @dataclass

@@ -12,20 +12,19 @@ import torch
 from sklearn.metrics import r2_score
 from torch import nn
 
-from fedscout.engine.client.client_host import ClientHost
-from fedscout.engine.contracts.client_algorithm import ClientAlgorithm
-from fedscout.engine.contracts.local_training_config import LocalTraining
-from fedscout.engine.data.client_data import Partition, TargetScale
+from fedscout.engine.client.host import ClientHost
+from fedscout.engine.contracts.algorithm import ClientAlgorithm
+from fedscout.engine.contracts.config import LocalTraining
+from fedscout.engine.data.client import Partition, TargetScale
 from fedscout.engine.data.federation import Federation
-from fedscout.engine.grid.jobs import base_config
 from fedscout.engine.grid.local_grid import LocalGrid
-from fedscout.engine.messages.host_calls import EvaluateResults, HostCall, TrainResults
-from fedscout.engine.messages.message_keys import REPLY_KEY
-from fedscout.engine.messages.session import Session
-from fedscout.engine.metrics.quantity_errors import R2, Mae
+from fedscout.engine.grid.replies import base_config
+from fedscout.engine.messages.calls import EvaluateResults, HostCall, Session, TrainResults
+from fedscout.engine.messages.keys import REPLY_KEY
+from fedscout.engine.metrics import R2, Mae
 from fedscout.engine.trials.checkpoint import CheckpointStore
+from fedscout.engine.trials.record import Trial
 from fedscout.engine.trials.trial import run_trial
-from fedscout.engine.trials.trial_record import Trial
 from tests.engine.choices import FEDAVG, Variates, spec_of
 from tests.engine.federations import CORRUPTED, NUM_FEATURES, QUERIES, plain_model, uneven_federation
 from tests.engine.trials.test_resume import Interruption, interrupt_in

@@ -20,13 +20,11 @@ from flwr.app import Array, ArrayRecord, Message, MetricRecord
 from flwr.serverapp.strategy import DifferentialPrivacyServerSideAdaptiveClipping, FedAvg, FedAvgM
 from numpy.lib.format import write_array
 
-from fedscout.engine.client.client_host import ClientHost
-from fedscout.engine.contracts.local_training_config import LocalTraining
-from fedscout.engine.trials.checkpoint import CheckpointStore, _write, read_checkpoint
-from fedscout.engine.trials.plain_state import PlainState
+from fedscout.engine.client.host import ClientHost
+from fedscout.engine.contracts.config import LocalTraining
+from fedscout.engine.trials.checkpoint import CheckpointStore, PlainState, _write, read_checkpoint
+from fedscout.engine.trials.record import Trial, TrialSettings
 from fedscout.engine.trials.trial import run_trial
-from fedscout.engine.trials.trial_record import Trial
-from fedscout.engine.trials.trial_settings import TrialSettings
 from tests.engine.choices import (
     FEDADAM,
     FEDAVG,

@@ -10,11 +10,11 @@ from flwr.app import ConfigRecord, RecordDict
 
 from fedscout.engine.data.federation import Federation
 from fedscout.engine.grid.local_grid import LocalGrid
-from fedscout.engine.grid.scored_clients import scored_clients
-from fedscout.engine.messages.message_contents import flat_record, metrics_of, node_of
-from fedscout.engine.messages.session import Session
+from fedscout.engine.grid.selection import scored_clients
+from fedscout.engine.messages.calls import Session
+from fedscout.engine.messages.contents import flat_record, metrics_of, node_of
+from fedscout.engine.trials.record import Trial
 from fedscout.engine.trials.trial import run_trial
-from fedscout.engine.trials.trial_record import Trial
 from tests.engine.choices import FEDAVG, Choice, Variates, spec_of
 from tests.engine.federations import QUERIES, uneven_federation
 from tests.engine.grid.test_local_grid import WatchedGrid

@@ -12,12 +12,10 @@ from flwr.app import ArrayRecord, ConfigRecord, Message
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy import FedAvg
 
-from fedscout.engine.client.client_host import ClientHost
+from fedscout.engine.client.host import ClientHost
 from fedscout.engine.grid.local_grid import LocalGrid
-from fedscout.engine.messages.message_contents import flat_record
-from fedscout.engine.messages.message_keys import FLAT_KEY
-from fedscout.engine.messages.several_models import several_models
-from fedscout.engine.messages.view_array import read_array, view_record
+from fedscout.engine.messages.contents import flat_record, read_array, several_models, view_record
+from fedscout.engine.messages.keys import FLAT_KEY
 from fedscout.engine.trials.checkpoint import CheckpointStore
 from fedscout.engine.trials.trial import run_trial
 from tests.engine.choices import Choice, Variates, rounds_of, spec_of

@@ -11,7 +11,7 @@ from contextlib import suppress
 import pytest
 
 from fedscout.engine.errors import TrialError
-from fedscout.engine.trials.time_limit import time_limit
+from fedscout.engine.trials.trial import time_limit
 
 LONG = 60.0
 
@@ -39,7 +39,7 @@ def test_what_takes_too_long_is_interrupted(code: Callable[[], None]) -> None:
 
 
 def test_code_that_survives_the_interruption_gets_it_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("fedscout.engine.trials.time_limit.AGAIN_SECONDS", 0.05)
+    monkeypatch.setattr("fedscout.engine.trials.trial.AGAIN_SECONDS", 0.05)
     survived = []
 
     def stubborn() -> None:

@@ -17,21 +17,20 @@ from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MetricRecord, Re
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Bulyan, FedAvg, FedMedian, Result
 
-from fedscout.engine.client.client_host import ClientHost
-from fedscout.engine.contracts.client_algorithm import Finished, LocalRun
-from fedscout.engine.contracts.local_training_config import LocalTraining
-from fedscout.engine.contracts.trial_strategy import Cohort, EngineNeeds
-from fedscout.engine.data.availability import misses
+from fedscout.engine.client.host import ClientHost
+from fedscout.engine.contracts.algorithm import Finished, LocalRun
+from fedscout.engine.contracts.config import LocalTraining
+from fedscout.engine.data.devices import misses
 from fedscout.engine.errors import StrategyError
 from fedscout.engine.grid.local_grid import LocalGrid
-from fedscout.engine.messages.message_contents import client_of, flat_record
-from fedscout.engine.metrics.metric_table import OF_CLASSES
-from fedscout.engine.trials.cheap_collections import cheap_collections
-from fedscout.engine.trials.global_random import UNSEEDED
+from fedscout.engine.messages.calls import Cohort, EngineNeeds
+from fedscout.engine.messages.contents import client_of, flat_record
+from fedscout.engine.metrics import OF_CLASSES
+from fedscout.engine.seeds import UNSEEDED
 from fedscout.engine.trials.own_start import trained_rounds
+from fedscout.engine.trials.record import Trial, TrialSettings
+from fedscout.engine.trials.state import cheap_collections
 from fedscout.engine.trials.trial import run_trial
-from fedscout.engine.trials.trial_record import Trial
-from fedscout.engine.trials.trial_settings import TrialSettings
 from tests.engine.choices import (
     FEDAVG,
     FLOWER_CHOICES,
@@ -629,7 +628,7 @@ def test_a_strategy_that_waits_for_clients_that_there_are_not_fails(
 ) -> None:
     """Flower's sampling asks for nodes once a second until there are enough; without a limit it waits for ever."""
     monkeypatch.setattr("flwr.serverapp.strategy.strategy_utils.sleep", lambda seconds: None)
-    monkeypatch.setattr("fedscout.engine.grid.idle_polls.PAUSE_SECONDS", -1.0)
+    monkeypatch.setattr("fedscout.engine.grid.watchdog.PAUSE_SECONDS", -1.0)
     spec = spec_of(Choice(Expectant))
     result = run_trial(spec, LocalGrid(host, session=spec.session))
     assert result.status == "failed"

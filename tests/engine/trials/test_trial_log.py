@@ -18,8 +18,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from fedscout.engine.errors import EngineError
-from fedscout.engine.trials.trial_log import TrialLog, read_columns
-from fedscout.engine.trials.trial_record import Trial, log_schema
+from fedscout.engine.trials.log import TrialLog, read_columns
+from fedscout.engine.trials.record import Trial, log_schema
 
 PARAMETERS = {"server_momentum": "float", "num_malicious": "int", "mode": "str"}
 PHASES = ("configure", "train", "aggregate", "evaluate", "checkpoint", "hosts", "simulated")

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from fedscout.engine.client.client_host import ClientHost
-from fedscout.engine.trials.trial_runner import LocalRunner
-from fedscout.engine.trials.trial_settings import TrialSettings
+from fedscout.engine.client.host import ClientHost
+from fedscout.engine.trials.record import TrialSettings
+from fedscout.engine.trials.runner import LocalRunner
 from tests.engine.choices import FEDADAM, FEDAVG, Choice, RaisingFedAvg, spec_of
 from tests.engine.trials.test_resume import assert_same
 

@@ -12,20 +12,19 @@ import pytest
 import torch
 from flwr.app import ConfigRecord, RecordDict
 
-from fedscout.engine.client.client_host import ClientHost
-from fedscout.engine.contracts.update_attack import UpdateAttack
-from fedscout.engine.data.client_data import Partition
-from fedscout.engine.data.client_split import split_client
+from fedscout.engine.client.host import ClientHost
+from fedscout.engine.contracts.algorithm import UpdateAttack
+from fedscout.engine.data.client import Partition
 from fedscout.engine.data.federation import Federation
+from fedscout.engine.data.split import split_client
 from fedscout.engine.grid.local_grid import LocalGrid
-from fedscout.engine.grid.ray_grid import RayGrid
-from fedscout.engine.grid.ray_hosts import start_hosts
-from fedscout.engine.messages.message_contents import client_of, node_of
-from fedscout.engine.messages.message_keys import FUNCTION_KEY
+from fedscout.engine.grid.ray_grid import RayGrid, start_hosts
+from fedscout.engine.messages.contents import client_of, node_of
+from fedscout.engine.messages.keys import FUNCTION_KEY
 from fedscout.engine.trials.checkpoint import CheckpointStore
+from fedscout.engine.trials.record import Trial
 from fedscout.engine.trials.trial import run_trial
-from fedscout.engine.trials.trial_record import Trial
-from fedscout.experiments.federations.scenarios.attack_effects import LittleIsEnough
+from fedscout.experiments.scenarios.features import LittleIsEnough
 from tests.engine.choices import FEDAVG, Choice, Variates, rounds_of, spec_of
 from tests.engine.federations import QUERIES, dense, plain_model, uneven_federation
 from tests.engine.grid.test_local_grid import WatchedGrid

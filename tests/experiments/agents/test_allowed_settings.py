@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from fedscout.engine.errors import ConfigurationError
-from fedscout.experiments.agents.allowed_settings import allowed_config, folder_below
+from fedscout.experiments.agents import allowed_config, folder_below
 
 
 def faults(root: Path, *settings: str, own_code: bool = False) -> tuple[str, ...]:

@@ -14,7 +14,7 @@ import anyio
 import psutil
 import pytest
 
-from fedscout.experiments.config.config_file import load_config
+from fedscout.experiments.config import load_config
 from fedscout.experiments.studies.workflow import run_detection, run_workflow
 from tests.experiments.cli.processes import REPOSITORY
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from fedscout.experiments.benchmarks.block_bench import block_timings
+from fedscout.experiments.timings.kernels import block_timings
 
 WEIGHTS = (254 * 64, 64 * 32, 32 * 2)
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
+from fedscout.engine.config import EngineConfig
 from fedscout.engine.data.federation import Federation
-from fedscout.engine.engine_config import EngineConfig
-from fedscout.experiments.benchmarks import detection_cost as measurement
-from fedscout.experiments.benchmarks.detection_cost import BLOCK_ROUNDS, detection_cost
-from fedscout.experiments.benchmarks.engine_work import TRAINING, work_federation
+from fedscout.experiments.timings import detection as measurement
+from fedscout.experiments.timings.detection import BLOCK_ROUNDS, detection_cost
+from fedscout.experiments.timings.engine import TRAINING, work_federation
 
 LOCAL = EngineConfig(grid="local")
 
@@ -47,7 +47,7 @@ def test_a_round_is_one_of_a_block(federation: Federation, monkeypatch: pytest.M
     class Clock:
         perf_counter = staticmethod(lambda: float(next(ticks)))
 
-    from fedscout.experiments.studies.open_runner import open_runner
+    from fedscout.experiments.studies.runner import open_runner
 
     with open_runner(federation, LOCAL, None, parallel=1) as lazy:
         runner = lazy.started()

@@ -7,10 +7,11 @@ from typing import Any
 
 import pytest
 
+from fedscout.engine.config import EngineConfig
 from fedscout.engine.data.federation import Federation
-from fedscout.engine.engine_config import EngineConfig
-from fedscout.experiments.benchmarks import detection_modules as measurement
-from fedscout.experiments.benchmarks.detection_modules import (
+from fedscout.experiments.studies.runner import open_runner
+from fedscout.experiments.timings import detection as measurement
+from fedscout.experiments.timings.detection import (
     FEATURES,
     LABELS,
     OUTLIERS,
@@ -20,8 +21,7 @@ from fedscout.experiments.benchmarks.detection_modules import (
     module_costs,
     table_lines,
 )
-from fedscout.experiments.benchmarks.engine_work import TRAINING, work_federation
-from fedscout.experiments.studies.open_runner import open_runner
+from fedscout.experiments.timings.engine import TRAINING, work_federation
 
 LOCAL = EngineConfig(grid="local")
 SIZES = (20, 20, 20)

@@ -5,10 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from fedscout.engine.engine_config import EngineConfig
-from fedscout.experiments.benchmarks.engine_bench import time_engine, whole_rounds
-from fedscout.experiments.benchmarks.engine_work import work_federation
-from fedscout.experiments.benchmarks.peers.work import FEATURE_SHAPES, NUM_CLASSES, Task, WorkName
+from fedscout.engine.config import EngineConfig
+from fedscout.experiments.timings.engine import time_engine, whole_rounds, work_federation
+from fedscout.experiments.timings.peers.work import FEATURE_SHAPES, NUM_CLASSES, Task, WorkName
 from fedscout.strategies import parse_strategy
 
 

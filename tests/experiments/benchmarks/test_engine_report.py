@@ -6,19 +6,19 @@ from typing import Any
 
 import pytest
 
-from fedscout.engine.engine_config import EngineConfig
-from fedscout.experiments.benchmarks import engine_bench
-from fedscout.experiments.benchmarks.engine_bench import (
+from fedscout.engine.config import EngineConfig
+from fedscout.experiments.timings import engine
+from fedscout.experiments.timings.engine import (
     EngineBenchConfig,
     EngineReport,
     EngineTiming,
+    MemoryPeak,
     joined,
     measure_engine,
     report_lines,
 )
-from fedscout.experiments.benchmarks.memory_peak import MemoryPeak
-from fedscout.experiments.benchmarks.peer_runs import PEERS, MissingPeer, Peer, PeerResult, PeerTiming
-from fedscout.experiments.benchmarks.peers.work import Task, client_rows
+from fedscout.experiments.timings.peer_runs import PEERS, MissingPeer, Peer, PeerResult, PeerTiming
+from fedscout.experiments.timings.peers.work import Task, client_rows
 from fedscout.strategies import StrategySpec, parse_strategy
 
 
@@ -131,8 +131,8 @@ class Turns:
 def test_ours_and_peers_take_turns_and_one_without_a_result_has_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
     failed = MissingPeer(missing="no result within 5 s")
     turns = Turns({"bare-loop": [peer(1.0), peer(2.0)], "flower": [failed], "pfl": [peer(3.0), failed]})
-    monkeypatch.setattr(engine_bench, "time_engine", turns.ours)
-    monkeypatch.setattr(engine_bench, "run_peer", turns.peer)
+    monkeypatch.setattr(engine, "time_engine", turns.ours)
+    monkeypatch.setattr(engine, "run_peer", turns.peer)
     told: list[str] = []
     specs: list[StrategySpec] = [parse_strategy("fedavg"), parse_strategy("fedmedian")]
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from fedscout.experiments.benchmarks.kernel_bench import KernelTiming, kernel_timings, table_lines
+from fedscout.experiments.timings.kernels import KernelTiming, kernel_timings, table_lines
 
 LENET_FORWARD = 2 * (28 * 28 * 6 * 75 + 10 * 10 * 16 * 150 + 400 * 120 + 120 * 84 + 84 * 10)
 FIRST_LAYER = 2 * 28 * 28 * 6 * 75

@@ -17,8 +17,8 @@ from pathlib import Path
 import psutil
 import pytest
 
-from fedscout.experiments.benchmarks import memory_peak as memory
-from fedscout.experiments.benchmarks.memory_peak import MemoryPeak, Part, memory_by_part, watched_memory
+from fedscout.experiments.timings import engine as memory
+from fedscout.experiments.timings.engine import MemoryPeak, Part, memory_by_part, watched_memory
 
 MIB = 2**20
 BLOCK = 64 * MIB

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from fedscout.engine.contracts.local_training_config import LocalTraining
+from fedscout.engine.contracts.config import LocalTraining
 from fedscout.engine.errors import ConfigurationError
-from fedscout.experiments.benchmarks.mixed_settings import (
+from fedscout.experiments.timings.engine import (
     BATCHES,
     EPOCHS,
     MixedTurn,
@@ -16,7 +16,7 @@ from fedscout.experiments.benchmarks.mixed_settings import (
     num_steps,
     uniform_setting,
 )
-from fedscout.experiments.benchmarks.peers.work import Task
+from fedscout.experiments.timings.peers.work import Task
 
 
 def test_one_setting_has_as_many_steps_as_clients_own() -> None:

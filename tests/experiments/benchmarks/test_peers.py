@@ -17,22 +17,14 @@ import pytest
 from packaging.requirements import Requirement
 
 from fedscout.engine.grid.local_grid import LocalGrid
-from fedscout.engine.messages.session import Session
+from fedscout.engine.messages.calls import Session
+from fedscout.engine.trials.record import TrialSettings
 from fedscout.engine.trials.trial import run_trial
-from fedscout.engine.trials.trial_settings import TrialSettings
-from fedscout.experiments.benchmarks import peer_runs
-from fedscout.experiments.benchmarks.engine_work import TRAINING, work_federation
-from fedscout.experiments.benchmarks.peer_runs import (
-    PEERS,
-    PFL_PYTHON,
-    PROGRAMS,
-    MissingPeer,
-    Peer,
-    PeerTiming,
-    run_peer,
-)
-from fedscout.experiments.benchmarks.peers import bare_loop
-from fedscout.experiments.benchmarks.peers.work import (
+from fedscout.experiments.timings import peer_runs
+from fedscout.experiments.timings.engine import TRAINING, work_federation
+from fedscout.experiments.timings.peer_runs import PEERS, PFL_PYTHON, PROGRAMS, MissingPeer, Peer, PeerTiming, run_peer
+from fedscout.experiments.timings.peers import bare_loop
+from fedscout.experiments.timings.peers.work import (
     BATCH_SIZE,
     FEATURE_SHAPES,
     Task,

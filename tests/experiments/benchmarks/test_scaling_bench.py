@@ -9,8 +9,9 @@ import sys
 import pytest
 
 from fedscout.engine.errors import ConfigurationError
-from fedscout.experiments.benchmarks.cost_model import CostModel, Network, Prediction, RoundSize
-from fedscout.experiments.benchmarks.scaling_bench import (
+from fedscout.experiments.cli.bench import scaling
+from fedscout.experiments.timings.engine import CostModel, Network, Prediction, RoundSize
+from fedscout.experiments.timings.scaling import (
     NODE_BYTES,
     QUANTITIES,
     SPARE_BYTES,
@@ -21,7 +22,6 @@ from fedscout.experiments.benchmarks.scaling_bench import (
     memory_fault,
     report_lines,
 )
-from fedscout.experiments.cli.bench import scaling
 from tests.experiments.cli.processes import REPOSITORY
 from tests.marked_processes import MarkedProcesses, short_folder
 
@@ -44,8 +44,8 @@ def test_nodes_are_started_while_memory_lasts() -> None:
 def test_without_memory_nothing_is_measured_and_the_reason_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     told: list[str] = []
     started: list[int] = []
-    monkeypatch.setattr("fedscout.experiments.benchmarks.scaling_bench.memory_in_use", lambda: (0, SPARE_BYTES))
-    monkeypatch.setattr("fedscout.experiments.benchmarks.scaling_bench._growing_hosts", lambda: FakeHosts(started))
+    monkeypatch.setattr("fedscout.experiments.timings.scaling.memory_in_use", lambda: (0, SPARE_BYTES))
+    monkeypatch.setattr("fedscout.experiments.timings.scaling._growing_hosts", lambda: FakeHosts(started))
 
     report = measure_scaling([2, 4], 1000, 4, 100, Network(), told.append)
 

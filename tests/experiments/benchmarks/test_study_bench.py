@@ -19,32 +19,35 @@ import torch
 from fedscout.engine.data.federation import Federation
 from fedscout.engine.errors import ConfigurationError
 from fedscout.engine.grid.local_grid import LocalGrid
-from fedscout.engine.training.local_training import batch_bounds
+from fedscout.engine.training.loop import batch_bounds
+from fedscout.engine.trials.record import Trial, TrialSettings
 from fedscout.engine.trials.trial import run_trial
-from fedscout.engine.trials.trial_record import Trial
-from fedscout.engine.trials.trial_settings import TrialSettings
-from fedscout.experiments.benchmarks import study_bench
-from fedscout.experiments.benchmarks.peer_plan import plan_of, write_plan
-from fedscout.experiments.benchmarks.peer_runs import MissingPeer
-from fedscout.experiments.benchmarks.peers import flower_study
-from fedscout.experiments.benchmarks.peers.flower_study import EnoughError, Measured, Training
-from fedscout.experiments.benchmarks.peers.flower_study_clients import batch_starts, descend
-from fedscout.experiments.benchmarks.peers.study_plan import StudyPlan, read_plan, read_split
-from fedscout.experiments.benchmarks.study_bench import WAYS, StudyBenchConfig, StudyReport, measure_study
-from fedscout.experiments.benchmarks.study_runs import (
+from fedscout.experiments.config import StudyConfig, load_config
+from fedscout.experiments.federation import build_federation
+from fedscout.experiments.timings import study
+from fedscout.experiments.timings.peer_plan import plan_of, write_plan
+from fedscout.experiments.timings.peer_runs import MissingPeer
+from fedscout.experiments.timings.peers import flower_study
+from fedscout.experiments.timings.peers.flower_study import EnoughError, Measured, Training
+from fedscout.experiments.timings.peers.flower_study_clients import batch_starts, descend
+from fedscout.experiments.timings.peers.study_plan import StudyPlan, read_plan, read_split
+from fedscout.experiments.timings.study import (
     MEASURED,
+    WAYS,
     OurStudy,
     PeerAnswer,
     PeerStudy,
+    StudyBenchConfig,
+    StudyReport,
     StudyRun,
     Usage,
+    WorkName,
+    measure_study,
     peer_run,
+    table_lines,
+    whole_rounds,
+    work_settings,
 )
-from fedscout.experiments.benchmarks.study_tables import table_lines, whole_rounds
-from fedscout.experiments.benchmarks.study_work import WorkName, work_settings
-from fedscout.experiments.config.config_file import load_config
-from fedscout.experiments.config.study_config import StudyConfig
-from fedscout.experiments.federations.assembly.build_federation import build_federation
 from fedscout.strategies import parse_strategy
 from tests.experiments.cli.processes import REPOSITORY
 from tests.marked_processes import MarkedProcesses, short_folder
@@ -146,7 +149,7 @@ def test_pictures_are_the_digits_enlarged(tmp_path: Path) -> None:
 def test_what_a_peer_cannot_repeat_is_refused_before_anything_is_trained(
     setting: str, fault: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(study_bench, "run_ours", lambda _: pytest.fail("it was trained"))
+    monkeypatch.setattr(study, "run_ours", lambda _: pytest.fail("it was trained"))
     with pytest.raises(ConfigurationError, match=fault):
         measure_study("digits", StudyBenchConfig(settings=[setting]))
 
@@ -291,8 +294,8 @@ def test_ours_and_peers_take_turns_and_a_way_that_failed_has_no_other(monkeypatc
         assert read_plan(asked.folder).num_trainings == len(TRIALS)
         return found[way].pop(0)
 
-    monkeypatch.setattr(study_bench, "run_ours", ours)
-    monkeypatch.setattr(study_bench, "run_peer_study", peer)
+    monkeypatch.setattr(study, "run_ours", ours)
+    monkeypatch.setattr(study, "run_peer_study", peer)
     told: list[str] = []
     bench_config = StudyBenchConfig(grids=("auto", "ray"), repeats=2, peer_trainings=3)
     result = measure_study("digits", bench_config, told.append)
@@ -336,7 +339,7 @@ def test_what_orphans_use_is_counted_and_they_are_ended(tmp_path: Path) -> None:
 
 
 MEASURES = """
-from fedscout.experiments.benchmarks.study_bench import StudyBenchConfig, measure_study
+from fedscout.experiments.timings.study import StudyBenchConfig, measure_study
 settings = ["training.num_rounds=2", "search.budget=1", "search.tuned_baseline=false", "search.confirmation_seeds=2"]
 print(measure_study("digits", StudyBenchConfig(settings, ways=("one",), peer_trainings=3)).model_dump_json())
 """

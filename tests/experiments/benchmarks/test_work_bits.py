@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import pytest
 
-from fedscout.engine.contracts.local_training_config import LocalTraining
+from fedscout.engine.contracts.config import LocalTraining
 from fedscout.engine.grid.local_grid import LocalGrid
-from fedscout.engine.grid.ray_grid import RayGrid
-from fedscout.engine.grid.ray_hosts import start_hosts
-from fedscout.engine.messages.session import Session
+from fedscout.engine.grid.ray_grid import RayGrid, start_hosts
+from fedscout.engine.messages.calls import Session
+from fedscout.engine.trials.record import TrialSettings
 from fedscout.engine.trials.trial import run_trial
-from fedscout.engine.trials.trial_settings import TrialSettings
-from fedscout.experiments.benchmarks.engine_work import work_federation
-from fedscout.experiments.benchmarks.peers.work import WorkName
+from fedscout.experiments.timings.engine import work_federation
+from fedscout.experiments.timings.peers.work import WorkName
 from fedscout.strategies import FedAvgSpec
 from tests.engine.federations import QUERIES
 from tests.engine.trials.test_resume import assert_same

@@ -10,7 +10,7 @@ import pandas as pd
 import pytest
 
 from fedscout.detectors import HeterogeneityReport
-from fedscout.detectors.verdict import verdicts
+from fedscout.detectors.report import verdicts
 from fedscout.search.confirmation.confirmation import Confirmation
 from tests.experiments.cli.conftest import SMALL, Cli
 

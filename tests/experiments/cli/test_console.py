@@ -8,13 +8,13 @@ from pathlib import Path
 
 import pytest
 
-from fedscout.engine.trials.trial_settings import TrialSettings
+from fedscout.engine.trials.record import TrialSettings
 from fedscout.experiments.reports.console import PlainConsole, show_path
 from fedscout.experiments.reports.details import show_outcome
-from fedscout.experiments.reports.progress import TrialProgress
+from fedscout.experiments.reports.study_console import TrialProgress
+from fedscout.search.config import RacingConfig, SearchConfig
 from fedscout.search.ledger import StudyEvents
-from fedscout.search.search_config import RacingConfig, SearchConfig
-from fedscout.search.study.study import run_study
+from fedscout.search.study import run_study
 from tests.search.studies import Measured, ScriptedRunner, completed, failed, open_ledger, study
 
 KINDS = ("fedmedian", "fedadam")

@@ -15,7 +15,7 @@ from tokenizers import Tokenizer
 from tokenizers.models import WordLevel
 from tokenizers.pre_tokenizers import Whitespace
 
-from fedscout.experiments.federations.embeddings.resnet18_features import ResNet18Features
+from fedscout.experiments.embeddings.networks import ResNet18Features
 from tests.experiments.cli.conftest import Cli
 
 

@@ -16,9 +16,9 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from fedscout.engine.errors import DataError
+from fedscout.experiments import federation as build
 from fedscout.experiments.cli.main import main
-from fedscout.experiments.config.config_keys import known_keys
-from fedscout.experiments.federations.assembly import build_federation as build
+from fedscout.experiments.config import known_keys
 from fedscout.experiments.studies import workflow
 from tests.experiments.cli.conftest import Cli, Done
 

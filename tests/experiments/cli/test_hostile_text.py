@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from fedscout.engine.trials.trial_log import TrialLog
+from fedscout.engine.trials.log import TrialLog
 from fedscout.strategies import parameter_columns
 from tests.experiments.cli.conftest import SMALL, Cli, Done
 

@@ -8,8 +8,8 @@ from typing import Any, Final, get_args
 import pytest
 from pydantic import BaseModel
 
-from fedscout.experiments.config.study_config import StudyConfig
-from fedscout.experiments.federations.partitions.partition_table import PARTITIONS
+from fedscout.experiments.config import StudyConfig
+from fedscout.experiments.partitions.table import PARTITIONS
 from fedscout.experiments.studies import workflow
 from tests.experiments.cli.conftest import SMALL, Cli
 

@@ -9,8 +9,8 @@ import pandas as pd
 import pytest
 import typer
 
-from fedscout.experiments.config.config_file import load_config
-from fedscout.experiments.config.study_draft import AIMS, TIMES, Draft, table_suggestions
+from fedscout.experiments.config import load_config
+from fedscout.experiments.draft import AIMS, TIMES, Draft, table_suggestions
 from tests.experiments.cli.conftest import Cli
 from tests.experiments.cli.test_awkward_tables import QUICK
 from tests.experiments.federations.datasets.awkward_tables import patients, readings, saved, tweets

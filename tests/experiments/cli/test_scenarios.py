@@ -7,8 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from fedscout.experiments.federations.scenarios.effect_table import EFFECTS
-from fedscout.experiments.federations.scenarios.published_scenarios import SCENARIOS
+from fedscout.experiments.scenarios.table import EFFECTS, SCENARIOS
 from tests.experiments.cli.conftest import Cli
 
 DOCUMENTATION = Path(__file__).resolve().parents[3] / "docs" / "scenarios.md"

@@ -9,7 +9,7 @@ import pandas as pd
 import pyarrow.parquet as pq
 import pytest
 
-from fedscout.engine.trials.trial_record import log_schema
+from fedscout.engine.trials.record import log_schema
 from fedscout.strategies import BUILT_IN_KINDS, CHOSEN_BY_NAME_KINDS, STRATEGIES, parse_strategy
 from fedscout.strategies.specification import CLIENT_PARAMETERS
 from tests.experiments.cli.conftest import SMALL, Cli

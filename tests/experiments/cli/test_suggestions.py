@@ -7,9 +7,7 @@ from pathlib import Path
 import pytest
 
 from fedscout.experiments.cli.options import complete
-from fedscout.experiments.config.config_file import load_config
-from fedscout.experiments.config.config_keys import known_keys
-from fedscout.experiments.config.key_values import named_values
+from fedscout.experiments.config import known_keys, load_config, named_values
 from fedscout.strategies import STRATEGIES
 from tests.experiments.cli.conftest import Cli
 

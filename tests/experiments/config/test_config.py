@@ -9,12 +9,10 @@ from typing import Any, Literal, get_args, get_origin
 import pytest
 
 from fedscout.engine.errors import ConfigurationError
-from fedscout.experiments.config.config_file import given_settings, load_config
-from fedscout.experiments.config.config_keys import known_keys
-from fedscout.experiments.config.study_config import StudyConfig, TrainingConfig
-from fedscout.experiments.federations.assembly.federation_config import FederationConfig
-from fedscout.experiments.federations.partitions.partition_table import PARTITIONS
-from fedscout.search import recommender_config as recommender_settings
+from fedscout.experiments.config import StudyConfig, TrainingConfig, given_settings, known_keys, load_config
+from fedscout.experiments.federation_config import FederationConfig
+from fedscout.experiments.partitions.table import PARTITIONS
+from fedscout.search import config as recommender_settings
 
 
 def faults(*arguments: str, file: Path | None = None) -> tuple[str, ...]:
@@ -491,7 +489,7 @@ def test_local_part_of_the_training() -> None:
 def test_what_an_informed_search_begins_with_makes_another_study(monkeypatch: pytest.MonkeyPatch) -> None:
     informed, plain = (load_config([f"search.informed={said}"]) for said in ("true", "false"))
     before = informed.digest(), plain.digest()
-    monkeypatch.setattr("fedscout.experiments.config.study_config.KNOWLEDGE", "another day")
+    monkeypatch.setattr("fedscout.experiments.config.KNOWLEDGE", "another day")
     assert informed.digest() != before[0]
     assert plain.digest() == before[1]
 

@@ -5,8 +5,7 @@ from __future__ import annotations
 import pytest
 
 from fedscout.engine.errors import ConfigurationError
-from fedscout.experiments.config.config_file import load_config
-from fedscout.experiments.config.config_keys import known_keys
+from fedscout.experiments.config import known_keys, load_config
 from tests.kits.refusals import refused
 
 TAKE_GROUPS = ("federation.columns", "federation.scenario", "search.client_ranges.")

@@ -53,9 +53,9 @@ if __name__ == "__main__":
     from flwr.supernode.cli import flwr_clientapp
 
     import fedscout.detectors
-    import fedscout.engine.client.client_host
-    import fedscout.experiments.deployment.client_app
-    import fedscout.experiments.federations.assembly.build_federation  # noqa: F401
+    import fedscout.engine.client.host
+    import fedscout.experiments.deployment.client
+    import fedscout.experiments.federation  # noqa: F401
 
     serve(Path(sys.argv[1]))
     sys.exit(flwr_clientapp())

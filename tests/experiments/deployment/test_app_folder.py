@@ -14,13 +14,12 @@ import pytest
 from safetensors.numpy import load_file
 
 from fedscout.engine.errors import ConfigurationError, LogError, StrategyError
-from fedscout.engine.model.flat_model import new_model
-from fedscout.experiments.config.config_file import load_config
-from fedscout.experiments.deployment.agreement import Agreement
-from fedscout.experiments.deployment.app_folder import Program, app_name, write_app
-from fedscout.experiments.deployment.study_winner import winner_of
-from fedscout.experiments.trained.model_description import DESCRIPTION_FILE
-from fedscout.experiments.trained.trained_model import what_is_kept, write_model
+from fedscout.engine.models.flat import new_model
+from fedscout.experiments.config import load_config
+from fedscout.experiments.deployment.app import Program, app_name, write_app
+from fedscout.experiments.deployment.client import Agreement
+from fedscout.experiments.deployment.driver import winner_of
+from fedscout.experiments.trained import DESCRIPTION_FILE, what_is_kept, write_model
 from fedscout.strategies import parse_strategy
 
 STRATEGY = {"kind": "fedadam", "eta": 0.1, "client_learning_rate": 0.4}

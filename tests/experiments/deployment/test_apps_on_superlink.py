@@ -9,16 +9,16 @@ import pytest
 from safetensors.numpy import load_file
 
 from fedscout.detectors import CLIENT_QUERIES, HeterogeneityReport
-from fedscout.engine.client.client_host import ClientHost
-from fedscout.engine.contracts.trial_strategy import Cohort
-from fedscout.engine.messages.task_identity import claim_task_identity
-from fedscout.engine.runtime.json_file import read_json_object
-from fedscout.engine.trials.trial_runner import LocalRunner
-from fedscout.engine.trials.trial_settings import TrialSettings
-from fedscout.experiments.config.config_file import load_config
-from fedscout.experiments.deployment.agreement import Agreement
-from fedscout.experiments.deployment.app_folder import Program, write_app
-from fedscout.experiments.federations.assembly.build_federation import build_federation
+from fedscout.engine.client.host import ClientHost
+from fedscout.engine.messages.calls import Cohort
+from fedscout.engine.messages.contents import claim_task_identity
+from fedscout.engine.runtime.files import read_json_object
+from fedscout.engine.trials.record import TrialSettings
+from fedscout.engine.trials.runner import LocalRunner
+from fedscout.experiments.config import load_config
+from fedscout.experiments.deployment.app import Program, write_app
+from fedscout.experiments.deployment.client import Agreement
+from fedscout.experiments.federation import build_federation
 from fedscout.experiments.studies.workflow import measure
 from fedscout.strategies import parse_strategy
 from tests.experiments.deployment.superlink import RealFederation

@@ -12,9 +12,8 @@ from flwr.app import Context, RecordDict
 from PIL import Image
 
 from fedscout.engine.errors import ConfigurationError, DataError
-from fedscout.experiments.config.config_file import load_config
-from fedscout.experiments.deployment.agreement import Agreement
-from fedscout.experiments.deployment.own_rows import client_federation
+from fedscout.experiments.config import load_config
+from fedscout.experiments.deployment.client import Agreement, client_federation
 
 COLUMNS = {"age": [30, 41, 52, 63] * 10, "ward": ["north", "south"] * 20, "outcome": ["ill", "well"] * 20}
 

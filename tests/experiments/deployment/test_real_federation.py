@@ -18,25 +18,24 @@ from safetensors.numpy import load_file
 
 from fedscout import RealFederation, client_app
 from fedscout.detectors import CLIENT_QUERIES
-from fedscout.detectors.verdict import verdicts
-from fedscout.engine.client.client_host import ClientHost
-from fedscout.engine.contracts.settings_table import SettingsCell, SettingsTable
-from fedscout.engine.contracts.trial_strategy import Cohort
+from fedscout.detectors.report import verdicts
+from fedscout.engine.client.host import ClientHost
+from fedscout.engine.contracts.client_table import SettingsCell, SettingsTable
 from fedscout.engine.errors import ConfigurationError, DataError, LogError, StrategyError, TrialError
 from fedscout.engine.grid.local_grid import LocalGrid
-from fedscout.engine.messages.task_identity import claim_task_identity
-from fedscout.engine.model.flat_model import new_model
-from fedscout.engine.nodes.owner_policy import OwnerPolicy
+from fedscout.engine.messages.calls import Cohort
+from fedscout.engine.messages.contents import claim_task_identity
+from fedscout.engine.models.flat import new_model
+from fedscout.engine.nodes.policy import OwnerPolicy
+from fedscout.engine.trials.record import TrialSettings
 from fedscout.engine.trials.trial import run_trial
-from fedscout.engine.trials.trial_settings import TrialSettings
-from fedscout.experiments.config.config_file import load_config
-from fedscout.experiments.config.study_config import StudyConfig
-from fedscout.experiments.deployment.agreement import Agreement
-from fedscout.experiments.federations.assembly.build_federation import build_federation
-from fedscout.experiments.reports.exports.logged_study import read_study
-from fedscout.experiments.reports.page.study_files import read_study_files
-from fedscout.experiments.studies.client_settings import client_table_of
-from fedscout.experiments.studies.open_runner import LocalRunner
+from fedscout.experiments.client_settings.checks import client_table_of
+from fedscout.experiments.config import StudyConfig, load_config
+from fedscout.experiments.deployment.client import Agreement
+from fedscout.experiments.federation import build_federation
+from fedscout.experiments.reports.export import read_study
+from fedscout.experiments.reports.page_tables import read_study_files
+from fedscout.experiments.studies.runner import LocalRunner
 from fedscout.experiments.studies.workflow import measure
 from fedscout.search.settings_table_file import write_settings_table
 from fedscout.strategies import parse_strategy

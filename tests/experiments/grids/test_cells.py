@@ -10,22 +10,17 @@ from typing import Any
 import numpy as np
 import pytest
 
-from fedscout.engine.engine_config import EngineConfig
-from fedscout.engine.trials.trial_log import read_columns
-from fedscout.engine.trials.trial_record import Trial
-from fedscout.experiments.config.config_file import load_config
+from fedscout.engine.config import EngineConfig
+from fedscout.engine.trials.log import read_columns
+from fedscout.engine.trials.record import Trial
+from fedscout.experiments.config import load_config
 from fedscout.experiments.grids.cells import CellContext, Measured, best_round, chance_level, seconds_to
 from fedscout.experiments.grids.experiment import Experiment, Settings, arguments
 from fedscout.experiments.grids.federation_runner import other_seeds
 from fedscout.experiments.grids.runner import run_cells
-from fedscout.experiments.published.measurements import (
-    MODULES,
-    TimedDetections,
-    TimedModules,
-    TimedStudies,
-)
-from fedscout.experiments.studies.sweeps.sweep_folder import SweepFolder
+from fedscout.experiments.published.measurements import MODULES, TimedDetections, TimedModules, TimedStudies
 from fedscout.experiments.studies.workflow import run_detection, run_training
+from fedscout.experiments.sweeps.sweep import SweepFolder
 
 WINE: Settings = {
     "federation.dataset": "wine",
@@ -226,7 +221,7 @@ def test_a_training_that_fails_is_worth_a_guess_and_told(tmp_path: Path) -> None
     endless: Settings = {**WINE, "federation.scenario": [{"kind": "feature_scale", "clients": "all", "factor": 1e30}]}
     found = measured(tmp_path, {"FedAvg": {}}, {"endless": endless})
     config = load_config([*arguments(WINE)])
-    from fedscout.experiments.federations.assembly.build_federation import build_federation
+    from fedscout.experiments.federation import build_federation
 
     chance = chance_level(build_federation(config.federation, config.model))
     assert found.values["FedAvg", "endless"] == (chance, chance)

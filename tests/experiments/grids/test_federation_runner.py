@@ -10,14 +10,12 @@ from typing import Any
 
 import pytest
 
-from fedscout.engine.contracts.local_training_config import LocalTraining
-from fedscout.engine.contracts.settings_lookup import SettingsLookup
-from fedscout.engine.contracts.settings_table import SettingsCell, SettingsTable
-from fedscout.engine.messages.session import Session
-from fedscout.engine.messages.task_identity import claim_task_identity
-from fedscout.engine.trials.trial_log import read_columns
-from fedscout.engine.trials.trial_record import Trial
-from fedscout.engine.trials.trial_settings import TrialSettings
+from fedscout.engine.contracts.client_table import SettingsCell, SettingsLookup, SettingsTable
+from fedscout.engine.contracts.config import LocalTraining
+from fedscout.engine.messages.calls import Session
+from fedscout.engine.messages.contents import claim_task_identity
+from fedscout.engine.trials.log import read_columns
+from fedscout.engine.trials.record import Trial, TrialSettings
 from fedscout.experiments.grids.federation_runner import SharedLog, SharingRunner, trial_digest
 from fedscout.search.ledger import Ledger
 from fedscout.strategies import parse_strategy

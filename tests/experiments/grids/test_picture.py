@@ -7,7 +7,7 @@ from typing import Any, Literal
 from fedscout.experiments.grids.cells import Measured
 from fedscout.experiments.grids.comparison import ExperimentResult, cell_results
 from fedscout.experiments.grids.experiment import Experiment
-from fedscout.experiments.grids.picture import experiment_picture
+from fedscout.experiments.grids.tables import experiment_picture
 
 ROWS, COLUMNS = ("one", "other"), ("round 1", "round 2", "round 10")
 Steps = Literal["rows", "columns"]

@@ -14,7 +14,7 @@ from fedscout.experiments.grids.federation_runner import read_config
 from fedscout.experiments.grids.methods import Detect, Train, imported
 from fedscout.experiments.studies.workflow import with_strategy
 from fedscout.strategies import parse_selection, parse_strategy
-from fedscout.strategies.selection.flash import FlashSpec
+from fedscout.strategies.selection.bandits import FlashSpec
 
 FOLDER = Path(published.__file__).parent
 ENTRIES = catalogue(FOLDER)

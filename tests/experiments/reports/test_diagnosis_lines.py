@@ -6,8 +6,8 @@ import pytest
 from rich.text import Text
 
 from fedscout.detectors.report import ROWS_BELONG_TOGETHER, CalibratedFinding
-from fedscout.engine.data.names import UNNAMED, Names
-from fedscout.experiments.reports.diagnosis_lines import BAR, bar, diagnosis_lines, few_clients
+from fedscout.engine.data.federation import UNNAMED, Names
+from fedscout.experiments.reports.study_console import SEVERITY_BAR, bar, diagnosis_lines, few_clients
 from tests.search.recommenders.reports import report_of
 
 
@@ -18,7 +18,7 @@ def length(drawn: str) -> float:
 
 @pytest.mark.parametrize("strength", [0.0, 0.03, 0.25, 0.5, 0.765, 0.999, 1.0, 1.8, -0.2])
 def test_a_bar_is_as_long_as_what_it_shows(strength: float) -> None:
-    assert length(bar(strength)) == pytest.approx(BAR * min(max(strength, 0.0), 1.0), abs=1 / 16)
+    assert length(bar(strength)) == pytest.approx(SEVERITY_BAR * min(max(strength, 0.0), 1.0), abs=1 / 16)
 
 
 def shown(calibrated: CalibratedFinding, names: Names = UNNAMED) -> list[Text]:

@@ -10,12 +10,12 @@ from typing import Any
 import pytest
 
 from fedscout.detectors import HeterogeneityReport
-from fedscout.engine.trials.trial_settings import TrialSettings
-from fedscout.experiments.reports.reason import reason
-from fedscout.search.recommenders.first_generation import DRAWN
-from fedscout.search.recommenders.recommendation import Alternative
-from fedscout.search.study.study import StudyOutcome
-from fedscout.search.study.warm_start import WarmProposal, WarmStart
+from fedscout.engine.trials.record import TrialSettings
+from fedscout.experiments.reports.study_console import reason
+from fedscout.search.recommenders.diagnosis import Alternative
+from fedscout.search.recommenders.rules import DRAWN
+from fedscout.search.study import StudyOutcome
+from fedscout.search.warm_start import WarmProposal, WarmStart
 from fedscout.strategies import StrategySpec, parse_strategy
 from tests.experiments.reports.test_verdict import ALIKE, SKEWED, by_kind, found
 from tests.search.studies import Measured, completed, failed

@@ -10,13 +10,12 @@ from typing import Any
 import pytest
 
 from fedscout.detectors import HeterogeneityReport
-from fedscout.engine.trials.trial_settings import TrialSettings
-from fedscout.experiments.reports.console import PlainConsole
-from fedscout.experiments.reports.paragraph import paragraph
-from fedscout.experiments.reports.study_screen import Cost, StudyScreen
-from fedscout.experiments.visible import visible
-from fedscout.search.measure import ACCURACY
-from fedscout.search.study.study import StudyOutcome
+from fedscout.engine.trials.record import TrialSettings
+from fedscout.experiments.reports.console import PlainConsole, paragraph
+from fedscout.experiments.reports.study_console import Cost, StudyScreen
+from fedscout.experiments.text import visible
+from fedscout.search.objective import ACCURACY
+from fedscout.search.study import StudyOutcome
 from tests.experiments.reports.test_verdict import ALIKE, SKEWED, by_kind, found
 from tests.search.studies import Measured, completed, failed
 

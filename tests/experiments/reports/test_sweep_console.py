@@ -11,9 +11,9 @@ import pytest
 
 from fedscout.experiments.reports.console import PlainConsole
 from fedscout.experiments.reports.sweep_console import show_sweep
-from fedscout.experiments.studies.sweeps.run_sweep import SweepOutcome
-from fedscout.experiments.studies.sweeps.sweep_summary import groups_of
-from fedscout.search.measure import ACCURACY
+from fedscout.experiments.sweeps.results import groups_of
+from fedscout.experiments.sweeps.run import SweepOutcome
+from fedscout.search.objective import ACCURACY
 from tests.experiments.studies.sweeps.test_summary import row
 
 PICK: dict[str, Any] = {"accuracy": 0.75, "verdict": "no difference"}

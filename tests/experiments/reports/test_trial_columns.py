@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from fedscout.engine.trials.trial_record import Trial
-from fedscout.experiments.reports.trial_columns import Told, bytes_text, told_columns
-from fedscout.search.measure import ACCURACY
-from fedscout.search.objective import Objective
+from fedscout.engine.trials.record import Trial
+from fedscout.experiments.reports.console import Told, bytes_text, told_columns
+from fedscout.search.objective import ACCURACY, Objective
 
 FEDAVG = Told(own=0.5, shared=None, new_client=None, bytes_down=1000.0, bytes_up=1000.0)
 DITTO = Told(own=0.75, shared=0.5, new_client=None, bytes_down=1000.0, bytes_up=1000.0)

@@ -10,12 +10,12 @@ from typing import Any
 import pytest
 
 from fedscout.detectors import HeterogeneityReport
-from fedscout.detectors.verdict import verdicts
-from fedscout.engine.trials.trial_settings import TrialSettings
+from fedscout.detectors.report import verdicts
+from fedscout.engine.trials.record import TrialSettings
 from fedscout.experiments.reports.console import PlainConsole
-from fedscout.experiments.reports.verdict import show_verdict, verdict_lines
-from fedscout.search.search_config import SearchConfig
-from fedscout.search.study.study import StudyOutcome, run_study
+from fedscout.experiments.reports.study_console import show_verdict, verdict_lines
+from fedscout.search.config import SearchConfig
+from fedscout.search.study import StudyOutcome, run_study
 from tests.search.recommenders.reports import report_of
 from tests.search.studies import NUM_CLIENTS, SEED, Measured, ScriptedRunner, completed, failed, open_ledger
 

@@ -11,14 +11,14 @@ import pytest
 
 import fedscout
 from fedscout.engine.errors import UserError
-from fedscout.experiments.config.config_file import load_config
-from fedscout.experiments.studies.client_selection import searched_policies, selection_of
+from fedscout.experiments.config import load_config
+from fedscout.experiments.studies.checks import searched_policies, selection_of
 from fedscout.experiments.studies.workflow import cohort_of
 from fedscout.search.ledger import StudyFacts
-from fedscout.search.study.study import planned_space
+from fedscout.search.study import planned_space
 from fedscout.strategies import FedAvgSpec, parse_strategy
-from fedscout.strategies.selection.flash import FlashSpec
-from fedscout.strategies.selection.random_selection import RandomSpec
+from fedscout.strategies.selection.bandits import FlashSpec
+from fedscout.strategies.selection.policies import RandomSpec
 
 SOME = ("federation.num_clients=20", "training.fraction_train=0.2", "training.num_rounds=30")
 
@@ -149,7 +149,7 @@ def test_a_named_policy_has_the_study_s_parameters_if_it_is_the_study_s() -> Non
 
 
 BRIEF = ("federation.num_clients=10", "training.fraction_train=0.3", "training.num_rounds=6")
-OWN_POLICY = "fedscout.strategies.selection.random_selection:RandomSelection"
+OWN_POLICY = "fedscout.strategies.selection.policies:RandomSelection"
 
 
 @pytest.mark.parametrize(

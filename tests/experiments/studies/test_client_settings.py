@@ -9,10 +9,9 @@ from typing import Any
 
 import pytest
 
-from fedscout.engine.contracts.settings_table import SettingsCell, SettingsTable
+from fedscout.engine.contracts.client_table import SettingsCell, SettingsTable
 from fedscout.engine.errors import ConfigurationError, UserError
-from fedscout.experiments.config.config_file import load_config
-from fedscout.experiments.config.study_config import StudyConfig
+from fedscout.experiments.config import StudyConfig, load_config
 from fedscout.experiments.studies.workflow import run_training, run_workflow
 from fedscout.search.settings_table_file import write_settings_table
 

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import pytest
 
+from fedscout.engine.config import CPU, EngineConfig, HostDevice
 from fedscout.engine.data.federation import Federation
-from fedscout.engine.engine_config import EngineConfig
 from fedscout.engine.errors import ConfigurationError
-from fedscout.engine.host_device import CPU, HostDevice
-from fedscout.experiments.config.config_file import load_config
-from fedscout.experiments.federations.assembly.build_federation import build_federation
-from fedscout.experiments.studies.open_runner import device_for
+from fedscout.experiments.config import load_config
+from fedscout.experiments.federation import build_federation
+from fedscout.experiments.studies.runner import device_for
 
 
 @pytest.fixture(scope="module", params=["cartpole", "wine"])

@@ -10,9 +10,8 @@ from optuna.storages import JournalStorage
 from optuna.storages.journal import JournalFileBackend
 
 import fedscout
-from fedscout.experiments.reports.exports.logged_study import read_study
-from fedscout.experiments.reports.exports.optuna_export import export_to_optuna
-from fedscout.experiments.reports.page.write_report import write_report
+from fedscout.experiments.reports.export import export_to_optuna, read_study
+from fedscout.experiments.reports.page import write_report
 from tests.experiments.reports.page.test_study_page import specifications, values_of
 
 HERE = {"grid": "local"}

@@ -12,16 +12,14 @@ import pandas as pd
 import pytest
 from optuna.trial import TrialState
 
-from fedscout.experiments.config.config_file import load_config
-from fedscout.experiments.config.study_config import planned_trials
+from fedscout.experiments.config import load_config, planned_trials
 from fedscout.experiments.reports.console import PlainConsole
 from fedscout.experiments.reports.details import show_outcome
-from fedscout.experiments.reports.exports.logged_study import read_study
-from fedscout.experiments.reports.exports.optuna_export import optuna_trials
-from fedscout.experiments.studies.open_runner import LazyRunner
+from fedscout.experiments.reports.export import optuna_trials, read_study
+from fedscout.experiments.studies.runner import LazyRunner
 from fedscout.experiments.studies.workflow import Display, Finished, run_workflow
 from fedscout.search.ledger import StudyEvents
-from fedscout.search.study.earlier_studies import read_earlier_studies
+from fedscout.search.warm_start import read_earlier_studies
 
 SMALL = [
     "engine.grid=local",

@@ -12,8 +12,8 @@ import pandas as pd
 import pytest
 
 import fedscout
-from fedscout.engine.trials.trial_record import Trial
-from fedscout.experiments.studies.notebook_views import MOST_CLIENTS, federation_view, in_notebook, notebook_progress
+from fedscout.engine.trials.record import Trial
+from fedscout.experiments.studies.interface import MOST_CLIENTS, federation_view, in_notebook, notebook_progress
 from fedscout.experiments.studies.workflow import SILENT
 
 HERE = {"grid": "local"}

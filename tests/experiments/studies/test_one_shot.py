@@ -14,10 +14,9 @@ import pandas as pd
 import pytest
 
 from fedscout.engine.errors import ConfigurationError, NoValidAnswerError, RecommenderError
-from fedscout.experiments.config.config_file import load_config
-from fedscout.experiments.config.study_config import StudyConfig
-from fedscout.experiments.reports.page.write_report import write_report
-from fedscout.experiments.reports.verdict import verdict_lines
+from fedscout.experiments.config import StudyConfig, load_config
+from fedscout.experiments.reports.page import write_report
+from fedscout.experiments.reports.study_console import verdict_lines
 from fedscout.experiments.studies.workflow import SILENT, Display, Finished, Road, run_workflow
 from fedscout.search.ledger import StudyEvents
 from tests.search.recommenders.loopback import KEY, ModelServer, Script, chooses, fails, says

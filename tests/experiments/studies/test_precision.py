@@ -6,9 +6,9 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from fedscout.engine.contracts.local_training_config import LocalTraining
+from fedscout.engine.contracts.config import LocalTraining
 from fedscout.engine.errors import ConfigurationError
-from fedscout.experiments.studies.precision import check_precision
+from fedscout.experiments.studies.checks import check_precision
 from tests.engine.federations import NUM_CLASSES, NUM_FEATURES, dense, normalised, uneven_federation
 
 NARROW = LocalTraining(precision="bfloat16")

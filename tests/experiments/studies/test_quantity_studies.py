@@ -12,11 +12,11 @@ import pytest
 from sklearn.linear_model import LinearRegression
 
 import fedscout
-from fedscout.engine.contracts.trial_strategy import Cohort
 from fedscout.engine.errors import UserError
-from fedscout.experiments.config.study_config import StudyConfig
-from fedscout.experiments.federations.assembly.build_federation import build_federation
-from fedscout.experiments.federations.assembly.federation_config import FederationConfig, ModelConfig
+from fedscout.engine.messages.calls import Cohort
+from fedscout.experiments.config import StudyConfig
+from fedscout.experiments.federation import build_federation
+from fedscout.experiments.federation_config import FederationConfig, ModelConfig
 from fedscout.strategies import parse_strategy, space_of
 
 HERE = {"grid": "local"}

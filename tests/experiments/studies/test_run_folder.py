@@ -14,20 +14,18 @@ from pathlib import Path
 import pytest
 
 from fedscout.engine.errors import DataError, EngineError, LogError
-from fedscout.engine.trials.trial_log import TrialLog
-from fedscout.engine.trials.trial_record import Trial
-from fedscout.experiments.config.config_file import load_config
-from fedscout.experiments.config.study_config import StudyConfig
-from fedscout.experiments.federations.assembly.federation_config import FederationConfig
-from fedscout.experiments.studies.run_folder import default_folder, differences, open_run_folder
-from fedscout.experiments.studies.versions import versions
+from fedscout.engine.trials.log import TrialLog
+from fedscout.engine.trials.record import Trial
+from fedscout.experiments.config import StudyConfig, load_config
+from fedscout.experiments.federation_config import FederationConfig
+from fedscout.experiments.studies.run_folder import default_folder, differences, open_run_folder, versions
 
 REPOSITORY = Path(__file__).resolve().parents[3]
 CONFIG = StudyConfig()
 HOLD = """
 import sys
 from pathlib import Path
-from fedscout.experiments.config.study_config import StudyConfig
+from fedscout.experiments.config import StudyConfig
 from fedscout.experiments.studies.run_folder import open_run_folder
 with open_run_folder(Path(sys.argv[1]), StudyConfig()):
     print("open", flush=True)

@@ -7,17 +7,16 @@ from pathlib import Path
 
 import pytest
 
-from fedscout.engine.contracts.trial_strategy import Cohort
-from fedscout.engine.data.device import Device
+from fedscout.engine.data.devices import Device
 from fedscout.engine.errors import ConfigurationError
-from fedscout.experiments.config.config_file import load_config
-from fedscout.experiments.config.study_config import StudyConfig
-from fedscout.experiments.federations.assembly.build_federation import build_federation
-from fedscout.experiments.federations.scenarios.published_scenarios import SCENARIOS
-from fedscout.experiments.studies.simulated_clock import check_clock, plain_seconds
+from fedscout.engine.messages.calls import Cohort
+from fedscout.experiments.config import StudyConfig, load_config
+from fedscout.experiments.federation import build_federation
+from fedscout.experiments.scenarios.table import SCENARIOS
+from fedscout.experiments.studies.checks import check_clock, plain_seconds
 from fedscout.experiments.studies.workflow import cohort_of, run_workflow
 from fedscout.strategies.methods.averaging import FedAvgSpec
-from fedscout.strategies.methods.servers.fedbuff import FedBuffSpec
+from fedscout.strategies.methods.fedbuff import FedBuffSpec
 from tests.engine.federations import uneven_federation
 
 

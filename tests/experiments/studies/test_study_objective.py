@@ -13,10 +13,10 @@ from sklearn.metrics import balanced_accuracy_score, f1_score
 
 import fedscout
 from fedscout.engine.errors import ConfigurationError, UserError
-from fedscout.experiments.config.study_config import StudyConfig
-from fedscout.experiments.federations.assembly.build_federation import build_federation
-from fedscout.experiments.federations.assembly.federation_config import FederationConfig, ModelConfig
-from fedscout.experiments.studies.study_objective import constant_answer, metric_of, objectives_of
+from fedscout.experiments.config import StudyConfig
+from fedscout.experiments.federation import build_federation
+from fedscout.experiments.federation_config import FederationConfig, ModelConfig
+from fedscout.experiments.studies.checks import constant_answer, metric_of, objectives_of
 
 HERE = {"grid": "local"}
 SEARCH = {"budget": 2, "generation_size": 2, "confirmation_seeds": 3, "strategies": ["fedavgm"]}

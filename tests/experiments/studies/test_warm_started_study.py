@@ -11,8 +11,7 @@ from typing import Any
 import pytest
 
 from fedscout.engine.errors import ConfigurationError
-from fedscout.experiments.config.config_file import load_config
-from fedscout.experiments.config.study_config import StudyConfig
+from fedscout.experiments.config import StudyConfig, load_config
 from fedscout.experiments.studies.workflow import Display, Finished, run_workflow
 from fedscout.strategies import FedMedianSpec, FedProxSpec
 from tests.search.earlier import FEDAVG, report_of, write_study

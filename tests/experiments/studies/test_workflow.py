@@ -11,15 +11,14 @@ from typing import Any
 import pandas as pd
 import pytest
 
-from fedscout.engine.data.release import Privacy
+from fedscout.engine.data.client import Privacy
 from fedscout.engine.errors import UserError
-from fedscout.engine.trials.trial_record import Trial
-from fedscout.experiments.config.config_file import load_config
-from fedscout.experiments.config.study_config import StudyConfig
-from fedscout.experiments.federations.assembly.build_federation import build_federation
+from fedscout.engine.trials.record import Trial
+from fedscout.experiments.config import StudyConfig, load_config
+from fedscout.experiments.federation import build_federation
 from fedscout.experiments.studies import workflow
-from fedscout.experiments.studies.open_runner import LazyRunner
-from fedscout.experiments.studies.recommending import Wanted
+from fedscout.experiments.studies.one_shot import Wanted
+from fedscout.experiments.studies.runner import LazyRunner
 from fedscout.experiments.studies.workflow import (
     Display,
     Finished,
@@ -29,8 +28,8 @@ from fedscout.experiments.studies.workflow import (
     run_training,
     run_workflow,
 )
-from fedscout.search.dealing import Dealing
 from fedscout.search.ledger import StudyEvents
+from fedscout.search.objective import Dealing
 
 SMALL = [
     "engine.grid=local",

@@ -7,11 +7,11 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from fedscout.detectors import HeterogeneityReport
-from fedscout.experiments.config.config_file import load_config
+from fedscout.experiments.config import load_config
 from fedscout.experiments.grids.cells import CellContext, Measured
 from fedscout.experiments.grids.experiment import Experiment
 from fedscout.experiments.suites.choice import Replayed
-from fedscout.experiments.suites.trial_table import (
+from fedscout.experiments.suites.replay import (
     SPACE,
     FederationTrials,
     TabledFederation,
@@ -20,7 +20,7 @@ from fedscout.experiments.suites.trial_table import (
     read_table,
     write_table,
 )
-from fedscout.search.study.study import planned_space
+from fedscout.search.study import planned_space
 from fedscout.strategies import FedAdamSpec, SearchSpace, StrategySpec
 from tests.search.recommenders.reports import report_of
 

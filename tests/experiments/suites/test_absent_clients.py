@@ -8,14 +8,14 @@ import numpy as np
 import pytest
 
 from fedscout.detectors import CLIENT_QUERIES, DetectionConfig, HeterogeneityReport
-from fedscout.detectors.detection.detect import detect
-from fedscout.engine.client.client_host import ClientHost
-from fedscout.engine.contracts.local_training_config import LocalTraining
+from fedscout.detectors.detect import detect
+from fedscout.engine.client.host import ClientHost
+from fedscout.engine.contracts.config import LocalTraining
 from fedscout.engine.data.federation import Federation
 from fedscout.engine.grid.local_grid import LocalGrid
-from fedscout.engine.messages.session import Session
-from fedscout.engine.trials.trial_runner import LocalRunner
-from fedscout.experiments.suites.absent_clients import REASON, AbsentClients
+from fedscout.engine.messages.calls import Session
+from fedscout.engine.trials.runner import LocalRunner
+from fedscout.experiments.suites.detection import REASON, AbsentClients
 from tests.detectors.federations import federation, gaussian_clients
 
 

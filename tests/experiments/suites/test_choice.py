@@ -10,8 +10,8 @@ from statistics import fmean
 
 import pytest
 
-from fedscout.engine.contracts.trial_strategy import Cohort
-from fedscout.engine.trials.trial_record import Trial
+from fedscout.engine.messages.calls import Cohort
+from fedscout.engine.trials.record import Trial
 from fedscout.experiments.grids.cells import CellContext, Measured
 from fedscout.experiments.grids.experiment import Experiment, Settings, arguments
 from fedscout.experiments.grids.federation_runner import built_federation, open_federation, other_seeds, search_seeds
@@ -27,13 +27,12 @@ from fedscout.experiments.suites.choice import (
     trained_by,
     union,
 )
-from fedscout.experiments.suites.replay import ReplayedFederation
-from fedscout.experiments.suites.trial_table import PUBLISHED, read_table
-from fedscout.search.recommenders.recommendation import Alternative
-from fedscout.search.searchers.grid_search import range_points
-from fedscout.search.study.priors import SOURCE
-from fedscout.search.study.study import StudyOutcome
-from fedscout.search.study_trials import BASELINE
+from fedscout.experiments.suites.replay import PUBLISHED, ReplayedFederation, read_table
+from fedscout.search.ledger import BASELINE
+from fedscout.search.recommenders.diagnosis import Alternative
+from fedscout.search.searchers.genetic import range_points
+from fedscout.search.study import StudyOutcome
+from fedscout.search.warm_start import SOURCE
 from fedscout.strategies import FedAdamSpec, space_of
 from tests.search.studies import FACTS, ScriptedRunner, completed
 
@@ -124,7 +123,7 @@ def test_the_same_measurement_trains_nothing_again_and_finds_the_same(
 ) -> None:
     out, found = outcome
     monkeypatch.setattr(
-        "fedscout.engine.trials.trial_runner.run_trial", lambda *_: pytest.fail("a stored trial was trained again")
+        "fedscout.engine.trials.runner.run_trial", lambda *_: pytest.fail("a stored trial was trained again")
     )
     assert measured(out) == found
 

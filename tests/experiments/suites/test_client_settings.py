@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from numpy.testing import assert_allclose
 
-from fedscout.engine.trials import trial_runner
+from fedscout.engine.trials import runner as trial_runner
 from fedscout.experiments import suites
 from fedscout.experiments.grids.catalogue import catalogue
 from fedscout.experiments.grids.cells import CellContext, Measured

@@ -10,9 +10,9 @@ import pytest
 from fedscout.detectors import CalibratedFinding
 from fedscout.engine.errors import UserError
 from fedscout.experiments import suites
-from fedscout.experiments.federations.scenarios.published_scenarios import BEARING_SCENARIOS
 from fedscout.experiments.grids.cells import CellContext, Measured
 from fedscout.experiments.grids.experiment import Experiment, read_experiment
+from fedscout.experiments.scenarios.table import BEARING_SCENARIOS
 from fedscout.experiments.suites.detection import CASES, MEASURES, RULES, Detections, Verdict, verdict
 
 COLUMNS: dict[str, Any] = {f"{measure}, {rule}": {} for measure in MEASURES for rule in RULES}

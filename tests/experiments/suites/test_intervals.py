@@ -9,17 +9,17 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from fedscout.engine.contracts.trial_strategy import Cohort
-from fedscout.engine.messages.session import Session
+from fedscout.engine.messages.calls import Cohort, Session
 from fedscout.experiments.grids.cells import CellContext
 from fedscout.experiments.grids.experiment import Experiment
 from fedscout.experiments.suites import intervals
-from fedscout.experiments.suites.intervals import Coverage, Simulation
-from fedscout.experiments.suites.simulated_trials import (
+from fedscout.experiments.suites.intervals import (
     NUM_CLIENTS,
+    Coverage,
     Population,
     Sample,
     SimulatedRunner,
+    Simulation,
     configurations,
 )
 from fedscout.search.ledger import StudyFacts

@@ -11,7 +11,7 @@ from scipy import stats
 from fedscout.experiments import suites
 from fedscout.experiments.grids.cells import CellContext
 from fedscout.experiments.grids.experiment import read_experiment
-from fedscout.experiments.suites.planted_regret import BANDITS, Nobody, Regrets, regrets
+from fedscout.experiments.suites.selection_policies import BANDITS, Nobody, Regrets, regrets
 
 SEEDS = range(8)
 

@@ -9,7 +9,7 @@ import pytest
 from fedscout.experiments import suites
 from fedscout.experiments.grids.cells import CellContext
 from fedscout.experiments.grids.experiment import read_experiment
-from fedscout.experiments.suites.policy_cost import PolicyCosts
+from fedscout.experiments.suites.selection_policies import PolicyCosts
 
 EXPERIMENT = read_experiment(Path(suites.__file__).parent / "selection" / "cost.yaml")
 

@@ -12,17 +12,16 @@ import pyarrow.parquet as pq
 import pytest
 
 from fedscout.engine.errors import ConfigurationError, LogError
-from fedscout.experiments.config.config_file import load_config
+from fedscout.experiments.config import load_config
 from fedscout.experiments.grids.cells import Measured, Values
 from fedscout.experiments.grids.experiment import arguments, read_experiment
 from fedscout.experiments.grids.federation_runner import Choice
 from fedscout.experiments.grids.recommenders import RECOMMENDERS, Recommender
-from fedscout.experiments.suites.replay import ReplayedFederation
-from fedscout.experiments.suites.table_training import REPLAY, prior_studies, train_table
-from fedscout.experiments.suites.trial_table import (
+from fedscout.experiments.suites.replay import (
     PUBLISHED,
     SPACE,
     FederationTrials,
+    ReplayedFederation,
     TabledTrial,
     fedavg_rates,
     grid_points,
@@ -30,7 +29,8 @@ from fedscout.experiments.suites.trial_table import (
     read_table,
     write_table,
 )
-from fedscout.search.study_trials import BASELINE
+from fedscout.experiments.suites.table_training import REPLAY, prior_studies, train_table
+from fedscout.search.ledger import BASELINE
 from fedscout.strategies import FedAdamSpec, FedAvgSpec, StrategySpec, parse_strategy
 from tests.experiments.suites.made_up_tables import (
     ARGUMENTS,
@@ -239,7 +239,7 @@ def test_a_warm_start_counts_the_other_development_federations(tmp_path: Path) -
 @pytest.mark.slow
 def test_the_table_is_that_of_the_trials(tmp_path: Path) -> None:
     """What is tabled is what an ordinary study trains, and what is there is not trained again."""
-    from fedscout.engine.trials import trial_runner
+    from fedscout.engine.trials import runner as trial_runner
     from fedscout.experiments.studies.workflow import run_training
 
     name = "wine, feature skew, 4 clients"

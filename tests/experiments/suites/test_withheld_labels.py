@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from fedscout.experiments.suites.withheld_labels import by_dirichlet, found_skew, from_shares, one_client
+from fedscout.experiments.suites.detection import by_dirichlet, found_skew, from_shares, one_client
 
 
 def test_like_clients_and_one_that_differs_are_told_apart() -> None:

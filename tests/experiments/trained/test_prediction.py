@@ -20,17 +20,15 @@ from safetensors.numpy import save_file
 
 from fedscout.engine.data.federation import Federation
 from fedscout.engine.errors import ConfigurationError, DataError, LogError
-from fedscout.engine.messages.session import Session
-from fedscout.engine.model.flat_model import new_model
-from fedscout.engine.trials.trial_record import Trial
-from fedscout.engine.trials.trial_settings import TrialSettings
+from fedscout.engine.messages.calls import Session
+from fedscout.engine.models.flat import new_model
+from fedscout.engine.trials.record import Trial, TrialSettings
 from fedscout.experiments.cli.main import main
-from fedscout.experiments.config.config_file import load_config
-from fedscout.experiments.config.study_config import StudyConfig
-from fedscout.experiments.federations.assembly.build_federation import build_federation
+from fedscout.experiments.config import StudyConfig, load_config
+from fedscout.experiments.federation import build_federation
 from fedscout.experiments.studies.workflow import run_training
-from fedscout.experiments.trained.prediction import PROBABILITY, load
-from fedscout.search.repetitions import trainings_of
+from fedscout.experiments.trained import PROBABILITY, load
+from fedscout.search.ledger import trainings_of
 from fedscout.strategies.methods.averaging import FedAvgSpec
 
 OWN = ["federation.client_column=ward", "federation.partition.kind=natural", "federation.small_clients=train"]

@@ -8,11 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from fedscout.engine.trials.trial_record import Trial
-from fedscout.engine.trials.trial_settings import TrialSettings
-from fedscout.search.confirmation.caveats import rise
+from fedscout.engine.trials.record import Trial, TrialSettings
+from fedscout.search.config import SearchConfig
 from fedscout.search.confirmation.confirmation import Confirmation
-from fedscout.search.search_config import SearchConfig
+from fedscout.search.confirmation.runs import rise
 from tests.search.studies import Measured, ScriptedRunner, failed, study
 
 ROUNDS = 20

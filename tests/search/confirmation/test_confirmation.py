@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import pytest
 
+from fedscout.search.config import View
 from fedscout.search.confirmation.confirmation import (
     Confirmation,
     Contestant,
@@ -15,9 +16,7 @@ from fedscout.search.confirmation.confirmation import (
     contestant,
     difference_text,
 )
-from fedscout.search.confirmation.intervals import paired_difference
-from fedscout.search.confirmation.sequential_design import SequentialDesign
-from fedscout.search.search_config import View
+from fedscout.search.confirmation.intervals import SequentialDesign, paired_difference
 
 SEEDS = (11, 12, 13)
 BASELINE = (0.50, 0.60, 0.70)

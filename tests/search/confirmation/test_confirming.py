@@ -11,14 +11,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from fedscout.engine.trials.trial_record import Trial
-from fedscout.engine.trials.trial_settings import TrialSettings
+from fedscout.engine.trials.record import Trial, TrialSettings
+from fedscout.search.config import SearchConfig
 from fedscout.search.confirmation.confirmation import Confirmation, confirmation_seeds, contestant
-from fedscout.search.confirmation.confirmation_runs import resolution
-from fedscout.search.measure import MEASURES
-from fedscout.search.objective import Objective
-from fedscout.search.search_config import SearchConfig
-from fedscout.search.study.study import StudyOutcome
+from fedscout.search.confirmation.runs import resolution
+from fedscout.search.objective import MEASURES, Objective
+from fedscout.search.study import StudyOutcome
 from tests.search.studies import (
     SEED,
     Measured,

@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 
-from fedscout.engine.trials.trial_settings import TrialSettings
+from fedscout.engine.trials.record import TrialSettings
+from fedscout.search.config import SearchConfig
 from fedscout.search.confirmation.confirmation import confirmation_seeds, fresh_seeds
-from fedscout.search.confirmation.rate_tuning import num_tuning_trials
-from fedscout.search.search_config import SearchConfig
-from fedscout.search.study.study import StudyOutcome
+from fedscout.search.confirmation.runs import num_tuning_trials
+from fedscout.search.study import StudyOutcome
 from tests.search.studies import FACTS, SEED, Measured, ScriptedRunner, completed, failed, study
 
 CONFIG = SearchConfig(tuning_factors=(0.5, 1.0, 2.0, 4.0), confirmation_seeds=2)

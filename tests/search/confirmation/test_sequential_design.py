@@ -10,8 +10,7 @@ from pydantic import ValidationError
 from scipy import stats
 
 from fedscout.search.confirmation.confirmation import assess
-from fedscout.search.confirmation.intervals import paired_difference
-from fedscout.search.confirmation.sequential_design import SequentialDesign, spent_error
+from fedscout.search.confirmation.intervals import SequentialDesign, paired_difference, spent_error
 
 NUM_STUDIES = 2000
 

@@ -10,13 +10,12 @@ from typing import Any
 
 import pytest
 
-from fedscout.engine.contracts.local_training_config import LocalTraining
-from fedscout.engine.contracts.trial_strategy import Cohort
-from fedscout.search.language_model.record import RecordedChat, Transcript
-from fedscout.search.recommender_config import RecommenderConfig
-from fedscout.search.recommenders.diagnosis import Diagnosis
-from fedscout.search.recommenders.llm_recommender import LanguageModel
-from fedscout.search.recommenders.recommendation import Situation
+from fedscout.engine.contracts.config import LocalTraining
+from fedscout.engine.messages.calls import Cohort
+from fedscout.search.config import RecommenderConfig
+from fedscout.search.language_model import RecordedChat, Transcript
+from fedscout.search.recommenders.diagnosis import Diagnosis, Situation
+from fedscout.search.recommenders.language_model import LanguageModel
 from fedscout.strategies import given_values, space_of
 from tests.search.recommenders.loopback import KEY, ModelServer, Script
 from tests.search.recommenders.reports import diagnosis_of

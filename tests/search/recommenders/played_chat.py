@@ -6,8 +6,8 @@ import json
 
 import numpy as np
 
-from fedscout.search.language_model.chat import ChatReply, ChatRequest
-from fedscout.search.recommenders.answers import answer_document
+from fedscout.search.language_model import ChatReply, ChatRequest
+from fedscout.search.recommenders.prompt import answer_document
 from fedscout.strategies import SearchSpace
 
 DRAWS = 200

@@ -10,9 +10,9 @@ import jsonschema
 import numpy as np
 import pytest
 
-from fedscout.engine.contracts.trial_strategy import Cohort
-from fedscout.search.language_model.chat import ChatReply
-from fedscout.search.recommenders.answers import (
+from fedscout.engine.messages.calls import Cohort
+from fedscout.search.language_model import ChatReply
+from fedscout.search.recommenders.prompt import (
     LONGEST_ANSWER,
     Answer,
     AnswerError,

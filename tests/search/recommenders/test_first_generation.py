@@ -8,11 +8,16 @@ from itertools import product
 
 import pytest
 
-from fedscout.search.measure import MEASURES, Measure, reward
-from fedscout.search.recommenders.diagnosis import Diagnosis
-from fedscout.search.recommenders.first_generation import DRAWN, ROBUST, first_generation, kinds_in_turn
-from fedscout.search.recommenders.recommendation import Alternative, Situation
-from fedscout.search.recommenders.rules import recommend_by_rules, suspected_in_a_round
+from fedscout.search.objective import MEASURES, Measure, reward
+from fedscout.search.recommenders.diagnosis import Alternative, Diagnosis, Situation
+from fedscout.search.recommenders.rules import (
+    DRAWN,
+    ROBUST,
+    first_generation,
+    kinds_in_turn,
+    recommend_by_rules,
+    suspected_in_a_round,
+)
 from fedscout.strategies import ChoiceRange, FedAvgSpec, MultiKrumSpec
 from fedscout.strategies.specification import SELECTION
 from tests.search.recommenders.reports import diagnosis_of

@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 
 from fedscout.engine.errors import RecommenderError
-from fedscout.search.language_model.record import RecordedChat, Transcript
-from fedscout.search.recommender_config import RecommenderConfig
-from fedscout.search.recommenders.llm_recommender import LanguageModel, recommend_by_llm
-from fedscout.search.recommenders.recommendation import Situation
+from fedscout.search.config import RecommenderConfig
+from fedscout.search.language_model import RecordedChat, Transcript
+from fedscout.search.recommenders.diagnosis import Situation
+from fedscout.search.recommenders.language_model import LanguageModel, recommend_by_llm
 from fedscout.strategies import BUILT_IN_KINDS, FedAdamSpec, FedProxSpec
 from tests.search.recommenders.loopback import Asked, ModelServer, Play, Script, chooses, fails, says
 from tests.search.recommenders.reports import diagnosis_of

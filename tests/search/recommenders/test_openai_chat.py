@@ -13,10 +13,17 @@ from typing import Any
 import pytest
 
 from fedscout.engine.errors import RecommenderError, UnreachableModelError
-from fedscout.search.language_model.bounded_response import MAX_BYTES
-from fedscout.search.language_model.chat import ChatRequest, Exchange, Message
-from fedscout.search.language_model.openai_chat import OPENAI_URL, OpenAIChat, has_key, key_of
-from fedscout.search.recommender_config import RecommenderConfig
+from fedscout.search.config import RecommenderConfig
+from fedscout.search.language_model import (
+    MAX_BYTES,
+    OPENAI_URL,
+    ChatRequest,
+    Exchange,
+    Message,
+    OpenAIChat,
+    has_key,
+    key_of,
+)
 from tests.search.recommenders.loopback import KEY, Asked, ModelServer, Play, Script, chooses, fails, says
 
 Server = Callable[[Script], ModelServer]

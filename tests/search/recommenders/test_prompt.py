@@ -11,13 +11,21 @@ from typing import Any, get_args
 
 import pytest
 
-from fedscout.search.language_model.chat import ChatReply
-from fedscout.search.recommender_config import PromptFormat, PromptShape
-from fedscout.search.recommenders.answers import answer_schema, read_answer
-from fedscout.search.recommenders.diagnosis import Aspect, diagnose
-from fedscout.search.recommenders.measured import GAINS, WHERE, measured_lines
-from fedscout.search.recommenders.prompt import correction, examples, render, system_message, user_message
-from fedscout.search.recommenders.recommendation import Situation
+from fedscout.search.config import PromptFormat, PromptShape
+from fedscout.search.language_model import ChatReply
+from fedscout.search.recommenders.diagnosis import Aspect, Situation, diagnose
+from fedscout.search.recommenders.prompt import (
+    GAINS,
+    WHERE,
+    answer_schema,
+    correction,
+    examples,
+    measured_lines,
+    read_answer,
+    render,
+    system_message,
+    user_message,
+)
 from tests.search.recommenders.reports import diagnosis_of, report_of
 
 SituationOf = Callable[..., Situation]

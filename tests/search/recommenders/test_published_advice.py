@@ -7,11 +7,9 @@ from typing import Any
 
 import pytest
 
-from fedscout.search.dealing import Dealing
-from fedscout.search.recommenders.diagnosis import Severity
-from fedscout.search.recommenders.published_advice import advice_for
-from fedscout.search.recommenders.recommendation import Situation
-from fedscout.search.recommenders.rules import recommend_by_rules
+from fedscout.search.objective import Dealing
+from fedscout.search.recommenders.diagnosis import Severity, Situation
+from fedscout.search.recommenders.rules import advice_for, recommend_by_rules
 from fedscout.strategies import BUILT_IN_KINDS, FedProxSpec
 from tests.search.recommenders.reports import diagnosis_of
 

@@ -10,10 +10,9 @@ from typing import Any
 import pytest
 
 from fedscout.engine.errors import EngineError, LogError, RecommenderError, UnreachableModelError
-from fedscout.search.language_model.chat import ChatRequest, Exchange, Message
-from fedscout.search.language_model.record import RecordedChat, Transcript
-from fedscout.search.recommender_config import RecommenderConfig
-from fedscout.search.recommenders.llm_recommender import LanguageModel
+from fedscout.search.config import RecommenderConfig
+from fedscout.search.language_model import ChatRequest, Exchange, Message, RecordedChat, Transcript
+from fedscout.search.recommenders.language_model import LanguageModel
 from tests.search.recommenders.loopback import KEY, ModelServer, Script, fails, says
 
 Server = Callable[[Script], ModelServer]

@@ -10,8 +10,7 @@ from typing import Any
 import pytest
 
 from fedscout.search.recommenders import rules
-from fedscout.search.recommenders.diagnosis import Aspect, Diagnosis
-from fedscout.search.recommenders.recommendation import Situation
+from fedscout.search.recommenders.diagnosis import Aspect, Diagnosis, Situation
 from fedscout.search.recommenders.rules import RULES, cut_of, recommend_by_rules
 from fedscout.strategies import BUILT_IN_KINDS, CHOSEN_BY_NAME_KINDS, FedTrimmedAvgSpec, RealRange
 from tests.search.recommenders.reports import diagnosis_of

@@ -7,9 +7,8 @@ from dataclasses import replace
 
 import pytest
 
-from fedscout.search.recommenders.recommendation import Situation
-from fedscout.search.recommenders.rules import recommend_by_rules
-from fedscout.search.recommenders.selection_advice import SLOW_RATIO, selection_notes
+from fedscout.search.recommenders.diagnosis import Situation
+from fedscout.search.recommenders.rules import SLOW_RATIO, recommend_by_rules, selection_notes
 from tests.search.recommenders.reports import diagnosis_of
 
 

@@ -7,8 +7,7 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
-from fedscout.search.plain_text import redact
-from fedscout.search.recommender_config import NO_PART_OF_THE_IDENTITY, OPENAI_PRICES, Price, RecommenderConfig
+from fedscout.search.config import NO_PART_OF_THE_IDENTITY, OPENAI_PRICES, Price, RecommenderConfig, redact
 
 
 @pytest.mark.parametrize("url", ["http://127.0.0.1:8000/v1", "https://example.org", "http://[::1]:11434/v1/"])

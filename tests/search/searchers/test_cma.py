@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 from cmaes import CMA
 
-from fedscout.engine.contracts.trial_strategy import Cohort
 from fedscout.engine.errors import ConfigurationError
-from fedscout.engine.trials.trial_record import Trial
+from fedscout.engine.messages.calls import Cohort
+from fedscout.engine.trials.record import Trial
 from fedscout.search.searcher import Searcher
-from fedscout.search.searchers.cma_search import CmaEsSearcher
+from fedscout.search.searchers.optuna import CmaEsSearcher
 from fedscout.strategies import ChoiceRange, FedAdamSpec, RealRange, SearchSpace, StrategySpec, space_of
 from tests.search.searcher_conformance import (
     BATCH,

@@ -8,10 +8,10 @@ from collections import Counter
 import numpy as np
 import pytest
 
-from fedscout.engine.contracts.trial_strategy import Cohort
-from fedscout.engine.trials.trial_record import Trial
+from fedscout.engine.messages.calls import Cohort
+from fedscout.engine.trials.record import Trial
 from fedscout.search.searcher import Searcher, ranking
-from fedscout.search.searchers.genetic_search import GeneticSearcher, mutate
+from fedscout.search.searchers.genetic import GeneticSearcher, mutate
 from fedscout.strategies import (
     BUILT_IN_KINDS,
     ChoiceRange,

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from fedscout.engine.trials.trial_record import Trial
-from fedscout.search.recommender_config import RecommenderConfig
-from fedscout.search.recommenders.llm_recommender import LanguageModel
+from fedscout.engine.trials.record import Trial
+from fedscout.search.config import RecommenderConfig
+from fedscout.search.recommenders.language_model import LanguageModel
 from fedscout.search.searcher import Searcher
-from fedscout.search.searchers.genetic_search import GeneticSearcher
-from fedscout.search.study.searcher_table import ASKS_A_LANGUAGE_MODEL, SEARCHERS, new_searcher
+from fedscout.search.searchers.genetic import GeneticSearcher
+from fedscout.search.study import ASKS_A_LANGUAGE_MODEL, SEARCHERS, new_searcher
 from fedscout.strategies import FedAdamSpec, FedAvgSpec, FedMedianSpec, FedProxSpec, KrumSpec, SearchSpace, space_of
 from tests.search.recommenders.played_chat import PlayedChat
 from tests.search.searcher_conformance import BATCH, COHORT, SearcherLaws, task

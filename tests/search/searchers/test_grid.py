@@ -8,7 +8,7 @@ import pytest
 
 from fedscout.engine.errors import ConfigurationError
 from fedscout.search.searcher import Searcher
-from fedscout.search.searchers.grid_search import LARGEST_GRID, GridSearcher, grid_values, range_points
+from fedscout.search.searchers.genetic import LARGEST_GRID, GridSearcher, grid_values, range_points
 from fedscout.strategies import (
     BulyanSpec,
     ChoiceRange,

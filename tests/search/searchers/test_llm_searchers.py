@@ -10,16 +10,14 @@ from typing import Any
 import pytest
 
 from fedscout.engine.errors import NoValidAnswerError
-from fedscout.engine.trials.trial_record import Trial
-from fedscout.search.language_model.chat import Chat, ChatReply, ChatRequest
-from fedscout.search.language_model.record import RecordedChat, Transcript
-from fedscout.search.recommender_config import RecommenderConfig
-from fedscout.search.recommenders.llm_recommender import LanguageModel
-from fedscout.search.search_config import SearchConfig
+from fedscout.engine.trials.record import Trial
+from fedscout.search.config import RecommenderConfig, SearchConfig
+from fedscout.search.language_model import Chat, ChatReply, ChatRequest, RecordedChat, Transcript
+from fedscout.search.recommenders.language_model import LanguageModel
 from fedscout.search.searcher import Searcher
-from fedscout.search.searchers.genetic_search import GeneticSearcher
-from fedscout.search.searchers.llm_search import LLMGeneticSearcher, MultiShotLLMSearcher
-from fedscout.search.study.study import StudyOutcome, run_study
+from fedscout.search.searchers.genetic import GeneticSearcher
+from fedscout.search.searchers.llm import LLMGeneticSearcher, MultiShotLLMSearcher
+from fedscout.search.study import StudyOutcome, run_study
 from fedscout.strategies import FedProxSpec, SearchSpace, StrategySpec, space_of
 from tests.search.recommenders.loopback import KEY, Asked, ModelServer, Play, says
 from tests.search.recommenders.played_chat import PlayedChat

@@ -5,11 +5,11 @@ from __future__ import annotations
 import pytest
 
 from fedscout.engine.errors import ConfigurationError
-from fedscout.engine.trials.trial_record import Trial
-from fedscout.search.search_config import SearchConfig
+from fedscout.engine.trials.record import Trial
+from fedscout.search.config import SearchConfig
 from fedscout.search.searcher import SearchTask
-from fedscout.search.searchers.racing_search import most_trials
-from fedscout.search.study.searcher_table import new_searcher
+from fedscout.search.searchers.racing import most_trials
+from fedscout.search.study import new_searcher
 from fedscout.strategies import FedAvgSpec, FedMedianSpec, FedProxSpec, StrategySpec, space_of
 from tests.search.searcher_conformance import COHORT
 

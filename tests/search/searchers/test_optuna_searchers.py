@@ -16,12 +16,18 @@ from optuna.distributions import FloatDistribution
 from optuna.logging import get_verbosity
 from optuna.trial import FixedTrial, create_trial
 
-from fedscout.engine.trials.trial_record import Trial
+from fedscout.engine.trials.record import Trial
 from fedscout.search.searcher import Searcher
-from fedscout.search.searchers.gp_search import GPSearcher
-from fedscout.search.searchers.optuna_coordinates import Coordinates, from_place, to_place
-from fedscout.search.searchers.optuna_searcher import NUM_RANDOM, OptunaSearcher, num_random
-from fedscout.search.searchers.tpe_search import TPESearcher
+from fedscout.search.searchers.optuna import (
+    NUM_RANDOM,
+    Coordinates,
+    GPSearcher,
+    OptunaSearcher,
+    TPESearcher,
+    from_place,
+    num_random,
+    to_place,
+)
 from fedscout.strategies import (
     CustomSpec,
     FedAdamSpec,
@@ -233,5 +239,5 @@ def test_how_many_trials_are_random(budget: int, population: int, expected: int)
 
 @pytest.mark.slow
 def test_optuna_is_imported_when_a_search_begins() -> None:
-    code = "import fedscout.search.study.searcher_table, sys; assert not {'optuna', 'torch', 'scipy'} & {*sys.modules}"
+    code = "import fedscout.search.study, sys; assert not {'optuna', 'torch', 'scipy'} & {*sys.modules}"
     subprocess.run([sys.executable, "-c", code], check=True, timeout=60)

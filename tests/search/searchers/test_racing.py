@@ -8,11 +8,11 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from fedscout.engine.contracts.trial_strategy import Cohort
-from fedscout.engine.trials.trial_record import Trial
-from fedscout.search.search_config import RacingConfig
+from fedscout.engine.messages.calls import Cohort
+from fedscout.engine.trials.record import Trial
+from fedscout.search.config import RacingConfig
 from fedscout.search.searcher import Proposal
-from fedscout.search.searchers.racing_search import RacingSearcher, rung_costs
+from fedscout.search.searchers.racing import RacingSearcher, rung_costs
 from fedscout.strategies import FedAdamSpec, FedAvgSpec, FedProxSpec, SearchSpace, StrategySpec, space_of
 from tests.search.searcher_conformance import COHORT, task
 

@@ -10,13 +10,13 @@ from typing import Any
 import pandas as pd
 import pytest
 
-from fedscout.engine.client.client_host import ClientHost
+from fedscout.engine.client.host import ClientHost
 from fedscout.engine.trials.checkpoint import CheckpointStore
-from fedscout.engine.trials.trial_record import Trial
-from fedscout.engine.trials.trial_runner import LocalRunner
+from fedscout.engine.trials.record import Trial
+from fedscout.engine.trials.runner import LocalRunner
+from fedscout.search.config import RacingConfig, SearchConfig
 from fedscout.search.ledger import StudyEvents
-from fedscout.search.search_config import RacingConfig, SearchConfig
-from fedscout.search.study.study import StudyOutcome, run_study
+from fedscout.search.study import StudyOutcome, run_study
 from tests.search.studies import ScriptedRunner, completed, document, failed, open_ledger, tiny_federation
 
 NUM_ROUNDS = 6

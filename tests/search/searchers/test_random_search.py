@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from fedscout.engine.trials.trial_record import Trial
+from fedscout.engine.trials.record import Trial
 from fedscout.search.searcher import Searcher
-from fedscout.search.searchers.random_search import RandomSearcher
+from fedscout.search.searchers.genetic import RandomSearcher
 from fedscout.strategies import SearchSpace, space_of
 from tests.search.searcher_conformance import COHORT, GenerationalLaws, proposals, task
 

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedscout.search.search_config import RacingConfig, SearchConfig
-from fedscout.search.searchers.racing_search import Rung, most_trials, race, rung_costs, rung_rounds
+from fedscout.search.config import RacingConfig, SearchConfig
+from fedscout.search.searchers.racing import Rung, most_trials, race, rung_costs, rung_rounds
 
 
 @pytest.mark.parametrize(

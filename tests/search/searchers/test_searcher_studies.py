@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from fedscout.engine.errors import ConfigurationError
-from fedscout.search.search_config import SearchConfig
+from fedscout.search.config import SearchConfig
 from tests.search.studies import (
     ScriptedRunner,
     completed,

@@ -13,8 +13,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from fedscout.engine.errors import ConfigurationError
-from fedscout.engine.trials.trial_log import TrialLog
-from fedscout.search.study.earlier_studies import EarlierStudy, read_earlier_studies
+from fedscout.engine.trials.log import TrialLog
+from fedscout.search.warm_start import EarlierStudy, read_earlier_studies
 from fedscout.strategies import FedAdamSpec, FedMedianSpec, FedProxSpec, parameter_columns
 from tests.forged_trials import forge
 from tests.search.earlier import FEDAVG, write_study

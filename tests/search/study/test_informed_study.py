@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from fedscout.search.recommenders.first_generation import DRAWN
-from fedscout.search.search_config import SearchConfig
-from fedscout.search.study.study import StudyOutcome, run_study
-from fedscout.search.study.warm_start import WarmProposal, WarmStart
+from fedscout.search.config import SearchConfig
+from fedscout.search.recommenders.rules import DRAWN
+from fedscout.search.study import StudyOutcome, run_study
+from fedscout.search.warm_start import WarmProposal, WarmStart
 from tests.search.recommenders.reports import report_of
 from tests.search.studies import NUM_CLIENTS, ScriptedRunner, completed, open_ledger
 

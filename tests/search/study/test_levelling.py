@@ -8,10 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from fedscout.engine.trials.trial_record import Trial
-from fedscout.engine.trials.trial_settings import TrialSettings
-from fedscout.search.study.earlier_studies import full_rounds
-from fedscout.search.study.levelling import has_levelled, level_off
+from fedscout.engine.trials.record import Trial, TrialSettings
+from fedscout.search.study import has_levelled, level_off
+from fedscout.search.warm_start import full_rounds
 from tests.search.studies import Measured, ScriptedRunner, failed, open_ledger
 
 

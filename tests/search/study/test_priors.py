@@ -9,11 +9,8 @@ from pathlib import Path
 import pytest
 
 from fedscout.search.ledger import StudyFacts
-from fedscout.search.measure import MEASURES, Measure, reward
-from fedscout.search.objective import Objective
-from fedscout.search.study.earlier_studies import EarlierStudy
-from fedscout.search.study.priors import priors, project_studies
-from fedscout.search.study.study_archive import read_studies, write_studies
+from fedscout.search.objective import MEASURES, Measure, Objective, reward
+from fedscout.search.warm_start import EarlierStudy, priors, project_studies, read_studies, write_studies
 from fedscout.strategies import FedAdamSpec, FedAvgMSpec, FedAvgSpec, Range, RealRange, SearchSpace, space_of
 from tests.search.earlier import document_of, report_of
 from tests.search.studies import FACTS

@@ -11,15 +11,14 @@ from typing import Any
 import numpy as np
 import pytest
 
-from fedscout.engine.contracts.trial_strategy import Cohort
-from fedscout.engine.data.client_split import split_client
 from fedscout.engine.data.federation import Federation
+from fedscout.engine.data.split import split_client
 from fedscout.engine.errors import StrategyError
-from fedscout.engine.trials.trial_record import Trial
-from fedscout.engine.trials.trial_settings import TrialSettings
+from fedscout.engine.messages.calls import Cohort
+from fedscout.engine.trials.record import Trial, TrialSettings
+from fedscout.search.config import SearchConfig
 from fedscout.search.confirmation.confirmation import confirmation_seeds
-from fedscout.search.search_config import SearchConfig
-from fedscout.search.study.study import StudyOutcome, planned_space
+from fedscout.search.study import StudyOutcome, planned_space
 from tests.search.studies import (
     FACTS,
     NUM_CLIENTS,

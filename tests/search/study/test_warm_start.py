@@ -10,9 +10,17 @@ from typing import Any
 import pytest
 
 from fedscout.detectors.report import CalibratedFinding
-from fedscout.engine.contracts.trial_strategy import Cohort
-from fedscout.search.study.earlier_studies import EarlierStudy, read_earlier_studies
-from fedscout.search.study.warm_start import FEATURES, LARGEST_DIFFERENCE, WarmStart, distances, features_of, warm_start
+from fedscout.engine.messages.calls import Cohort
+from fedscout.search.warm_start import (
+    FEATURES,
+    LARGEST_DIFFERENCE,
+    EarlierStudy,
+    WarmStart,
+    distances,
+    features_of,
+    read_earlier_studies,
+    warm_start,
+)
 from fedscout.strategies import (
     FedAdamSpec,
     FedAvgSpec,

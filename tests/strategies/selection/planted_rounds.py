@@ -6,13 +6,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from fedscout.engine.contracts.client_selection import (
-    ClientTable,
-    DoubleArray,
-    Losses,
-    RoundReport,
-    SelectionPolicy,
-)
+from fedscout.engine.messages.calls import ClientTable, DoubleArray, Losses, RoundReport, SelectionPolicy
 
 NUM_CLIENTS, NUM_CHOSEN = 20, 4
 

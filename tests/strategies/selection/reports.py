@@ -6,8 +6,7 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from fedscout.engine.contracts.client_selection import ClientTable, Losses, RoundReport
-from fedscout.engine.contracts.trial_strategy import Cohort
+from fedscout.engine.messages.calls import ClientTable, Cohort, Losses, RoundReport
 
 Values = float | Sequence[float]
 

@@ -7,13 +7,12 @@ import json
 import numpy as np
 import pytest
 
-from fedscout.engine.contracts.client_selection import ClientTable, SelectionPolicy
-from fedscout.engine.contracts.trial_strategy import Cohort
 from fedscout.engine.errors import StrategyError
-from fedscout.engine.trials.plain_state import PlainState
+from fedscout.engine.messages.calls import ClientTable, Cohort, SelectionPolicy
+from fedscout.engine.trials.checkpoint import PlainState
+from fedscout.strategies.selection.bandits import FlashSpec
 from fedscout.strategies.selection.fedcor import FedCor
-from fedscout.strategies.selection.flash import FlashSpec
-from fedscout.strategies.selection.selection_table import parse_selection
+from fedscout.strategies.selection.table import parse_selection
 from tests.strategies.selection.planted_rounds import NUM_CHOSEN, NUM_CLIENTS, played, report
 
 COHORT = Cohort(NUM_CLIENTS, NUM_CHOSEN, client_learning_rate=0.1, num_rounds=30)

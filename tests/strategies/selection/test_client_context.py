@@ -7,9 +7,8 @@ import math
 import numpy as np
 import pytest
 
-from fedscout.engine.contracts.client_selection import ClientTable, Losses, Observed, RoundReport
-from fedscout.strategies.selection.client_context import ClientContexts, MeasuredLoss, standardised
-from fedscout.strategies.selection.contextual_selection import ContextualSelection
+from fedscout.engine.messages.calls import ClientTable, Losses, Observed, RoundReport
+from fedscout.strategies.selection.bandits import ClientContexts, ContextualSelection, MeasuredLoss, standardised
 from tests.strategies.selection.planted_rounds import report
 
 NAN = math.nan

@@ -9,16 +9,16 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from fedscout.engine.contracts.trial_strategy import Cohort
 from fedscout.engine.errors import StrategyError
-from fedscout.engine.trials.plain_state import PlainState
-from fedscout.strategies.selection.selection_table import parse_selection
+from fedscout.engine.messages.calls import Cohort
+from fedscout.engine.trials.checkpoint import PlainState
+from fedscout.strategies.selection.table import parse_selection
 from tests.strategies.selection.planted_rounds import NUM_CHOSEN, NUM_CLIENTS, played
 
 COHORT = Cohort(NUM_CLIENTS, NUM_CHOSEN, client_learning_rate=0.1)
 
 SOURCE = '''
-from fedscout.engine.contracts.client_selection import Observed, SelectionPolicy
+from fedscout.engine.messages.calls import Observed, SelectionPolicy
 
 
 class Turns(SelectionPolicy):
@@ -111,7 +111,7 @@ def test_nothing_is_imported_when_it_is_parsed() -> None:
     [
         ({"path": "nowhere_at_all:Turns"}, "must be importable from the Python path, got ModuleNotFoundError"),
         ({"path": "user_policies:Nothing"}, "SelectionPolicy, got nothing of that name"),
-        ({"path": "user_policies:Stranger"}, "must be a subclass of fedscout.engine.contracts.client_selection"),
+        ({"path": "user_policies:Stranger"}, "must be a subclass of fedscout.engine.messages.calls"),
         ({"path": "user_policies:Half"}, "must define every abstract method, choose missing"),
         ({"path": "user_policies"}, "must have the form package.module:Class"),
         ({"path": "random:Random"}, "must not name a module of Python's library"),

@@ -7,7 +7,7 @@ from collections import Counter
 import numpy as np
 import pytest
 
-from fedscout.strategies.selection.feel import Feel, scheduling_probabilities
+from fedscout.strategies.selection.policies import Feel, scheduling_probabilities
 from tests.strategies.selection.reports import report, table
 
 IMPORTANCE = np.array([1.0, 2.0, 3.0, 4.0])

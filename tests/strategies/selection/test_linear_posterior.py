@@ -7,8 +7,7 @@ import math
 import numpy as np
 import pytest
 
-from fedscout.strategies.selection.discounted_regression import DiscountedRegression
-from fedscout.strategies.selection.linear_posterior import LinearPosterior
+from fedscout.strategies.selection.bandits import DiscountedRegression, LinearPosterior
 
 RNG = np.random.default_rng(0)
 ROUNDS = [(RNG.normal(size=(5, 3)), RNG.normal(size=5)) for _ in range(6)]

@@ -6,8 +6,7 @@ import numpy as np
 from sklearn.gaussian_process import GaussianProcessRegressor
 from sklearn.gaussian_process.kernels import DotProduct
 
-from fedscout.strategies.selection.fedcor import without_means
-from fedscout.strategies.selection.loss_covariance import NOISE, fitted, greedy_choice, leave_one_out, principal
+from fedscout.strategies.selection.fedcor import NOISE, fitted, greedy_choice, leave_one_out, principal, without_means
 
 RNG = np.random.default_rng(0)
 EMBEDDINGS = 0.1 * RNG.normal(size=(3, 8))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from fedscout.strategies.selection.neural_bandit import (
+from fedscout.strategies.selection.bandits import (
     NeuralBandit,
     loss_gradient,
     mean_squared_gradient,

@@ -14,8 +14,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from fedscout.engine.contracts.client_selection import SelectionPolicy
-from fedscout.strategies.selection.selection_table import SELECTIONS, parse_selection
+from fedscout.engine.messages.calls import SelectionPolicy
+from fedscout.strategies.selection.table import SELECTIONS, parse_selection
 from tests.strategies.selection.reports import cohort, report, table
 
 NUM_CLIENTS, NUM_SAMPLED, NUM_ROUNDS = 24, 5, 400

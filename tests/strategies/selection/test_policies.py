@@ -10,10 +10,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from fedscout.engine.contracts.client_selection import RoundReport, SelectionPolicy
 from fedscout.engine.errors import StrategyError
-from fedscout.engine.trials.plain_state import PlainState
-from fedscout.strategies.selection.selection_table import parse_selection
+from fedscout.engine.messages.calls import RoundReport, SelectionPolicy
+from fedscout.engine.trials.checkpoint import PlainState
+from fedscout.strategies.selection.table import parse_selection
 from tests.strategies.selection.reports import cohort, report, table
 
 CHOICES: list[dict[str, Any]] = [

@@ -7,10 +7,10 @@ from collections import Counter
 import numpy as np
 import pytest
 
-from fedscout.engine.contracts.client_selection import Observed
 from fedscout.engine.errors import StrategyError
-from fedscout.strategies.selection.power_of_choice import PowerOfChoice, ProbedPowerOfChoice
-from fedscout.strategies.selection.selection_table import parse_selection
+from fedscout.engine.messages.calls import Observed
+from fedscout.strategies.selection.policies import PowerOfChoice, ProbedPowerOfChoice
+from fedscout.strategies.selection.table import parse_selection
 from tests.strategies.selection.reports import cohort, report, table
 
 

@@ -5,11 +5,10 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from fedscout.engine.contracts.client_selection import Assignment
 from fedscout.engine.errors import StrategyError
-from fedscout.strategies.selection.oort import Oort, OortSpec
-from fedscout.strategies.selection.pyramidfl import PyramidFL, PyramidFLSpec, ranks, whole_slack
-from fedscout.strategies.selection.selection_table import parse_selection
+from fedscout.engine.messages.calls import Assignment
+from fedscout.strategies.selection.oort import Oort, OortSpec, PyramidFL, PyramidFLSpec, ranks, whole_slack
+from fedscout.strategies.selection.table import parse_selection
 from tests.strategies.selection.reports import cohort, report, table
 
 

@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
-from fedscout.detectors.detection.client_queries import CLIENT_QUERIES
-from fedscout.engine.client.client_host import ClientHost
+from fedscout.detectors.queries import CLIENT_QUERIES
+from fedscout.engine.client.host import ClientHost
 from fedscout.strategies import FedAvgSpec
-from fedscout.strategies.selection.selection_table import parse_selection
+from fedscout.strategies.selection.table import parse_selection
 from tests.engine.federations import normalised, uneven_federation
 from tests.strategies.by_hand import SIZES, result_of
 from tests.strategies.selection.test_policies import CHOICES

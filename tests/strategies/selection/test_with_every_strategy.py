@@ -5,17 +5,16 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from fedscout.detectors.detection.client_queries import CLIENT_QUERIES
-from fedscout.engine.client.client_host import ClientHost
-from fedscout.engine.contracts.client_selection import ClientTable
-from fedscout.engine.contracts.trial_strategy import Cohort
+from fedscout.detectors.queries import CLIENT_QUERIES
+from fedscout.engine.client.host import ClientHost
+from fedscout.engine.messages.calls import ClientTable, Cohort
 from fedscout.engine.seeds import stream
 from fedscout.strategies import CHOSEN_BY_NAME_KINDS, FedAvgSpec, parse_strategy
-from fedscout.strategies.selection.flash import FlashSpec
-from fedscout.strategies.selection.pyramidfl import PyramidFLSpec
-from fedscout.strategies.selection.random_selection import RandomSpec
-from fedscout.strategies.selection.selection_specification import SelectionSpec
-from fedscout.strategies.space.strategy_table import BUILT_IN_KINDS
+from fedscout.strategies.selection.bandits import FlashSpec
+from fedscout.strategies.selection.base import SelectionSpec
+from fedscout.strategies.selection.oort import PyramidFLSpec
+from fedscout.strategies.selection.policies import RandomSpec
+from fedscout.strategies.table import BUILT_IN_KINDS
 from tests.engine.federations import normalised, uneven_federation, with_server_rows
 from tests.strategies.by_hand import SIZES, result_of
 

@@ -10,12 +10,12 @@ import numpy as np
 import pytest
 
 from fedscout.detectors import DetectionConfig
+from fedscout.engine.data.client import Privacy, Release
 from fedscout.engine.data.federation import Federation
-from fedscout.engine.data.release import Privacy, Release
 from fedscout.engine.errors import DataError
-from fedscout.experiments.federations.assembly.build_federation import build_federation, data_digest
-from fedscout.experiments.federations.assembly.federation_config import FederationConfig, ModelConfig, PartitionConfig
-from fedscout.experiments.federations.scenarios.published_scenarios import SCENARIOS
+from fedscout.experiments.federation import build_federation, data_digest
+from fedscout.experiments.federation_config import FederationConfig, ModelConfig, PartitionConfig
+from fedscout.experiments.scenarios.table import SCENARIOS
 
 
 def build(config: FederationConfig | None = None) -> Federation:

@@ -7,11 +7,11 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
-from fedscout.experiments.federations.assembly.federation_config import FederationConfig, ModelConfig, PartitionConfig
-from fedscout.experiments.federations.datasets.loaders.dataset_table import DATASETS
-from fedscout.experiments.federations.models.model_table import MODELS
-from fedscout.experiments.federations.partitions.partition_table import PARTITIONS
-from fedscout.experiments.federations.scenarios.published_scenarios import SCENARIOS
+from fedscout.experiments.data.loaders.table import DATASETS
+from fedscout.experiments.federation_config import FederationConfig, ModelConfig, PartitionConfig
+from fedscout.experiments.models.table import MODELS
+from fedscout.experiments.partitions.table import PARTITIONS
+from fedscout.experiments.scenarios.table import SCENARIOS
 
 
 def test_defaults_are_the_demo() -> None:

@@ -9,10 +9,9 @@ import numpy as np
 import pytest
 
 from fedscout.engine.errors import ConfigurationError
-from fedscout.experiments.federations.assembly.build_federation import build_federation
-from fedscout.experiments.federations.assembly.federation_config import FederationConfig, ModelConfig
-from fedscout.experiments.federations.assembly.unseen_clients import draw_unseen
-from fedscout.experiments.federations.datasets.dataset import Dataset
+from fedscout.experiments.data.dataset import Dataset
+from fedscout.experiments.federation import build_federation, draw_unseen
+from fedscout.experiments.federation_config import FederationConfig, ModelConfig
 
 
 def test_so_many_are_drawn_by_the_seed_and_more_hold_the_fewer() -> None:

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from fedscout.experiments.federations.datasets.dataset import Dataset
-from fedscout.experiments.federations.datasets.dataset_request import DatasetRequest
-from fedscout.experiments.federations.datasets.loaders import dataset_table
-from fedscout.experiments.federations.datasets.read_limits import USUAL_LIMITS, ReadLimits
+from fedscout.experiments.data.dataset import Dataset, DatasetRequest
+from fedscout.experiments.data.files import USUAL_LIMITS, ReadLimits
+from fedscout.experiments.data.loaders import table
 
 
 def load_dataset(name: str, limits: ReadLimits = USUAL_LIMITS, **choices: Any) -> Dataset:
     largest = {"max_file_bytes": limits.max_bytes, "max_file_rows": limits.max_rows}
-    return dataset_table.load_dataset(DatasetRequest.model_validate({"dataset": name, **largest, **choices}))
+    return table.load_dataset(DatasetRequest.model_validate({"dataset": name, **largest, **choices}))

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from fedscout.engine.errors import DataError
-from fedscout.experiments.federations.datasets.bearings.bearing import DROPPED, FAULT_FILES, KEPT
+from fedscout.experiments.data.loaders.bearing import DROPPED, FAULT_FILES, KEPT
 from tests.experiments.federations.datasets.loading import load_dataset
 
 

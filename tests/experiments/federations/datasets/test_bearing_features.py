@@ -9,10 +9,9 @@ import numpy.typing as npt
 import pytest
 from scipy import signal, stats
 
-from fedscout.experiments.federations.datasets.bearings.bearing_features import BAND_NAMES, FEATURES, vibration_features
-from fedscout.experiments.federations.datasets.bearings.bearing_geometry import ZA_2115
-from fedscout.experiments.federations.datasets.tables.column_kinds import as_numbers
-from fedscout.experiments.federations.datasets.tables.table_file import read_csv
+from fedscout.experiments.data.columns import as_numbers
+from fedscout.experiments.data.loaders.bearing import BAND_NAMES, FEATURES, ZA_2115, vibration_features
+from fedscout.experiments.data.table_files import read_csv
 
 HERTZ = 20_000
 NUM_SAMPLES = 20_480

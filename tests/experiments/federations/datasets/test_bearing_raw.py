@@ -11,14 +11,19 @@ import numpy.typing as npt
 import pytest
 
 from fedscout.engine.errors import ConfigurationError, DataError
-from fedscout.experiments.federations.datasets.bearings import bearing_raw
-from fedscout.experiments.federations.datasets.bearings.bearing_features import FEATURES, vibration_features
-from fedscout.experiments.federations.datasets.bearings.bearing_geometry import ZA_2115
-from fedscout.experiments.federations.datasets.bearings.bearing_raw import NUM_SAMPLES, list_snapshots, read_snapshot
-from fedscout.experiments.federations.datasets.bearings.write_bearing_features import main
-from fedscout.experiments.federations.datasets.dataset import Dataset
-from fedscout.experiments.federations.datasets.tables.column_kinds import as_numbers
-from fedscout.experiments.federations.datasets.tables.table_file import read_csv
+from fedscout.experiments.data.columns import as_numbers
+from fedscout.experiments.data.dataset import Dataset
+from fedscout.experiments.data.loaders import bearing as bearing_raw
+from fedscout.experiments.data.loaders.bearing import (
+    FEATURES,
+    NUM_SAMPLES,
+    ZA_2115,
+    list_snapshots,
+    main,
+    read_snapshot,
+    vibration_features,
+)
+from fedscout.experiments.data.table_files import read_csv
 from tests.experiments.federations.datasets.loading import load_dataset
 
 FIRST = datetime(2004, 2, 12, 10, 32, 39)

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from fedscout.engine.errors import ConfigurationError, DataError
-from fedscout.experiments.federations.datasets.loaders.dataset_table import DATASETS
+from fedscout.experiments.data.loaders.table import DATASETS
 from tests.experiments.federations.datasets.loading import load_dataset
 
 # optdigits.names, wdbc.names and wine.names in the UCI repository list these class counts.

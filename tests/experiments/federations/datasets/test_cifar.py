@@ -109,7 +109,7 @@ def test_cifar100_has_two_labels(tmp_path: Path) -> None:
 
 
 def test_the_classes_are_as_many_as_published() -> None:
-    from fedscout.experiments.federations.datasets.loaders.cifar import COARSE, FINE
+    from fedscout.experiments.data.loaders.cifar import COARSE, FINE
 
     assert (len(set(FINE)), len(set(COARSE))) == (100, 20)
     assert sorted(FINE) == list(FINE)
@@ -153,7 +153,7 @@ def test_a_pickle_with_code_is_refused_and_not_run(tmp_path: Path, protocol: int
         "numpy.load",
         "numpy.core.multiarray.fromfile",
         "numpy.ndarray.tofile",
-        "fedscout.experiments.federations.datasets.loaders.cifar.load_cifar10",
+        "fedscout.experiments.data.loaders.cifar.load_cifar10",
         "_codecs.decode",
     ],
 )

@@ -10,17 +10,14 @@ import pandas as pd
 import pytest
 
 from fedscout.engine.errors import ConfigurationError, DataError
-from fedscout.experiments.config.config_file import load_config
-from fedscout.experiments.federations.assembly.build_federation import build_federation
-from fedscout.experiments.federations.datasets.dataset import Dataset
-from fedscout.experiments.federations.datasets.tables.agreed_encoding import encoded_rows
-from fedscout.experiments.federations.datasets.tables.column_kinds import CategoryColumn, NumberColumn
-from fedscout.experiments.federations.datasets.tables.label_leaks import parts_of_sum, suspicion
-from fedscout.experiments.federations.datasets.tables.missing_codes import missing_codes
-from fedscout.experiments.federations.datasets.tables.table_file import read_csv, read_frame
-from fedscout.experiments.federations.datasets.tables.written_numbers import WrittenForm, written_form
-from fedscout.experiments.federations.description.dependent_rows import dependence_notes
-from fedscout.experiments.federations.description.description import describe_federation
+from fedscout.experiments.config import load_config
+from fedscout.experiments.data.columns import CategoryColumn, NumberColumn, WrittenForm, missing_codes, written_form
+from fedscout.experiments.data.dataset import Dataset
+from fedscout.experiments.data.encoding import encoded_rows
+from fedscout.experiments.data.own_columns import parts_of_sum, suspicion
+from fedscout.experiments.data.table_files import read_csv, read_frame
+from fedscout.experiments.description import dependence_notes, describe_federation
+from fedscout.experiments.federation import build_federation
 from tests.experiments.federations.datasets.loading import load_dataset
 
 RAW = Path(__file__).parents[3] / "fixtures" / "raw"

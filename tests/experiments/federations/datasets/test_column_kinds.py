@@ -8,13 +8,8 @@ import pyarrow as pa
 import pytest
 
 from fedscout.engine.errors import DataError
-from fedscout.experiments.federations.datasets.tables.column_kinds import (
-    CategoryColumn,
-    Column,
-    NumberColumn,
-    typed_columns,
-)
-from fedscout.experiments.federations.datasets.tables.table_file import plain_cells
+from fedscout.experiments.data.columns import CategoryColumn, Column, NumberColumn, typed_columns
+from fedscout.experiments.data.table_files import plain_cells
 
 NAN = float("nan")
 

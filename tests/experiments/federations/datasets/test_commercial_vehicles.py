@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 
 from fedscout.engine.errors import DataError
-from fedscout.experiments.federations.assembly.build_federation import build_federation
-from fedscout.experiments.federations.assembly.federation_config import FederationConfig, ModelConfig, PartitionConfig
-from fedscout.experiments.federations.datasets.loaders.commercial_vehicles import STATES
+from fedscout.experiments.data.loaders.tabular import STATES
+from fedscout.experiments.federation import build_federation
+from fedscout.experiments.federation_config import FederationConfig, ModelConfig, PartitionConfig
 from tests.experiments.federations.datasets.loading import load_dataset
 
 READINGS = ("speed", "wx", "wy", "wz", "gFx", "gFy", "gFz")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from fedscout.experiments.federations.datasets.loaders.dataset_table import DATASETS
+from fedscout.experiments.data.loaders.table import DATASETS
 
 DOCUMENT = Path(__file__).parents[4] / "docs" / "datasets.md"
 

@@ -16,8 +16,8 @@ MOST_BYTES = 2e9
 READ = """
 import sys
 from fedscout.engine.errors import UserError
-from fedscout.experiments.config.config_file import load_config
-from fedscout.experiments.federations.datasets.loaders.dataset_table import load_dataset
+from fedscout.experiments.config import load_config
+from fedscout.experiments.data.loaders.table import load_dataset
 import resource
 try:
     print("rows", load_dataset(load_config(sys.argv[1:]).federation).num_rows)

@@ -9,7 +9,7 @@ import openpyxl
 import pytest
 
 from fedscout.engine.errors import DataError
-from fedscout.experiments.federations.datasets.tables.excel_sheet import read_excel
+from fedscout.experiments.data.table_formats import read_excel
 
 
 def book(folder: Path, rows: list[list[Any]], *merged: str) -> Path:

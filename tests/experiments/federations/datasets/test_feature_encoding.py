@@ -7,13 +7,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedscout.experiments.federations.datasets.tables.column_kinds import CategoryColumn, Column, NumberColumn
-from fedscout.experiments.federations.datasets.tables.feature_encoding import (
+from fedscout.experiments.data.columns import CategoryColumn, Column, NumberColumn
+from fedscout.experiments.data.encoding import (
     LARGEST_SCORE,
     EncodedFeatures,
+    client_statistics,
     encode_features,
+    merge_statistics,
 )
-from fedscout.experiments.federations.datasets.tables.federated_statistics import client_statistics, merge_statistics
 
 NAN = float("nan")
 # Features are float32: a value of size 1 is off by 6e-8 at most, and so is a mean of them.

@@ -15,12 +15,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedscout.experiments.federations.datasets.tables.column_kinds import CategoryColumn, NumberColumn
-from fedscout.experiments.federations.datasets.tables.federated_statistics import (
-    TableStatistics,
-    client_statistics,
-    merge_statistics,
-)
+from fedscout.experiments.data.columns import CategoryColumn, NumberColumn
+from fedscout.experiments.data.encoding import TableStatistics, client_statistics, merge_statistics
 
 EPS = 2.0**-53
 numbers = st.lists(

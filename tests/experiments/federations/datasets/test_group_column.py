@@ -13,10 +13,10 @@ import pytest
 import fedscout
 from fedscout.engine.data.federation import Federation
 from fedscout.engine.errors import ConfigurationError, DataError
-from fedscout.experiments.federations.assembly.build_federation import build_federation, data_digest
-from fedscout.experiments.federations.assembly.federation_config import FederationConfig, ModelConfig
-from fedscout.experiments.federations.datasets.dataset_request import DatasetRequest
-from fedscout.experiments.federations.datasets.loaders.dataset_table import load_dataset
+from fedscout.experiments.data.dataset import DatasetRequest
+from fedscout.experiments.data.loaders.table import load_dataset
+from fedscout.experiments.federation import build_federation, data_digest
+from fedscout.experiments.federation_config import FederationConfig, ModelConfig
 
 SUBJECTS = 24
 ROWS_EACH = 5

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from fedscout.engine.errors import DataError
-from fedscout.experiments.federations.datasets.loaders.heart import HOSPITALS
+from fedscout.experiments.data.loaders.tabular import HOSPITALS
 from tests.experiments.federations.datasets.loading import load_dataset
 
 

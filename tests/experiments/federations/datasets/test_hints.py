@@ -12,8 +12,8 @@ import pandas as pd
 import pytest
 
 from fedscout.engine.errors import UserError
-from fedscout.experiments.config.config_file import load_config
-from fedscout.experiments.federations.datasets.loaders.dataset_table import load_dataset
+from fedscout.experiments.config import load_config
+from fedscout.experiments.data.loaders.table import load_dataset
 
 ARGUMENT = re.compile(r"'federation\.(?:[^']|'\"'\"')*'|(?<!')federation\.[\w.]+=(?:\[[^\]]*\]|[\w.+-]+)")
 LIMITS = re.compile(r"federation\.(max_\w+|min_release)=")

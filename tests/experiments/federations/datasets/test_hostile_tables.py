@@ -14,8 +14,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from fedscout.engine.errors import UserError
-from fedscout.experiments.config.config_file import load_config
-from fedscout.experiments.federations.assembly.build_federation import build_federation
+from fedscout.experiments.config import load_config
+from fedscout.experiments.federation import build_federation
 
 NAMES = ("y", "x", "z", "site", "note", "id")
 ENDS = ("\n", "\r\n", "\r", "\n\n", "\n \n")

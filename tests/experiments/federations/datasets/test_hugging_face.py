@@ -11,9 +11,9 @@ import pytest
 from PIL import Image
 
 from fedscout.engine.errors import DataError
-from fedscout.experiments.federations.assembly.build_federation import build_federation
-from fedscout.experiments.federations.assembly.federation_config import FederationConfig, ModelConfig
-from fedscout.experiments.federations.datasets.dataset import Dataset
+from fedscout.experiments.data.dataset import Dataset
+from fedscout.experiments.federation import build_federation
+from fedscout.experiments.federation_config import FederationConfig, ModelConfig
 from tests.experiments.federations.datasets.loading import load_dataset
 
 Hub = Callable[..., list[tuple[Any, ...]]]

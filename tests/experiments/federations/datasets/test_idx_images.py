@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 from fedscout.engine.errors import ConfigurationError, DataError
-from fedscout.experiments.federations.datasets.loaders.dataset_table import DATASETS
-from fedscout.experiments.federations.datasets.publication import FOLDER_VARIABLE
+from fedscout.experiments.data.files import FOLDER_VARIABLE
+from fedscout.experiments.data.loaders.table import DATASETS
 from tests.experiments.federations.datasets.image_files import idx_bytes, random_images, write, write_idx
 from tests.experiments.federations.datasets.loading import load_dataset
 

@@ -12,9 +12,8 @@ import pytest
 from PIL import Image
 
 from fedscout.engine.errors import DataError
-from fedscout.experiments.federations.datasets.dataset import Dataset
-from fedscout.experiments.federations.datasets.dataset_request import DatasetRequest
-from fedscout.experiments.federations.datasets.images.image_folder import load_image_folder
+from fedscout.experiments.data.dataset import Dataset, DatasetRequest
+from fedscout.experiments.data.images import load_image_folder
 
 RED, GREEN = (255, 0, 0), (0, 255, 0)
 

@@ -9,10 +9,9 @@ import pandas as pd
 import pytest
 
 import fedscout
-from fedscout.experiments.config.config_file import load_config
-from fedscout.experiments.federations.assembly.build_federation import build_federation
-from fedscout.experiments.federations.datasets.loaders import own_place
-from fedscout.experiments.federations.datasets.tables import table_formats
+from fedscout.experiments.config import load_config
+from fedscout.experiments.data import own, table_formats
+from fedscout.experiments.federation import build_federation
 from tests.experiments.federations.datasets.awkward_tables import readings, saved
 
 ROWS = np.arange(300)
@@ -67,7 +66,7 @@ def test_a_file_is_read_once_until_it_changes(tmp_path: Path, monkeypatch: pytes
 
 
 def test_nothing_is_fetched_to_read_a_configuration(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(own_place, "_fetched", lambda *told: pytest.fail("fetched"))
+    monkeypatch.setattr(own, "_fetched", lambda *told: pytest.fail("fetched"))
     assert load_config(["federation.dataset=https://host/t.csv", "federation.label=y"]).federation.task is None
 
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from fedscout.experiments.federations.datasets.tables.column_kinds import CategoryColumn, NumberColumn
-from fedscout.experiments.federations.datasets.tables.label_leaks import SUSPECTED, share_told, suspicion
+from fedscout.experiments.data.columns import CategoryColumn, NumberColumn
+from fedscout.experiments.data.own_columns import SUSPECTED, share_told, suspicion
 
 ROWS = np.arange(400)
 

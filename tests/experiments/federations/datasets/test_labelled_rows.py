@@ -12,9 +12,9 @@ import pytest
 
 import fedscout
 from fedscout.engine.errors import DataError
-from fedscout.experiments.federations.assembly.federation_config import FederationConfig
-from fedscout.experiments.federations.datasets.loaders.inferred_task import with_task
-from fedscout.experiments.federations.datasets.loaders.own_data import client_names
+from fedscout.experiments.data.loaders.table import with_task
+from fedscout.experiments.data.own import client_names
+from fedscout.experiments.federation_config import FederationConfig
 from tests.experiments.federations.datasets.loading import load_dataset
 from tests.experiments.federations.datasets.test_table_formats import FORMATS, save
 

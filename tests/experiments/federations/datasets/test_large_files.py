@@ -20,8 +20,8 @@ import pytest
 
 from fedscout.engine.data.federation import Federation
 from fedscout.engine.errors import DataError
-from fedscout.experiments.config.config_file import load_config
-from fedscout.experiments.federations.assembly.build_federation import build_federation
+from fedscout.experiments.config import load_config
+from fedscout.experiments.federation import build_federation
 from tests.experiments.cli.processes import REPOSITORY, Command
 
 pytestmark = pytest.mark.slow

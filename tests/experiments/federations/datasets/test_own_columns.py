@@ -11,11 +11,11 @@ import pyarrow as pa
 import pytest
 
 from fedscout.engine.errors import ConfigurationError, DataError
-from fedscout.experiments.config.config_file import load_config
-from fedscout.experiments.federations.datasets.dataset import Dataset
-from fedscout.experiments.federations.datasets.tables.agreed_encoding import encoded_rows
-from fedscout.experiments.federations.datasets.tables.parts_of_time import date_order, parts_of_time
-from fedscout.experiments.federations.datasets.tables.table_file import plain_cells, read_csv
+from fedscout.experiments.config import load_config
+from fedscout.experiments.data.columns import date_order, parts_of_time
+from fedscout.experiments.data.dataset import Dataset
+from fedscout.experiments.data.encoding import encoded_rows
+from fedscout.experiments.data.table_files import plain_cells, read_csv
 from tests.experiments.federations.datasets.awkward_tables import patients, readings, saved, tweets
 from tests.experiments.federations.datasets.loading import load_dataset
 

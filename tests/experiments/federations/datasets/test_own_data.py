@@ -11,10 +11,10 @@ import pyarrow.parquet as pq
 import pytest
 
 from fedscout.engine.errors import ConfigurationError, DataError
-from fedscout.experiments.federations.assembly.federation_config import FederationConfig, PartitionConfig
-from fedscout.experiments.federations.datasets.loaders.dataset_table import is_own_data
-from fedscout.experiments.federations.datasets.publication import FOLDER_VARIABLE, START_VARIABLE
-from fedscout.experiments.federations.datasets.tables.column_roles import MOST_CLASSES, ROWS_AT_ONCE
+from fedscout.experiments.data.columns import MOST_CLASSES, ROWS_AT_ONCE
+from fedscout.experiments.data.files import FOLDER_VARIABLE, START_VARIABLE
+from fedscout.experiments.data.loaders.table import is_own_data
+from fedscout.experiments.federation_config import FederationConfig, PartitionConfig
 from tests.experiments.federations.datasets.loading import load_dataset
 
 NUM_ROWS = 24

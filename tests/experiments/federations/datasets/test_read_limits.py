@@ -15,12 +15,11 @@ import pytest
 
 from fedscout.engine.data.federation import Federation
 from fedscout.engine.errors import ConfigurationError, DataError
-from fedscout.experiments.config.config_file import load_config
-from fedscout.experiments.federations.assembly.build_federation import build_federation
-from fedscout.experiments.federations.datasets.read_limits import MAX_CELL_LENGTH, MAX_NAME_LENGTH, ReadLimits
-from fedscout.experiments.federations.datasets.tables import text_file
-from fedscout.experiments.federations.datasets.tables.table_file import read_csv, read_parquet
-from fedscout.experiments.federations.datasets.tables.text_file import sniff_delimiter
+from fedscout.experiments.config import load_config
+from fedscout.experiments.data import table_files
+from fedscout.experiments.data.files import MAX_CELL_LENGTH, MAX_NAME_LENGTH, ReadLimits
+from fedscout.experiments.data.table_files import read_csv, read_parquet, sniff_delimiter
+from fedscout.experiments.federation import build_federation
 from tests.experiments.federations.datasets.image_files import random_images, write, write_idx
 from tests.experiments.federations.datasets.loading import load_dataset
 
@@ -104,7 +103,7 @@ def test_a_line_without_end_is_refused_before_it_is_in_memory(
     tmp_path: Path, end: bytes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What follows the limit is damaged, and never seen; lines below it are no line together."""
-    monkeypatch.setattr(text_file, "MAX_LINE_BYTES", 30_000)
+    monkeypatch.setattr(table_files, "MAX_LINE_BYTES", 30_000)
     path = tmp_path / "t.csv.gz"
     many = end.join([b"x,y", *[b"1,a", b"2,b"] * 20_000])
     path.write_bytes(gzip.compress(many))

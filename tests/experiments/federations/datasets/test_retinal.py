@@ -10,10 +10,10 @@ import pytest
 from PIL import Image
 
 from fedscout.engine.errors import DataError
-from fedscout.experiments.federations.assembly.build_federation import build_federation
-from fedscout.experiments.federations.assembly.federation_config import FederationConfig, ModelConfig, PartitionConfig
-from fedscout.experiments.federations.datasets.dataset import Dataset
-from fedscout.experiments.federations.datasets.loaders.retinal import RETINAL
+from fedscout.experiments.data.dataset import Dataset
+from fedscout.experiments.data.loaders.pictures import RETINAL
+from fedscout.experiments.federation import build_federation
+from fedscout.experiments.federation_config import FederationConfig, ModelConfig, PartitionConfig
 from tests.experiments.federations.datasets.loading import load_dataset
 
 # The header of SMDG-19's `metadata - standardized.csv`, as published.

@@ -8,7 +8,7 @@ import pytest
 from PIL import Image
 
 from fedscout.engine.errors import DataError
-from fedscout.experiments.federations.datasets.loaders.retinal_grades import RETINAL_GRADES
+from fedscout.experiments.data.loaders.pictures import RETINAL_GRADES
 from tests.experiments.federations.datasets.loading import load_dataset
 
 

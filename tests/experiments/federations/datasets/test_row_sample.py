@@ -12,10 +12,10 @@ from hypothesis.extra import numpy as arrays
 
 from fedscout.engine.errors import DataError
 from fedscout.engine.seeds import stream
-from fedscout.experiments.federations.assembly.build_federation import build_federation
-from fedscout.experiments.federations.assembly.federation_config import FederationConfig, ModelConfig
-from fedscout.experiments.federations.datasets.dataset import Dataset, duplicate_rows
-from fedscout.experiments.federations.datasets.row_sample import sample_rows, without_small_clients
+from fedscout.experiments.data.dataset import Dataset, duplicate_rows
+from fedscout.experiments.data.server_rows import sample_rows, without_small_clients
+from fedscout.experiments.federation import build_federation
+from fedscout.experiments.federation_config import FederationConfig, ModelConfig
 from tests.experiments.federations.datasets.loading import load_dataset
 
 

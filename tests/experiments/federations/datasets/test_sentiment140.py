@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 
 from fedscout.engine.errors import DataError
-from fedscout.experiments.federations.assembly.build_federation import build_federation
-from fedscout.experiments.federations.assembly.federation_config import FederationConfig, ModelConfig, PartitionConfig
-from fedscout.experiments.federations.datasets.text_settings import TextSettings
+from fedscout.experiments.data.dataset import TextSettings
+from fedscout.experiments.federation import build_federation
+from fedscout.experiments.federation_config import FederationConfig, ModelConfig, PartitionConfig
 from tests.experiments.federations.datasets.loading import load_dataset
 
 FILE = "training.1600000.processed.noemoticon.csv"

@@ -11,9 +11,9 @@ import pytest
 
 from fedscout.engine.data.federation import Federation
 from fedscout.engine.errors import ConfigurationError, DataError
-from fedscout.experiments.config.config_file import load_config
-from fedscout.experiments.federations.assembly.build_federation import build_federation, data_digest
-from fedscout.experiments.federations.assembly.federation_config import FederationConfig, ModelConfig
+from fedscout.experiments.config import load_config
+from fedscout.experiments.federation import build_federation, data_digest
+from fedscout.experiments.federation_config import FederationConfig, ModelConfig
 from fedscout.experiments.studies.workflow import cohort_of
 
 

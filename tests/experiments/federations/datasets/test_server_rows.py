@@ -12,14 +12,14 @@ from hypothesis import strategies as st
 
 from fedscout.engine.errors import ConfigurationError, DataError
 from fedscout.engine.seeds import stream
-from fedscout.experiments.config.config_file import load_config
-from fedscout.experiments.federations.assembly.build_federation import build_federation, data_digest
-from fedscout.experiments.federations.assembly.federation_config import FederationConfig, ModelConfig
-from fedscout.experiments.federations.datasets.dataset import Dataset
-from fedscout.experiments.federations.datasets.server_rows import without_server_rows
-from fedscout.experiments.federations.description.description import describe_federation
-from fedscout.experiments.federations.scenarios.effect_table import parse_effects
-from fedscout.experiments.studies.study_result import federation_facts
+from fedscout.experiments.config import load_config
+from fedscout.experiments.data.dataset import Dataset
+from fedscout.experiments.data.server_rows import without_server_rows
+from fedscout.experiments.description import describe_federation
+from fedscout.experiments.federation import build_federation, data_digest
+from fedscout.experiments.federation_config import FederationConfig, ModelConfig
+from fedscout.experiments.scenarios.table import parse_effects
+from fedscout.experiments.studies.run_folder import federation_facts
 from fedscout.experiments.studies.workflow import cohort_of
 
 

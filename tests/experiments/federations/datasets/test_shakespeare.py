@@ -11,11 +11,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fedscout.engine.errors import DataError
-from fedscout.experiments.federations.assembly.build_federation import build_federation
-from fedscout.experiments.federations.assembly.federation_config import FederationConfig, ModelConfig, PartitionConfig
-from fedscout.experiments.federations.datasets.dataset import Dataset
-from fedscout.experiments.federations.datasets.text_settings import TextSettings
-from fedscout.experiments.federations.datasets.texts.next_character import windows
+from fedscout.experiments.data.dataset import Dataset, TextSettings
+from fedscout.experiments.data.texts import windows
+from fedscout.experiments.federation import build_federation
+from fedscout.experiments.federation_config import FederationConfig, ModelConfig, PartitionConfig
 from tests.experiments.federations.datasets.loading import load_dataset
 
 PLAY = "ANNA:\nabcab\ncab\n\nBEN:\nbca\n\nANNA:\nabc:\n"

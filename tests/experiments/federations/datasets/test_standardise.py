@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedscout.experiments.federations.datasets.dataset import duplicate_rows
-from fedscout.experiments.federations.datasets.tables.complete_table import standardise
+from fedscout.experiments.data.dataset import duplicate_rows
+from fedscout.experiments.data.tables import standardise
 
 # Stored numbers are float32: a mean over values of size 1 is off by their rounding, 6e-8, at most.
 ROUNDING = 1e-6

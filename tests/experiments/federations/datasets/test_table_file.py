@@ -20,8 +20,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fedscout.engine.errors import DataError
-from fedscout.experiments.federations.datasets.tables.table_file import read_csv, read_frame, read_parquet
-from fedscout.experiments.federations.datasets.tables.text_file import DELIMITERS, sniff_delimiter
+from fedscout.experiments.data.table_files import DELIMITERS, read_csv, read_frame, read_parquet, sniff_delimiter
 
 
 def write(folder: Path, content: str | bytes, name: str = "table.csv") -> Path:

@@ -24,10 +24,10 @@ import pytest
 
 import fedscout
 from fedscout.engine.errors import ConfigurationError, DataError, UserError
-from fedscout.experiments.config.config_file import load_config
-from fedscout.experiments.federations.assembly.build_federation import build_federation
-from fedscout.experiments.federations.assembly.federation_config import FederationConfig
-from fedscout.experiments.federations.datasets.read_limits import ReadLimits
+from fedscout.experiments.config import load_config
+from fedscout.experiments.data.files import ReadLimits
+from fedscout.experiments.federation import build_federation
+from fedscout.experiments.federation_config import FederationConfig
 from fedscout.experiments.studies.run_folder import default_folder
 from tests.experiments.federations.datasets.awkward_tables import patients
 from tests.experiments.federations.datasets.loading import load_dataset

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from fedscout.engine.errors import DataError
-from fedscout.experiments.federations.datasets.loaders.wine_quality import MEASUREMENTS
-from fedscout.experiments.federations.datasets.publication import FOLDER_VARIABLE
+from fedscout.experiments.data.files import FOLDER_VARIABLE
+from fedscout.experiments.data.loaders.tabular import MEASUREMENTS
 from tests.experiments.federations.datasets.loading import load_dataset
 
 HEADER = ";".join(f'"{name}"' for name in (*MEASUREMENTS, "quality"))

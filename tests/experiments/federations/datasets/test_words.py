@@ -7,10 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedscout.experiments.federations.datasets.dataset_request import DatasetRequest
-from fedscout.experiments.federations.datasets.text_settings import TextSettings
-from fedscout.experiments.federations.datasets.texts.vocabulary import PADDING, UNKNOWN, token_numbers
-from fedscout.experiments.federations.datasets.texts.words import count_words, split_words, text_rows
+from fedscout.experiments.data.dataset import DatasetRequest, TextSettings
+from fedscout.experiments.data.texts import PADDING, UNKNOWN, count_words, split_words, text_rows, token_numbers
 
 TEXTS = st.lists(st.text(alphabet="ab !@7", max_size=12), min_size=1, max_size=30)
 

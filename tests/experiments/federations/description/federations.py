@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from fedscout.engine.data.client_data import ClientTransform, Partition
+from fedscout.engine.data.client import ClientTransform, Partition
 from fedscout.engine.data.federation import Federation
 
 

@@ -6,14 +6,12 @@ import numpy as np
 import pytest
 
 from fedscout.detectors import DetectionConfig
-from fedscout.engine.arrays import FloatArray, IntArray
-from fedscout.engine.data.device import Device
+from fedscout.engine.data.devices import Device
 from fedscout.engine.data.federation import Federation
-from fedscout.experiments.federations.description.changes import ClientChange
-from fedscout.experiments.federations.description.description import describe_federation
-from fedscout.experiments.federations.scenarios.attack_effects import GaussianUpdate, ScaledUpdate
-from fedscout.experiments.federations.scenarios.feature_effects import FeatureNoise
-from fedscout.experiments.federations.scenarios.label_effects import ShiftLabels
+from fedscout.engine.errors import FloatArray, IntArray
+from fedscout.experiments.description import ClientChange, describe_federation
+from fedscout.experiments.scenarios.features import FeatureNoise, GaussianUpdate, ScaledUpdate
+from fedscout.experiments.scenarios.labels import ShiftLabels
 from tests.experiments.federations.description.federations import by_counts, federation_of
 
 

@@ -9,17 +9,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from fedscout.engine.data.client_data import Partition
+from fedscout.engine.data.client import Partition
 from fedscout.engine.data.federation import Federation
-from fedscout.experiments.federations.assembly.build_federation import build_federation
-from fedscout.experiments.federations.assembly.federation_config import FederationConfig, ModelConfig
-from fedscout.experiments.federations.datasets.bearings.bearing import BY_SPLIT, SERIES
-from fedscout.experiments.federations.description.dependent_rows import (
-    dependence_notes,
-    near_copies_of_test_rows,
-    scored_notes,
-)
-from fedscout.experiments.reports.paragraph import paragraph
+from fedscout.experiments.data.loaders.bearing import BY_SPLIT, SERIES
+from fedscout.experiments.description import dependence_notes, near_copies_of_test_rows, scored_notes
+from fedscout.experiments.federation import build_federation
+from fedscout.experiments.federation_config import FederationConfig, ModelConfig
+from fedscout.experiments.reports.console import paragraph
 from tests.experiments.federations.description.federations import NoModel
 
 

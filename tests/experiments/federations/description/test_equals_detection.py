@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 
 from fedscout.detectors import CLIENT_QUERIES, DetectionConfig, HeterogeneityReport
-from fedscout.detectors.detection.detect import detect
-from fedscout.engine.contracts.local_training_config import LocalTraining
+from fedscout.detectors.detect import detect
+from fedscout.engine.contracts.config import LocalTraining
 from fedscout.engine.data.federation import Federation
 from fedscout.engine.grid.local_grid import LocalGrid
-from fedscout.experiments.federations.description.description import Description, describe_federation
+from fedscout.experiments.description import Description, describe_federation
 from tests.detectors.federations import AddNoise, FlipLabels, federation, gaussian_clients
 
 ROUNDING = 1e-12

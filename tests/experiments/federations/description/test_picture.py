@@ -11,10 +11,16 @@ import numpy.typing as npt
 import pytest
 
 from fedscout.detectors import DetectionConfig
-from fedscout.experiments.federations.description.description import Description, describe_federation
-from fedscout.experiments.reports.class_strip import MAX_ROWS, MOST_DIFFERENT, NUM_DECILES, strip_of
-from fedscout.experiments.reports.page.description_files import write_description
-from fedscout.experiments.reports.page.pictures.federation_map import MOST_CLASSES, federation_map
+from fedscout.experiments.description import Description, describe_federation
+from fedscout.experiments.reports.charts import (
+    MAX_ROWS,
+    MOST_CLASSES,
+    MOST_DIFFERENT,
+    NUM_DECILES,
+    federation_map,
+    strip_of,
+)
+from fedscout.experiments.reports.description_console import write_description
 from tests.experiments.federations.description.federations import by_counts
 
 

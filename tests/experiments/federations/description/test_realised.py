@@ -12,11 +12,11 @@ from hypothesis import strategies as st
 from scipy.stats import chi2
 
 from fedscout.detectors import DetectionConfig
-from fedscout.engine.data.release import Release
-from fedscout.experiments.federations.description import feature_metrics, token_metrics
-from fedscout.experiments.federations.description.realised_heterogeneity import Realised, realised
-from fedscout.experiments.federations.scenarios.feature_effects import FeatureNoise
-from fedscout.experiments.federations.scenarios.label_effects import ShiftLabels
+from fedscout.engine.data.client import Release
+from fedscout.experiments import description
+from fedscout.experiments.description import Realised, realised
+from fedscout.experiments.scenarios.features import FeatureNoise
+from fedscout.experiments.scenarios.labels import ShiftLabels
 from tests.experiments.federations.description.federations import by_counts, federation_of
 
 RARE = 1e-6
@@ -215,7 +215,7 @@ def test_features_are_averaged_alike_in_blocks_of_any_size(monkeypatch: pytest.M
     source = federation_of(np.arange(100) % 2, [range(50), range(50, 100)], 2, features)
     whole = realised(source)
     for features_a_block in (1, 2, 3):
-        monkeypatch.setattr(feature_metrics, "BLOCK_NUMBERS", features_a_block * 2 * 32)
+        monkeypatch.setattr(description, "BLOCK_NUMBERS", features_a_block * 2 * 32)
         found = realised(source)
         assert found.feature_hellinger == pytest.approx(whole.feature_hellinger, rel=1e-12)
         assert found.feature_wasserstein == pytest.approx(whole.feature_wasserstein, rel=1e-12)
@@ -279,7 +279,7 @@ def test_texts_are_compared_by_their_tokens_wherever_these_stand() -> None:
 
 
 def test_rare_tokens_share_a_bin(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(token_metrics, "MAX_BINS", 2)
+    monkeypatch.setattr(description, "MAX_BINS", 2)
     # 7 is the most frequent; 3 and 9 then share the other bin, and nothing tells the clients apart.
     assert tokens_of([[[7, 7, 3]] * 5, [[7, 7, 9]] * 5]).token_hellinger == pytest.approx(0, abs=1e-7)
 

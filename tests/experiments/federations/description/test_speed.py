@@ -9,10 +9,9 @@ import numpy as np
 import pytest
 
 from fedscout.detectors import DetectionConfig
-from fedscout.engine.data.client_data import Partition
+from fedscout.engine.data.client import Partition
 from fedscout.engine.data.federation import Federation
-from fedscout.experiments.federations.description.description import describe_federation
-from fedscout.experiments.federations.description.realised_heterogeneity import realised
+from fedscout.experiments.description import describe_federation, realised
 from tests.experiments.federations.description.federations import NoModel
 
 ATTEMPTS = 8

@@ -11,12 +11,12 @@ import numpy.typing as npt
 import pytest
 
 from fedscout.detectors import DetectionConfig
-from fedscout.experiments.federations.description.description import Description, describe_federation
-from fedscout.experiments.federations.scenarios.attack_effects import ScaledUpdate
-from fedscout.experiments.federations.scenarios.label_effects import ShiftLabels
-from fedscout.experiments.reports.class_strip import MAX_ROWS, MOST_DIFFERENT, NUM_DECILES, shades, strip_of
+from fedscout.experiments.description import Description, describe_federation
+from fedscout.experiments.reports.charts import MAX_ROWS, MOST_DIFFERENT, NUM_DECILES, shades, strip_of
 from fedscout.experiments.reports.console import PlainConsole
 from fedscout.experiments.reports.description_console import BLOCKS, PLAIN_BLOCKS, show_description
+from fedscout.experiments.scenarios.features import ScaledUpdate
+from fedscout.experiments.scenarios.labels import ShiftLabels
 from tests.experiments.federations.description.federations import by_counts
 
 

@@ -14,9 +14,8 @@ from torch import Tensor
 from torch.nn import functional
 
 from fedscout.engine.errors import ConfigurationError, DataError
-from fedscout.experiments.federations.embeddings.embedder import embedder
-from fedscout.experiments.federations.embeddings.resnet18_features import MEAN, ResNet18Features, standardised
-from fedscout.experiments.federations.embeddings.weight_file import load_weights
+from fedscout.experiments.embeddings.embedder import embedder
+from fedscout.experiments.embeddings.networks import MEAN, ResNet18Features, load_weights, standardised
 
 SIZE = 32
 

@@ -16,8 +16,8 @@ from tokenizers.pre_tokenizers import Whitespace
 from tokenizers.processors import TemplateProcessing
 
 from fedscout.engine.errors import ConfigurationError, DataError
-from fedscout.experiments.federations.embeddings.embedder import Embedder, embedder
-from fedscout.experiments.federations.embeddings.resnet18_features import standardised
+from fedscout.experiments.embeddings.embedder import Embedder, embedder
+from fedscout.experiments.embeddings.networks import standardised
 
 WORDS = {"[PAD]": 0, "[UNK]": 1, "[CLS]": 2, "[SEP]": 3, "a": 4, "good": 5, "bad": 6, "day": 7}
 VECTORS = np.random.default_rng(0).normal(size=(len(WORDS), 6)).astype(np.float32)

@@ -7,31 +7,28 @@ import pytest
 import torch
 from torch import nn
 
-from fedscout.engine.contracts.client_algorithm import ClientState
-from fedscout.engine.contracts.local_training_config import LocalTraining
-from fedscout.engine.contracts.train_request import ClientWork, TrainRequest
+from fedscout.engine.contracts.algorithm import ClientState, ClientWork, TrainRequest
+from fedscout.engine.contracts.config import LocalTraining
 from fedscout.engine.errors import ConfigurationError
-from fedscout.engine.model.flat_model import FlatModel, new_model
-from fedscout.engine.seeds import stream
-from fedscout.engine.trials.global_random import unseeded_generators
-from fedscout.experiments.config.config_file import load_config
-from fedscout.experiments.federations.assembly.build_federation import build_federation
-from fedscout.experiments.federations.environments.cartpole import (
+from fedscout.engine.models.flat import FlatModel, new_model
+from fedscout.engine.seeds import stream, unseeded_generators
+from fedscout.experiments.config import load_config
+from fedscout.experiments.federation import build_federation
+from fedscout.experiments.models.request import ModelRequest, ModelSettings
+from fedscout.experiments.models.table import build_model
+from fedscout.experiments.q_learning import targets
+from fedscout.experiments.reinforcement import (
     CARTPOLE_TRAINING,
     MEMORY_KEY,
     MEMORY_STEPS,
     STEPS_KEY,
     CartPoleTask,
     Physics,
+    PhysicsConfig,
     cartpole,
     play,
 )
-from fedscout.experiments.federations.environments.environment import PhysicsConfig
-from fedscout.experiments.federations.environments.q_learning import targets
-from fedscout.experiments.federations.environments.replay_memory import Transitions
-from fedscout.experiments.federations.models.model_request import ModelRequest
-from fedscout.experiments.federations.models.model_settings import ModelSettings
-from fedscout.experiments.federations.models.model_table import build_model
+from fedscout.experiments.replay_memory import Transitions
 
 TRAINING = LocalTraining(**CARTPOLE_TRAINING)
 

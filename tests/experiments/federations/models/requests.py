@@ -6,11 +6,10 @@ from dataclasses import replace
 
 import numpy as np
 
-from fedscout.engine.data.client_data import Partition
+from fedscout.engine.data.client import Partition
 from fedscout.engine.data.federation import Federation
-from fedscout.experiments.federations.datasets.dataset import DataKind
-from fedscout.experiments.federations.models.model_request import ModelRequest
-from fedscout.experiments.federations.models.model_settings import ModelSettings
+from fedscout.experiments.data.dataset import DataKind
+from fedscout.experiments.models.request import ModelRequest, ModelSettings
 
 VOCABULARY = 12
 THIN = (16, 16, 32, 32)
@@ -50,7 +49,7 @@ SMALL = {
 
 def learnable_federation(asked: ModelRequest, num_rows: int = 48) -> Federation:
     """Two clients. A row of class c lies around the c-th of a few random points, or holds tokens c + 1 and c + 3."""
-    from fedscout.experiments.federations.models.model_table import build_model
+    from fedscout.experiments.models.table import build_model
 
     generator = np.random.default_rng(7)
     labels = np.arange(num_rows) % asked.num_classes

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from fedscout.experiments.federations.datasets.dataset import DataKind
-from fedscout.experiments.federations.models.model_request import ModelRequest
-from fedscout.experiments.federations.models.model_table import MODELS, automatic_kind, build_model
+from fedscout.experiments.data.dataset import DataKind
+from fedscout.experiments.models.request import ModelRequest
+from fedscout.experiments.models.table import MODELS, automatic_kind, build_model
 
 
 @pytest.mark.parametrize(

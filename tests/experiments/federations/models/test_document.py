@@ -10,10 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from fedscout.experiments.config.config_file import load_config
-from fedscout.experiments.federations.models.model_request import ModelRequest
-from fedscout.experiments.federations.models.model_settings import ModelSettings
-from fedscout.experiments.federations.models.model_table import MODELS, build_model
+from fedscout.experiments.config import load_config
+from fedscout.experiments.models.request import ModelRequest, ModelSettings
+from fedscout.experiments.models.table import MODELS, build_model
 from tests.experiments.federations.models.test_models import READ
 
 DOCUMENT = (Path(__file__).resolve().parents[4] / "docs" / "models.md").read_text()

@@ -8,10 +8,8 @@ import pytest
 
 from fedscout.engine.data.federation import EmbeddingSource
 from fedscout.engine.errors import ConfigurationError
-from fedscout.experiments.federations.models.embedding_choice import embedding_source
-from fedscout.experiments.federations.models.model_request import ModelRequest
-from fedscout.experiments.federations.models.model_settings import ModelSettings
-from fedscout.experiments.federations.models.model_table import build_model
+from fedscout.experiments.models.request import ModelRequest, ModelSettings
+from fedscout.experiments.models.table import build_model, embedding_source
 
 IMAGES = ModelRequest((3, 16, 16), 10, ModelSettings(kind="lenet"), "image")
 TABLE = ModelRequest((8,), 2, ModelSettings(kind="dense"))

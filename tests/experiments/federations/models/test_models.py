@@ -11,10 +11,9 @@ import pytest
 from pydantic import ValidationError
 
 from fedscout.engine.errors import ConfigurationError, DataError
-from fedscout.engine.model.activations import ACTIVATIONS
-from fedscout.experiments.federations.models.model_request import ModelRequest
-from fedscout.experiments.federations.models.model_settings import ModelSettings
-from fedscout.experiments.federations.models.model_table import MODELS, build_model
+from fedscout.engine.models.dense import ACTIVATIONS
+from fedscout.experiments.models.request import ModelRequest, ModelSettings
+from fedscout.experiments.models.table import MODELS, build_model
 from tests.experiments.federations.models.requests import SMALL, request, with_settings
 
 
@@ -258,8 +257,8 @@ def test_dense_net_is_not_linear_and_linear_one_is() -> None:
 @pytest.mark.slow
 def test_nothing_heavy_is_imported_until_it_is_needed() -> None:
     script = (
-        "import sys, fedscout.experiments.federations.assembly.build_federation;"
-        "from fedscout.experiments.federations.models.model_table import build_model;"
+        "import sys, fedscout.experiments.federation;"
+        "from fedscout.experiments.models.table import build_model;"
         "from tests.experiments.federations.models.requests import SMALL;"
         "[str(build_model(asked)) for asked in SMALL.values()];"
         "print([name for name in ('torch', 'ray', 'sklearn', 'pandas') if name in sys.modules])"

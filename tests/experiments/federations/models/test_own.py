@@ -12,12 +12,10 @@ from pathlib import Path
 import pytest
 
 from fedscout.engine.errors import ConfigurationError
-from fedscout.experiments.federations.datasets.dataset import DataKind
-from fedscout.experiments.federations.models.imported_model import ImportedModel
-from fedscout.experiments.federations.models.model_request import ModelRequest
-from fedscout.experiments.federations.models.model_settings import ModelSettings
-from fedscout.experiments.federations.models.model_table import build_model
-from fedscout.experiments.federations.models.own_model import own_extractor
+from fedscout.experiments.data.dataset import DataKind
+from fedscout.experiments.models.own import own_extractor
+from fedscout.experiments.models.request import ImportedModel, ModelRequest, ModelSettings
+from fedscout.experiments.models.table import build_model
 
 REPOSITORY = Path(__file__).resolve().parents[4]
 

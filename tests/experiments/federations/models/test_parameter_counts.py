@@ -7,11 +7,10 @@ from math import prod
 import numpy as np
 import pytest
 
-from fedscout.engine.model.flat_model import FlatModel
-from fedscout.experiments.federations.datasets.dataset import DataKind
-from fedscout.experiments.federations.models.model_request import ModelRequest
-from fedscout.experiments.federations.models.model_settings import ModelSettings
-from fedscout.experiments.federations.models.model_table import build_model
+from fedscout.engine.models.flat import FlatModel
+from fedscout.experiments.data.dataset import DataKind
+from fedscout.experiments.models.request import ModelRequest, ModelSettings
+from fedscout.experiments.models.table import build_model
 
 # One LSTM layer of width h on inputs of width i has four gates, each with weights (i + h) h and, in torch, two biases.
 LSTM_8_256 = 4 * (8 + 256) * 256 + 4 * 2 * 256

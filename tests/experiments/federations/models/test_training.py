@@ -6,21 +6,19 @@ import numpy as np
 import pytest
 import torch
 
-from fedscout.engine.client.client_host import ClientHost
-from fedscout.engine.contracts.client_update import ClientUpdate
-from fedscout.engine.contracts.local_training_config import LocalTraining
-from fedscout.engine.contracts.train_request import TrainRequest
-from fedscout.engine.contracts.trial_strategy import Cohort
+from fedscout.engine.client.host import ClientHost
+from fedscout.engine.contracts.algorithm import ClientUpdate, TrainRequest
+from fedscout.engine.contracts.config import LocalTraining
 from fedscout.engine.data.federation import Federation
 from fedscout.engine.grid.local_grid import LocalGrid
-from fedscout.engine.messages.session import Session
-from fedscout.engine.model.flat_model import new_model
+from fedscout.engine.messages.calls import Cohort, Session
+from fedscout.engine.models.flat import new_model
 from fedscout.engine.seeds import stream
-from fedscout.engine.training.local_training import RowsWork, score_client
-from fedscout.engine.training.training_backends import LoopTrainer
+from fedscout.engine.training.backends import LoopTrainer
+from fedscout.engine.training.loop import RowsWork, score_client
+from fedscout.engine.trials.record import TrialSettings
 from fedscout.engine.trials.trial import run_trial
-from fedscout.engine.trials.trial_settings import TrialSettings
-from fedscout.experiments.federations.models.model_table import build_model
+from fedscout.experiments.models.table import build_model
 from fedscout.strategies import parse_strategy
 from tests.experiments.federations.models.requests import SMALL, VOCABULARY, learnable_federation
 
@@ -156,7 +154,7 @@ def test_dropout_is_of_the_training_only() -> None:
 
 def test_a_block_of_the_residual_net_adds_what_came_in() -> None:
     """He et al. 2016, eq. 1: y = ReLU(F(x) + x), so with F = 0 non-negative images pass unchanged."""
-    from fedscout.experiments.federations.models.networks.resnet18 import ResidualBlock
+    from fedscout.experiments.models.networks import ResidualBlock
 
     block = ResidualBlock(32, 32, stride=1, batch_norm=False)
     last_norm = block.residual[-1]
@@ -166,7 +164,7 @@ def test_a_block_of_the_residual_net_adds_what_came_in() -> None:
 
 
 def test_the_residual_net_halves_three_times() -> None:
-    from fedscout.experiments.federations.models.networks.resnet18 import ResidualNet
+    from fedscout.experiments.models.networks import ResidualNet
 
     with torch.device("meta"):
         net = ResidualNet(3, 10, (64, 128, 256, 512), batch_norm=False)

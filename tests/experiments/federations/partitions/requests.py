@@ -6,11 +6,10 @@ from typing import Any
 
 import numpy as np
 
-from fedscout.engine.arrays import FloatArray, IntArray
-from fedscout.engine.data.client_data import Partition
-from fedscout.experiments.federations.partitions.partition_request import Deal, PartitionRequest
-from fedscout.experiments.federations.partitions.partition_settings import PartitionSettings
-from fedscout.experiments.federations.partitions.partition_table import PARTITIONS
+from fedscout.engine.data.client import Partition
+from fedscout.engine.errors import FloatArray, IntArray
+from fedscout.experiments.partitions.base import Deal, PartitionRequest, PartitionSettings
+from fedscout.experiments.partitions.table import PARTITIONS
 
 
 def asked(

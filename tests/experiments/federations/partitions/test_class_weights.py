@@ -6,11 +6,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from fedscout.experiments.federations.partitions.class_weights import (
-    owners_by_log_weights,
-    wrapped_normal,
-    wrapped_poisson,
-)
+from fedscout.experiments.partitions.labels import owners_by_log_weights, wrapped_normal, wrapped_poisson
 from tests.experiments.federations.partitions.requests import class_counts, deal
 
 

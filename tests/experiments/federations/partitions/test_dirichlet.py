@@ -11,13 +11,11 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 from scipy import stats
 
-from fedscout.engine.arrays import IntArray
-from fedscout.engine.data.client_data import Partition
-from fedscout.engine.errors import DataError
-from fedscout.experiments.federations.partitions.dirichlet import MAX_DRAWS
-from fedscout.experiments.federations.partitions.partition_request import Deal, PartitionRequest
-from fedscout.experiments.federations.partitions.partition_settings import PartitionSettings
-from fedscout.experiments.federations.partitions.partition_table import PARTITIONS
+from fedscout.engine.data.client import Partition
+from fedscout.engine.errors import DataError, IntArray
+from fedscout.experiments.partitions.base import Deal, PartitionRequest, PartitionSettings
+from fedscout.experiments.partitions.labels import MAX_DRAWS
+from fedscout.experiments.partitions.table import PARTITIONS
 
 
 def deal(
@@ -140,7 +138,7 @@ def test_repair_moves_no_more_rows_than_are_short() -> None:
 def test_repair_starts_from_the_draw_that_is_least_short(monkeypatch: pytest.MonkeyPatch) -> None:
     labels = np.repeat(np.arange(3), 60)
     moved = [deal(labels, 20, 0.1, 5, seed).facts["dirichlet_moved_rows"] for seed in range(20)]
-    monkeypatch.setattr("fedscout.experiments.federations.partitions.dirichlet.MAX_DRAWS", 1)
+    monkeypatch.setattr("fedscout.experiments.partitions.labels.MAX_DRAWS", 1)
     moved_at_once = [deal(labels, 20, 0.1, 5, seed).facts["dirichlet_moved_rows"] for seed in range(20)]
 
     # The one draw is the first of the twenty; the best of twenty is no worse, and is the first only one time in twenty.

@@ -7,7 +7,7 @@ import pytest
 from scipy.stats import wasserstein_distance
 
 from fedscout.engine.errors import DataError
-from fedscout.experiments.federations.partitions.fds_wgc import _quantiles, wasserstein_distances
+from fedscout.experiments.partitions.generators import _quantiles, wasserstein_distances
 from tests.experiments.federations.partitions.requests import deal, noise
 
 

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from fedscout.engine.errors import DataError
-from fedscout.experiments.federations.partitions.flower_partitions import LABEL, ROW, deal_with_flower
+from fedscout.experiments.partitions.others import LABEL, ROW, deal_with_flower
 from tests.experiments.federations.partitions.requests import asked, class_counts, deal
 
 

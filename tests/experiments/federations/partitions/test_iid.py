@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedscout.experiments.federations.partitions.partition_request import PartitionRequest
-from fedscout.experiments.federations.partitions.partition_table import PARTITIONS
+from fedscout.experiments.partitions.base import PartitionRequest
+from fedscout.experiments.partitions.table import PARTITIONS
 
 NUM_CLIENTS, NUM_CLASSES, NUM_ROWS = 10, 5, 5000
 

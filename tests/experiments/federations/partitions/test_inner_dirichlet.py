@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedscout.experiments.federations.partitions.dirichlet import _mixtures
+from fedscout.experiments.partitions.labels import _mixtures
 from tests.experiments.federations.partitions.requests import class_counts, deal
 
 
@@ -31,7 +31,7 @@ def test_counts_follow_the_mixtures_as_long_as_no_class_is_exhausted(monkeypatch
     # Two clients with opposite mixtures whose sum is the class distribution: of 1,000 draws with p = 0.8, a count is
     # within five standard deviations √(1000 · 0.16) of 800.
     mixtures = np.array([[0.8, 0.2], [0.2, 0.8]])
-    monkeypatch.setattr("fedscout.experiments.federations.partitions.dirichlet._mixtures", lambda *_: mixtures)
+    monkeypatch.setattr("fedscout.experiments.partitions.labels._mixtures", lambda *_: mixtures)
     labels = np.arange(2000) % 2
     counts = class_counts(labels, deal("inner_dirichlet", labels, 2).partition)
     assert np.abs(counts - 1000 * mixtures).max() < 5 * np.sqrt(1000 * 0.16)
@@ -39,9 +39,7 @@ def test_counts_follow_the_mixtures_as_long_as_no_class_is_exhausted(monkeypatch
 
 def test_a_client_whose_classes_are_exhausted_gets_what_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
     # Both want class 0 only, 60 rows of 100: 40 places of the two must be served from class 1.
-    monkeypatch.setattr(
-        "fedscout.experiments.federations.partitions.dirichlet._mixtures", lambda *_: np.array([[1.0, 0.0]] * 2)
-    )
+    monkeypatch.setattr("fedscout.experiments.partitions.labels._mixtures", lambda *_: np.array([[1.0, 0.0]] * 2))
     labels = np.array([0] * 60 + [1] * 40)
     dealt = deal("inner_dirichlet", labels, 2)
     assert dealt.partition.sizes.tolist() == [50, 50]

@@ -13,8 +13,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fedscout.engine.errors import DataError
-from fedscout.experiments.federations.partitions.partition_settings import PartitionSettings
-from fedscout.experiments.federations.partitions.partition_table import PARTITIONS, settings_not_read
+from fedscout.experiments.partitions.base import PartitionSettings
+from fedscout.experiments.partitions.table import PARTITIONS, settings_not_read
 from tests.experiments.federations.partitions.requests import asked, deal, label_distance, noise
 
 FIXED_BY_DATA = {kind for kind, partition in PARTITIONS.items() if partition.fixes_num_clients}

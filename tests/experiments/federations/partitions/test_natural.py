@@ -8,9 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fedscout.engine.errors import DataError
-from fedscout.experiments.federations.datasets.dataset import TextArray
-from fedscout.experiments.federations.partitions.partition_request import Deal, PartitionRequest
-from fedscout.experiments.federations.partitions.partition_table import PARTITIONS
+from fedscout.experiments.data.dataset import TextArray
+from fedscout.experiments.partitions.base import Deal, PartitionRequest
+from fedscout.experiments.partitions.table import PARTITIONS
 
 
 def deal(client_ids: TextArray | None, num_clients: int | None = None, num_rows: int = 0) -> Deal:

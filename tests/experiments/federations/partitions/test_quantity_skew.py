@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedscout.experiments.federations.partitions.shares import whole_rows
+from fedscout.experiments.partitions.base import whole_rows
 from tests.experiments.federations.partitions.requests import deal
 
 

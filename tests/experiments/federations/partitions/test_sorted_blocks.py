@@ -11,9 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fedscout.engine.errors import DataError
-from fedscout.experiments.federations.partitions.feature_columns import raw_variances
-from fedscout.experiments.federations.partitions.partition_table import PARTITIONS
-from fedscout.experiments.federations.partitions.sorted_blocks import owners_by_blocks
+from fedscout.experiments.partitions.base import raw_variances
+from fedscout.experiments.partitions.generators import owners_by_blocks
+from fedscout.experiments.partitions.table import PARTITIONS
 from tests.experiments.federations.partitions.requests import asked, class_counts, deal, label_distance, noise
 
 

@@ -13,25 +13,21 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
 from fedscout.detectors import CLIENT_QUERIES, DetectionConfig
-from fedscout.detectors.detection.detect import detect
-from fedscout.engine.arrays import FloatArray
-from fedscout.engine.client.client_host import ClientHost
-from fedscout.engine.contracts.local_training_config import LocalTraining
-from fedscout.engine.contracts.trial_strategy import Cohort
-from fedscout.engine.contracts.update_attack import AttackInputs, UpdateAttack
+from fedscout.detectors.detect import detect
+from fedscout.engine.client.host import ClientHost
+from fedscout.engine.contracts.algorithm import AttackInputs, UpdateAttack
+from fedscout.engine.contracts.config import LocalTraining
 from fedscout.engine.data.federation import Federation
-from fedscout.engine.errors import ConfigurationError
+from fedscout.engine.errors import ConfigurationError, FloatArray
 from fedscout.engine.grid.local_grid import LocalGrid
-from fedscout.engine.grid.ray_grid import RayGrid
-from fedscout.engine.grid.ray_hosts import start_hosts
-from fedscout.engine.messages.session import Session
+from fedscout.engine.grid.ray_grid import RayGrid, start_hosts
+from fedscout.engine.messages.calls import Cohort, Session
 from fedscout.engine.seeds import stream
+from fedscout.engine.trials.record import Trial, TrialSettings
 from fedscout.engine.trials.trial import run_trial
-from fedscout.engine.trials.trial_record import Trial
-from fedscout.engine.trials.trial_settings import TrialSettings
-from fedscout.experiments.federations.assembly.build_federation import build_federation
-from fedscout.experiments.federations.assembly.federation_config import FederationConfig, ModelConfig
-from fedscout.experiments.federations.scenarios.attack_effects import GaussianUpdate, LittleIsEnough, ScaledUpdate
+from fedscout.experiments.federation import build_federation
+from fedscout.experiments.federation_config import FederationConfig, ModelConfig
+from fedscout.experiments.scenarios.features import GaussianUpdate, LittleIsEnough, ScaledUpdate
 from fedscout.strategies import parse_strategy
 from tests.engine.choices import rounds_of
 from tests.ray_processes import NUM_HOSTS

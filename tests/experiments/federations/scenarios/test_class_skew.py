@@ -10,16 +10,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fedscout.engine.arrays import IntArray
-from fedscout.engine.data.availability import simulated_seconds
-from fedscout.engine.data.client_data import Partition
-from fedscout.engine.data.device import Device, RoundWork
-from fedscout.engine.errors import ConfigurationError, DataError
-from fedscout.experiments.federations.assembly.build_federation import build_federation
-from fedscout.experiments.federations.assembly.federation_config import FederationConfig, ModelConfig
-from fedscout.experiments.federations.scenarios.effect import EffectRequest, ScenarioPlan
-from fedscout.experiments.federations.scenarios.effect_table import parse_effects
-from fedscout.experiments.federations.scenarios.stack import stack_effects
+from fedscout.engine.data.client import Partition
+from fedscout.engine.data.devices import Device, RoundWork, simulated_seconds
+from fedscout.engine.errors import ConfigurationError, DataError, IntArray
+from fedscout.experiments.federation import build_federation
+from fedscout.experiments.federation_config import FederationConfig, ModelConfig
+from fedscout.experiments.scenarios.base import EffectRequest, ScenarioPlan
+from fedscout.experiments.scenarios.table import parse_effects, stack_effects
 
 
 def request_of(sizes: list[int], labels: IntArray, seed: int = 0, num_classes: int = 3) -> EffectRequest:

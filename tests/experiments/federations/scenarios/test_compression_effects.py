@@ -8,10 +8,10 @@ from pydantic import ValidationError
 from scipy.fft import dctn
 
 from fedscout.engine.errors import ConfigurationError
-from fedscout.experiments.federations.assembly.build_federation import build_federation
-from fedscout.experiments.federations.assembly.federation_config import FederationConfig, ModelConfig
-from fedscout.experiments.federations.scenarios.compression_effects import JpegCompression
-from fedscout.experiments.federations.scenarios.effect_table import parse_effects
+from fedscout.experiments.federation import build_federation
+from fedscout.experiments.federation_config import FederationConfig, ModelConfig
+from fedscout.experiments.scenarios.features import JpegCompression
+from fedscout.experiments.scenarios.table import parse_effects
 
 # ITU-T T.81, Annex K, table K.1: luminance.
 TABLE = np.array([

@@ -12,13 +12,12 @@ import pandas as pd
 import pytest
 from scipy import stats
 
-from fedscout.engine.data.client_data import Partition
-from fedscout.engine.data.device import Device
+from fedscout.engine.data.client import Partition
+from fedscout.engine.data.devices import Device
 from fedscout.engine.errors import DataError
-from fedscout.experiments.federations.assembly.build_federation import data_digest
-from fedscout.experiments.federations.scenarios.effect import EffectRequest
-from fedscout.experiments.federations.scenarios.effect_table import parse_effects
-from fedscout.experiments.federations.scenarios.stack import stack_effects
+from fedscout.experiments.federation import data_digest
+from fedscout.experiments.scenarios.base import EffectRequest
+from fedscout.experiments.scenarios.table import parse_effects, stack_effects
 from tests.engine.federations import uneven_federation
 
 STEP = {"kind": "devices", "clients": "all", "seconds_per_step": 0.5}

@@ -9,10 +9,9 @@ from typing import Any
 import pytest
 
 from fedscout.engine.errors import ConfigurationError
-from fedscout.experiments.config.config_file import load_config
-from fedscout.experiments.config.study_config import StudyConfig
-from fedscout.experiments.federations.scenarios.effect_table import EFFECTS
-from fedscout.experiments.federations.scenarios.label_effects import LabelFlipEffect
+from fedscout.experiments.config import StudyConfig, load_config
+from fedscout.experiments.scenarios.labels import LabelFlipEffect
+from fedscout.experiments.scenarios.table import EFFECTS
 
 
 def faults(scenario: str) -> tuple[str, ...]:

@@ -10,20 +10,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedscout.engine.data.client_data import Partition
-from fedscout.engine.data.device import Device
+from fedscout.engine.data.client import Partition
+from fedscout.engine.data.devices import Device
 from fedscout.engine.errors import ConfigurationError
-from fedscout.experiments.federations.assembly.build_federation import build_federation
-from fedscout.experiments.federations.assembly.federation_config import FederationConfig, ModelConfig
-from fedscout.experiments.federations.datasets.dataset import DataKind
-from fedscout.experiments.federations.partitions.partition_request import PartitionRequest
-from fedscout.experiments.federations.scenarios.concept_shift import RenameLabels
-from fedscout.experiments.federations.scenarios.effect import EffectRequest, ScenarioPlan
-from fedscout.experiments.federations.scenarios.effect_table import EFFECTS, parse_effects
-from fedscout.experiments.federations.scenarios.feature_effects import FeatureNoise
-from fedscout.experiments.federations.scenarios.label_effects import RandomLabelFlip
-from fedscout.experiments.federations.scenarios.published_scenarios import SCENARIOS
-from fedscout.experiments.federations.scenarios.stack import stack_effects
+from fedscout.experiments.data.dataset import DataKind
+from fedscout.experiments.federation import build_federation
+from fedscout.experiments.federation_config import FederationConfig, ModelConfig
+from fedscout.experiments.partitions.base import PartitionRequest
+from fedscout.experiments.scenarios.base import EffectRequest, ScenarioPlan
+from fedscout.experiments.scenarios.features import FeatureNoise
+from fedscout.experiments.scenarios.labels import RandomLabelFlip, RenameLabels
+from fedscout.experiments.scenarios.table import EFFECTS, SCENARIOS, parse_effects, stack_effects
 
 WHOLE: dict[str, dict[str, Any]] = {
     "feature_noise": {"std": 0.5},

@@ -10,14 +10,13 @@ import pytest
 from hypothesis import given, reject
 from hypothesis import strategies as st
 
-from fedscout.engine.arrays import IntArray
-from fedscout.engine.data.client_data import ClientTransform, Partition
-from fedscout.engine.errors import DataError
-from fedscout.experiments.federations.partitions.partition_request import PartitionRequest
-from fedscout.experiments.federations.scenarios.effect import EffectRequest
-from fedscout.experiments.federations.scenarios.feature_effects import FeatureNoise
-from fedscout.experiments.federations.scenarios.label_effects import RandomLabelFlip, ShiftLabels
-from fedscout.experiments.federations.scenarios.published_scenarios import BEARING_SCENARIOS
+from fedscout.engine.data.client import ClientTransform, Partition
+from fedscout.engine.errors import DataError, IntArray
+from fedscout.experiments.partitions.base import PartitionRequest
+from fedscout.experiments.scenarios.base import EffectRequest
+from fedscout.experiments.scenarios.features import FeatureNoise
+from fedscout.experiments.scenarios.labels import RandomLabelFlip, ShiftLabels
+from fedscout.experiments.scenarios.table import BEARING_SCENARIOS
 
 DEALT_IID = [name for name in BEARING_SCENARIOS if name != "label_skew"]
 ONE_CLIENT = ["noisy_labels", "label_poisoning", "corrupted_client"]

@@ -8,10 +8,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from fedscout.engine.data.device import Device
+from fedscout.engine.data.devices import Device
 from fedscout.engine.data.federation import Federation
-from fedscout.experiments.federations.assembly.build_federation import build_federation
-from fedscout.experiments.federations.assembly.federation_config import FederationConfig, ModelConfig
+from fedscout.experiments.federation import build_federation
+from fedscout.experiments.federation_config import FederationConfig, ModelConfig
 
 CLIENTS = 4
 NOISE = {"kind": "feature_noise", "mean": 3.0, "std": 1.0}

@@ -9,10 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedscout.engine.data.client_data import ClientTransform
-from fedscout.experiments.federations.scenarios.concept_shift import RenameLabels
-from fedscout.experiments.federations.scenarios.feature_effects import FeatureDrop, FeatureNoise
-from fedscout.experiments.federations.scenarios.label_effects import RandomLabelFlip, ShiftLabels
+from fedscout.engine.data.client import ClientTransform
+from fedscout.experiments.scenarios.features import FeatureDrop, FeatureNoise
+from fedscout.experiments.scenarios.labels import RandomLabelFlip, RenameLabels, ShiftLabels
 
 TRANSFORMS = [
     FeatureNoise(1.0, 0.5),

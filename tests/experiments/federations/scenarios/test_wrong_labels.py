@@ -5,14 +5,14 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from fedscout.engine.client.client_host import ClientHost
-from fedscout.engine.contracts.local_training_config import LocalTraining
+from fedscout.engine.client.host import ClientHost
+from fedscout.engine.contracts.config import LocalTraining
 from fedscout.engine.grid.local_grid import LocalGrid
-from fedscout.engine.messages.session import Session
+from fedscout.engine.messages.calls import Session
+from fedscout.engine.trials.record import TrialSettings
 from fedscout.engine.trials.trial import run_trial
-from fedscout.engine.trials.trial_settings import TrialSettings
-from fedscout.experiments.federations.assembly.build_federation import build_federation
-from fedscout.experiments.federations.assembly.federation_config import FederationConfig, ModelConfig
+from fedscout.experiments.federation import build_federation
+from fedscout.experiments.federation_config import FederationConfig, ModelConfig
 from fedscout.strategies import FedAvgSpec
 
 

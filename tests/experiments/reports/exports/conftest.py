@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from fedscout.engine.trials.trial_settings import TrialSettings
-from fedscout.experiments.config.config_file import load_config
-from fedscout.experiments.reports.exports.logged_study import LoggedStudy, read_study
+from fedscout.engine.trials.record import TrialSettings
+from fedscout.experiments.config import load_config
+from fedscout.experiments.reports.export import LoggedStudy, read_study
 from fedscout.experiments.studies.run_folder import open_run_folder
 from fedscout.experiments.studies.workflow import cohort_of
-from fedscout.search.study.study import run_study
+from fedscout.search.study import run_study
 from tests.search.studies import Measured, ScriptedRunner, completed, failed, open_ledger
 
 NUM_ROUNDS = 3

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from fedscout.experiments.reports.exports.optuna_export import export_to_optuna
+from fedscout.experiments.reports.export import export_to_optuna
 from tests.experiments.reports.exports.conftest import MakeStudy
 from tests.experiments.reports.exports.local_server import answered, local_server
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from fedscout.engine.errors import LogError
-from fedscout.experiments.reports.exports.logged_study import read_study, settings_of, trial_name
+from fedscout.experiments.reports.export import read_study, settings_of, trial_name
 from tests.experiments.reports.exports.conftest import MakeStudy
 from tests.forged_trials import forge
 

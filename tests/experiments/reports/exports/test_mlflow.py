@@ -13,8 +13,7 @@ from typing import Any
 import pytest
 
 from fedscout.engine.errors import ConfigurationError, LogError
-from fedscout.experiments.reports.exports.logged_study import trial_name
-from fedscout.experiments.reports.exports.mlflow_export import METRICS_A_BATCH, PARAMETERS_A_BATCH, export_to_mlflow
+from fedscout.experiments.reports.export import METRICS_A_BATCH, PARAMETERS_A_BATCH, export_to_mlflow, trial_name
 from tests.experiments.reports.exports.conftest import NUM_ROUNDS, MakeStudy
 from tests.experiments.reports.exports.local_server import answered, local_server
 

@@ -13,8 +13,7 @@ from optuna.storages.journal import JournalFileBackend
 from optuna.trial import TrialState
 
 from fedscout.engine.errors import LogError
-from fedscout.experiments.reports.exports.logged_study import LoggedStudy, read_study
-from fedscout.experiments.reports.exports.optuna_export import export_to_optuna
+from fedscout.experiments.reports.export import LoggedStudy, export_to_optuna, read_study
 from tests.experiments.reports.exports.conftest import NUM_ROUNDS, MakeStudy
 
 SEARCH = ("search.strategies=[fedavg,fedadam,fedprox,multikrum,krum]", "search.budget=12", "search.kind=random")

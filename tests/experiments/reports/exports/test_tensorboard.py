@@ -7,9 +7,8 @@ from pathlib import Path
 import pytest
 
 from fedscout.engine.errors import ConfigurationError, LogError
-from fedscout.experiments import extras
-from fedscout.experiments.reports.exports.logged_study import trial_name
-from fedscout.experiments.reports.exports.tensorboard_export import export_to_tensorboard
+from fedscout.experiments import text
+from fedscout.experiments.reports.export import export_to_tensorboard, trial_name
 from tests.experiments.reports.exports.conftest import NUM_ROUNDS, MakeStudy
 
 pytest.importorskip("tensorboard", reason="the extra tensorboard is not installed")
@@ -48,6 +47,6 @@ def test_a_folder_that_is_a_file_is_refused(make_study: MakeStudy, tmp_path: Pat
 def test_without_tensorboard_the_extra_is_named(
     make_study: MakeStudy, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(extras, "find_spec", lambda _: None)
+    monkeypatch.setattr(text, "find_spec", lambda _: None)
     with pytest.raises(ConfigurationError, match=r"pip install 'fedscout\[tensorboard\]'"):
         export_to_tensorboard(make_study("search.budget=1"), tmp_path / "board")

@@ -12,9 +12,8 @@ from typing import Any
 import pytest
 
 from fedscout.engine.errors import ConfigurationError, LogError
-from fedscout.experiments import extras
-from fedscout.experiments.reports.exports.logged_study import settings_of, trial_name
-from fedscout.experiments.reports.exports.wandb_export import export_to_wandb
+from fedscout.experiments import text
+from fedscout.experiments.reports.export import export_to_wandb, settings_of, trial_name
 from tests.experiments.reports.exports.conftest import NUM_ROUNDS, MakeStudy
 
 pytest.importorskip("wandb", reason="the extra wandb is not installed")
@@ -81,6 +80,6 @@ def test_a_folder_that_is_a_file_is_refused(make_study: MakeStudy, tmp_path: Pat
 def test_without_wandb_the_extra_is_named(
     make_study: MakeStudy, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(extras, "find_spec", lambda _: None)
+    monkeypatch.setattr(text, "find_spec", lambda _: None)
     with pytest.raises(ConfigurationError, match=r"pip install 'fedscout\[wandb\]'"):
         export_to_wandb(make_study("search.budget=1"), tmp_path / "runs")

@@ -7,10 +7,7 @@ from pathlib import Path
 import pytest
 
 from fedscout.engine.errors import ConfigurationError
-from fedscout.experiments.reports.page.comparison_page import comparison_page
-from fedscout.experiments.reports.page.figure_files import write_figures
-from fedscout.experiments.reports.page.study_page import study_page
-from fedscout.experiments.reports.page.write_report import write_comparison
+from fedscout.experiments.reports.page import comparison_page, study_page, write_comparison, write_figures
 from tests.experiments.reports.page.test_study_page import specifications, values_of
 from tests.experiments.reports.page.written_study import write_study
 

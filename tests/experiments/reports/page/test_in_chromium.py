@@ -9,7 +9,7 @@ from typing import Any
 import pandas as pd
 import pytest
 
-from fedscout.experiments.reports.page.write_report import write_report
+from fedscout.experiments.reports.page import write_report
 from tests.experiments.reports.page.chromium import DESKTOP, PHONE, chromium, opened, reason_against
 from tests.experiments.reports.page.written_study import write_study
 

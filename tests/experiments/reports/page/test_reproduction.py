@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from fedscout.experiments.config.config_file import load_config
-from fedscout.experiments.reports.page.reproduction import command_of
-from fedscout.experiments.reports.page.study_files import read_study_files
+from fedscout.experiments.config import load_config
+from fedscout.experiments.reports.page import command_of
+from fedscout.experiments.reports.page_tables import read_study_files
 from tests.experiments.reports.page.written_study import write_study
 
 SETTINGS = [

@@ -14,13 +14,17 @@ import pandas as pd
 import pytest
 
 from fedscout.engine.errors import EngineError, LogError
-from fedscout.experiments.reports.page.page_parts import Page
-from fedscout.experiments.reports.page.pictures.learning_curves import thinned
-from fedscout.experiments.reports.page.study_files import read_study_files
-from fedscout.experiments.reports.page.study_page import page_of, study_page
-from fedscout.experiments.reports.page.study_tables import client_table, rows_of, searched, strategy_name
-from fedscout.experiments.reports.page.verdict_words import losers_sentence
-from fedscout.experiments.reports.page.write_report import report_of_finished, write_report
+from fedscout.experiments.reports.charts import thinned
+from fedscout.experiments.reports.page import page_of, report_of_finished, study_page, write_report
+from fedscout.experiments.reports.page_study import losers_sentence
+from fedscout.experiments.reports.page_tables import (
+    Page,
+    client_table,
+    read_study_files,
+    rows_of,
+    searched,
+    strategy_name,
+)
 from fedscout.strategies import parse_strategy
 from tests.experiments.reports.page.written_study import write_study
 
@@ -217,7 +221,7 @@ def test_a_full_disk_loses_the_report_alone(
     def full(*_: object) -> None:
         raise OSError(errno.ENOSPC, "no room")
 
-    monkeypatch.setattr("fedscout.experiments.reports.page.write_page.write_atomically", full)
+    monkeypatch.setattr("fedscout.experiments.reports.page.write_atomically", full)
     with pytest.raises(EngineError, match="No space left"):
         write_report(folder)
     with caplog.at_level("WARNING", logger="fedscout"):

@@ -10,10 +10,10 @@ import pyarrow.parquet as pq
 import pytest
 
 from fedscout.engine.errors import LogError
-from fedscout.engine.runtime.atomic_file import json_text
-from fedscout.experiments.reports.page.sweep_page import sweep_page
-from fedscout.experiments.reports.page.write_report import write_report
-from fedscout.experiments.studies.sweeps.sweep_table import COLUMNS
+from fedscout.engine.runtime.files import json_text
+from fedscout.experiments.reports.page import write_report
+from fedscout.experiments.reports.page_sweep import sweep_page
+from fedscout.experiments.sweeps.results import TABLE_COLUMNS
 from tests.experiments.reports.page.test_study_page import specifications, values_of
 
 AXES = ("federation.partition.alpha", "federation.num_clients")
@@ -29,7 +29,7 @@ def write_sweep(folder: Path, is_tuned: bool = False) -> Path:
         for clients in (4, 10):
             better = alpha < 1
             name = f"alpha_{alpha},num_clients_{clients}"
-            shared = dict.fromkeys(COLUMNS) | {
+            shared = dict.fromkeys(TABLE_COLUMNS) | {
                 AXES[0]: alpha,
                 AXES[1]: clients,
                 "study": name,

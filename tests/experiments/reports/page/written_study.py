@@ -10,12 +10,11 @@ from typing import Any
 
 import numpy as np
 
-from fedscout.detectors.detection_config import DetectionConfig
-from fedscout.detectors.report import ClientFacts, Finding, HeterogeneityReport, ReportedMetrics
-from fedscout.engine.runtime.atomic_file import json_text
-from fedscout.engine.trials.trial_log import TrialLog
-from fedscout.engine.trials.trial_record import Trial
-from fedscout.experiments.config.config_file import config_of
+from fedscout.detectors.report import ClientFacts, DetectionConfig, Finding, HeterogeneityReport, ReportedMetrics
+from fedscout.engine.runtime.files import json_text
+from fedscout.engine.trials.log import TrialLog
+from fedscout.engine.trials.record import Trial
+from fedscout.experiments.config import config_of
 from fedscout.search.confirmation.confirmation import confirm, contestant
 from fedscout.strategies import parameter_columns, parse_strategy
 

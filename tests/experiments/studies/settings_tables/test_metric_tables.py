@@ -7,17 +7,17 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from fedscout.engine.contracts.settings_lookup import ENTROPY
-from fedscout.engine.contracts.settings_table import missing_entropy
+from fedscout.engine.contracts.client_table import ENTROPY, missing_entropy
 from fedscout.experiments.cli.main import main
-from fedscout.experiments.studies.settings_tables.proxy_clients import draw_proxy_clients, place_faults
-from fedscout.experiments.studies.settings_tables.settings_grid import (
+from fedscout.experiments.client_settings.proxies import (
     LEVELS,
+    draw_proxy_clients,
     metric_grid,
+    place_faults,
     refined_values,
     warm_started_by,
 )
-from fedscout.experiments.studies.settings_tables.table_refinement import finer_grid
+from fedscout.experiments.client_settings.request import finer_grid
 from fedscout.search.settings_table_file import read_settings_table
 from tests.experiments.studies.settings_tables.test_proxy_clients import rows_of
 

@@ -9,22 +9,21 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from fedscout.engine.contracts.settings_table import heterogeneity_index
-from fedscout.engine.data.federation import Federation
-from fedscout.engine.data.server_data import ServerData
+from fedscout.engine.contracts.client_table import heterogeneity_index
+from fedscout.engine.data.federation import Federation, ServerData
 from fedscout.engine.errors import ConfigurationError, DataError
-from fedscout.experiments.federations.assembly.build_federation import build_federation
-from fedscout.experiments.federations.assembly.federation_config import FederationConfig, ModelConfig
-from fedscout.experiments.studies.settings_tables.proxy_clients import (
+from fedscout.experiments.client_settings.proxies import (
+    Place,
+    ProxyData,
     cell_federation,
     draw_proxy_clients,
     place_faults,
+    proxy_data,
+    row_digests,
 )
-from fedscout.experiments.studies.settings_tables.proxy_clients import (
-    test_share as share_of_test,
-)
-from fedscout.experiments.studies.settings_tables.proxy_data import ProxyData, proxy_data, row_digests
-from fedscout.experiments.studies.settings_tables.settings_grid import Place
+from fedscout.experiments.client_settings.proxies import test_share as share_of_test
+from fedscout.experiments.federation import build_federation
+from fedscout.experiments.federation_config import FederationConfig, ModelConfig
 
 
 def rows_of(counts: list[int], num_scored: int = 0) -> ProxyData:

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedscout.experiments.studies.settings_tables.settings_grid import (
+from fedscout.experiments.client_settings.proxies import (
     HETEROGENEITIES,
     QUANTITIES,
     Place,

@@ -8,12 +8,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from fedscout.detectors.skew.class_sums import ClassMoments
+from fedscout.detectors.feature_skew import ClassMoments
 from fedscout.engine.errors import DataError
-from fedscout.experiments.config.config_file import load_config
-from fedscout.experiments.federations.assembly.build_federation import build_federation
-from fedscout.experiments.studies.settings_tables.proxy_data import proxy_data, row_digests
-from fedscout.experiments.studies.settings_tables.synthetic_rows import draw_rows, synthetic_rows
+from fedscout.experiments.client_settings.proxies import draw_rows, proxy_data, row_digests, synthetic_rows
+from fedscout.experiments.config import load_config
+from fedscout.experiments.federation import build_federation
 from fedscout.search.settings_table_file import read_settings_table
 from tests.experiments.studies.settings_tables.test_tune_table import tune
 

@@ -8,9 +8,9 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from fedscout.engine.contracts.settings_table import SettingsCell, SettingsTable
-from fedscout.experiments.studies.settings_tables.settings_grid import Place, grid_of
-from fedscout.experiments.studies.settings_tables.table_refinement import finer_grid
+from fedscout.engine.contracts.client_table import SettingsCell, SettingsTable
+from fedscout.experiments.client_settings.proxies import Place, grid_of
+from fedscout.experiments.client_settings.request import finer_grid
 from fedscout.search.settings_table_file import read_settings_table, write_settings_table
 from tests.experiments.studies.settings_tables.test_proxy_clients import rows_of
 from tests.experiments.studies.settings_tables.test_tune_table import LOCAL, tune

@@ -9,7 +9,7 @@ import pandas as pd
 import pytest
 
 from fedscout.experiments.cli.main import main
-from fedscout.experiments.studies.settings_tables import cell_tuning
+from fedscout.experiments.client_settings import tuning
 from fedscout.search.settings_table_file import read_settings_table
 
 SMALL = (
@@ -68,7 +68,7 @@ def test_the_table_holds_the_best_logged_setting_of_each_cell(
 def test_a_killed_tuner_goes_on_and_ends_with_the_same_table(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     whole, cut = tmp_path / "whole.parquet", tmp_path / "cut.parquet"
     assert tune(*LOCAL, "--out", whole) == 0
-    ended = cell_tuning.search_setting
+    ended = tuning.search_setting
     calls = iter(range(3))
 
     def killed(*arguments: object) -> object:
@@ -77,7 +77,7 @@ def test_a_killed_tuner_goes_on_and_ends_with_the_same_table(tmp_path: Path, mon
         return ended(*arguments)  # type: ignore[arg-type]
 
     with monkeypatch.context() as patch:
-        patch.setattr(cell_tuning, "search_setting", killed)
+        patch.setattr(tuning, "search_setting", killed)
         assert tune(*LOCAL, "--out", cut) == 130
     assert not cut.exists()
     before = logs(cut)

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from fedscout.experiments.studies.sweeps.run_sweep import SweepOutcome
+from fedscout.experiments.sweeps.run import SweepOutcome
 from tests.experiments.cli.conftest import cli
 from tests.experiments.studies.sweeps.sweeps import AXES, small, sweep_here
 

@@ -8,8 +8,8 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from fedscout.experiments.studies.sweeps.grid_configurations import GridConfiguration, Sweep, read_sweep
-from fedscout.experiments.studies.sweeps.run_sweep import SweepDisplay, SweepOutcome, run_sweep
+from fedscout.experiments.sweeps.run import SweepDisplay, SweepOutcome, run_sweep
+from fedscout.experiments.sweeps.sweep import GridConfiguration, Sweep, read_sweep
 from tests.experiments.cli.conftest import SMALL
 
 AXES = ("federation.partition.alpha=0.1,1", "federation.num_clients=4,6", "seed=0,1")

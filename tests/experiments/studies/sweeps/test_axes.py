@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fedscout.engine.errors import ConfigurationError
-from fedscout.experiments.studies.sweeps.grid_configurations import argument_choices, read_sweep
+from fedscout.experiments.sweeps.sweep import argument_choices, read_sweep
 
 
 def split_values(text: str) -> tuple[str, ...]:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from fedscout.experiments.studies.sweeps.grid_configurations import read_sweep
-from fedscout.experiments.studies.sweeps.sweep_table import COLUMNS
+from fedscout.experiments.sweeps.results import TABLE_COLUMNS
+from fedscout.experiments.sweeps.sweep import read_sweep
 
 DOCUMENT = (Path(__file__).resolve().parents[4] / "docs" / "sweep.md").read_text()
 
@@ -15,7 +15,7 @@ def test_every_column_is_explained() -> None:
     columns = DOCUMENT[DOCUMENT.index("| `study`, ") :]
     lines = [line.split("|")[1] for line in columns.splitlines() if line.startswith("| `")]
     explained = [name for line in lines for name in re.findall(r"`(\w+)`", line)]
-    assert sorted(explained) == sorted(COLUMNS)
+    assert sorted(explained) == sorted(TABLE_COLUMNS)
 
 
 def test_the_example_is_a_sweep() -> None:

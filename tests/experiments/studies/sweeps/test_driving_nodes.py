@@ -8,14 +8,8 @@ from typing import Any
 
 import pytest
 
-from fedscout.experiments.config.config_file import load_config
-from fedscout.experiments.studies.sweeps.driving_nodes import (
-    differing,
-    nodes_like,
-    own_node,
-    possible_nodes,
-    what_studies_rest_on,
-)
+from fedscout.experiments.config import load_config
+from fedscout.experiments.sweeps.workers import differing, nodes_like, own_node, possible_nodes, what_studies_rest_on
 
 
 def ray_of(cpus: dict[str, float], own: str = "head") -> Any:

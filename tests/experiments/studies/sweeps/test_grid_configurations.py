@@ -9,8 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fedscout.engine.errors import ConfigurationError
-from fedscout.experiments.config.config_file import load_config
-from fedscout.experiments.studies.sweeps.grid_configurations import NAME_CHARACTERS, read_sweep, study_name
+from fedscout.experiments.config import load_config
+from fedscout.experiments.sweeps.sweep import NAME_CHARACTERS, read_sweep, study_name
 
 AXES = ("federation.partition.alpha=0.1,0.5", "federation.num_clients=4,10", "seed=0,1,2")
 

@@ -9,18 +9,17 @@ from typing import Any
 import pytest
 
 from fedscout.engine.errors import EngineError, LogError
-from fedscout.engine.runtime.atomic_file import remove_file, write_atomically
-from fedscout.engine.runtime.folder_lock import folder_lock
+from fedscout.engine.runtime.files import folder_lock, remove_file, write_atomically
 from fedscout.engine.runtime.storage import mounted
-from fedscout.experiments.studies.sweeps import node_storage
-from fedscout.experiments.studies.sweeps.node_storage import FolderActor, NodeStorage
+from fedscout.experiments.sweeps import workers
+from fedscout.experiments.sweeps.workers import FolderActor, NodeStorage
 
 
 @pytest.fixture
 def storage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> NodeStorage:
     """The storage of `study`, with an actor in this process."""
     own: Any = FolderActor()
-    monkeypatch.setattr(node_storage, "_answer", lambda answer: answer)
+    monkeypatch.setattr(workers, "_answer", lambda answer: answer)
     methods = ("names", "read", "write", "remove", "release")
     return NodeStorage(
         SimpleNamespace(**{name: SimpleNamespace(remote=getattr(own, name)) for name in methods}), tmp_path / "study"

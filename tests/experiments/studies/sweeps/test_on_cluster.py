@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from fedscout.experiments.studies.sweeps.grid_configurations import read_sweep
+from fedscout.experiments.sweeps.sweep import read_sweep
 from tests.experiments.cli.conftest import without_progress
 from tests.experiments.cli.processes import Command
 from tests.experiments.studies.sweeps.clusters import Raylets, raylets

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from fedscout.experiments.studies.sweeps.grid_configurations import read_sweep
+from fedscout.experiments.sweeps.sweep import read_sweep
 from tests.experiments.cli.processes import Command
 from tests.experiments.cli.test_ray_runs import STUDY
 from tests.experiments.studies.sweeps.sweeps import sweep_here, written

@@ -9,20 +9,20 @@ from xml.etree import ElementTree
 
 import pytest
 
-from fedscout.experiments.studies.sweeps.sweep_folder import SweepFolder
-from fedscout.experiments.studies.sweeps.sweep_plot import (
+from fedscout.experiments.sweeps.results import (
     MAX_PANELS,
+    TABLE_COLUMNS,
     PlotLayout,
     layout_of,
     plot_of,
     sweep_chart,
     write_plot,
 )
-from fedscout.experiments.studies.sweeps.sweep_table import COLUMNS
-from fedscout.search.measure import ACCURACY, MEASURES, Measure
+from fedscout.experiments.sweeps.sweep import SweepFolder
+from fedscout.search.objective import ACCURACY, MEASURES, Measure
 
 ALPHA, CLIENTS, SCENARIO = "federation.partition.alpha", "federation.num_clients", "federation.scenario"
-EMPTY: dict[str, Any] = dict.fromkeys(COLUMNS)
+EMPTY: dict[str, Any] = dict.fromkeys(TABLE_COLUMNS)
 
 
 def rows_over(**axes: list[Any]) -> tuple[list[dict[str, Any]], list[str]]:

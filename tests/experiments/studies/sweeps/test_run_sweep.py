@@ -17,22 +17,15 @@ import pytest
 
 from fedscout.engine.data.federation import Federation
 from fedscout.engine.errors import ConfigurationError, EngineError, UnreachableModelError
-from fedscout.experiments.config.study_config import StudyConfig
+from fedscout.experiments.config import StudyConfig
 from fedscout.experiments.studies import workflow
-from fedscout.experiments.studies.sweeps import study_run
-from fedscout.experiments.studies.sweeps.grid_configurations import GridConfiguration
-from fedscout.experiments.studies.sweeps.run_sweep import (
-    SweepDisplay,
-    SweepOutcome,
-    num_planned_trials,
-    run_sweep,
-    scored_by,
-)
-from fedscout.experiments.studies.sweeps.study_run import run_one
-from fedscout.experiments.studies.sweeps.sweep_table import COLUMNS, axis_type
 from fedscout.experiments.studies.workflow import Display, run_workflow
+from fedscout.experiments.sweeps import sweep as study_run
+from fedscout.experiments.sweeps.results import TABLE_COLUMNS, axis_type
+from fedscout.experiments.sweeps.run import SweepDisplay, SweepOutcome, num_planned_trials, run_sweep, scored_by
+from fedscout.experiments.sweeps.sweep import GridConfiguration, run_one
 from fedscout.search.confirmation.intervals import mean_score
-from fedscout.search.measure import UNLIKE
+from fedscout.search.objective import UNLIKE
 from tests.experiments.studies.sweeps.sweeps import AXES, NUM_TRIALS, lasting, small, sweep_here, written
 
 IMPOSSIBLE = "federation.num_clients=4,500"
@@ -94,7 +87,7 @@ def test_every_study_is_there_in_the_order_of_the_points(outcome: SweepOutcome) 
 def test_the_files_hold_the_table(outcome: SweepOutcome) -> None:
     assert written(outcome.folder) == lasting(outcome.table)
     frame = pd.read_csv(outcome.folder / "table.csv")
-    assert list(frame.columns) == [*(axis.partition("=")[0] for axis in AXES), *COLUMNS]
+    assert list(frame.columns) == [*(axis.partition("=")[0] for axis in AXES), *TABLE_COLUMNS]
     assert frame["fitness"].tolist() == outcome.table["fitness"].to_pylist()
     assert [path.name for path in outcome.plots] == ["plot.png", "plot.svg"]
     assert all(path.stat().st_size > 1000 for path in outcome.plots)
@@ -236,7 +229,7 @@ def test_an_impossible_point_is_a_row_with_its_reason(tmp_path: Path, monkeypatc
     (row,) = (row for row in first.table.to_pylist() if row["federation.num_clients"] == 500)
     assert row["status"] == "failed"
     assert row["error"].startswith("federation.num_clients must be between 1 and the number of rows, 178, got 500")
-    assert {key for key in COLUMNS if row[key] is not None} == {"study", "path", "config_hash", "status", "error"}
+    assert {key for key in TABLE_COLUMNS if row[key] is not None} == {"study", "path", "config_hash", "status", "error"}
     assert [study.configuration.setting["federation.num_clients"] for study in first.with_status("completed")] == [4]
     assert not (tmp_path / "out" / row["path"]).exists()
     monkeypatch.setattr(workflow, "run_workflow", lambda *_, **__: pytest.fail("it was tried, and is as impossible"))
@@ -329,7 +322,7 @@ def test_warnings_of_a_study_come_back_with_its_end(tmp_path: Path) -> None:
 
 
 def test_a_table_that_can_not_be_read_names_no_failures(tmp_path: Path) -> None:
-    from fedscout.experiments.studies.sweeps.sweep_table import failed_before
+    from fedscout.experiments.sweeps.results import failed_before
 
     (tmp_path / "table.parquet").write_bytes(b"PAR1 and no more")
     assert failed_before(tmp_path) == set()

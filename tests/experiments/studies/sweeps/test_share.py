@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fedscout.engine.errors import ConfigurationError
-from fedscout.experiments.studies.sweeps.study_worker_pool import ClusterCpus, Share, share_gpus, share_out
+from fedscout.experiments.sweeps.workers import ClusterCpus, Share, share_gpus, share_out
 
 ROOMS = st.builds(
     lambda here, nodes, everywhere, work: ClusterCpus(here * nodes, here * nodes if everywhere else here, work),

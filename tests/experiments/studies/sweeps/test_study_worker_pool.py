@@ -11,16 +11,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fedscout.engine.engine_config import EngineConfig
-from fedscout.experiments.config.config_file import load_config
-from fedscout.experiments.config.study_config import StudyConfig
-from fedscout.experiments.studies.sweeps.study_run import StudyEnd
-from fedscout.experiments.studies.sweeps.study_worker_pool import (
-    ATTEMPTS,
-    StudyWorkerPool,
-    with_share,
-    worker_environment,
-)
+from fedscout.engine.config import EngineConfig
+from fedscout.experiments.config import StudyConfig, load_config
+from fedscout.experiments.sweeps.sweep import StudyEnd
+from fedscout.experiments.sweeps.workers import ATTEMPTS, StudyWorkerPool, with_share, worker_environment
 
 
 class MortalRay:

@@ -8,10 +8,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from fedscout.experiments.studies.sweeps.sweep_summary import Mean, compared_choosers, groups_of, mean_of, measure_of
-from fedscout.experiments.studies.sweeps.sweep_table import COLUMNS
+from fedscout.experiments.sweeps.results import TABLE_COLUMNS, Mean, compared_choosers, groups_of, mean_of, measure_of
 
-EMPTY: dict[str, Any] = dict.fromkeys(COLUMNS)
+EMPTY: dict[str, Any] = dict.fromkeys(TABLE_COLUMNS)
 
 
 def row(alpha: float, seed: int, chooser: str | None, **values: Any) -> dict[str, Any]:

@@ -11,8 +11,7 @@ import pytest
 
 from fedscout.engine.errors import EngineError, LogError
 from fedscout.experiments.studies.run_folder import open_run_folder
-from fedscout.experiments.studies.sweeps.grid_configurations import Sweep, read_sweep
-from fedscout.experiments.studies.sweeps.sweep_folder import await_release, check_sweep_folder, open_sweep_folder
+from fedscout.experiments.sweeps.sweep import Sweep, await_release, check_sweep_folder, open_sweep_folder, read_sweep
 
 
 def opened(out: Path, *arguments: str) -> Sweep:

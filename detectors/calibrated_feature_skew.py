@@ -1,0 +1,442 @@
+"""Calibrated feature skew: do a client's rows differ from the others' rows *of the same class*, beyond chance?
+
+Let client k hold n_c rows of class c, of N_c in all, with mean m_c against everyone's M_c. Its label-adjusted shift in
+feature j is the inverse-variance mean of its class-wise differences from the others, as in analysis of covariance,
+
+    a_j = (Σ_c n_c (m_cj − M_cj)) / W,    W = Σ_c w_c,    w_c = n_c (1 − n_c / N_c),
+
+with variance Σ_c w_c s²_cj / W², s²_cj the variance within class c. A class that no other client holds has weight 0. So
+label skew alone shifts nothing, and neither do wrong labels where all classes are equally frequent: they move rows
+between classes, not the client's rows as a whole.
+
+The statistic is the sum over features of the standardised shifts' squares,
+
+    Q = Σ_j (Σ_c n_c (m_cj − M_cj))² / Σ_c w_c s²_cj,
+
+Hotelling's T² without the inverse of a covariance matrix, which does not exist where there are more features than rows
+(M. S. Srivastava and M. Du. A test for the mean vector with fewer observations than the dimension. Journal of
+Multivariate Analysis 99(3), 2008). If the client's rows are like the others', Q has the mean d, the variance 2 tr R²
+and the third central moment 8 tr R³, R being the correlation matrix within classes, by the client's own weights w_c
+(`fedscout.detectors.feature_skew`). Its distribution is approximated by these three moments, and p-values are
+corrected over clients by Holm's method. Where clients have few rows of features that are far from normal, the variance
+is larger (`fedscout.detectors.feature_skew`); the third moment is then taken to grow with its square, as that of a
+scaled χ² does. A feature that is nearly always the same has a mean that is anything but normal: the one client with a
+row that differs would be far off by it. So a feature's part of Q is capped where a normal shift hardly ever comes. And
+where rows lie far out, as those of log-normal features, the one client of many that has them is far off: but its own
+variance is then large as well. So s²_cj is raised by the factor by which the client's own variance within classes
+exceeds everyone's, where it does.
+
+The effect is the root mean square over features of the client's shift from the median of all clients' shifts, in
+standard deviations within a class; from its square 1/n is taken, what chance adds to it. The median keeps one shifted
+client from making all others look shifted the other way.
+
+**One feature.** The cap hides a shift of one feature of many from Q, however large and certain it is. So `ONE_SHARE` of
+the rate goes to a second test, of the client's largest standardised shift alone: its p-value is that of Student's t
+distribution with the client's rows less its classes as degrees of freedom, times the number of features (Bonferroni, as
+it supposes nothing of their correlation), and corrected over clients as well. Its effect is that feature's shift, which
+flags from `ONE_EFFECT` times the smallest effect on. It counts for clients that Q does not flag.
+
+Where rows belong together, the variance of a_j is its design effect times as large, and groups count in place of rows
+(`fedscout.detectors.feature_skew`).
+
+Where clients hold so few rows of each class that less than half of all rows may be told of class by class, rows of all
+classes are compared as one. That is the same question only if labels are distributed alike, so it is asked only of
+clients whose labels are known to be (`fedscout.detectors.detect.clients_of_like_labels`).
+
+How each client's rows lie in feature space, in a few numbers: enough to build a federation that looks like this one.
+
+Nothing is asked for it: it follows from the sums that clients have told for the calibrated decision
+(`fedscout.detectors.feature_skew`), of which the gate lets out nothing over fewer than `min_release` rows.
+
+- **Shift.** a_k is the client's label-adjusted shift (`fedscout.detectors.calibrated_feature_skew`) less the
+  median client's, in standard deviations within a class, shape `(d,)`. It is told on at most `NUM_AXES` axes that all
+  clients share, the leading right singular vectors of the matrix of all shifts, so that clients that are shifted
+  together stay together, and a report of many features stays small. Chance adds 1/n to the mean square over features:
+  each row of the matrix is shrunk to the client's effect, sqrt(max(|a_k|²/d − 1/n, 0)), and what is told has that
+  length, whatever part of it lay off the axes.
+- **Spread.** The root of the client's sum of squares about its own class means over what everyone's variances would
+  give, both in standard deviations within classes.
+- **Gain.** How far apart the client's class means m_c lie, over everyone's M_c: the slope of the regression of one on
+  the other through their means, weighted by rows, all features together. Features times a factor change spread and
+  gain alike, noise on features changes the spread alone.
+
+With more than `SAMPLED_CLIENTS` clients the axes are those of the first so many.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Final
+
+import numpy as np
+
+from fedscout.detectors.feature_skew import (
+    NAME,
+    ClassCovariances,
+    ClassMoments,
+    ClientTotals,
+    FeatureGroups,
+    PooledMoments,
+)
+from fedscout.detectors.report import CalibratedFinding, ClientEvidence, ClientFeatures, FeatureShift
+from fedscout.detectors.statistics import ClientTest, Values, by_client, decide, holm, largest, moment_matched_tail
+from fedscout.engine.data.federation import UNNAMED, Names
+from fedscout.engine.errors import IntArray
+
+FEATURES_NAMED: Final = 5
+SHIFT_NAMED: Final = 0.2
+"""A feature is named if its shift is this many standard deviations."""
+
+SMALLEST_CAP: Final = 16.0
+CAPPED_RATE: Final = 1e-4
+"""A feature adds at most the larger of the two to Q: four standard errors, or what one of so many clients' normal
+shifts exceeds with this probability."""
+
+ONE_SHARE: Final = 0.1
+"""Small, so that Q keeps its power, and enough, since p-values of a feature's shift fall fast with rows."""
+
+ONE_EFFECT: Final = 3.0
+
+ENOUGH_RELEASED: Final = 0.5
+
+
+@dataclass(frozen=True)
+class Shifts:
+    """Label-adjusted shifts of the clients that can be compared.
+
+    Attributes:
+        clients: Ascending.
+        rows: Rows that could be compared, shape `(clients,)`.
+        statistics: Q, shape `(clients,)`.
+        largest: Largest standardised shift of a feature, shape `(clients,)`.
+        freedom: Its degrees of freedom, at least 1, shape `(clients,)`.
+        mean: Of Q if clients are alike.
+        variance, third: Further central moments of Q if clients are alike, shape `(clients,)`.
+        offsets: Shift from everyone's mean in standard deviations within a class, shape `(clients, features)`.
+        features: The features behind the columns of `offsets`: those that vary within a class.
+        by_chance: What chance adds to the mean square of a client's offsets, shape `(clients,)`.
+        units: Independent rows, or groups of rows, shape `(clients,)`.
+    """
+
+    clients: tuple[int, ...]
+    rows: IntArray
+    statistics: Values
+    largest: Values
+    freedom: Values
+    mean: float
+    variance: Values
+    third: Values
+    offsets: Values
+    features: IntArray
+    by_chance: Values
+    units: Values
+
+    def p_values(self, excess: float = 0.0) -> Values:
+        """Return each client's p-value, not corrected.
+
+        Args:
+            excess: Squared coefficient of variation of the squared lengths of rows, or of sums over groups, see
+                `fedscout.detectors.feature_skew`.
+        """
+        own = self.variance * (1 - 1 / self.units) + excess * self.mean**2 / self.units
+        variances = np.maximum(own, self.variance)
+        thirds = self.third * (variances / self.variance) ** 2
+        return np.array(
+            [
+                float(moment_matched_tail(np.array(value), self.mean, variance, third))
+                for value, variance, third in zip(self.statistics, variances, thirds, strict=True)
+            ]
+        )
+
+    def one_feature_p_values(self) -> Values:
+        """Return the p-value of each client's most shifted feature, corrected over features and not over clients."""
+        from scipy.stats import t as student
+
+        return np.asarray(np.minimum(1.0, 2 * student.sf(self.largest, self.freedom) * len(self.features)))
+
+
+def within_covariance(pooled: PooledMoments, classes: ClassMoments) -> Values:
+    """Return the covariance within classes, shape `(d, d)`; the rows that were not told of count as one more class.
+
+    Args:
+        pooled: Moments of all rows.
+        classes: Of those that were told of.
+    """
+    present = classes.pooled_counts > 0
+    counts = classes.pooled_counts[present].astype(np.float64)
+    means = classes.means[present]
+    rest = pooled.num_rows - counts.sum()
+    if rest > 0:
+        rest_mean = (pooled.mean * pooled.num_rows - classes.sums.sum(axis=0)) / rest
+        counts, means = np.append(counts, rest), np.vstack([means, rest_mean])
+    apart = (means - pooled.mean) * np.sqrt(counts)[:, None]
+    scatter = pooled.covariance * (pooled.num_rows - 1) - apart.T @ apart
+    return np.asarray(scatter / max(pooled.num_rows - len(counts), 1))
+
+
+def varying(covariance: Values) -> IntArray:
+    """Return the features that vary within a class beyond rounding; the covariance has the shape `(d, d)`."""
+    diagonal = np.diag(covariance)
+    return np.flatnonzero(diagonal > 1e-12 * max(float(diagonal.max(initial=0.0)), np.finfo(np.float64).tiny))
+
+
+def per_deviation(covariance: Values) -> Values:
+    """Return one over each feature's standard deviation, 0 for those that do not vary, shape `(d,)`."""
+    scale = np.zeros(len(covariance))
+    features = varying(covariance)
+    scale[features] = 1 / np.sqrt(np.diag(covariance)[features])
+    return scale
+
+
+def label_adjusted_shifts(
+    classes: ClassMoments,
+    within: Values,
+    groups: FeatureGroups | None = None,
+    covariances: ClassCovariances | None = None,
+) -> Shifts | str:
+    """Return the shifts; or that fewer than two clients share a class with others, or no feature varies within one.
+
+    Args:
+        classes: Per-class sums.
+        within: Covariance within classes, shape `(d, d)`.
+        groups: What clients tell of rows that belong together; None where rows are independent.
+        covariances: Of the classes; None where `within` is taken for that of every client.
+    """
+    from scipy.stats import chi2
+
+    diagonal = np.diag(within)
+    features = varying(within)
+    clients = tuple(sorted(client for client, counts in classes.counts.items() if _weights(counts, classes).sum() > 0))
+    if len(clients) < 2 or len(features) == 0:
+        return "no two clients tell of the same class, or nothing varies within one"
+    means, variances = classes.means[:, features], classes.variances[:, features]
+    floor = 1e-6 * diagonal[features]
+    cap = max(SMALLEST_CAP, float(chi2.isf(CAPPED_RATE / len(clients), 1)))
+    design = np.ones((len(clients), len(features))) if groups is None else groups.of(clients, features)
+    scale = np.sqrt(diagonal[features])
+    correlation = within[np.ix_(features, features)] / np.outer(scale, scale)
+    squared = correlation @ correlation
+    traces = float(np.trace(squared)), float((squared * correlation).sum())
+    moments, statistics, largest_squares, present, offsets, rows = [], [], [], [], [], []
+    for client, effects in zip(clients, design, strict=True):
+        counts = classes.counts[client]
+        weights = _weights(counts, classes)
+        compared = weights > 0
+        moments.append(traces if covariances is None else covariances.traces(weights, features, traces))
+        surplus = classes.totals[client][features] - counts @ means
+        spread = (weights @ np.maximum(variances, floor)) * effects * classes.widening(client)[features]
+        squares = surplus**2 / spread
+        statistics.append(np.minimum(squares, cap).sum())
+        largest_squares.append(squares.max())
+        present.append(np.count_nonzero(compared))
+        rows.append(int(counts[compared].sum()))
+        offsets.append(surplus / rows[-1] / scale)
+    units = np.array(rows, np.float64) if groups is None else groups.groups_of(clients)
+    return Shifts(
+        clients=clients,
+        rows=np.array(rows),
+        statistics=np.array(statistics),
+        largest=np.sqrt(largest_squares),
+        freedom=np.maximum(units - present, 1.0),
+        mean=float(len(features)),
+        variance=2 * np.array(moments)[:, 0],
+        third=8 * np.array(moments)[:, 1],
+        offsets=np.stack(offsets),
+        features=features,
+        by_chance=design.mean(axis=1) / rows,
+        units=units,
+    )
+
+
+def _weights(counts: IntArray, classes: ClassMoments) -> Values:
+    return np.asarray(counts * (1 - counts / np.maximum(classes.pooled_counts, 1)))
+
+
+def classes_as_one(totals: Mapping[int, ClientTotals], pooled: PooledMoments) -> ClassMoments:
+    """Return moments in which all rows are of one class.
+
+    Args:
+        totals: Of each client.
+        pooled: Moments of all rows.
+    """
+    return ClassMoments(
+        pooled_counts=np.array([pooled.num_rows]),
+        sums=(pooled.mean * pooled.num_rows)[None, :],
+        squares=(pooled.variance * (pooled.num_rows - 1))[None, :],
+        counts={client: np.array([own.num_rows]) for client, own in totals.items()},
+        totals={client: own.total for client, own in totals.items()},
+        spreads={client: own.squares for client, own in totals.items()},
+        own=None,
+    )
+
+
+def released_share(classes: ClassMoments, pooled: PooledMoments) -> float:
+    """Return the share of all rows that were told of class by class, in `[0, 1]`."""
+    return float(classes.pooled_counts.sum()) / pooled.num_rows
+
+
+def decide_feature_skew_calibrated(
+    shifts: Shifts | str,
+    rate: float,
+    min_effect: float,
+    by_class: bool = True,
+    excess: float = 0.0,
+    names: Names = UNNAMED,
+) -> CalibratedFinding:
+    """Test each client's label-adjusted shift.
+
+    Args:
+        shifts: Of the clients, or why they can't be compared.
+        rate: Probability of any flag in a federation whose clients are alike within classes.
+        min_effect: Root mean square shift that a flagged client has at least, or a part of that of its most shifted
+            feature.
+        by_class: Whether rows of the same class were compared.
+        excess: Squared coefficient of variation of the rows' squared lengths.
+        names: Of clients and features, for the sentence.
+    """
+    if isinstance(shifts, str):
+        return CalibratedFinding.unmeasured(NAME, rate, shifts)
+    compared = "of the same class" if by_class else "of any class"
+    return decide_shifts(
+        shifts.clients,
+        shifts.p_values(excess),
+        shifts.offsets,
+        shifts.by_chance,
+        shifts.features,
+        rate,
+        min_effect,
+        f"sum of squared shifts, rows {compared} compared",
+        compared,
+        shifts.one_feature_p_values(),
+        names,
+    )
+
+
+def decide_shifts(
+    clients: Sequence[int],
+    p_values: Values,
+    offsets: Values,
+    by_chance: Values,
+    features: Sequence[int] | IntArray,
+    rate: float,
+    min_effect: float,
+    method: str,
+    compared: str,
+    one_feature_p_values: Values | None = None,
+    names: Names = UNNAMED,
+) -> CalibratedFinding:
+    """Decide by the clients' shifts from their median, whatever the test of them was.
+
+    Args:
+        clients: Who was compared.
+        p_values: Not corrected over clients, shape `(clients,)`.
+        offsets: Shifts in standard deviations, shape `(clients, features)`.
+        by_chance: What chance adds to the mean square of a client's shifts, shape `(clients,)`.
+        features: The features behind the columns of `offsets`.
+        rate: Largest p-value that flags.
+        min_effect: Smallest root mean square shift that flags.
+        method: The test.
+        compared: Which rows were compared, for the sentence.
+        one_feature_p_values: Of each client's most shifted feature, not corrected over clients; None if not tested.
+        names: Of clients and features, for the sentence.
+    """
+    centred = offsets - np.median(offsets, axis=0)
+    effects = by_client(clients, np.sqrt(np.maximum((centred**2).mean(axis=1) - by_chance, 0.0)))
+    named = {
+        client: tuple(
+            FeatureShift(feature=int(features[i]), shift=float(own[i]))
+            for i in largest(np.abs(own), SHIFT_NAMED, FEATURES_NAMED)
+        )
+        for client, own in zip(clients, centred, strict=True)
+    }
+    corrected = by_client(clients, holm(p_values))
+    told = partial(describe_shift, compared=compared)
+    if one_feature_p_values is None:
+        return decide(
+            NAME, [(ClientTest(corrected, effects, {}, "features", method, named), min_effect)], rate, told, names=names
+        )
+    every = ClientTest(corrected, effects, {}, "features", method, named, 1 - ONE_SHARE)
+    one_p_values, shifted = by_client(clients, holm(one_feature_p_values)), np.abs(centred).max(axis=1)
+    one = ClientTest(
+        one_p_values, by_client(clients, shifted), {}, "one feature", "largest shift of a feature", named, ONE_SHARE
+    )
+    least = ONE_EFFECT * min_effect
+    alone = {
+        client
+        for client in clients
+        if one.evidence(client, 1, rate, least).flagged and not every.evidence(client, 1, rate, min_effect).flagged
+    }
+    one = replace(one, effects={client: one.effects[client] for client in alone})
+    return decide(NAME, [(every, min_effect), (one, least)], rate, told, names=names)
+
+
+def describe_shift(client: int, evidence: ClientEvidence, names: Names, compared: str) -> str:
+    """Say how far a client's rows are shifted against others, which `compared` says more of."""
+    over = "in one feature" if evidence.source == "one feature" else "root mean square over features"
+    text = (
+        f"The rows of {names.one_client(client)} are shifted by {evidence.effect:.2g} standard deviations ({over}) "
+        f"against other clients' rows {compared}"
+    )
+    if not evidence.features:
+        return text
+    positions, shifts = zip(*((each.feature, f"{each.shift:+.2g}") for each in evidence.features), strict=True)
+    return f"{text}, most of all {names.some_features(positions, shifts)}"
+
+
+NUM_AXES: Final = 8
+SAMPLED_CLIENTS: Final = 200
+
+
+def client_features(shifts: Shifts, classes: ClassMoments, within: Values) -> tuple[ClientFeatures, ...]:
+    """Return what is told of each client that was compared.
+
+    Args:
+        shifts: Of the clients.
+        classes: The sums that they follow from; of one class, where rows were compared without regard to theirs.
+        within: Covariance of rows that were compared, shape `(d, d)`.
+    """
+    weights = np.zeros(len(within))
+    weights[shifts.features] = 1 / np.diag(within)[shifts.features]
+    told = shared_axes(shifts)
+    return tuple(
+        ClientFeatures(
+            client=client,
+            shift=tuple(own.tolist()),
+            spread=_spread(client, classes, weights),
+            gain=_gain(client, classes, weights),
+        )
+        for client, own in zip(shifts.clients, told, strict=True)
+    )
+
+
+def shared_axes(shifts: Shifts) -> Values:
+    """Return the clients' shifts on the axes that they share, as long as their effects, shape `(clients, axes)`."""
+    centred = shifts.offsets - np.median(shifts.offsets, axis=0)
+    squares = (centred**2).mean(axis=1)
+    effects = np.sqrt(np.maximum(squares - shifts.by_chance, 0.0))
+    shrunk = centred * np.divide(effects, np.sqrt(squares), out=np.zeros_like(effects), where=squares > 0)[:, None]
+    _, sizes, axes = np.linalg.svd(shrunk[:SAMPLED_CLIENTS], full_matrices=False)
+    leading = axes[:NUM_AXES][sizes[:NUM_AXES] > 1e-9 * max(float(sizes.max(initial=0.0)), 1e-9)]
+    told = shrunk @ (leading * np.sign(leading[np.arange(len(leading)), np.abs(leading).argmax(axis=1)])[:, None]).T
+    lengths = np.linalg.norm(told, axis=1)
+    return np.asarray(told * np.divide(effects, lengths, out=np.zeros_like(effects), where=lengths > 0)[:, None])
+
+
+def _spread(client: int, classes: ClassMoments, weights: Values) -> float | None:
+    usual = float(np.maximum(classes.counts[client] - 1, 0) @ classes.variances @ weights)
+    return float(np.sqrt(classes.spreads[client] @ weights / usual)) if usual > 0 else None
+
+
+def _gain(client: int, classes: ClassMoments, weights: Values) -> float | None:
+    counts = classes.counts[client]
+    present = counts > 0
+    if classes.own is None or np.count_nonzero(present) < 2:
+        return None
+    rows = counts[present][:, None]
+    own = classes.own[client][present] / rows
+    everyone = classes.means[present]
+    own, everyone = (means - (rows * means).sum(axis=0) / rows.sum() for means in (own, everyone))
+    apart = float((rows * everyone**2).sum(axis=0) @ weights)
+    return float((rows * own * everyone).sum(axis=0) @ weights) / apart if apart > 0 else None

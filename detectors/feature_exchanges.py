@@ -1,0 +1,380 @@
+"""The feature messages: what the feature-skew detector asks in two exchanges, and what travels with it.
+
+With the moments clients send their per-class sums; with the centroids they send the histograms whose bins the moments
+place, how unlike their rows are in length, and how their labels agree with the other clients', whose classes the
+per-class sums describe.
+
+Feature skew from noisy sums: what is left to see of features under differential privacy.
+
+Clients release noisy sums S_k and squares of their clipped features (`fedscout.detectors.privacy`) in one
+exchange. Without cross-products there are no principal axes, so the published rule is not measured. The calibrated one
+compares rows of all classes as one, hence is not asked where labels are skewed, and feature by feature:
+
+    z_kj = (S_kj − n_k S_j / N) / √(n_k (1 − n_k / N) s²_j + σ² ((1 − n_k / N)² + (K − 1) (n_k / N)²)),
+
+σ² being the variance of the noise on a sum. A client's p-value is that of its largest |z|, times the number of features
+(Bonferroni, as their correlation is not known), corrected over clients by Holm's method. s²_j is taken two standard
+deviations of its noise too large rather than too small. The effect is that of
+`fedscout.detectors.calibrated_feature_skew`, the noise's part taken from its square as well.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from fedscout.detectors.calibrated_feature_skew import (
+    ENOUGH_RELEASED,
+    Shifts,
+    classes_as_one,
+    client_features,
+    decide_feature_skew_calibrated,
+    decide_shifts,
+    label_adjusted_shifts,
+    per_deviation,
+    released_share,
+    within_covariance,
+)
+from fedscout.detectors.conversation import Conversation
+from fedscout.detectors.feature_skew import (
+    CLASS_SUMS,
+    FEATURE_CENTROID,
+    FEATURE_HISTOGRAM,
+    FEATURE_MOMENTS,
+    GROUP_NORMS,
+    NAME,
+    ROW_NORMS,
+    Bins,
+    ClassCovariances,
+    ClassMoments,
+    ClientTotals,
+    FeatureDistances,
+    FeatureGroups,
+    MomentSums,
+    PooledMoments,
+    decide_feature_skew,
+    excess_variance,
+    feature_distances,
+    feature_divergence,
+    principal_axes,
+)
+from fedscout.detectors.label_agreement import (
+    LABEL_AGREEMENT,
+    Agreement,
+    Concepts,
+    Discriminant,
+    compare_concepts,
+    discriminant,
+    label_tests,
+)
+from fedscout.detectors.privacy import PRIVATE_SUMS, noise_terms, sums_deviation
+from fedscout.detectors.report import CalibratedFinding, ClientFeatures, DetectionConfig, FeatureDensity, Finding
+from fedscout.detectors.statistics import ClientTest, Values
+from fedscout.engine.data.federation import UNNAMED, Names
+from fedscout.engine.messages.contents import QueryAnswers
+from fedscout.engine.messages.exchange import Query
+
+FIRST_BLOCK_CLIENTS = 8
+BLOCK_BYTES = 2**29
+"""Answers of the first exchange are read in blocks of about this size: one triangle of 4,096 features is 67 MB."""
+
+
+@dataclass(frozen=True)
+class MomentsAnswers:
+    """What the first exchange gave.
+
+    Attributes:
+        num_features: None if nobody answered.
+        pooled: Moments of all rows of those who gave their triangle; None if nobody did, or features are too many.
+        totals: Rows, their sum and squares, of each such client.
+        classes: Their per-class sums.
+        covariances: Of the classes; None where they are too many numbers.
+        notes: About clients that did not answer.
+    """
+
+    num_features: int | None
+    pooled: PooledMoments | None
+    totals: Mapping[int, ClientTotals]
+    classes: ClassMoments
+    covariances: ClassCovariances | None
+    notes: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class FeatureMeasurement:
+    """What the feature messages gave.
+
+    Attributes:
+        finding: The published decision.
+        calibrated: The calibrated one.
+        num_features: None if nobody answered.
+        agreement: Tests of whose labels disagree with the others'; none if not measured.
+        distances: Mean distances over pairs; None if not measured.
+        divergence: Of raw histograms, the rejected measure; None if not measured.
+        notes: What a reader of the finding must know.
+        concepts: Whether clients' labels rest on the same features; None if not measured.
+        clients: How clients' rows lie in feature space; none if not measured.
+        centroids: Their means on the two principal axes, likewise.
+        density: How values of the feature of largest variance are spread; None if not measured.
+    """
+
+    finding: Finding
+    calibrated: CalibratedFinding
+    num_features: int | None
+    agreement: tuple[ClientTest, ...] = ()
+    distances: FeatureDistances | None = None
+    divergence: float | None = None
+    notes: tuple[str, ...] = ()
+    concepts: Concepts | None = None
+    clients: tuple[ClientFeatures, ...] = ()
+    centroids: Mapping[int, tuple[float, ...]] = field(default_factory=dict)
+    density: FeatureDensity | None = None
+
+
+def measure_features(
+    clients: Sequence[int],
+    paired: Sequence[int],
+    settings: DetectionConfig,
+    alike: Collection[int],
+    grouped: bool = False,
+    names: Names = UNNAMED,
+) -> Conversation[FeatureMeasurement]:
+    """Ask for moments, then for centroids, histograms and agreement, and decide.
+
+    Args:
+        clients: Who is asked.
+        paired: Those of them whose distances are averaged over all pairs.
+        settings: Thresholds and sizes.
+        alike: Those of them whose rows may be compared without regard to their class, where they are too few.
+        grouped: Whether clients know which of their rows belong together.
+        names: Of clients and features, for sentences.
+    """
+    moments = yield from ask_moments(clients, settings.max_features, names)
+    pooled, classes, answered = moments.pooled, moments.classes, tuple(moments.totals)
+    rate = settings.detector_rate
+    if pooled is None:
+        reason = "no client gave its feature sums"
+        if moments.num_features is not None:
+            reason = f"{moments.num_features} features exceed max_features = {settings.max_features}; use embeddings"
+        finding = Finding.unmeasured(NAME, 0.0, reason)
+        calibrated = CalibratedFinding.unmeasured(NAME, rate, reason)
+        return FeatureMeasurement(finding, calibrated, moments.num_features, notes=moments.notes)
+    leading = principal_axes(pooled, settings.feature_scale)
+    bins = Bins.around(pooled.mean, pooled.variance, settings.histogram_bins, settings.histogram_reach)
+    within = within_covariance(pooled, classes)
+    by_class = released_share(classes, pooled) >= ENOUGH_RELEASED
+    spread = within if by_class else pooled.covariance
+    like = {client: own for client, own in moments.totals.items() if client in alike}
+    compared = classes if by_class else classes_as_one(like, pooled)
+
+    def shifts_of(groups: FeatureGroups | None) -> Shifts | str:
+        if by_class or len(like) > 1:
+            return label_adjusted_shifts(compared, spread, groups, moments.covariances if by_class else None)
+        return "clients hold too few rows of most classes to tell of them, and their labels may be skewed"
+
+    def decide(shifts: Shifts | str, excess: float = 0.0) -> CalibratedFinding:
+        return decide_feature_skew_calibrated(shifts, rate, settings.feature_effect, by_class, excess, names)
+
+    shifts = shifts_of(None)
+    comparison = discriminant(classes, within, pooled.num_rows, strange=decide(shifts).flagged_clients)
+    queries = [
+        Query(FEATURE_CENTROID, {"mean": pooled.mean, "axes": leading.axes}, clients=answered),
+        Query(
+            FEATURE_HISTOGRAM,
+            {"start": bins.start, "width": bins.width},
+            {"bins": bins.bins},
+            [client for client in paired if client in moments.totals],
+        ),
+        Query(ROW_NORMS, {"per_deviation": per_deviation(spread)}, {"by_class": by_class}, answered),
+    ]
+    if grouped:
+        arrays = {"per_deviation": per_deviation(spread), "means": compared.means}
+        queries.append(Query(GROUP_NORMS, arrays, {"by_class": by_class}, answered))
+    queries += [] if comparison is None else _agreement_queries(comparison, answered)
+    (answers, histograms, norms, *others), _ = yield queries, []
+    groups = FeatureGroups.read(others[0].arrays) if grouped else None
+    agreements = others[1:] if grouped else others
+    excess = excess_variance(answer["norms"].astype(np.float64) for answer in norms.arrays.values())
+    shifts = shifts if groups is None else shifts_of(groups)
+    centroids = {client: answer["centroid"].astype(np.float64) for client, answer in answers.arrays.items()}
+    counts = [answer["counts"].astype(np.int32) for answer in histograms.arrays.values()]
+    own = {client: Agreement.read(answer) for part in agreements for client, answer in part.arrays.items()}
+    return FeatureMeasurement(
+        decide_feature_skew(
+            centroids, leading.total_variance, settings.feature_threshold, settings.feature_scale, names
+        ),
+        decide(shifts, excess if groups is None else groups.excess),
+        moments.num_features,
+        () if comparison is None else label_tests(own, comparison),
+        feature_distances(counts, bins),
+        feature_divergence(counts, bins),
+        (*moments.notes, *refusal_notes("centroid", answers, names)),
+        compare_concepts(classes, within, pooled.num_rows, groups),
+        () if isinstance(shifts, str) else client_features(shifts, compared, spread),
+        {client: tuple(centroid.tolist()) for client, centroid in centroids.items()},
+        _density(histograms, bins),
+    )
+
+
+def _density(histograms: QueryAnswers, bins: Bins) -> FeatureDensity | None:
+    """Return each client's counts of the feature of largest variance, whose bins are the widest."""
+    feature = int(bins.width.argmax())
+    counts = {client: answer["counts"][feature].astype(np.int64) for client, answer in histograms.arrays.items()}
+    if not counts or bins.width[feature] <= 0:
+        return None
+    start, width = float(bins.start[feature]), float(bins.width[feature])
+    told = {client: tuple(own.tolist()) for client, own in counts.items()}
+    return FeatureDensity(feature=feature, start=start, width=width, counts=told)
+
+
+def _agreement_queries(comparison: Discriminant, clients: Sequence[int]) -> list[Query]:
+    """Return the question to those whose features are not skewed, and the one to those who take a shift off."""
+    arrays, shifted = comparison.arrays(), comparison.shifted
+    plain, moved = [c for c in clients if c not in shifted], [c for c in clients if c in shifted]
+    queries = [Query(LABEL_AGREEMENT, arrays, {"shifted": False}, plain)] if plain else []
+    return [*queries, Query(LABEL_AGREEMENT, arrays, {"shifted": True}, moved)] if moved else queries
+
+
+def ask_moments(clients: Sequence[int], max_features: int, names: Names = UNNAMED) -> Conversation[MomentsAnswers]:
+    """Ask for moments and per-class sums block by block, so that the server never holds those of all clients.
+
+    Args:
+        clients: Who is asked.
+        max_features: Beyond, clients send no triangle and nobody else is asked.
+        names: Of clients, for notes.
+    """
+    sums = MomentSums()
+    classes: ClassMoments | None = None
+    covariances: ClassCovariances | None = None
+    notes: list[str] = []
+    num_features: int | None = None
+    position, size = 0, FIRST_BLOCK_CLIENTS
+    config = {"max_features": max_features}
+    while position < len(clients):
+        block = clients[position : position + size]
+        queries = [Query(name, config=config, clients=block) for name in (FEATURE_MOMENTS, CLASS_SUMS)]
+        (answers, by_class), _ = yield queries, []
+        notes += refusal_notes("feature sums", answers, names)
+        num_classes = 0
+        for client, arrays in answers.arrays.items():
+            num_features = len(arrays["sum"])
+            if "scatter" not in arrays:
+                return MomentsAnswers(
+                    num_features, None, {}, ClassMoments.of_nobody(0, num_features), None, tuple(notes)
+                )
+            total, scatter = (arrays[name].astype(np.float64, copy=False) for name in ("sum", "scatter"))
+            sums.add(client, answers.num_examples[client], total, scatter)
+            if client in by_class.arrays:
+                counts = by_class.arrays[client]["counts"].astype(np.int64)
+                num_classes = len(counts)
+                numbers = [by_class.arrays[client][name].astype(np.float64, copy=False) for name in ("sums", "squares")]
+                if classes is None:
+                    classes = ClassMoments.of_nobody(num_classes, num_features)
+                    if ClassCovariances.fit(num_classes, num_features):
+                        covariances = ClassCovariances(num_classes, num_features)
+                classes.add(client, counts, *numbers)
+                if covariances is not None:
+                    covariances.add(answers.num_examples[client], total, scatter, counts, numbers[0])
+        position += len(block)
+        if num_features is not None:
+            client_bytes = 4 * num_features * (num_features + 1) + 16 * num_features * num_classes
+            size = max(1, BLOCK_BYTES // client_bytes)
+    classes = classes or ClassMoments.of_nobody(0, num_features or 0)
+    return MomentsAnswers(num_features, sums.pooled(), sums.totals, classes, covariances, tuple(notes))
+
+
+def refusal_notes(what: str, answers: QueryAnswers, names: Names) -> list[str]:
+    """Return a note about the clients that did not answer, with the reason of the first one."""
+    clients = sorted(answers.refused)
+    return [f"No {what} from {names.some_clients(clients)}: {answers.refused[clients[0]]}."] if clients else []
+
+
+WITHOUT_AXES = "with detection.epsilon clients send no cross-products, without which there are no principal axes"
+
+
+def measure_private_features(
+    clients: Sequence[int], settings: DetectionConfig, seed: int, alike: Collection[int], names: Names = UNNAMED
+) -> Conversation[FeatureMeasurement]:
+    """Ask for noisy sums and decide.
+
+    Args:
+        clients: Who is asked.
+        settings: Thresholds, and how much noise clients add.
+        seed: Of seeded noise.
+        alike: Those of them whose rows may be compared without regard to their class.
+        names: Of clients and features, for sentences.
+    """
+    (answers,), _ = yield [Query(PRIVATE_SUMS, config=noise_terms(settings, seed), clients=clients)], []
+    rate = settings.detector_rate
+    published = Finding.unmeasured(NAME, 0.0, WITHOUT_AXES)
+    sums = {client: arrays["sum"].astype(np.float64) for client, arrays in answers.arrays.items()}
+    squares = {client: arrays["squares"].astype(np.float64) for client, arrays in answers.arrays.items()}
+    num_features = len(next(iter(sums.values()))) if sums else None
+    like = {client: own for client, own in sums.items() if client in alike}
+    if len(sums) < 2 or num_features is None:
+        calibrated = CalibratedFinding.unmeasured(NAME, rate, f"it takes two clients, got {len(sums)}")
+    elif len(like) < 2:
+        reason = "clients add noise to sums of all classes, and labels may be skewed"
+        calibrated = CalibratedFinding.unmeasured(NAME, rate, reason)
+    else:
+        assert settings.epsilon is not None
+        deviation = sums_deviation(settings.epsilon, settings.delta, num_features)
+        noise = deviation * 2 * settings.clip, deviation * settings.clip**2
+        calibrated = decide_private_features(
+            like, squares, answers.num_examples, noise, rate, settings.feature_effect, names
+        )
+    return FeatureMeasurement(
+        published, calibrated, num_features, notes=tuple(refusal_notes("noisy sums", answers, names))
+    )
+
+
+def decide_private_features(
+    sums: Mapping[int, Values],
+    squares: Mapping[int, Values],
+    num_rows: Mapping[int, int],
+    noise: tuple[float, float],
+    rate: float,
+    min_effect: float,
+    names: Names = UNNAMED,
+) -> CalibratedFinding:
+    """Test each client's largest shift.
+
+    Args:
+        sums: Noisy sums, shape `(d,)`.
+        squares: Noisy sums of squares, shape `(d,)`.
+        num_rows: Rows of each client.
+        noise: Standard deviations of the noise on a sum and on a sum of squares.
+        rate: Probability of any flag in a federation of like clients.
+        min_effect: Root mean square shift that a flagged client has at least.
+        names: Of clients and features, for the sentence.
+    """
+    from scipy.stats import norm
+
+    clients = sorted(sums)
+    rows = np.array([num_rows[client] for client in clients], dtype=np.float64)[:, None]
+    totals = np.stack([sums[client] for client in clients])
+    total_rows = float(rows.sum())
+    mean = totals.sum(axis=0) / total_rows
+    spread = np.sum([squares[client] for client in clients], axis=0) / total_rows - mean**2
+    spread = np.maximum(spread, 0.0) + 2 * np.sqrt(len(clients)) * noise[1] / total_rows
+    part = rows / total_rows
+    noise_variance = noise[0] ** 2 * ((1 - part) ** 2 + (len(clients) - 1) * part**2)
+    surplus = totals - rows * mean
+    scores = np.abs(surplus) / np.sqrt(rows * (1 - part) * spread + noise_variance)
+    p_values = np.minimum(1.0, 2 * norm.sf(scores).min(axis=1) * scores.shape[1])
+    offsets = surplus / rows / np.sqrt(spread)
+    by_chance = 1 / rows[:, 0] + (noise[0] ** 2 / rows**2 / spread).mean(axis=1)
+    return decide_shifts(
+        clients,
+        p_values,
+        offsets,
+        by_chance,
+        range(offsets.shape[1]),
+        rate,
+        min_effect,
+        "largest shift of a feature, by noisy sums",
+        "of any class, by noisy sums",
+        names=names,
+    )

@@ -1,0 +1,788 @@
+"""Feature skew: distances between clients' centroids on the two principal axes of all data, without pooling them.
+
+Federated principal component analysis in two exchanges:
+
+1. Client k sends its row count n_k, its per-feature sums and the upper triangle of its cross-products. The server forms
+   the mean μ = Σ s_k / N and the covariance C = (Σ X_kᵀX_k − N μμᵀ) / (N − 1), the one that PCA of the pooled data
+   would use, and takes the two leading eigenvectors U of C (raw) or of its correlation matrix (standardised).
+2. The server sends μ and U; client k sends its centroid c_k, the mean of (x − μ)ᵀU over its rows.
+
+The value is the largest distance ‖c_i − c_j‖₂. (The second exchange repeats what the server could work out from the
+sums of the first; it is part of the published protocol.)
+
+Choices and deviations:
+
+- A client centres its cross-products on its own mean before it sends them: S_k = X_kᵀX_k − n_k m_k m_kᵀ. With the sums
+  that is the same information, and the squares of the features are on its diagonal. The server adds the parts by
+  Σ X_kᵀX_k − N μμᵀ = Σ_k [S_k + n_k (m_k − μ)(m_k − μ)ᵀ] (Chan, Golub, LeVeque. Updating formulae and a pairwise
+  algorithm for computing sample variances. 1979). Unlike the literal formula it does not cancel when means are large
+  against deviations. All sums are float64.
+- The published threshold is lost. A distance grows with the number of features, so ours is relative to the square
+  root of the total variance trace(C), which is √d for d standardised features: the federation has feature skew if the
+  distance exceeds 0.25 √trace(C), a shift of a quarter of a standard deviation in every feature at once. Published
+  rows for 254 features over √254: IID 0.036, one corrupted client 0.466, feature skew 0.945. The same scenarios on 244
+  standardised vibration features, four clients, federation seeds 0 to 3: IID 0.09 to 0.13, label skew 0.62 to 0.68,
+  corrupted client 0.91, feature skew 0.94 to 1.00. The sampling error of the distance is roughly up to 4 / √n_k on this
+  scale when few directions carry most of the variance, so clients of fewer than some 200 rows can exceed it by chance.
+- Labels shift features: a federation with label skew alone usually has feature skew by this definition, too.
+- Flagged clients were not published either. If the federation has skew, those are flagged whose centroid is farther
+  than the threshold from the coordinate-wise median of all centroids, and the farthest one in any case (two groups of
+  equal size have their median between them). The median keeps one deviating client from drawing the others along.
+- Features are flattened as they are stored. For images and text they should be embeddings.
+
+Histograms of each feature on bins that all clients share: what feature distances are computed from.
+
+The 1-Wasserstein and Hellinger distances between two clients' values of a feature need their distributions. Quantile
+sketches would hand out single rows (an extreme quantile is one), so clients count their values in equal bins instead,
+placed by the server from the mean and standard deviation of the first exchange of the feature-skew detector: `bins`
+bins over mean ± `reach` standard deviations, values beyond in the outermost.
+
+Bins that somebody else places can close in on a single value, and bins that are shifted a little give it away by
+subtraction. So a client does not count its values but those that it would tell in any case: it puts the values of a
+feature in order, groups them, `min_release` or a few more to a group, and takes each as the mean of its group
+(microaggregation: J. Domingo-Ferrer and J. M. Mateo-Sanz. Practical data-oriented microaggregation for statistical
+disclosure control. IEEE Transactions on Knowledge and Data Engineering 14(1), 2002). A bin then holds whole groups, and
+all bins that can be asked for tell the means of these groups and no more. Means of groups are spread a little less than
+values: by the variance within groups, which are of neighbouring values.
+
+Deviations: distances are in global standard deviations of the feature, so that an average over features has a meaning.
+Values within a bin count as its middle, which changes a distance by at most one bin width, 2 reach / bins (0.25
+standard deviations for 32 bins over ±4); what lies beyond the bins counts as if it lay in the outermost.
+
+Divergence of raw feature histograms: the rejected measure of feature skew, reported for comparison.
+
+What label skew is judged by, asked of features: with P_kj the histogram of client k's values of feature j, on the bins
+of `fedscout.detectors.feature_skew`, and G_j that of all these clients' rows together,
+
+    value = max over clients k of the mean over features j of JS(P_kj ‖ G_j), in bits, in `[0, 1]`,
+
+with the divergence of J. Lin (Divergence measures based on the Shannon entropy. IEEE Transactions on Information
+Theory 37(1), 1991). Constant features do not count. No rule decides by it: every feature counts as much as any other,
+so columns that say nothing dilute those that differ; and clients of few rows fill few bins, which alone makes them
+differ.
+
+How far the sums over groups of rows scatter: design effects of features, for rows that belong together.
+
+As for labels (`fedscout.detectors.statistics`): with y_i a row less everyone's mean of its class, in
+standard deviations within classes, and y_g the sum over the rows of group g, any two rows of a group have in feature j
+the correlation ρ_j, estimated over the groups of all clients by
+
+    Σ_g y_gj² · M / (M − 1) = N + ρ_j (Σ n_g² − N)
+
+and kept in [0, 1]. The mean of a client's n rows then has the variance δ_j / n, δ_j = 1 + ρ_j (Σ n_g² / n − 1), and its
+groups take the place of rows where the spread of a mean's squared length depends on how many there are and how unlike
+(`fedscout.detectors.feature_skew`). The correlation between features is taken to be that of rows.
+
+Per-class sums of the features: what clients say of P(x | y), class by class.
+
+Label skew moves the mean of a client's features, too. To tell the two apart, rows must be compared class by class. A
+client computes for each class the sum of its rows and, centred on their own mean, the sum of their squares. What leaves
+it of that, `fedscout.engine.data.client` decides: nothing of classes of which it holds fewer than `min_release` rows,
+and so that these can't be told by subtraction from the moments of the feature-skew detector, which are over all rows.
+
+How unlike rows are in length is told, too, since besides covariances the spread of a mean's squared length depends on
+it. The mean of n independent rows y of mean 0, covariance R and dimension d has n |mean|² with the mean d and the
+variance
+
+    2 tr R² (1 − 1/n) + (E|y|⁴ − d²) / n,
+
+of which the second part is small for normal rows and large where few rows lie far out, as in sparse features. Clients
+tell of |y|² and |y|⁴ over all rows of the classes that they tell of, y being a row less the client's mean of its class,
+in standard deviations within classes.
+
+The covariance that a client's own mix of classes gives its rows, from the sums that all clients have told.
+
+Classes may differ in how features are correlated, so that one covariance within classes, pooled over all clients, is
+not that of a client whose classes are mixed otherwise. A client tells the scatter of all its rows and the sums of each
+class, not the scatter of each class. Let W_k be its scatter about its own class means; the rows of the classes that it
+does not tell of count as one more class. With f_kc = n_kc − 1 degrees of freedom of class c,
+
+    E W_k = Σ_c f_kc Σ_c,
+
+which is a regression on the covariances Σ_c of the classes. By weighted least squares, the variance of W_k being
+proportional to its rows n_k,
+
+    G = Σ_k f_k f_kᵀ / n_k,    B_c = Σ_k f_kc W_k / n_k,    Σ_c w_c Σ̂_c = Σ_c (G⁺ w)_c B_c.
+
+That has the variance of a covariance out of N_w = (Σ_c w_c)² / wᵀ G⁺ w rows: of nearly all rows where the clients have
+one mix of classes, and of fewer the more they differ.
+
+From the correlation matrix R of d features in it come the moments that the feature test needs. Chance adds
+d (d − 1) / N_w to tr R², and about 3 d tr R² / N_w to tr R³, which are taken off. As it is uncertain out of few rows,
+each trace is drawn towards that of all clients' covariance by d / (d + N_w), as in regularised discriminants.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property, lru_cache
+from typing import Final, Literal, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from fedscout.detectors.report import Finding, yes_no
+from fedscout.detectors.statistics import (
+    Values,
+    check_finite,
+    distances_to,
+    distribution,
+    flat_features,
+    js_divergence,
+    mean_pairwise_hellinger,
+    mean_pairwise_wasserstein,
+    own_counts,
+)
+from fedscout.engine.data.client import Answer, Arrays, Over, QueryInputs, WithheldError, told_cells
+from fedscout.engine.data.federation import UNNAMED, Names
+from fedscout.engine.errors import IntArray
+from fedscout.engine.seeds import stream
+
+NAME: Final = "feature_skew"
+FEATURE_MOMENTS = "feature_moments"
+FEATURE_CENTROID = "feature_centroid"
+
+NUM_AXES = 2
+DIRECT_SOLVER_FEATURES = 1024
+"""Up to here a direct solver for two eigenvectors costs no more than an iterative one, whatever the eigenvalues."""
+
+TIE = 1e-9
+"""Distances within this share of each other are equal up to rounding."""
+
+FeatureScale = Literal["standardised", "raw"]
+
+
+# -- client halves ---------------------------------------------------------------------------------------------------
+
+
+def feature_moments(inputs: QueryInputs) -> Answer:
+    """First exchange. Return `sum`, shape `(d,)`, and `scatter`, the upper triangle of S_k, shape `(d(d+1)/2,)`.
+
+    Reads `max_features` from the message; with more features than that, `scatter` is left out.
+    """
+    total: Values = np.zeros(())
+    flat: Values = np.zeros((0, 0))
+    for features, _ in inputs.data.chunks():
+        flat = flat_features(features)
+        total = total + flat.sum(axis=0)
+    num_features = len(total)
+    if num_features > int(inputs.config["max_features"]):
+        return {"sum": Over(total, len(inputs.data))}
+    mean = total / len(inputs.data)
+    whole = len(flat) == len(inputs.data)  # one chunk, at hand
+    scatter = np.zeros((num_features, num_features))
+    for chunk in [flat] if whole else (flat_features(features) for features, _ in inputs.data.chunks()):
+        centred = np.subtract(chunk, mean, out=chunk)
+        scatter += inputs.cross_products(centred)
+    triangle = scatter[upper_triangle(num_features)]
+    return {"sum": Over(total, len(inputs.data)), "scatter": Over(triangle, len(inputs.data))}
+
+
+def feature_centroid(inputs: QueryInputs) -> Answer:
+    """Second exchange. Return `centroid`, the mean of (x − mean)ᵀ axes, shape `(2,)`.
+
+    Reads `mean`, shape `(d,)`, and `axes`, shape `(d, 2)`, from the message.
+    """
+    mean, axes = (inputs.arrays[name].astype(np.float64) for name in ("mean", "axes"))
+    total = np.zeros(axes.shape[1])
+    for features, _ in inputs.data.chunks():
+        total += ((flat_features(features) - mean) @ axes).sum(axis=0)
+    return {"centroid": Over(total / len(inputs.data), len(inputs.data))}
+
+
+# -- server halves ---------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class PooledMoments:
+    """What the pooled rows would give: `num_rows` N, `mean` μ (d,), `covariance` C (d, d)."""
+
+    num_rows: int
+    mean: Values
+    covariance: Values
+
+    @property
+    def variance(self) -> Values:
+        """Variance of each feature, shape `(d,)`.
+
+        Exactly 0 for a constant feature: float64 sums of up to 2²⁹ equal float32 values are exact, hence the means.
+        """
+        return np.diag(self.covariance)
+
+
+@lru_cache(maxsize=1)
+def upper_triangle(num_features: int) -> npt.NDArray[np.bool_]:
+    """Return the mask of the upper triangle with its diagonal, read row by row. To be read only."""
+    return np.triu(np.ones((num_features, num_features), dtype=bool))
+
+
+class ClientTotals(NamedTuple):
+    """Of one client: its rows, their sum and their sum of squares about its own mean, shapes `(d,)`."""
+
+    num_rows: int
+    total: Values
+    squares: Values
+
+
+class MomentSums:
+    """Adds clients' moments, one after the other in a fixed order. No client's triangle is kept.
+
+    Attributes:
+        totals: Of each client.
+    """
+
+    def __init__(self) -> None:
+        self.totals: dict[int, ClientTotals] = {}
+        self._within: Values = np.zeros(0)
+
+    def add(self, client: int, num_rows: int, total: Values, scatter: Values) -> None:
+        """Add one client's answer to the first exchange."""
+        if not self.totals:
+            self._within = np.zeros(scatter.shape)
+        diagonal = np.cumsum([0, *range(len(total), 1, -1)])
+        self.totals[client] = ClientTotals(num_rows, total, scatter[diagonal])
+        self._within += scatter
+
+    def pooled(self) -> PooledMoments | None:
+        """Return the moments of all rows; None without any."""
+        if not self.totals:
+            return None
+        counts = [own.num_rows for own in self.totals.values()]
+        sizes, totals = np.array(counts, dtype=np.float64), np.stack([own.total for own in self.totals.values()])
+        mean = totals.sum(axis=0) / sizes.sum()
+        offsets = (totals / sizes[:, None] - mean) * np.sqrt(sizes)[:, None]
+        upper = np.zeros((len(mean), len(mean)))
+        upper[upper_triangle(len(mean))] = self._within
+        scatter = upper + np.triu(upper, k=1).T + offsets.T @ offsets
+        return PooledMoments(num_rows=sum(counts), mean=mean, covariance=scatter / max(sizes.sum() - 1, 1.0))
+
+
+@dataclass(frozen=True)
+class PrincipalAxes:
+    """The axes on which clients are compared.
+
+    Attributes:
+        axes: What a centred row is multiplied with, shape `(d, 2)`: eigenvectors, over the features' standard
+            deviations if standardised. A missing second axis is 0.
+        total_variance: Trace of the matrix whose eigenvectors they are; if standardised, the number of features that
+            vary.
+    """
+
+    axes: Values
+    total_variance: float
+
+
+def principal_axes(pooled: PooledMoments, scale: FeatureScale) -> PrincipalAxes:
+    """Return the two leading principal axes; each has its component of largest size positive."""
+    variance = pooled.variance
+    varies = variance > 0
+    if scale == "standardised":
+        weights = np.divide(1.0, np.sqrt(variance), out=np.zeros_like(variance), where=varies)
+    else:
+        weights = varies.astype(np.float64)
+    matrix = pooled.covariance * np.outer(weights, weights)
+    total = float(np.trace(matrix))
+    axes = np.zeros((len(variance), NUM_AXES))
+    if total > 0:
+        vectors = _leading_eigenvectors(matrix)
+        largest = np.abs(vectors).argmax(axis=0)
+        signs = np.sign(vectors[largest, np.arange(vectors.shape[1])])
+        axes[:, : vectors.shape[1]] = vectors * signs * weights[:, None]
+    return PrincipalAxes(axes=axes, total_variance=total)
+
+
+def _leading_eigenvectors(matrix: Values) -> Values:
+    """Return up to two eigenvectors of a symmetric matrix, the largest eigenvalue first, shape `(d, <= 2)`."""
+    size = len(matrix)
+    if size <= DIRECT_SOLVER_FEATURES:
+        from scipy.linalg import eigh
+
+        leading = (max(0, size - NUM_AXES), size - 1)
+        return np.asarray(eigh(matrix, subset_by_index=leading, check_finite=False)[1][:, ::-1])
+    from scipy.sparse.linalg import eigsh
+
+    start = stream(0, "principal-axes").standard_normal(size)
+    values, vectors = eigsh(matrix, k=NUM_AXES, which="LA", v0=start)
+    return np.asarray(vectors[:, np.argsort(-values, kind="stable")])
+
+
+def decide_feature_skew(
+    centroids: Mapping[int, npt.NDArray[np.floating]],
+    total_variance: float,
+    relative_threshold: float,
+    scale: FeatureScale,
+    names: Names = UNNAMED,
+) -> Finding:
+    """Compare the centroids of the second exchange.
+
+    Args:
+        centroids: Of each client that answered, shape `(2,)`.
+        total_variance: See `PrincipalAxes`.
+        relative_threshold: Distance over √total_variance above which the federation has feature skew.
+        scale: For the sentence.
+        names: Of clients, likewise.
+    """
+    threshold = relative_threshold * float(np.sqrt(total_variance))
+    if len(centroids) < 2:
+        return Finding.unmeasured(NAME, threshold, f"it takes two clients, got {len(centroids)}")
+    clients = sorted(centroids)
+    points = np.stack([centroids[client] for client in clients]).astype(np.float64)
+    value, first, second = _farthest_pair(points)
+    from_median = distances_to(points, np.median(points, axis=0))
+    values = dict(zip(clients, from_median.tolist(), strict=True))
+    detected = value > threshold
+    limit = min(threshold, (1 - TIE) * max(values.values()))
+    flagged = tuple(client for client in clients if detected and values[client] > limit)
+    pair = [clients[first], clients[second]]
+    sentence = (
+        f"Feature skew: {yes_no(detected)}. On the two principal axes of the {scale} features the largest distance "
+        f"between two clients' centroids is {value:.3g} ({names.some_clients(pair)}), "
+        f"{'above' if detected else 'not above'} the threshold {threshold:.3g} ({relative_threshold:g} times the root "
+        f"of the total variance)."
+    )
+    if flagged:
+        sentence += f" Farthest from the median of all centroids: {names.some_clients(flagged)}."
+    return Finding(
+        name=NAME,
+        value=value,
+        threshold=threshold,
+        detected=detected,
+        flagged_clients=flagged,
+        client_values=values,
+        sentence=sentence,
+    )
+
+
+def _farthest_pair(points: Values) -> tuple[float, int, int]:
+    """Return the largest distance and its first pair; linear memory, since there may be thousands of clients."""
+    best = (-1.0, 0, 0)
+    for index in range(len(points) - 1):
+        distances = distances_to(points[index + 1 :], points[index])
+        other = int(distances.argmax())
+        if distances[other] > best[0]:
+            best = (float(distances[other]), index, index + 1 + other)
+    return best
+
+
+FEATURE_HISTOGRAM = "feature_histogram"
+MAX_BINS = 1024
+BLOCK_NUMBERS = 2**22
+"""Values are put in order so many at a time."""
+
+
+def feature_histogram(inputs: QueryInputs) -> Answer:
+    """Client half: count each feature's values, each as the mean of its group, in equal bins.
+
+    Reads `start` and `width`, the lower edge and bin width of each feature, shapes `(d,)`, and the scalar `bins`.
+    Returns `counts`, shape `(d, bins)`; a feature of width 0 is constant and counts all its rows in bin 0.
+
+    Raises:
+        DataError: If a value is NaN or infinite.
+        WithheldError: If there are more than `MAX_BINS` bins.
+    """
+    start, width = (inputs.arrays[name].astype(np.float64) for name in ("start", "width"))
+    bins = int(inputs.config["bins"])
+    if not 1 <= bins <= MAX_BINS:
+        raise WithheldError(f"bins must be from 1 to {MAX_BINS}, got {bins}")
+    counts: IntArray = np.zeros(len(start) * bins, dtype=np.int64)
+    first_bin = np.arange(len(start)) * bins
+    per_width = np.divide(1.0, width, out=np.zeros(len(width)), where=width > 0)
+    for some, values, sizes in _values(inputs):
+        positions = np.subtract(values, start[some], out=values)  # a fresh array, in whose place all is computed
+        positions *= per_width[some]
+        cells = np.clip(positions, 0, bins - 1, out=positions).astype(np.int64)  # not negative, so this rounds down
+        cells += first_bin[some]
+        counts += np.bincount(cells.reshape(-1), np.repeat(sizes, cells.shape[1]), len(counts)).astype(np.int64)
+    table = counts.reshape(len(start), bins).astype(np.int32)
+    return {"counts": Over(table, table)}
+
+
+def _values(inputs: QueryInputs) -> Iterator[tuple[slice, Values, IntArray]]:
+    """Yield some features, the means of their groups of values, `(groups, features)`, and the sizes of the groups.
+
+    The arrays may be overwritten by whoever reads them.
+    """
+    if inputs.min_release <= 1:
+        for features, _ in inputs.data.chunks():
+            flat = flat_features(features)
+            yield slice(None), flat, np.ones(len(flat), np.int64)
+        return
+    rows, source = inputs.data.rows, inputs.data.features
+    source = source.reshape(len(source), -1)
+    num_groups = max(1, len(rows) // inputs.min_release)
+    bounds = np.arange(num_groups + 1) * len(rows) // num_groups
+    sizes = np.diff(bounds)
+    step = max(1, BLOCK_NUMBERS // len(rows))
+    for first in range(0, source.shape[1], step):
+        some = slice(first, first + step)
+        ordered = np.sort(source[rows, some].T)
+        check_finite(ordered[:, [0, -1]])  # where the order puts what is not
+        yield some, (np.add.reduceat(ordered, bounds[:-1], axis=1, dtype=np.float64) / sizes).T, sizes
+
+
+@dataclass(frozen=True)
+class Bins:
+    """Where the server asks clients to count.
+
+    Attributes:
+        start: Lower edge of the first bin of each feature, shape `(d,)`.
+        width: Of one bin of each feature, 0 if it is constant, shape `(d,)`.
+        bins: Number of bins.
+        reach: Standard deviations covered on either side of the mean.
+    """
+
+    start: Values
+    width: Values
+    bins: int
+    reach: float
+
+    @classmethod
+    def around(cls, mean: Values, variance: Values, bins: int, reach: float) -> Bins:
+        """Place equal bins over mean ± reach standard deviations of each feature; arguments of shape `(d,)`."""
+        deviation = np.sqrt(variance)
+        return cls(start=mean - reach * deviation, width=2 * reach * deviation / bins, bins=bins, reach=reach)
+
+
+@dataclass(frozen=True)
+class FeatureDistances:
+    """Means over all pairs of clients and all features that vary.
+
+    Attributes:
+        wasserstein: In standard deviations of the feature.
+        hellinger: In `[0, 1]`.
+    """
+
+    wasserstein: float
+    hellinger: float
+
+
+def feature_distances(counts: Iterable[npt.NDArray[np.integer]], bins: Bins) -> FeatureDistances | None:
+    """Server half: average the distances; None with fewer than two clients or no feature that varies.
+
+    Args:
+        counts: Of each client, shape `(d, bins)`.
+        bins: Where they were counted.
+    """
+    per_client = list(counts)
+    varying = np.flatnonzero(bins.width > 0)
+    if len(per_client) < 2 or len(varying) == 0:
+        return None
+    histograms = distribution(np.stack([client[varying] for client in per_client], axis=1))  # (d, clients, bins)
+    wasserstein = mean_pairwise_wasserstein(histograms, 2 * bins.reach / bins.bins)
+    hellinger = mean_pairwise_hellinger(histograms)
+    return FeatureDistances(wasserstein=float(wasserstein.mean()), hellinger=float(hellinger.mean()))
+
+
+def feature_divergence(counts: Sequence[npt.NDArray[np.integer]], bins: Bins) -> float | None:
+    """Server half: return the value; None with fewer than two clients or no feature that varies.
+
+    Args:
+        counts: Of each client, shape `(d, bins)`.
+        bins: Where they were counted.
+    """
+    varying = np.flatnonzero(bins.width > 0)
+    if len(counts) < 2 or len(varying) == 0:
+        return None
+    everyone = np.zeros(counts[0].shape, np.int64)
+    for own in counts:
+        everyone += own
+    shares = distribution(everyone[varying])
+    return max(float(js_divergence(distribution(own[varying]), shares).mean()) for own in counts)
+
+
+GROUP_NORMS: Final = "group_norms"
+
+
+def group_norms(inputs: QueryInputs) -> Answer:
+    """Client half: return `squares` Σ y_gj², shape `(d,)`, and `norms`, shape `(5,)`.
+
+    `norms` are the rows, the groups, Σ n_g², Σ |y_g|² and Σ |y_g|⁴, over the rows of the classes that the client tells
+    of. Reads `per_deviation`, shape `(d,)`, `means`, shape `(num_classes, d)`, or `(1, d)` where `by_class` is false.
+    """
+    scale = inputs.arrays["per_deviation"].astype(np.float64)
+    by_class = bool(inputs.config["by_class"])
+    means = inputs.by_class("means", inputs.num_classes if by_class else 1)
+    told = told_cells(own_counts(inputs) if by_class else np.array([len(inputs.data)]), inputs.min_release)
+    groups = np.arange(len(inputs.data)) if inputs.groups is None else inputs.groups
+    _, members = np.unique(groups, return_inverse=True)
+    sums = np.zeros((members.max() + 1, len(scale)))
+    sizes = np.zeros(len(sums))
+    start = 0
+    for features, labels in inputs.data.chunks():
+        classes = labels if by_class else np.zeros_like(labels)
+        kept = told[classes]
+        own = members[start : start + len(labels)][kept]
+        np.add.at(sums, own, (flat_features(features)[kept] - means[classes[kept]]) * scale)
+        sizes += np.bincount(own, minlength=len(sizes))
+        start += len(labels)
+    lengths = (sums**2).sum(axis=1)
+    norms = [sizes.sum(), (sizes > 0).sum(), (sizes**2).sum(), lengths.sum(), (lengths**2).sum()]
+    num_rows = int(sizes.sum())
+    return {"squares": Over((sums**2).sum(axis=0), num_rows), "norms": Over(np.array(norms, np.float64), num_rows)}
+
+
+@dataclass(frozen=True)
+class FeatureGroups:
+    """What is known of groups; of a client that told nothing, the largest effects and the fewest groups of the others.
+
+    Attributes:
+        effects: δ of each client, shape `(d,)`.
+        num_groups: Groups of each client, at least 1.
+        excess: Squared coefficient of variation of |y_g|², at least 0.
+    """
+
+    effects: Mapping[int, Values]
+    num_groups: Mapping[int, float]
+    excess: float
+
+    @classmethod
+    def read(cls, answers: Mapping[int, Arrays]) -> FeatureGroups | None:
+        """Return it from the clients' answers; None without any, or where none has a row to tell of."""
+        norms = {client: np.asarray(answer["norms"], np.float64) for client, answer in answers.items()}
+        rows, groups, size_squares, second, fourth = np.sum([np.zeros(5), *norms.values()], axis=0)
+        if rows == 0:
+            return None
+        squares = np.sum([np.asarray(answer["squares"], np.float64) for answer in answers.values()], axis=0)
+        surplus = squares * groups / max(groups - 1, 1) / rows - 1
+        together = size_squares / rows - 1
+        correlations = np.clip(surplus / together, 0.0, 1.0) if together > 0 else np.zeros_like(squares)
+        return cls(
+            {client: 1 + correlations * max(own[2] / max(own[0], 1) - 1, 0) for client, own in norms.items()},
+            {client: max(float(own[1]), 1.0) for client, own in norms.items()},
+            float(max(0.0, fourth * groups / second**2 - 1)) if second > 0 else 0.0,
+        )
+
+    def of(self, clients: Sequence[int], features: Sequence[int] | np.ndarray) -> Values:
+        """Return δ of some clients and features, shape `(clients, features)`."""
+        largest = np.max(list(self.effects.values()), axis=0)
+        return np.stack([self.effects.get(client, largest)[features] for client in clients])
+
+    def groups_of(self, clients: Sequence[int]) -> Values:
+        """Return how many groups some clients have, shape `(clients,)`."""
+        fewest = min(self.num_groups.values())
+        return np.array([self.num_groups.get(client, fewest) for client in clients])
+
+
+CLASS_SUMS = "class_sums"
+ROW_NORMS: Final = "row_norms"
+
+KEPT_BYTES = 2**28
+
+
+def class_sums(inputs: QueryInputs) -> Answer:
+    """Client half. Return `counts`, `sums` and `squares`.
+
+    Shapes `(num_classes,)`, `(num_classes, d)` and `(num_classes, d)`. `squares` are about the client's own mean of the
+    class. Reads `max_features` from the message; with more features than that only `counts` is returned.
+    """
+    counts = own_counts(inputs)
+    sums: Values | None = None
+    for features, labels in inputs.data.chunks():
+        flat = flat_features(features)
+        if flat.shape[1] > int(inputs.config["max_features"]):
+            return {"counts": Over(counts, counts)}
+        part = _sums_by_class(flat, labels, inputs.num_classes)
+        sums = part if sums is None else sums + part
+    assert sums is not None, "a client that answers holds rows"
+    means = sums / np.maximum(counts, 1)[:, None]
+    squares = np.zeros_like(sums)
+    for features, labels in inputs.data.chunks():
+        flat = flat_features(features)
+        squares += _sums_by_class((flat - means[labels]) ** 2, labels, inputs.num_classes)
+    return {name: Over(values, counts) for name, values in (("counts", counts), ("sums", sums), ("squares", squares))}
+
+
+def _sums_by_class(rows: Values, labels: IntArray, num_classes: int) -> Values:
+    """Return the sum of the rows of each class, shape `(num_classes, d)`; present classes only are touched."""
+    sums = np.zeros((num_classes, rows.shape[1]))
+    order = np.argsort(labels, kind="stable")
+    present, starts = np.unique(labels[order], return_index=True)
+    sums[present] = np.add.reduceat(rows[order], starts, axis=0)
+    return sums
+
+
+@dataclass
+class ClassMoments:
+    """What all clients' released rows have in common, and what each client adds up to.
+
+    Clients are added one after the other in a fixed order, sums of squares about different means by the updating
+    formula that the feature-skew detector uses.
+
+    Attributes:
+        pooled_counts: N_c, rows of each class, shape `(num_classes,)`.
+        sums: Sum of the rows of each class, shape `(num_classes, d)`.
+        squares: Sum of squares about the pooled mean of each class, shape `(num_classes, d)`.
+        counts: Released rows of each client and class.
+        totals: Sum of each client's released rows, shape `(d,)`.
+        spreads: Sum of squares of these about the client's own mean of their class, shape `(d,)`.
+        own: Each client's sums by class, shape `(num_classes, d)`; None where they would take more than `KEPT_BYTES`.
+    """
+
+    pooled_counts: IntArray
+    sums: Values
+    squares: Values
+    counts: dict[int, IntArray] = field(default_factory=dict)
+    totals: dict[int, Values] = field(default_factory=dict)
+    spreads: dict[int, Values] = field(default_factory=dict)
+    own: dict[int, Values] | None = field(default_factory=dict)
+
+    @classmethod
+    def of_nobody(cls, num_classes: int, num_features: int) -> ClassMoments:
+        """Return moments to which no client was added yet."""
+        shape = (num_classes, num_features)
+        return cls(np.zeros(num_classes, dtype=np.int64), np.zeros(shape), np.zeros(shape))
+
+    def add(self, client: int, counts: IntArray, sums: Values, squares: Values) -> None:
+        """Add one client's answer."""
+        self.counts[client] = counts
+        self.totals[client] = sums.sum(axis=0)
+        self.spreads[client] = squares.sum(axis=0)
+        if self.own is not None:
+            self.own[client] = sums
+            if len(self.own) * sums.nbytes > KEPT_BYTES:
+                self.own = None
+        known = self.pooled_counts
+        both = (known > 0) & (counts > 0)
+        apart = sums[both] / counts[both, None] - self.sums[both] / known[both, None]
+        self.squares += squares
+        self.squares[both] += apart**2 * (known[both] * counts[both] / (known[both] + counts[both]))[:, None]
+        self.sums += sums
+        self.pooled_counts += counts
+
+    @property
+    def means(self) -> Values:
+        """M_c, 0 for a class that nobody told of, shape `(num_classes, d)`."""
+        return np.asarray(self.sums / np.maximum(self.pooled_counts, 1)[:, None])
+
+    @property
+    def variances(self) -> Values:
+        """Variance of each feature within each class, shape `(num_classes, d)`; of a class with one row it is 0."""
+        return np.asarray(self.squares / np.maximum(self.pooled_counts - 1, 1)[:, None])
+
+    def widening(self, client: int) -> Values:
+        """Return by how much a client's variance within classes is larger than everyone's, at least 1, shape `(d,)`."""
+        freedom = np.maximum(self.counts[client] - 1, 0)
+        usual = freedom @ self.variances
+        own = self.spreads.get(client, usual)
+        return np.maximum(np.divide(own, usual, out=np.ones_like(usual), where=usual > 0), 1.0)
+
+    def without(self, clients: Collection[int]) -> tuple[IntArray, Values] | None:
+        """Return counts and sums of each class over all other clients; None where clients' own sums were not kept."""
+        if self.own is None:
+            return None
+        left = [client for client in self.counts if client not in clients]
+        counts = np.stack([self.counts[client] for client in left]).sum(axis=0)
+        return np.asarray(counts), np.asarray(np.sum([self.own[client] for client in left], axis=0))
+
+
+def row_norms(inputs: QueryInputs) -> Answer:
+    """Client half: return `norms`, the sums of |y|⁰, |y|² and |y|⁴, shape `(3,)`.
+
+    Reads `per_deviation`, one over each feature's standard deviation or 0, shape `(d,)`, and `by_class`, whether the
+    client's class means are taken off, or the mean of all its rows.
+    """
+    scale = inputs.arrays["per_deviation"].astype(np.float64)
+    by_class = bool(inputs.config["by_class"])
+    counts = own_counts(inputs) if by_class else np.array([len(inputs.data)])
+    told = told_cells(counts, inputs.min_release)
+    sums: Values = np.zeros((len(counts), len(scale)))
+    for features, labels in inputs.data.chunks():
+        np.add.at(sums, labels if by_class else np.zeros_like(labels), flat_features(features))
+    means = sums / np.maximum(counts, 1)[:, None]
+    norms = np.zeros(3)
+    for features, labels in inputs.data.chunks():
+        groups = labels if by_class else np.zeros_like(labels)
+        kept = told[groups]
+        lengths = (((flat_features(features)[kept] - means[groups[kept]]) * scale) ** 2).sum(axis=1)
+        norms += [len(lengths), lengths.sum(), (lengths**2).sum()]
+    return {"norms": Over(norms, int(norms[0]))}
+
+
+def excess_variance(answers: Iterable[Values]) -> float:
+    """Return (E|y|⁴ − (E|y|²)²) / (E|y|²)², the squared coefficient of variation of |y|²; 0 without rows.
+
+    Args:
+        answers: `norms` of the clients.
+    """
+    rows, second, fourth = np.sum([np.zeros(3), *answers], axis=0)
+    return float(max(0.0, fourth * rows / second**2 - 1)) if second > 0 else 0.0
+
+
+MOST_NUMBERS: Final = 2**21
+"""With more than so many numbers in the triangles of all classes, one covariance is used for all clients."""
+
+SMALLEST_SHARE: Final = 1e-9
+
+
+class ClassCovariances:
+    """Adds clients' answers one after the other; no client's triangle is kept. It is asked after the last one."""
+
+    def __init__(self, num_classes: int, num_features: int) -> None:
+        self._triangle = upper_triangle(num_features)
+        self._freedom = np.zeros((num_classes + 1, num_classes + 1))
+        self._sums = np.zeros((num_classes + 1, num_features * (num_features + 1) // 2))
+
+    @staticmethod
+    def fit(num_classes: int, num_features: int) -> bool:
+        """Return whether the triangles of so many classes are few enough numbers."""
+        return (num_classes + 1) * num_features * (num_features + 1) // 2 <= MOST_NUMBERS
+
+    def add(self, num_rows: int, total: Values, scatter: Values, counts: IntArray, sums: Values) -> None:
+        """Add one client's answer.
+
+        Args:
+            num_rows: All its rows.
+            total: Their sum, shape `(d,)`.
+            scatter: The upper triangle of their scatter about their mean.
+            counts: Rows of each class that it tells of, shape `(num_classes,)`.
+            sums: Their sums, shape `(num_classes, d)`.
+        """
+        rows = np.append(counts, num_rows - counts.sum()).astype(np.float64)
+        by_class = np.vstack([sums, total - sums.sum(axis=0)])
+        apart = (by_class / np.maximum(rows, 1)[:, None] - total / num_rows) * np.sqrt(rows)[:, None]
+        within = scatter - (apart.T @ apart)[self._triangle]
+        freedom = np.maximum(rows - 1, 0.0)
+        self._freedom += np.outer(freedom, freedom) / num_rows
+        present = freedom > 0
+        self._sums[present] += (freedom[present] / num_rows)[:, None] * within
+
+    @cached_property
+    def _solver(self) -> Values:
+        """G⁺."""
+        return np.asarray(np.linalg.pinv(self._freedom, rcond=SMALLEST_SHARE, hermitian=True))
+
+    def correlation(self, weights: Values, features: IntArray) -> tuple[Values, float] | None:
+        """Return the correlation matrix of some features in a mix of classes, and N_w; None where it is not known.
+
+        Args:
+            weights: w, of each class, shape `(num_classes,)`.
+            features: Positions of the features.
+        """
+        wanted = np.append(weights, 0.0)
+        solved = self._solver @ wanted
+        spread = float(wanted @ solved)
+        if spread <= 0 or not np.allclose(self._freedom @ solved, wanted, rtol=1e-6, atol=1e-6 * wanted.max()):
+            return None
+        covariance = np.zeros(self._triangle.shape)
+        covariance[self._triangle] = solved @ self._sums
+        covariance = (covariance + np.triu(covariance, k=1).T)[np.ix_(features, features)]
+        diagonal = np.diag(covariance)
+        if (diagonal <= 0).any():
+            return None
+        scale = np.sqrt(diagonal)
+        return covariance / np.outer(scale, scale), float(wanted.sum()) ** 2 / spread
+
+    def traces(self, weights: Values, features: IntArray, pooled: tuple[float, float]) -> tuple[float, float]:
+        """Return tr R² and tr R³ of a mix of classes; those of all clients' covariance, `pooled`, where unknown."""
+        found = self.correlation(weights, features)
+        if found is None:
+            return pooled
+        correlation, rows = found
+        num_features = len(features)
+        squared = correlation @ correlation
+        second = max(float(np.trace(squared)) - num_features * (num_features - 1) / rows, float(num_features))
+        third = float((squared * correlation).sum()) - 3 * num_features * second / rows
+        third = max(third, second**2 / num_features)
+        own = rows / (rows + num_features)
+        return own * second + (1 - own) * pooled[0], own * third + (1 - own) * pooled[1]

@@ -1,0 +1,550 @@
+"""Label skew: how far a client's label distribution is from everyone's.
+
+Client k sends its label counts. With P_k its normalised counts and G those of all clients together, client k is
+flagged if JS(P_k‖G) > 0.1 (Jensen-Shannon divergence in bits, in `[0, 1]`; J. Lin, IEEE Transactions on Information
+Theory 37(1), 1991). The federation's value is the largest divergence.
+
+What clients withhold: a client tells 0 of a class of which it holds fewer than `min_release` rows, and of one more
+class fewer rows than it holds if the rows left out would be too few to hide among each other
+(`fedscout.engine.data.client`). How many rows it withholds altogether is known, as it tells how many it holds.
+
+Hiding must create no evidence, so withheld rows are completed so that clients are most alike: of all tables x that
+agree with what was told, that of least mutual information between client and class is taken,
+
+    min_x Σ_k Σ_c x_kc log(x_kc / (n_k q_c)),   q_c = Σ_k x_kc / Σ_k n_k,   low_kc ≤ x_kc ≤ high_kc,   Σ_c x_kc = n_k,
+
+by alternating minimisation over q and x (I. Csiszár and G. Tusnády. Information geometry and alternating minimization
+procedures. Statistics & Decisions, Supplement 1, 1984). The problem is convex; x is of real numbers. The least and the
+most rows of a class follow from the release: as told; 0 to `min_release` − 1 where nothing is told; more for the class
+that may have joined the others. A client is compared with the others in the table of these two alone, completed
+likewise, so that its divergence is a lower bound; metrics of all clients are those of the table of all. Where nobody
+tells of any class label skew is not measured.
+
+Calibrated label skew: is a client's label distribution another than everyone else's, beyond chance?
+
+Rows whose labels do not depend on the client fill the table of clients × classes at random, its margins given. Client k
+is compared with all the others by Pearson's statistic of the 2 × C table, with O its counts, G those of all clients, n
+its rows and N those of all:
+
+    X²_k = N / (N − n) · Σ_c (O_c − n G_c / N)² / (n G_c / N)
+
+- Where every expected count n G_c / N is large enough, X²_k follows χ² with C − 1 degrees of freedom, and Holm's
+  method corrects over clients. With z² the χ² quantile (one degree) of the rate over the number of clients, the
+  leading term of the tail's relative error is z⁶ / (72 n G_c / N), after Edgeworth; it is at most `TAIL_ERROR`.
+  (A limit of 5, by W. G. Cochran. Some methods for strengthening the common χ² tests. Biometrics 10(4), 1954, is for
+  one test at 5 %.)
+- Where some are smaller, the largest X² of all clients is compared with those of tables that are drawn with the same
+  margins (W. M. Patefield. Algorithm AS 159. Applied Statistics 30(1), 1981). That test is exact for any counts, and
+  corrects over clients by itself. `DRAWS_PER_ALARM` draws are made for each one that the rate lets through; they end
+  where so many have reached the largest X² observed that no further draw could make its p-value suffice (J. Besag and
+  P. Clifford. Sequential Monte Carlo p-values. Biometrika 78(2), 1991: h draws of l reach it, p = h / l, as valid).
+- Where clients withhold rows, X²_k is that of the table in which client k and all others together are most alike;
+  margins of drawn tables and effects are those of the table in which all clients are most alike
+  (`fedscout.detectors.label_skew`). Both are found anew where a client is taken out: hiding creates no evidence.
+- Where clients add noise to their counts (`fedscout.detectors.privacy`), drawn tables are given noise of the
+  same kind. Margins are then those of the noisy table, so the test is nearly exact.
+- Tables too large to be drawn often are compared class by class: the count of a class at a client is hypergeometric,
+  and the least two-sided p-value is corrected over classes by Bonferroni's method, over clients by Holm's.
+
+- Where rows belong together, X² is compared with its distribution under the clients' design effects
+  (`fedscout.detectors.statistics`): by its first three moments where the expected counts, divided by
+  the design effect, are large enough; else X² over its mean per degree of freedom, with tables of effective counts,
+  which are the clients' rows over their design effect. Where all rows of a group are alike and groups are equally
+  large, these are tables of groups, so whole groups are permuted; where every group is one row, both are the tests
+  above.
+
+One deviating client of few makes the others differ from the rest as well. So the farthest of the clients that differ
+is taken out, or the farthest `TAKEN_OUT` of them where there are many, and the others are compared once more, until
+none of them differs. If by then half of all clients would be out, most of them differ from each other: the first
+comparison counts.
+
+The effect is the total variation distance ½ Σ|P_c − R_c| in `[0, 1]`: the part of the client's rows that would have to
+change class. From its square that of the mean distance under chance is taken. R is the median of all clients' shares of
+a class, scaled to add up to 1, so that one deviating client does not make the others look deviating, too; where clients
+have so few classes in common that the medians add up to less than a half, it is the share among all rows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+
+from fedscout.detectors.privacy import integer_laplace, plausible_counts
+from fedscout.detectors.report import CalibratedFinding, ClientEvidence, Finding, yes_no
+from fedscout.detectors.statistics import (
+    ClientTest,
+    GroupSums,
+    Values,
+    by_client,
+    decide,
+    design_effects,
+    distribution,
+    holm,
+    js_divergence,
+    largest,
+    moment_matched_tail,
+    own_counts,
+    pearson_moments,
+)
+from fedscout.engine.data.client import Answer, Arrays, Counts, Over, QueryInputs
+from fedscout.engine.data.federation import UNNAMED, Names
+from fedscout.engine.errors import IntArray
+from fedscout.engine.seeds import stream
+
+NAME: Final = "label_skew"
+
+NOTHING_TOLD: Final = (
+    "clients hold too few rows of every class to tell of it (where all data are your own, federation.min_release=1 "
+    "lets them)"
+)
+
+MAX_STEPS: Final = 100
+TOLERANCE: Final = 1e-3
+"""Of rows."""
+
+FEWEST_ROWS: Final = 1e-6
+"""Of a class, so that its share stays positive."""
+
+
+def label_counts(inputs: QueryInputs) -> Answer:
+    """Client half: return `counts`, the rows of each class, shape `(num_classes,)`, and `min_release`, shape `(1,)`."""
+    return {"counts": Counts(own_counts(inputs)), "min_release": Over(np.array([inputs.min_release]), 0)}
+
+
+@dataclass(frozen=True)
+class ReleasedCounts:
+    """What clients tell of their classes.
+
+    Attributes:
+        clients: Their indices.
+        told: Rows of each class as far as they are told, shape `(clients, classes)`.
+        num_rows: Rows of each client, shape `(clients,)`.
+        min_release: Fewest rows of a class of which each client tells, likewise.
+    """
+
+    clients: tuple[int, ...]
+    told: IntArray
+    num_rows: IntArray
+    min_release: IntArray
+
+    @classmethod
+    def whole(cls, counts: Mapping[int, IntArray]) -> ReleasedCounts:
+        """Return the counts of clients that withhold nothing, each of shape `(classes,)`."""
+        clients = tuple(sorted(counts))
+        told = np.stack([counts[client] for client in clients]) if clients else np.zeros((0, 0), np.int64)
+        return cls(clients, told, told.sum(axis=1), np.ones(len(told), np.int64))
+
+    def of(self, positions: IntArray) -> ReleasedCounts:
+        """Return the counts of the clients at some positions, shape `(clients,)`."""
+        clients = tuple(self.clients[position] for position in positions)
+        return ReleasedCounts(clients, self.told[positions], self.num_rows[positions], self.min_release[positions])
+
+    def limits(self) -> tuple[IntArray, IntArray]:
+        """Return the least and the most rows of each class that agree with what is told, `(clients, classes)` each.
+
+        A class that joined others is the first one of at least `min_release` rows. With it exactly `min_release` rows
+        are withheld; or, where too few of it would remain to be told, more than that and fewer than twice as many.
+        """
+        least, withheld = self.min_release[:, None], np.maximum(self.num_rows - self.told.sum(axis=1), 0)[:, None]
+        untold = self.told == 0
+        first = np.where(untold.all(axis=1), untold.shape[1], (~untold).argmax(axis=1))[:, None]
+        places = np.arange(untold.shape[1])
+        may_join = untold & (places < first) & (least < withheld) & (withheld < 2 * least)
+        more = np.where(untold, np.where(may_join, withheld - 1, least - 1), 0)
+        more = np.where((places == first) & (withheld == least), least - 1, more)
+        impossible = more.sum(axis=1, keepdims=True) < withheld  # of a client that does not keep to the release
+        more = np.where(impossible, np.where(untold | ~untold.any(axis=1, keepdims=True), withheld, 0), more)
+        return self.told, self.told + np.minimum(more, withheld)
+
+    def completed(self, start: Values | None = None) -> Values:
+        """Return the rows of each class that make clients most alike, shape `(clients, classes)`; see the module.
+
+        Args:
+            start: Expected rows of each class, positive, shape `(classes,)`: they divide what no client's counts can.
+        """
+        return _most_alike(*self.limits(), self.num_rows, self.told.sum(axis=0) + 1.0 if start is None else start)
+
+    def against_others(self) -> Values:
+        """Return the rows of each client beside those of all others, completed so that these two are most alike.
+
+        The limits of the others' rows are the sums of theirs. Shape `(clients, 2, classes)`.
+        """
+        low, high = (np.stack([limit, limit.sum(axis=0) - limit], axis=1) for limit in self.limits())
+        num_rows = np.stack([self.num_rows, self.num_rows.sum() - self.num_rows], axis=1)
+        return _most_alike(low, high, num_rows, self.told.sum(axis=0) + 1.0)
+
+    @property
+    def share_told(self) -> float:
+        """Share of all rows whose class is told, in `[0, 1]`."""
+        return float(self.told.sum() / self.num_rows.sum())
+
+
+def _most_alike(low: IntArray, high: IntArray, num_rows: IntArray, start: Values) -> Values:
+    """Return the tables within limits in which clients are most alike, `(..., clients, classes)`; see the module.
+
+    Args:
+        low: Least rows of each class, shape as the tables'.
+        high: Most rows, likewise.
+        num_rows: Rows of each client, to which its classes add up, shape `(..., clients)`.
+        start: Expected rows of each class, positive, shape `(classes,)`.
+    """
+    table, rows = low.astype(np.float64), np.asarray(start)
+    if (low == high).all():
+        return table
+    for _ in range(MAX_STEPS):
+        shares = np.broadcast_to((rows / rows.sum(axis=-1, keepdims=True))[..., None, :], low.shape)
+        before, table = table, _nearest(shares, low, high, num_rows)
+        if np.abs(table - before).max() < TOLERANCE:
+            break
+        rows = np.maximum(table.sum(axis=-2), FEWEST_ROWS)
+    return table
+
+
+def _nearest(shares: Values, low: IntArray, high: IntArray, num_rows: IntArray) -> Values:
+    """Return the rows within limits of least divergence from shares: clip(λ_k q_c, low, high), adding up to `num_rows`.
+
+    The sum rises with λ_k along a line between the places where a class reaches a limit.
+    """
+    places = np.concatenate([low / shares, high / shares], axis=-1)
+    order = places.argsort(axis=-1, kind="stable")
+    places = np.take_along_axis(places, order, axis=-1)
+    rising = np.take_along_axis(np.concatenate([shares, -shares], axis=-1), order, axis=-1).cumsum(axis=-1)[..., :-1]
+    sums = low.sum(axis=-1, keepdims=True) + (rising * np.diff(places, axis=-1)).cumsum(axis=-1)
+    last = np.minimum((sums < num_rows[..., None]).sum(axis=-1), rising.shape[-1] - 1)[..., None]
+    rest = num_rows[..., None] - np.take_along_axis(sums, last, axis=-1)
+    begin, end = (np.take_along_axis(places, position, axis=-1) for position in (last, last + 1))
+    slope = np.take_along_axis(rising, last, axis=-1)
+    factors = np.clip(end + np.divide(rest, slope, out=np.zeros_like(rest), where=slope > 0), begin, end)
+    return np.asarray(np.clip(factors * shares, low, high))
+
+
+def decide_label_skew(released: ReleasedCounts, threshold: float, names: Names = UNNAMED) -> Finding:
+    """Server half: compare each client with the sum of all.
+
+    Args:
+        released: What the clients that answered tell of their label counts.
+        threshold: Divergence in bits above which a client is flagged.
+        names: Of clients, for the sentence.
+    """
+    clients = released.clients
+    if len(clients) < 2:
+        return Finding.unmeasured(NAME, threshold, f"it takes two clients, got {len(clients)}")
+    pairs = released.against_others()
+    divergences = js_divergence(distribution(pairs[:, 0]), distribution(pairs.sum(axis=1)))
+    values = {client: float(value) for client, value in zip(clients, divergences, strict=True)}
+    flagged = tuple(client for client in clients if values[client] > threshold)
+    farthest = max(clients, key=values.__getitem__)
+    sentence = (
+        f"Label skew: {yes_no(bool(flagged))}. The largest Jensen-Shannon divergence between a client's labels and "
+        f"everyone's is {values[farthest]:.4f} ({names.one_client(farthest)}; 0 = equal, 1 = disjoint), "
+        f"{'above' if flagged else 'not above'} the threshold {threshold:g}."
+    )
+    if flagged:
+        sentence += f" Above it: {names.some_clients(flagged)}."
+    return Finding(
+        name=NAME,
+        value=values[farthest],
+        threshold=threshold,
+        detected=bool(flagged),
+        flagged_clients=flagged,
+        client_values=values,
+        sentence=sentence,
+    )
+
+
+TAIL_ERROR: Final = 0.2
+DRAWS_PER_ALARM: Final = 20
+MIN_DRAWS: Final = 999
+MAX_DRAWS: Final = 100_000
+SEARCHED_ALWAYS: Final = 10
+"""With more clients the search is left out where most of them differ, as it would end there after many comparisons."""
+
+TAKEN_OUT: Final = 1 / 4
+
+MAX_DRAWN_CELLS: Final = 20_000_000
+"""Cells of all drawn tables together: some seconds."""
+
+BLOCK_CELLS: Final = 2_000_000
+ROUNDING: Final = 1e-6
+CLASSES_NAMED: Final = 3
+
+
+def pearson(tables: IntArray | Values) -> Values:
+    """Return X² of each client against the others.
+
+    Args:
+        tables: Counts, shape `(..., clients >= 2, classes)`; no client without rows, a class without any adds nothing.
+    """
+    sizes = tables.sum(axis=-1, keepdims=True)
+    total = tables.sum(axis=(-1, -2), keepdims=True)
+    expected = sizes * (tables.sum(axis=-2, keepdims=True) / total)
+    squares = (tables - expected) ** 2
+    statistic = np.divide(squares, expected, out=np.zeros(squares.shape), where=expected > 0).sum(axis=-1)
+    return np.asarray(statistic * (total / (total - sizes))[..., 0])
+
+
+def label_p_values(
+    counts: IntArray | Values,
+    rate: float,
+    generator: np.random.Generator,
+    noise_scale: float = 0.0,
+    groups: GroupSums | None = None,
+    against_others: Values | None = None,
+) -> tuple[Values, str]:
+    """Return each client's p-value, corrected over clients, and the name of the test.
+
+    Args:
+        counts: Shape `(clients, classes)`.
+        rate: That the p-values must be able to reach.
+        generator: Of drawn tables.
+        noise_scale: Of integer Laplace noise on each count.
+        groups: What clients tell of rows that belong together; None where rows are independent.
+        against_others: Each client's counts and all others', where rows are withheld; shape `(clients, 2, classes)`.
+    """
+    if against_others is None:
+        against_others = np.stack([counts, counts.sum(axis=0) - counts], axis=1)
+    if groups is not None:
+        return _grouped_p_values(counts, rate, generator, groups, against_others)
+    table = counts[:, counts.sum(axis=0) > 0]
+    if table.shape[1] < 2 or len(table) < 2:
+        return np.ones(len(table)), "one class only"
+    statistics = pearson(against_others)[:, 0]
+    if noise_scale > 0 or _smallest_expected(table) < least_expected(len(table), rate):
+        draws = number_of_draws(rate)
+        if draws * table.size <= MAX_DRAWN_CELLS:
+            rows, columns = _margins(table)
+            drawn = _drawn_p_values(rows, columns, statistics, draws, rate, generator, noise_scale)
+            return drawn, f"up to {draws} tables with the same margins{' and noise' if noise_scale > 0 else ''}"
+        if noise_scale > 0:
+            return np.ones(len(table)), "too many clients and classes to draw tables with noise"
+        return holm(_class_p_values(against_others)), "exact test of each class at each client against the others"
+    from scipy.stats import chi2
+
+    return holm(np.asarray(chi2.sf(statistics, table.shape[1] - 1))), "χ² test of each client against the others"
+
+
+def least_expected(num_clients: int, rate: float) -> float:
+    """Return the expected count from which on a χ² tail is near enough to the rate of one of several clients."""
+    from scipy.stats import chi2
+
+    return float(chi2.isf(rate / num_clients, 1) ** 3 / (72 * TAIL_ERROR))
+
+
+def _margins(table: IntArray | Values) -> tuple[IntArray, IntArray]:
+    """Return whole sums of rows and of columns; those of a completed table are real."""
+    rows = np.rint(table.sum(axis=1)).astype(np.int64)
+    return rows, plausible_counts(table.sum(axis=0), rows.sum())
+
+
+def _class_p_values(against_others: Values) -> Values:
+    """Return each client's least p-value over classes, corrected over these; counts are rounded towards expected."""
+    from scipy.stats import hypergeom
+
+    own, columns = against_others[:, 0], np.rint(against_others.sum(axis=1))
+    rows, total = np.rint(own.sum(axis=1, keepdims=True)), np.rint(against_others.sum(axis=(1, 2)))[:, None]
+    expected = rows * columns / total
+    few = np.where(own < expected, hypergeom.cdf(np.ceil(own - ROUNDING), total, columns, rows), 1.0)
+    many = np.where(own > expected, hypergeom.sf(np.floor(own + ROUNDING) - 1, total, columns, rows), 1.0)
+    return np.asarray(np.minimum(1.0, 2 * own.shape[1] * np.minimum(few, many).min(axis=1)))
+
+
+def _grouped_p_values(
+    counts: IntArray | Values,
+    rate: float,
+    generator: np.random.Generator,
+    groups: GroupSums,
+    against_others: Values,
+) -> tuple[Values, str]:
+    present = counts.sum(axis=0) > 0
+    table, effects = counts[:, present], design_effects(counts, groups)[:, present]
+    if table.shape[1] < 2 or len(table) < 2:
+        return np.ones(len(table)), "one class only"
+    shares = table.sum(axis=0) / table.sum()
+    mean, variance, third = pearson_moments(shares, effects)
+    per_freedom = mean / (table.shape[1] - 1)
+    words = f"design effect {per_freedom.min():.2g} to {per_freedom.max():.2g}, as rows belong together"
+    statistics = pearson(against_others)[:, 0]
+    if ((table.sum(axis=1) / per_freedom).min() * shares).min() >= least_expected(len(table), rate):
+        tails = [
+            float(moment_matched_tail(np.array(value), *moments))
+            for value, *moments in zip(statistics, mean, variance, third, strict=True)
+        ]
+        return holm(np.array(tails)), f"χ² test of each client against the others, {words}"
+    rows = np.maximum(1, np.rint(table.sum(axis=1) / per_freedom)).astype(np.int64)
+    columns = plausible_counts(np.maximum(shares * rows.sum(), 1.0), rows.sum())
+    draws = min(number_of_draws(rate), MAX_DRAWN_CELLS // table.size)
+    if draws < MIN_DRAWS:
+        return np.ones(len(table)), "too many clients and classes to draw tables of groups"
+    drawn = _drawn_p_values(rows, columns, statistics / per_freedom, draws, rate, generator)
+    return drawn, f"up to {draws} tables of effective counts, {words}"
+
+
+def _smallest_expected(table: IntArray | Values) -> float:
+    return float(table.sum(axis=1).min()) * float(table.sum(axis=0).min()) / float(table.sum())
+
+
+def number_of_draws(rate: float) -> int:
+    """Return how many tables are drawn where p-values must be able to reach a rate."""
+    return min(MAX_DRAWS, max(MIN_DRAWS, int(np.ceil(DRAWS_PER_ALARM / rate)) - 1))
+
+
+def _drawn_p_values(
+    rows: IntArray,
+    columns: IntArray,
+    observed: Values,
+    draws: int,
+    rate: float,
+    generator: np.random.Generator,
+    noise_scale: float = 0.0,
+) -> Values:
+    """Return how often the largest X² of tables with given margins reaches the observed ones, shape `(clients,)`.
+
+    Of at most so many draws; with fewer no p-value is below the rate.
+    """
+    from scipy.stats import random_table
+
+    shape = (len(rows), len(columns))
+    margins = random_table(np.sort(rows), np.sort(columns))  # the same draws for any order
+    enough = max(DRAWS_PER_ALARM, int(np.ceil(rate * (draws + 1))))
+    reached = np.zeros(len(rows), np.int64)
+    done, block = 0, max(1, BLOCK_CELLS // (shape[0] * shape[1]))
+    while done < draws:
+        size = (min(block, max(2 * enough, done), draws - done), *shape)
+        drawn = margins.rvs(size=size[0], random_state=generator).reshape(size).astype(np.int64)
+        if noise_scale > 0:
+            noise = integer_laplace(noise_scale, drawn.shape, generator)
+            drawn = plausible_counts(drawn + noise, drawn.sum(axis=-1))
+        most = pearson(drawn).max(axis=1)
+        counts = reached + (most[:, None] >= observed[None, :] * (1 - ROUNDING)).cumsum(axis=0)
+        last = int(np.searchsorted(counts.min(axis=1), enough))
+        if last < len(drawn):
+            return np.asarray(counts[last] / (done + last + 1))
+        reached = counts[-1]
+        done += len(drawn)
+    return np.asarray((1 + reached) / (1 + draws))
+
+
+def reference_shares(shares: Values, pooled: Values) -> Values:
+    """Return the label distribution that most clients share; see the module.
+
+    Args:
+        shares: Of each client, shape `(clients, classes)`.
+        pooled: Of all rows, shape `(classes,)`.
+    """
+    medians = np.median(shares, axis=0)
+    return np.asarray(medians / medians.sum()) if medians.sum() >= 0.5 else pooled
+
+
+def decide_label_skew_calibrated(
+    released: ReleasedCounts,
+    rate: float,
+    min_effect: float,
+    seed: int,
+    noise_scale: float = 0.0,
+    groups: Mapping[int, Arrays] | None = None,
+    names: Names = UNNAMED,
+) -> CalibratedFinding:
+    """Test each client's labels against the others'.
+
+    Args:
+        released: What clients tell of their label counts.
+        rate: Probability of any flag in a federation whose labels do not depend on the client.
+        min_effect: Total variation distance that a flagged client has at least.
+        seed: Of drawn tables.
+        noise_scale: Of the integer Laplace noise that clients added to each count.
+        groups: What each of them tells of rows that belong together; None where rows are independent.
+        names: Of clients and classes, for the sentence.
+    """
+    released = released.of(np.flatnonzero(released.num_rows).astype(np.int64))
+    clients = released.clients
+    if len(clients) < 2:
+        return CalibratedFinding.unmeasured(NAME, rate, f"it takes two clients, got {len(clients)}")
+    matrix = released.completed()
+    shares = distribution(matrix)
+    reference = reference_shares(shares, distribution(matrix.sum(axis=0)))
+    differences = np.abs(shares - reference)
+    sums = _group_sums(released, matrix, groups)
+    design = 1.0 if sums is None else design_effects(matrix, sums)
+    effects = beyond_chance(differences, reference, released.num_rows, noise_scale, design)
+
+    def test(positions: IntArray) -> tuple[Values, Values, str]:
+        part = released.of(positions)
+        table = part.completed()
+        pairs = part.against_others()
+        p_values, method = label_p_values(table, rate, generator, noise_scale, _group_sums(part, table, groups), pairs)
+        return p_values, pearson(pairs)[:, 0], method
+
+    generator = stream(seed, "label-tables")
+    p_values, method = _search(len(clients), effects >= min_effect, rate, test)
+    classes = {
+        client: largest(own, float(own.max()) / CLASSES_NAMED, CLASSES_NAMED)
+        for client, own in zip(clients, differences, strict=True)
+    }
+    of_clients = ClientTest(by_client(clients, p_values), by_client(clients, effects), classes, "labels", method)
+    return decide(NAME, [(of_clients, min_effect)], rate, _describe, names=names)
+
+
+def _group_sums(released: ReleasedCounts, table: Values, groups: Mapping[int, Arrays] | None) -> GroupSums | None:
+    return None if groups is None else GroupSums.read([groups[client] for client in released.clients], table)
+
+
+def _search(
+    num_clients: int,
+    relevant: npt.NDArray[np.bool_],
+    rate: float,
+    test: Callable[[IntArray], tuple[Values, Values, str]],
+) -> tuple[Values, str]:
+    """Return p-values and the name of the test, clients that differ taken out one after the other.
+
+    Args:
+        num_clients: Clients, at least two.
+        relevant: Which clients' effects suffice; who is taken out has a p-value that suffices, too. `(clients,)`.
+        rate: Largest p-value that suffices.
+        test: Returns p-values, X² and the name of the test of the clients at some positions.
+    """
+    left = np.arange(num_clients)
+    first, statistics, method = test(left)
+    flagged = relevant & (first <= rate)
+    most = (num_clients - 1) // 2
+    if num_clients > SEARCHED_ALWAYS and flagged.sum() > most:
+        return first, method
+    p_values, suspects = first.copy(), flagged
+    while suspects.any() and num_clients - len(left) < most:
+        farthest = np.where(suspects, statistics, -np.inf).argsort(kind="stable")[::-1]
+        out = min(max(1, int(TAKEN_OUT * suspects.sum())), most - (num_clients - len(left)))
+        left = np.delete(left, farthest[:out])
+        p_values[left], statistics, _ = test(left)
+        suspects = relevant[left] & (p_values[left] <= rate)
+    if suspects.any():
+        return first, method
+    return p_values, method
+
+
+def beyond_chance(
+    differences: Values, reference: Values, sizes: IntArray, noise_scale: float = 0.0, design: Values | float = 1.0
+) -> Values:
+    """Return the total variation distance of each client, less what chance makes of it.
+
+    Args:
+        differences: |P − R|, shape `(clients, classes)`.
+        reference: R, shape `(classes,)`.
+        sizes: Rows, shape `(clients,)`.
+        noise_scale: Of Laplace noise on each count, whose variance is twice its square.
+        design: Design effects, shape `(clients, classes)`, or 1 where rows are independent.
+    """
+    rows = sizes[:, None]
+    deviations = np.sqrt(design * reference * (1 - reference) / rows + 2 * (noise_scale / rows) ** 2)
+    by_chance = 0.5 * np.sqrt(2 / np.pi) * deviations.sum(axis=1)
+    return np.asarray(np.sqrt(np.maximum((0.5 * differences.sum(axis=1)) ** 2 - by_chance**2, 0.0)))
+
+
+def _describe(client: int, evidence: ClientEvidence, names: Names) -> str:
+    text = (
+        f"{evidence.effect:.1%} of the rows of {names.one_client(client)} would have to change class for its class "
+        "shares to equal the other clients'"
+    )
+    return f"{text}, most of all {names.some_classes(evidence.classes)}" if evidence.classes else text

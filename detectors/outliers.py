@@ -1,0 +1,507 @@
+"""Outlier clients: whose locally trained model is far from the others'.
+
+Per repetition FedAvg runs for two rounds from a fresh random initial model, and the clients' parameters w_k after
+local training of round 2 are compared: round 1 is dominated by the initialisation, later rounds are homogenised.
+
+    D_k = mean over j ≠ k of ‖w_k − w_j‖₂
+
+In a repetition client k is flagged if D_k is at least the 90th percentile of all D (linear interpolation). Client k is
+an outlier if at least 4 of 5 repetitions flag it.
+
+Choices and deviations:
+
+- Three clients are needed; of two neither can be told to be the deviating one.
+- If all D_k are equal nothing stands out and nobody is flagged, although all are "at least the percentile".
+- Parameters that are not finite after round 2 flag their client and count as no distance to the others. If the
+  average of round 1 is not finite the repetition says nothing about anyone and is counted as void. Clients that a
+  repetition could not compare are not flagged in it.
+- Beyond a given number of clients parameters are first projected to fewer dimensions by a seeded count sketch
+  (Weinberger et al. Feature hashing for large scale multitask learning. ICML 2009): squared distances stay unbiased,
+  with a relative standard deviation of about √(2 / dimensions).
+- The percentile flags one client of 3 to 10 in every repetition even if nobody deviates, so the rule raises false
+  alarms by construction: 6.25 % of federations of four equal clients if ranks were independent, more as they are not.
+
+A rejected alternative is reported beside it for comparison: the distance of each client from the aggregated model.
+
+Whose models are far from the others', tested by exchanging models between clients.
+
+How far a client's model D_k (`detectors.outliers`) is from the others' has no known distribution: even among clients
+that are alike its logarithm is skewed to the right, the more so the fewer rows they hold. Nor does training again
+tell, as the rows are the same, and a client with unusual ones is far off each time. So each client's rows are dealt at
+random to `MAX_PARTS` disjoint parts of one size for all clients, fewer where rows are few, and the detector's rounds
+are run once more on each part. If all rows are independent draws of one distribution, the models of a part could have
+been anybody's, and whose they are in one part has nothing to do with whose they are in another. With D_kr of part r:
+
+    x_k = mean over r of log(D_kr / median of D_·r),
+
+is compared with the largest x of all clients after the clients of each part are permuted, independently of part to part
+(R. A. Fisher. The Design of Experiments, 1935; the largest of all corrects over clients: P. H. Westfall and
+S. S. Young. Resampling-Based Multiple Testing, 1993). The test is exact for any number of clients, distribution of rows
+and model. Of K clients and R parts no p-value is smaller than about K^(1−R): three clients need six parts. Whoever is
+beyond chance is taken out and the others are compared once more, until nobody is (J. J. Goeman and A. Solari. The
+sequential rejection principle of familywise error control. Annals of Statistics 38(6), 2010): of several attackers one
+does not hide the next.
+
+The effect is exp(median-free mean of log D_k) − 1 over the published detector's repetitions, with all rows: how much
+farther a model is than the median one.
+
+- A client that holds fewer than `LEAST_SHARE` of the median client's rows is left out of the parts, as their size is
+  that of the smallest client; its p-value is 1.
+- Where clients play episodes there are no rows, and repetitions are independent by themselves: they are the parts.
+- A model that is not finite is `FARTHEST`. Who misses a part counts as the median client there.
+
+Calibrated outliers: whose labels, or whose models, are not like the others' beyond chance?
+
+Two tests of labels and one of models share the false-alarm rate.
+
+**Labels.** Whose labels agree less with the other clients', or say less about its rows
+(`fedscout.detectors.label_agreement`).
+
+Nobody is an outlier where there is no majority: where clients' labels rest on different features and no two thirds of
+the clients agree (`fedscout.detectors.label_agreement`), or where the labels of more than a third of the clients are
+contradicted. The decision is then "not measured", models included, and clients that agree are named.
+
+**Models.** Whose models are farther off than exchanged ones would be (`fedscout.detectors.outliers`).
+Clients of unlike labels or features train unlike models although nothing is wrong with them, so this test decides only
+where both skews were tested for and neither was found.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from itertools import repeat
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+
+from fedscout.detectors.conversation import Conversation
+from fedscout.detectors.label_agreement import Concepts
+from fedscout.detectors.report import CalibratedFinding, ClientEvidence, DetectionConfig, Finding, yes_no
+from fedscout.detectors.statistics import ClientTest, Values, decide
+from fedscout.engine.contracts.config import LocalTraining
+from fedscout.engine.data.federation import UNNAMED, Names, RowPart
+from fedscout.engine.errors import FloatArray
+from fedscout.engine.messages.contents import TrainAnswers, train_config
+from fedscout.engine.messages.exchange import Training
+from fedscout.engine.seeds import integer, stream
+
+NAME: Final = "outliers"
+MIN_CLIENTS = 3
+CHUNK_PARAMETERS = 4096
+GROUP_BYTES = 2**29
+"""Individual replies of several repetitions are asked for at once up to this size."""
+
+TIE = 1e-9
+"""Distances within this share of each other are equal up to rounding."""
+
+InitialVectors = Callable[[Sequence[int]], Sequence[FloatArray]]
+"""From seeds to their random initial models, each of shape `(params,)`."""
+
+Compare = Callable[[TrainAnswers, np.random.Generator, DetectionConfig], "Comparison | None"]
+"""Compares the models of one repetition, as `compare_models` does; called from several threads at once."""
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """The clients' models of one repetition, compared.
+
+    Attributes:
+        distances: D_k of each client with finite parameters.
+        from_average: Distance of each such client from the weighted average of all of them.
+        diverged: Clients whose parameters are not finite.
+        average: That average, shape `(params,)`.
+    """
+
+    distances: Mapping[int, float]
+    from_average: Mapping[int, float]
+    diverged: tuple[int, ...]
+    average: FloatArray
+
+
+def mean_distances(vectors: npt.NDArray[np.floating]) -> Values:
+    """Return D, the mean Euclidean distance of each row to all others, shape `(clients,)`.
+
+    Args:
+        vectors: Shape `(clients >= 2, params)`.
+    """
+    gram = np.zeros((len(vectors), len(vectors)))
+    about_average(vectors, np.full(len(vectors), 1 / len(vectors)), gram)
+    return _mean_distances(gram)
+
+
+def about_average(
+    vectors: npt.NDArray[np.floating], weights: Values, gram: Values | None = None
+) -> tuple[Values, Values]:
+    """Return the weighted average of the rows, shape `(params,)`, and each row's distance from it, `(clients,)`.
+
+    Works on some parameters at a time, so that no float64 copy of all vectors is made.
+
+    Args:
+        vectors: Shape `(clients, params)`.
+        weights: Of the average, adding up to 1, shape `(clients,)`.
+        gram: Is added the products of the rows less the average, shape `(clients, clients)`. Without that,
+            ‖a‖² + ‖b‖² − 2 aᵀb would cancel where vectors are long against their differences.
+    """
+    average = np.empty(vectors.shape[1])
+    squares = np.zeros(len(vectors))
+    for start in range(0, vectors.shape[1], CHUNK_PARAMETERS):
+        chunk = vectors[:, start : start + CHUNK_PARAMETERS].astype(np.float64)
+        centre = average[start : start + CHUNK_PARAMETERS] = weights @ chunk
+        chunk -= centre
+        squares += np.einsum("kp,kp->k", chunk, chunk)
+        if gram is not None:
+            gram += chunk @ chunk.T
+    return average, np.sqrt(squares)
+
+
+def _mean_distances(gram: Values) -> Values:
+    norms = np.diag(gram)
+    squared = np.maximum(norms[:, None] + norms[None, :] - 2 * gram, 0.0)
+    np.fill_diagonal(squared, 0.0)
+    return np.asarray(np.sqrt(squared).sum(axis=1) / (len(gram) - 1))
+
+
+def sketch(vectors: FloatArray, size: int, generator: np.random.Generator) -> Values:
+    """Return the count sketch of each row: each parameter, with a random sign, is added to a random one of `size`."""
+    entries = generator.integers(0, size, vectors.shape[1])
+    signs = generator.choice(np.array([-1.0, 1.0]), vectors.shape[1])
+    return np.stack([np.bincount(entries, weights=signs * vector, minlength=size) for vector in vectors])
+
+
+def compare_models(
+    answers: TrainAnswers, generator: np.random.Generator, settings: DetectionConfig
+) -> Comparison | None:
+    """Return how far the models of one repetition are apart; None if fewer than three can be compared.
+
+    Args:
+        answers: Parameters after local training, and training rows, the weights of the average.
+        generator: Of the projection.
+        settings: For the size from which models are projected.
+    """
+    clients, vectors, num_examples = answers.clients, answers.vectors, answers.num_examples
+    finite = np.asarray(np.isfinite(vectors).all(axis=1))
+    if finite.sum() < MIN_CLIENTS:
+        return None
+    members = [client for client, usable in zip(clients, finite, strict=True) if usable]
+    usable_vectors = vectors if finite.all() else vectors[finite]
+    weights = num_examples[finite] / num_examples[finite].sum()
+    if len(members) > settings.max_pairwise_clients and vectors.shape[1] > settings.projection_size:
+        average, from_average = about_average(usable_vectors, weights)
+        distances = mean_distances(sketch(usable_vectors, settings.projection_size, generator))
+    else:
+        gram = np.zeros((len(members), len(members)))
+        average, from_average = about_average(usable_vectors, weights, gram)
+        distances = _mean_distances(gram)
+    return Comparison(
+        distances=dict(zip(members, distances.tolist(), strict=True)),
+        from_average=dict(zip(members, from_average.tolist(), strict=True)),
+        diverged=tuple(client for client, usable in zip(clients, finite, strict=True) if not usable),
+        average=average.astype(np.float32),
+    )
+
+
+def flag_distant(comparison: Comparison, percentile: float) -> tuple[int, ...]:
+    """Return the clients that one repetition flags, ascending."""
+    values = np.array(list(comparison.distances.values()))
+    flagged: list[int] = list(comparison.diverged)
+    if values.max() - values.min() > TIE * values.max():
+        limit = float(np.percentile(values, percentile, method="linear"))
+        flagged += [client for client, distance in comparison.distances.items() if distance >= limit]
+    return tuple(sorted(flagged))
+
+
+def decide_outliers(
+    comparisons: Sequence[Comparison | None], settings: DetectionConfig, names: Names = UNNAMED
+) -> Finding:
+    """Return the decision over all repetitions.
+
+    Args:
+        comparisons: One a repetition; None where the models could not be compared.
+        settings: Percentile and the number of flags that makes an outlier.
+        names: Of clients, for the sentence.
+    """
+    needed = settings.outlier_min_flags
+    usable = [comparison for comparison in comparisons if comparison is not None]
+    if len(usable) < needed:
+        reason = (
+            f"{len(usable)} of {len(comparisons)} repetitions gave at least "
+            f"{MIN_CLIENTS} models with finite parameters, and {needed} are needed"
+        )
+        return Finding.unmeasured(NAME, needed, reason)
+    clients = sorted({client for c in usable for client in (*c.distances, *c.diverged)})
+    flags = dict.fromkeys(clients, 0)
+    for comparison in usable:
+        for client in flag_distant(comparison, settings.outlier_percentile):
+            flags[client] += 1
+    most = max(flags.values())
+    outliers = tuple(client for client in clients if flags[client] >= needed)
+    leaders = tuple(client for client in clients if flags[client] == most)
+    void = f" ({len(comparisons) - len(usable)} void)" if len(usable) < len(comparisons) else ""
+    sentence = (
+        f"Outlier clients: {yes_no(bool(outliers))}. Over {len(comparisons)} repetitions{void} the client flagged most "
+        f"often for the distance of its model from the others' was flagged {most} times "
+        f"({names.some_clients(leaders)}); an outlier is flagged at least {needed} times."
+    )
+    if outliers:
+        sentence += f" Outliers: {names.some_clients(outliers)}."
+    return Finding(
+        name=NAME,
+        value=float(most),
+        threshold=float(needed),
+        detected=bool(outliers),
+        flagged_clients=outliers,
+        client_values={client: float(count) for client, count in flags.items()},
+        sentence=sentence,
+    )
+
+
+def train_and_compare(
+    clients: Sequence[int],
+    initial_vectors: InitialVectors,
+    training: LocalTraining,
+    settings: DetectionConfig,
+    seed: int,
+    parts: Sequence[RowPart] = (),
+    compare: Compare = compare_models,
+) -> Conversation[list[Comparison | None]]:
+    """Train and compare, all repetitions in lockstep; those on parts of the clients' rows come after the others.
+
+    The models of the last round come one by one, and are compared in as large groups of repetitions as `GROUP_BYTES`
+    allows.
+
+    Args:
+        clients: Who takes part.
+        initial_vectors: Gives the random initial models of seeds.
+        training: Local training of each round.
+        settings: Repetitions and rounds.
+        seed: Each repetition derives its own from it.
+        parts: Rows on which further repetitions train, one a repetition.
+        compare: What is made of the models of a repetition.
+    """
+    seeds = [integer(seed, "outlier-repetition", repetition) for repetition in range(settings.outlier_repetitions)]
+    seeds += [integer(seed, "outlier-part", part.index) for part in parts]
+    rows = [*[{}] * settings.outlier_repetitions, *(part.to_config() for part in parts)]
+    models = dict(enumerate(initial_vectors(seeds)))
+    for server_round in range(1, settings.outlier_rounds):
+        trainings = [
+            Training(vector, {**train_config(training, seeds[r], server_round, reply="merged"), **rows[r]}, clients)
+            for r, vector in models.items()
+        ]
+        _, answers = yield [], trainings
+        averages = {repetition: _average(own) for repetition, own in zip(models, answers, strict=True)}
+        models = {repetition: average for repetition, average in averages.items() if average is not None}
+    comparisons: dict[int, Comparison | None] = dict.fromkeys(range(len(seeds)))
+    for group in _groups(models, len(clients)):
+        last = settings.outlier_rounds
+        trainings = [
+            Training(models[r], {**train_config(training, seeds[r], last, reply="individual"), **rows[r]}, clients)
+            for r in group
+        ]
+        _, answers = yield [], trainings
+        generators = [stream(seed, "outlier-projection", repetition) for repetition in group]
+        with ThreadPoolExecutor(max_workers=os.cpu_count()) as pool:  # the matrix products run beside each other
+            compared = list(pool.map(compare, answers, generators, repeat(settings)))
+        comparisons.update(zip(group, compared, strict=True))
+    return list(comparisons.values())
+
+
+def _average(answers: TrainAnswers) -> FloatArray | None:
+    """Return the average model of one round of FedAvg, or None if nobody answered or it is not finite."""
+    if len(answers.vectors) == 0 or not np.isfinite(answers.vectors).all():
+        return None
+    weights = answers.num_examples / answers.num_examples.sum()
+    return np.asarray(weights @ answers.vectors.astype(np.float64), dtype=np.float32)
+
+
+def _groups(models: Mapping[int, FloatArray], num_clients: int) -> Iterator[list[int]]:
+    """Deal repetitions into groups of one, or of more if all their clients' models take at most `GROUP_BYTES`."""
+    repetitions = list(models)
+    if repetitions:
+        size = max(1, GROUP_BYTES // max(1, num_clients * models[repetitions[0]].nbytes))
+        yield from (repetitions[start : start + size] for start in range(0, len(repetitions), size))
+
+
+MAX_PARTS: Final = 8
+MIN_PARTS: Final = 3
+MIN_PART_ROWS: Final = 5
+"""As few rows as a client trains on by default; see `fedscout.engine.data.client`."""
+
+LEAST_SHARE: Final = 0.5
+FARTHEST: Final = 20.0
+"""A logarithm that no finite model reaches."""
+
+MOST_DRAWS: Final = 20_000
+FEWEST_DRAWS: Final = 999
+DRAWN_CELLS: Final = 16_000_000
+BLOCK_CELLS: Final = 1_000_000
+ROUNDING: Final = 1e-9
+
+
+def row_parts(sizes: Sequence[int], seed: int) -> tuple[RowPart, ...]:
+    """Return the parts that clients of these sizes can be asked to train on; none where rows are too few."""
+    if len(sizes) < MIN_CLIENTS:
+        return ()
+    smallest = min(size for size in sizes if size >= LEAST_SHARE * float(np.median(sizes)))
+    num_parts = min(MAX_PARTS, smallest // MIN_PART_ROWS)
+    if num_parts < MIN_PARTS:
+        return ()
+    dealt_by = integer(seed, "outlier-parts")
+    return tuple(RowPart(index, smallest // num_parts, dealt_by) for index in range(num_parts))
+
+
+def model_test(repetitions: Sequence[Comparison], parts: Sequence[Comparison], rate: float) -> ClientTest | None:
+    """Compare each client's model distances with the median client's; None if too few clients or parts were compared.
+
+    Args:
+        repetitions: On all rows, for the effect. A client whose parameters were not finite in half of them counts as
+            infinitely far.
+        parts: On disjoint parts of the rows, or independent for another reason.
+        rate: p-values up to this count as beyond chance.
+    """
+    clients = sorted({client for c in repetitions for client in (*c.distances, *c.diverged)})
+    exchanged = sorted({client for c in parts for client in (*c.distances, *c.diverged)})
+    if len(parts) < MIN_PARTS or not repetitions or len(exchanged) < MIN_CLIENTS:
+        return None
+    p_values = dict.fromkeys(clients, 1.0) | dict(
+        zip(exchanged, exchange_p_values(_logarithms(parts, exchanged), rate).tolist(), strict=True)
+    )
+    words = f"distances of models, {len(parts)} parts of the rows exchanged between clients"
+    return ClientTest(p_values, _effects(repetitions, clients), {}, "models", words)
+
+
+def exchange_p_values(values: Values, rate: float) -> Values:
+    """Return each client's p-value, corrected over clients.
+
+    Args:
+        values: Of each part and client, shape `(parts, clients)`.
+        rate: Whose p-value reaches it is taken out before the others are compared once more.
+    """
+    num_clients = values.shape[1]
+    p_values, left = np.ones(num_clients), np.arange(num_clients)
+    while len(left) >= MIN_CLIENTS and 2 * len(left) > num_clients:
+        p_values[left] = _against_largest(values[:, left])
+        found = left[p_values[left] <= rate]
+        if len(found) == 0:
+            break
+        left = np.setdiff1d(left, found)
+    return p_values
+
+
+def _against_largest(values: Values) -> Values:
+    """Return how often the largest mean of permuted clients reaches each client's, shape `(clients,)`."""
+    num_parts, num_clients = values.shape
+    draws = int(np.clip(DRAWN_CELLS // values.size, FEWEST_DRAWS, MOST_DRAWS))
+    generator = stream(0, "exchanged-models", num_parts, num_clients)
+    block = max(1, BLOCK_CELLS // num_clients)
+    largest = []
+    for start in range(0, draws, block):
+        total = np.zeros((min(block, draws - start), num_clients))
+        for own in values:
+            total += generator.permuted(np.broadcast_to(own, total.shape), axis=1)
+        largest.append(total.max(axis=1))
+    ascending = np.sort(np.concatenate(largest))
+    reached = draws - np.searchsorted(ascending, values.sum(axis=0) - ROUNDING, side="left")
+    return np.asarray((1 + reached) / (1 + draws))
+
+
+def _logarithms(comparisons: Sequence[Comparison], clients: Sequence[int]) -> Values:
+    """Return log(D / median) of each comparison and client, shape `(comparisons, clients)`."""
+    values = np.zeros((len(comparisons), len(clients)))
+    for row, comparison in zip(values, comparisons, strict=True):
+        median = float(np.median(list(comparison.distances.values())))
+        for index, client in enumerate(clients):
+            if client in comparison.diverged:
+                row[index] = FARTHEST
+            elif median > 0 and comparison.distances.get(client, 0.0) > 0:
+                row[index] = min(np.log(comparison.distances[client] / median), FARTHEST)
+    return values
+
+
+def _effects(repetitions: Sequence[Comparison], clients: Sequence[int]) -> Mapping[int, float]:
+    logarithms = _logarithms(repetitions, clients)
+    compared = np.array([[client in {*c.distances, *c.diverged} for client in clients] for c in repetitions])
+    lost = np.array([[client in c.diverged for client in clients] for c in repetitions])
+    finite = compared & ~lost
+    means = np.where(finite, logarithms, 0.0).sum(axis=0) / np.maximum(finite.sum(axis=0), 1)
+    means = np.where(2 * lost.sum(axis=0) >= len(repetitions), FARTHEST, means)
+    farther = np.expm1(np.minimum(means - np.median(means), FARTHEST))
+    return dict(zip(clients, farther.tolist(), strict=True))
+
+
+MOST_TESTS: Final = 3
+"""That share the rate."""
+
+MOST_OUT_OF_IT: Final = 1 / 3
+"""Part of the clients that can be unlike a majority."""
+
+
+def why_models_differ(skews: Sequence[CalibratedFinding]) -> str | None:
+    """Return why honest clients would train unlike models, or None, by the calibrated findings on both skews."""
+    for skew in skews:
+        if not skew.measured:
+            return f"{skew.name.replace('_', ' ')} was not measured and may be the reason"
+        if skew.detected:
+            return f"there is {skew.name.replace('_', ' ')}"
+    return None
+
+
+# -- decision --------------------------------------------------------------------------------------------------------
+
+
+def decide_outliers_calibrated(
+    labels: Sequence[ClientTest],
+    models: ClientTest | None,
+    explained: str | None,
+    settings: DetectionConfig,
+    concepts: Concepts | None = None,
+    names: Names = UNNAMED,
+) -> CalibratedFinding:
+    """Join the tests.
+
+    Args:
+        labels: Tests of labels; none where they could not be measured.
+        models: The test of model distances; None likewise.
+        explained: Why models differ without anything being wrong; they then do not decide.
+        settings: The rate of false alarms, and the smallest effects that flag.
+        concepts: Whether clients' labels rest on the same features; None where that is not known.
+        names: Of clients and classes, for the sentence.
+    """
+    if concepts is not None and not concepts.has_majority:
+        finding = CalibratedFinding.unmeasured(NAME, settings.detector_rate, concepts.text(names))
+        return finding.model_copy(update={"groups": concepts.named})
+    tests = [(test, settings.disagreement_effect) for test in labels]
+    remark = ""
+    if explained:
+        remark = f"Distances of models did not decide, as {explained}."
+    elif models is not None:
+        tests.append((models, settings.distance_effect))
+    if not tests:
+        reason = explained or (
+            "fewer than three clients, or too few rows of each, could be compared, or their classes do not differ"
+        )
+        return CalibratedFinding.unmeasured(NAME, settings.detector_rate, reason)
+    finding = decide(NAME, tests, settings.detector_rate, _describe, remark, names)
+    contradicted = [own.flagged and own.source == "labels" for own in finding.clients.values()]
+    if sum(contradicted) > MOST_OUT_OF_IT * len(contradicted):
+        reason = (
+            f"the labels of {sum(contradicted)} of {len(contradicted)} clients are contradicted: there is no majority"
+        )
+        return CalibratedFinding.unmeasured(NAME, settings.detector_rate, reason)
+    return finding
+
+
+def _describe(client: int, evidence: ClientEvidence, names: Names) -> str:
+    name = names.one_client(client)
+    if evidence.source == "models":
+        return f"The models of {name} are {evidence.effect:.0%} farther from the others' than the median client's"
+    if evidence.effect <= 0:
+        return "No client's labels fit its features less well than the other clients' labels fit theirs"
+    text = (
+        f"The labels of {name} fit its features less well than the other clients' labels fit theirs, as if "
+        f"{min(evidence.effect, 1.0):.0%} of its rows had random labels"
+    )
+    return f"{text}, most of all in {names.some_classes(evidence.classes)}" if evidence.classes else text

@@ -1,1 +1,0 @@
-"""Clients unlike the others: labels that disagree, models and outputs far away."""

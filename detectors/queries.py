@@ -1,0 +1,62 @@
+"""The fixed table of what a client answers. Each entry is a pure function of its data that returns aggregates only.
+
+Output divergence: how differently one model answers on the clients' data.
+
+The model is the average of the clients' models after the outlier detector's last round. Each client returns its mean
+softmax output over all its rows; the value is the mean Jensen-Shannon divergence in bits over pairs of clients. It
+needs no labels, and is reported beside the detectors without a threshold.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from fedscout.detectors.feature_skew import (
+    CLASS_SUMS,
+    FEATURE_CENTROID,
+    FEATURE_HISTOGRAM,
+    FEATURE_MOMENTS,
+    GROUP_NORMS,
+    ROW_NORMS,
+    class_sums,
+    feature_centroid,
+    feature_histogram,
+    feature_moments,
+    group_norms,
+    row_norms,
+)
+from fedscout.detectors.label_agreement import LABEL_AGREEMENT, label_agreement
+from fedscout.detectors.label_skew import label_counts
+from fedscout.detectors.near_copies import NEAR_COPIES, near_copies
+from fedscout.detectors.privacy import PRIVATE_COUNTS, PRIVATE_SUMS, private_counts, private_sums
+from fedscout.detectors.statistics import GROUP_LABELS, group_labels
+from fedscout.engine.data.client import LABEL_COUNTS, Answer, Over, QueryInputs, QueryTable
+from fedscout.engine.errors import FloatArray
+
+MEAN_OUTPUT = "mean_output"
+
+
+def mean_output(inputs: QueryInputs) -> Answer:
+    """Client half: return `mean`, the mean softmax output of the model `model`, shape `(num_classes,)`."""
+    model: FloatArray = np.asarray(inputs.arrays["model"], dtype=np.float32)
+    total = np.zeros(inputs.num_classes)
+    for outputs in inputs.outputs(model):
+        total += outputs.sum(axis=0, dtype=np.float64)
+    return {"mean": Over(total / len(inputs.data), len(inputs.data))}
+
+
+CLIENT_QUERIES: QueryTable = {
+    LABEL_COUNTS: label_counts,
+    FEATURE_MOMENTS: feature_moments,
+    CLASS_SUMS: class_sums,
+    FEATURE_CENTROID: feature_centroid,
+    FEATURE_HISTOGRAM: feature_histogram,
+    LABEL_AGREEMENT: label_agreement,
+    MEAN_OUTPUT: mean_output,
+    PRIVATE_COUNTS: private_counts,
+    PRIVATE_SUMS: private_sums,
+    ROW_NORMS: row_norms,
+    GROUP_LABELS: group_labels,
+    GROUP_NORMS: group_norms,
+    NEAR_COPIES: near_copies,
+}

@@ -1,1 +1,0 @@
-"""P(y) or P(x | y) differs: what clients tell of labels and features, and of each both decisions."""

@@ -1,9 +1,0 @@
-"""Types of arrays that everybody uses."""
-
-from __future__ import annotations
-
-import numpy as np
-import numpy.typing as npt
-
-FloatArray = npt.NDArray[np.float32]
-IntArray = npt.NDArray[np.int64]

@@ -1,0 +1,527 @@
+"""A host: answers messages for any clients it is handed. The Ray actor and the in-process grid both wrap this class.
+
+Hosts keep no state that matters: everything a client's answer depends on comes with the call or from the federation,
+so a host can be replaced at any time and the work repeated bit for bit.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Generator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import replace
+from functools import lru_cache, partial
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from fedscout.engine.client.updates import (
+    Embedding,
+    GatheredUpdates,
+    RoundDurations,
+    SentUpdates,
+    ServerModel,
+    Tuning,
+    WithheldTensors,
+    add_statistics,
+    personal_scores,
+    products_on,
+    tuned_scores,
+)
+from fedscout.engine.config import CPU, HostDevice
+from fedscout.engine.contracts.algorithm import ClientAlgorithm, ClientScore, ClientUpdate, TrainRequest, asked_for
+from fedscout.engine.contracts.config import LocalTraining
+from fedscout.engine.data.client import (
+    Arrays,
+    QueryInputs,
+    QueryTable,
+    Samples,
+    TargetScale,
+    WithheldError,
+    products_on_a_core,
+)
+from fedscout.engine.data.devices import AbsentError, check_takes_part, misses
+from fedscout.engine.data.federation import Federation, RowPart
+from fedscout.engine.data.split import ClientSplit
+from fedscout.engine.errors import FloatArray, IntArray
+from fedscout.engine.messages.calls import (
+    EvaluateResults,
+    FederationFacts,
+    HostCall,
+    Part,
+    QueryResults,
+    ServeResults,
+    ServerWork,
+    TrainResults,
+    Watched,
+)
+from fedscout.engine.messages.keys import FUNCTION_KEY, INITIAL_LOSS_KEY, ROUND_KEY, SEED_KEY, OwnValue
+from fedscout.engine.metrics import RowLosses, RowMeans
+from fedscout.engine.models.flat import FlatModel, new_model
+from fedscout.engine.runtime.processes import keep_freed_memory
+from fedscout.engine.seeds import integer, stream
+from fedscout.engine.training.algorithm_runs import with_signals
+from fedscout.engine.training.backends import LoopTrainer, TaskTrainer, Trainer, fastest_trainer
+from fedscout.engine.training.loop import RowsWork
+
+SEEDS_KEPT, CLIENTS_KEPT = 16, 2**16
+"""Splits are cheap to draw again: a host keeps those of its latest seeds, and of each its latest clients; of small
+clients that is 1 KiB each. So it does with what it reads of clients."""
+
+SplitKey = tuple[int, float, float]
+"""What fixes how clients split their rows: seed, share of test rows, share of validation rows."""
+
+
+class ClientHost:
+    """Answers `train`, `evaluate` and `query` for clients of one federation, and does the server's own work.
+
+    Args:
+        federation: The whole federation; large arrays are shared memory where Ray provides it.
+        queries: The aggregates that clients are willing to give.
+        device: Where clients train, and rows are embedded, multiplied and given to models for detectors; a task and the
+            server's own work stay on the core.
+    """
+
+    def __init__(self, federation: Federation, queries: QueryTable, device: HostDevice = CPU) -> None:
+        torch.set_num_threads(1)
+        keep_freed_memory()
+        self._federation = federation
+        self._queries = queries
+        self._device = device
+        self._model = new_model(federation.model, seed=0)
+        self._trainers = _trainers(self._model, federation, device)
+        source = federation.embedding
+        there = device.opened()
+        self._embedding = None if source is None else Embedding(source, federation.seed, there)
+        self._cross_products = products_on(there) if device.in_lanes else products_on_a_core
+        self._embedded: dict[int, Samples] = {}
+        self._client = lru_cache(CLIENTS_KEPT)(federation.client_data)
+        self._splits = lru_cache(SEEDS_KEPT)(self._splits_of)
+        self._scales: dict[SplitKey, TargetScale | None] = {}
+        self._told: dict[tuple[int, str], tuple[Mapping[str, Any], Arrays]] = {}
+        self._max_weight = max(1, len(federation.partition.rows))
+
+    def facts(self) -> FederationFacts:
+        """Return what the driver must know."""
+        federation, server = self._federation, self._federation.server
+        return FederationFacts(
+            num_clients=federation.num_clients,
+            client_rows=federation.partition.sizes,
+            num_classes=federation.num_classes,
+            layout=self._model.layout,
+            corrupted_clients=tuple(sorted(client for client, steps in federation.transforms.items() if steps)),
+            devices=federation.devices,
+            holds_rows=federation.task is None,
+            unseen=federation.unseen,
+            server_rows=0 if server is None else server.num_rows,
+            server_labels=server is not None and server.labels is not None,
+            grouped=federation.groups is not None,
+            classifies=federation.targets is None,
+            ordered=federation.has_ordered_classes,
+            trained_on=f"{self._device.name()}, {self._trainers['auto'].told()}",
+            least_training_rows=federation.release.least_rows,
+        )
+
+    def initial_vector(self, seed: int) -> FloatArray:
+        """Return the initial model of a seed, shape `(params,)`."""
+        model = new_model(self._federation.model, integer(seed, "initial-model"))
+        return model.vector.numpy().copy()
+
+    def train(self, call: HostCall) -> TrainResults:
+        """Train each client from `call.vector`, which the clients of `call.evaluated` score first."""
+        _, results = self.train_apart(call)
+        return results
+
+    def train_apart(
+        self, call: HostCall, parts: Sequence[Part] = (), large_bytes: int = 0
+    ) -> tuple[list[Any], TrainResults]:
+        """Train as `train` does; return what `training` yields, and what it returns."""
+        training, taken = self.training(call, parts, large_bytes), []
+        while True:
+            try:
+                taken.append(next(training))
+            except StopIteration as end:
+                return taken, end.value
+
+    def training(
+        self, call: HostCall, parts: Sequence[Part] = (), large_bytes: int = 0
+    ) -> Generator[Any, None, TrainResults]:
+        """Train as `train` does, and yield after each block of clients what of them lies beside the results.
+
+        Args:
+            call: What is asked.
+            parts: See `GatheredUpdates.taken`.
+            large_bytes: Likewise.
+
+        Returns:
+            The rest.
+        """
+        with torch.random.fork_rng(devices=[]):  # dropout draws from torch's global generator, which is put back
+            return (yield from self._training(call, parts, large_bytes))
+
+    def _training(self, call: HostCall, parts: Sequence[Part], large_bytes: int) -> Generator[Any, None, TrainResults]:
+        started = time.perf_counter()
+        assert call.vector is not None
+        evaluation = self.evaluate(replace(call, clients=call.evaluated)) if call.evaluated else None
+        asked = replace(_train_request(call), num_classes=self._federation.num_classes)
+        attacks, num_trainable = self._federation.attacks, self._model.layout.num_trainable
+        has_task = self._federation.task is not None
+        answers = GatheredUpdates(call, call.vector, self._max_weight, has_task, num_trainable)
+        sent = SentUpdates(attacks, num_trainable, asked, call.clients, partial(self._honest_vectors, call, asked))
+        withheld = WithheldTensors(call, self._model.layout)
+        durations = self._durations(call, asked)
+        works = []
+        for client in call.clients:
+            try:
+                works.append(self._work(client, call, durations))
+            except Exception as error:  # a client's failure is an answer, not the host's end
+                answers.failed(client, error)
+        for block in self._trainer(call, asked).train(asked, works):
+            answers.add(with_signals(asked, withheld.of(sent.of(block))))
+            if parts:
+                yield from answers.taken(parts, large_bytes)
+        results = answers.results()
+        results.num_withheld = withheld.num_values
+        if call.watched is not None:
+            results.received_losses = self._received_losses(call, call.watched, durations, results.clients)
+        results.evaluation = evaluation
+        results.durations = durations
+        results.memory_note = self._trainers["auto"].memory_note()
+        results.seconds = time.perf_counter() - started
+        return results
+
+    def measure(self, call: HostCall) -> TrainResults:
+        """Measure losses of the received model as in a train call, and train nobody."""
+        started = time.perf_counter()
+        assert call.watched is not None
+        durations = self._durations(replace(call, clients=()), _train_request(call))
+        results = TrainResults(received_losses=self._received_losses(call, call.watched, durations))
+        results.durations = durations
+        results.seconds = time.perf_counter() - started
+        return results
+
+    def _can_measure(self, client: int, call: HostCall, durations: Mapping[int, float]) -> bool:
+        """Return whether a client that does not train answers in this round; whoever would train late still may."""
+        deadline = call.session.deadline_seconds
+        if misses(self._federation.dropout, call.config[SEED_KEY], call.config[ROUND_KEY], client):
+            return False
+        if deadline is not None and durations.get(client, 0.0) > deadline:
+            return False
+        return self._federation.release.takes_part(len(self._training_rows(client, call)))
+
+    def _received_losses(
+        self, call: HostCall, watched: Watched, durations: Mapping[int, float], trained: Sequence[int] = ()
+    ) -> dict[str, dict[int, RowMeans]]:
+        """Return the losses of the received model, of those that trained and of those that only measure."""
+        clients = [*trained, *(client for client in watched.measured if self._can_measure(client, call, durations))]
+        wanted = {"train": watched.observed.training_losses, "validation": watched.observed.validation_losses}
+        losses: dict[str, dict[int, RowMeans]] = {part: {} for part, is_wanted in wanted.items() if is_wanted}
+        places = [(part, client) for part in losses for client in clients]
+        rows = {
+            place: self._unabstained(self._part(client, call, part, clean=False))
+            for place, (part, client) in enumerate(places)
+        }
+        trainer, received, seed = self._trainers[call.session.backend], _tensor(call.vector), int(call.config[SEED_KEY])
+        for place, score in trainer.scores(received, rows, seed, RowLosses()).items():
+            part, client = places[place]
+            if isinstance(score, ClientScore):
+                losses[part][client] = RowMeans.of(score.num_examples, score.statistics)
+        return losses
+
+    def _durations(self, call: HostCall, asked: TrainRequest) -> dict[int, float]:
+        """Return the simulated seconds of a call's clients; none where no client's rounds take any."""
+        if not self._federation.devices:
+            return {}
+        plays = self._federation.task is not None
+        return RoundDurations(call, asked, self._model.layout, self._training_rows, plays).of(self._federation.devices)
+
+    def _trainer(self, call: HostCall, asked: TrainRequest) -> Trainer:
+        """Return the way in which a call trains."""
+        one_by_one = asked.algorithm is not None and asked.algorithm.one_by_one
+        one_by_one |= asked.training.is_narrow and not self._device.in_lanes  # blocks of small nets gain nothing
+        return self._trainers["loop" if one_by_one else call.session.backend]
+
+    def _honest_vectors(self, call: HostCall, asked: TrainRequest, clients: Sequence[int]) -> FloatArray:
+        """Train clients as in a call, but as if they had kept nothing; return the vectors of those that can train.
+
+        Args:
+            call: Of which these clients may or may not be.
+            asked: By it.
+            clients: Who, ascending.
+
+        Returns:
+            Shape `(clients that trained, layout.size)`.
+        """
+        stateless, works = replace(call, clients=tuple(clients), states={}), []
+        durations = self._durations(stateless, asked)
+        for client in clients:
+            with suppress(Exception):  # who can't train or misses the round has no update to tell of
+                works.append(self._work(client, stateless, durations))
+        blocks = self._trainer(call, asked).train(replace(asked, initial_loss=False), works)
+        trained = {work.client: update for block in blocks for work, update in block}
+        updates = [trained[client] for client in sorted(trained)]
+        vectors = [update.vector for update in updates if isinstance(update, ClientUpdate)]
+        return np.array(vectors, np.float32).reshape(len(vectors), self._model.layout.size)
+
+    def evaluate(self, call: HostCall) -> EvaluateResults:
+        """Score `call.vector` on each client's evaluation rows, as the client has them and as they were.
+
+        Where an algorithm has clients use another model than that, those that take part are scored under both.
+        """
+        started = time.perf_counter()
+        results = EvaluateResults()
+        assert call.vector is not None
+        algorithm = call.session.algorithm
+        own_models = algorithm if algorithm is not None and (algorithm.personal or algorithm.tunes) else None
+        own = self._scores(call, call.clients, own_models, clean=False)
+        corrupted = [c for c, score in own.items() if isinstance(score, ClientScore) and self._client(c).corrupted]
+        clean = self._scores(call, corrupted, own_models, clean=True)
+        received: dict[int, ClientScore | Exception] = {}
+        if own_models is not None:
+            seen = [client for client in call.clients if client not in self._federation.unseen]
+            received = self._scores(call, seen, None, clean=False)
+        for into, scores in ((results.own, own), (results.clean, clean), (results.received, received)):
+            for client, score in scores.items():
+                if isinstance(score, ClientScore):
+                    into[client] = score
+                else:
+                    results.own.pop(client, None)
+                    results.failures[client] = f"{type(score).__name__} in evaluation: {score}"
+        if call.session.metric is not None:
+            add_statistics(results, self._federation.unseen)
+        results.seconds = time.perf_counter() - started
+        return results
+
+    def query(self, call: HostCall) -> QueryResults:
+        """Compute one aggregate over all local rows of each client, as far as it lets that out."""
+        started = time.perf_counter()
+        results = QueryResults()
+        name = str(call.config.get(FUNCTION_KEY, ""))
+        for client in call.clients:
+            try:
+                arrays = self._answer(client, name, call)
+            except WithheldError as withheld:
+                results.failures[client] = str(withheld)
+            except Exception as error:  # as in train
+                results.failures[client] = f"{type(error).__name__} in query {name!r}: {error}"
+            else:
+                results.clients.append(client)
+                results.num_examples.append(len(self._client(client).own))
+                results.arrays.append(arrays)
+        results.seconds = time.perf_counter() - started
+        return results
+
+    def serve(self, call: HostCall) -> ServeResults:
+        """Do work on the server's rows; a failure is an answer, as in train."""
+        started = time.perf_counter()
+        assert call.work is not None
+        results = ServeResults()
+        try:
+            work: ServerWork = call.work.opened() if isinstance(call.work, OwnValue) else call.work
+            for arrays in call.inputs:
+                generator = stream(call.config[SEED_KEY], "server", call.config[ROUND_KEY])
+                context = ServerModel.of(self._federation, self._model, generator)
+                results.outputs.append(dict(work.run(context, arrays)))
+        except Exception as error:
+            results.failure = f"{type(error).__name__} in the server's work: {error}"
+        results.seconds = time.perf_counter() - started
+        return results
+
+    def _answer(self, client: int, name: str, call: HostCall) -> Arrays:
+        """Return what one client lets out of its answer to a query."""
+        function, release = self._queries.get(name), self._federation.release
+        if self._federation.task is not None:
+            raise WithheldError("holds no rows to describe")
+        if function is None:
+            raise WithheldError(f"the query must be one of {sorted(self._queries)}, got {name!r}")
+        data = self._client(client).own
+        release.check_answers(len(data))
+        if (client, name) in self._told:
+            terms, told = self._told[client, name]
+            if terms != call.config:
+                raise WithheldError("has answered this query with noise before, on other terms")
+            return told
+        outputs = partial(self._trainers["auto"].outputs, data)
+        inputs = QueryInputs(
+            self._described(client),
+            self._federation.num_classes,
+            call.arrays,
+            call.config,
+            outputs,
+            release.min_release,
+            self._federation.client_groups(client),
+            self._cross_products,
+        )
+        arrays = release.answer(partial(function, inputs))
+        if release.privacy is not None:  # noise that is drawn anew each time could be averaged away
+            self._told[client, name] = call.config, arrays
+        return arrays
+
+    def _scores(
+        self, call: HostCall, clients: Sequence[int], own_models: ClientAlgorithm | None, clean: bool
+    ) -> dict[int, ClientScore | Exception]:
+        """Score `call.vector`, or what an algorithm makes of it for each client, on one view of some clients' rows."""
+        scores: dict[int, ClientScore | Exception] = {}
+        parts: dict[int, Samples] = {}
+        for client in clients:
+            try:
+                parts[client] = self._scored_part(client, call, clean)
+            except Exception as error:  # as in train
+                scores[client] = error
+        trainer, received, seed = self._trainers[call.session.backend], _tensor(call.vector), int(call.config[SEED_KEY])
+        metric = call.session.metric
+        if own_models is None:
+            return {**scores, **trainer.scores(received, parts, seed, metric)}
+        if own_models.tunes:
+            asked = replace(_tuning_request(call, own_models), num_classes=self._federation.num_classes)
+            found, parts = self._tuned_scores(call, asked, parts)
+            scores |= found
+        layout = self._model.layout
+        own = personal_scores(own_models, trainer, layout, received, parts, call.states, call.config, seed, metric)
+        return {**scores, **own}
+
+    @torch.random.fork_rng(devices=[])
+    def _tuned_scores(
+        self, call: HostCall, asked: TrainRequest, parts: Mapping[int, Samples]
+    ) -> tuple[dict[int, ClientScore | Exception], dict[int, Samples]]:
+        """Score clients with what each of them tunes, and return the parts of those that have no rows to train on."""
+        works: list[RowsWork] = []
+        scores: dict[int, ClientScore | Exception] = {}
+        for client in parts:
+            data = self._part(client, call, "train", clean=False)
+            if len(data) and self._federation.release.takes_part(len(data)):
+                works.append(
+                    RowsWork(client, stream(asked.seed, "tuning", client), call.states.get(client) or {}, data)
+                )
+        for block in self._trainer(call, asked).train(asked, works):
+            trainer = self._trainers[call.session.backend]
+            scores |= tuned_scores(trainer, block, parts, asked.seed, call.session.metric)
+        return scores, {client: part for client, part in parts.items() if client not in scores}
+
+    def _work(self, client: int, call: HostCall, durations: Mapping[int, float]) -> RowsWork:
+        seed, server_round = call.config[SEED_KEY], call.config[ROUND_KEY]
+        federation = self._federation
+        if client in federation.unseen:
+            raise AbsentError("the client joins after the training")
+        deadline = call.session.deadline_seconds
+        check_takes_part(federation.dropout, durations.get(client, 0.0), deadline, seed, server_round, client)
+        data = self._training_rows(client, call)
+        if federation.task is None and not federation.release.takes_part(len(data)):
+            raise AbsentError("the client abstains, as it trains on fewer rows than federation.min_release")
+        generator = stream(seed, "batches", server_round, client)
+        assigned = None if call.watched is None else call.watched.assigned.get(client)
+        epochs = 1 if assigned is None else assigned.epochs
+        algorithm = call.session.algorithm
+        validates = algorithm is not None and algorithm.validates
+        validation = self._unabstained(self._part(client, call, "validation", clean=False)) if validates else None
+        state = call.states.get(client) or {}
+        return RowsWork(client, generator, state, data, epochs=epochs, validation=validation)
+
+    def _training_rows(self, client: int, call: HostCall) -> Samples:
+        """Return the training part of a client's split, or what the message asks for of all its rows."""
+        part = RowPart.from_config(call.config)
+        if part is None:
+            return self._part(client, call, "train", clean=False)
+        own = self._client(client).own
+        positions = part.positions(len(own), client, self._federation.client_groups(client))
+        if len(positions) < part.num_rows and self._federation.release.takes_part(part.num_rows):
+            raise AbsentError("the client holds too few rows for the part of them that is asked for")
+        return own.part(positions, self._target_scale(call))
+
+    def _described(self, client: int) -> Samples:
+        """Return a client's rows as detectors see them."""
+        own = self._client(client).own
+        if self._embedding is None:
+            return own
+        if client not in self._embedded:
+            self._embedded[client] = self._embedding.of(own)
+        return self._embedded[client]
+
+    def _scored_part(self, client: int, call: HostCall, clean: bool) -> Samples:
+        """Return the rows on which a client is scored: none if they are so few that it abstains."""
+        return self._unabstained(self._part(client, call, call.session.evaluate_on, clean))
+
+    def _unabstained(self, part: Samples) -> Samples:
+        takes_part = self._federation.release.takes_part(len(part))
+        return part if takes_part else part.part(np.empty(0, np.int64))
+
+    def _part(self, client: int, call: HostCall, part: str, clean: bool) -> Samples:
+        """Return the rows of one part of one client's split; both views share the positions."""
+        data = self._client(client)
+        view = data.clean if clean else data.own
+        return view.part(self._positions(client, call, part), self._target_scale(call))
+
+    def _positions(self, client: int, call: HostCall, part: str) -> IntArray:
+        split = self._splits(_split_key(call))(client)
+        positions: IntArray = getattr(split, part)
+        return positions
+
+    def _splits_of(self, key: SplitKey) -> Callable[[int], ClientSplit]:
+        """Return what tells how each client splits its rows, drawn when it is asked for the first time."""
+
+        @lru_cache(CLIENTS_KEPT)
+        def split(client: int) -> ClientSplit:
+            own = self._client(client).own
+            return self._federation.split_rows(client, own.labels[own.rows], *key)
+
+        return split
+
+    def _target_scale(self, call: HostCall) -> TargetScale | None:
+        """Return by which a target is standardised; the same on every host, as each can reach all rows."""
+        key = _split_key(call)
+        if key not in self._scales:
+            self._scales[key] = self._federation.target_scale(*key)
+        return self._scales[key]
+
+
+def _split_key(call: HostCall) -> SplitKey:
+    """Return what fixes how clients split their rows."""
+    return int(call.config[SEED_KEY]), call.session.test_fraction, call.session.validation_fraction
+
+
+def _trainers(model: FlatModel, federation: Federation, device: HostDevice) -> dict[str, Trainer]:
+    """Return the ways that a session may choose as its `backend`."""
+    if federation.task is not None:
+        return dict.fromkeys(("auto", "loop"), TaskTrainer(model, federation.task))
+    if device.in_lanes:
+        from fedscout.engine.training.gpu import device_trainers  # torch.func, which a core does without
+
+        return device_trainers(federation, device)
+    return {"auto": fastest_trainer(model), "loop": LoopTrainer(model)}
+
+
+def _train_request(call: HostCall) -> TrainRequest:
+    """Return what a train message asks for."""
+    config = call.config
+    return TrainRequest(
+        received=_tensor(call.vector),
+        training=LocalTraining.from_config(config),
+        algorithm=asked_for(call.session.algorithm, config),
+        config=config,
+        integers={name: torch.from_numpy(np.array(array)) for name, array in call.arrays.items()},
+        companions={name: _tensor(vector) for name, vector in call.companions.items()},
+        initial_loss=bool(config[INITIAL_LOSS_KEY]),
+        seed=int(config[SEED_KEY]),
+        server_round=int(config[ROUND_KEY]),
+        table=call.session.client_table,
+    )
+
+
+def _tuning_request(call: HostCall, algorithm: ClientAlgorithm) -> TrainRequest:
+    """Return what clients do before they are scored: the same whichever message carries the scoring."""
+    return TrainRequest(
+        received=_tensor(call.vector),
+        training=call.session.training,
+        algorithm=Tuning(algorithm),
+        config=call.config,
+        seed=int(call.config[SEED_KEY]),
+        server_round=0,
+        table=call.session.client_table,
+    )
+
+
+def _tensor(vector: FloatArray | None) -> Tensor:
+    """Return a copy in torch's hands: what comes with a call may be read-only."""
+    return torch.from_numpy(np.array(vector, dtype=np.float32))

@@ -1,0 +1,196 @@
+"""The configuration of the machinery: it changes how long a study takes, never its results.
+
+But for the last bits on a GPU, which sums in another order than a core: see `fedscout.engine.config`.
+
+Where a host trains: on its core, or on a GPU that hosts may share. A value; naming one loads no torch.
+
+Results on a GPU differ from a core's in the last bits, as sums are taken in another order; on one kind of GPU they are
+the same for any number of hosts and at any time: float32 throughout without TF32, deterministic kernels, and clients
+side by side in places of fixed number and size (see `fedscout.engine.training.gpu_lanes`).
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal, Self
+
+from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
+
+from fedscout.engine.errors import ConfigurationError, EngineError, Fault
+
+if TYPE_CHECKING:
+    import torch
+
+
+CUBLAS_WORKSPACE = ":4096:8"
+"""Under which cuBLAS repeats its bits, as its manual has it; torch refuses its products otherwise."""
+
+
+@dataclass(frozen=True)
+class HostDevice:
+    """What a host trains on, and how.
+
+    Attributes:
+        kind: `cpu`, or `cuda`, the GPU that Ray lets the host see, or the first.
+        in_lanes: Whether clients are trained side by side by `torch.func`, as on a GPU.
+        most_together: Of clients side by side; None leaves that to the model's size.
+        share: Of the device, that is the host's.
+    """
+
+    kind: Literal["cpu", "cuda"] = "cpu"
+    in_lanes: bool = False
+    most_together: int | None = None
+    share: float = 1.0
+
+    @classmethod
+    def gpu(cls, most_together: int | None = None) -> HostDevice:
+        """Return a GPU."""
+        return cls("cuda", in_lanes=True, most_together=most_together)
+
+    @property
+    def on_gpu(self) -> bool:
+        """Whether it is one."""
+        return self.kind == "cuda"
+
+    def opened(self) -> torch.device:
+        """Return the device, ready for work whose bits repeat.
+
+        Raises:
+            EngineError: If there is no such device here.
+        """
+        import torch
+
+        if self.on_gpu:
+            if not torch.cuda.is_available():
+                raise EngineError(
+                    "engine.device=cuda needs a GPU and a PyTorch built for it, of which this host has "
+                    f"{torch.cuda.device_count()} and {torch.__version__}"
+                )
+            os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", CUBLAS_WORKSPACE)
+            torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = False
+            torch.backends.cudnn.benchmark = False
+            torch.use_deterministic_algorithms(True, warn_only=True)
+            torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]  # all is written
+        return torch.device(self.kind)
+
+    def name(self) -> str:
+        """Return it for people and logs, such as `cuda (NVIDIA H100)`."""
+        if not self.on_gpu:
+            return self.kind
+        import torch
+
+        return f"{self.kind} ({torch.cuda.get_device_name()})"
+
+
+CPU = HostDevice()
+
+
+@contextmanager
+def torch_settings_kept() -> Iterator[None]:
+    """Give this process's PyTorch back as it was before hosts worked in it."""
+    import torch
+
+    products, convolutions = torch.backends.cuda.matmul, torch.backends.cudnn
+    kept = products.allow_tf32, convolutions.allow_tf32, convolutions.benchmark
+    fills = torch.utils.deterministic.fill_uninitialized_memory  # type: ignore[attr-defined]
+    num_threads, repeats = torch.get_num_threads(), _repeats()
+    try:
+        yield
+    finally:
+        products.allow_tf32, convolutions.allow_tf32, convolutions.benchmark = kept
+        torch.set_num_threads(num_threads)
+        torch.utils.deterministic.fill_uninitialized_memory = fills  # type: ignore[attr-defined]
+        if _repeats() != repeats:  # setting it loads torch's compiler
+            torch.use_deterministic_algorithms(repeats[0], warn_only=repeats[1])
+
+
+def _repeats() -> tuple[bool, bool]:
+    """Return whether torch's kernels are to be deterministic, and whether those that can't be only warn."""
+    import torch
+
+    return torch.are_deterministic_algorithms_enabled(), torch.is_deterministic_algorithms_warn_only_enabled()
+
+
+class EngineConfig(BaseModel):
+    """Where and how trials run. Left out of a study's identity, as results do not depend on it but for rounding."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    grid: Literal["auto", "ray", "local"] = Field(
+        default="auto", description="Ray actors, this process alone, or whichever is sooner by an estimate"
+    )
+    num_hosts: int | None = Field(default=None, ge=1, le=10_000, description="host actors; nothing means one a CPU")
+    device: Literal["auto", "cpu", "cuda"] = Field(
+        default="auto", description="where hosts train: on cores, on GPUs, or on GPUs where there are any"
+    )
+    hosts_per_gpu: int | None = Field(
+        default=None, ge=1, le=64, description="that share one; nothing finds out by one round of training"
+    )
+    clients_together: int | None = Field(
+        default=None, ge=1, le=4096, description="side by side on a GPU; nothing leaves that to the model's size"
+    )
+    address: str | None = Field(default=None, description="of a running Ray cluster, or auto; nothing starts Ray here")
+    checkpoint_every_rounds: int = Field(default=10, ge=1, description="rounds between checkpoints of a trial")
+    object_store_bytes: int | None = Field(default=None, ge=80 * 2**20, description="of a Ray that is started here")
+
+    @field_validator("address")
+    @classmethod
+    def _is_an_address(cls, address: str | None) -> str | None:
+        host, _, port = (address or "auto").rpartition(":")
+        if address in (None, "auto") or (host and "://" not in host and port.isdecimal()):
+            return address
+        hint = ": from outside a cluster, submit the command as a job (docs/cluster.md)" if "://" in host else ""
+        raise ValueError(f"must be that of a running Ray, host:port, or auto, got {address!r}{hint}")
+
+    @model_validator(mode="after")
+    def _ray_has_an_address(self) -> Self:
+        if self.grid == "local" and self.address is not None:
+            raise ValueError(f"address must be left out with engine.grid=local, got {self.address!r}")
+        return self
+
+    @property
+    def may_stay(self) -> bool:
+        """Whether work may be done in this process if that is sooner: nothing is said of Ray."""
+        silent = {self.num_hosts, self.address, self.object_store_bytes, self.hosts_per_gpu} == {None}
+        return self.grid == "auto" and silent and self.device != "cuda"
+
+    def hosts_each_gpu(self, num_gpus: int, measured: Callable[[], int]) -> int:
+        """Return how many hosts share each of some GPUs.
+
+        Args:
+            num_gpus: At least one.
+            measured: Finds out how many keep one busy, where nothing is said.
+
+        Raises:
+            ConfigurationError: If more hosts are asked for than may share them.
+        """
+        if self.hosts_per_gpu is None:
+            return measured() if self.num_hosts is None else -(-self.num_hosts // num_gpus)
+        if self.num_hosts is not None and self.num_hosts > num_gpus * self.hosts_per_gpu:
+            raise ConfigurationError(
+                Fault(
+                    "engine.num_hosts",
+                    (
+                        f"be at most {num_gpus * self.hosts_per_gpu} where "
+                        f"engine.hosts_per_gpu={self.hosts_per_gpu} share each of {num_gpus} GPUs"
+                    ),
+                    self.num_hosts,
+                )
+            )
+        return self.hosts_per_gpu
+
+    def host_device(self, has_gpu: bool) -> HostDevice:
+        """Return what hosts train on.
+
+        Args:
+            has_gpu: Whether there is one where they will be.
+
+        Raises:
+            ConfigurationError: If one is asked for and there is none.
+        """
+        if self.device == "cuda" and not has_gpu:
+            raise ConfigurationError("engine.device=cuda needs a GPU that Ray or PyTorch finds, of which there is none")
+        return HostDevice.gpu(self.clients_together) if has_gpu and self.device != "cpu" else CPU

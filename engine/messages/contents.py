@@ -1,0 +1,463 @@
+"""What the engine's messages hold, and the one place that makes and reads them outside a strategy.
+
+| message    | arrays                          | configuration                                     | reply |
+| ---------- | ------------------------------- | ------------------------------------------------- | ----- |
+| `train`    | the global model                | seed, server-round, local training, reply         | arrays, metrics |
+| `evaluate` | the global model                | seed                                              | metrics |
+| `query`    | whatever the function reads     | function and its scalars                          | arrays, metrics |
+
+A client is an index in `[0, num_clients)`; its Flower node id is `FIRST_NODE_ID + index`, since Flower keeps 0 and 1
+for itself.
+
+Companions: vectors that travel beside the model, of whatever length.
+
+| way | record `companions` | why |
+| --- | --- | --- |
+| down | a second `ArrayRecord` of the train message | a strategy may send what it likes |
+| up | a `ConfigRecord`, name -> float32 bytes | the one place of a reply that no strategy of Flower's looks at |
+
+With further keys in the model's record Krum and its kin choose another model, and with a second `ArrayRecord` every
+strategy of Flower's refuses the reply.
+
+Several global models in one record: a strategy may keep one for each group of clients.
+
+| record    | one model        | several models                                                         |
+| --------- | ---------------- | ---------------------------------------------------------------------- |
+| `flat`    | `(params,)`      | `(models, params)`                                                     |
+| `group`   | not there        | `(clients,)`, int64: client k is scored under the model `flat[group[k]]` |
+
+A client that is in no group, as its place in `group` is -1 or not there, uses the model that most clients use.
+
+Such a record is what `aggregate_train` returns and what the next `configure_train` is handed. No client ever sees it:
+the strategy sends each group its own model, as messages of one content a group.
+
+The client half of Flower's strategies: what a message asks of a client beside plain local training.
+
+| key of the configuration | written by | what the client does |
+| --- | --- | --- |
+| `learning-rate`, `local-epochs`, … (`LocalTraining`) | the trial | local training |
+| `lr` | Flower's examples | another name of `learning-rate` |
+| `proximal-mu` | `FedProx` | see `fedscout.strategies.methods.averaging` |
+| `clipping_norm` | `DifferentialPrivacyClientSide…Clipping` | clips its update by Flower's own mod |
+
+Whatever else a strategy sends, no client reads; `unread` names it.
+
+What Flower's own runtime would tell of messages: who makes them in this process, and which one each is.
+
+Outside that runtime `flwr.app.Message` refuses to be made until the process has an identity, and no public call gives
+a message its id: Flower's grids, too, write it into the metadata's dictionary.
+
+One message for many clients: copies that differ in their addressee alone.
+
+Making a Flower message checks its arguments and reads the clock, which for a thousand clients takes longer than all
+else that a driver does in a round.
+
+Flower arrays that keep the NumPy array and serialise it only if somebody asks for the bytes.
+
+`flwr.app.Array` turns an array into bytes when it is made and back at every `numpy()`: per reply of a client, more time
+than most strategies need to aggregate it. Inside one process nobody reads the bytes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Error, Message, MetricRecord, RecordDict
+from flwr.app.metadata import Metadata
+from flwr.common.constant import ErrorCode, SType
+from flwr.supercore.differential_privacy import KEY_CLIPPING_NORM
+from flwr.supercore.task_identity import TaskIdentity
+
+from fedscout.engine.contracts.algorithm import ClientAlgorithm
+from fedscout.engine.contracts.config import LocalTraining
+from fedscout.engine.errors import FloatArray, IntArray, TrialError
+from fedscout.engine.messages.keys import (
+    COMPANIONS_KEY,
+    FLAT_KEY,
+    GROUP_KEY,
+    INITIAL_LOSS_KEY,
+    METRICS_KEY,
+    RATE_ALIAS,
+    RATE_KEY,
+    REPLY_KEY,
+    ROUND_KEY,
+    SEED_KEY,
+    ReplyMode,
+)
+from fedscout.engine.models.layout import ParameterLayout
+
+
+class ViewArray(Array):
+    """An `Array` over a NumPy array that must not change afterwards.
+
+    It behaves as `Array(ndarray)`: `numpy()` gives a fresh, writable array each time; comparisons, object ids and
+    pickles are those of the bytes. When its bytes are first read, or a field is set, it becomes a plain `Array`.
+
+    Args:
+        ndarray: Of any shape and any type but objects.
+
+    Raises:
+        ValueError: If the array holds Python objects.
+    """
+
+    def __init__(self, ndarray: npt.NDArray[Any]) -> None:
+        view = np.asarray(ndarray).view()
+        if view.dtype.hasobject:
+            raise ValueError("an Array must hold numbers, got an array of Python objects")
+        view.flags.writeable = False
+        self.__dict__.update(dtype=str(view.dtype), shape=view.shape, stype=SType.NUMPY, _view=view)
+
+    @property
+    def view(self) -> npt.NDArray[Any]:
+        """The values, to be read only."""
+        view: npt.NDArray[Any] = self.__dict__["_view"]
+        return view
+
+    def numpy(self) -> npt.NDArray[Any]:
+        """Return a copy that belongs to the caller."""
+        return self.view.copy(order="A")  # the order that reading the bytes would give
+
+    def _become_plain(self) -> None:
+        plain = Array(self.view)
+        self.__dict__.clear()
+        self.__dict__.update(plain.__dict__)
+        object.__setattr__(self, "__class__", Array)  # serialised objects carry the name of their class
+
+    def __getattr__(self, name: str) -> Any:  # called for what is not there, such as `data`
+        if name != "data":
+            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}", name=name, obj=self)
+        self._become_plain()
+        return self.data
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        self._become_plain()
+        setattr(self, name, value)
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, Array):
+            return NotImplemented
+        fields = ("dtype", "shape", "stype", "data")
+        return all(getattr(self, field) == getattr(other, field) for field in fields)
+
+    __hash__ = None  # type: ignore[assignment]  # as Array has none
+
+    def __reduce__(self) -> tuple[type[Array], tuple[str, tuple[int, ...], str, bytes]]:
+        plain = Array(self.view)
+        return Array, (plain.dtype, plain.shape, plain.stype, plain.data)
+
+
+def view_record(arrays: Mapping[str, npt.NDArray[Any]]) -> ArrayRecord:
+    """Return a record of arrays that must not change afterwards."""
+    record = ArrayRecord()  # its constructor would read the bytes of what it is given
+    for name, array in arrays.items():
+        record[name] = ViewArray(array)
+    return record
+
+
+def read_array(array: Array) -> npt.NDArray[Any]:
+    """Return an array's values to be read only, without a copy where there is something to look at."""
+    return array.view if isinstance(array, ViewArray) else array.numpy()
+
+
+FIRST_NODE_ID = 2
+
+
+def node_of(client: int) -> int:
+    """Return the Flower node id of a client."""
+    return FIRST_NODE_ID + client
+
+
+def client_of(node_id: int) -> int:
+    """Return the client of a Flower node id."""
+    return node_id - FIRST_NODE_ID
+
+
+def metrics_of(reply: Message) -> MetricRecord:
+    """Return the metrics of a reply of this engine."""
+    metrics = reply.content[METRICS_KEY]
+    assert isinstance(metrics, MetricRecord)
+    return metrics
+
+
+def flat_record(vector: npt.NDArray[np.floating]) -> ArrayRecord:
+    """Return the record of one flat vector, float32."""
+    return view_record({FLAT_KEY: np.array(vector, dtype=np.float32)})
+
+
+def flat_vector(arrays: ArrayRecord, layout: ParameterLayout) -> FloatArray:
+    """Return the flat vector of a flat or named record.
+
+    Raises:
+        ValueError: If the names or shapes are not the layout's.
+    """
+    if list(arrays) == [FLAT_KEY]:
+        vector = np.asarray(read_array(arrays[FLAT_KEY]), dtype=np.float32)
+        if vector.shape != (layout.size,):
+            raise ValueError(f"the flat array must have shape ({layout.size},), got {vector.shape}")
+        return vector
+    return layout.join({name: read_array(array) for name, array in arrays.items()})
+
+
+def integer_buffers(arrays: ArrayRecord, layout: ParameterLayout) -> dict[str, npt.NDArray[Any]]:
+    """Return the integer buffers of a named record as a client loads them; none of a flat one."""
+    if not layout.integers or [*arrays] == [FLAT_KEY]:
+        return {}
+    return layout.integers_of({name: read_array(array) for name, array in arrays.items()})
+
+
+def round_in(content: RecordDict) -> int | None:
+    """Return the round that a message's configuration says it is of; None if it says none."""
+    for record in content.config_records.values():
+        if isinstance(told := record.get(ROUND_KEY), int):
+            return told
+    return None
+
+
+def train_config(
+    training: LocalTraining,
+    seed: int,
+    server_round: int,
+    reply: ReplyMode,
+    initial_loss: bool = False,
+) -> dict[str, int | float | str | bool]:
+    """Return the configuration of a train message."""
+    return {
+        **training.to_config(),
+        RATE_ALIAS: training.learning_rate,
+        SEED_KEY: seed,
+        ROUND_KEY: server_round,
+        REPLY_KEY: reply,
+        INITIAL_LOSS_KEY: initial_loss,
+    }
+
+
+@dataclass(frozen=True)
+class TrainAnswers:
+    """Replies of one round of training, sorted by client.
+
+    Attributes:
+        clients: Who answered, shape `(answers,)`; a merged reply comes from one client, who speaks for all.
+        vectors: Parameters after training, float32, shape `(answers, params)`; one row if merged.
+        num_examples: Training rows of each, shape `(answers,)`; the total if merged.
+        refused: Reason of each client that did not answer.
+    """
+
+    clients: tuple[int, ...]
+    vectors: FloatArray
+    num_examples: npt.NDArray[np.int64]
+    refused: Mapping[int, str]
+
+
+@dataclass(frozen=True)
+class QueryAnswers:
+    """Replies of one query, keyed by client in ascending order.
+
+    Attributes:
+        arrays: The named aggregates of each client that answered.
+        num_examples: The rows behind them.
+        refused: Reason of each client that did not answer, such as holding fewer rows than may be released.
+    """
+
+    arrays: Mapping[int, Mapping[str, npt.NDArray[np.generic]]]
+    num_examples: Mapping[int, int]
+    refused: Mapping[int, str]
+
+
+def put_companions(content: RecordDict, companions: Mapping[str, FloatArray]) -> None:
+    """Add companions to the content of train messages; they must not change afterwards."""
+    if companions:
+        content[COMPANIONS_KEY] = view_record(companions)
+
+
+def sent_companions(content: RecordDict) -> dict[str, FloatArray]:
+    """Return the companions of a train message.
+
+    Raises:
+        ValueError: If one is no vector, or not finite.
+    """
+    record = content.get(COMPANIONS_KEY)
+    if not isinstance(record, ArrayRecord):
+        return {}
+    companions = {}
+    for name, array in record.items():
+        vector = np.asarray(read_array(array), dtype=np.float32)
+        if vector.ndim != 1:
+            raise ValueError(f"the companion {name!r} must be a vector, got shape {vector.shape}")
+        if not np.isfinite(vector).all():
+            raise ValueError(f"the companion {name!r} must be finite")
+        companions[name] = vector
+    return companions
+
+
+def companion_record(companions: Mapping[str, FloatArray]) -> ConfigRecord:
+    """Return the record of companions that goes up."""
+    return ConfigRecord({name: np.ascontiguousarray(vector).tobytes() for name, vector in companions.items()})
+
+
+def replied_companions(content: RecordDict) -> dict[str, FloatArray]:
+    """Return the companions of a train reply."""
+    record = content.get(COMPANIONS_KEY)
+    if not isinstance(record, ConfigRecord):
+        return {}
+    return {name: np.frombuffer(value, np.float32) for name, value in record.items() if isinstance(value, bytes)}
+
+
+def holds_several(names: Sequence[str]) -> bool:
+    """Return whether arrays of these names are several models."""
+    return [*names] == [FLAT_KEY, GROUP_KEY]
+
+
+def several_models(vectors: FloatArray, group: IntArray) -> ArrayRecord:
+    """Return the record of several models; the arrays must not change afterwards."""
+    return view_record({FLAT_KEY: vectors, GROUP_KEY: group})
+
+
+def models_of(arrays: ArrayRecord, layout: ParameterLayout, num_clients: int) -> list[tuple[FloatArray, Sequence[int]]]:
+    """Return each model as a flat vector, and the clients that use it, ascending.
+
+    Args:
+        arrays: One model, flat or named, of all clients; or several.
+        layout: Of the model.
+        num_clients: In the federation.
+
+    Raises:
+        ValueError: If these are no models of the layout, or the groups not of these clients.
+    """
+    if not holds_several([*arrays]):
+        return [(flat_vector(arrays, layout), range(num_clients))]
+    vectors = np.asarray(read_array(arrays[FLAT_KEY]), np.float32)
+    told = np.asarray(read_array(arrays[GROUP_KEY]))
+    if vectors.ndim != 2 or vectors.shape[1] != layout.size:
+        raise ValueError(f"flat must have shape (models, {layout.size}) beside group, got {vectors.shape}")
+    if told.ndim != 1 or told.dtype.kind != "i" or len(told) > num_clients:
+        raise ValueError(f"group must hold an integer for each of {num_clients} clients, got {told.dtype} {told.shape}")
+    if not ((told >= -1) & (told < len(vectors))).all() or not (told >= 0).any():
+        most = len(vectors) - 1
+        raise ValueError(f"group must be in 0 … {most}, or -1, with {most + 1} models, got {told.tolist()}")
+    group = np.full(num_clients, np.bincount(told[told >= 0]).argmax())
+    group[np.flatnonzero(told >= 0)] = told[told >= 0]
+    return [(vector, np.flatnonzero(group == index).tolist()) for index, vector in enumerate(vectors)]
+
+
+def unmoved(
+    before: Sequence[tuple[FloatArray, Sequence[int]]], after: Sequence[tuple[FloatArray, Sequence[int]]]
+) -> list[Sequence[int]]:
+    """Return the clients of each model that is as before.
+
+    Args:
+        before: As of `models_of`.
+        after: Likewise, of the same clients.
+    """
+    model_of = {client: vector for vector, clients in before for client in clients}
+    return [clients for vector, clients in after if clients and np.array_equal(vector, model_of[clients[0]])]
+
+
+def clients_text(clients: Sequence[int]) -> str:
+    """Return clients, ascending, for people: `"0-3, 7"`."""
+    runs: list[list[int]] = []
+    for client in clients:
+        if runs and client == runs[-1][-1] + 1:
+            runs[-1].append(client)
+        else:
+            runs.append([client])
+    return ", ".join(str(run[0]) if len(run) == 1 else f"{run[0]}-{run[-1]}" for run in runs)
+
+
+READ_BY_EVERY_CLIENT = frozenset(
+    (
+        *(SEED_KEY, ROUND_KEY, REPLY_KEY, INITIAL_LOSS_KEY, RATE_ALIAS, KEY_CLIPPING_NORM),
+        *(name.replace("_", "-") for name in LocalTraining.model_fields),
+    )
+)
+
+
+def unread(content: RecordDict, algorithm: ClientAlgorithm | None) -> Iterator[str]:
+    """Yield the names of what a train or evaluate message holds and no client reads."""
+    known = READ_BY_EVERY_CLIENT.union(() if algorithm is None else algorithm.reads)
+    for name, record in content.items():
+        if isinstance(record, ConfigRecord):
+            yield from (key for key in record if key not in known)
+        elif not isinstance(record, ArrayRecord):
+            yield name
+
+
+def one_learning_rate(config: Mapping[str, Any], trials_rate: float) -> Any:
+    """Return the step size of a configuration that may have it under two names: the one that the strategy changed.
+
+    Whether it is one is checked with all else that the configuration holds (`LocalTraining.from_config`).
+
+    Args:
+        config: Of a train message, over the trial's own.
+        trials_rate: What both say that nobody changed.
+
+    Raises:
+        TrialError: If both were changed, to different values.
+    """
+    changed = [config[name] for name in (RATE_KEY, RATE_ALIAS) if config.get(name, trials_rate) != trials_rate]
+    if len(changed) > 1 and changed[0] != changed[1]:
+        raise TrialError(
+            f"the strategy must change {RATE_KEY} or {RATE_ALIAS}, two names of one step size, "
+            f"got {config[RATE_KEY]} and {config[RATE_ALIAS]}"
+        )
+    return changed[0] if changed else trials_rate
+
+
+def asks_for_clipping(config: Mapping[str, Any]) -> bool:
+    """Whether clients are to clip their updates."""
+    return KEY_CLIPPING_NORM in config
+
+
+def clipped(message: Message, reply: Message) -> Message:
+    """Return a client's train reply as Flower's mod for client-side clipping sends it.
+
+    It is the adaptive one: its clipping is the fixed one's, and the `norm_bit` that it adds to the metrics is read by
+    the adaptive strategy alone.
+    """
+    from flwr.clientapp.mod import adaptiveclipping_mod
+
+    no_context = Context(0, 0, {}, RecordDict(), {})
+    try:
+        return adaptiveclipping_mod(message, no_context, lambda *_: reply)
+    except ArithmeticError as error:  # an update of length 0, which Flower's clients fail on as well
+        reason = f"{type(error).__name__} in clipping: {error}"
+        return Message(Error(ErrorCode.MOD_FAILED_PRECONDITION, reason), reply_to=message)
+
+
+SERVER_NODE_ID = 1
+
+
+def claim_task_identity(run_id: int = 1) -> None:
+    """Make this process the server of run `run_id`, unless Flower's own runtime has said which it is."""
+    with suppress(RuntimeError):
+        if TaskIdentity.run_id:
+            return
+    TaskIdentity.task_id = run_id
+    TaskIdentity.run_id = run_id
+    TaskIdentity.node_id = SERVER_NODE_ID
+
+
+def give_id(message: Message, message_id: str) -> None:
+    """Give a message the id that its reply will name."""
+    message.metadata.__dict__["_message_id"] = message_id
+
+
+def addressed(message: Message, node_ids: Sequence[int]) -> list[Message]:
+    """Return copies of an instruction message, one a node, in order; they share its content.
+
+    Args:
+        message: As Flower makes it, to any node; not sent yet.
+        node_ids: Who is to receive it.
+    """
+    copies = []
+    for node_id in node_ids:
+        metadata = Metadata.__new__(Metadata)
+        metadata.__dict__.update(message.metadata.__dict__, _dst_node_id=node_id)
+        copy = Message.__new__(Message)
+        copy.__dict__.update(message.__dict__, _metadata=metadata)
+        copies.append(copy)
+    return copies

@@ -1,1 +1,0 @@
-"""What is measured of a model on test rows, in place of accuracy."""

@@ -1,0 +1,450 @@
+"""Dense nets of many clients at once: forward and backward passes by batched matrix products.
+
+A stack is `[Flatten] Linear (activation [Dropout] Linear)*`. The gradient of the mean cross-entropy is written out by
+hand: with p = softmax(z) of the last layer and r rows in a client's batch, dz = (p - onehot(y)) / r, dW = dzᵀ h,
+db = Σ dz, dh = dz W, and of the layer below dz = dh m f′, where m is dropout's mask and f the activation. A last layer
+of one output tells a quantity y: the loss is the mean squared error, and dz = 2 (z - y) / r.
+
+Every product is one independent matrix product a client, of a size that depends on that client alone. So a client's
+numbers do not depend on which others are in its block, nor on how many.
+
+Parameters and gradients of many clients' dense nets, layer by layer: in memory come layer, client, element.
+
+So a layer of all clients is one contiguous batch of matrices, the form in which a batched product is fastest, and an
+optimiser's step, or a client algorithm's correction, is one operation. Every matrix begins at a multiple of 64 bytes,
+since the last bits of a matrix product depend on alignment.
+
+Activations by name: torch's layer, and forward and backward for dense nets whose gradient is written out by hand.
+
+The backward functions are those of autograd. Each looks at what `apply` leaves of its argument: the outputs where it
+works in place, else the inputs.
+
+| name | f(x) | f′ |
+| --- | --- | --- |
+| relu | max(x, 0) | by the output y: 1 where y > 0 |
+| leaky_relu | x, 0.01 x below 0 (A. Maas et al. Rectifier nonlinearities improve neural network acoustic models. ICML 2013) | 1, 0.01 |
+| elu | x, eˣ − 1 below 0 (D. Clevert et al. Fast and accurate deep network learning by ELUs. ICLR 2016) | 1, y + 1 |
+| gelu | x Φ(x) (D. Hendrycks, K. Gimpel. Gaussian error linear units. arXiv:1606.08415, 2016) | Φ(x) + x φ(x) |
+| silu | x σ(x) (S. Elfwing et al. Sigmoid-weighted linear units. Neural Networks 107, 2018) | σ(x) (1 + x (1 − σ(x))) |
+| tanh | tanh x | 1 − y² |
+| sigmoid | σ(x) = 1 / (1 + e⁻ˣ) | y (1 − y) |
+"""  # noqa: E501
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from fedscout.engine.models.layout import Adjusted, ParameterLayout, RowLoss
+
+_aten = torch.ops.aten
+LEAK = 0.01
+
+
+@dataclass(frozen=True)
+class Activation:
+    """One function of single numbers.
+
+    Attributes:
+        layer: Its module, as torch makes it by default.
+        apply: Returns f of a tensor, which it may overwrite.
+        pull: From the gradient by the outputs, which it may overwrite, and what `apply` left of its argument, returns
+            the gradient by the inputs.
+        exact: Whether each number has the same bits wherever it lies: torch computes the last of a tensor, which fill
+            no vector register, by other code.
+        settings: Of the layer by default, without which a module is another function.
+    """
+
+    layer: Callable[[], nn.Module]
+    apply: Callable[[Tensor], Tensor]
+    pull: Callable[[Tensor, Tensor], Tensor]
+    exact: bool = False
+    settings: Mapping[str, Any] = field(default_factory=dict)
+
+
+ACTIVATIONS: Mapping[str, Activation] = {
+    "relu": Activation(
+        nn.ReLU,
+        torch.relu_,
+        lambda delta, kept: _aten.threshold_backward.grad_input(delta, kept, 0, grad_input=delta),
+        exact=True,
+    ),
+    "leaky_relu": Activation(
+        nn.LeakyReLU,
+        lambda sums: _aten.leaky_relu_(sums, LEAK),
+        lambda delta, kept: _aten.leaky_relu_backward(delta, kept, LEAK, True),
+        settings={"negative_slope": LEAK},
+    ),
+    "elu": Activation(
+        nn.ELU, _aten.elu_, lambda delta, kept: _aten.elu_backward(delta, 1, 1, 1, True, kept), settings={"alpha": 1.0}
+    ),
+    "gelu": Activation(nn.GELU, _aten.gelu, _aten.gelu_backward, settings={"approximate": "none"}),
+    "silu": Activation(nn.SiLU, _aten.silu, _aten.silu_backward),
+    "tanh": Activation(nn.Tanh, torch.tanh_, _aten.tanh_backward),
+    "sigmoid": Activation(nn.Sigmoid, torch.sigmoid_, _aten.sigmoid_backward),
+}
+
+
+def activation_of(module: nn.Module) -> Activation | None:
+    """Return the activation that a module is, or None if it is something else."""
+    for activation in ACTIVATIONS.values():
+        same = type(module) is activation.layer
+        if same and all(getattr(module, name) == value for name, value in activation.settings.items()):
+            return activation
+    return None
+
+
+@dataclass(frozen=True)
+class DenseLayer:
+    """Where one linear layer's weights and bias are in the flat vector, and what follows it; nothing the last one."""
+
+    start: int
+    num_inputs: int
+    num_outputs: int
+    activation: Activation | None = None
+
+    @property
+    def num_weights(self) -> int:
+        """Elements of the weight matrix."""
+        return self.num_inputs * self.num_outputs
+
+    @property
+    def bias_start(self) -> int:
+        """Where the bias begins."""
+        return self.start + self.num_weights
+
+    @property
+    def stop(self) -> int:
+        """Where the next layer begins."""
+        return self.bias_start + self.num_outputs
+
+    def weight(self, vectors: Tensor) -> Tensor:
+        """Return the weights as a view, shape `(clients, outputs, inputs)`."""
+        return vectors[:, self.start : self.bias_start].view(-1, self.num_outputs, self.num_inputs)
+
+    def bias(self, vectors: Tensor) -> Tensor:
+        """Return the bias as a view, shape `(clients, outputs)`."""
+        return vectors[:, self.bias_start : self.stop]
+
+
+@dataclass(frozen=True)
+class LayerViews:
+    """One layer of some clients: views of wherever their parameters are.
+
+    Attributes:
+        weight: Shape `(clients, outputs, inputs)`.
+        transposed: The same, shape `(clients, inputs, outputs)`; kept, as a view takes a noticeable part of a step.
+        bias: Shape `(clients, 1, outputs)`.
+        weight_gradient: As `weight`.
+        bias_gradient: Shape `(clients, outputs)`.
+        activation: What follows.
+    """
+
+    weight: Tensor
+    transposed: Tensor
+    bias: Tensor
+    weight_gradient: Tensor
+    bias_gradient: Tensor
+    activation: Activation | None
+
+    @classmethod
+    def of(
+        cls,
+        weight: Tensor,
+        bias: Tensor,
+        weight_gradient: Tensor,
+        bias_gradient: Tensor,
+        activation: Activation | None,
+    ) -> LayerViews:
+        """Return the views of a layer; bias of shape `(clients, outputs)`."""
+        return cls(weight, weight.mT, bias.unsqueeze(1), weight_gradient, bias_gradient, activation)
+
+    def part(self, first: int, num_clients: int) -> LayerViews:
+        """Return the views of some neighbours."""
+        each = (self.weight, self.transposed, self.bias, self.weight_gradient, self.bias_gradient)
+        weight, transposed, bias, weight_gradient, bias_gradient = (view.narrow(0, first, num_clients) for view in each)
+        return LayerViews(weight, transposed, bias, weight_gradient, bias_gradient, self.activation)
+
+
+@dataclass(frozen=True)
+class DenseStack:
+    """The layers, first to last.
+
+    Attributes:
+        layers: At least one.
+        dropout: Share of each hidden layer's outputs that is left out in training.
+    """
+
+    layers: tuple[DenseLayer, ...]
+    dropout: float = 0.0
+
+    @classmethod
+    def of(cls, module: nn.Module, layout: ParameterLayout) -> DenseStack | None:
+        """Return the stack that a module is, or None if it is something else."""
+        if not isinstance(module, nn.Sequential) or layout.buffers:
+            return None
+        parts = list(module)
+        if parts and isinstance(parts[0], nn.Flatten) and (parts[0].start_dim, parts[0].end_dim) == (1, -1):
+            parts = parts[1:]
+        shares = [part.p for part in parts if type(part) is nn.Dropout]
+        step = 3 if shares else 2
+        linear, between, dropouts = parts[::step], parts[1::step], parts[2::3] if shares else []
+        if not linear or len(linear) != len(between) + 1 or len(shares) != len(dropouts):
+            return None
+        if len({*shares}) > 1 or not all(type(part) is nn.Dropout and part.p < 1 for part in dropouts):
+            return None
+        activations = [activation_of(part) for part in between]
+        if None in activations:
+            return None
+        layers, start = [], 0
+        for part, activation in zip(linear, [*activations, None], strict=True):
+            if type(part) is not nn.Linear or part.bias is None:
+                return None
+            layers.append(DenseLayer(start, part.in_features, part.out_features, activation))
+            start = layers[-1].stop
+        return cls(tuple(layers), max(shares, default=0.0)) if start == layout.size else None
+
+    @property
+    def num_inputs(self) -> int:
+        """Features a row."""
+        return self.layers[0].num_inputs
+
+    def views(self, vectors: Tensor, gradient: Tensor | None = None) -> list[LayerViews]:
+        """Return the layers of flat vectors as views.
+
+        Args:
+            vectors: Shape `(clients, params)`.
+            gradient: As `vectors`; without it, the views' gradients are their parameters.
+        """
+        gradient = vectors if gradient is None else gradient
+        return [
+            LayerViews.of(
+                layer.weight(vectors),
+                layer.bias(vectors),
+                layer.weight(gradient),
+                layer.bias(gradient),
+                layer.activation,
+            )
+            for layer in self.layers
+        ]
+
+    def activations(self, vectors: Tensor, rows: Tensor) -> list[Tensor]:
+        """Run the stack.
+
+        Args:
+            vectors: Parameters, shape `(clients, params)`.
+            rows: Shape `(clients, rows, inputs)`.
+
+        Returns:
+            The rows, the hidden layers' outputs and the logits, each `(clients, rows, width)`; nothing is left out.
+        """
+        return _run(self.views(vectors), rows)[0]
+
+
+def _run(layers: Sequence[LayerViews], rows: Tensor, masks: Sequence[Tensor] = ()) -> tuple[list[Tensor], list[Tensor]]:
+    """Return what goes into each layer and the logits, and for each hidden layer what its derivative looks at."""
+    outputs, kept = [rows], []
+    for number, layer in enumerate(layers):
+        sums = torch.baddbmm(layer.bias, outputs[-1], layer.transposed)
+        if layer.activation is not None:
+            kept.append(sums)
+            sums = layer.activation.apply(sums)
+            sums = sums * masks[number] if masks else sums
+        outputs.append(sums)
+    return outputs, kept
+
+
+def representation(layers: Sequence[LayerViews], rows: Tensor) -> Tensor:
+    """Return what goes into the last layer, shape `(clients, rows, width)`."""
+    return _run(layers, rows)[0][-2]
+
+
+def says(layers: Sequence[LayerViews], rows: Tensor, adjusted: Adjusted | None = None) -> Tensor:
+    """Return the probabilities that come of the, adjusted, logits, shape `(clients, rows, classes)`."""
+    logits = _run(layers, rows)[0][-1]
+    return torch.softmax(logits if adjusted is None else adjusted(logits), dim=2)
+
+
+def loss_and_gradient(
+    layers: Sequence[LayerViews],
+    rows: Tensor,
+    targets: Tensor,
+    shares: Tensor,
+    adjusted: Adjusted | None = None,
+    beyond: Callable[[Tensor, Tensor], Tensor] | None = None,
+    row_loss: RowLoss | None = None,
+    told: Tensor | None = None,
+    masks: Sequence[Tensor] = (),
+) -> Tensor:
+    """Write the gradient of each client's mean loss and return the losses.
+
+    Args:
+        layers: Of the clients; their gradients are overwritten.
+        rows: Shape `(clients, rows, inputs)`; padded rows hold any finite values.
+        targets: One-hot labels times shares, shape `(clients, rows, classes)`; or a quantity, `(clients, rows, 1)`.
+        shares: Weight of each row, 1 / rows of its client, 0 for padding; shape `(clients, rows, 1)`.
+        adjusted: What is made of the logits ahead of the loss.
+        beyond: A further loss of each row, shape `(clients, rows)`, told what goes into the last layer and the rows.
+        row_loss: In place of the cross-entropy of each row.
+        told: Its pseudo-labels, shape `(clients, rows, classes)`.
+        masks: Factors of each hidden layer's outputs, each `(clients, rows, width)`; none where there is no dropout.
+
+    Returns:
+        Mean loss of each client, shape `(clients,)`.
+    """
+    outputs, kept = _run(layers, rows, masks)
+    answers = outputs.pop()
+    if answers.shape[2] == 1:
+        losses, delta = _squared_errors(answers, targets, shares)
+    else:
+        losses, delta = _cross_entropies(answers, targets, shares, adjusted, row_loss, told)
+    pull = None
+    if beyond is not None:
+        further, pull = _loss_beyond(beyond, outputs[-1], rows, shares)
+        losses += further
+    for number in reversed(range(len(layers))):
+        layer, below = layers[number], outputs.pop()
+        torch.bmm(delta.mT, below, out=layer.weight_gradient)
+        torch.sum(delta, dim=1, out=layer.bias_gradient)
+        if outputs:
+            delta = torch.bmm(delta, layer.weight)
+            if pull is not None:
+                delta += pull
+                pull = None
+            if masks:
+                delta *= masks[number - 1]
+            activation = layers[number - 1].activation
+            assert activation is not None
+            delta = activation.pull(delta, kept.pop())
+    return losses
+
+
+def _cross_entropies(
+    logits: Tensor,
+    targets: Tensor,
+    shares: Tensor,
+    adjusted: Adjusted | None,
+    row_loss: RowLoss | None,
+    told: Tensor | None,
+) -> tuple[Tensor, Tensor]:
+    """Return each client's mean loss of classes, and its gradient by the logits."""
+    logs = torch.log_softmax(logits if adjusted is None else adjusted(logits), dim=2)
+    if row_loss is None:
+        losses = (logs * targets).sum(dim=(1, 2)).neg_()
+        delta = logs.exp_().mul_(shares).sub_(targets)
+    else:
+        losses, delta = row_loss.means_and_gradient(logs, targets, shares, told)
+    if adjusted is not None and adjusted.scale is not None:
+        delta *= adjusted.scale[:, None]
+    return losses, delta
+
+
+def _squared_errors(answers: Tensor, targets: Tensor, shares: Tensor) -> tuple[Tensor, Tensor]:
+    """Return each client's mean squared error, and its gradient by the answers."""
+    errors = answers - targets
+    delta = errors * shares
+    return (errors * delta).sum(dim=(1, 2)), delta.mul_(2)
+
+
+def _loss_beyond(
+    beyond: Callable[[Tensor, Tensor], Tensor], below: Tensor, rows: Tensor, shares: Tensor
+) -> tuple[Tensor, Tensor]:
+    """Return the mean of a further loss of each client, and its gradient by what goes into the last layer."""
+    own = below.detach().requires_grad_()
+    means = (beyond(own, rows) * shares.squeeze(2)).sum(dim=1)
+    (pull,) = torch.autograd.grad(means.sum(), own)
+    return means.detach(), pull
+
+
+ALIGNED = 16
+"""float32 numbers in 64 bytes, the alignment of torch's own memory."""
+
+
+def aligned(size: int, step: int = ALIGNED) -> int:
+    """Return `size` rounded up to a multiple of `step`."""
+    return -(-size // step) * step
+
+
+Regions = tuple[list[Tensor], list[Tensor]]
+"""Weights, and beside each its gradient."""
+
+
+class BlockParameters:
+    """Parameters and gradients of the clients of a block.
+
+    Args:
+        stack: The model.
+        start: The vectors at which clients start, shape `(size,)` or `(clients, size)`.
+        num_clients: Clients of the block.
+        together: Whether all clients make the same number of steps; then they are one region.
+    """
+
+    def __init__(self, stack: DenseStack, start: Tensor, num_clients: int, together: bool) -> None:
+        self._stack = stack
+        self._num_clients = num_clients
+        self._together = together
+        self._sizes = [size for layer in stack.layers for size in (layer.num_weights, layer.num_outputs)]
+        self._weights = self.arranged(start)
+        self._gradient = torch.zeros_like(self._weights)
+        self._parts = list(zip(self._split(self._weights), self._split(self._gradient), strict=True))
+        self._active: tuple[int, Regions] = (-1, ([], []))
+        self._layers = list(self._whole_views())
+        self._views: dict[tuple[int, int], list[LayerViews]] = {}
+
+    def arranged(self, vectors: Tensor) -> Tensor:
+        """Return a copy of vectors in the order of the weights, a flat tensor with zeros between the layers.
+
+        Args:
+            vectors: Shape `(size,)`, the same for all clients, or `(clients, size)`.
+        """
+        num_elements = sum(aligned(size) for size in self._sizes) * self._num_clients
+        memory = torch.zeros(num_elements, dtype=vectors.dtype)
+        rows, start = vectors.reshape(-1, vectors.shape[-1]), 0
+        for part, size in zip(self._split(memory), self._sizes, strict=True):
+            part[:, :size] = rows[:, start : start + size]
+            start += size
+        return memory
+
+    def _split(self, memory: Tensor) -> list[Tensor]:
+        """Return a view a tensor of the model, shape `(clients, its padded size)`."""
+        parts, start = [], 0
+        for size in self._sizes:
+            length = aligned(size) * self._num_clients
+            parts.append(memory[start : start + length].view(self._num_clients, -1))
+            start += length
+        return parts
+
+    def layers(self, start: int, stop: int) -> Sequence[LayerViews]:
+        """Return views of the clients `start` to `stop`, layer after layer."""
+        found = self._views.get((start, stop))
+        if found is None:
+            found = self._views[start, stop] = [layer.part(start, stop - start) for layer in self._layers]
+        return found
+
+    def _whole_views(self) -> Iterator[LayerViews]:
+        for number, layer in enumerate(self._stack.layers):
+            shape = (self._num_clients, layer.num_outputs, layer.num_inputs)
+            weight, weight_gradient = (part[:, : layer.num_weights].view(shape) for part in self._parts[2 * number])
+            bias, bias_gradient = (part[:, : layer.num_outputs] for part in self._parts[2 * number + 1])
+            yield LayerViews.of(weight, bias, weight_gradient, bias_gradient, layer.activation)
+
+    def regions(self, num_clients: int) -> Regions:
+        """Return weights and gradients of the first clients, as an optimiser sees them."""
+        if num_clients != self._active[0]:  # views take a noticeable part of a small step
+            parts = [(self._weights, self._gradient)] if self._together else self._parts
+            first = parts if self._together else [(w[:num_clients], g[:num_clients]) for w, g in parts]
+            self._active = num_clients, ([weights for weights, _ in first], [gradient for _, gradient in first])
+        return self._active[1]
+
+    def regions_of(self, arranged: Tensor, num_clients: int) -> Sequence[Tensor]:
+        """Return of vectors arranged as the weights what lies beside each of `regions(num_clients)`."""
+        return [arranged] if self._together else [part[:num_clients] for part in self._split(arranged)]
+
+    def vectors(self) -> Tensor:
+        """Return one flat vector a client, shape `(clients, size)`, a copy."""
+        pieces = [weights[:, :size] for (weights, _), size in zip(self._parts, self._sizes, strict=True)]
+        return torch.cat(pieces, dim=1)

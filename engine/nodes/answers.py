@@ -1,0 +1,271 @@
+"""What a client on a machine of its own answers, looked at before it is used: a client may be broken, or lie.
+
+Its fields are of their types, to which the reading has seen (`wire_values`). Here: a model must have the federation's
+size and be finite, numbers of rows must be those that the client introduced itself with or fewer, scores and weights
+must be possible, and nothing passes that was not asked for. What answers have in common can't be known of one by
+itself: those whose arrays have other shapes than most, or that report other sums, are left out.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Hashable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from math import isfinite, isnan
+from typing import Any, TypeVar
+
+import numpy as np
+import numpy.typing as npt
+
+from fedscout.engine.contracts.algorithm import ClientScore, ClientState
+from fedscout.engine.contracts.client_table import FAR_KEY
+from fedscout.engine.messages.calls import EvaluateResults, HostCall, QueryResults, TrainResults
+from fedscout.engine.messages.keys import INITIAL_LOSS_KEY, NUM_CLIENTS_KEY, NUM_EXAMPLES_KEY, ROUND_KEY
+from fedscout.engine.metrics import Metric, RowMeans, Sums
+from fedscout.engine.nodes.client import is_mark
+from fedscout.engine.nodes.wire import one_line
+from fedscout.engine.text import shown
+
+LARGEST_ANSWER = 1e30
+"""Of a query, in size: its fourth power is a number."""
+
+Answered = TypeVar("Answered", TrainResults, QueryResults)
+
+
+class AnswerError(ValueError):
+    """An answer can't be used; the text says what is wrong with it."""
+
+
+@dataclass(frozen=True)
+class Asked:
+    """Who was asked what.
+
+    Attributes:
+        client: Its number.
+        call: What it was asked.
+        num_rows: Which it holds at most.
+        num_classes: Outputs of the model.
+    """
+
+    client: int
+    call: HostCall
+    num_rows: int
+    num_classes: int
+
+
+def checked_training(results: Any, asked: Asked) -> TrainResults:
+    """Return what one client trained, with nothing in it that was not asked for.
+
+    Args:
+        results: What it answered.
+        asked: Of whom, and what.
+
+    Raises:
+        AnswerError: If it can't be used.
+    """
+    if not isinstance(results, TrainResults):
+        raise AnswerError("it answered something else than a training")
+    client, call = asked.client, asked.call
+    assert call.vector is not None
+    wanted = results.evaluation if call.evaluated else None
+    common = TrainResults(
+        failures=_failures(results.failures, client) if call.clients else {},
+        evaluation=None if wanted is None else checked_scores(wanted, asked),
+        received_losses=_measured(results.received_losses, asked),
+        states=_marks(results.states, call, client),
+        seconds=_seconds(results.seconds),
+    )
+    if not results.clients:
+        return common
+    if results.clients != [client] or client not in call.clients:
+        raise AnswerError(f"it answered for the clients {shown(results.clients)}")
+    algorithm, size = call.session.algorithm, len(call.vector)
+    alike = call.session.client_table is not None  # all count as one row and one step
+    rows = _count("rows", results.num_examples, 1, 1 if alike else asked.num_rows)
+    initial_losses = [_number("loss", results.initial_losses)] if call.config.get(INITIAL_LOSS_KEY) else []
+    observed = None if call.watched is None else call.watched.observed
+    norms = {client: results.update_norms.get(client)} if observed is not None and observed.update_norms else {}
+    return replace(
+        common,
+        clients=[client],
+        num_examples=[rows],
+        num_steps=[_count("steps", results.num_steps, 1, 1 if alike else None)],
+        losses=[_number("loss", results.losses)],
+        initial_losses=initial_losses,
+        vectors=_only("model", results.vectors, size),
+        companions=_companions(results.companions, {} if algorithm is None else algorithm.companions, size),
+        sums=_sums(results.sums, call, rows),
+        update_norms={one: _number("norm", [norm]) for one, norm in norms.items()},
+        num_withheld=_count("values withheld", [results.num_withheld], 0, size),
+    )
+
+
+def checked_scores(results: Any, asked: Asked) -> EvaluateResults:
+    """Return one client's scores; see `checked_training`.
+
+    Raises:
+        AnswerError: If they are not possible.
+    """
+    if not isinstance(results, EvaluateResults):
+        raise AnswerError("it answered something else than scores")
+    client, metric = asked.client, asked.call.session.metric
+    own, clean, received = (
+        {client: _score(scores[client], metric, asked.num_rows)} if client in scores else {}
+        for scores in (results.own, results.clean, results.received)
+    )
+    sums = {} if metric is None else {part: _statistics(each, metric, asked) for part, each in results.sums.items()}
+    if not {*sums} <= {"own", "clean", "received"} or (metric is not None and own and "own" not in sums):
+        raise AnswerError(f"it told the sums {shown([*sums])} of its scores")
+    failures = _failures(results.failures, client)
+    return EvaluateResults(own, clean, failures, _seconds(results.seconds), received, sums)
+
+
+def checked_query(results: Any, asked: Asked) -> QueryResults:
+    """Return one client's answer to a query.
+
+    Raises:
+        AnswerError: If it is not finite numbers over its rows.
+    """
+    if not isinstance(results, QueryResults):
+        raise AnswerError("it answered something else than a query")
+    client = asked.client
+    if not results.clients:
+        failures = _failures(results.failures, client) or {client: "it gave no answer"}
+        return QueryResults(failures=failures, seconds=_seconds(results.seconds))
+    if results.clients != [client] or len(results.arrays) != 1:
+        raise AnswerError(f"it answered for the clients {shown(results.clients)}")
+    arrays = {name: np.asarray(array) for name, array in results.arrays[0].items()}
+    for name, array in arrays.items():
+        if array.dtype.kind not in "biuf" or not (np.abs(array) <= LARGEST_ANSWER).all():
+            raise AnswerError(f"its {shown(name)} are not finite numbers")
+    rows = _count("rows", results.num_examples, 1, asked.num_rows)
+    return QueryResults([client], [rows], [arrays], {}, _seconds(results.seconds))
+
+
+def like_most(results: Sequence[Answered]) -> list[Answered]:
+    """Return the answers to one call; those of other shapes, or with other sums, than most are failures."""
+    forms = [_form(one) for one in results]
+    told = Counter(form for form in forms if form is not None)
+    if len(told) < 2:
+        return list(results)
+    usual = told.most_common(1)[0][0]
+    reason = "its answer has another shape than those of others"
+
+    def left_out(one: Answered) -> Answered:
+        return type(one)(failures=dict.fromkeys(one.clients, reason))
+
+    return [one if form in (None, usual) else left_out(one) for one, form in zip(results, forms, strict=True)]
+
+
+def _form(result: TrainResults | QueryResults) -> Hashable:
+    """Return what answers to one call have in common; None of who did not answer."""
+    if not result.clients:
+        return None
+    if isinstance(result, TrainResults):
+        return tuple(sorted(result.sums))
+    return tuple(sorted((name, array.shape) for name, array in result.arrays[0].items()))
+
+
+def _count(what: str, values: Sequence[int], least: int, most: int | None) -> int:
+    (value,) = values if len(values) == 1 else (None,)
+    if value is None or value < least or (most is not None and value > most):
+        most_text = "" if most is None else f" to {most}"
+        raise AnswerError(f"it told {shown(value)} {what}, which must be from {least}{most_text}")
+    return int(value)
+
+
+def _number(what: str, values: Sequence[float | None]) -> float:
+    (value,) = values if len(values) == 1 else (None,)
+    if value is None or not isfinite(value):
+        raise AnswerError(f"its {what} is {shown(value)} and must be a finite number")
+    return float(value)
+
+
+def _only(what: str, vectors: Sequence[npt.NDArray[Any]] | None, size: int) -> list[npt.NDArray[np.float32]]:
+    if vectors is None or len(vectors) != 1:
+        raise AnswerError(f"it sent no {what}, or several")
+    (vector,) = vectors
+    if vector.dtype != np.float32 or vector.ndim != 1:
+        raise AnswerError(f"its {what} is no vector of float32")
+    if len(vector) != size:
+        raise AnswerError(f"its {what} has {len(vector)} parameters and must have {size}")
+    if not np.isfinite(vector).all():
+        raise AnswerError(f"its {what} is not finite")
+    return [vector]
+
+
+def _companions(
+    given: Mapping[str, Sequence[npt.NDArray[Any]]], wanted: Mapping[str, str], size: int
+) -> dict[str, list[npt.NDArray[np.float32]]]:
+    if given.keys() != wanted.keys():
+        raise AnswerError(f"it must send {', '.join(wanted) or 'nothing'} beside the model, and sent {shown([*given])}")
+    return {name: _only(name, given[name], size) for name in wanted}
+
+
+def _sums(given: Mapping[str, Sequence[float]], call: HostCall, num_rows: int) -> dict[str, list[float]]:
+    """Return what adds up over clients; what weighs a mean must be there, and no more than the rows."""
+    sums = {name: [_number(f"sum {shown(name)}", values)] for name, values in given.items()}
+    algorithm = call.session.algorithm
+    companions = {} if algorithm is None else algorithm.companions
+    for name in {call.session.needs.weighted_by, *companions.values()} - {NUM_CLIENTS_KEY, NUM_EXAMPLES_KEY}:
+        (weight,) = sums.get(name, (None,))
+        if weight is None or not 0 <= weight <= num_rows:
+            raise AnswerError(f"its {name} is {shown(weight)} and must be from 0 to {num_rows}")
+    if sums.get(FAR_KEY, [0.0])[0] not in (0.0, 1.0):
+        raise AnswerError(f"its {FAR_KEY} is {shown(sums[FAR_KEY])} and must be 0 or 1")
+    return sums
+
+
+def _marks(states: Mapping[int, Any], call: HostCall, client: int) -> dict[int, ClientState]:
+    if not {*states} <= {client}:
+        raise AnswerError("it told what others keep")
+    if any(state and not is_mark(state, int(call.config[ROUND_KEY])) for state in states.values()):
+        raise AnswerError("it sent something else than a mark of what it keeps")
+    return dict(states)
+
+
+def _failures(failures: Mapping[int, str], client: int) -> dict[int, str]:
+    return {client: one_line(failures[client])} if client in failures else {}
+
+
+def _seconds(seconds: float) -> float:
+    return float(seconds) if 0 <= seconds < float("inf") else 0.0
+
+
+def _measured(losses: Mapping[str, Mapping[int, RowMeans]], asked: Asked) -> dict[str, dict[int, RowMeans]]:
+    """Return the losses of the received model, as far as they were asked for."""
+    if asked.call.watched is None:
+        return {}
+    observed, client = asked.call.watched.observed, asked.client
+    wanted = {"train": observed.training_losses, "validation": observed.validation_losses}
+    found: dict[str, dict[int, RowMeans]] = {part: {} for part, is_wanted in wanted.items() if is_wanted}
+    for part, means in found.items():
+        told = losses.get(part, {}).get(client)
+        if told is not None:
+            rows = _count("rows", [told.num_examples], 0, asked.num_rows)
+            values = told.cross_entropy, told.squared, told.miss, told.entropy
+            if rows and not all(isfinite(value) and value >= 0 for value in values):
+                raise AnswerError(f"its losses of the received model are {shown(values)}")
+            means[client] = told if rows else RowMeans.of(0, None)
+    return found
+
+
+def _score(score: ClientScore, metric: Metric | None, num_rows: int) -> ClientScore:
+    rows = _count("rows", [score.num_examples], 0, num_rows)
+    if not (isnan(score.num_correct) or 0 <= score.num_correct <= rows):
+        raise AnswerError(f"it scored {shown(score.num_correct)} of {rows} rows")
+    if score.loss_sum < 0:
+        raise AnswerError(f"its loss is {shown(score.loss_sum)}")
+    if (score.metric is None) != (metric is None):
+        raise AnswerError("it measured something else than was asked for")
+    return ClientScore(rows, score.num_correct, score.loss_sum, metric=score.metric)
+
+
+def _statistics(sums: Sums, metric: Metric, asked: Asked) -> Sums:
+    """Return a metric's sums over one client's rows: of counts none can be more than its rows."""
+    nothing = np.empty((0, asked.num_classes), np.float32)
+    expected = metric.statistics(nothing, np.empty(0, np.int64))
+    fits = sums.shape == expected.shape and sums.dtype.kind in "iu" and expected.dtype.kind in "iu"
+    if not fits or not 0 <= sums.min(initial=0) <= sums.max(initial=0) <= asked.num_rows:
+        raise AnswerError(f"its sums of {metric.name} are not possible")
+    return sums

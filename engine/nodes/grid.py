@@ -1,0 +1,585 @@
+"""Flower's grid over clients on machines of their own, reached through any Flower grid, such as a SuperLink's.
+
+Each client is a host of its own (`fedscout.engine.grid.host_grid`), so a trial, a detection or a search runs here as in
+a simulation. What differs: calls travel as values (`node_call`), answers are looked at before they are used
+(`checked_answers`), a client that is away or fails is left out of a round's training and scoring, and what clients keep
+stays with them. Between rounds nodes may come, go and come back (`node_roster`).
+
+Models are summed here, each client's after the other; the bits are those of a simulation of the same clients.
+
+Who takes part: the nodes that a Flower grid knows, as numbered clients.
+
+Everywhere else a client is a number from 0 on, from which its random streams derive; here alone it has a node's id. The
+numbers follow the positions that owners gave their clients, if all did, else the names; whoever joins later has the
+next one. A node that comes back under its name, with another id after a restart, is the client that it was, unless the
+node that was it before is still there and answers. Names are what owners say: that nobody else can connect is what
+Flower's authentication of nodes is for.
+
+Messages to nodes and their replies, over any Flower grid: sent together, pulled until all are there or time is up.
+
+`Grid.send_and_receive` looks for replies every three seconds, and waits for all or for none; a reply can be pulled
+once. A reply counts if it is to a message that is on its way, and from the node that this went to; one that says that
+it can't be delivered comes from Flower's link.
+"""
+
+from __future__ import annotations
+
+import itertools
+import logging
+import time
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from importlib.metadata import version
+from typing import Any, Protocol
+
+import numpy as np
+from flwr.app import Message, MessageType
+from flwr.common.constant import SUPERLINK_NODE_ID
+from flwr.serverapp import Grid
+
+from fedscout.engine.errors import DataError, EngineError, Fault, FloatArray, TrialError
+from fedscout.engine.grid.host_grid import HostGrid
+from fedscout.engine.messages.calls import (
+    EvaluateResults,
+    FederationFacts,
+    HostCall,
+    QueryResults,
+    ServeResults,
+    Session,
+    TrainResults,
+)
+from fedscout.engine.nodes.answers import AnswerError, Asked, checked_query, checked_scores, checked_training, like_most
+from fedscout.engine.nodes.wire import (
+    ACTION,
+    Greeting,
+    Introduction,
+    NodeAnswers,
+    NodeCall,
+    NodeCalls,
+    Refusal,
+    UnsendableError,
+    Wire,
+    one_line,
+)
+from fedscout.engine.text import shown
+
+LINK = SUPERLINK_NODE_ID
+"""Who says that a message can't be delivered."""
+
+FIRST_PAUSE, LONGEST_PAUSE = 0.02, 0.5
+"""Seconds between two looks for replies, doubled from the first to the longest."""
+
+
+class Exchange:
+    """Messages on their way.
+
+    Args:
+        link: Flower's grid.
+    """
+
+    def __init__(self, link: Grid) -> None:
+        self._link = link
+        self._waiting: dict[int, Message] = {}
+        self._ids: dict[str, int] = {}
+        self._nodes: dict[int, int] = {}
+        self._replies: dict[int, Message] = {}
+        self._next = 0
+
+    def send(self, message: Message) -> int:
+        """Have a message sent with those that are waiting, at the next look; return its number."""
+        self._next += 1
+        self._waiting[self._next] = message
+        self._nodes[self._next] = message.metadata.dst_node_id
+        return self._next
+
+    def wait(self, numbers: Iterable[int], timeout: float | None) -> bool:
+        """Return whether the replies to some messages are there, at the latest after `timeout` seconds."""
+        wanted = {*numbers}
+        self._push()
+        end = None if timeout is None else time.monotonic() + timeout
+        pause = FIRST_PAUSE
+        while self._pull(wanted):
+            left = LONGEST_PAUSE if end is None else end - time.monotonic()
+            if left <= 0:
+                return False
+            time.sleep(min(pause, left))
+            pause = min(2 * pause, LONGEST_PAUSE)
+        return True
+
+    def take(self, numbers: Iterable[int]) -> dict[int, Message]:
+        """Hand over the replies to some messages, by number, and wait for the others no longer."""
+        taken = {*numbers}
+        for number in taken:
+            self._nodes.pop(number, None)
+            self._waiting.pop(number, None)
+        self._ids = {message_id: number for message_id, number in self._ids.items() if number not in taken}
+        return {number: self._replies.pop(number) for number in taken if number in self._replies}
+
+    def take_arrived(self, numbers: Iterable[int]) -> dict[int, Message]:
+        """Hand over those replies to some messages that are there, and go on waiting for the others."""
+        return self.take([number for number in numbers if number in self._replies])
+
+    def _push(self) -> None:
+        waiting, self._waiting = self._waiting, {}
+        if waiting:
+            ids = self._link.push_messages([*waiting.values()])
+            self._ids |= {message_id: number for message_id, number in zip(ids, waiting, strict=True) if message_id}
+
+    def _pull(self, wanted: Collection[int]) -> bool:
+        """Take in what came; return whether some of what is wanted may still come."""
+        asked = [message_id for message_id, number in self._ids.items() if number in wanted]
+        for reply in self._link.pull_messages(asked) if asked else ():
+            number = self._ids.get(reply.metadata.reply_to_message_id)
+            sender = reply.metadata.src_node_id
+            if number is None or not (sender == self._nodes[number] or (reply.has_error() and sender == LINK)):
+                continue
+            del self._ids[reply.metadata.reply_to_message_id]
+            self._replies[number] = reply
+        return any(number in wanted for number in self._ids.values())
+
+
+logger = logging.getLogger("fedscout")
+
+MAX_ROWS = 2**27
+"""Of a client: the exact sums of models have the less room for what follows the point, the more rows clients claim."""
+
+UNTOLD_ROWS = 1000
+"""As which a client counts at most that has not said how many it holds, which are too few for its owner to tell."""
+
+LONGEST_NAME = 100
+ALIVE_SECONDS = 10.0
+"""In which a node must answer that is said to be another one now."""
+
+STRANGERS_TOLD = 5
+
+
+@dataclass(frozen=True)
+class Member:
+    """A client and where it is.
+
+    Attributes:
+        node: Its node's id; None while it is not connected.
+        introduction: What it said of itself.
+    """
+
+    node: int | None
+    introduction: Introduction
+
+
+class NodeRoster:
+    """The clients that were met so far, by number.
+
+    Args:
+        link: Flower's grid.
+        wire: Writes and reads messages.
+        model: Digest of the model's layout, which must be the clients' too.
+        greeting: What a client is told and asked first.
+        timeout: Seconds that a client may take to answer.
+
+    Attributes:
+        members: By number.
+        strangers: Why other nodes can't take part, by id.
+    """
+
+    def __init__(self, link: Grid, wire: Wire, model: str, greeting: Greeting, timeout: float) -> None:
+        self.link = link
+        self.members: list[Member] = []
+        self.strangers: dict[int, str] = {}
+        self._wire, self._model, self._greeting, self._timeout = wire, model, greeting, timeout
+        self._exchange = Exchange(link)
+        self._asked: dict[int, int] = {}
+
+    def meet(self, at_least: int, patience: float, pause: float = 1.0) -> None:
+        """Wait for clients, and number them.
+
+        Args:
+            at_least: So many must take part.
+            patience: Seconds to wait for them.
+            pause: Seconds between two looks.
+
+        Raises:
+            DataError: If they do not come.
+        """
+        end = time.monotonic() + patience
+        while True:
+            if len(list(self.link.get_node_ids())) >= at_least or self.members:
+                self.refresh(max(0.0, min(self._timeout, end - time.monotonic())))
+            if len(self.members) >= at_least:
+                return
+            if time.monotonic() >= end:
+                named = [*self.strangers.items()][:STRANGERS_TOLD]
+                why = "".join(f"; node {node} {reason}" for node, reason in named)
+                came = f"within {patience:g} s {len(self.members)} did{why}"
+                raise DataError(Fault(f"at least {at_least} clients", f"take part, but {came}"))
+            time.sleep(pause)
+
+    def refresh(self, seconds: float = 0.0) -> None:
+        """Look who is connected, greet who is new, and take in who has answered.
+
+        Args:
+            seconds: To wait for answers; who takes longer is taken in at a later look.
+        """
+        connected = {*self.link.get_node_ids()}
+        self.members = [member if member.node in connected else replace(member, node=None) for member in self.members]
+        known = {member.node for member in self.members} | self.strangers.keys()
+        self._asked = {node: number for node, number in self._asked.items() if node in connected}
+        for node in sorted(connected - known - self._asked.keys()):
+            message = Message(self._wire.packed(self._greeting), node, f"{MessageType.QUERY}.{ACTION}")
+            self._asked[node] = self._exchange.send(message)
+        if self._asked:
+            if not self._exchange.wait(self._asked.values(), seconds) and seconds:
+                logger.warning("%d nodes have not answered within %g s", len(self._asked), seconds)
+            self._take_answers()
+
+    def is_here(self) -> bool:
+        """Whether anybody is connected."""
+        return any(member.node is not None for member in self.members)
+
+    def node_of(self, client: int) -> int | None:
+        """Return where a client is; None if it is not connected."""
+        return self.members[client].node
+
+    def rows_of(self, client: int) -> int:
+        """Return how many rows a client can count as, at most."""
+        return self.members[client].introduction.num_rows or UNTOLD_ROWS
+
+    def _take_answers(self) -> None:
+        """Take in who has answered a greeting."""
+        replies = self._exchange.take_arrived(self._asked.values())
+        found: dict[int, Introduction] = {}
+        for node, number in [*self._asked.items()]:
+            if number in replies:
+                del self._asked[node]
+                try:
+                    found[node] = self._read(replies[number])
+                except ValueError as error:
+                    self._refuse(node, str(error))
+        names = Counter(introduction.name for introduction in found.values())
+        for node, introduction in sorted(found.items(), key=_order(found)):
+            if names[introduction.name] > 1:
+                self._refuse(node, f"another node has its name, {shown(introduction.name)}")
+            else:
+                self._take_in(node, introduction)
+
+    def _refuse(self, node: int, reason: str) -> None:
+        self.strangers[node] = reason
+        logger.warning("node %d can't take part: %s", node, reason)
+
+    def _read(self, reply: Message) -> Introduction:
+        """Return what a client says of itself.
+
+        Raises:
+            ValueError: If it can't take part.
+        """
+        if reply.has_error():
+            raise ValueError(one_line(reply.error.reason or "it gave no reason"))
+        told = self._wire.opened(reply.content)
+        if not isinstance(told, Introduction):
+            raise ValueError("it did not introduce itself")
+        if told.version != (own := version("fedscout")):
+            raise ValueError(f"it has version {shown(told.version)} of fedscout, this is {own}")
+        if told.model != self._model:
+            raise ValueError("it has another model, or other columns or classes")
+        if not 1 <= len(told.name) <= LONGEST_NAME or not told.name.isprintable():
+            raise ValueError(
+                f"its name must be of 1 to {LONGEST_NAME} characters that can be printed, got {shown(told.name)}"
+            )
+        if not 0 <= told.num_rows <= MAX_ROWS:
+            raise ValueError(f"it says that it holds {shown(told.num_rows)} rows, which must be from 0 to {MAX_ROWS}")
+        return told
+
+    def _take_in(self, node: int, introduction: Introduction) -> None:
+        """Number a client, or find it again: after a restart a node has another id, and the old one lingers."""
+        for client, member in enumerate(self.members):
+            if member.introduction.name == introduction.name:
+                if member.node is not None:
+                    if self._is_alive(member.node):
+                        self._refuse(node, f"another node has its name, {shown(introduction.name)}, and answers")
+                        return
+                    self.strangers[member.node] = f"node {node} took its place"
+                logger.warning("client %d (%s) is back", client, introduction.name)
+                self.members[client] = Member(node, introduction)
+                return
+        self.members.append(Member(node, introduction))
+
+    def _is_alive(self, node: int) -> bool:
+        exchange = Exchange(self.link)
+        number = exchange.send(Message(self._wire.packed(self._greeting), node, f"{MessageType.QUERY}.{ACTION}"))
+        exchange.wait([number], min(ALIVE_SECONDS, self._timeout))
+        reply = exchange.take([number]).get(number)
+        return reply is not None and reply.metadata.src_node_id == node
+
+
+def _order(found: Mapping[int, Introduction]) -> Callable[[tuple[int, Introduction]], tuple[int, str, int]]:
+    """Return by what new clients are numbered."""
+    positions = [introduction.position for introduction in found.values()]
+    given = None not in positions and len({*positions}) == len(positions)
+    return lambda item: (item[1].position or 0 if given else 0, item[1].name, item[0])
+
+
+Results = TrainResults | EvaluateResults | QueryResults | ServeResults
+
+LATER_SECONDS = 3600.0
+"""After a round's limit in which a message is still delivered; then Flower drops it, and nobody trains for nothing."""
+
+PATIENCE_SECONDS = 600.0
+"""With nobody connected, where a round may take any time."""
+
+PAUSE_SECONDS = 1.0
+"""Between two looks whether somebody is there."""
+
+_TYPE_OF = {"train": MessageType.TRAIN, "measure": MessageType.TRAIN, "evaluate": MessageType.EVALUATE}
+
+
+class ServerSide(Protocol):
+    """What the driver's own machine does: a `ClientHost` of no clients."""
+
+    def facts(self) -> FederationFacts:
+        """Return what holds for every client: the model's layout, the classes."""
+        ...
+
+    def initial_vector(self, seed: int) -> FloatArray:
+        """Return the initial model of a seed, shape `(params,)`."""
+        ...
+
+    def serve(self, call: HostCall) -> ServeResults:
+        """Do work on the server's rows."""
+        ...
+
+
+@dataclass(frozen=True)
+class Flight:
+    """A call on its way.
+
+    Attributes:
+        method: Of a host.
+        client: Whose part it is; None of the server's own work.
+        call: As it was made.
+        number: Its own; None if the client is not connected.
+        sent: When, by this process's clock.
+    """
+
+    method: str
+    client: int | None
+    call: HostCall
+    number: int | None = None
+    sent: float = field(default_factory=time.monotonic)
+
+
+class NodeGrid(HostGrid[Flight]):
+    """A grid over nodes.
+
+    Args:
+        roster: The clients.
+        server: The driver's own side.
+        wire: Writes and reads messages.
+        session: What the trial fixes; its limit of a round's time is that of each call.
+        trial: Under which clients keep what they keep.
+        terms: See `NodeCall`.
+
+    Attributes:
+        away: In how many calls each client gave no answer that could be used, and why the last time.
+
+    Raises:
+        DataError: If clients would have to tell each other of their rows.
+    """
+
+    clips_for_clients = False
+
+    def __init__(
+        self, roster: NodeRoster, server: ServerSide, wire: Wire, session: Session, trial: str = "", terms: str = ""
+    ) -> None:
+        self._roster, self._server, self._wire, self._trial, self._terms = roster, server, wire, trial, terms
+        self._exchange = Exchange(roster.link)
+        self._numbers = itertools.count(1)
+        self._waiting: dict[int, list[tuple[int, NodeCall]]] = {}  # by node, with the flights' numbers
+        self._message_of: dict[int, int] = {}
+        self._arrived: dict[int, Any] = {}
+        self.away: dict[int, tuple[int, str]] = {}
+        if session.client_table is not None and session.metric is not None:
+            raise DataError(
+                Fault("a table of client settings", f"be without the metric {session.metric.name}: it tells rows")
+            )
+        facts = self._facts()
+        super().__init__(facts, num_hosts=facts.num_clients, session=session, merge_on_hosts=False)
+
+    def initial_vector(self, seed: int) -> FloatArray:
+        """Return the initial model of a seed, shape `(params,)`."""
+        return self._server.initial_vector(seed)
+
+    def get_node_ids(self) -> list[int]:
+        """Return the clients' numbers in the grid, with those that have joined since; who is away fails when asked.
+
+        While nobody is connected it waits, as long as a round may take.
+
+        Raises:
+            EngineError: If nobody comes: the trial can go on from its checkpoint.
+        """
+        limit = self.session.round_timeout_seconds or PATIENCE_SECONDS
+        end = time.monotonic() + limit
+        self._roster.refresh()
+        if not self._roster.is_here():
+            logger.warning("round %d: nobody is connected, waiting up to %g s", self.server_round, limit)
+        while not self._roster.is_here() and time.monotonic() < end:
+            time.sleep(min(PAUSE_SECONDS, max(0.0, end - time.monotonic())))
+            self._roster.refresh()
+        if not self._roster.is_here():
+            raise EngineError(f"no client was connected for {limit:g} s; the same run goes on when some are back")
+        told = self._facts()
+        if not np.array_equal(told.client_rows, self.facts.client_rows):
+            self._take_facts(told, told.num_clients)
+        return [*super().get_node_ids()]
+
+    def _facts(self) -> FederationFacts:
+        told = [member.introduction for member in self._roster.members]
+        rows = np.array([introduction.num_rows for introduction in told], np.int64)
+        grouped = bool(told) and all(introduction.grouped for introduction in told)
+        facts = self._server.facts()
+        if not (facts.classifies and facts.holds_rows):
+            raise DataError(
+                Fault(
+                    "clients on machines of their own",
+                    (
+                        "tell classes: a quantity is standardised over the rows of all clients, which nobody "
+                        "sees there, and clients that play have no rows"
+                    ),
+                )
+            )
+        known = replace(facts, least_training_rows=0)  # each owner says from how many rows its client takes part
+        return replace(known, num_clients=len(told), client_rows=rows, grouped=grouped)
+
+    def _start(self, host: int, method: str, call: HostCall) -> Flight:
+        del host  # each has one client
+        if method == "serve":
+            return Flight(method, None, call)
+        measured = () if call.watched is None else call.watched.measured
+        (client,) = {*call.clients, *call.evaluated, *measured}
+        node = self._roster.node_of(client)
+        if node is None:
+            return Flight(method, client, call)
+        called: Any = method
+        flight = Flight(method, client, call, next(self._numbers))
+        assert flight.number is not None
+        self._waiting.setdefault(node, []).append((flight.number, NodeCall(called, call, self._trial, self._terms)))
+        return flight
+
+    def _send(self) -> None:
+        """Send every node what waits for it, as one message."""
+        waiting, self._waiting = self._waiting, {}
+        ttl = self.session.round_timeout_seconds
+        for node, calls in waiting.items():
+            (kind, *others) = {_TYPE_OF.get(call.method, MessageType.QUERY) for _, call in calls}
+            try:
+                content = self._wire.packed(NodeCalls(tuple(call for _, call in calls)))
+            except UnsendableError as error:
+                raise TrialError(f"what it asks of clients can't be sent to other machines: {error}") from error
+            kind = MessageType.TRAIN if others else kind
+            message = Message(content, node, f"{kind}.{ACTION}", ttl=None if ttl is None else ttl + LATER_SECONDS)
+            self._message_of |= dict.fromkeys((number for number, _ in calls), self._exchange.send(message))
+
+    def _receive(self, messages: Collection[int]) -> None:
+        """Take in the answers of those messages that were answered, and wait for the others no longer."""
+        for message, reply in self._exchange.take(messages).items():
+            numbers = [number for number, one in self._message_of.items() if one == message]
+            self._arrived |= zip(numbers, self._answers(reply, len(numbers)), strict=True)
+        self._message_of = {number: one for number, one in self._message_of.items() if one not in messages}
+
+    def _gather(self, handles: Sequence[Flight], timeout: float | None) -> list[Any] | None:
+        self._send()
+        sent = {self._message_of[flight.number] for flight in handles if flight.number in self._message_of}
+        limit = self.session.round_timeout_seconds
+        left = (
+            None if limit is None else min((flight.sent for flight in handles), default=0.0) + limit - time.monotonic()
+        )
+        waits = [max(0.0, seconds) for seconds in (timeout, left) if seconds is not None]
+        complete = self._exchange.wait(sent, min(waits, default=None))
+        if not complete and (left is None or (timeout is not None and timeout < left)):
+            return None
+        self._receive(sent)
+        return self._alike([self._result(flight) for flight in handles])
+
+    def _alike(self, results: list[Results]) -> list[Results]:
+        """Return the results of one call, without those that have another form than most."""
+        trained = [result for result in results if isinstance(result, TrainResults)]
+        queried = [result for result in results if isinstance(result, QueryResults)]
+        alike: list[Results] = [*like_most(trained), *like_most(queried)]
+        if not alike:
+            return results
+        for before, after in zip(results, alike, strict=True):
+            if before is not after and isinstance(after, TrainResults | QueryResults):
+                for client, reason in after.failures.items():
+                    self._miss(client, reason)
+        return alike
+
+    def _give_up(self, handles: Sequence[Flight]) -> None:
+        self._receive({self._message_of[flight.number] for flight in handles if flight.number in self._message_of})
+        for flight in handles:
+            self._arrived.pop(flight.number or 0, None)
+
+    def _result(self, flight: Flight) -> Results:
+        """Return what a call gave; of a client without an answer that can be used, why."""
+        if flight.client is None:
+            return self._server.serve(flight.call)
+        limit = self.session.round_timeout_seconds or 0
+        late = AnswerError("is not connected" if flight.number is None else f"did not answer within {limit:g} s")
+        answer = self._arrived.pop(flight.number or 0, late)
+        try:
+            if isinstance(answer, ValueError):
+                raise answer
+            return self._checked(flight, answer)
+        except ValueError as error:
+            return self._absent(flight, str(error), timed_out=error is late and flight.number is not None)
+
+    def _answers(self, reply: Message, num_calls: int) -> Sequence[Any]:
+        """Return what a client answered to each call of a message, or why that can't be used."""
+        if reply.has_error():
+            return [AnswerError(one_line(reply.error.reason or "it gave no reason"))] * num_calls
+        try:
+            told = self._wire.opened(reply.content)
+        except ValueError as error:
+            return [error] * num_calls
+        if not isinstance(told, NodeAnswers) or len(told.answers) != num_calls:
+            return [AnswerError("it answered something else than it was asked")] * num_calls
+        return [AnswerError(one_line(one.reason)) if isinstance(one, Refusal) else one for one in told.answers]
+
+    def _checked(self, flight: Flight, answer: Any) -> Results:
+        client = flight.client
+        assert client is not None
+        asked = Asked(client, flight.call, self._roster.rows_of(client), self.facts.num_classes)
+        if flight.method == "query":
+            return checked_query(answer, asked)
+        if flight.method == "evaluate":
+            return self._scored(client, checked_scores(answer, asked))
+        results = checked_training(answer, asked)
+        if results.evaluation is not None:
+            results.evaluation = self._scored(client, results.evaluation)
+        for reason in results.failures.values():
+            self._miss(client, reason)
+        return results
+
+    def _scored(self, client: int, scores: EvaluateResults) -> EvaluateResults:
+        """Return scores; where a client has none, the others' are those of the round."""
+        if scores.failures:
+            self._miss(client, scores.failures[client])
+        return replace(scores, failures={})
+
+    def _absent(self, flight: Flight, reason: str, timed_out: bool) -> Results:
+        client, call = flight.client, flight.call
+        assert client is not None
+        self._miss(client, reason)
+        if flight.method == "query":
+            return QueryResults(failures={client: reason})
+        if flight.method == "evaluate":
+            return EvaluateResults()
+        trained = client in call.clients
+        return TrainResults(
+            failures={client: reason} if trained else {}, hanging=[client] if timed_out and trained else []
+        )
+
+    def _miss(self, client: int, reason: str) -> None:
+        times, before = self.away.get(client, (0, ""))
+        if reason != before:
+            name = self._roster.members[client].introduction.name
+            logger.warning("round %d: client %d (%s): %s", self.server_round, client, shown(name), reason)
+        self.away[client] = (times + 1, reason)

@@ -1,0 +1,200 @@
+"""What the owner of a client's data allows, whatever a server asks.
+
+It is a TOML file on the client's machine, of which everything may be left out:
+
+```
+trains = true
+scores = true
+queries = ["label_counts", "feature_moments"]   # left out: all that the program knows; [] is none
+min_release = 10
+epsilon = 2.0                                   # of all queries that are ever answered, none without noise
+folder = "/var/lib/fedscout"                    # what was answered, and what the client keeps between rounds
+```
+
+ε counts answers to queries. Models that are trained and scores that are given to models are no such answers and cost
+nothing of it: `trains = false` and `scores = false` forbid them. Who forgets the folder forgets what was spent.
+
+How much privacy a client has given away, kept on its own disk: ε adds up over all that it ever answered.
+
+By sequential composition (Dwork and Roth 2014, Theorem 3.16) answers on several terms cost the sum of their ε. On the
+same terms, which are the noise's and the study's, a query is answered once and repeated from here: noise that is drawn
+anew could be averaged away. The ε of terms is that of all queries that are asked on them together
+(`fedscout.detectors.privacy`), and spent before the first of them is answered.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import json
+import tomllib
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+
+from fedscout.engine.data.client import Arrays, Privacy, SmallClients, WithheldError
+from fedscout.engine.errors import ConfigurationError, DataError, Fault
+from fedscout.engine.nodes.wire import Method
+from fedscout.engine.runtime.files import json_text, read_json_object, write_atomically
+from fedscout.engine.text import details, fault_of, shown
+
+NO_TRAINING = "the owner of its data does not allow training"
+NO_SCORING = "the owner of its data does not allow scoring"
+
+
+class RefusedError(Exception):
+    """The owner does not allow what was asked."""
+
+
+class OwnerPolicy(BaseModel):
+    """What a client does for others."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
+
+    trains: bool = Field(default=True, description="whether models are trained on its rows")
+    scores: bool = Field(default=True, description="whether models are scored on its rows")
+    queries: tuple[str, ...] | None = Field(
+        default=None, strict=False, description="the aggregates that it gives; nothing means all"
+    )
+    min_release: int = Field(default=5, ge=1, description="fewest rows behind a number that leaves it")
+    small_clients: SmallClients = Field(
+        default="abstain", description="what it does with fewer rows than that to train or be scored on"
+    )
+    epsilon: float | None = Field(
+        default=None,
+        gt=0,
+        allow_inf_nan=False,
+        description="of all its answers to queries, ever; nothing adds no noise",
+    )
+    delta: float = Field(default=1e-6, ge=0, lt=1, description="of each set of answers")
+    folder: Path | None = Field(default=None, strict=False, description="where it keeps what it must not forget")
+
+    @model_validator(mode="after")
+    def _counted(self) -> OwnerPolicy:
+        if self.epsilon is not None and self.folder is None:
+            raise ValueError("must have a folder beside epsilon, as what was spent of it is counted there")
+        return self
+
+    def check(self, method: Method, query: str = "") -> None:
+        """Return if the owner allows what a method of a host does.
+
+        Raises:
+            RefusedError: If not.
+        """
+        if method == "train" and not self.trains:
+            raise RefusedError(NO_TRAINING)
+        if method in ("evaluate", "measure") and not self.scores:
+            raise RefusedError(NO_SCORING)
+        if method == "query" and self.queries is not None and query not in self.queries:
+            raise RefusedError(f"the owner of its data does not allow the query {shown(query)}")
+
+
+def read_policy(path: Path) -> OwnerPolicy:
+    """Read a policy file; paths in it start where it lies.
+
+    Raises:
+        ConfigurationError: If it can't be read, or says something else.
+    """
+    try:
+        policy = OwnerPolicy.model_validate(tomllib.loads(path.read_text()))
+    except OSError as error:
+        raise ConfigurationError(f"the owner's policy must be a file, got {path}: {error.strerror}") from error
+    except tomllib.TOMLDecodeError as error:
+        raise ConfigurationError(Fault(f"the owner's policy {path}", f"be TOML: {error}")) from error
+    except (UnicodeDecodeError, RecursionError) as error:
+        raise ConfigurationError(Fault(f"the owner's policy {path}", "be TOML, and is no such text")) from error
+    except ValidationError as error:
+        keys = [(".".join(map(str, each["loc"])), each) for each in details(error)]
+        faults = [fault_of(shown(key) if "." in key else key, each) for key, each in keys]
+        raise ConfigurationError(f"the owner's policy {path}: {'; '.join(faults)}") from error
+    if policy.folder is None:
+        return policy
+    return policy.model_copy(update={"folder": path.parent / policy.folder.expanduser()})
+
+
+LEDGER, LOCK = "privacy.json", "privacy.lock"
+SLACK = 1e-9
+"""Of sums of ε in floating point."""
+
+
+class PrivacyLedger:
+    """What was answered and what it cost.
+
+    Args:
+        folder: Of the ledger.
+        budget: ε of everything.
+        delta: δ of each set of answers.
+
+    Raises:
+        DataError: If what was spent can't be told: nothing more is given then.
+    """
+
+    def __init__(self, folder: Path, budget: float, delta: float) -> None:
+        self._path, self._budget, self._delta = folder / LEDGER, budget, delta
+        try:
+            self._entries: dict[str, Any] = read_json_object(self._path)
+        except FileNotFoundError:
+            self._entries = {}
+        except (OSError, ValueError) as error:
+            raise DataError(Fault(self._path, f"say what was spent of epsilon, and can't be read: {error}")) from error
+        if not all(map(_is_entry, self._entries.values())):
+            raise DataError(Fault(self._path, "say what was spent of epsilon, and is damaged"))
+
+    @property
+    def spent(self) -> float:
+        """ε so far."""
+        return float(sum(entry["epsilon"] for entry in self._entries.values()))
+
+    def repeated(self, query: str, terms: Mapping[str, Any]) -> Arrays | None:
+        """Return what was answered to a query on these terms; None if nothing was."""
+        told = self._entries.get(_digest(terms), {}).get("answers", {}).get(query)
+        return None if told is None else {name: np.array(values, kind) for name, (kind, values) in told.items()}
+
+    def spend(self, terms: Mapping[str, Any]) -> Privacy:
+        """Pay for what is asked on these terms, and return what noise must give.
+
+        Raises:
+            WithheldError: If they name no noise, or more is asked than is left.
+        """
+        epsilon = terms.get("epsilon")
+        if not isinstance(epsilon, int | float) or isinstance(epsilon, bool) or not epsilon > 0:
+            raise WithheldError("answers only with noise, of an epsilon that is named")
+        if _digest(terms) not in self._entries:
+            if self.spent + epsilon > self._budget + SLACK:
+                raise WithheldError(f"has no epsilon of {epsilon:g} left to give")
+            self._entries[_digest(terms)] = {"epsilon": epsilon, "answers": {}}
+            self._write()
+        return Privacy(float(epsilon), self._delta, secure=True)
+
+    def note(self, query: str, terms: Mapping[str, Any], arrays: Arrays) -> None:
+        """Remember what was answered."""
+        answers = self._entries[_digest(terms)]["answers"]
+        answers[query] = {name: (array.dtype.str, array.tolist()) for name, array in arrays.items()}
+        self._write()
+
+    def _write(self) -> None:
+        write_atomically(self._path, lambda temporary: temporary.write_text(json_text(self._entries)))
+
+
+@contextmanager
+def alone_with(folder: Path) -> Iterator[None]:
+    """Keep other processes from counting in a folder: two that have read the same would both spend."""
+    folder.mkdir(parents=True, exist_ok=True)
+    with (folder / LOCK).open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
+
+
+def _is_entry(entry: Any) -> bool:
+    if not isinstance(entry, dict) or not isinstance(entry.get("answers"), dict):
+        return False
+    epsilon = entry.get("epsilon")
+    return isinstance(epsilon, int | float) and not isinstance(epsilon, bool) and 0 < epsilon < float("inf")
+
+
+def _digest(terms: Mapping[str, Any]) -> str:
+    return hashlib.sha256(json.dumps(dict(terms), sort_keys=True, default=str).encode()).hexdigest()

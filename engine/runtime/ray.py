@@ -1,0 +1,488 @@
+"""Ray for the time of one command: started here or connected to, and ended as it was found.
+
+Ray puts the driver's working directory first on its workers' import path, where a user's `search.py` would win over
+ours. So Ray is started with the package's parent as working directory; the user's own directory comes last, and only
+in processes that may have to import a strategy of the user's.
+
+What of Ray's innards this program reaches into: all of it stands here, beside the public way that was tried.
+
+| what | public way | why it does not do |
+| --- | --- | --- |
+| memory in use | `psutil.virtual_memory` | does not know the container's limit, by which Ray ends processes |
+| token and mode, read anew | `ray.shutdown`, `ray.init` | Ray reads them once a process, and keeps them |
+| what `auto` means | `ray.init(address="auto")` | tries for minutes where nothing answers |
+| ports and daemons of a start | arguments of `ray.init` | it hands none of these settings on |
+| notes kept by the head | a named actor, an object | they end with the process that holds or owns them |
+
+One line when Ray dies under its driver, which Ray then ends without a word: at once, or after a minute of waiting.
+
+A driver can't do without the raylet of its machine, which keeps workers and objects, and which ends itself when one of
+its two agents does: the driver may follow within milliseconds, so the agents are watched as well. Nor can a Ray that
+was started here do without its server; that of a cluster may come back, and is Ray's to wait for.
+
+A Ray of one machine and one user: without what only a cluster needs, and with a secret of its own.
+
+Where a node's address is 127.0.0.1, all of Ray's processes listen on loopback alone; but `ray.init` takes that address
+for the one by which other machines reach this one, and opens every port to them. It starts an autoscaler and a log
+monitor that a study on one machine has no use for, and then waits until two agents, Python programs of a second or two,
+have told the ports that they chose. Given their ports, nobody waits for them.
+
+Loopback keeps other machines out, but not the other users of this one: processes without the token are answered by
+nobody. Ray's processes inherit it with the environment of the process that starts them, which their own user alone can
+read; it is never written, printed or put on a command line. Ray reads mode and token once and keeps them, so it is told
+to read anew: before a start, and after the end, because the next Ray of this process may be a cluster with a token of
+its own, or with none.
+
+Memory that runs out: told when it begins, and told again, with what to change, when Ray gives up.
+
+Ray's memory monitor ends workers when a machine's memory is nearly full, and repeats their work. If that happens to the
+same process again and again, Ray gives up with a sentence of two thousand characters; for a host that takes a quarter
+of an hour, in which nothing would be seen. So the driver looks at the memory, too, and warns.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import random
+import re
+import secrets
+import select
+import socket
+import struct
+import sys
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, chdir, contextmanager, redirect_stdout, suppress
+from pathlib import Path
+from typing import Any
+
+from fedscout.engine.config import EngineConfig
+from fedscout.engine.errors import ConfigurationError, EngineError, Fault, first_line
+from fedscout.engine.runtime.processes import (
+    children_apart,
+    children_ended_by,
+    end_at_once,
+    mark_children,
+    signals_held_back,
+)
+
+
+def memory_in_use() -> tuple[int, int]:
+    """Return bytes in use and in all, as Ray's monitor counts them: those of the container, where there is one."""
+    from ray._common.utils import get_system_memory
+    from ray._private.utils import get_used_memory
+
+    return get_used_memory(), get_system_memory()  # type: ignore[no-untyped-call]
+
+
+def forget_token() -> None:
+    """Let Ray take mode and token from the environment as it is now."""
+    from ray._raylet import AuthenticationTokenLoader, Config  # type: ignore[attr-defined]  # its stubs lack it
+
+    AuthenticationTokenLoader.instance().reset_cache()
+    Config.initialize("")
+
+
+def address_found() -> str | None:
+    """Return the address that `auto` stands for here and now; None for a Ray that is yet to be started.
+
+    Raises:
+        ConnectionError: If no Ray is found.
+        ValueError: If RAY_ADDRESS is no address.
+    """
+    from ray._private.services import canonicalize_bootstrap_address, find_gcs_addresses
+
+    find_gcs_addresses.cache_clear()  # type: ignore[attr-defined]
+    return canonicalize_bootstrap_address("auto")
+
+
+@contextmanager
+def started_with(**settings: Any) -> Iterator[None]:
+    """Let `ray.init` start a Ray with these settings inside the block, put into the class that holds them."""
+    from ray._private import parameter
+
+    kept = parameter.RayParams
+    parameter.RayParams = lambda **given: kept(**{**given, **settings})  # type: ignore[misc, assignment]
+    try:
+        yield
+    finally:
+        parameter.RayParams = kept  # type: ignore[misc]
+
+
+class HeadNotes:
+    """Notes kept by Ray's head, where they survive any process but that one."""
+
+    NAMESPACE = b"fedscout"
+
+    def read(self, call_id: str) -> bytes | None:
+        """Return a call's note."""
+        from ray.experimental import internal_kv
+
+        note: bytes | None = internal_kv._internal_kv_get(call_id.encode(), namespace=self.NAMESPACE)
+        return note
+
+    def write(self, call_id: str, note: bytes) -> None:
+        """Replace a call's note."""
+        from ray.experimental import internal_kv
+
+        internal_kv._internal_kv_put(call_id.encode(), note, overwrite=True, namespace=self.NAMESPACE)
+
+    def remove(self, call_id: str) -> None:
+        """Forget it."""
+        from ray.experimental import internal_kv
+
+        internal_kv._internal_kv_del(call_id.encode(), namespace=self.NAMESPACE)
+
+
+DIED = "Ray's {name} on this machine died; the same command goes on where this one stopped"
+AGENTS = ("ray::DashboardAgent", "ray::RuntimeEnvAgent", "dashboard/agent.py", "runtime_env/agent/main.py")
+"""Titles of the agents, and what they are called before they have given themselves one."""
+
+SERVER = "gcs_server"
+"""Name of the server's process, a child of the process that started Ray."""
+
+CREDENTIALS = struct.Struct("3i")
+"""Process, user and group at the other end of a socket, unix(7)."""
+
+
+@contextmanager
+def raylet_watched() -> Iterator[None]:
+    """End this process with one line and exit code 1 if what its Ray can't do without dies in the block."""
+    import ray
+
+    own = ray.get_runtime_context().get_node_id()
+    nodes = ray.nodes()  # type: ignore[no-untyped-call]
+    raylet = next(node["RayletSocketName"] for node in nodes if node["NodeID"] == own)
+    over, end = socket.socketpair()
+    with over, end:
+        watch = threading.Thread(target=_watch, args=(raylet, over), name="raylet-watch", daemon=True)
+        watch.start()
+        try:
+            yield
+        finally:
+            end.close()
+            watch.join()
+
+
+def _watch(raylet_socket: str, over: socket.socket) -> None:
+    with ExitStack() as stack, suppress(OSError):  # a system that can't watch processes
+        watched = {os.pidfd_open(process): name for process, name in _indispensable(raylet_socket).items()}
+        for file in watched:
+            stack.callback(os.close, file)
+        ready, _, _ = select.select([over.fileno(), *watched], [], [])
+        if over.fileno() not in ready:
+            end_at_once(1, DIED.format(name=watched[ready[0]]))
+
+
+def _indispensable(raylet_socket: str) -> dict[int, str]:
+    """Return the processes without which a driver ends, and what each is; the server if this process has started it."""
+    import psutil  # type: ignore[import-untyped]  # Ray brings it along
+
+    with socket.socket(socket.AF_UNIX) as connection:
+        connection.connect(raylet_socket)
+        credentials = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, CREDENTIALS.size)
+    raylet, _, _ = CREDENTIALS.unpack(credentials)
+    found = {raylet: "raylet"}
+    for child in psutil.Process().children():
+        with suppress(psutil.NoSuchProcess):
+            if child.name() == SERVER:
+                found[child.pid] = "server"
+    with suppress(psutil.Error):
+        for child in psutil.Process(raylet).children():
+            with suppress(psutil.Error):
+                if any(name in part for part in child.cmdline() for name in AGENTS):
+                    found[child.pid] = "agent"
+    return found
+
+
+MODE = "RAY_AUTH_MODE"
+TOKEN = "RAY_AUTH_TOKEN"  # noqa: S105  # a name
+
+LOOPBACK = "127.0.0.1"
+
+PORTS = range(20_000, 32_000)
+"""Above the ports of Ray's workers, below those that the system gives to outgoing connections."""
+
+
+def free_ports(count: int) -> list[int]:
+    """Return ports on which nobody listens here, drawn so that two programs hardly ever choose the same."""
+    found: list[int] = []
+    for port in random.SystemRandom().sample(PORTS, len(PORTS)):
+        with socket.socket() as attempt:
+            try:
+                attempt.bind(("", port))
+            except OSError:
+                continue
+        found.append(port)
+        if len(found) == count:
+            return found
+    raise OSError(f"no free port between {PORTS.start} and {PORTS.stop}")
+
+
+@contextmanager
+def single_node_ray(log_monitor: bool) -> Iterator[None]:
+    """Let `ray.init` start a Ray of this machine alone inside the block; messages of workers come here if asked."""
+    metrics, dashboard, runtime_env = free_ports(3)
+    with started_with(
+        node_ip_address=LOOPBACK,
+        metrics_agent_port=metrics,
+        dashboard_agent_listen_port=dashboard,
+        runtime_env_agent_port=runtime_env,
+        no_monitor=True,
+        include_log_monitor=log_monitor,
+    ):
+        yield
+
+
+@contextmanager
+def own_token() -> Iterator[None]:
+    """Let a Ray that the block starts demand a fresh token, which this process then knows; a user's own mode wins."""
+    if MODE in os.environ:
+        yield
+        return
+    kept = os.environ.get(TOKEN)
+    os.environ |= {MODE: "token", TOKEN: secrets.token_hex(32)}
+    forget_token()
+    try:
+        yield
+    finally:
+        del os.environ[MODE], os.environ[TOKEN]
+        if kept is not None:
+            os.environ[TOKEN] = kept
+
+
+PLACE = Path(__file__).absolute().parents[3]
+"""Where `fedscout` lies. Ray starts there, as it puts the folder that it starts in first on the workers' import path,
+where any file of the user's could stand in for a library's."""
+
+WORKER_ENVIRONMENT = {
+    "FLWR_LOG_LEVEL": "ERROR",
+    "FLWR_TELEMETRY_ENABLED": "0",
+    "MKL_NUM_THREADS": "1",
+    "OMP_NUM_THREADS": "1",
+    "OPENBLAS_NUM_THREADS": "1",
+    "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
+    "RAY_idle_worker_killing_time_threshold_ms": "600000",
+    "RAY_max_direct_call_object_size": str(2**20),
+    "RAY_USAGE_STATS_ENABLED": "0",
+}
+"""One thread everywhere, which the bits of sums depend on; processes of trials stay for the next one; answers of up to
+1 MiB come straight back instead of through the object store, which costs milliseconds; no chatter, no statistics."""
+
+
+def prepare_environment(verbose: bool) -> None:
+    """Set this process's environment before numpy, Ray or Flower are imported; a user's own settings win."""
+    for name, value in WORKER_ENVIRONMENT.items():
+        os.environ.setdefault(name, value)
+    if verbose:
+        os.environ["FLWR_LOG_LEVEL"] = "INFO"
+        return
+    os.environ.setdefault("RAY_BACKEND_LOG_LEVEL", "fatal")
+    logging.getLogger("flwr").propagate = False
+
+
+@contextmanager
+def _quiet_standard_error(quiet: bool) -> Iterator[None]:
+    """Keep what Ray's C++ code writes to file descriptor 2 out of sight; Python's exceptions are not affected."""
+    if not quiet:
+        yield
+        return
+    kept = os.dup(2)
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nowhere, 2)
+    try:
+        yield
+    finally:
+        os.dup2(kept, 2)
+        os.close(kept)
+        os.close(nowhere)
+
+
+@contextmanager
+def _results_alone_on_standard_output(verbose: bool) -> Iterator[None]:
+    """Keep standard output clear: Ray prints there when a process of its dies, whatever its options say."""
+    if verbose:
+        with redirect_stdout(sys.stderr):
+            yield
+        return
+    with Path(os.devnull).open("w") as nowhere, redirect_stdout(nowhere):
+        yield
+
+
+_ADDRESS = "engine.address must be that of a running Ray, host:port, or auto"
+_HINT = "; if that cluster demands a token, set RAY_AUTH_MODE=token and have the token here"
+"""Ray says no more than that it failed to connect."""
+
+CONNECT_SECONDS = 10.0
+
+
+def _check_reachable(address: str) -> None:
+    """Refuse an address where nothing listens; Ray itself would try for minutes."""
+    _check_listening(_found_by_ray() if address == "auto" else address, given=address)
+
+
+def _check_listening(address: str, given: str) -> None:
+    host, _, port = address.rpartition(":")
+    try:
+        socket.create_connection((host.strip("[]"), int(port)), timeout=CONNECT_SECONDS).close()
+    except (OSError, OverflowError) as error:
+        which = "" if address == given else f", which is {address}"
+        raise ConfigurationError(f"{_ADDRESS}, got {given!r}{which}: {error}") from error
+
+
+def _found_by_ray() -> str:
+    """Return what `auto` means here and now; another study's own Ray may be found, but not reached."""
+    try:
+        found = address_found()
+    except (ConnectionError, ValueError) as error:
+        raise ConfigurationError(f"{_ADDRESS}, got 'auto': {first_line(error)}") from error
+    if found is None:
+        raise ConfigurationError(f"{_ADDRESS}, got 'auto', but RAY_ADDRESS is {os.environ.get('RAY_ADDRESS')!r}")
+    return found
+
+
+@contextmanager
+def ray_runtime(config: EngineConfig, verbose: bool = False) -> Iterator[Any]:
+    """Connect to the configured Ray, and leave nothing of it behind.
+
+    A process that is connected already keeps its connection, and its Ray.
+
+    Raises:
+        ConfigurationError: If there is no Ray at the given address.
+    """
+    import ray
+
+    if config.address is not None:
+        _check_reachable(config.address)
+    if ray.is_initialized():
+        yield ray
+        return
+    options: dict[str, Any] = {
+        "log_to_driver": verbose,
+        "logging_level": logging.INFO if verbose else logging.ERROR,
+    }
+    if config.address is None:
+        # Without "local" Ray would join whatever cluster runs on this machine, or that RAY_ADDRESS names.
+        options |= {
+            "address": "local",
+            "include_dashboard": False,
+            "object_store_memory": config.object_store_bytes,
+        }
+    else:
+        options |= {"address": config.address, "runtime_env": {"env_vars": WORKER_ENVIRONMENT}}
+
+    def end() -> None:
+        ray.shutdown()
+        forget_token()
+
+    with _results_alone_on_standard_output(verbose), children_ended_by(end):
+        _start(ray, config, options, verbose)
+        with raylet_watched():
+            yield ray
+
+
+def _start(ray: Any, config: EngineConfig, options: Mapping[str, Any], verbose: bool) -> None:
+    try:
+        with ExitStack() as here:
+            here.enter_context(chdir(PLACE))
+            here.enter_context(signals_held_back())
+            here.enter_context(children_apart())
+            here.enter_context(_quiet_standard_error(quiet=not verbose))
+            if config.address is None:
+                here.enter_context(own_token())
+                here.enter_context(single_node_ray(log_monitor=verbose))
+            mark_children()
+            ray.init(**options)
+    except (ConnectionError, ValueError) as error:
+        reason = first_line(error)
+        if config.address is None:
+            raise ConfigurationError(Fault("Ray", "be able to start here", hint=f"it says: {reason}")) from error
+        raise ConfigurationError(f"{_ADDRESS}, got {config.address!r}: {reason}{_HINT}") from error
+    except Exception as error:  # a bare one, if its start takes too long
+        raise EngineError(f"Ray did not start: {first_line(error)}") from error
+
+
+WATCH_SECONDS = 2.0
+THRESHOLD = "RAY_memory_usage_threshold"
+REFRESH = "RAY_memory_monitor_refresh_ms"
+"""Ray's own settings of its monitor; a refresh of 0 switches it off."""
+
+_ADVICE = "lower engine.num_hosts, let fewer trials run at once (search.generation_size), or end other programs"
+
+logger = logging.getLogger("fedscout")
+
+_KILLED = re.compile(
+    r"killed due to the node running low on memory.*? was (?P<used>[\d.]+ ?GB) / (?P<total>[\d.]+ ?GB)"
+    r".*?threshold of (?P<threshold>[\d.]+)"
+    r"(?:.*?task name=(?P<name>[^,]+),.*?actual memory used=(?P<own>[\d.]+ ?GB))?",
+    re.DOTALL,
+)
+_FULL = ("OutOfDiskError", "ObjectStoreFullError", "out of disk space", "object store is full")
+
+
+def memory_fault(text: str) -> str | None:
+    """Return what Ray means, or None if it speaks of something else."""
+    killed = _KILLED.search(text)
+    if killed is not None:
+        found = killed.groupdict()
+        who = f"{found['name']}, which used {found['own']}" if found["name"] else "a process"
+        return (
+            f"Ray ended {who}, as {found['used']} of the machine's {found['total']} of memory were in use, more than "
+            f"the share of {float(found['threshold']):g} that it allows; {_ADVICE}"
+        )
+    if any(sign in text for sign in _FULL):
+        return (
+            "Ray has no room left for its objects, in memory nor on the disk of its temporary folder; raise "
+            "engine.object_store_bytes, or free that disk (RAY_TMPDIR names another)"
+        )
+    return None
+
+
+@contextmanager
+def memory_faults_told() -> Iterator[None]:
+    """Put errors of the block that are about memory in our own words, and let no error of Ray's through.
+
+    Raises:
+        EngineError: In place of Ray's.
+    """
+    from ray.exceptions import RayError
+
+    try:
+        yield
+    except (EngineError, RayError) as error:
+        told = memory_fault(f"{type(error).__name__}: {error}")
+        if told is None and isinstance(error, EngineError):
+            raise
+        raise EngineError(told or f"Ray failed: {first_line(error)}") from error
+
+
+@contextmanager
+def shortage_told(in_use: Callable[[], tuple[int, int]] = memory_in_use) -> Iterator[None]:
+    """Warn once if memory runs short while the block works, at the share where Ray begins to end processes."""
+    threshold = float(os.environ.get(THRESHOLD, "0.95"))
+    over = threading.Event()
+
+    def watch() -> None:
+        while not over.wait(WATCH_SECONDS):
+            used, total = in_use()
+            if used > threshold * total:
+                logger.warning(
+                    "memory runs short: %.1f of %.1f GB are in use; above a share of %g Ray ends processes of this "
+                    "study, whose work is repeated; %s",
+                    used / 2**30,
+                    total / 2**30,
+                    threshold,
+                    _ADVICE,
+                )
+                return
+
+    watcher = threading.Thread(target=watch, name="memory watch", daemon=True)
+    if os.environ.get(REFRESH) != "0":
+        watcher.start()
+    try:
+        yield
+    finally:
+        over.set()
+        if watcher.ident is not None:
+            watcher.join()

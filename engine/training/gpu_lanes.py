@@ -1,0 +1,698 @@
+"""Clients side by side on a device: `torch.func` makes of one module's gradient that of many clients' models.
+
+A lane's batches are padded to a number of rows that depends on its client alone; lanes without a client and batches
+that a client does not have count for nothing. Of lanes there is a fixed number, or fewer where few clients train and
+their bits are the same in fewer. So a client's bits do not depend on who trains beside it, nor on how clients are
+spread over hosts.
+
+Whether they depend on the lane, or on how many there are, is tried before lanes of some shape are used, on rows that
+all hosts have. So is whether `torch.func` can express the module, which it can't where layers draw random numbers, but
+for plain dropout (`lane_dropout`), or change what they keep. Rows of a batch must not see one another, as padding is
+among them, so nets with batch normalisation have no lanes.
+
+Dropout of clients in lanes: `torch.func` can't draw, so masks are drawn outside and come with each batch.
+
+Each client has a generator of its own (`layer_draws`) and draws batch after batch, layer after layer, of the rows that
+count, whichever lane it is in. In lanes a layer of dropout lets everything through, and a hook puts its mask on.
+
+The loss of one client's batch as a function of its model's tensors; `torch.func` makes of it that of many clients.
+
+What differs between clients beside their models and rows comes as `Beyond`, tensors whose first axis are the lanes.
+
+Which rows the clients of a descent read in each step, as arrays of one shape for all of them: step, lane, row.
+
+Rows on the device: a source array is copied there once and stays, so that a round sends places and no rows.
+
+Where a source is larger than its share of the device's memory, the rows that a block of clients reads are sent with it.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import OrderedDict
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass
+from functools import partial
+from types import TracebackType
+from typing import Any, NamedTuple, Self
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call, grad_and_value, vmap
+
+from fedscout.engine.contracts.algorithm import Compared, Correct, Steps
+from fedscout.engine.contracts.config import LocalTraining
+from fedscout.engine.data.client import Samples
+from fedscout.engine.errors import FloatArray, IntArray
+from fedscout.engine.models.flat import FlatModel
+from fedscout.engine.models.layout import Adjusted, RowLoss
+from fedscout.engine.seeds import stream
+from fedscout.engine.training.loop import Optimizer, Representation, RowsWork, epoch_orders, mean_loss, new_optimizer
+from fedscout.engine.training.vectorised import BlockDescent, schedule
+
+
+class LaneDropout:
+    """The layers of dropout of one module; entered while clients are in lanes.
+
+    Args:
+        module: Any of whose layers are plain dropout of single elements; layers that draw otherwise are left as are.
+    """
+
+    def __init__(self, module: nn.Module) -> None:
+        self._layers = [part for part in module.modules() if type(part) is nn.Dropout and 0 < part.p < 1]
+        self._calls: list[tuple[tuple[int, ...], float]] = []
+        self._notes = True
+        self._masks: Iterator[Tensor] | None = None
+        self._undo: list[tuple[nn.Module, bool, torch.utils.hooks.RemovableHandle]] = []
+
+    def __enter__(self) -> Self:
+        for layer in self._layers:
+            self._undo.append((layer, layer.training, layer.register_forward_hook(self._put_on)))
+            layer.eval()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        while self._undo:
+            layer, training, handle = self._undo.pop()
+            handle.remove()
+            layer.train(training)
+
+    def known(self) -> None:
+        """Take it that what went through until now is how a batch goes through: which layers, in which order."""
+        self._notes = False
+
+    @property
+    def draws(self) -> bool:
+        """Whether there are any."""
+        return bool(self._calls)
+
+    def drawn(self, generators: Sequence[torch.Generator], sizes: IntArray, num_rows: int) -> list[Tensor]:
+        """Return factors of each layer's inputs, 0 or 1 / (1 − p), 0 of padding; shape `(lanes, rows, *row_shape)`.
+
+        Args:
+            generators: Of the client of each lane that has one.
+            sizes: Rows of its batch that count, by lane.
+            num_rows: Of a batch, padding included.
+        """
+        masks = [torch.zeros(len(sizes), num_rows, *shape) for shape, _ in self._calls]
+        for lane, generator in enumerate(generators):
+            for mask, (_, share) in zip(masks, self._calls, strict=True):
+                mask[lane, : sizes[lane]].bernoulli_(1 - share, generator=generator)
+        for mask, (_, share) in zip(masks, self._calls, strict=True):
+            mask.div_(1 - share)
+        return masks
+
+    @contextmanager
+    def wearing(self, masks: Sequence[Tensor]) -> Iterator[None]:
+        """Put masks of one client on what goes through meanwhile, in the order of the layers' calls."""
+        self._masks = iter(masks)
+        try:
+            yield
+        finally:
+            self._masks = None
+
+    def _put_on(self, layer: nn.Module, inputs: tuple[Tensor, ...], outputs: Tensor) -> Tensor | None:
+        assert isinstance(layer, nn.Dropout)
+        if self._notes:
+            self._calls.append((tuple(outputs.shape[1:]), layer.p))
+        mask = None if self._masks is None else next(self._masks, None)
+        return None if mask is None else outputs * mask
+
+
+Tensors = dict[str, Tensor]
+
+Beyond = Mapping[str, Any]
+"""`scale` and `shift` of `Adjusted`, `teacher` and `others`, tensors of models by name, and of each batch `masks` of
+dropout, which these do without; what nobody wants is absent."""
+
+
+@dataclass(frozen=True)
+class LaneLoss:
+    """What a descent minimises.
+
+    Attributes:
+        module: Called with other tensors than its own.
+        row_loss: What weighs the cross-entropy, and is added to it.
+        compared: What is added by the representations of rows.
+        seen: Those of the module, entered.
+        dropout: Of the module, entered.
+        narrow: Whether layers compute in bfloat16, as far as PyTorch takes them so.
+    """
+
+    module: nn.Module
+    row_loss: RowLoss
+    compared: Compared | None
+    seen: Representation
+    dropout: LaneDropout
+    narrow: bool = False
+
+    def __call__(
+        self, weights: Tensors, buffers: Tensors, rows: Tensor, answers: Tensor, shares: Tensor, beyond: Beyond
+    ) -> Tensor:
+        """Return the mean over a batch whose rows count by their shares, which add up to 1."""
+        with self.dropout.wearing(beyond.get("masks", ())):
+            outputs = self._outputs({**weights, **buffers}, rows)
+        if answers.is_floating_point():
+            return (mean_loss(outputs, answers, reduction="none") * shares).sum()
+        logits = _adjusted(outputs, beyond)
+        own = self.seen.latest() if self.compared is not None else None  # ahead of what else is called
+        costs = mean_loss(logits, answers, reduction="none")
+        if not self.row_loss.is_plain:
+            costs = self._weighed(costs, logits, rows, answers, beyond)
+        if own is not None:
+            costs = costs + self._compared(own, rows, beyond["others"])
+        return (costs * shares).sum()
+
+    def _outputs_of_another(self, tensors: Tensors, rows: Tensor) -> Tensor:
+        """Return what a model that is not trained says, in evaluation mode."""
+        modes = [(part, part.training) for part in self.module.modules()]
+        self.module.eval()
+        try:
+            return self._outputs(tensors, rows)
+        finally:
+            for part, training in modes:
+                part.training = training
+
+    def _outputs(self, tensors: Tensors, rows: Tensor) -> Tensor:
+        """Return what the module says of a batch with these tensors, float32."""
+        with torch.autocast(rows.device.type, torch.bfloat16) if self.narrow else nullcontext():
+            outputs: Tensor = functional_call(self.module, tensors, (rows,))
+        return outputs.float()
+
+    def _weighed(self, costs: Tensor, logits: Tensor, rows: Tensor, answers: Tensor, beyond: Beyond) -> Tensor:
+        """Return what rows cost by `row_loss`, see `fedscout.engine.models.layout`."""
+        logs, loss = logits.log_softmax(dim=1), self.row_loss
+        total = loss.cross_entropy * costs + loss.miss * (1 - logs.gather(1, answers[:, None])[:, 0].exp())
+        if not loss.pseudo_label:
+            return total
+        said = self._outputs_of_another(beyond["teacher"], rows)
+        told = _adjusted(said, beyond).softmax(dim=1).detach()
+        return total - loss.pseudo_label * (told * logs).sum(dim=1)
+
+    def _compared(self, own: Tensor, rows: Tensor, others: Sequence[Tensors]) -> Tensor:
+        """Return what rows cost by their representations."""
+        assert self.compared is not None
+        found = []
+        for tensors in others:
+            self._outputs_of_another(tensors, rows)
+            found.append(self.seen.latest().detach().flatten(1)[None])
+        costs: Tensor = self.compared.measure(own.flatten(1)[None], *found)[0]
+        return costs
+
+
+def _adjusted(outputs: Tensor, beyond: Beyond) -> Tensor:
+    """Return one client's outputs, adjusted if they are to be."""
+    parts = [None if (part := beyond.get(name)) is None else part[None] for name in ("scale", "shift")]
+    return Adjusted(*parts)(outputs[None])[0]
+
+
+ROW_STEP = 16
+"""Of which a lane's rows are a multiple: few shapes, and whole vectors of whatever is computed of a row."""
+
+
+def lane_rows(num_rows: int, training: LocalTraining) -> int:
+    """Return the rows of a lane's batches for a client of so many rows; a last single row joins its predecessor."""
+    joins = training.batch_size > 1 and num_rows > training.batch_size and num_rows % training.batch_size == 1
+    largest = min(num_rows, training.batch_size) + joins
+    return -(-largest // ROW_STEP) * ROW_STEP
+
+
+@dataclass(frozen=True)
+class LanePlan:
+    """Clients in lanes, those with most steps first; further lanes have nobody.
+
+    Attributes:
+        order: The client of each lane that has one, as its position among the works.
+        rows: Numbers of rows in the clients' source; any where nothing counts. Shape `(steps, lanes, rows)`.
+        shares: Weight of each in its batch's mean, 0 for padding, float32, likewise.
+        sizes: Rows that count, float64, shape `(steps, lanes)`.
+    """
+
+    order: IntArray
+    rows: IntArray
+    shares: FloatArray
+    sizes: npt.NDArray[np.float64]
+
+    @classmethod
+    def of(cls, works: Sequence[RowsWork], training: LocalTraining, num_lanes: int, num_rows: int) -> Self:
+        """Draw the batches of some clients.
+
+        Args:
+            works: At most as many as lanes, each with rows, whose batches have at most `num_rows`.
+            training: Epochs and batches of those that have no settings of their own.
+            num_lanes: Side by side.
+            num_rows: Of every batch, padding included.
+        """
+        own = [work.training or training for work in works]
+        plans = [
+            schedule(len(work.data), each.batch_size, each.local_epochs, num_rows)
+            for work, each in zip(works, own, strict=True)
+        ]
+        order = np.argsort([-len(plan) for plan in plans], kind="stable")
+        shape = len(plans[order[0]]), num_lanes
+        rows, shares = np.zeros((*shape, num_rows), np.int64), np.zeros((*shape, num_rows), np.float32)
+        sizes = np.zeros(shape)
+        for lane, position in enumerate(order):
+            work, plan = works[position], plans[position]
+            orders = list(epoch_orders(len(work.data), own[position].local_epochs, work.generator))
+            rows[: len(plan), lane] = work.data.rows[np.concatenate(orders)[plan.places]].reshape(-1, num_rows)
+            shares[: len(plan), lane] = plan.shares.reshape(-1, num_rows)
+            sizes[: len(plan), lane] = plan.sizes
+        return cls(order, rows, shares, sizes)
+
+    @property
+    def num_steps(self) -> IntArray:
+        """Of each work, in their order."""
+        steps: IntArray = np.count_nonzero(self.sizes, axis=0)[np.argsort(self.order)]
+        return steps
+
+    @property
+    def num_active(self) -> list[int]:
+        """How many lanes, the first, have a batch in each step."""
+        return [int(number) for number in np.count_nonzero(self.sizes, axis=1)]
+
+
+KEPT_SHARE = 0.5
+"""Of the memory that is free when a host starts; what models and their outputs need is in the rest."""
+
+PINNED_BYTES = 2**24
+"""Most of one array that is sent by way of pinned memory, which stays with the process."""
+
+
+class Reached(NamedTuple):
+    """Rows on the device.
+
+    Attributes:
+        features: Shape `(some rows, *feature_shape)`.
+        places: Where among them the rows are that were asked for, in the shape in which they were.
+        answers: Their labels, or standardised targets as float32, likewise.
+    """
+
+    features: Tensor
+    places: Tensor
+    answers: Tensor
+
+
+@dataclass(frozen=True)
+class _Kept:
+    source: npt.NDArray[Any]
+    """Held, as its identity names the copy."""
+    tensor: Tensor
+
+
+class ResidentRows:
+    """Copies of source arrays on one device, the latest used, as many as fit.
+
+    Args:
+        device: Where; on `cpu` nothing is copied.
+        room_bytes: Of all copies together; None takes a share of what is free on a GPU now.
+        share: Of the device, for this process.
+    """
+
+    def __init__(self, device: torch.device, room_bytes: int | None = None, share: float = 1.0) -> None:
+        self._device = device
+        if room_bytes is None and device.type == "cuda":
+            room_bytes = int(KEPT_SHARE * share * torch.cuda.mem_get_info(device)[0])
+        self._room_bytes = room_bytes
+        self._kept: OrderedDict[int, _Kept] = OrderedDict()
+
+    def reach(self, data: Samples, rows: IntArray) -> Reached:
+        """Return rows of a client's source, of any shape of `rows`, each a number of that source."""
+        answers = self._sent(data.answers(rows))
+        resident = self._resident(data.features)
+        if resident is not None:
+            return Reached(resident, self._sent(rows), answers)
+        needed, places = np.unique(rows, return_inverse=True)
+        return Reached(self._sent(data.features[needed]), self._sent(places.reshape(rows.shape)), answers)
+
+    def _resident(self, source: npt.NDArray[Any]) -> Tensor | None:
+        """Return the copy of a source, or None where it has no room, or less than was foreseen."""
+        room = float("inf") if self._room_bytes is None else self._room_bytes
+        if source.nbytes > room:
+            return None
+        kept = self._kept.pop(id(source), None)
+        if kept is None:
+            try:
+                kept = _Kept(source, self._sent(source))
+            except torch.OutOfMemoryError:
+                self._room_bytes = source.nbytes - 1
+                return None
+        self._kept[id(source)] = kept
+        while sum(each.source.nbytes for each in self._kept.values()) > room:
+            self._kept.popitem(last=False)
+        return kept.tensor
+
+    def _sent(self, array: npt.NDArray[Any]) -> Tensor:
+        return sent(torch.from_numpy(array), self._device)
+
+
+def sent(tensor: Tensor, device: torch.device) -> Tensor:
+    """Return a tensor on a device; a small one goes to a GPU by way of pinned memory, and nobody waits for it."""
+    if device.type != "cuda" or tensor.is_cuda or tensor.nbytes > PINNED_BYTES:
+        return tensor.to(device)
+    return tensor.pin_memory().to(device, non_blocking=True)
+
+
+ROWS_MIXED = (nn.modules.batchnorm._BatchNorm,)
+"""Layers that look at a batch as a whole."""
+
+LANE_BYTES = 2**30
+"""Of all clients side by side: weights, gradients, an optimiser's two moments, what layers give forth and back."""
+
+COPIES = 4
+"""Of the weights, in that."""
+
+DEVICE_FAULT = re.compile("CUDA error|CUBLAS_STATUS|CUDNN_STATUS")
+"""What a device that can't go on says, such as one whose memory others have taken: nothing of the module."""
+
+MOST_LANES, USUAL_ROWS = 64, 32
+
+
+class ClientLanes:
+    """The training of some clients at once.
+
+    How many lie side by side depends on the model, the rows of a batch and the federation alone, never on the memory
+    that happens to be free, so that it is the same on every host. Where memory runs out all the same, half as many go
+    on; results then are those of that many lanes, the last bits of which may be others.
+
+    Args:
+        model: On the device.
+        rows: On the same.
+        probe: Rows on which lanes are tried, the same on all hosts; at least one.
+        most: Lanes that make sense.
+
+    Attributes:
+        num_halved: How often memory ran out.
+        serve: Whether lanes can train this model, and several are worth the while.
+    """
+
+    def __init__(self, model: FlatModel, rows: ResidentRows, probe: Samples, most: int = MOST_LANES) -> None:
+        self.num_halved = 0
+        self._model = model
+        self._rows = rows
+        self._probe = probe
+        self._most = most
+        self._values_a_row = 0
+        self._dropout = LaneDropout(model.module)
+        self._served: dict[tuple[int, int, bool], bool] = {}
+        self._alike: dict[tuple[int, int, int, bool], bool] = {}
+        mixed = any(isinstance(part, ROWS_MIXED) for part in model.module.modules())
+        self.serve = not mixed and self._expressible() and self.num_lanes(USUAL_ROWS) > 1
+
+    def num_lanes(self, num_rows: int, narrow: bool = False) -> int:
+        """Return how many clients with batches of so many rows lie side by side, a power of two.
+
+        Args:
+            num_rows: Of a batch.
+            narrow: Whether layers compute in bfloat16.
+        """
+        shape = lanes, *_ = self._wanted(num_rows), num_rows, narrow
+        if shape not in self._served:
+            self._served[shape] = lanes == 1 or self._same_in_any_lane(*shape)
+        return lanes if self._served[shape] else 1
+
+    def _lanes_for(self, num_clients: int, num_rows: int, narrow: bool) -> int:
+        """Return in how many lanes so many clients go: fewer than there are where that has the same bits."""
+        lanes = self.num_lanes(num_rows, narrow)
+        few = 1 << (num_clients - 1).bit_length()
+        while few < lanes:
+            shape = few, lanes, num_rows, narrow
+            if shape not in self._alike:
+                self._alike[shape] = self._same_in_few_lanes(*shape)
+            if self._alike[shape]:
+                return few
+            few *= 2
+        return lanes
+
+    def _wanted(self, num_rows: int) -> int:
+        """Return how many lanes there is room for."""
+        bytes_each = 4 * (COPIES * self._model.layout.size + 2 * num_rows * self._values_a_row)
+        room = max(1, min(self._most, LANE_BYTES // bytes_each))
+        lanes = 1 << (int(room).bit_length() - 1)
+        return max(1, lanes >> self.num_halved)
+
+    def descend(
+        self,
+        start: Tensor,
+        works: Sequence[RowsWork],
+        how: Steps,
+        received: Tensor,
+        generators: Sequence[torch.Generator],
+    ) -> BlockDescent:
+        """Make all local steps of some clients.
+
+        Args:
+            start: Where to begin, shape `(size,)` or `(clients, size)`; this and all vectors may be in any memory.
+            works: Each with rows, all of one source.
+            how: Without a loss of its own and without looking ahead.
+            received: The model that tells pseudo-labels, shape `(size,)`.
+            generators: Of each client, from which its layers draw.
+        """
+        alike: dict[int, list[int]] = {}
+        for position, work in enumerate(works):
+            alike.setdefault(lane_rows(len(work.data), work.training or how.training), []).append(position)
+        vectors = torch.empty(len(works), self._model.layout.size)
+        num_steps, losses = [0] * len(works), [0.0] * len(works)
+        for num_rows, members in alike.items():
+            waiting = members
+            while waiting:
+                drawn_from = [works[position].generator.bit_generator.state for position in waiting]
+                layers_drew_from = [generators[position].get_state() for position in waiting]
+                number = self._wanted(num_rows)
+                try:
+                    number = self._lanes_for(len(waiting), num_rows, how.training.is_narrow)
+                    lanes = _Lanes(number, num_rows, waiting)
+                    made = self._descend(lanes, start, works, how, received, generators)
+                except torch.OutOfMemoryError:
+                    self._halve(number, num_rows)
+                    for position, state in zip(waiting, drawn_from, strict=True):
+                        works[position].generator.bit_generator.state = state
+                    for position, layers_state in zip(waiting, layers_drew_from, strict=True):
+                        generators[position].set_state(layers_state)
+                    continue
+                vectors[lanes.clients] = made.vectors
+                for position, steps, loss in zip(lanes.clients, made.num_steps, made.losses, strict=True):
+                    num_steps[position], losses[position] = steps, loss
+                waiting = waiting[len(lanes.clients) :]
+        return BlockDescent(vectors, num_steps, losses)
+
+    def _halve(self, num_lanes: int, num_rows: int) -> None:
+        """Have half of so many lanes from now on.
+
+        Raises:
+            OutOfMemoryError: That of torch, if there is but one.
+        """
+        if num_lanes == 1:
+            raise torch.OutOfMemoryError(
+                f"the device has too little memory for one client with batches of {num_rows} rows"
+            )
+        while self._wanted(num_rows) >= num_lanes:
+            self.num_halved += 1
+
+    def _descend(
+        self,
+        lanes: _Lanes,
+        start: Tensor,
+        works: Sequence[RowsWork],
+        how: Steps,
+        received: Tensor,
+        generators: Sequence[torch.Generator],
+    ) -> BlockDescent:
+        """Make the steps of those of some clients that are in the lanes."""
+        rates = rates_of(works)
+        works = [works[position] for position in lanes.clients]
+        plan = LanePlan.of(works, how.training, lanes.number, lanes.num_rows)
+        in_lanes = partial(lanes.filled, plan.order, device=self._model.device)
+        weights, buffers = self._tensors(in_lanes(start))
+        beside = [self._tensors(in_lanes(vectors))[0] for vectors in how.beside]
+        drawn_from = [generators[lanes.clients[place]] for place in plan.order]
+        self._model.module.train()
+        with Representation(self._model) as seen, self._dropout as dropout:
+            loss = LaneLoss(self._model.module, how.weighed, how.compared, seen, dropout, how.training.is_narrow)
+            found = self._rows.reach(works[0].data, plan.rows)
+            beyond = self._beyond(how, received, in_lanes)
+            optimizer = new_optimizer(how.training, None if rates is None else self._here(in_lanes(rates)))
+            sums = self._make_steps(
+                plan, found, weights, buffers, beside, beyond, loss, how.correct, optimizer, drawn_from
+            )
+        trained = torch.cat([part.flatten(1) for part in (*weights.values(), *buffers.values())], dim=1).cpu()
+        lane_of = np.argsort(plan.order)
+        num_seen = plan.sizes.sum(axis=0)
+        return BlockDescent(
+            vectors=trained[torch.from_numpy(lane_of)],
+            num_steps=plan.num_steps.tolist(),
+            losses=[float(sums[lane]) / float(num_seen[lane]) for lane in lane_of],
+        )
+
+    def _beyond(self, how: Steps, received: Tensor, in_lanes: Callable[[Tensor], Tensor]) -> Beyond:
+        """Return what losses look at beside models and rows."""
+        beyond: dict[str, object] = {}
+        if how.adjusted is not None:
+            parts = {"scale": how.adjusted.scale, "shift": how.adjusted.shift}
+            beyond |= {name: self._here(in_lanes(part)) for name, part in parts.items() if part is not None}
+        if how.compared is not None:
+            beyond["others"] = [self._all_tensors(in_lanes(vectors)) for vectors in how.compared.others]
+        if how.weighed.pseudo_label:
+            beyond["teacher"] = self._all_tensors(in_lanes(received))
+        return beyond
+
+    def _make_steps(
+        self,
+        plan: LanePlan,
+        found: Reached,
+        weights: Tensors,
+        buffers: Tensors,
+        beside: Sequence[Tensors],
+        beyond: Beyond,
+        loss: LaneLoss,
+        correct: Correct | None,
+        optimizer: Optimizer,
+        generators: Sequence[torch.Generator],
+    ) -> Tensor:
+        """Change the weights by all steps, and return each lane's loss summed over the rows that it saw, float64."""
+        gradient_of = _gradient_of(loss)
+        shares, sizes = (self._here(torch.from_numpy(array)) for array in (plan.shares, plan.sizes))
+        sums = torch.zeros_like(sizes[0])
+        for step, num_active in enumerate(plan.num_active):
+            worn = beyond
+            if loss.dropout.draws:
+                masks = loss.dropout.drawn(generators[:num_active], plan.sizes[step].astype(int), plan.rows.shape[2])
+                worn = {**beyond, "masks": [self._here(mask) for mask in masks]}
+            gradient, means = gradient_of(weights, buffers, *_batch(found, step), shares[step], worn)
+            sums += means.double() * sizes[step]
+            at, slopes, *others = (_firsts(tensors, num_active) for tensors in (weights, gradient, *beside))
+            if correct is not None:
+                for parts in zip(at, slopes, *others, strict=True):
+                    correct(*parts)
+            optimizer.step_all(at, slopes)
+        return sums.cpu()
+
+    def _expressible(self) -> bool:
+        """Return whether `torch.func` takes the module, and count what its layers give of a row."""
+        counts: list[int] = []
+
+        def count(layer: nn.Module, inputs: object, outputs: object) -> None:
+            del layer, inputs
+            counts.append(outputs.numel() if isinstance(outputs, Tensor) else 0)
+
+        leaves = [part for part in self._model.module.modules() if not list(part.children())]
+        handles = [leaf.register_forward_hook(count) for leaf in leaves]
+        try:
+            self._tried_gradient(1, ROW_STEP, turned=False)
+            self._dropout.known()
+        except Exception as error:  # what is not about lanes comes again with the client's own rows, one by one
+            if isinstance(error, torch.OutOfMemoryError) or DEVICE_FAULT.search(str(error)):
+                raise
+            return False
+        finally:
+            for handle in handles:
+                handle.remove()
+        self._values_a_row = sum(counts) // ROW_STEP
+        return True
+
+    def _same_in_any_lane(self, num_lanes: int, num_rows: int, narrow: bool) -> bool:
+        """Compare the gradients of some clients with those of the same ones in the opposite order."""
+        there, back = (self._tried_gradient(num_lanes, num_rows, turned, narrow) for turned in (False, True))
+        return all(torch.equal(there[name], back[name].flip(0)) for name in there)
+
+    def _same_in_few_lanes(self, few: int, num_lanes: int, num_rows: int, narrow: bool) -> bool:
+        """Compare the gradients of the first clients with those that they have without the others."""
+        many = self._tried_gradient(num_lanes, num_rows, False, narrow)
+        alone = self._tried_gradient(num_lanes, num_rows, False, narrow, few)
+        return all(torch.equal(many[name][:few], alone[name]) for name in alone)
+
+    def _tried_gradient(
+        self, num_lanes: int, num_rows: int, turned: bool, narrow: bool = False, few: int | None = None
+    ) -> Tensors:
+        """Return the gradients of some clients with batches of the probe's rows, of the first `few` if that is said."""
+        generator = stream(0, "lanes")
+        factors = torch.from_numpy(generator.uniform(0.9, 1.1, (num_lanes, 1))).float()
+        vectors = self._model.vector.cpu() * factors
+        rows = self._probe.rows[generator.integers(len(self._probe), size=(1, num_lanes, num_rows))]
+        if turned:
+            vectors, rows = vectors.flip(0), np.ascontiguousarray(rows[:, ::-1])
+        vectors, rows = vectors[:few], rows[:, :few]
+        weights, buffers = self._tensors(vectors)
+        shares = torch.full((len(vectors), num_rows), 1 / num_rows, device=self._model.device)
+        batch = _batch(self._rows.reach(self._probe, rows), 0)
+        self._model.module.train()
+        with self._dropout as dropout:
+            loss = LaneLoss(self._model.module, RowLoss(), None, Representation(self._model), dropout, narrow)
+            gradient: Tensors = _gradient_of(loss)(weights, buffers, *batch, shares, {})[0]
+        return gradient
+
+    def _here(self, tensor: Tensor) -> Tensor:
+        return sent(tensor, self._model.device)
+
+    def _tensors(self, vectors: Tensor) -> tuple[Tensors, Tensors]:
+        """Return copies of vectors on the device, shape `(lanes, size)`, as parameters and buffers by name."""
+        layout = self._model.layout
+        sizes = [slot.size for slot in layout.slots]
+        parts = {
+            slot.name: part.clone(memory_format=torch.contiguous_format).view(-1, *slot.shape)
+            for slot, part in zip(layout.slots, self._here(vectors).split_with_sizes(sizes, dim=1), strict=True)
+        }
+        return {slot.name: parts.pop(slot.name) for slot in layout.parameters}, parts
+
+    def _all_tensors(self, vectors: Tensor) -> Tensors:
+        weights, buffers = self._tensors(vectors)
+        return {**weights, **buffers}
+
+
+def rates_of(works: Sequence[RowsWork]) -> Tensor | None:
+    """Return the step size of each client, float64, shape `(clients, 1)`; None without settings of their own.
+
+    Where they have, also where all are equal, as kernels must be the same whoever is beside whom.
+    """
+    own = [work.training.learning_rate for work in works if work.training is not None]
+    return torch.tensor(own, dtype=torch.float64)[:, None] if own else None
+
+
+def _gradient_of(loss: LaneLoss):  # type: ignore[no-untyped-def]  # torch.func's own type
+    """Return the function of all lanes' tensors and batches that gives their gradients and losses."""
+    return vmap(grad_and_value(loss), randomness="error")
+
+
+class _Lanes:
+    """Some lanes, and who is in them.
+
+    Args:
+        number: Side by side.
+        num_rows: Of each batch.
+        waiting: Clients by their positions in a run; the first of them, as many as there are lanes, are in them.
+    """
+
+    def __init__(self, number: int, num_rows: int, waiting: Sequence[int]) -> None:
+        self.number = number
+        self.num_rows = num_rows
+        self.clients = list(waiting[:number])
+
+    def filled(self, order: IntArray, vectors: Tensor, device: torch.device) -> Tensor:
+        """Return what clients have, lane by lane; lanes without a client repeat others.
+
+        Args:
+            order: Of the clients by lane.
+            vectors: Shape `(size,)`, the same for all, `(1, size)`, or one row for each of the run's clients.
+            device: Where one for all is sent ahead of being repeated; rows are where they were.
+        """
+        if vectors.numel() == vectors.shape[-1]:
+            return sent(vectors.view(1, -1), device).expand(self.number, -1)
+        clients = np.asarray(self.clients)[np.resize(order, self.number)]
+        return vectors[torch.from_numpy(clients)]
+
+
+def _batch(found: Reached, step: int) -> tuple[Tensor, Tensor]:
+    """Return the rows of a step, shape `(lanes, rows, *feature_shape)`, and their answers."""
+    places = found.places[step]
+    rows = found.features.index_select(0, places.flatten())
+    return rows.view(*places.shape, *rows.shape[1:]), found.answers[step]
+
+
+def _firsts(tensors: Tensors, num_active: int) -> list[Tensor]:
+    """Return the first lanes' tensors, each `(lanes, elements)`; views of those that are contiguous, as weights are."""
+    return [part[:num_active].reshape(num_active, -1) for part in tensors.values()]

@@ -1,0 +1,611 @@
+"""One client, plainly: the definition of local training and evaluation.
+
+Every faster path is held to this loop by tests. The loss is the mean cross-entropy of a batch, or its mean
+squared error where a quantity is predicted; an epoch is one
+permutation of the training rows cut into batches; a last batch of a single row joins its predecessor (batch
+normalisation has no variance over one row).
+
+The plain loss of rows: cross-entropy of classes, or the squared error of a quantity.
+
+Client optimisers over flat tensors, with the semantics of `torch.optim`.
+
+They work on one client `(params,)` and on a block of clients `(clients, params)` alike. In a block, later steps may
+leave out clients at its end, which have finished. A client is stateless, so an optimiser lives for one round.
+
+The loop's half of `fedscout.engine.models.layout`: one client's rows, and what the received model says of them.
+
+That is asked once a round, in evaluation mode. Probabilities are of outputs that are adjusted as the client's own are;
+a loss of an algorithm's own may read the outputs as they are.
+
+A model's representation of rows: what goes into its last linear layer.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
+from types import TracebackType
+from typing import NamedTuple, Self
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import cross_entropy, mse_loss
+from torch.utils.hooks import RemovableHandle
+
+from fedscout.engine.contracts.algorithm import Ahead, ClientScore, ClientUpdate, ClientWork, Loss, Steps, TrainRequest
+from fedscout.engine.contracts.config import LocalTraining
+from fedscout.engine.data.client import Samples
+from fedscout.engine.errors import FloatArray, IntArray
+from fedscout.engine.metrics import Metric, Sums, narrowed
+from fedscout.engine.models.flat import FlatModel
+from fedscout.engine.models.layout import Adjusted, RowLoss
+
+
+def mean_loss(outputs: Tensor, answers: Tensor, reduction: str = "mean") -> Tensor:
+    """Return the mean or sum over rows, or what each costs.
+
+    Args:
+        outputs: Of the model, shape `(rows, classes)`, or `(rows, 1)` of a quantity.
+        answers: Labels, or standardised targets, which are real numbers, shape `(rows,)`.
+        reduction: `mean`, `sum` or `none`.
+    """
+    if answers.is_floating_point():
+        return mse_loss(outputs[:, 0], answers, reduction=reduction)
+    return cross_entropy(outputs, answers, reduction=reduction)
+
+
+class Optimizer(ABC):
+    """Changes weights in place, step by step."""
+
+    def step(self, weights: Tensor, gradient: Tensor) -> None:
+        """Make one step; `gradient` may be used as scratch space."""
+        self.step_all([weights], [gradient])
+
+    @abstractmethod
+    def step_all(self, weights: list[Tensor], gradients: list[Tensor]) -> None:
+        """Make one step of weights that lie apart, as many in every step; a call for each would cost more than it does.
+
+        Args:
+            weights: Each `(params,)` or `(clients, params)`.
+            gradients: Likewise; may be used as scratch space.
+        """
+
+
+class SGD(Optimizer):
+    """`torch.optim.SGD` without dampening and Nesterov: b <- m b + g, w <- w - lr b, and b = g in the first step."""
+
+    def __init__(self, learning_rate: float, momentum: float, weight_decay: float, rates: Tensor | None = None) -> None:
+        self._learning_rate = learning_rate
+        self._rates = None if rates is None else rates.float()
+        self._momentum = momentum
+        self._weight_decay = weight_decay
+        self._buffers: list[Tensor] = []
+
+    def step_all(self, weights: list[Tensor], gradients: list[Tensor]) -> None:
+        """Make one step in place."""
+        if self._weight_decay:
+            torch._foreach_add_(gradients, weights, alpha=self._weight_decay)
+        if self._momentum:
+            gradients = self._with_momentum(gradients)
+        if self._rates is None:
+            torch._foreach_add_(weights, gradients, alpha=-self._learning_rate)
+        else:  # with the bits of the line above
+            torch._foreach_addcmul_(weights, gradients, _of_first(self._rates, weights), value=-1)
+
+    def _with_momentum(self, gradients: list[Tensor]) -> list[Tensor]:
+        if not self._buffers:
+            self._buffers = [gradient.clone() for gradient in gradients]
+            return self._buffers
+        active = _firsts(self._buffers, gradients)
+        torch._foreach_mul_(active, self._momentum)
+        torch._foreach_add_(active, gradients)
+        return active
+
+
+class Adam(Optimizer):
+    """`torch.optim.Adam` (Kingma & Ba 2015, algorithm 1) with its default betas (0.9, 0.999) and epsilon 1e-8.
+
+    Attributes:
+        learning_rate: May change between steps.
+    """
+
+    BETA_1, BETA_2, EPSILON = 0.9, 0.999, 1e-8
+
+    def __init__(self, learning_rate: float, weight_decay: float = 0.0, rates: Tensor | None = None) -> None:
+        self.learning_rate = learning_rate
+        self._rates = rates
+        self._weight_decay = weight_decay
+        self._steps = 0
+        self._means: list[Tensor] = []
+        self._squares: list[Tensor] = []
+
+    def step_all(self, weights: list[Tensor], gradients: list[Tensor]) -> None:
+        """Make one step in place."""
+        if self._weight_decay:
+            torch._foreach_add_(gradients, weights, alpha=self._weight_decay)
+        if not self._means:
+            self._means, self._squares = ([torch.zeros_like(each) for each in weights] for _ in range(2))
+        self._steps += 1
+        means, squares = _firsts(self._means, weights), _firsts(self._squares, weights)
+        torch._foreach_lerp_(means, gradients, 1 - self.BETA_1)
+        torch._foreach_mul_(squares, self.BETA_2)
+        torch._foreach_addcmul_(squares, gradients, gradients, value=1 - self.BETA_2)
+        roots = torch._foreach_sqrt(squares)
+        torch._foreach_div_(roots, (1 - self.BETA_2**self._steps) ** 0.5)
+        torch._foreach_add_(roots, self.EPSILON)
+        bias = 1 - self.BETA_1**self._steps
+        if self._rates is None:
+            torch._foreach_addcdiv_(weights, means, roots, value=-self.learning_rate / bias)
+        else:  # with the bits of the line above
+            lengths = -(self._rates / bias).float()
+            torch._foreach_addcdiv_(weights, torch._foreach_mul(means, _of_first(lengths, weights)), roots)
+
+
+class RMSprop(Optimizer):
+    """`torch.optim.RMSprop` with its default α = 0.99 and ε = 1e-8: v <- α v + (1 − α) g², w <- w − lr g / (√v + ε).
+
+    T. Tieleman, G. Hinton. Lecture 6.5: RMSProp. Coursera, Neural networks for machine learning, 2012.
+    """
+
+    ALPHA, EPSILON = 0.99, 1e-8
+
+    def __init__(self, learning_rate: float, weight_decay: float = 0.0, rates: Tensor | None = None) -> None:
+        self._learning_rate = learning_rate
+        self._rates = None if rates is None else rates.float()
+        self._weight_decay = weight_decay
+        self._squares: list[Tensor] = []
+
+    def step_all(self, weights: list[Tensor], gradients: list[Tensor]) -> None:
+        """Make one step in place."""
+        if self._weight_decay:
+            torch._foreach_add_(gradients, weights, alpha=self._weight_decay)
+        if not self._squares:
+            self._squares = [torch.zeros_like(each) for each in weights]
+        squares = _firsts(self._squares, weights)
+        torch._foreach_mul_(squares, self.ALPHA)
+        torch._foreach_addcmul_(squares, gradients, gradients, value=1 - self.ALPHA)
+        roots = torch._foreach_sqrt(squares)
+        torch._foreach_add_(roots, self.EPSILON)
+        if self._rates is None:
+            torch._foreach_addcdiv_(weights, gradients, roots, value=-self._learning_rate)
+        else:  # with the bits of the line above
+            lengths = _of_first(-self._rates, weights)
+            torch._foreach_addcdiv_(weights, torch._foreach_mul(gradients, lengths), roots)
+
+
+class Adadelta(Optimizer):
+    """`torch.optim.Adadelta` with its default ρ = 0.9 and ε = 1e-6.
+
+    M. D. Zeiler. ADADELTA: an adaptive learning rate method. arXiv:1212.5701, 2012, algorithm 1:
+    v <- ρ v + (1 − ρ) g², Δ = g √(u + ε) / √(v + ε), u <- ρ u + (1 − ρ) Δ², w <- w − lr Δ, where lr is 1 in the paper.
+    """
+
+    RHO, EPSILON = 0.9, 1e-6
+
+    def __init__(self, learning_rate: float, weight_decay: float = 0.0, rates: Tensor | None = None) -> None:
+        self._learning_rate = learning_rate
+        self._rates = None if rates is None else rates.float()
+        self._weight_decay = weight_decay
+        self._squares: list[Tensor] = []
+        self._moves: list[Tensor] = []
+
+    def step_all(self, weights: list[Tensor], gradients: list[Tensor]) -> None:
+        """Make one step in place."""
+        if self._weight_decay:
+            torch._foreach_add_(gradients, weights, alpha=self._weight_decay)
+        if not self._squares:
+            self._squares, self._moves = ([torch.zeros_like(each) for each in weights] for _ in range(2))
+        squares, moves = _firsts(self._squares, weights), _firsts(self._moves, weights)
+        torch._foreach_mul_(squares, self.RHO)
+        torch._foreach_addcmul_(squares, gradients, gradients, value=1 - self.RHO)
+        deltas = self._roots(moves)
+        torch._foreach_div_(deltas, self._roots(squares))
+        torch._foreach_mul_(deltas, gradients)
+        torch._foreach_mul_(moves, self.RHO)
+        torch._foreach_addcmul_(moves, deltas, deltas, value=1 - self.RHO)
+        if self._rates is None:
+            torch._foreach_add_(weights, deltas, alpha=-self._learning_rate)
+        else:  # with the bits of the line above
+            torch._foreach_addcmul_(weights, deltas, _of_first(self._rates, weights), value=-1)
+
+    def _roots(self, means: list[Tensor]) -> list[Tensor]:
+        roots = torch._foreach_add(means, self.EPSILON)
+        torch._foreach_sqrt_(roots)
+        return list(roots)
+
+
+def _firsts(kept: list[Tensor], like: list[Tensor]) -> list[Tensor]:
+    """Return of each tensor the rows of the clients that are active, as many as the other has."""
+    if len(kept[0]) == len(like[0]):
+        return kept
+    return [each[: len(other)] for each, other in zip(kept, like, strict=True)]
+
+
+def _of_first(rates: Tensor, weights: list[Tensor]) -> list[Tensor]:
+    """Return the step sizes of the clients that are active, for each of some weights."""
+    return [rates.narrow(0, 0, len(weights[0]))] * len(weights)
+
+
+ADAPTIVE: Mapping[str, type[Adam] | type[RMSprop] | type[Adadelta]] = {
+    "adam": Adam,
+    "rmsprop": RMSprop,
+    "adadelta": Adadelta,
+}
+
+
+def new_optimizer(training: LocalTraining, rates: Tensor | None = None) -> Optimizer:
+    """Return a fresh optimiser for one round.
+
+    Args:
+        training: Of one client, or of those of a block.
+        rates: In place of its step size that of each client of a block, float64, shape `(clients, 1)`; each has the
+            bits that it has alone.
+    """
+    if training.optimizer != "sgd":
+        return ADAPTIVE[training.optimizer](training.learning_rate, training.weight_decay, rates)
+    return SGD(training.learning_rate, training.momentum, training.weight_decay, rates)
+
+
+@dataclass(frozen=True)
+class WeighedRows:
+    """Weighs a batch's loss and adds further terms to it.
+
+    Attributes:
+        row_loss: The weights.
+        told: Probabilities under the received model, shape `(rows of the client, classes)`; None where nobody asks.
+        adjusted: What is made of outputs ahead of every term.
+        received: Outputs of the received model, likewise; None unless the algorithm's loss reads them.
+    """
+
+    row_loss: RowLoss
+    told: Tensor | None
+    adjusted: Adjusted | None
+    received: Tensor | None = None
+
+    def __call__(self, loss: Loss, positions: IntArray, outputs: Tensor, labels: Tensor, features: Tensor) -> Tensor:
+        """Return the mean over a batch.
+
+        Args:
+            loss: What is weighed.
+            positions: Of the batch's rows among the client's.
+            outputs: Of the model.
+            labels: Of the rows.
+            features: Likewise.
+        """
+        rows = torch.from_numpy(positions).to(outputs.device)
+        told = None if self.told is None else self.told[rows]
+        read = () if self.received is None else (self.received[rows],)
+        first = loss(outputs, labels, features, *read)
+        return self.row_loss.mean(first, _adjusted(self.adjusted, outputs), labels, told)
+
+
+def weighed_rows(
+    model: FlatModel, steps: Steps, received: Tensor, batches: Iterable[tuple[Tensor, Tensor]]
+) -> WeighedRows | None:
+    """Return what weighs a client's rows, or None where there is nothing to weigh; `model` is overwritten then.
+
+    Args:
+        model: Scratch.
+        steps: How the client trains.
+        received: The model that tells pseudo-labels, shape `(size,)`.
+        batches: All of the client's rows, in order.
+    """
+    row_loss = steps.weighed
+    if row_loss.is_plain and not steps.reads_received:
+        return None
+    adjusted = None if steps.adjusted is None else steps.adjusted.to(model.device)
+    asked = row_loss.pseudo_label or steps.reads_received
+    outputs = _outputs(model, received, batches) if asked else []
+    told = [_adjusted(adjusted, each).softmax(dim=1) for each in outputs] if row_loss.pseudo_label else []
+    return WeighedRows(
+        row_loss,
+        torch.cat(told) if told else None,
+        adjusted,
+        torch.cat(outputs) if steps.reads_received else None,
+    )
+
+
+@torch.no_grad()
+def _outputs(model: FlatModel, received: Tensor, batches: Iterable[tuple[Tensor, Tensor]]) -> list[Tensor]:
+    model.load(received)
+    model.module.eval()
+    return [model.outputs(features) for features, _ in batches]
+
+
+def _adjusted(adjusted: Adjusted | None, outputs: Tensor) -> Tensor:
+    return outputs if adjusted is None else adjusted(outputs[None])[0]
+
+
+CHUNK_ROWS = 512
+"""Rows copied at a time: few enough that a layer's outputs stay in cache, enough that calls cost little."""
+
+IMAGES_SCORED = 64
+"""Images that are scored at a time, as a layer makes many numbers of one."""
+
+IMAGE_AXES = 4
+
+NO_ROWS = "the client has no training rows"
+
+
+@dataclass(frozen=True)
+class RowsWork(ClientWork):
+    """The part of a client that trains on these rows.
+
+    Attributes:
+        data: Its training rows.
+        validation: Its validation rows, where the algorithm looks at them.
+        training: Settings of its own among clients of a block; None takes those that are asked for.
+    """
+
+    data: Samples
+    validation: Samples | None = field(default=None, kw_only=True)
+    training: LocalTraining | None = field(default=None, kw_only=True)
+
+
+Outcome = tuple[RowsWork, ClientUpdate | Exception]
+"""What a client's part of a round ended with."""
+
+
+def batch_bounds(num_rows: int, batch_size: int) -> list[tuple[int, int]]:
+    """Return `(start, stop)` of each batch of an epoch."""
+    starts = list(range(0, num_rows, batch_size))
+    if batch_size > 1 and len(starts) > 1 and num_rows - starts[-1] == 1:
+        starts.pop()
+    return list(zip(starts, [*starts[1:], num_rows], strict=True)) if num_rows else []
+
+
+def epoch_orders(num_rows: int, local_epochs: int, generator: np.random.Generator) -> Iterator[IntArray]:
+    """Yield one permutation of the training rows an epoch."""
+    for _ in range(local_epochs):
+        yield generator.permutation(num_rows)
+
+
+def gather(model: FlatModel, data: Samples, positions: IntArray) -> tuple[Tensor, Tensor]:
+    """Copy rows into tensors of torch's own memory, arranged as the model likes them, and what it is to say of them.
+
+    That is aligned to 64 bytes, NumPy's to 16, and the last bits of a matrix product depend on alignment.
+    """
+    rows = data.rows[positions]
+    features = torch.empty((len(rows), *data.features.shape[1:]))
+    np.take(data.features, rows, axis=0, out=features.numpy(), mode="clip")
+    memory_format = model.input_format(data.features.shape[1:])
+    if memory_format is not torch.contiguous_format:
+        features = torch.empty(features.shape, memory_format=memory_format).copy_(features)
+    return features.to(model.device), torch.from_numpy(data.answers(rows)).to(model.device)
+
+
+def chunks(model: FlatModel, data: Samples) -> Iterator[tuple[Tensor, Tensor]]:
+    """Yield all rows in order, some hundreds at a time."""
+    for start in range(0, len(data), CHUNK_ROWS):
+        yield gather(model, data, np.arange(start, min(start + CHUNK_ROWS, len(data))))
+
+
+def epoch_batches(
+    model: FlatModel, data: Samples, order: IntArray, bounds: Sequence[tuple[int, int]]
+) -> Iterator[tuple[Tensor, Tensor]]:
+    """Yield the batches of one epoch, several of them copied together.
+
+    Args:
+        model: For whom.
+        data: The client's rows.
+        order: Their order in this epoch.
+        bounds: `(start, stop)` of each batch.
+    """
+    together = max(1, CHUNK_ROWS // (bounds[0][1] - bounds[0][0]))
+    for first in range(0, len(bounds), together):
+        group = bounds[first : first + together]
+        offset = group[0][0]
+        features, labels = gather(model, data, order[offset : group[-1][1]])
+        for start, stop in group:
+            yield features[start - offset : stop - offset], labels[start - offset : stop - offset]
+
+
+class StepsMade(NamedTuple):
+    """What the steps of one client gave; the trained vector is the model's."""
+
+    num_steps: int
+    loss: float
+    """Mean over all rows seen."""
+
+
+def descend(
+    model: FlatModel,
+    data: Samples,
+    training: LocalTraining,
+    generator: np.random.Generator,
+    correct: Callable[[Tensor, Tensor], None] | None = None,
+    loss: Loss | None = None,
+    ahead: Ahead | None = None,
+    weigh: WeighedRows | None = None,
+) -> StepsMade:
+    """Make all local steps of one client, from the model as it is loaded.
+
+    Args:
+        model: Changed in place.
+        data: The client's training rows, at least one.
+        training: Epochs, batches, optimiser.
+        generator: Draws the batches.
+        correct: Changes the gradient of each step in place, ahead of weight decay and momentum; told the weights and
+            the gradient, trainable part, shape `(params,)`.
+        loss: In place of the mean cross-entropy.
+        ahead: Where each step's gradient is taken, of the same batch; the loss that is told is that at the weights.
+        weigh: Weighs the loss and adds to it.
+    """
+    first = _plain_loss if loss is None else loss
+    model.module.train()
+    optimizer = new_optimizer(training)
+    weights, gradient = model.weights, model.gradient
+    backward = partial(_backward, model, narrow=training.is_narrow)
+    means: list[Tensor] = []
+    sizes: list[int] = []
+    bounds = batch_bounds(len(data), training.batch_size)
+    for order in epoch_orders(len(data), training.local_epochs, generator):
+        batches = epoch_batches(model, data, order, bounds)
+        for (start, stop), (features, labels) in zip(bounds, batches, strict=True):
+            measure = first if weigh is None else partial(weigh, first, order[start:stop])
+            means.append(backward(measure, features, labels))
+            sizes.append(len(labels))
+            if ahead is not None:
+                present = weights.clone()
+                weights.copy_(ahead(weights, gradient))
+                backward(measure, features, labels)
+                weights.copy_(present)
+            if correct is not None:
+                correct(weights, gradient)
+            optimizer.step(weights, gradient)
+    loss_sum = sum(mean * size for mean, size in zip(torch.stack(means).tolist(), sizes, strict=True))
+    return StepsMade(len(means), loss_sum / (len(data) * training.local_epochs))
+
+
+def _plain_loss(outputs: Tensor, labels: Tensor, features: Tensor) -> Tensor:
+    del features
+    return mean_loss(outputs, labels)
+
+
+def _backward(model: FlatModel, loss: Loss, features: Tensor, labels: Tensor, narrow: bool) -> Tensor:
+    """Put the gradient of a batch's mean loss in the model's, and return that loss."""
+    if loss is _plain_loss and model.stack is not None and not narrow and not labels.is_floating_point():
+        return model.stack.loss_and_gradient(features, labels)
+    model.gradient.zero_()
+    outputs = model.narrow_outputs if narrow else model.outputs
+    mean = loss(outputs(features), labels, features)
+    mean.backward()  # type: ignore[no-untyped-call]
+    return mean.detach()
+
+
+def train_client(model: FlatModel, asked: TrainRequest, work: RowsWork) -> ClientUpdate:
+    """Train one client plainly from the received parameters; `model` is scratch and overwritten.
+
+    Raises:
+        ValueError: If the client has no training rows.
+    """
+    if len(work.data) == 0:
+        raise ValueError(NO_ROWS)
+    weigh = weighed_rows(model, Steps(asked.training), asked.received, chunks(model, work.data))
+    model.load(asked.received, asked.integers)
+    num_steps, loss = descend(model, work.data, asked.training, work.generator, weigh=weigh)
+    return ClientUpdate(model.vector.cpu().numpy().copy(), num_steps, loss, {})
+
+
+@torch.no_grad()
+def score_client(model: FlatModel, data: Samples, metric: Metric | None = None) -> ClientScore:
+    """Evaluate the loaded model on all rows of `data`, in evaluation mode; measure a metric there, too."""
+    model.module.eval()
+    num_correct, loss_sum = 0, 0.0
+    statistics: Sums | None = None
+    for features, labels in chunks(model, data):
+        outputs = _answers(model, features)
+        loss_sum += mean_loss(outputs, labels, reduction="sum").item()
+        if data.scale is None:
+            num_correct += int((outputs.argmax(dim=1) == labels).sum().item())
+        if metric is not None:
+            found = metric_statistics(metric, data, outputs, labels)
+            statistics = found if statistics is None else statistics + found
+    right = num_correct if data.scale is None else float("nan")  # nobody is right about a quantity
+    return measured(ClientScore.of_rows(len(data), right, loss_sum), metric, statistics)
+
+
+def _answers(model: FlatModel, features: Tensor) -> Tensor:
+    """Return the outputs without what a gradient would need."""
+    outputs = model.outputs if model.stack is None else model.stack.outputs
+    if features.dim() == IMAGE_AXES and model.device.type == "cpu":
+        return torch.cat([outputs(some) for some in torch.split(features, IMAGES_SCORED)])
+    return outputs(features)
+
+
+def metric_statistics(metric: Metric, data: Samples, outputs: Tensor, answers: Tensor) -> Sums:
+    """Return a metric's sums over rows, of a quantity in its own unit."""
+    outputs, answers = outputs.cpu(), answers.cpu()
+    if data.scale is None:
+        return metric.statistics(outputs.numpy(), answers.numpy())
+    deviation = data.scale.deviation
+    return metric.statistics(outputs.double().numpy() * deviation, answers.double().numpy() * deviation)
+
+
+def measured(score: ClientScore, metric: Metric | None, statistics: Sums | None) -> ClientScore:
+    """Return a score with what a metric's sums say: nothing without rows, and of outputs that are not numbers."""
+    if metric is None:
+        return score
+    value = float("nan") if statistics is None or score.is_missing else metric.value_of_client(statistics)
+    return replace(score, metric=value, statistics=None if statistics is None else narrowed(statistics))
+
+
+@torch.no_grad()
+def model_outputs(model: FlatModel, data: Samples, vector: FloatArray, softmax: bool = True) -> Iterator[FloatArray]:
+    """Yield the outputs of the model `vector` on all rows of `data`, in evaluation mode, chunk by chunk.
+
+    Args:
+        model: Into which it is loaded.
+        data: The rows.
+        vector: Shape `(layout.size,)`.
+        softmax: Whether outputs are made probabilities; those of a quantity are not.
+    """
+    model.load(torch.from_numpy(np.array(vector, dtype=np.float32)))
+    model.module.eval()
+    for features, _ in chunks(model, data):
+        answers = _answers(model, features)
+        outputs: FloatArray = (answers.softmax(dim=1) if softmax else answers).cpu().numpy()
+        yield outputs
+
+
+class Representation:
+    """Watches the last linear layer of a model while it is entered.
+
+    Args:
+        model: Whose.
+    """
+
+    def __init__(self, model: FlatModel) -> None:
+        self._model = model
+        self._handle: RemovableHandle | None = None
+        self._latest: Tensor | None = None
+
+    def __enter__(self) -> Self:
+        linear = [layer for layer in self._model.module.modules() if isinstance(layer, nn.Linear)]
+        if linear:
+            self._handle = linear[-1].register_forward_pre_hook(self._see)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._handle is not None:
+            self._handle.remove()
+        self._handle = self._latest = None
+
+    def latest(self) -> Tensor:
+        """Return that of the rows that went through the model last, shape `(rows, width)`.
+
+        Raises:
+            ValueError: If the model has no linear layer, or nothing went through it.
+        """
+        if self._latest is None:
+            raise ValueError("a representation is what goes into a linear layer, of which the model has none")
+        return self._latest
+
+    def under(self, vector: Tensor, features: Tensor) -> Tensor:
+        """Return that of rows under another model, in evaluation mode and without a gradient; all else stays.
+
+        Args:
+            vector: The other model, shape `(size,)`.
+            features: The rows.
+        """
+        model, latest, training = self._model, self._latest, self._model.module.training
+        present = model.vector.clone()
+        try:
+            with torch.no_grad():
+                model.vector.data.copy_(vector)  # unseen by autograd, which needs what is put back before it looks
+                model.module.eval()
+                model.outputs(features)
+            return self.latest()
+        finally:
+            model.vector.data.copy_(present)
+            model.module.train(training)
+            self._latest = latest
+
+    def _see(self, layer: nn.Module, inputs: tuple[Tensor, ...]) -> None:
+        del layer
+        self._latest = inputs[0].float()

@@ -1,0 +1,494 @@
+"""Many clients at once: the fast path of local training for small dense nets, held to the per-client loop by tests.
+
+Clients of a block are trained in lockstep, those with most steps first, so that step s works on the first clients of
+the block and nobody waits. A batch is padded with rows of weight zero to a number of rows that depends on that batch
+alone, and every operation works client by client (see `dense_stack`) on memory that is aligned alike for all of them,
+since the last bits of a matrix product depend on alignment. Hence a client's result has the same bits in any block, and
+so with any number of hosts. Against the loop it differs in the order of float32 sums; the tests state the tolerance.
+
+What layers draw in local training, such as dropout's masks: from (seed, round, client), whatever way it is trained.
+
+A loop draws as torch's layers do, from the global generator, which is seeded for each client. Clients that are trained
+many at once have a generator each, of the same seed, and draw in the same order: batch after batch, layer after layer,
+of the rows that count. So masks are the loop's, whoever shares a block.
+"""
+
+from __future__ import annotations
+
+import math
+import warnings
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from fedscout.engine.contracts.algorithm import ClientUpdate, ClientWork, Steps, TrainRequest
+from fedscout.engine.contracts.config import LocalTraining
+from fedscout.engine.data.client import Samples, by_source
+from fedscout.engine.errors import FloatArray, IntArray
+from fedscout.engine.models.dense import (
+    ALIGNED,
+    BlockParameters,
+    DenseStack,
+    aligned,
+    loss_and_gradient,
+    representation,
+    says,
+)
+from fedscout.engine.seeds import integer
+from fedscout.engine.training.loop import NO_ROWS, RowsWork, batch_bounds, epoch_orders, new_optimizer
+
+
+def layer_seed(asked: TrainRequest, client: int) -> int:
+    """Return the seed of what a client's layers draw in a round."""
+    return integer(asked.seed, "layers", asked.server_round, client)
+
+
+def seed_layers(asked: TrainRequest, client: int, device: torch.device) -> None:
+    """Seed torch's global generators, of which layers such as dropout draw."""
+    seed = layer_seed(asked, client)
+    torch.default_generator.manual_seed(seed)
+    if device.type == "cuda":
+        torch.cuda.manual_seed(seed)
+
+
+def layer_generators(asked: TrainRequest, works: Sequence[ClientWork]) -> list[torch.Generator]:
+    """Return what the layers of each client draw from, where several are trained at once."""
+    return [torch.Generator().manual_seed(layer_seed(asked, work.client)) for work in works]
+
+
+class LayerDraws:
+    """Masks of dropout for the clients of a block, which are drawn on from one training to the next.
+
+    Args:
+        stack: The model.
+        asked: By the train message.
+        works: The clients, in the order of the block.
+    """
+
+    def __init__(self, stack: DenseStack, asked: TrainRequest, works: Sequence[ClientWork]) -> None:
+        self._widths = [layer.num_outputs for layer in stack.layers[:-1]] if stack.dropout else []
+        self._kept_share = 1.0 - stack.dropout
+        self._generators = layer_generators(asked, works if self._widths else ())
+
+    def masks(self, start: int, sizes: IntArray, num_rows: int) -> list[Tensor]:
+        """Return the factors of each hidden layer's outputs, 0 or 1 / (1 − dropout); an empty list without dropout.
+
+        Args:
+            start: First of some neighbours in the block.
+            sizes: Rows that count, of each one's batch.
+            num_rows: Rows of a batch, padding included, whose factors are 0.
+        """
+        masks = [torch.zeros(len(sizes), num_rows, width) for width in self._widths]
+        for mask in masks:
+            for place, size in enumerate(sizes):
+                mask[place, :size].bernoulli_(self._kept_share, generator=self._generators[start + place])
+            mask.div_(self._kept_share)
+        return masks
+
+
+PADDING = 8
+"""A batch is padded to a multiple of so many rows, so that clients of similar sizes share a product."""
+
+GATHERED_BYTES = 2**20
+"""Rows of several steps are gathered together while they stay in a core's cache."""
+
+KEPT_PLANS, KEPT_ROWS = 32, 2**15
+"""Plans of blocks that are kept, as their clients come again every round, and the most rows of one: 20 MiB in all."""
+
+
+def padded_rows(num_rows: int, row_step: int) -> int:
+    """Return to how many rows a batch is padded.
+
+    Args:
+        num_rows: Rows of the batch.
+        row_step: Of which the result is a multiple; a power of two.
+    """
+    return aligned(num_rows, max(PADDING, row_step))
+
+
+def aligned_row_step(stack: DenseStack) -> int:
+    """Return the smallest number of rows whose activations fill multiples of 64 bytes in every layer.
+
+    Of 128 where a layer's activation has other bits in what torch's vector loop leaves over, less than two registers.
+    """
+    widths = [stack.num_inputs, *(layer.num_outputs for layer in stack.layers)]
+    looped = [
+        layer.num_outputs for layer in stack.layers if layer.activation is not None and not layer.activation.exact
+    ]
+    return max(ALIGNED // math.gcd(ALIGNED, *widths), 2 * ALIGNED // math.gcd(2 * ALIGNED, *looped))
+
+
+@dataclass(frozen=True, eq=False)
+class Schedule:
+    """How a number of rows is cut into padded batches, over all epochs; the same for all clients of that size.
+
+    Attributes:
+        places: Places in the concatenated orders of all epochs, batch after batch, padding included.
+        shares: Weights of these rows in their batch's mean, 0 for padding; shape `(padded rows, 1)`.
+        starts: Where each batch begins in `places`; one more than batches.
+        sizes: Rows that count, of each batch.
+    """
+
+    places: IntArray
+    shares: FloatArray
+    starts: IntArray
+    sizes: IntArray
+
+    def __len__(self) -> int:
+        return len(self.sizes)
+
+
+@lru_cache(maxsize=4096)
+def schedule(num_rows: int, batch_size: int, local_epochs: int, row_step: int) -> Schedule:
+    """Return the schedule of a client; its batches are those of the loop."""
+    bounds = batch_bounds(num_rows, batch_size)
+    places: list[IntArray] = []
+    shares: list[FloatArray] = []
+    for epoch in range(local_epochs):
+        for start, stop in bounds:
+            batch = np.arange(start, stop) + epoch * num_rows
+            places.append(np.resize(batch, padded_rows(len(batch), row_step)))
+            shares.append(np.zeros(len(places[-1]), np.float32))
+            shares[-1][: len(batch)] = 1 / len(batch)
+    return Schedule(
+        places=np.concatenate(places),
+        shares=np.concatenate(shares)[:, None],
+        starts=np.cumsum([0, *(len(piece) for piece in places)]).astype(np.int64),
+        sizes=np.array([stop - start for start, stop in bounds] * local_epochs, dtype=np.int64),
+    )
+
+
+class Run(NamedTuple):
+    """Neighbouring clients `start` to `stop` of a block whose next batches have as many rows, padding included."""
+
+    start: int
+    stop: int
+    sizes: IntArray
+    """Rows that count, of each one's batch."""
+
+
+def _accept_read_only_arrays() -> None:
+    """Let torch give its warning about read-only arrays now and unseen; it gives it once, and we write to none."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", UserWarning)
+        torch.from_numpy(np.frombuffer(bytes(4), np.float32))
+
+
+_accept_read_only_arrays()
+
+
+class _Source(NamedTuple):
+    """Arrays that some clients read, by their positions in the block."""
+
+    positions: list[int]
+    features: Tensor
+    data: Samples
+
+    def take(self, places: IntArray) -> tuple[Tensor, Tensor]:
+        """Return copies of the features of rows and what is to be said of them; `places` is `(rows,)`."""
+        return self.features.index_select(0, torch.from_numpy(places)), torch.from_numpy(self.data.answers(places))
+
+
+def _sources(clients: Sequence[Samples]) -> list[_Source]:
+    """Group clients by the arrays that they read."""
+    firsts = [(members, clients[members[0]]) for members in by_source(dict(enumerate(clients)))]
+    return [_Source(members, torch.from_numpy(one.features).flatten(1), one) for members, one in firsts]
+
+
+class _Batch(NamedTuple):
+    """What steps of some clients work on, one row after the other.
+
+    Attributes:
+        rows: Features.
+        targets: One-hot labels times shares, or a quantity.
+        shares: Weights in a batch's mean.
+    """
+
+    rows: Tensor
+    targets: Tensor
+    shares: Tensor
+
+    def parts(self, shapes: Sequence[tuple[int, int]]) -> Iterator[_Batch]:
+        """Yield what each of some runs works on, of (clients, rows) as they lie after one another."""
+        counts = [num_clients * num_rows for num_clients, num_rows in shapes]
+        for shape, *pieces in zip(shapes, *(tensor.split_with_sizes(counts) for tensor in self), strict=True):
+            yield _Batch(*(piece.view(*shape, -1) for piece in pieces))
+
+
+def _schedules(stack: DenseStack, works: Sequence[RowsWork], training: LocalTraining) -> list[Schedule]:
+    row_step = aligned_row_step(stack)
+    plans = [(len(work.data), work.training or training) for work in works]
+    return [schedule(num_rows, own.batch_size, own.local_epochs, row_step) for num_rows, own in plans]
+
+
+def _rates(works: Sequence[RowsWork]) -> Tensor | None:
+    """Return the step size of each client, float64, shape `(clients, 1)`; None where they are equal."""
+    own = [work.training.learning_rate for work in works if work.training is not None]
+    return None if len({*own}) < 2 else torch.tensor(own, dtype=torch.float64)[:, None]
+
+
+def lockstep_order(stack: DenseStack, works: Sequence[RowsWork], training: LocalTraining) -> list[int]:
+    """Return the positions of clients in a block: those with most steps first.
+
+    Raises:
+        ValueError: If a client has no training rows.
+    """
+    if not all(len(work.data) for work in works):
+        raise ValueError(NO_ROWS)
+    plans = _schedules(stack, works, training)
+    return sorted(range(len(works)), key=lambda position: -len(plans[position]))
+
+
+class Block:
+    """Clients in lockstep, the one with most steps first.
+
+    Args:
+        stack: The model.
+        works: Those with most steps first; neighbours with batches of equal sizes, if possible.
+        training: Epochs, batches, optimiser.
+
+    Attributes:
+        works: As given.
+        schedules: Of each.
+    """
+
+    def __init__(self, stack: DenseStack, works: Sequence[RowsWork], training: LocalTraining) -> None:
+        self._stack = stack
+        self._one_hot = torch.eye(stack.layers[-1].num_outputs)
+        self.works = works
+        self.schedules = _schedules(stack, works, training)
+        self._sources = _sources([work.data for work in self.works])
+        rows = []
+        for work, plan in zip(self.works, self.schedules, strict=True):
+            orders = list(epoch_orders(len(work.data), (work.training or training).local_epochs, work.generator))
+            rows.append(work.data.rows[np.concatenate(orders)[plan.places]])
+        self._rows = np.concatenate(rows)
+
+    @property
+    def together(self) -> bool:
+        """Whether all clients make the same number of steps."""
+        return len(self.schedules[0]) == len(self.schedules[-1])
+
+    def steps(self) -> Iterator[tuple[int, list[tuple[Run, _Batch]]]]:
+        """Yield, for each step, how many clients are active, and their runs with what each works on."""
+        for plan in _plans(tuple(self.schedules), self._stack.num_inputs):
+            batches = self._gather(plan).parts(plan.shapes)
+            for runs in plan.steps:
+                yield runs[-1].stop, [(run, next(batches)) for run in runs]
+
+    def _gather(self, plan: _GatherPlan) -> _Batch:
+        """Return copies of the rows of some steps."""
+        rows, answers = self._take(self._rows[plan.places], plan.clients)
+        if answers.is_floating_point():
+            return _Batch(rows, answers[:, None], plan.shares)
+        return _Batch(rows, self._one_hot.index_select(0, answers).mul_(plan.shares), plan.shares)
+
+    def _take(self, places: IntArray, of_clients: IntArray) -> tuple[Tensor, Tensor]:
+        """Return copies of features and answers, each client's from its own source."""
+        if len(self._sources) == 1:
+            return self._sources[0].take(places)
+        num_rows, classifies = len(places), self._sources[0].data.scale is None
+        rows = torch.empty((num_rows, self._stack.num_inputs))
+        answers = torch.empty(num_rows, dtype=torch.int64 if classifies else torch.float32)
+        for source in self._sources:
+            here = np.flatnonzero(np.isin(of_clients, source.positions))
+            rows[here], answers[here] = source.take(places[here])
+        return rows, answers
+
+
+@dataclass(frozen=True)
+class _GatherPlan:
+    """Rows that are gathered for some steps at once, in the order of steps, in each of clients: those of a run adjoin.
+
+    Attributes:
+        places: Of these rows among all that a block's clients see, one client after the other.
+        clients: Whose each is.
+        shares: The weight of each in its batch's mean, shape `(rows, 1)`.
+        steps: The runs of each step.
+        shapes: Clients and rows of each run.
+    """
+
+    places: IntArray
+    clients: IntArray
+    shares: Tensor
+    steps: list[list[Run]]
+    shapes: list[tuple[int, int]]
+
+    @classmethod
+    def of(cls, schedules: Sequence[Schedule], first: int, last: int) -> _GatherPlan:
+        """Plan the steps from `first` to before `last`, of the clients that are active in the first of them."""
+        starts = np.zeros((last - first, len(schedules)), np.int64)
+        padded, counted = np.zeros_like(starts), np.zeros_like(starts)
+        offset = 0
+        for client, schedule in enumerate(schedules):
+            bounds = schedule.starts[first : last + 1]
+            starts[: len(bounds) - 1, client] = bounds[:-1] + offset
+            padded[: len(bounds) - 1, client] = np.diff(bounds)
+            counted[: len(bounds) - 1, client] = schedule.sizes[first:last]
+            offset += schedule.starts[-1]
+        sizes = padded.ravel()
+        places = np.repeat(starts.ravel() - (np.cumsum(sizes) - sizes), sizes) + np.arange(sizes.sum())
+        shares = np.concatenate([schedule.shares for schedule in schedules])[places]
+        steps, shapes = _runs(padded, counted)
+        clients = np.repeat(np.resize(np.arange(len(schedules)), len(sizes)), sizes)
+        return cls(places, clients, torch.from_numpy(shares), steps, shapes)
+
+
+def _plans(schedules: tuple[Schedule, ...], num_inputs: int) -> Iterable[_GatherPlan]:
+    """Return what a block gathers, one time after the other; clients with most steps come first."""
+    small = sum(int(schedule.starts[-1]) for schedule in schedules) <= KEPT_ROWS
+    return _kept_plans(schedules, num_inputs) if small else _new_plans(schedules, num_inputs)
+
+
+@lru_cache(maxsize=KEPT_PLANS)
+def _kept_plans(schedules: tuple[Schedule, ...], num_inputs: int) -> Sequence[_GatherPlan]:
+    return [*_new_plans(schedules, num_inputs)]
+
+
+def _new_plans(schedules: tuple[Schedule, ...], num_inputs: int) -> Iterator[_GatherPlan]:
+    num_steps, first = len(schedules[0]), 0
+    widest = [int(np.diff(schedule.starts).max()) for schedule in schedules]
+    while first < num_steps:
+        active = [schedule for schedule in schedules if len(schedule) > first]
+        row_bytes = 4 * num_inputs * sum(widest[: len(active)])
+        last = min(first + max(1, GATHERED_BYTES // row_bytes), num_steps)
+        yield _GatherPlan.of(active, first, last)
+        first = last
+
+
+def _runs(padded: IntArray, counted: IntArray) -> tuple[list[list[Run]], list[tuple[int, int]]]:
+    """Return the runs of each step, and the clients and rows of each run.
+
+    Args:
+        padded: Rows of each batch, padding included, shape `(steps, clients)`; 0 of clients that have finished.
+        counted: Those that count.
+    """
+    steps, clients = np.nonzero(padded)
+    rows = padded[steps, clients]
+    begins = np.flatnonzero((np.diff(steps, prepend=-1) != 0) | (np.diff(rows, prepend=0) != 0))
+    lengths = np.diff(begins, append=len(rows))
+    sizes = np.split(counted[steps, clients], begins[1:])
+    firsts = clients[begins]
+    by_step: list[list[Run]] = [[] for _ in padded]
+    for step, *each in zip(steps[begins].tolist(), firsts.tolist(), (firsts + lengths).tolist(), sizes, strict=True):
+        by_step[step].append(Run(*each))
+    return by_step, list(zip(lengths.tolist(), rows[begins].tolist(), strict=True))
+
+
+@dataclass(frozen=True)
+class BlockDescent:
+    """What the steps of a block gave, in the order of its works.
+
+    Attributes:
+        vectors: The trained models, shape `(clients, size)`.
+        num_steps: Of each client.
+        losses: Mean loss of each over all rows seen.
+    """
+
+    vectors: Tensor
+    num_steps: list[int]
+    losses: list[float]
+
+
+def train_block(stack: DenseStack, asked: TrainRequest, works: Sequence[RowsWork]) -> list[ClientUpdate]:
+    """Train clients plainly from the received parameters; the same as `local_training.train_client` for each.
+
+    Returns:
+        One update a client, in the order of `works`; their vectors are rows of one matrix.
+
+    Raises:
+        ValueError: If a client has no training rows.
+    """
+    order = lockstep_order(stack, works, asked.training)
+    ordered = [works[position] for position in order]
+    draws = LayerDraws(stack, asked, ordered)
+    made = descend_block(stack, asked.received, ordered, Steps(asked.training), asked.received, draws)
+    rows = zip(made.vectors.numpy(), made.num_steps, made.losses, strict=True)
+    updates = [ClientUpdate(vector, num_steps, loss, {}) for vector, num_steps, loss in rows]
+    return [updates[position] for position in np.argsort(order)]
+
+
+def descend_block(
+    stack: DenseStack, start: Tensor, works: Sequence[RowsWork], how: Steps, received: Tensor, draws: LayerDraws
+) -> BlockDescent:
+    """Make all local steps of some clients in lockstep.
+
+    Args:
+        stack: The model.
+        start: Where to begin, shape `(size,)` or `(clients, size)`.
+        works: Those with most steps first, see `lockstep_order`.
+        how: Without a loss of its own and without looking ahead.
+        received: The model that tells pseudo-labels, shape `(size,)`.
+        draws: What layers draw.
+    """
+    correct = how.correct
+    block = Block(stack, works, how.training)
+    rates = _rates(works)
+    parameters = BlockParameters(stack, start, len(works), block.together and rates is None)
+    arranged = [parameters.arranged(vectors) for vectors in how.beside]
+
+    def correct_all(num_active: int) -> None:
+        assert correct is not None
+        others = [parameters.regions_of(vectors, num_active) for vectors in arranged]
+        for weights, gradient, *with_them in zip(*parameters.regions(num_active), *others, strict=True):
+            correct(weights, gradient, *with_them)
+
+    def of_others(vectors: Tensor) -> BlockParameters:
+        return BlockParameters(stack, vectors, len(works), block.together)
+
+    others = [] if how.compared is None else [of_others(vectors) for vectors in how.compared.others]
+    teacher = of_others(received) if how.weighed.pseudo_label else None
+    sums = _make_steps(block, parameters, how, draws, None if correct is None else correct_all, others, teacher)
+    return BlockDescent(
+        vectors=parameters.vectors(),
+        num_steps=[len(plan) for plan in block.schedules],
+        losses=[float(loss) / int(plan.sizes.sum()) for loss, plan in zip(sums, block.schedules, strict=True)],
+    )
+
+
+def _make_steps(
+    block: Block,
+    parameters: BlockParameters,
+    how: Steps,
+    draws: LayerDraws,
+    correct: Callable[[int], None] | None = None,
+    others: Sequence[BlockParameters] = (),
+    teacher: BlockParameters | None = None,
+) -> npt.NDArray[np.float64]:
+    """Make all steps and return each client's loss summed over the rows it saw.
+
+    `correct` changes the gradients of the first clients of the block, told how many; `others` are the models with which
+    representations are compared, `teacher` the one that tells pseudo-labels.
+    """
+    row_loss = None if how.weighed.is_plain else how.weighed
+    training, rates = block.works[0].training or how.training, _rates(block.works)
+    optimizer = new_optimizer(training, rates)
+    sums = np.zeros(len(block.works))
+    for num_active, runs in block.steps():
+        for run, batch in runs:
+            adjusted = None if how.adjusted is None else how.adjusted.of(slice(run.start, run.stop))
+            layers = parameters.layers(run.start, run.stop)
+            told = None if teacher is None else says(teacher.layers(run.start, run.stop), batch.rows, adjusted)
+            beyond = _beyond(how, run, others)
+            masks = draws.masks(run.start, run.sizes, batch.rows.shape[1])
+            means = loss_and_gradient(layers, *batch, adjusted, beyond, row_loss, told, masks)
+            sums[run.start : run.stop] += means.numpy().astype(np.float64) * run.sizes
+        if correct is not None:
+            correct(num_active)
+        optimizer.step_all(*parameters.regions(num_active))
+    return sums
+
+
+def _beyond(how: Steps, run: Run, others: Sequence[BlockParameters]) -> Callable[[Tensor, Tensor], Tensor] | None:
+    """Return the further loss of the clients of a run."""
+    compared = how.compared
+    if compared is None:
+        return None
+    layers = [other.layers(run.start, run.stop) for other in others]
+    return lambda own, rows: compared.measure(own, *(representation(each, rows) for each in layers))

@@ -1,0 +1,424 @@
+"""A trial as it is logged, told to a searcher and shown; the columns of the log follow from its fields.
+
+A field is a column of its name and type; of what is neither number, text nor a list of numbers, JSON. `seconds` is a
+column a phase. Every strategy's parameters are columns beside, `param_<name>`.
+
+What is asked of a trial.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, fields, replace
+from datetime import UTC, datetime
+from functools import cache
+from typing import Any, Literal, get_origin, get_type_hints
+
+import numpy as np
+import pyarrow as pa
+
+from fedscout.engine.errors import FloatArray
+from fedscout.engine.messages.calls import SelectionChoice, Session, TrialStrategy
+from fedscout.engine.text import curve, table
+
+
+@dataclass(frozen=True)
+class TrialSettings:
+    """Everything that decides a trial's result, given the federation, and what names the trial.
+
+    Attributes:
+        strategy: What is tried.
+        num_rounds: Rounds to train from the start, >= 1.
+        num_sampled: Clients that train in a round.
+        selection: Who trains in a round; None leaves that to the strategy. Validation rows that it needs, or the
+            strategy, are cut from the training rows, if the session has none.
+        full_rounds: Rounds of the full training that a shorter one is the beginning of; None is `num_rounds`.
+        session: What the trial fixes for all its messages. What the strategy needs and its client algorithm are put
+            there here; without a limit of its own, no part of a round may take longer than the whole trial.
+        timeout_seconds: After which the trial fails; None waits.
+        keep_model: Whether the trial carries its final model: the global one, also where clients use others.
+        config_hash: Of all else that decides results.
+        phase: `baseline`, `search`, `tuned-baseline`, `confirmation` or `train`.
+        generation: Of the searcher, from 1; 0 outside the search.
+        whole: Whether it is a full training. A shorter one keeps its end as a checkpoint, from which a longer one of
+            the same settings goes on. That only saves time: a trial that finds none starts at round 1 and ends with
+            the same bits.
+        key: The identity of the trial, a SHA-256 in hexadecimal; holds the code of a user's own strategy.
+        checkpoint: Name of its checkpoint: the key of the full training that a shorter one is the beginning of.
+    """
+
+    strategy: TrialStrategy
+    num_rounds: int
+    num_sampled: int
+    session: Session = field(default_factory=Session)
+    timeout_seconds: float | None = None
+    keep_model: bool = False
+    config_hash: str = ""
+    phase: str = ""
+    generation: int = 0
+    whole: bool = True
+    full_rounds: int | None = None
+    selection: SelectionChoice | None = None
+    key: str = field(init=False)
+    checkpoint: str = field(init=False)
+
+    def __post_init__(self) -> None:
+        needs = self.strategy.needs()
+        share = max(needs.validation_share, _validation_share(self.selection))
+        session = replace(
+            self.session,
+            needs=needs,
+            algorithm=self.strategy.client_algorithm(),
+            round_timeout_seconds=self.session.round_timeout_seconds or self.timeout_seconds,
+            validation_fraction=self.session.validation_fraction or share,
+        )
+        identity: dict[str, Any] = {
+            "config": self.config_hash,
+            "phase": self.phase,
+            "strategy": {"kind": self.strategy.kind, **self.strategy.parameters()},
+            "seed": session.seed,
+            "learning_rate": session.training.learning_rate,
+        }
+        if session.client_table is not None:
+            identity["client_table"] = session.client_table.digest()
+        code = dict(self.strategy.code())
+        if self.selection is not None:
+            identity["selection"] = {"kind": self.selection.kind, **self.selection.parameters()}
+            code |= self.selection.code()
+        if code:
+            identity["code"] = code
+        checkpoint = _digest(identity)
+        key = checkpoint if self.whole else _digest({**identity, "num_rounds": self.num_rounds})
+        for name, value in (("session", session), ("key", key), ("checkpoint", checkpoint)):
+            object.__setattr__(self, name, value)  # frozen for everybody else
+
+    def on_seed(self, seed: int) -> TrialSettings:
+        """Return the same on another seed."""
+        return replace(self, session=replace(self.session, seed=seed))
+
+
+def _validation_share(selection: SelectionChoice | None) -> float:
+    return 0.0 if selection is None else selection.validation_share
+
+
+def _digest(identity: Mapping[str, Any]) -> str:
+    return hashlib.sha256(json.dumps(identity, sort_keys=True).encode()).hexdigest()
+
+
+FITNESS_ROUNDS = 5
+PHASES = ("configure", "train", "aggregate", "evaluate", "checkpoint", "hosts", "simulated")
+"""Of a trial, whose seconds are counted apart."""
+
+SCORES_WHERE_KNOWN = (
+    "metric",
+    "global_accuracy",
+    "global_metric",
+    "new_client_accuracy",
+    "new_client_metric",
+    "worst_clients",
+)
+"""Of each round, beside accuracy on data as clients have them, where a trial measures them."""
+
+ParameterType = Literal["int", "float", "str"]
+PARAMETER_PREFIX = "param_"
+
+_SUMMARY = (
+    "trial",
+    "phase",
+    "generation",
+    "strategy",
+    "parameters",
+    "learning_rate",
+    "seed",
+    "num_rounds",
+    "status",
+    "error",
+    "fitness",
+    "own_fitness",
+    "clean_fitness",
+)
+_SUMMARY_WHERE_KNOWN = (
+    "selection",
+    "objectives",
+    "repetition_fitness",
+    "metric",
+    "global_accuracy",
+    "new_client_accuracy",
+    "bytes_down",
+    "bytes_up",
+)
+_NOT_LOGGED = {"logged": False}
+_NEVER = datetime.fromtimestamp(0, UTC)
+_ARROW_TYPES: Mapping[Any, pa.DataType] = {
+    "int": pa.int64(),
+    "float": pa.float64(),
+    int: pa.int64(),
+    float: pa.float64(),
+    datetime: pa.timestamp("us", tz="UTC"),
+    tuple[int, ...]: pa.list_(pa.int64()),
+    tuple[float, ...]: pa.list_(pa.float64()),
+    float | None: pa.float64(),
+    tuple[int, ...] | None: pa.list_(pa.int64()),
+    tuple[float, ...] | None: pa.list_(pa.float64()),
+}
+"""Of all else text."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Trial:
+    """What was asked and what came out. Field meanings as the columns of `docs/log.md`.
+
+    Attributes:
+        spec: What was tried; None where only the log tells of it.
+        asked_rounds: Rounds that were asked for; None is a full training.
+        vector: The final global model, shape `(params,)`, if asked for; what clients have of their own is not in it.
+            Of a trial with several models all of them, in the order of its notes, shape `(models, params)`.
+        trial: Number in the study, from 0, in the order in which trials are asked for.
+        key: Identity of the trial under the study's configuration.
+        phase: `baseline`, `search`, `tuned-baseline`, `confirmation` or `train`.
+        generation: Of the searcher; 0 outside a search.
+        error: The reason of a failure.
+        fitness: In the view and on the part that the study is configured for; larger is better, 0 if failed.
+        own_fitness: Mean score of the last five rounds on the clients' data as they have them, or what else the study's
+            objective makes of the rounds; 0 if failed.
+        clean_fitness: The same on uncorrupted data.
+        num_rounds: Rounds that were finished.
+        round_accuracy: Of the model after each round, weighted over clients, in `[0, 1]`; NaN, as all measures of a
+            round, where the model's outputs are not numbers.
+        round_loss: Mean cross-entropies.
+        metric: What is measured beside accuracy, and is the score; None where accuracy is.
+        round_metric: As `round_accuracy`, but that metric of all clients' rows together; None without one.
+        round_global_metric: As `round_global_accuracy`, but the metric; so is `round_new_client_metric`.
+        round_worst_clients: Mean score of the worst tenth of the clients; None unless it was asked for.
+        round_global_accuracy: As `round_accuracy`, but of the global model itself; None where no client has another.
+        round_new_client_accuracy: Of the model that a client would use which never trained, over those that never do;
+            None where there are none.
+        objectives: Of a search for a front the fitness by each objective, the first of which is `fitness`; else None.
+        round_seconds: What each round took on the simulated clock; None without one.
+        repetition_fitness: Of a trial that is several trainings the fitness of each; None of one training.
+        client: Who was scored in the last round.
+        client_metric: The metric on the rows of each of them, NaN where they have none; None without a metric.
+        selection: The policy by which clients were chosen; None where the strategy drew them.
+        client_rounds: In how many rounds each client of `client` has trained; None without a policy.
+        bytes_down: What train messages carried to all clients of a round, mean over the rounds; None if not known.
+        bytes_up: What their answers carried back.
+        dropped_clients: Reasons of clients that failed in training, by round and client, such as `"3:7"`.
+        skipped_rounds: Why the strategy gave no model, by round.
+        notes: What the strategy's author should know, each a sentence.
+        seconds: By phase; `total` is the trial's wall time, `hosts` the time that hosts spent on it, `simulated` that
+            of clients whose rounds take simulated time.
+    """
+
+    spec: Any = field(default=None, kw_only=False, metadata=_NOT_LOGGED)
+    asked_rounds: int | None = field(default=None, metadata=_NOT_LOGGED)
+    vector: FloatArray | None = field(default=None, compare=False, metadata=_NOT_LOGGED)
+    study: str = ""
+    trial: int = 0
+    key: str = ""
+    phase: str = ""
+    generation: int = 0
+    searcher: str = ""
+    strategy: str = ""
+    parameters: Mapping[str, Any] = field(default_factory=dict)
+    seed: int = 0
+    learning_rate: float = 0.0
+    status: Literal["completed", "failed"] = "completed"
+    error: str | None = None
+    fitness: float = 0.0
+    own_fitness: float = 0.0
+    clean_fitness: float = 0.0
+    num_rounds: int = field(init=False)
+    round_accuracy: tuple[float, ...] = ()
+    round_clean_accuracy: tuple[float, ...] = ()
+    round_loss: tuple[float, ...] = ()
+    round_clean_loss: tuple[float, ...] = ()
+    round_train_loss: tuple[float, ...] = ()
+    round_global_accuracy: tuple[float, ...] | None = None
+    round_new_client_accuracy: tuple[float, ...] | None = None
+    client: tuple[int, ...] = ()
+    client_num_examples: tuple[int, ...] = ()
+    client_accuracy: tuple[float, ...] = ()
+    client_clean_accuracy: tuple[float, ...] = ()
+    bytes_down: float | None = None
+    bytes_up: float | None = None
+    dropped_clients: Mapping[str, str] = field(default_factory=dict)
+    skipped_rounds: Mapping[str, str] = field(default_factory=dict)
+    notes: tuple[str, ...] = ()
+    metric: str | None = None
+    round_metric: tuple[float, ...] | None = None
+    round_clean_metric: tuple[float, ...] | None = None
+    round_global_metric: tuple[float, ...] | None = None
+    round_new_client_metric: tuple[float, ...] | None = None
+    round_worst_clients: tuple[float, ...] | None = None
+    round_clean_worst_clients: tuple[float, ...] | None = None
+    client_metric: tuple[float, ...] | None = None
+    client_clean_metric: tuple[float, ...] | None = None
+    objectives: tuple[float, ...] | None = None
+    selection: str | None = None
+    client_rounds: tuple[int, ...] | None = None
+    round_seconds: tuple[float, ...] | None = None
+    repetition_fitness: tuple[float, ...] | None = None
+    seconds: Mapping[str, float] = field(default_factory=dict)
+    finished_at: datetime = _NEVER
+    versions: Mapping[str, str] = field(default_factory=dict)
+    config_hash: str = ""
+    config: str = ""
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "num_rounds", len(self.round_accuracy))
+
+    @classmethod
+    def of(cls, settings: TrialSettings, **outcome: Any) -> Trial:
+        """Return a trial that was asked for; its fitness follows from the rounds.
+
+        Args:
+            settings: What was asked.
+            outcome: The other fields.
+        """
+        trial = cls(
+            settings.strategy,
+            asked_rounds=None if settings.whole else settings.num_rounds,
+            key=settings.key,
+            phase=settings.phase,
+            generation=settings.generation,
+            strategy=settings.strategy.label,
+            parameters=settings.strategy.parameters(),
+            seed=settings.session.seed,
+            learning_rate=settings.session.training.learning_rate,
+            selection=None if settings.selection is None else settings.selection.label,
+            metric=None if settings.session.metric is None else settings.session.metric.name,
+            config_hash=settings.config_hash,
+            finished_at=datetime.now(UTC),
+            **outcome,
+        )
+        if trial.status == "failed" or not trial.num_rounds:
+            return trial
+        own, clean = (late_mean(trial.scores(kind) or ()) for kind in ("", "clean_"))
+        return replace(trial, fitness=own, own_fitness=own, clean_fitness=clean)
+
+    @property
+    def whole(self) -> bool:
+        """Whether it is a full training, whose fitness can be compared with those of others."""
+        return self.asked_rounds is None
+
+    @property
+    def num_trainings(self) -> int:
+        """How often the configuration was trained."""
+        return len(self.repetition_fitness or (self.fitness,))
+
+    def scores(self, kind: Literal["", "clean_", "global_", "new_client_"] = "") -> tuple[float, ...] | None:
+        """Return the score of each round: its metric if it has one, else accuracy; None where that is not measured."""
+        measure = "accuracy" if self.metric is None else "metric"
+        found: tuple[float, ...] | None = getattr(self, f"round_{kind}{measure}")
+        return found
+
+    @property
+    def score(self) -> float | None:
+        """The mean score over the last five rounds on the clients' data as they have them; None if it failed."""
+        return self._late_mean(self.scores())
+
+    @property
+    def global_accuracy(self) -> float | None:
+        """The mean score over the last five rounds; None where no client has another model, or the trial failed."""
+        return self._late_mean(self.scores("global_"))
+
+    @property
+    def new_client_accuracy(self) -> float | None:
+        """The mean score over the last five rounds; None without clients that never train, or if the trial failed."""
+        return self._late_mean(self.scores("new_client_"))
+
+    def _late_mean(self, scores: tuple[float, ...] | None) -> float | None:
+        mean = late_mean(scores) if scores and self.status == "completed" else math.nan
+        return None if math.isnan(mean) else mean
+
+    def _repr_html_(self) -> str:
+        header = ("trial", "phase", "strategy", "parameters", "fitness", "rounds")
+        parameters = ", ".join(
+            f"{name}={value:.4g}" if isinstance(value, float) else f"{name}={value}"
+            for name, value in self.parameters.items()
+        )
+        outcome = f"{self.fitness:.4f}" if self.status == "completed" else f"failed: {self.error}"
+        row = (self.trial, self.phase, self.strategy, parameters, outcome, curve(self.scores() or ()))
+        return table(header, [row])
+
+    def summary(self) -> Mapping[str, Any]:
+        """Return the trial as a result file shows it; nothing in it depends on the machine's speed."""
+        notes = {"notes": list(self.notes)} if self.notes else {}
+        known = {name: value for name in _SUMMARY_WHERE_KNOWN if (value := getattr(self, name)) is not None}
+        return {**{name: getattr(self, name) for name in _SUMMARY}, **known, **notes}
+
+    def row(self, schema: pa.Schema) -> dict[str, Any]:
+        """Return the trial as a row of the schema; parameters without a column stay in the JSON alone."""
+        row: dict[str, Any] = {}
+        for name, kind in _columns().items():
+            value = getattr(self, name)
+            if _is_json(kind):  # skipped rounds are in their order
+                value = json.dumps(value, sort_keys=name != "skipped_rounds")
+            row[name] = value
+        row["versions"] = json.dumps(dict(self.versions), sort_keys=True)
+        row["seconds"] = self.seconds.get("total")
+        row |= {f"seconds_{phase}": self.seconds.get(phase, 0.0) for phase in PHASES}
+        for column in schema:
+            if column.name.startswith(PARAMETER_PREFIX):
+                value = self.parameters.get(column.name.removeprefix(PARAMETER_PREFIX))
+                as_it_is = value is None or isinstance(value, str) or not pa.types.is_string(column.type)
+                row[column.name] = value if as_it_is else json.dumps(value, sort_keys=True)
+        return row
+
+    @classmethod
+    def from_row(cls, row: Mapping[str, Any]) -> Trial:
+        """Read a row that `row` made.
+
+        Raises:
+            Exception: Of whatever kind, if it is none.
+        """
+        given: dict[str, Any] = {}
+        for name, kind in _columns().items():
+            value = row.get(name)
+            if _is_json(kind):
+                if value is None:
+                    continue
+                value = json.loads(value)
+                if not isinstance(value, list if kind == tuple[str, ...] else dict):
+                    raise ValueError(f"its {name} are not what a trial has")
+            given[name] = tuple(value) if isinstance(value, list) else value
+        del given["num_rounds"]
+        given["seconds"] = {"total": row["seconds"], **{phase: row[f"seconds_{phase}"] for phase in PHASES}}
+        trial = cls(**given)
+        fits = {"completed": math.isfinite(trial.fitness), "failed": trial.fitness == 0}
+        if not fits.get(trial.status):
+            raise ValueError(f"no trial ends with status {trial.status!r} and fitness {trial.fitness}")
+        return trial
+
+
+def late_mean(scores: Sequence[float]) -> float:
+    """Return the mean over those of the last five rounds that have a score; NaN where none has."""
+    known = [score for score in scores[-FITNESS_ROUNDS:] if not math.isnan(score)]
+    return float(np.mean(known)) if known else math.nan
+
+
+def log_schema(parameters: Mapping[str, ParameterType]) -> pa.Schema:
+    """Return the schema for the strategies' parameters, each a column `param_<name>`."""
+    columns: list[tuple[str, pa.DataType]] = []
+    for name, kind in _columns().items():
+        if name == "seconds":
+            columns += [("seconds", pa.float64()), *((f"seconds_{phase}", pa.float64()) for phase in PHASES)]
+        else:
+            columns.append((name, _ARROW_TYPES.get(kind, pa.string())))
+    for name, kind in sorted(parameters.items()):
+        columns.append((f"{PARAMETER_PREFIX}{name}", _ARROW_TYPES.get(kind, pa.string())))
+    return pa.schema(columns)
+
+
+@cache
+def _columns() -> Mapping[str, Any]:
+    """Return the types of the fields that are logged, by name, in the order of the columns."""
+    kinds = get_type_hints(Trial)
+    return {each.name: kinds[each.name] for each in fields(Trial) if not each.metadata}
+
+
+def _is_json(kind: type) -> bool:
+    return kind == tuple[str, ...] or (get_origin(kind) is Mapping and kind != Mapping[str, float])

@@ -1,0 +1,382 @@
+"""The program as tools of the Model Context Protocol, over standard input and output.
+
+Each tool is a command of the command line with `--json`, run as a process of its own: so its answers, limits and errors
+are those of that command, and standard output is the protocol's alone. https://modelcontextprotocol.io
+
+What an agent's settings may name: keys and values of the configuration, and files below one folder.
+
+An agent's words may come from anywhere, such as a page that it read. So they are arguments `key=value` and nothing else
+that the command line takes, name no code, no address, and no file outside the folder that the server was started with.
+
+Studies that run as processes of their own while an agent does something else.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from functools import wraps
+from importlib.metadata import version
+from math import isfinite
+from pathlib import Path
+from typing import Annotated, Any
+
+from mcp.server.mcpserver import MCPServer
+from mcp.server.mcpserver.exceptions import ToolError
+from pydantic import Field
+
+from fedscout.engine.errors import ConfigurationError, Fault, LogError, UserError
+from fedscout.engine.runtime.files import read_json_object
+from fedscout.engine.trials.log import read_columns
+from fedscout.experiments.config import StudyConfig, load_config
+from fedscout.experiments.models.request import is_import_path
+from fedscout.experiments.studies.run_folder import stored_claim
+from fedscout.experiments.sweeps.sweep import flattened
+from fedscout.experiments.text import visible_line
+
+SETTING = re.compile(r"[a-z][A-Za-z0-9_.]*=")
+NAMED_ELSEWHERE = "hf:"
+"""A data set of the Hugging Face hub, which is no path."""
+
+
+def allowed_config(settings: Sequence[str], root: Path, own_code: bool = False) -> StudyConfig:
+    """Return the configuration of an agent's settings.
+
+    Args:
+        settings: Each `key=value`.
+        root: The folder below which files may lie.
+        own_code: Whether import paths are followed.
+
+    Raises:
+        ConfigurationError: With every fault.
+    """
+    strange = [setting for setting in settings if not SETTING.match(setting)]
+    if strange:
+        raise ConfigurationError([Fault("a setting", "be key=value", repr(setting)) for setting in strange])
+    config = load_config(settings)
+    faults = [*_faults(config, root, own_code)]
+    if faults:
+        raise ConfigurationError(faults)
+    return config
+
+
+def folder_below(root: Path, name: str) -> Path:
+    """Return a folder of that name below the root.
+
+    Raises:
+        ConfigurationError: If it lies elsewhere.
+    """
+    if name.isprintable() and not name.startswith("-") and _lies_below(root, name):
+        folder = (root / name).resolve()
+        if folder != root.resolve():
+            return folder
+    raise ConfigurationError(Fault("a folder", "lie below the one that the server was started with", repr(name)))
+
+
+def _faults(config: StudyConfig, root: Path, own_code: bool) -> Iterator[str]:
+    for key, value in _texts(flattened(config.model_dump(mode="json"))):
+        if key in ("engine.address", "recommender.base_url"):
+            yield Fault(key, "be left out, as an agent may name no server", repr(value))
+        elif value.startswith(NAMED_ELSEWHERE):
+            continue
+        elif "://" in value:
+            yield Fault(key, "be no address, as an agent may name none", repr(value))
+        elif is_import_path(value):
+            if not own_code:
+                yield f"{key} names code, which an agent may only do with `fedscout mcp --own-code`, got {value!r}"
+        elif not _lies_below(root, value):
+            yield Fault(key, "lie below the folder that the server was started with", repr(value))
+
+
+def _texts(leaves: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    for key, value in leaves.items():
+        if isinstance(value, str):
+            yield key, value
+        elif isinstance(value, list):
+            for item in value:
+                yield from _texts(flattened(item, f"{key}.") if isinstance(item, Mapping) else {key: item})
+
+
+def _lies_below(root: Path, value: str) -> bool:
+    """Whether a value is no path out of the folder; every word may be one, as a link has any name."""
+    try:
+        return (root / value).resolve().is_relative_to(root.resolve())
+    except (RuntimeError, ValueError):  # links in a circle; a character that no path has
+        return False
+
+
+COMMAND = (sys.executable, "-m", "fedscout.experiments.cli.watched_command")
+END_SECONDS = 20.0
+"""A study that is told to end closes its log and its processes first."""
+LAST_LINES = 5
+
+
+@dataclass
+class StartedStudies:
+    """The commands that one server runs, each in the server's folder, and none longer than the server.
+
+    Attributes:
+        root: Working directory of all commands.
+        running: By folder, each study that was started here, finished ones included.
+    """
+
+    root: Path
+    running: dict[Path, subprocess.Popen[bytes]] = field(default_factory=dict)
+    _lock: threading.Lock = field(default_factory=threading.Lock)
+    _held: tuple[int, int] = field(default_factory=os.pipe)
+    """Standard input of all commands, and the end that is this process's alone."""
+
+    def answer(self, *arguments: str, max_seconds: float) -> Any:
+        """Run a command to its end, and return its document.
+
+        Raises:
+            UserError: With what the command says of a mistake, or that it took longer and was ended.
+        """
+        with subprocess.Popen(  # noqa: S603
+            [*COMMAND, *arguments],
+            cwd=self.root,
+            stdin=self._held[0],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            start_new_session=True,
+        ) as process:
+            try:
+                document, words = process.communicate(timeout=max_seconds)
+            except subprocess.TimeoutExpired:
+                process.terminate()
+                _wait_for(process)
+                late = f"{arguments[0]} must end within max_seconds={max_seconds:g}, took longer and was ended"
+                raise UserError(late) from None
+        if process.returncode != 0:
+            lines = [line.removeprefix("fedscout: ") for line in words.splitlines() if line.strip()]
+            raise UserError(lines[-LAST_LINES:] or [f"the command ended with code {process.returncode}"])
+        return json.loads(document)
+
+    def start(self, command: str, settings: Sequence[str], folder: Path) -> None:
+        """Start a study, or the rest of one; what it prints goes to a file beside its folder.
+
+        Raises:
+            UserError: If one runs there already.
+        """
+        with self._lock:
+            process = self.running.get(folder)
+            if process is not None and process.poll() is None:
+                raise UserError([f"a study runs in {folder.name} already; follow it, or stop it first"])
+            folder.parent.mkdir(parents=True, exist_ok=True)
+            with open(_words_of(folder), "wb") as words:
+                self.running[folder] = subprocess.Popen(  # noqa: S603
+                    [*COMMAND, command, *settings, "--out", str(folder), "--json"],
+                    cwd=self.root,
+                    stdin=self._held[0],
+                    stdout=subprocess.DEVNULL,
+                    stderr=words,
+                    start_new_session=True,  # a Ctrl-C in the server's terminal is the server's
+                )
+
+    def state(self, folder: Path) -> dict[str, Any]:
+        """Return how a study stands: `running`, `finished`, `failed` or `stopped`, and its last words."""
+        process = self.running.get(folder)
+        code = None if process is None else process.poll()
+        if process is not None and code is None:
+            state = "running"
+        elif (folder / "result.json").is_file():
+            state = "finished"
+        else:
+            state = "failed" if code is not None and 0 < code < 128 else "stopped"
+        words = _words_of(folder)
+        said = words.read_text(errors="replace").splitlines()[-LAST_LINES:] if words.is_file() else []
+        return {"state": state, "exit_code": code, "last_words": [visible_line(line) for line in said]}
+
+    def stop(self, folder: Path) -> None:
+        """End a study that runs; its log stays, and the same start goes on from there."""
+        process = self.running.get(folder)
+        if process is None or process.poll() is not None:
+            return
+        process.terminate()
+        _wait_for(process)
+
+    def close(self) -> None:
+        """End all that runs, all at once, as a client may kill a server that takes its time."""
+        os.close(self._held[1])
+        for process in self.running.values():
+            _wait_for(process)
+        os.close(self._held[0])
+
+
+def _wait_for(process: subprocess.Popen[Any]) -> None:
+    """Wait for a command that was told to end, and kill one that does not."""
+    try:
+        process.wait(END_SECONDS)
+    except subprocess.TimeoutExpired:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+
+
+def _words_of(folder: Path) -> Path:
+    """Return the file of what a study prints, of a name that no file of another program has."""
+    return folder.with_name(f"{folder.name}.fedscout.log")
+
+
+TRIAL_FACTS = ("trial", "phase", "generation", "strategy", "parameters", "seed", "status", "fitness", "error")
+USUAL_SECONDS = 600.0
+Seconds = Annotated[
+    float, Field(gt=0, le=86_400, allow_inf_nan=False, description="The command is ended when it takes longer.")
+]
+INSTRUCTIONS = (
+    "fedscout chooses the federated-learning strategy for clients whose data differ. Settings are key=value, as in "
+    "federation.dataset=clients.csv, federation.label=outcome, federation.client_column=hospital, seed=1; `keys` lists "
+    "them all. Begin with `detect`, which takes seconds; `recommend` needs no trial; `start_study` searches and "
+    "confirms, and may take minutes: ask `follow_study` until its state is finished, then `read_result`."
+)
+
+
+def mcp_server(root: Path, own_code: bool = False) -> MCPServer[Any]:
+    """Return the server.
+
+    Args:
+        root: Commands run here, and files that they read or write lie below.
+        own_code: Whether settings may name code by import path.
+    """
+    studies = StartedStudies(root)
+
+    @asynccontextmanager
+    async def ends_with_the_server(_: MCPServer[Any]) -> AsyncIterator[None]:
+        try:
+            yield
+        finally:
+            studies.close()
+
+    server: MCPServer[Any] = MCPServer(
+        "fedscout",
+        instructions=INSTRUCTIONS,
+        version=version("fedscout"),
+        lifespan=ends_with_the_server,
+        log_level="WARNING",
+    )
+    for tool in _tools(studies, own_code):
+        server.add_tool(_told(tool), structured_output=False)
+    return server
+
+
+def _tools(studies: StartedStudies, own_code: bool) -> Iterator[Callable[..., Any]]:
+    root = studies.root
+
+    def checked(settings: list[str]) -> list[str]:
+        allowed_config(settings, root, own_code)
+        return settings
+
+    def answer(command: str, settings: list[str], max_seconds: float = USUAL_SECONDS) -> Any:
+        return studies.answer(command, *checked(settings), "--json", max_seconds=max_seconds)
+
+    def describe(settings: list[str], max_seconds: Seconds = USUAL_SECONDS) -> Any:
+        """What the federation is and how its clients differ, as who holds all rows sees it. Nothing is trained."""
+        return answer("describe", settings, max_seconds)
+
+    def detect(settings: list[str], max_seconds: Seconds = USUAL_SECONDS) -> Any:
+        """Label skew, feature skew and outlier clients, each with verdict, flagged clients and false-alarm rate."""
+        return answer("detect", settings, max_seconds)
+
+    def recommend(settings: list[str], max_seconds: Seconds = USUAL_SECONDS) -> Any:
+        """A strategy with its parameters and the grounds for it, by rules from the diagnosis; no trial is run."""
+        return answer("recommend", settings, max_seconds)
+
+    def strategies(settings: list[str], max_seconds: Seconds = USUAL_SECONDS) -> Any:
+        """The strategies that can be chosen for such a federation, as a JSON schema of parameters and ranges."""
+        return answer("strategies", settings, max_seconds)
+
+    def keys() -> Any:
+        """Every key of the configuration, with its default and what it means."""
+        return answer("keys", [])
+
+    def start_study(settings: list[str], folder: str) -> dict[str, Any]:
+        """Detect, search and confirm in the background. The same settings and folder go on where it was stopped.
+
+        Args:
+            settings: Each key=value.
+            folder: For the log and the result, below the server's.
+        """
+        place = folder_below(root, folder)
+        studies.start("run", checked(settings), place)
+        return studies.state(place)
+
+    def follow_study(folder: str) -> dict[str, Any]:
+        """How a study stands: running, finished, failed or stopped; finished trials, the best so far, last words."""
+        place = folder_below(root, folder)
+        known = [trial for trial in _trials(place) if trial["status"] == "completed"]
+        searched = [trial for trial in known if trial["phase"] in ("baseline", "search")]
+        best = max(searched, key=lambda trial: float(trial["fitness"]), default=None)
+        return {**studies.state(place), "num_trials": len(known), "best_so_far": best}
+
+    def stop_study(folder: str) -> dict[str, Any]:
+        """End a study that runs here. Its trials are kept, and start_study goes on from them."""
+        place = folder_below(root, folder)
+        studies.stop(place)
+        return studies.state(place)
+
+    def read_trials(folder: str) -> dict[str, list[dict[str, Any]]]:
+        """The trials of a study so far: phase, strategy, parameters, seed, fitness, and why one failed."""
+        return {"trials": _trials(folder_below(root, folder))}
+
+    def read_result(folder: str) -> Any:
+        """The verdict of a finished study: what to use, its gain on FedAvg with a 95 % interval, diagnosis, winner."""
+        return _result(folder_below(root, folder))
+
+    yield from (describe, detect, recommend, strategies, keys)
+    yield from (start_study, follow_study, stop_study, read_trials, read_result)
+
+
+def _trials(folder: Path) -> list[dict[str, Any]]:
+    """Return the trials of the log so far, by number, but for those that can't be read."""
+    rows, _ = read_columns(folder / "trials", TRIAL_FACTS, (stored_claim(folder) or {}).get("config_hash"))
+    return [{name: _json_number(value) for name, value in row.items()} for row in rows]
+
+
+def _json_number(value: Any) -> Any:
+    """Return a value for JSON, which knows no NaN."""
+    return None if isinstance(value, float) and not isfinite(value) else value
+
+
+def _result(folder: Path) -> dict[str, Any]:
+    """Return what decides of `result.json`, without trials and configuration."""
+    try:
+        result = read_json_object(folder / "result.json")
+    except (OSError, ValueError) as error:
+        raise LogError(Fault("the folder", "hold a finished study", folder.name)) from error
+    wanted = (
+        "federation",
+        "best",
+        "baseline",
+        "tuned_baseline",
+        "confirmation",
+        "report",
+        "advice",
+        "recommendation",
+        "trainings",
+    )
+    return {name: result[name] for name in wanted if name in result}
+
+
+def _told(tool: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a tool, of the same signature, that tells the agent what is wrong with its call, and nothing else."""
+
+    @wraps(tool)
+    def telling(*given: Any, **named: Any) -> Any:
+        try:
+            return tool(*given, **named)
+        except UserError as error:
+            raise ToolError("\n".join(error.faults)) from None
+        except OSError as error:
+            raise ToolError(f"{error.filename} can't be used as a path: {error.strerror}") from None
+
+    return telling

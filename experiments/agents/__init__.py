@@ -1,1 +1,0 @@
-"""What programs that act for a person may ask for, over the Model Context Protocol."""

@@ -1,1 +1,0 @@
-"""Timings of rounds, kernels, detections, clusters and whole studies; `fedscout bench`."""

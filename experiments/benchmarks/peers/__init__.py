@@ -1,1 +1,0 @@
-"""Other programs that do the same work. They import nothing of this program."""

@@ -1,0 +1,427 @@
+"""`fedscout describe`: what a federation is and how its clients differ.
+
+`fedscout strategies`: what can be chosen, and from which ranges.
+
+`fedscout scenarios`: what can be done to clients, with its keys.
+
+`fedscout keys`: what can be configured.
+
+`fedscout trials`: the log of a study as a table.
+
+`fedscout report`: what a folder holds as one page that can be read offline.
+
+`fedscout plot`: the pictures of a report as files, for papers.
+
+`fedscout export`: a study for other programs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from fedscout.engine.errors import Fault
+from fedscout.experiments.cli.options import (
+    FOLDER,
+    AsJson,
+    ConfigFile,
+    Settings,
+    out_folder,
+    prepare,
+    read_settings,
+    user_folders,
+)
+from fedscout.experiments.text import show, show_json_text, tell
+
+if TYPE_CHECKING:
+    from pydantic.fields import FieldInfo
+
+
+Files = Annotated[
+    Path | None, typer.Option("--out", "-o", help="Folder for description.json, clients.png and clients.svg.")
+]
+Counts = Annotated[bool, typer.Option("--counts", help="Shade by rows instead of by share of the client's rows.")]
+
+
+def describe(
+    settings: Settings = None,
+    config_file: ConfigFile = None,
+    out: Files = None,
+    as_json: AsJson = False,
+    counts: Counts = False,
+) -> None:
+    """Build the federation and show how its clients differ; nothing is trained."""
+    config = read_settings(settings, config_file, verbose=False)
+    from fedscout.experiments.reports.console import out_console, show_json, show_path
+    from fedscout.experiments.reports.description_console import check_output, write_description
+    from fedscout.experiments.reports.study_console import TrialProgress
+
+    if out is not None:
+        check_output(out)
+    progress = TrialProgress()
+    with progress.live():
+        progress.stage("data")
+        from fedscout.experiments.description import describe_federation
+        from fedscout.experiments.federation import build_federation
+
+        federation = build_federation(config.federation, config.model)
+        description = describe_federation(federation, config.detection, config.seed, config.training.test_fraction)
+        written = () if out is None else write_description(description, out, counts)
+    if as_json:
+        show_json(description.model_dump(mode="json"))
+        return
+    from fedscout.experiments.reports.description_console import show_description
+
+    console = out_console()
+    show_description(console, description, counts)
+    if written:
+        console.print()
+    for label, path in zip(("Description", "Picture", "Picture"), written, strict=False):
+        show_path(console, label, path)
+
+
+def strategies(settings: Settings = None, config_file: ConfigFile = None, as_json: AsJson = False) -> None:
+    """List the strategies with their parameters and ranges for a federation's number of clients.
+
+    Those of the search space come first, then those that join it if search.strategies names them, then what may make
+    pairs, and the policies that choose who trains. With strategy.kind=… and its parameters, also what is worth knowing
+    of that one, such as the privacy that it costs.
+    """
+    config = read_settings(settings, config_file, verbose=False)
+    from rich.text import Text
+
+    from fedscout.engine.text import listed
+    from fedscout.experiments.cli.options import user_folders
+    from fedscout.experiments.reports.console import out_console, plain_table, show_json
+    from fedscout.experiments.studies.checks import own_selection
+    from fedscout.experiments.studies.workflow import cohort_of
+    from fedscout.search.study import planned_space
+    from fedscout.strategies import (
+        CHOSEN_BY_NAME_KINDS,
+        CLIENT_KINDS,
+        SELECTIONS,
+        SERVER_RULE_KINDS,
+        StrategyRow,
+        parse_strategy,
+        strategy_class,
+    )
+
+    user_folders()
+    clients = config.federation.num_seen
+    if clients is None:  # natural clients: the data tell
+        from fedscout.experiments.federation import build_federation
+
+        clients = build_federation(config.federation, config.model).num_seen
+    cohort = cohort_of(config, clients)
+    own = own_selection(config)
+    space = planned_space(config.search, cohort, selection=own)
+    others = tuple(kind for kind in CHOSEN_BY_NAME_KINDS if kind not in {*space.kinds, *space.absent})
+    impossible = {kind: reason for kind in others if (reason := strategy_class(kind).unavailable(cohort))}
+    possible = tuple(kind for kind in others if kind not in impossible)
+    unnamed = config.search.model_copy(update={"strategies": possible, "customs": ()})
+    by_name = planned_space(unnamed, cohort, selection=own) if possible else None
+    notes = parse_strategy(config.strategy, cohort).notes(cohort) if config.strategy else []
+    if as_json:
+        schemas = {"schema": space.json_schema(), "by_name": by_name and by_name.json_schema()}
+        pairs = {"server_rules": SERVER_RULE_KINDS, "clients": CLIENT_KINDS}
+        choices = {"selections": {kind: each.model_json_schema() for kind, each in SELECTIONS.items()}}
+        shown = {"num_clients": clients, "num_sampled": cohort.num_sampled, **schemas, "pairs": pairs, **choices}
+        show_json({**shown, "notes": notes} if config.strategy else shown)
+        return
+    console = out_console()
+    console.print(f"{clients} clients, {cohort.num_sampled} of them train in a round")
+    table = plain_table("strategy", "parameter", "range of a search", "meaning")
+    absent = [StrategyRow(kind, "", "", unavailable=reason) for kind, reason in impossible.items()]
+    for row in (*space.describe(), *(by_name.describe() if by_name else ()), *absent):
+        if row.unavailable:
+            table.add_row(row.name, "", "", f"not here: {row.unavailable}")
+            continue
+        searched = "" if row.name in space.kinds else f" Joins a search by search.strategies=[{row.name}]."
+        table.add_row(Text(row.name, style="bold"), "", "", f"{row.summary} {row.paper}{searched}")
+        for parameter in row.parameters:
+            table.add_row("", parameter.name, parameter.range, parameter.meaning)
+    console.print(table)
+    console.print(
+        f"Pairs, as strategy.kind=fedadam+fedprox or search.strategies=[fedavg,fedadam+fedprox]: the server rule of "
+        f"{listed(SERVER_RULE_KINDS)} with the clients of {listed(CLIENT_KINDS)}."
+    )
+    policies = plain_table("policy", "chooses")
+    for kind, each in SELECTIONS.items():
+        named = ", ".join(name for name in each.model_fields if name != "kind")
+        told = f" Parameters: {named}." if named else ""
+        policies.add_row(Text(kind, style="bold"), f"{(each.__doc__ or '').splitlines()[0]} {each.paper}.{told}")
+    console.print("Who trains, as selection.kind=oort or search.selection=[random,oort,flash]:")
+    console.print(policies)
+    for note in notes:
+        console.print(Text(note))
+
+
+def scenarios(as_json: AsJson = False) -> None:
+    """List the published scenarios, and the effects with their keys as a Markdown table."""
+    from fedscout.experiments.scenarios.table import EFFECTS, SCENARIOS
+
+    if as_json:
+        from fedscout.experiments.reports.console import show_json
+
+        effects = {kind: effect.model_json_schema() for kind, effect in EFFECTS.items()}
+        show_json({"scenarios": list(SCENARIOS), "effects": effects})
+        return
+    print(f"published, by name: {', '.join(SCENARIOS)}\n")
+    print("\n".join(effect_table()))
+
+
+def effect_table() -> Iterator[str]:
+    """Yield the lines of the table of effects: first the keys that all have, then each one's own."""
+    from fedscout.experiments.scenarios.base import ScenarioEffect
+    from fedscout.experiments.scenarios.table import EFFECTS
+
+    yield "| kind | key | default | meaning |"
+    yield "| --- | --- | --- | --- |"
+    shared = {name: key for name, key in ScenarioEffect.model_fields.items() if name != "kind"}
+    yield from _key_lines("every effect", shared)
+    for kind, effect in EFFECTS.items():
+        own = {name: key for name, key in effect.model_fields.items() if name not in {*shared, "kind"}}
+        yield f"| `{kind}` |  |  | {(effect.__doc__ or '').splitlines()[0]} |"
+        yield from _key_lines("", own)
+
+
+def _key_lines(first: str, keys: dict[str, FieldInfo]) -> Iterator[str]:
+    for name, key in keys.items():
+        yield f"| {first} | `{name}` | {_default(key)} | {key.description} |"
+
+
+def _default(key: FieldInfo) -> Any:
+
+    return "must be given" if key.is_required() else default_text(key.default)
+
+
+def keys(as_json: AsJson = False) -> None:
+    """List the keys of the configuration with their defaults, as a Markdown table."""
+    from fedscout.experiments.config import known_keys
+
+    found = known_keys().values()
+    if as_json:
+        from fedscout.experiments.reports.console import show_json
+
+        show_json({key.name: {"default": key.default, "description": key.description} for key in found})
+        return
+    print("| key | default | meaning |")
+    print("| --- | --- | --- |")
+    for key in found:
+        print(f"| `{key.name}` | {default_text(key.default)} | {key.description} |")
+
+
+def default_text(default: Any) -> str:
+    """Return a default as one would type it; nothing if there is none."""
+    if default is None or default == ():
+        return ""
+    if isinstance(default, tuple):
+        return f"`[{', '.join(str(value) for value in default)}]`"
+    return f"`{str(default).lower() if isinstance(default, bool) else default}`"
+
+
+POLICY = "selection"
+"""Stands where some trial has one."""
+
+COLUMNS = [
+    "trial",
+    "phase",
+    "generation",
+    "strategy",
+    "parameters",
+    POLICY,
+    "seed",
+    "num_rounds",
+    "status",
+    "fitness",
+    "error",
+]
+
+
+def trials(
+    out: Annotated[
+        Path, typer.Argument(parser=out_folder, metavar=FOLDER, help="Folder of a study.", show_default=False)
+    ],
+    as_json: AsJson = False,
+) -> None:
+    """Show the trials of a study's log."""
+    from fedscout.engine.errors import LogError
+
+    folder = out / "trials"
+    if not folder.is_dir() or not any(folder.glob("*.parquet")):
+        raise LogError(Fault("the folder", "hold a study's log", f"{out} without any trials/*.parquet"))
+    import pandas as pd
+
+    from fedscout.engine.trials.log import read_columns
+    from fedscout.experiments.studies.run_folder import read_claim
+
+    claim, _ = read_claim(out)
+    rows, faults = read_columns(folder, COLUMNS, claim["config_hash"])
+    if not rows:
+        raise LogError(Fault(f"the log in {folder}", f"be readable: {next(iter(faults.values()))}"))
+    for path, reason in faults.items():
+        tell(f"{path} can't be used and is left out ({reason})")
+    table = pd.DataFrame(rows, columns=COLUMNS)
+    if table[POLICY].isna().all():
+        table = table.drop(columns=POLICY)
+    if as_json:
+        show_json_text(table.to_json(orient="records", indent=2))
+        return
+    show(table.to_string(index=False, na_rep="-", max_colwidth=60))
+
+
+Compare = Annotated[
+    list[Path] | None,
+    typer.Option(
+        "--compare", help="Folder of another study, beside which it is shown; may be repeated.", show_default=False
+    ),
+]
+Open = Annotated[bool, typer.Option("--open", help="Show it in the browser.")]
+
+
+def report(
+    out: Annotated[
+        Path,
+        typer.Argument(parser=out_folder, metavar=FOLDER, help="Folder of a study or a sweep.", show_default=False),
+    ],
+    show_it: Open = False,
+    compare: Compare = None,
+) -> None:
+    """Write a study's or a sweep's report, finished or not: one HTML file with all pictures, in OUT/report.html.
+
+    With --compare it is OUT/comparison.html, of all the studies that are named.
+    """
+    prepare(verbose=False)
+    from fedscout.experiments.reports.page import write_comparison, write_report
+
+    path = write_comparison([out, *compare]) if compare else write_report(out)
+    show(f"Report: {path}")
+    if show_it:
+        import webbrowser
+
+        webbrowser.open(path.absolute().as_uri())
+
+
+class FileFormat(StrEnum):
+    """What a picture's file may be."""
+
+    png = "png"
+    pdf = "pdf"
+    svg = "svg"
+
+
+Format = Annotated[FileFormat, typer.Option("--format", help="Of the files.")]
+What = Annotated[
+    str | None,
+    typer.Option("--what", help="Name of one picture, such as learning-curves; all if left out.", show_default=False),
+]
+
+
+def plot(
+    out: Annotated[
+        Path,
+        typer.Argument(parser=out_folder, metavar=FOLDER, help="Folder of a study or a sweep.", show_default=False),
+    ],
+    file_format: Format = FileFormat.png,
+    what: What = None,
+) -> None:
+    """Write the pictures of a study's or a sweep's report into OUT/figures, as PNG, PDF or SVG."""
+    prepare(verbose=False)
+    from fedscout.experiments.reports.page import write_figures
+
+    for path in write_figures(out, file_format.value, what):
+        show(str(path))
+
+
+class Target(StrEnum):
+    """Programs that a study can be exported to."""
+
+    optuna = "optuna"
+    mlflow = "mlflow"
+    tensorboard = "tensorboard"
+    wandb = "wandb"
+
+
+TABLES = ("csv", "json", "jsonl", "parquet", "table", "xlsx", "excel", "pandas")
+
+
+def _target(given: str) -> Target:
+    """Return the program of a name; a table needs none.
+
+    Raises:
+        BadParameter: If there is none of that name.
+    """
+    if given in (*Target,):
+        return Target(given)
+    tables = "; the log is a table already: fedscout trials OUT [--json], or pandas.read_parquet(OUT/trials)"
+    hint = tables if given.lower() in TABLES else ""
+    raise typer.BadParameter(f"must be one of {', '.join(Target)}, got {given!r}{hint}")
+
+
+To = Annotated[Target, typer.Option("--to", help="The program.", parser=_target, metavar=f"[{'|'.join(Target)}]")]
+At = Annotated[
+    str | None,
+    typer.Option(
+        "--path",
+        help="A file of Optuna studies (.db for SQLite, else a journal), a tracking URI of MLflow, a folder for "
+        "TensorBoard or wandb; in OUT/exports if left out.",
+        show_default=False,
+    ),
+]
+
+
+def export(
+    out: Annotated[
+        Path, typer.Argument(parser=out_folder, metavar=FOLDER, help="Folder of a study.", show_default=False)
+    ],
+    to: To = Target.optuna,
+    path: At = None,
+) -> None:
+    """Export a study's trials, finished or not, to Optuna's dashboard, MLflow, TensorBoard or Weights & Biases."""
+    prepare(verbose=False)
+    user_folders()
+    from fedscout.engine.runtime.files import refuse_links
+    from fedscout.experiments.reports.export import read_study
+
+    refuse_links(out)
+    study = read_study(out)
+    for fault in study.faults:
+        tell(fault)
+    folder = out / "exports"
+    match to:
+        case Target.optuna:
+            from fedscout.experiments.reports.export import export_to_optuna
+
+            place = path or str(folder / "optuna.log")
+            written = export_to_optuna(study, Path(place))
+            viewer = f"optuna-dashboard {_address(Path(place))}"
+        case Target.mlflow:
+            from fedscout.experiments.reports.export import export_to_mlflow
+
+            place = path or f"sqlite:///{(folder / 'mlflow.db').absolute()}"
+            written = export_to_mlflow(study, place)
+            viewer = f"mlflow ui --backend-store-uri {place}"
+        case Target.tensorboard:
+            from fedscout.experiments.reports.export import export_to_tensorboard
+
+            place = path or str(folder / "tensorboard")
+            written = export_to_tensorboard(study, Path(place))
+            viewer = f"tensorboard --logdir {place}"
+        case Target.wandb:
+            from fedscout.experiments.reports.export import export_to_wandb
+
+            place = path or str(folder / "wandb")
+            written = export_to_wandb(study, Path(place))
+            viewer = f"wandb sync --sync-all {Path(place) / study.name}"
+    show(f"{written} trial{'' if written == 1 else 's'} of {study.name} written to {place}")
+    show(f"To see them: {viewer}")
+
+
+def _address(path: Path) -> str:
+    from fedscout.experiments.reports.export import SQLITE_SUFFIXES
+
+    return f"sqlite:///{path}" if path.suffix.lower() in SQLITE_SUFFIXES else str(path)

@@ -1,0 +1,316 @@
+"""`fedscout sweep`: a study for every combination of values, or a user's own experiment, and one table over all.
+
+`fedscout tune-table`: a table of client settings, tuned cell by cell on rows that no client holds.
+"""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
+
+import typer
+
+from fedscout.engine.errors import Fault
+from fedscout.experiments.cli.options import AsJson, ConfigFile, Out, Settings, Verbose, names, prepare, user_folders
+from fedscout.experiments.text import show, tell
+
+if TYPE_CHECKING:
+    from fedscout.experiments.grids.catalogue import Run
+    from fedscout.experiments.sweeps.sweep import Sweep
+
+
+Parallel = Annotated[
+    int | None, typer.Option("--parallel", "-p", min=1, help="Studies at once; by the CPUs there are if left out.")
+]
+DryRun = Annotated[bool, typer.Option("--dry-run", help="List the studies and what is there of them; run nothing.")]
+Rows = Annotated[str | None, typer.Option(help="Of a file with rows: names, separated by commas.", show_default=False)]
+Columns = Annotated[str | None, typer.Option(help="Likewise, of its columns.", show_default=False)]
+Seeds = Annotated[
+    int | None, typer.Option(min=2, help="Of a file with rows: in place of its own number.", show_default=False)
+]
+
+LOST = 1
+NONE_COMPLETED = 2
+
+
+def sweep(
+    settings: Settings = None,
+    config_file: ConfigFile = None,
+    out: Out = None,
+    as_json: AsJson = False,
+    parallel: Parallel = None,
+    dry_run: DryRun = False,
+    rows: Rows = None,
+    columns: Columns = None,
+    seeds: Seeds = None,
+    verbose: Verbose = False,
+) -> None:
+    """Run a study for every combination of values, such as `seed=0,1,2 federation.num_clients=4,10`.
+
+    A YAML file with `rows` is an experiment of your own: methods, by federations, each on the same seeds.
+    """
+    prepare(verbose)
+    from fedscout.engine.errors import ConfigurationError
+    from fedscout.experiments.grids.experiment import is_experiment
+    from fedscout.experiments.sweeps.sweep import read_sweep
+
+    texts = [*([str(config_file)] if config_file else []), *(settings or ())]
+    files = [text for text in texts if is_experiment(Path(text))]
+    if files:
+        others = [text for text in texts if text not in files]
+        if len(files) > 1 or not all("=" in text for text in others):
+            raise ConfigurationError(Fault("a file with rows", "be the only file", ", ".join(texts)))
+        _run_file(Path(files[0]), others, out, as_json, dry_run, (parallel, rows, columns, seeds))
+        return
+    if rows is not None or columns is not None or seeds is not None:
+        raise ConfigurationError(
+            Fault("--rows, --columns and --seeds", "be left out without a YAML file that has rows")
+        )
+
+    planned = read_sweep(settings or [], config_file)
+    folder = out or Path("runs") / planned.default_name
+    if dry_run:
+        _list(planned, folder, as_json)
+        return
+    from fedscout.experiments.reports.console import out_console, show_json, show_path
+    from fedscout.experiments.reports.page import report_of_finished
+    from fedscout.experiments.reports.sweep_console import SweepProgress, show_not_completed, show_sweep
+    from fedscout.experiments.sweeps.run import run_sweep, summary_document
+
+    progress = SweepProgress(len(planned.configurations))
+    with progress.live():
+        outcome = run_sweep(planned, folder, progress.display(), parallel, verbose, user_folders())
+    report_path = report_of_finished(outcome.folder)
+    if as_json:
+        show_json({**summary_document(outcome), "out": str(outcome.folder)})
+    else:
+        show_sweep(out_console(), outcome)
+        if report_path is not None:
+            show_path(out_console(), "Report", report_path, " (open it in a browser)")
+    show_not_completed(outcome)
+    if outcome.with_status("lost"):
+        raise typer.Exit(LOST)
+    if not outcome.with_status("completed"):
+        raise typer.Exit(NONE_COMPLETED)
+
+
+def _run_file(
+    file: Path,
+    settings: Sequence[str],
+    out: Path | None,
+    as_json: bool,
+    dry_run: bool,
+    limits: tuple[int | None, str | None, str | None, int | None],
+) -> None:
+    """Run a user's own experiment, or list its cells, and print its table."""
+    from fedscout.experiments.grids.catalogue import Run, run_file
+    from fedscout.experiments.grids.tables import result_lines
+    from fedscout.experiments.reports.console import out_console, show_json, show_path
+
+    parallel, rows, columns, seeds = limits
+    folder = out or Path("runs") / file.stem
+    command = f"fedscout sweep {shlex.quote(str(file))}"
+    run = Run(command, tuple(settings), None, seeds, parallel, names(rows), names(columns), tell)
+    if dry_run:
+        _list_cells(file, folder, run, as_json)
+        return
+    user_folders()
+    result = run_file(file, folder, run)
+    if as_json:
+        show_json({**result.model_dump(mode="json"), "out": str(folder)})
+    else:
+        show("\n".join([*result_lines(result), ""]))
+        show_path(out_console(), "Table", folder / f"{file.stem}.md")
+        show_path(out_console(), "Picture", folder / f"{file.stem}.svg")
+    if all(cell.mean is None for cell in result.cells):
+        raise typer.Exit(NONE_COMPLETED)
+
+
+def _list_cells(file: Path, folder: Path, run: Run, as_json: bool) -> None:
+    """Print the cells of an experiment, and which are finished."""
+    from fedscout.experiments.grids.experiment import read_experiment
+    from fedscout.experiments.grids.runner import finished_cells
+    from fedscout.experiments.reports.console import markdown_table, show_json
+
+    experiment = read_experiment(file).only(run.rows, run.columns).parts()
+    finished = finished_cells(experiment, folder, run.context(experiment, folder))
+    listed = [{"row": cell[0], "column": cell[1], "finished": cell in finished} for cell in experiment.cells()]
+    if as_json:
+        show_json({"out": str(folder), "cells": listed})
+        return
+    told = [[one["row"], one["column"], "finished" if one["finished"] else ""] for one in listed]
+    show("\n".join(markdown_table(["row", "column", ""], told)))
+
+
+def _list(planned: Sweep, out: Path, as_json: bool) -> None:
+    """Print the studies, and what earlier commands left of each."""
+    from fedscout.experiments.reports.console import out_console, show_json
+    from fedscout.experiments.reports.sweep_console import show_points
+    from fedscout.experiments.sweeps.run import num_planned_trials
+    from fedscout.experiments.sweeps.sweep import check_sweep_folder
+
+    folder = check_sweep_folder(out, planned)
+    listed = [
+        {
+            "study": folder.study(one).name,
+            "values": dict(one.setting),
+            "finished": folder.result(one) is not None,
+            "trials": folder.num_trials(one),
+            "planned_trials": num_planned_trials(one.config),
+        }
+        for one in planned.configurations
+    ]
+    if as_json:
+        show_json({"out": str(folder.path), "studies": listed})
+        return
+    show_points(out_console(), planned, listed)
+
+
+Number = TypeVar("Number", int, float)
+
+OPTIONS = {"heterogeneities": "--heterogeneity", "quantities": "--quantity", "num_clients": "--clients"}
+"""Where an option is not named as what it gives."""
+
+TableFile = Annotated[
+    Path, typer.Option("--out", "-o", help="File of the table; its logs lie beside it, in NAME.tuning.")
+]
+Heterogeneity = Annotated[
+    str | None,
+    typer.Option(
+        "--heterogeneity",
+        help="Rows of the grid, in [0, 1]; 0.2,0.4,0.6,0.8 if left out.",
+    ),
+]
+Metric = Annotated[
+    str | None,
+    typer.Option(
+        "--metric",
+        help="heterogeneity, entropy, or package.module:function of (class counts, rows), whose values --heterogeneity "
+        "then says.",
+    ),
+]
+Quantity = Annotated[
+    str | None,
+    typer.Option(
+        "--quantity",
+        help="Its columns: training rows of a client; 100,200,400,600,800,1000 if left out, or as many in the same "
+        "proportions as the proxy rows carry.",
+    ),
+]
+Proxy = Annotated[
+    str | None,
+    typer.Option(
+        "--proxy",
+        help="Another data set that the proxy rows are of; a share of the clients' own, 0.3 or federation.server_rows, "
+        "if left out.",
+    ),
+]
+Synthetic = Annotated[
+    int | None,
+    typer.Option(
+        "--synthetic",
+        min=1,
+        help="So many proxy rows, drawn by class from the means and the covariance that clients tell of.",
+    ),
+]
+Clients = Annotated[int | None, typer.Option("--clients", min=1, max=1000, help="Proxy clients of a cell; 5.")]
+Patience = Annotated[
+    int | None, typer.Option("--patience", min=1, help="Settings without gain after which a cell ends; 5.")
+]
+Threshold = Annotated[
+    float | None,
+    typer.Option("--threshold", help="Distance from every cell beyond which a client says so; never if left out."),
+]
+ParallelCells = Annotated[
+    int | None, typer.Option("--parallel", "-p", min=1, help="Cells at once; one a CPU if left out.")
+]
+Refine = Annotated[
+    Path | None,
+    typer.Option("--refine", help="A table, which is refined and extended: its cells stay, new ones are tuned."),
+]
+
+
+def tune_table(
+    out: TableFile,
+    settings: Settings = None,
+    config_file: ConfigFile = None,
+    metric: Metric = None,
+    heterogeneity: Heterogeneity = None,
+    quantity: Quantity = None,
+    proxy: Proxy = None,
+    synthetic: Synthetic = None,
+    clients: Clients = None,
+    patience: Patience = None,
+    threshold: Threshold = None,
+    refine: Refine = None,
+    parallel: ParallelCells = None,
+    as_json: AsJson = False,
+    verbose: Verbose = False,
+) -> None:
+    """Tune the settings of clients by how heterogeneous and how many their rows are, such as --out hrt.parquet."""
+    prepare(verbose)
+    from fedscout.experiments.client_settings.request import (
+        TableRequest,
+        make_table,
+        read_coarse,
+        read_config,
+        refine_table,
+        with_threshold,
+    )
+    from fedscout.experiments.reports.console import out_console, show_json
+    from fedscout.experiments.reports.sweep_console import TuningProgress, show_table, table_document
+
+    given = {
+        "heterogeneities": _numbers("--heterogeneity", heterogeneity, float),
+        "quantities": _numbers("--quantity", quantity, int),
+        "synthetic": synthetic,
+        "num_clients": clients,
+        "patience": patience,
+        "metric": metric,
+    }
+    if refine is None:
+        config = read_config(settings or [], config_file, proxy, synthetic is not None)
+        asked: dict[str, Any] = {name: value for name, value in given.items() if value is not None}
+        work = partial(make_table, TableRequest(config, threshold=threshold, **asked), out)
+    else:
+        _refuse_beside_refine({**given, "proxy": proxy})
+        coarse = read_coarse(refine, settings or [], config_file)
+        work = partial(refine_table, with_threshold(coarse, threshold), out)
+    progress = TuningProgress()
+    with progress.live():
+        tuned = work(progress.display(), parallel, verbose, user_folders())
+    if as_json:
+        show_json(table_document(tuned))
+    else:
+        show_table(out_console(), tuned)
+
+
+def _refuse_beside_refine(asked: Mapping[str, object]) -> None:
+    """Refuse options whose values are those of the table that is refined.
+
+    Raises:
+        ConfigurationError: With all of them.
+    """
+    from fedscout.engine.errors import ConfigurationError
+
+    given = [OPTIONS.get(name, f"--{name}") for name, value in asked.items() if value is not None]
+    if given:
+        raise ConfigurationError(Fault(", ".join(given), "be left out with --refine, whose table says it"))
+
+
+def _numbers(option: str, text: str | None, kind: Callable[[str], Number]) -> tuple[Number, ...] | None:
+    """Return numbers that commas separate; None of no text.
+
+    Raises:
+        ConfigurationError: If they are none.
+    """
+    from fedscout.engine.errors import ConfigurationError
+
+    try:
+        return None if text is None else tuple(kind(part) for part in text.split(","))
+    except ValueError:
+        what = "whole numbers" if kind is int else "numbers"
+        raise ConfigurationError(Fault(option, f"be {what} separated by commas", repr(text))) from None

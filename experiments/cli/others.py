@@ -1,0 +1,247 @@
+"""`fedscout app`: a Flower app for real clients.
+
+`fedscout embed`: pictures or texts to the features of a trained network, as a data set of their own.
+
+`fedscout mcp`: the program as tools for agents.
+
+`fedscout predict`: what a trained model says of new rows.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from fedscout.engine.errors import Fault
+from fedscout.experiments.cli.options import (
+    FAILED,
+    AsJson,
+    ConfigFile,
+    Settings,
+    Verbose,
+    prepare,
+    read_settings,
+    user_folders,
+)
+from fedscout.experiments.text import show, tell, visible
+
+
+class By(StrEnum):
+    """How an app chooses."""
+
+    rules = "rules"
+    search = "search"
+
+
+def app(
+    settings: Settings = None,
+    config_file: ConfigFile = None,
+    out: Annotated[
+        Path, typer.Option("--out", "-o", help="Folder of the app, new or empty; the app is called as it is.")
+    ] = Path("federation_app"),
+    study: Annotated[
+        Path | None,
+        typer.Option("--from", help="Folder of a finished study, whose winner is trained.", show_default=False),
+    ] = None,
+    choose: Annotated[
+        By | None,
+        typer.Option(
+            "--choose",
+            help="Without --from and strategy.kind: how the driver chooses once it has detected; rules if left out.",
+            show_default=False,
+        ),
+    ] = None,
+    min_clients: Annotated[
+        int | None,
+        typer.Option(
+            min=1, help="Clients that must be connected before anything begins; the study's, if left out, else 2."
+        ),
+    ] = None,
+    results: Annotated[
+        str | None,
+        typer.Option(help="Folder on the server for logs, reports and the model; APP-out if left out."),
+    ] = None,
+    max_rounds: Annotated[
+        int | None, typer.Option(min=1, help="Rounds that a search may take on the real clients.", show_default=False)
+    ] = None,
+    max_bytes: Annotated[
+        int | None, typer.Option(min=1, help="Bytes that its messages may carry.", show_default=False)
+    ] = None,
+    verbose: Verbose = False,
+) -> None:
+    """Write a Flower app: it trains a study's winner or strategy.kind on real clients, or detects and chooses there."""
+    prepare(verbose)
+    user_folders()
+    from fedscout.engine.errors import ConfigurationError
+    from fedscout.engine.models.flat import new_model
+    from fedscout.experiments.deployment.app import FEWEST_CLIENTS, Program, check_new, write_app
+    from fedscout.experiments.deployment.client import Agreement
+    from fedscout.experiments.deployment.driver import winner_of
+    from fedscout.experiments.trained import what_is_kept
+    from fedscout.strategies import parse_strategy
+
+    check_new(out)
+    chooses = choose is not None or max_rounds is not None or max_bytes is not None
+    if study is None:
+        config = read_settings(settings, config_file, verbose)
+        strategy = config.strategy
+    else:
+        if config_file:
+            raise ConfigurationError("--from takes its configuration from the study; leave out -c")
+        config, strategy = winner_of(study, settings or [])
+    if strategy and chooses:
+        raise ConfigurationError(
+            Fault(
+                "--choose and --max-…",
+                f"be left out where {('--from' if study else 'strategy.kind')} says what is trained",
+            )
+        )
+    agreement = Agreement.of_study(config)
+    kept = None
+    if strategy:
+        kept = what_is_kept(parse_strategy(strategy), new_model(agreement.factory, seed=0).layout)
+    program = Program(
+        strategy or None,
+        "rules" if choose is None else choose.value,
+        max_rounds,
+        max_bytes,
+        min_clients or config.federation.num_seen or FEWEST_CLIENTS,
+        results,
+    )
+    written = write_app(out, agreement, program)
+    show(f"{written}: an app for `flwr run`; its README.md has the commands")
+    if kept is not None:
+        show(f"note: {kept}")
+
+
+Weights = Annotated[
+    Path | None,
+    typer.Option(
+        help="Pictures: of a ResNet-18 by torchvision's names, .safetensors, .pt or .pth. Pictures or texts: any "
+        "network, .onnx.",
+        show_default=False,
+    ),
+]
+Tokenizer = Annotated[
+    Path | None, typer.Option(help="Of texts: the tokenizer.json that goes with the weights.", show_default=False)
+]
+Random = Annotated[
+    int | None, typer.Option("--random", min=0, help="Seed of random weights, in place of a file.", show_default=False)
+]
+Size = Annotated[int, typer.Option(min=32, max=1024, help="Pixels to which pictures are resized.")]
+
+
+def embed(
+    settings: Settings = None,
+    config_file: ConfigFile = None,
+    weights: Weights = None,
+    tokenizer: Tokenizer = None,
+    random: Random = None,
+    size: Size = 224,
+    out: Annotated[
+        Path | None,
+        typer.Option(
+            "--out",
+            "-o",
+            help="The file, which is a data set; embedded.npz or random-features.npz if left out.",
+            show_default=False,
+        ),
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Embed a data set's pictures or texts by a network of your own weights, once, into a data set of its features."""
+    config = read_settings(settings, config_file, verbose=False)
+    from fedscout.engine.errors import ConfigurationError
+
+    out = out or Path("random-features.npz" if weights is None else "embedded.npz")
+    if out.suffix != ".npz":
+        raise ConfigurationError(Fault("--out", "be a file that ends in .npz", out))
+    from fedscout.experiments.embeddings.embedder import embedder, load_to_embed, write_embedded
+    from fedscout.experiments.reports.console import show_json
+    from fedscout.experiments.text import show
+
+    by = embedder(weights, tokenizer, random, size)
+    dataset, rows = load_to_embed(config.federation)
+    is_new = write_embedded(dataset, rows, by, out)
+    client = dataset.client_ids is not None
+    use = f"federation.dataset={out} federation.label=y" + (" federation.client_column=client" if client else "")
+    if as_json:
+        show_json({"out": str(out), "rows": dataset.num_rows, "computed": is_new, "by": by.record, "use": use})
+        return
+    features = "random features, of no trained network" if weights is None else f"features by {weights.name}"
+    known = "" if is_new else ", as they were"
+    show(f"{dataset.name}: {len(rows)} {by.of} as {features}{known}, in {out}\nUse: fedscout detect {use}")
+
+
+def mcp(
+    root: Annotated[
+        Path, typer.Option("--root", help="Working directory; no file outside it is named by an agent.")
+    ] = Path(),
+    own_code: Annotated[
+        bool, typer.Option("--own-code", help="Let settings name strategies and models by import path.")
+    ] = False,
+) -> None:
+    """Serve describe, detect, recommend and studies to an agent, by the Model Context Protocol on standard input."""
+    prepare(verbose=False)
+    from fedscout.engine.errors import ConfigurationError
+    from fedscout.experiments.text import extra_module
+
+    if not root.is_dir():
+        raise ConfigurationError(Fault("--root", "be a folder", root))
+    if sys.stdin is None or sys.stdout is None:
+        raise ConfigurationError("fedscout mcp speaks on standard input and output, of which one is closed")
+    extra_module("mcp", "mcp", "fedscout mcp needs the package mcp")
+    from fedscout.experiments.agents import mcp_server
+
+    try:
+        mcp_server(root.resolve(), own_code).run("stdio")
+    except BaseExceptionGroup as group:
+        if group.split((BrokenPipeError, ConnectionError))[1] is not None:
+            raise
+        with Path(os.devnull).open("wb") as nowhere:  # what could not be written would be tried again at exit
+            os.dup2(nowhere.fileno(), sys.stdout.fileno())
+        tell("the agent has closed the pipe")
+        raise typer.Exit(FAILED) from None
+
+
+SUFFIXES = (".csv", ".parquet")
+
+
+def predict(
+    model: Annotated[Path, typer.Argument(help="Folder of a training (fedscout train --out).", show_default=False)],
+    table: Annotated[
+        str, typer.Argument(help="Table with the columns of the training, or folder of pictures.", show_default=False)
+    ],
+    out: Annotated[
+        Path | None,
+        typer.Option("--out", "-o", help="A file, .csv or .parquet; left out, CSV is printed.", show_default=False),
+    ] = None,
+    group: Annotated[
+        int | None, typer.Option(help="Whose model, where each group of clients has one: from 0.", show_default=False)
+    ] = None,
+    code: Annotated[
+        str | None, typer.Option(help="Import path of the model, where it is code of your own.", show_default=False)
+    ] = None,
+) -> None:
+    """Print what a trained model says of each row: class and probabilities, or the quantity."""
+    prepare(verbose=False)
+    user_folders()
+    from fedscout.engine.errors import ConfigurationError
+    from fedscout.experiments.trained import load
+
+    if out is not None and out.suffix.lower() not in SUFFIXES:
+        raise ConfigurationError(Fault("--out", f"end in {' or '.join(SUFFIXES)}", out))
+    found = load(model, code).predict(table, group)
+    if out is None:
+        sys.stdout.write(visible(found.to_csv(index=False)))
+        return
+    from fedscout.engine.runtime.files import write_atomically
+
+    as_csv = out.suffix.lower() == ".csv"
+    write_atomically(out, lambda path: found.to_csv(path, index=False) if as_csv else found.to_parquet(path))
+    show(f"{len(found)} row{'' if len(found) == 1 else 's'} written to {out}")

@@ -1,0 +1,458 @@
+"""`fedscout run`: detect, search, confirm.
+
+`fedscout search`: search and confirm without asking the detectors.
+
+`fedscout train`: one strategy, once.
+
+`fedscout detect`: how the clients' data differ.
+
+`fedscout recommend`: one strategy with its parameters, without a trial.
+
+`fedscout init`: five questions, and the file of a study that answers them.
+"""
+
+from __future__ import annotations
+
+import shlex
+import sys
+from collections.abc import Collection, Iterator, Sequence
+from enum import StrEnum
+from functools import partial
+from math import isfinite
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, cast
+
+import typer
+
+from fedscout.engine.errors import Fault
+from fedscout.experiments.cli.options import (
+    FAILED,
+    AsJson,
+    ConfigFile,
+    Out,
+    Settings,
+    Verbose,
+    prepare,
+    read_settings,
+    user_folders,
+)
+from fedscout.experiments.text import tell, visible
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from fedscout.experiments.reports.study_console import Cost
+    from fedscout.experiments.studies.one_shot import Recommended
+    from fedscout.experiments.studies.workflow import Finished
+
+
+TunedBaseline = Annotated[
+    bool | None,
+    typer.Option(
+        "--tuned-baseline/--no-tuned-baseline",
+        help="Whether the winner is also compared with FedAvg at its best client learning rate.",
+    ),
+]
+
+
+OneShot = Annotated[
+    bool,
+    typer.Option(
+        "--one-shot",
+        help="Search nothing: train once what a language model recommends, or without a key for one the rules, and "
+        "confirm it on fresh seeds.",
+    ),
+]
+StartText = Annotated[
+    str | None,
+    typer.Option("--text", help="Of --one-shot: how the clients' data differ, in your words, for a language model."),
+]
+
+
+def run(
+    settings: Settings = None,
+    config_file: ConfigFile = None,
+    out: Out = None,
+    as_json: AsJson = False,
+    tuned_baseline: TunedBaseline = None,
+    one_shot: OneShot = False,
+    text: StartText = None,
+    verbose: Verbose = False,
+) -> None:
+    """Detect heterogeneity, search for the strategy, confirm the winner. Without arguments: the demo."""
+    _check_one_shot(one_shot, settings or [])
+    asked = [*(settings or []), *_one_shot_settings(one_shot, text)]
+    study(asked, config_file, out, as_json, tuned_baseline, verbose, detection=True)
+
+
+def _check_one_shot(one_shot: bool, settings: Sequence[str]) -> None:
+    """Refuse an explicit searcher beside `--one-shot`.
+
+    Raises:
+        ConfigurationError: If another kind of search is asked for.
+    """
+    kinds = [value for key, _, value in (each.partition("=") for each in settings) if key.strip() == "search.kind"]
+    if one_shot and any(kind.strip() != "one_shot" for kind in kinds):
+        from fedscout.engine.errors import ConfigurationError
+
+        raise ConfigurationError(
+            Fault("search.kind", "be left out beside --one-shot, which searches nothing", f"search.kind={kinds[-1]}")
+        )
+
+
+def _one_shot_settings(one_shot: bool, text: str | None) -> list[str]:
+    """Return what the two options are short for, so that a study is told in full by its settings."""
+    import yaml
+
+    found = ["search.kind=one_shot"] if one_shot else []
+    if text is not None:
+        quoted = yaml.safe_dump(text, default_style='"', width=sys.maxsize).strip()
+        found.append(f"recommender.text={quoted}")
+    return found
+
+
+def study(
+    settings: list[str] | None,
+    config_file: ConfigFile,
+    out: Out,
+    as_json: bool,
+    tuned_baseline: bool | None,
+    verbose: bool,
+    detection: bool,
+) -> None:
+    """Run a study and show it."""
+    tuned = [] if tuned_baseline is None else [f"search.tuned_baseline={str(tuned_baseline).lower()}"]
+    arguments = [*(settings or []), *tuned]
+    config = read_settings(arguments, config_file, verbose)
+    from fedscout.experiments.cli.command_line import study_command
+    from fedscout.experiments.config import planned_trials
+    from fedscout.experiments.reports.console import show_json
+    from fedscout.experiments.reports.page import report_of_finished
+    from fedscout.experiments.reports.study_console import TrialProgress
+    from fedscout.experiments.studies.run_folder import default_folder
+
+    num_trials, rounds_less = planned_trials(config)
+    shape = (num_trials, config.training.num_rounds, rounds_less, config.training.level_off)
+    progress = TrialProgress(*shape, plain_lines=not as_json)
+    folder = out or default_folder(config if detection else config.without_diagnosis())
+    try:
+        with progress.live():
+            from fedscout.experiments.studies.workflow import run_workflow
+
+            display = progress.display(partial(planned_trials, config))
+            finished = run_workflow(config, folder, display, detection, verbose, user_folders())
+    except KeyboardInterrupt:
+        if not as_json:
+            again = study_command("run" if detection else "search", arguments, config_file, out)
+            tell(f"{progress.so_far.kept} in {folder}; to go on: {shlex.join(again)}")
+        raise
+    report = report_of_finished(finished.folder)
+    if as_json:
+        show_json({**finished.document, "out": str(finished.folder)})
+        raise typer.Exit(_status(finished))
+    _show(
+        finished,
+        progress.so_far.cost(finished.document["timings"]["seconds"]["total"]),
+        folder,
+        report,
+        arguments,
+        config_file,
+        verbose,
+    )
+    raise typer.Exit(_status(finished))
+
+
+def _status(finished: Finished) -> int:
+    """Return the exit status: of a study of which no training went through that of a failed training."""
+    return 0 if finished.outcome.best is not None else FAILED
+
+
+def _show(
+    finished: Finished,
+    cost: Cost,
+    folder: Path,
+    report: Path | None,
+    arguments: Sequence[str],
+    config_file: Path | None,
+    verbose: bool,
+) -> None:
+    """Print the screen, and below it, if asked, all that it rests on."""
+    from fedscout.experiments.reports.console import out_console, show_columns
+    from fedscout.experiments.reports.details import federation_line, show_study
+    from fedscout.experiments.reports.study_console import StudyScreen
+
+    console = out_console()
+    StudyScreen(
+        finished.outcome,
+        finished.report,
+        federation_line(finished.federation),
+        cost,
+        tuple(_next_steps(finished, folder, report, arguments, config_file, verbose)),
+        finished.measure,
+        finished.second_measure,
+        finished.document["dependence"],
+    ).show(console)
+    show_columns(console, finished.federation.facts, is_brief=not verbose)
+    if verbose:
+        show_study(console, finished)
+
+
+def _next_steps(
+    finished: Finished,
+    folder: Path,
+    report: Path | None,
+    arguments: Sequence[str],
+    config_file: Path | None,
+    verbose: bool,
+) -> Iterator[tuple[str, str]]:
+    """Yield what can be done with a finished study, label and command."""
+    from fedscout.experiments.cli.command_line import command_line, training_command
+    from fedscout.experiments.deployment.driver import advised
+
+    document, outcome = finished.document, finished.outcome
+    rate = document["config"]["training"]["learning_rate"]
+    if strategy := advised(document["confirmation"], document["best"], rate):
+        yield "Train", command_line(training_command(arguments, config_file, strategy, outcome.levelled))
+        tables = [setting for setting in arguments if setting.startswith("client_settings.")]
+        yield "Export", command_line(["fedscout", "app", *tables, "--from", str(folder)])
+    if report is not None:
+        yield "Report", command_line(["fedscout", "report", str(folder), "--open"])
+    if not verbose:
+        yield "More", "the same command with --verbose"
+
+
+def search(
+    settings: Settings = None,
+    config_file: ConfigFile = None,
+    out: Out = None,
+    as_json: AsJson = False,
+    tuned_baseline: TunedBaseline = None,
+    verbose: Verbose = False,
+) -> None:
+    """Search for the strategy and confirm the winner; as run, without the diagnosis."""
+    study(settings, config_file, out, as_json, tuned_baseline, verbose, detection=False)
+
+
+def train(
+    settings: Settings = None,
+    config_file: ConfigFile = None,
+    out: Out = None,
+    as_json: AsJson = False,
+    verbose: Verbose = False,
+) -> None:
+    """Train one strategy, such as strategy.kind=fedadam strategy.eta=0.1, and log it as a trial."""
+    config = read_settings(settings, config_file, verbose)
+    from fedscout.engine.trials.record import SCORES_WHERE_KNOWN
+    from fedscout.experiments.reports.console import out_console, show_json, show_path
+    from fedscout.experiments.reports.details import show_federation, show_labels, show_trials
+    from fedscout.experiments.reports.study_console import TrialProgress
+    from fedscout.experiments.studies.checks import measures_of_study
+    from fedscout.experiments.studies.run_folder import default_folder
+    from fedscout.experiments.trained import DESCRIPTION_FILE
+
+    folders = user_folders()
+    progress = TrialProgress(1, config.training.num_rounds)
+    with progress.live():
+        from fedscout.experiments.studies.workflow import run_training, with_strategy
+
+        config = with_strategy(config)
+        federation, trial, folder = run_training(
+            config, out or default_folder(config), progress.display(), verbose, folders
+        )
+    if as_json:
+        finite = {  # JSON knows no infinity, and of a quantity there is no accuracy
+            name: [value if isfinite(value) else None for value in getattr(trial, f"round_{name}")]
+            for name in ("accuracy", "loss")
+        }
+        rounds: dict[str, list[float | None]] = finite if any(finite["accuracy"]) else {"loss": finite["loss"]}
+        for name in (*SCORES_WHERE_KNOWN, "seconds"):
+            if (scores := getattr(trial, f"round_{name}")) is not None and any(map(isfinite, scores)):
+                rounds[name] = [value if isfinite(value) else None for value in scores]
+        show_json({"trial": trial.summary(), "view": config.search.view, "rounds": rounds, "out": str(folder)})
+        raise typer.Exit(FAILED if trial.status == "failed" else 0)
+    console = out_console()
+    show_federation(console, federation)
+    measure = measures_of_study(config)[0]
+    show_trials(console, [trial], None, title="Trial", measure=measure)
+    show_labels(console, federation, trial, config.search.view)
+    console.print()
+    show_path(console, "Log", folder / "trials")
+    if (folder / DESCRIPTION_FILE).is_file():
+        command = shlex.join(["fedscout", "predict", str(folder)])
+        console.print(f"Predict: {command} TABLE", soft_wrap=True)
+    if trial.status == "failed":
+        tell(f"the trial failed: {trial.error}")
+        raise typer.Exit(FAILED)
+
+
+def detect(
+    settings: Settings = None,
+    config_file: ConfigFile = None,
+    out: Out = None,
+    as_json: AsJson = False,
+    verbose: Verbose = False,
+) -> None:
+    """Measure label skew, feature skew and outlier clients."""
+    config = read_settings(settings, config_file, verbose)
+    from fedscout.experiments.description import dependence_notes
+    from fedscout.experiments.reports.console import out_console, show_columns, show_json
+    from fedscout.experiments.reports.details import show_federation, show_report
+    from fedscout.experiments.reports.study_console import TrialProgress, show_diagnosis
+
+    progress = TrialProgress()
+    with progress.live():
+        from fedscout.experiments.studies.workflow import run_detection
+
+        federation, report = run_detection(config, progress.display(), verbose, out)
+    if as_json:
+        affected = list(federation.affected_clients)
+        show_json({"report": report.model_dump(mode="json"), "affected_clients": affected})
+        return
+    console = out_console()
+    show_federation(console, federation)
+    show = show_report if verbose else show_diagnosis
+    show(console, report)
+    for note in dependence_notes(federation, config.seed, config.training.test_fraction):
+        console.print(f"  {note}")
+    show_columns(console, federation.facts, is_brief=True)
+
+
+class Source(StrEnum):
+    """Who recommends."""
+
+    auto = "auto"
+    rules = "rules"
+    llm = "llm"
+
+
+Text = Annotated[
+    str | None, typer.Option("--text", help="How the clients' data differ, in your words, for a language model.")
+]
+Report = Annotated[
+    Path | None, typer.Option("--report", help="A report of `fedscout detect --out`, in place of measuring.")
+]
+Who = Annotated[
+    Source | None,
+    typer.Option(
+        "--source", help="auto, the default, asks a language model if there is a key for one, else the rules."
+    ),
+]
+Replay = Annotated[
+    Path | None, typer.Option("--replay", help="Recorded exchanges (llm.jsonl) that answer without a network.")
+]
+
+
+def recommend(
+    settings: Settings = None,
+    config_file: ConfigFile = None,
+    text: Text = None,
+    report: Report = None,
+    source: Who = None,
+    replay: Replay = None,
+    out: Out = None,
+    as_json: AsJson = False,
+    verbose: Verbose = False,
+) -> None:
+    """Recommend a strategy from the diagnosis or from your description, without a trial."""
+    config = read_settings(settings, config_file, verbose)
+    if replay is not None:
+        recommender = config.recommender.model_copy(update={"replay": replay})
+        config = config.model_copy(update={"recommender": recommender})
+    from fedscout.experiments.reports.console import out_console, show_json, show_path
+    from fedscout.experiments.reports.details import show_report
+    from fedscout.experiments.reports.study_console import TrialProgress
+    from fedscout.experiments.studies import workflow
+    from fedscout.experiments.studies.one_shot import Wanted, asks_model
+    from fedscout.experiments.studies.run_folder import default_folder
+
+    user_folders()
+    given = config.recommender
+    wanted = Wanted(given.source if source is None else source.value, given.text if text is None else text, report)
+    folder = default_folder(config) if out is None and asks_model(config, wanted.source) else out
+    progress = TrialProgress()
+    with progress.live():
+        found = workflow.recommend(config, wanted, folder, progress.display(), verbose)
+    if as_json:
+        show_json({**found.document(config), "out": None if folder is None else str(folder)})
+        return
+    console = out_console()
+    if found.report is not None:
+        show_report(console, found.report)
+    show_recommendation(console, found)
+    if folder is not None:
+        console.print()
+        show_path(console, "Recommendation", folder / workflow.RECOMMENDATION_FILE)
+
+
+def show_recommendation(console: Console, found: Recommended) -> None:
+    """Print what is recommended, by whom, and why."""
+    recommendation = found.recommendation
+    use = recommendation.model_use
+    by = "the rules" if use is None else f"the language model {use.model}"
+    console.print(f"\nRecommended by {by}", style="bold", end=": ")
+    console.print(str(recommendation.spec), style="bold")
+    for ground in recommendation.grounds:
+        console.print(f"  {ground.rule}: {ground.because} [{ground.source}]")
+    for alternative in recommendation.alternatives:
+        named = f"{alternative.spec}: {alternative.because} [{alternative.source}]"
+        console.print(f"  compare with {named}")
+    if use is not None:
+        tokens = "not counted" if use.prompt_tokens is None else f"{use.prompt_tokens} + {use.completion_tokens}"
+        cost = "" if use.cost_usd is None else f", {use.cost_usd:.4f} US dollars"
+        console.print(f"  {use.num_answers} answer{'' if use.num_answers == 1 else 's'}, tokens {tokens}{cost}")
+    for note in recommendation.notes:
+        console.print(f"  {note}")
+
+
+DraftFile = Annotated[Path, typer.Option("--out", "-o", help="The file that is written.")]
+Yes = Annotated[bool, typer.Option("--yes", "-y", help="Ask nothing and take what is suggested.")]
+Data = Annotated[str | None, typer.Argument(metavar="[DATA]", help="A file, or the name of a data set.")]
+
+DEALT = "-"
+
+
+def init(data: Data = None, out: DraftFile = Path("study.yaml"), yes: Yes = False) -> None:
+    """Ask five questions, suggest the answers, and write a study that `fedscout run` runs. Piped, it asks nothing."""
+    prepare(verbose=False)
+    from fedscout.engine.errors import ConfigurationError
+    from fedscout.engine.runtime.files import write_atomically
+    from fedscout.experiments.config import load_config
+    from fedscout.experiments.draft import AIMS, TIMES, Draft, suggested_data, table_suggestions
+
+    if out.exists():
+        raise ConfigurationError(Fault("--out", "be a new file", f"{out}, which exists"))
+    asks = not yes and sys.stdin.isatty()
+    dataset = data or _answer(asks, "The data: a file, or the name of a data set", suggested_data())
+    head = table_suggestions(dataset)
+    label = client = None
+    if head is not None:
+        label = _answer(asks, "The column to predict", head.label, head.columns)
+        others = [column for column in head.columns if column != label]
+        suggested = head.client if head.client in others else DEALT
+        wanted = f"The column of the clients ({DEALT}: rows are dealt to ten)"
+        named = _answer(asks, wanted, suggested or DEALT, [DEALT, *others])
+        client = None if named == DEALT else named
+    what = "; ".join(f"{aim}: {meaning}" for aim, (meaning, _) in AIMS.items())
+    aim = _answer(asks, f"What matters ({what})", "accuracy", AIMS)
+    time = _answer(asks, "How long it may take", "hour", TIMES)
+    text = Draft(dataset, label, client, cast(Any, aim), cast(Any, time)).text
+    write_atomically(out, lambda path: path.write_text(text, encoding="utf-8"))
+    try:
+        load_config((), out)
+    except ConfigurationError:
+        out.unlink()
+        raise
+    print(visible(text), end="")
+    tell(f"{out} is written: fedscout run {out}")
+
+
+def _answer(asks: bool, question: str, suggested: str, allowed: Collection[str] = ()) -> str:
+    """Return what is answered, or what is suggested where nobody is asked; asks again until it is allowed."""
+    while asks:
+        given = str(typer.prompt(question, default=suggested, err=True)).strip()
+        if not allowed or given in allowed:
+            return given
+        from fedscout.engine.text import did_you_mean, listed
+
+        tell(f"it must be one of {listed(allowed)}, got {given!r}{did_you_mean(given, allowed)}")
+    return suggested

@@ -1,0 +1,1 @@
+"""Tables of client settings: checks, tuning and proxies."""

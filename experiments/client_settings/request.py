@@ -1,0 +1,476 @@
+"""What is asked of a table of client settings, and how it becomes one: made anew, or refined.
+
+The defaults of a study are those of choosing a strategy; a table has others, from its source where that leaves room:
+twenty rounds, a Gaussian process, one setting after the other, rates from 1e-5 to 0.8, batches from 4 to 64, epochs
+from 1 to 30. Deviation: at most twenty evaluations a cell, where the source would go on as long as there is gain.
+
+A table of client settings made finer: cells between and beyond those that it has, tuned and never interpolated.
+
+FedCust: of a client farther than τ from every cell nothing but that arrives, so the server can't refine "there". It
+refines the whole grid and extends its ends. Settings that are interpolated cost about 15 % of the accuracy in the
+source's Fig. 4, so each new cell is tuned; it begins with what its neighbours have. Cells that there were stay.
+
+An end is extended as far as the proxy rows reach: what they can't fill is left out, and said.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from math import inf, isfinite
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from fedscout.engine.contracts.client_table import HETEROGENEITY
+from fedscout.engine.data.federation import Federation
+from fedscout.engine.errors import ConfigurationError, Fault
+from fedscout.engine.messages.calls import Cohort
+from fedscout.experiments.client_settings.checks import folder_of_metric
+from fedscout.experiments.client_settings.proxies import (
+    LEVELS,
+    QUANTITIES,
+    Place,
+    ProxyData,
+    classes_of,
+    grid_of,
+    index_of,
+    metric_grid,
+    place_faults,
+    proxy_data,
+    refined_classes,
+    refined_quantities,
+    refined_values,
+    scaled,
+    synthetic_rows,
+)
+from fedscout.experiments.client_settings.tuning import (
+    CellResult,
+    CellTuning,
+    TunedTable,
+    TuningDisplay,
+    folder_of,
+    plan_cells,
+    tune_table,
+    write_tuned,
+)
+from fedscout.experiments.config import StudyConfig, check_searchable, config_of, given_settings, laid_over
+from fedscout.experiments.federation import build_federation
+from fedscout.experiments.reinforcement import ENVIRONMENTS
+from fedscout.experiments.studies.run_folder import differences, versions
+from fedscout.search.settings_table_file import read_settings_table
+from fedscout.strategies import parse_strategy
+from fedscout.strategies.specification import CLIENT_PARAMETERS
+
+logger = logging.getLogger("fedscout")
+
+PROXY_SHARE = 0.3
+"""Of the data set, which the server holds where nothing else is said."""
+
+DEFAULTS: Mapping[str, Any] = {
+    "training": {"num_rounds": 20},
+    "search": {
+        "kind": "gp",
+        "budget": 20,
+        "generation_size": 1,
+        "strategies": ["fedavg"],
+        "client_ranges": {
+            "learning_rate": {"low": 1e-5, "high": 0.8, "log": True},
+            "batch_size": {"low": 4, "high": 64, "log": True},
+            "local_epochs": {"low": 1, "high": 30},
+        },
+    },
+}
+NOT_TOLD: dict[str, Any] = {"engine": True, "recommender": True, "client_settings": True, "federation": {"folder"}}
+"""What of a configuration says nothing of a table, and may tell of a machine."""
+
+SEARCHERS = ("gp", "tpe", "random", "genetic")
+
+
+@dataclass(frozen=True)
+class TableRequest:
+    """What is asked.
+
+    Attributes:
+        config: Data, model, training, search and seed.
+        heterogeneities: Of the rows of the grid, in [0, 1], as are entropies, or values of the user's own metric;
+            None takes those of the metric.
+        quantities: Of its columns; None takes the source's, made smaller where the proxy rows do not reach.
+        num_clients: Proxy clients of a cell.
+        patience: Evaluations without gain that end a cell.
+        threshold: τ of the table; None has no client tell how far it is.
+        synthetic: Proxy rows that are drawn by what clients tell of themselves; None takes the server's rows.
+        metric: Of the first axis: heterogeneity, entropy, or a function of the user's own.
+    """
+
+    config: StudyConfig
+    heterogeneities: tuple[float, ...] | None = None
+    quantities: tuple[int, ...] | None = None
+    num_clients: int = 5
+    patience: int = 5
+    threshold: float | None = None
+    synthetic: int | None = None
+    metric: str = HETEROGENEITY
+
+    def __post_init__(self) -> None:
+        if self.metric not in LEVELS and ":" not in self.metric:
+            raise ConfigurationError(
+                Fault("--metric", f"be one of {', '.join(LEVELS)} or package.module:function", repr(self.metric))
+            )
+        faults = []
+        if self.metric not in LEVELS:
+            if not self.heterogeneities or not all(map(isfinite, self.heterogeneities)):
+                given = "none" if self.heterogeneities is None else ", ".join(map(str, self.heterogeneities))
+                faults.append(Fault("--heterogeneity", f"say values that {self.metric} gives", given))
+        else:
+            outside = [value for value in self.levels if not 0 <= value <= 1]
+            faults += [Fault("--heterogeneity", "be in [0, 1]", f"{value:g}") for value in outside]
+        faults += [Fault("--quantity", "be at least 1 row", value) for value in self.quantities or () if value < 1]
+        if self.threshold is not None and not 0 <= self.threshold < inf:
+            faults.append(Fault("--threshold", "be a distance, at least 0", f"{self.threshold:g}"))
+        if faults:
+            raise ConfigurationError(faults)
+
+    @property
+    def levels(self) -> tuple[float, ...]:
+        """The rows of the grid."""
+        return self.heterogeneities or LEVELS[self.metric]
+
+
+def read_config(
+    arguments: Sequence[str], file: Path | None = None, proxy: str | None = None, synthetic: bool = False
+) -> StudyConfig:
+    """Return the configuration of a table: what is given over a table's defaults.
+
+    Args:
+        arguments: As of any command.
+        file: A YAML file under all arguments.
+        proxy: Another data set that the proxy rows are of; None leaves it to the arguments.
+        synthetic: Whether they are drawn, so that the server needs none.
+
+    Raises:
+        ConfigurationError: With every fault that was found.
+    """
+    given = laid_over(given_settings(arguments, file), DEFAULTS)
+    own = {} if proxy is None else {"server_dataset": proxy}
+    federation = {**dict(given.get("federation") or {}), **own}
+    has_rows = federation.get("server_rows") is not None or federation.get("server_dataset") is not None
+    if synthetic and has_rows:
+        raise ConfigurationError(Fault("--synthetic", "be left out where the server has rows of its own for a table"))
+    if not synthetic:
+        federation |= {"server_labels": True} | ({} if has_rows else {"server_rows": PROXY_SHARE})
+    config = config_of({**given, "federation": federation})
+    _check(config)
+    return config
+
+
+def _check(config: StudyConfig) -> None:
+    """Refuse what a table can't be tuned by."""
+    check_searchable(config.model_copy(update={"strategy": None}))
+    faults = []
+    if told := [name for name in CLIENT_PARAMETERS if (config.strategy or {}).get(name) is not None]:
+        faults.append(Fault("strategy", "not say what a table is tuned for", ", ".join(told)))
+    if config.federation.dataset in ENVIRONMENTS or config.federation.predicts_quantity:
+        faults.append(
+            Fault("federation.dataset", "be of classes for a table of client settings", config.federation.dataset)
+        )
+    if config.search.strategies != ("fedavg",):
+        faults.append(
+            Fault(
+                "search.strategies", "be left out", hint="strategy.kind says what trains the proxy clients of a table"
+            )
+        )
+    if config.search.kind not in SEARCHERS:
+        faults.append(Fault("search.kind", f"be one of {', '.join(SEARCHERS)} for a table", config.search.kind))
+    if config.search.objectives != ("accuracy",) or config.search.validation_fraction:
+        faults.append(
+            Fault("search.objective and search.validation_fraction", "be left out: proxy rows score a setting")
+        )
+    everybody = {
+        "selection": config.selection is not None,
+        "search.selection": config.search.selection is not None,
+        "training.fraction_train": config.training.fraction_train != 1,
+        "training.scored_clients": config.training.scored_clients is not None,
+    }
+    faults += [
+        Fault(key, "be left out, as all proxy clients of a table train and score in every round")
+        for key, is_said in everybody.items()
+        if is_said
+    ]
+    if _chooses_settings(config):
+        faults.append(
+            Fault("strategy.kind", "leave clients' rates and epochs to a table, and fedex and fedpop choose them")
+        )
+    if config.client_settings.kind is not None:
+        faults.append(Fault("client_settings", "be left out, as a table is tuned without one"))
+    if faults:
+        raise ConfigurationError(faults)
+
+
+def _chooses_settings(config: StudyConfig) -> bool:
+    """Return whether the strategy is one that can't be where clients have settings of their own."""
+    if config.strategy is None or "kind" not in config.strategy:
+        return False
+    rate = config.training.learning_rate
+    alike = Cohort(num_clients=2, num_sampled=2, client_learning_rate=rate, server_rows=None, server_labels=True)
+    strategy = parse_strategy(config.strategy)
+    return strategy.unavailable(alike) is None and strategy.unavailable(replace(alike, own_settings=True)) is not None
+
+
+def make_table(
+    request: TableRequest,
+    out: Path,
+    display: TuningDisplay,
+    parallel: int | None = None,
+    verbose: bool = False,
+    search_path: tuple[str, ...] = (),
+) -> TunedTable:
+    """Tune a table, or the rest of it, and write it.
+
+    Raises:
+        UserError: If something that was asked for can't be done; before anything is trained where possible.
+    """
+    federation, tuning = prepared(request)
+    grid = _grid(request, tuning)
+    if faults := [fault for place in grid for fault in place_faults(place, tuning.proxy)]:
+        raise ConfigurationError(faults[0])
+    _check_batches(request.config, grid)
+    told = provenance(request, federation, tuning)
+    refuse_foreign(out, told)
+    folder = folder_of(out)
+    results = tune_table(tuning, plan_cells(tuning, grid, folder), folder, display, parallel, verbose, search_path)
+    return write_tuned(out, [results[place] for place in grid], told, request.threshold)
+
+
+def prepared(request: TableRequest) -> tuple[Federation, CellTuning]:
+    """Build the federation, and take its proxy rows."""
+    config = request.config
+    federation = build_federation(config.federation, config.model, config.detection.privacy)
+    if request.synthetic is not None:
+        federation = replace(federation, server=synthetic_rows(federation, config, request.synthetic))
+    if request.metric not in LEVELS:
+        folder_of_metric(request.metric, federation.num_classes)
+    proxy = proxy_data(federation, config.seed, config.federation.server_dataset is not None)
+    tuning = CellTuning(config, proxy, federation.model, request.num_clients, request.patience, request.metric)
+    return federation, tuning
+
+
+def _grid(request: TableRequest, tuning: CellTuning) -> tuple[Place, ...]:
+    if request.metric != HETEROGENEITY:
+        return _metric_grid(request, tuning.proxy)
+    held = [classes_of(value, tuning.proxy.num_classes) for value in request.levels]
+    if request.quantities is not None:
+        return grid_of(held, request.quantities)
+    fitting = scaled(QUANTITIES, tuning.proxy.usual_rows(min(held)))
+    return grid_of(held, [max(*held, quantity) for quantity in fitting])
+
+
+def _metric_grid(request: TableRequest, proxy: ProxyData) -> tuple[Place, ...]:
+    """Return the grid of any other metric; columns that are left out are such that most classes have the rows."""
+    quantities = request.quantities or scaled(QUANTITIES, int(np.quantile(proxy.class_rows, 0.25)))
+    return metric_grid(request.metric, request.levels, quantities, proxy.num_classes)
+
+
+def _check_batches(config: StudyConfig, grid: Sequence[Place]) -> None:
+    """Refuse batches that no proxy client has the rows for, and say where some of a range are such.
+
+    A batch holds at most a client's rows, so a larger one is the same setting again. That bounds its memory by that of
+    the rows; how much memory clients have, nobody knows here.
+
+    Raises:
+        ConfigurationError: If all of the range are.
+    """
+    batches, most = config.search.client_ranges.batch_size, max(place.quantity for place in grid)
+    if batches is None or batches.high <= most:
+        return
+    if batches.low > most:
+        raise ConfigurationError(
+            Fault(
+                "search.client_ranges.batch_size",
+                f"begin with at most {most} rows, which clients of the largest quantity hold",
+                f"low {batches.low}",
+            )
+        )
+    logger.warning(
+        "batches of %s to %s rows are all the rows of a client in every cell; search.client_ranges.batch_size may end "
+        "there",
+        *(most, batches.high),
+    )
+
+
+def provenance(request: TableRequest, federation: Federation, tuning: CellTuning) -> dict[str, Any]:
+    """Return where a table comes from, as JSON can hold it."""
+    config, proxy = request.config, tuning.proxy
+    of = config.federation
+    return {
+        "dataset": of.dataset,
+        "model": config.model.kind,
+        "trained_model": federation.facts["model"],
+        "num_classes": federation.num_classes,
+        "metric": request.metric,
+        "strategy": str((config.strategy or {}).get("kind", "fedavg")),
+        "seed": config.seed,
+        "proxy": {
+            "dataset": of.server_dataset or of.dataset,
+            "synthetic": request.synthetic,
+            "server_rows": of.server_rows,
+            "federation_seed": of.seed,
+            "num_rows": len(proxy.labels),
+            "num_scored": proxy.num_scored,
+            "num_left_out": proxy.num_left_out,
+        },
+        "tuned": tuning.identity(),
+        "config": config.model_dump(mode="json", exclude=NOT_TOLD),
+        "versions": versions(),
+    }
+
+
+def refuse_foreign(out: Path, told: Mapping[str, Any]) -> None:
+    """Refuse to write over what is no table of the same settings.
+
+    Raises:
+        ConfigurationError: With what differs.
+    """
+    if not out.exists():
+        return
+    _, there = read_settings_table(out)
+    tuned, named = there.get("tuned", {}), {"metric": there.get("metric", HETEROGENEITY)}
+    changes = differences({**tuned, **named}, {**told["tuned"], "metric": told["metric"]})
+    if changes := [change for change in changes if not change.startswith("proxy: ")] or changes[:1]:
+        raise ConfigurationError(
+            f"--out must be a new file or a table of the same settings, got {out}, of which differ: "
+            f"{'; '.join(changes[:4])}"
+        )
+
+
+@dataclass(frozen=True)
+class CoarseTable:
+    """A table that `fedscout tune-table` wrote.
+
+    Attributes:
+        path: Its file.
+        results: Its cells with what is told of them, in order.
+        tuned: What decided the result of every cell.
+        request: What was asked of it.
+    """
+
+    path: Path
+    results: tuple[CellResult, ...]
+    tuned: Mapping[str, Any]
+    request: TableRequest
+
+
+def read_coarse(path: Path, arguments: Sequence[str] = (), file: Path | None = None) -> CoarseTable:
+    """Return a table and what was asked of it; arguments may say where data lie and how to work, and change no result.
+
+    Raises:
+        ConfigurationError: If it is none that was tuned.
+    """
+    table, told = read_settings_table(path)
+    tuned, stored = told.get("tuned"), told.get("config")
+    if not isinstance(tuned, dict) or not isinstance(stored, dict) or not {"num_clients", "patience"} <= {*tuned}:
+        raise ConfigurationError(Fault("--refine", "be a table that fedscout tune-table wrote", path))
+    try:
+        results = tuple(CellResult(cell, **beside) for cell, beside in zip(table.cells, told["cells"], strict=True))
+    except TypeError as error:
+        raise ConfigurationError(f"--refine must be a table of this version, got {path}: {error}") from error
+    config = config_of(laid_over(given_settings(arguments, file), stored))
+    counts: dict[str, Any] = {"num_clients": int(tuned["num_clients"]), "patience": int(tuned["patience"])}
+    counts["synthetic"] = told.get("proxy", {}).get("synthetic")
+    counts["metric"] = told.get("metric", HETEROGENEITY)
+    counts["heterogeneities"] = tuple(sorted({cell.heterogeneity for cell in table.cells}))
+    return CoarseTable(path, results, tuned, TableRequest(config, threshold=table.threshold, **counts))
+
+
+def refine_table(
+    coarse: CoarseTable,
+    out: Path,
+    display: TuningDisplay,
+    parallel: int | None = None,
+    verbose: bool = False,
+    search_path: tuple[str, ...] = (),
+) -> TunedTable:
+    """Tune the cells that a finer table has more, or the rest of them, and write all.
+
+    Raises:
+        UserError: If something that was asked for can't be done.
+    """
+    if out.absolute() == coarse.path.absolute():
+        raise ConfigurationError(Fault("--out", "be another file than --refine", f"{out} for both"))
+    federation, tuning = prepared(coarse.request)
+    if changes := differences(coarse.tuned, tuning.identity()):
+        raise ConfigurationError(
+            Fault(
+                "--refine",
+                f"go on with the settings and the data of {coarse.path}",
+                hint=f"what differs: {'; '.join(changes[:4])}",
+            )
+        )
+    told = {**provenance(coarse.request, federation, tuning), "refined": str(coarse.path)}
+    refuse_foreign(out, told)
+    num_classes = tuning.proxy.num_classes
+    known = {_place(result, num_classes, coarse.request.metric): result for result in coarse.results}
+    grid = finer_grid([*known], tuning.proxy)
+    new = [place for place in grid if place not in known]
+    folder = folder_of(out)
+    planned = plan_cells(tuning, new, folder, {place: result.setting for place, result in known.items()})
+    found = {**known, **tune_table(tuning, planned, folder, display, parallel, verbose, search_path)}
+    return write_tuned(out, [found[place] for place in grid], told, coarse.request.threshold)
+
+
+def finer_grid(places: Sequence[Place], proxy: ProxyData) -> tuple[Place, ...]:
+    """Return the refined grid of another, as far as the proxy rows can fill it; what is left out is told."""
+    if places[0].row is not None:
+        return _finer_metric_grid(places, proxy)
+    held, quantities = {place.num_classes for place in places}, {place.quantity for place in places}
+    wanted_held, wanted = refined_classes(held, proxy.num_classes), refined_quantities(quantities)
+
+    def fits(classes: Sequence[int], rows: Sequence[int]) -> bool:
+        return not any(place_faults(place, proxy) for place in grid_of(classes, rows))
+
+    kept = [quantity for quantity in wanted if quantity in quantities or fits([*held], [quantity])]
+    kept_held = [count for count in wanted_held if count in held or fits([count], kept)]
+    left_out = [f"quantity {quantity}" for quantity in wanted if quantity not in kept]
+    left_out += [
+        f"heterogeneity {index_of(count, proxy.num_classes):.2f}" for count in wanted_held if count not in kept_held
+    ]
+    if left_out:
+        logger.warning("the proxy rows do not reach for %s, which the finer grid is without", ", ".join(left_out))
+    return grid_of(kept_held, kept)
+
+
+def _finer_metric_grid(places: Sequence[Place], proxy: ProxyData) -> tuple[Place, ...]:
+    """Return the refined grid of entropy or a metric of one's own: columns, then rows, that proxy rows can fill."""
+    first = places[0].row
+    assert first is not None, "of a metric"
+    quantities, metric, num_classes = {place.quantity for place in places}, first.metric, proxy.num_classes
+    values = {place.row.value for place in places if place.row is not None}
+    wanted_values, wanted = refined_values(metric, values), refined_quantities(quantities)
+
+    def grid(held: Sequence[float], rows: Sequence[int]) -> tuple[Place, ...]:
+        return metric_grid(metric, held, rows, num_classes, among=wanted_values)
+
+    def fits(held: Sequence[float], rows: Sequence[int]) -> bool:
+        return not any(place_faults(place, proxy) for place in grid(held, rows))
+
+    kept = [quantity for quantity in wanted if quantity in quantities or fits([*values], [quantity])]
+    kept_values = [value for value in wanted_values if value in values or fits([value], kept)]
+    left_out = [f"quantity {quantity}" for quantity in wanted if quantity not in kept]
+    left_out += [f"{metric} {value:.3g}" for value in wanted_values if value not in kept_values]
+    if left_out:
+        logger.warning("the proxy rows do not reach for %s, which the finer grid is without", ", ".join(left_out))
+    return grid(kept_values, kept)
+
+
+def with_threshold(coarse: CoarseTable, threshold: float | None) -> CoarseTable:
+    """Return the same with another τ, if one is given."""
+    return coarse if threshold is None else replace(coarse, request=replace(coarse.request, threshold=threshold))
+
+
+def _place(result: CellResult, num_classes: int, metric: str) -> Place:
+    if metric != HETEROGENEITY:
+        (place,) = metric_grid(metric, [result.cell.heterogeneity], [result.cell.quantity], num_classes)
+        return place
+    return Place(classes_of(result.cell.heterogeneity, num_classes), result.cell.quantity)

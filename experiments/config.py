@@ -1,0 +1,612 @@
+"""The configuration of a study: a YAML file and `dotted.key=value` arguments over validated models.
+
+Unknown keys are errors, all faults are reported at once, and the whole configuration is logged with every trial.
+
+From files and arguments to a configuration, with every fault that was found.
+
+Everything that can be configured, key by key, and what a wrong key may have meant.
+
+The values that a key can have, where they are a few names: for the shell's completion.
+"""
+
+from __future__ import annotations
+
+import difflib
+import hashlib
+import json
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from types import NoneType, UnionType
+from typing import Annotated, Any, Literal, Self, Union, get_args, get_origin
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, ValidationInfo, field_validator, model_validator
+from pydantic_core import ErrorDetails
+
+from fedscout.detectors.report import DetectionConfig
+from fedscout.engine.config import EngineConfig
+from fedscout.engine.contracts.config import ADDED_TERMS, LocalTraining
+from fedscout.engine.errors import ConfigurationError, Fault
+from fedscout.engine.messages.calls import Session
+from fedscout.engine.metrics import ACCURACY, R2, Metric
+from fedscout.engine.text import alternatives, details, fault_of, shown, truths_as_words
+from fedscout.experiments.data.loaders.table import with_task
+from fedscout.experiments.federation_config import FederationConfig, ModelConfig
+from fedscout.experiments.reinforcement import ENVIRONMENTS
+from fedscout.search.client_settings import ClientSettingsConfig
+from fedscout.search.config import KNOWLEDGE, NO_PART_OF_THE_IDENTITY, RecommenderConfig, SearchConfig
+
+AUTO, MOST_AUTO_ROUNDS = "auto", 200
+"""`training.num_rounds=auto` is short for `training.level_off` and so many rounds at most."""
+
+Seconds = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+
+
+class TrainingConfig(LocalTraining):
+    """Rounds of federated training, and the local training in each."""
+
+    num_rounds: int = Field(
+        default=30,
+        ge=1,
+        le=1_000_000,
+        description="rounds a trial; auto: until FedAvg levels off, at most 200",
+        json_schema_extra={"or": "auto"},
+    )
+    repetitions: int = Field(
+        default=1, ge=1, le=99, description="trainings of a trial, an odd number, whose median it counts as"
+    )
+    level_off: bool = Field(
+        default=False, description="of run, search and sweep: fewer rounds than num_rounds if FedAvg levels off before"
+    )
+    fraction_train: float = Field(default=1.0, gt=0, le=1, description="share of the clients that train in a round")
+    scored_clients: int | None = Field(
+        default=None,
+        ge=1,
+        description="so many clients, drawn from the seed, score each model; nothing means all of them",
+    )
+    test_fraction: float = Field(default=0.2, gt=0, lt=1, description="share of each client's rows kept for testing")
+    trial_timeout_seconds: Seconds | None = Field(default=None, description="after which a trial fails; nothing waits")
+    round_timeout_seconds: Seconds | None = Field(
+        default=None,
+        description="after which a host that is still at its part of a round is replaced, on Ray; nothing waits",
+    )
+    hanging_clients: Literal["drop", "fail"] = Field(
+        default="drop",
+        description="a client that alone takes that long: drop leaves it out of the round, fail fails the trial",
+    )
+    simulated_deadline_seconds: Seconds | None = Field(
+        default=None,
+        description="of a round, for clients whose rounds take simulated time: who would take longer is left out; "
+        "nothing waits for all",
+    )
+    backend: Literal["auto", "loop"] = Field(
+        default="auto", description="loop trains clients one by one where auto would train many at once"
+    )
+    metric: Literal["accuracy", "balanced_accuracy", "macro_f1", "auroc", "r2", "mae"] | None = Field(
+        default=None,
+        description="what makes a model good on the test rows of all clients together; nothing means accuracy, or r2 "
+        "where a quantity is predicted",
+    )
+
+    @model_validator(mode="before")
+    @classmethod
+    def _auto(cls, given: Any) -> Any:
+        if isinstance(given, Mapping) and given.get("num_rounds") == AUTO:
+            if given.get("level_off", True) is not True:
+                raise ValueError("level_off must be left out where num_rounds is auto, got " + repr(given["level_off"]))
+            return {**given, "num_rounds": MOST_AUTO_ROUNDS, "level_off": True}
+        return given
+
+    @field_validator("num_rounds", mode="before")
+    @classmethod
+    def _number_or_auto(cls, given: Any) -> Any:
+        if isinstance(given, str) and not given.strip().lstrip("+-").isdecimal():
+            raise ValueError(f"must be a whole number or {AUTO}, got {shown(given)}")
+        return given
+
+    @field_validator("repetitions")
+    @classmethod
+    def _median_is_of_one_training(cls, repetitions: int) -> int:
+        if repetitions % 2 == 0:
+            raise ValueError(f"must be odd, so that the median is that of one training, got {repetitions}")
+        return repetitions
+
+    def local(self) -> LocalTraining:
+        """Return the clients' part."""
+        return LocalTraining(**{name: getattr(self, name) for name in LocalTraining.model_fields})
+
+    def session(
+        self, seed: int, validation_fraction: float = 0.0, metric: Metric | None = None, worst_clients: bool = False
+    ) -> Session:
+        """Return what every trial fixes for its messages.
+
+        Args:
+            seed: Of split, initial model and batches.
+            validation_fraction: Share of validation rows, cut from training rows.
+            metric: What is measured beside accuracy.
+            worst_clients: Whether the worst clients' score is kept for each round.
+        """
+        return Session(
+            seed=seed,
+            training=self.local(),
+            test_fraction=self.test_fraction,
+            validation_fraction=validation_fraction,
+            backend=self.backend,
+            round_timeout_seconds=self.round_timeout_seconds,
+            hanging_clients=self.hanging_clients,
+            deadline_seconds=self.simulated_deadline_seconds,
+            metric=metric,
+            num_scored=self.scored_clients,
+            worst_clients=worst_clients,
+        )
+
+    @property
+    def has_time_limit(self) -> bool:
+        """Whether a trial or a round is given up after some time."""
+        return self.trial_timeout_seconds is not None or self.round_timeout_seconds is not None
+
+    def num_sampled(self, num_clients: int) -> int:
+        """Return how many clients train in a round: the nearest whole number, at least one."""
+        return min(num_clients, max(1, round(self.fraction_train * num_clients)))
+
+
+class StudyConfig(BaseModel):
+    """Everything that a study can be told. The defaults are the demo."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    federation: FederationConfig = Field(default_factory=FederationConfig)
+    model: ModelConfig = Field(default_factory=ModelConfig)
+    training: TrainingConfig = Field(default_factory=TrainingConfig)
+    detection: DetectionConfig = Field(default_factory=DetectionConfig)
+    strategy: dict[str, Any] | None = Field(default=None, description="of `fedscout train`: kind and parameters")
+    selection: dict[str, Any] | None = Field(
+        default=None,
+        description="who trains in a round: kind of a policy and its parameters; nothing leaves it to the strategy",
+    )
+    client_settings: ClientSettingsConfig = Field(default_factory=ClientSettingsConfig)
+    search: SearchConfig = Field(default_factory=SearchConfig)
+    recommender: RecommenderConfig = Field(default_factory=RecommenderConfig)
+    engine: EngineConfig = Field(default_factory=EngineConfig)
+    seed: int = Field(default=0, ge=0, le=2**31 - 1, description="of split, initial model, batches and search")
+
+    @model_validator(mode="before")
+    @classmethod
+    def _training_of_the_environment(cls, given: Any) -> Any:
+        """Let an environment say how clients train where nothing is said: the defaults are made for rows."""
+        federation = given.get("federation") if isinstance(given, Mapping) else None
+        name = federation.get("dataset") if isinstance(federation, Mapping) else getattr(federation, "dataset", None)
+        kind = ENVIRONMENTS.get(name) if isinstance(name, str) else None
+        training = given.get("training", {}) if isinstance(given, Mapping) else None
+        if kind is None or not isinstance(training, Mapping):
+            return given
+        return {**given, "training": {**kind.training, **training}}
+
+    @model_validator(mode="before")
+    @classmethod
+    def _no_rate_to_tune(cls, given: Any) -> Any:
+        """Leave FedAvg's client rate untuned where a table says every client's, unless that is asked for."""
+        table = given.get("client_settings") if isinstance(given, Mapping) else None
+        search = given.get("search", {}) if isinstance(given, Mapping) else None
+        if not isinstance(table, Mapping) or table.get("kind") is None or not isinstance(search, Mapping):
+            return given
+        return {**given, "search": {"tuned_baseline": False, **search}}
+
+    @model_validator(mode="after")
+    def _rates_come_from_one_place(self) -> Self:
+        if self.client_settings.kind is not None and self.search.tuned_baseline:
+            raise ValueError("search.tuned_baseline must be false where client_settings says every client's rate")
+        return self
+
+    @field_validator("training")
+    @classmethod
+    def _players_have_no_batches(cls, training: TrainingConfig, info: ValidationInfo) -> TrainingConfig:
+        federation = info.data.get("federation")
+        if training.is_narrow and federation is not None and federation.dataset in ENVIRONMENTS:
+            raise ValueError(f"precision must be float32 where clients play episodes, got {training.precision}")
+        return training
+
+    @field_validator("training")
+    @classmethod
+    def _added_terms_are_of_classes(cls, training: TrainingConfig, info: ValidationInfo) -> TrainingConfig:
+        federation = info.data.get("federation")
+        if federation is None or not training.is_weighed:
+            return training
+        plays = federation.dataset in ENVIRONMENTS
+        if plays or federation.predicts_quantity:
+            given = ", ".join(f"{name}={value:g}" for name in ADDED_TERMS if (value := getattr(training, name)))
+            where = "clients play episodes" if plays else "a quantity is predicted"
+            raise ValueError(f"must add nothing to the loss where {where}: its terms are of classes, got {given}")
+        return training
+
+    @property
+    def named_strategies(self) -> tuple[str, ...]:
+        """The kinds that are asked for by name, known or not."""
+        trained = () if self.strategy is None else (str(self.strategy.get("kind")),)
+        return (*(self.search.strategies or ()), *trained)
+
+    @property
+    def chooses_clients(self) -> bool:
+        """Whether a selection policy says who trains, in some trials at least."""
+        named = (self.strategy or {}).get("selection")
+        return any(said is not None for said in (self.selection, self.search.selection, named))
+
+    def identity(self) -> dict[str, Any]:
+        """Return what decides results: all but the engine, where and how large files are, and a model's place."""
+        excluded: dict[str, Any] = {
+            "engine": True,
+            "federation": {"folder", "max_file_bytes", "max_file_rows", "max_query_seconds"},
+            "recommender": {*NO_PART_OF_THE_IDENTITY},
+            "client_settings": True,
+        }
+        identity = self.model_dump(mode="json", exclude=excluded)
+        identity["training"]["metric"] = self.metric_name
+        if self.client_settings.kind is not None:
+            identity["client_settings"] = self.client_settings.identity()
+        return identity
+
+    @property
+    def metric_name(self) -> str:
+        """What makes a model good on test rows."""
+        return self.training.metric or (R2.name if self.federation.predicts_quantity else ACCURACY)
+
+    def without_diagnosis(self) -> StudyConfig:
+        """Return the configuration of a search that nobody informs: that of the published one."""
+        return self.model_copy(update={"search": self.search.model_copy(update={"informed": False})})
+
+    def digest(self) -> str:
+        """Return the SHA-256 of the identity, and of what an informed search begins with, in hexadecimal."""
+        text = json.dumps(self.identity(), sort_keys=True, separators=(",", ":"))
+        knowledge = KNOWLEDGE if self.search.is_informed else ""
+        return hashlib.sha256((text + knowledge).encode()).hexdigest()
+
+
+def planned_trials(config: StudyConfig, levelled: int | None = None) -> tuple[int, int]:
+    """Return how many trials a study plans at most, and how many rounds shorter ones lack in all.
+
+    Args:
+        config: Of the study.
+        levelled: Rounds after which FedAvg has levelled off, for what is planned from there on; None if not known.
+    """
+    from fedscout.search.confirmation.runs import num_tuning_trials  # loads every strategy
+    from fedscout.search.searchers.racing import most_trials
+    from fedscout.search.study import shorter_trainings
+
+    search = config.search
+    contestants = search.confirmation_top + (2 if search.has_tuned_reference else 1)
+    num_rounds = config.training.num_rounds if levelled is None else levelled
+    searched, rounds_less = most_trials(search, num_rounds)
+    shorter = [*shorter_trainings(num_rounds)] if config.training.level_off and levelled is None else []
+    rounds_less += sum(num_rounds - rounds for rounds in shorter)
+    num_trials = len(shorter) + 1 + searched + num_tuning_trials(search) + search.confirmation_seeds * contestants
+    return num_trials, rounds_less
+
+
+def check_searchable(config: StudyConfig) -> None:
+    """Refuse what only `fedscout train` reads.
+
+    Raises:
+        ConfigurationError: If a strategy is given, which a search chooses itself.
+    """
+    if config.strategy is not None:
+        raise ConfigurationError(
+            Fault(
+                "strategy",
+                "be left out of a search",
+                config.strategy,
+                "it is read by `fedscout train`, and search.strategies names the kinds to choose from",
+            )
+        )
+
+
+@dataclass(frozen=True)
+class Key:
+    """One key of the configuration, by its dotted name."""
+
+    name: str
+    default: Any
+    description: str
+
+
+def known_keys(model: type[BaseModel] = StudyConfig, prefix: str = "") -> dict[str, Key]:
+    """Return every key by its dotted name, in the order of the models."""
+    keys: dict[str, Key] = {}
+    for name, field in model.model_fields.items():
+        annotation = field.annotation
+        if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+            keys.update(known_keys(annotation, f"{prefix}{name}."))
+        else:
+            default = field.get_default(call_default_factory=True)
+            keys[prefix + name] = Key(prefix + name, default, field.description or "")
+    return keys
+
+
+def fault_text(detail: ErrorDetails) -> Fault:
+    """Return one fault as key, condition and value."""
+    key = ".".join(str(part) for part in detail["loc"])
+    if detail["type"] == "extra_forbidden":
+        return Fault(f"{key} is not a known key{_suggestion(key)}")
+    if detail["type"] == "invalid_key":
+        return Fault(f"{key.removesuffix('.[key]')} is not a known key; a key must be text")
+    is_unquoted = detail["type"] == "string_type" and isinstance(detail["input"], bool | int | float)
+    hint = '; quotes make a text of what YAML takes for a number or truth value, such as "1" or "yes"'
+    return fault_of(key, detail, hint if is_unquoted else "")
+
+
+def _suggestion(key: str) -> str:
+    """Return what may have been meant: a key of the same group, or else of another, or all that the group holds."""
+    keys = known_keys()
+    group, _, leaf = key.rpartition(".")
+    inside = [name for name in keys if not group or name.startswith(f"{group}.")]
+    members = list(dict.fromkeys(".".join(name.split(".")[: key.count(".") + 1]) for name in inside))
+    if near := _close(leaf, members) or _close(leaf, list(keys)):
+        return f"; did you mean {' or '.join(near)}?"
+    return f"; allowed are {', '.join(members)}"
+
+
+def _close(leaf: str, names: Sequence[str]) -> list[str]:
+    """Return the names whose last part is, or else looks like, `leaf`."""
+    lasts = list(dict.fromkeys(name.rpartition(".")[2] for name in names))
+    near = [leaf] if leaf in lasts else difflib.get_close_matches(leaf, lasts, n=3, cutoff=0.6)
+    return [name for last in near for name in names if name.rpartition(".")[2] == last]
+
+
+def named_values(key: str) -> tuple[str, ...]:
+    """Return the names that a key may have, of a table or of its type; none if it is a number or text."""
+    tables = _tables()
+    return tuple(tables[key]) if key in tables else tuple(_choices(_annotation(key)))
+
+
+def takes_text(key: str) -> bool:
+    """Whether a key is one of text alone, or of text or nothing."""
+    forms = {*alternatives([_annotation(key)])} - {NoneType}
+    return forms == {str}
+
+
+def _tables() -> Mapping[str, Iterable[str]]:
+    from fedscout.experiments.data.loaders.table import DATASETS
+    from fedscout.experiments.models.table import MODELS
+    from fedscout.experiments.partitions.table import PARTITIONS
+    from fedscout.experiments.reinforcement import ENVIRONMENTS
+    from fedscout.experiments.scenarios.table import SCENARIOS
+    from fedscout.strategies import SELECTIONS, STRATEGIES
+
+    return {
+        "federation.dataset": [*DATASETS, *ENVIRONMENTS],
+        "federation.server_dataset": DATASETS,
+        "federation.partition.kind": PARTITIONS,
+        "federation.scenario": SCENARIOS,
+        "model.kind": MODELS,
+        "strategy.kind": STRATEGIES,
+        "selection.kind": SELECTIONS,
+    }
+
+
+def _annotation(key: str) -> Any:
+    annotation: Any = StudyConfig
+    for part in key.split("."):
+        is_group = isinstance(annotation, type) and issubclass(annotation, BaseModel)
+        field = annotation.model_fields.get(part) if is_group else None
+        if field is None:
+            return None
+        annotation = field.annotation
+    return annotation
+
+
+def _choices(annotation: Any) -> Iterator[str]:
+    if annotation is bool:
+        yield from ("true", "false")
+    elif get_origin(annotation) is Literal:
+        yield from map(str, get_args(annotation))
+    elif get_origin(annotation) in (Union, UnionType):
+        for part in get_args(annotation):
+            yield from _choices(part)
+
+
+YAML_SUFFIXES = (".yaml", ".yml")
+LARGEST_FILE = 1_000_000
+DEEPEST = 20
+_TOO_DEEP = f"{{name}} must not be nested in more than {DEEPEST} levels"
+_OTHER_NUMBER = re.compile(
+    r"[-+]?(0\d[\d_]*|\d[\d_]*_[\d_]*(\.[\d_]*)?|\d+(:[0-5]?\d)+(\.\d*)?|0[xob][\da-f_]+)", re.IGNORECASE
+)
+"""Numbers of YAML 1.1 that JSON does not have: 010 is 8 there, 1:30 is 90, 1_0 is 10."""
+_HALF_A_CHARACTER = re.compile("[\ud800-\udfff]")
+
+
+def load_config(arguments: Sequence[str] = (), file: Path | None = None) -> StudyConfig:
+    """Read the configuration.
+
+    Args:
+        arguments: `dotted.key=value`, later ones win; YAML values. A path of a YAML file is read in its place.
+        file: A YAML file under all arguments.
+
+    Raises:
+        ConfigurationError: With every fault that was found.
+    """
+    return config_of(*_merged(arguments, file))
+
+
+def config_of(settings: Mapping[Any, Any], faults: Sequence[str] = ()) -> StudyConfig:
+    """Return the configuration that settings make, by section.
+
+    Args:
+        settings: Such as `{"training": {"num_rounds": 10}}`.
+        faults: Of settings that could not be read.
+
+    Raises:
+        ConfigurationError: With every fault that was found.
+    """
+    found = [*faults]
+    try:
+        config = StudyConfig.model_validate(truths_as_words(with_task(settings), StudyConfig))
+    except ValidationError as error:
+        found += _fault_texts(details(error))
+    if found:
+        raise ConfigurationError(found)
+    return config
+
+
+def _fault_texts(faults: Sequence[ErrorDetails]) -> Iterator[str]:
+    """Yield a line for each fault, but one alone for items of a list that have the same."""
+    alike: dict[tuple[Any, ...], list[ErrorDetails]] = {}
+    for fault in faults:
+        place = fault["loc"]
+        item = next((depth for depth, part in enumerate(place) if isinstance(part, int)), len(place))
+        alike.setdefault((place[:item], place[item + 1 :], fault["type"]), []).append(fault)
+    for same in alike.values():
+        more = f", and {len(same) - 1} more of that list" if len(same) > 1 else ""
+        told = fault_text(same[0])
+        yield told + more if more else told
+
+
+def given_settings(arguments: Sequence[str] = (), file: Path | None = None) -> dict[str, Any]:
+    """Return what arguments and file say, merged as `load_config` does it, without defaults.
+
+    Raises:
+        ConfigurationError: If an argument or a file can't be read.
+    """
+    merged, faults = _merged(arguments, file)
+    if faults:
+        raise ConfigurationError(faults)
+    return merged
+
+
+def _merged(arguments: Sequence[str], file: Path | None) -> tuple[dict[Any, Any], list[str]]:
+    """Return the settings of all layers that can be read, and the faults of the others."""
+    merged: dict[Any, Any] = {}
+    faults: list[str] = []
+    for name, read in _layers(arguments, file):
+        try:
+            layer = read()
+            _refuse_what_no_key_takes(name, layer)
+            _refuse_values_for_groups(layer)
+            merged = laid_over(layer, merged)
+        except ConfigurationError as error:
+            faults += error.faults
+        except RecursionError:
+            faults.append(_TOO_DEEP.format(name=name))
+    return merged, faults
+
+
+def laid_over(layer: Mapping[Any, Any], below: Mapping[Any, Any]) -> dict[Any, Any]:
+    """Return a layer laid over another: groups are joined, everything else takes the place of what was there."""
+    both = {
+        key: laid_over(layer[key], below[key])
+        for key in layer.keys() & below.keys()
+        if isinstance(layer[key], Mapping) and isinstance(below[key], Mapping)
+    }
+    return {**below, **layer, **both}
+
+
+def _refuse_what_no_key_takes(name: str, layer: Any) -> None:
+    """Refuse nesting, bytes and halves of characters: YAML can say them, but no key means them, and no file keeps them.
+
+    Raises:
+        ConfigurationError: With the first of them.
+    """
+    level = [layer]
+    for _ in range(DEEPEST):
+        for value in level:
+            if isinstance(value, bytes) or (isinstance(value, str) and _HALF_A_CHARACTER.search(value)):
+                raise ConfigurationError(Fault(name, "hold text and numbers", shown(value)))
+        groups = [[*value, *value.values()] if isinstance(value, dict) else value for value in level]
+        level = [part for group in groups if isinstance(group, list) for part in group]
+        if not level:
+            return
+    raise ConfigurationError(_TOO_DEEP.format(name=name))
+
+
+def _refuse_values_for_groups(layer: Mapping[Any, Any]) -> None:
+    """Refuse `federation=wine`, which a later `federation.seed=1` would silently replace."""
+    groups = {key.partition(".")[0] for key in known_keys() if "." in key}
+    faults = []
+    for group in sorted(groups & set(layer)):
+        if not isinstance(layer[group], dict):
+            keys = [key for key in known_keys() if key.startswith(f"{group}.")]
+            faults.append(Fault(group, f"be a group of keys, such as {keys[0]}", shown(layer[group])))
+    if faults:
+        raise ConfigurationError(faults)
+
+
+def _layers(arguments: Sequence[str], file: Path | None) -> Iterator[tuple[str, Callable[[], dict[Any, Any]]]]:
+    """Yield name and reader of each layer, so that one that can't be read does not hide the faults of the others."""
+    if file is not None:
+        yield str(file), partial(_read_yaml, file)
+    for argument in arguments:
+        if "=" not in argument and argument.endswith(YAML_SUFFIXES):
+            yield argument, partial(_read_yaml, Path(argument))
+        else:
+            yield argument.partition("=")[0], partial(_read_argument, argument)
+
+
+def _read_argument(argument: str) -> dict[Any, Any]:
+    from omegaconf import OmegaConf
+
+    key, equals, text = argument.partition("=")
+    if not equals or not all(part.strip() for part in key.split(".")):
+        raise ConfigurationError(Fault("an argument", "be dotted.key=value or a YAML file", shown(argument)))
+    wanted = f"{key} must have a YAML value, got {shown(argument)}"
+    if not takes_text(key):
+        _refuse_other_numbers(key, text)
+    elif isinstance(_plain(lambda: OmegaConf.from_dotlist([f"value={text}"]), wanted)["value"], bool | int | float):
+        argument = f"{key}={json.dumps(text)}"  # the column 1, or yes
+    return dict(_plain(lambda: OmegaConf.from_dotlist([argument]), wanted))
+
+
+def _read_yaml(file: Path) -> dict[Any, Any]:
+    from omegaconf import OmegaConf
+
+    try:
+        size = file.stat().st_size if file.is_file() else None
+    except OSError as error:
+        raise ConfigurationError(f"the configuration file must be readable, got {file}: {error.strerror}") from error
+    if size is None:
+        raise ConfigurationError(Fault("the configuration file", "exist", file))
+    if size > LARGEST_FILE:
+        raise ConfigurationError(
+            Fault("the configuration file", f"have at most {LARGEST_FILE} bytes, {file} has {size}")
+        )
+    with suppress(UnicodeDecodeError):  # which is told below
+        _refuse_other_numbers(str(file), file.read_text("utf-8"))
+    loaded = _plain(lambda: OmegaConf.load(file), f"{file} must be YAML")
+    if not isinstance(loaded, dict):
+        raise ConfigurationError(Fault(file, "hold keys and values, such as `seed: 1`"))
+    return loaded
+
+
+def _refuse_other_numbers(name: str, text: str) -> None:
+    """Refuse numbers that YAML 1.1 reads otherwise than people and JSON do.
+
+    Raises:
+        ConfigurationError: With the first of them.
+    """
+    import yaml
+
+    with suppress(yaml.YAMLError):  # which is told where the text is read
+        for token in yaml.scan(text, Loader=yaml.SafeLoader):
+            if isinstance(token, yaml.ScalarToken) and token.plain and _OTHER_NUMBER.fullmatch(token.value):
+                raise ConfigurationError(
+                    Fault(
+                        name,
+                        "hold numbers as JSON writes them",
+                        f"{token.value}, which YAML takes for another number",
+                        f"""a text is quoted: '"{token.value}"'""",
+                    )
+                )
+
+
+def _plain(read: Callable[[], Any], wanted: str) -> Any:
+    """Return what OmegaConf reads as groups and lists, references such as `${seed}` as they are written."""
+    from omegaconf import OmegaConf
+
+    try:
+        return OmegaConf.to_container(read(), resolve=False)
+    except RecursionError:
+        raise
+    except Exception as error:  # YAML's constructors raise anything: KeyError for `!!bool x`, IndexError for `!!int ""`
+        reason = " ".join(str(error).split())[:200] or type(error).__name__
+        raise ConfigurationError(f"{wanted}: {reason}") from error

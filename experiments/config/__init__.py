@@ -1,1 +1,0 @@
-"""The configuration of a study, its file and arguments, its keys."""

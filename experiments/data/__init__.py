@@ -1,0 +1,1 @@
+"""Data sets: files and tables as they are published, columns, encodings, images and texts."""

@@ -1,0 +1,484 @@
+"""A data set as the rest of the program sees it: numbers, classes, and where they come from.
+
+What a data set's loader is given.
+
+Checks of what a user asks of a data set whose files fix the label, the natural clients and the parts.
+
+What a user may set about texts.
+
+How a text file is written: its encoding, what separates its columns, and whether its first line names them.
+"""
+
+from __future__ import annotations
+
+import codecs
+import hashlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Annotated, Any, Final, Literal
+
+import numpy as np
+import numpy.typing as npt
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field
+
+from fedscout.engine.data.split import SplitKind
+from fedscout.engine.errors import DataError, Fault, FloatArray, IntArray
+from fedscout.engine.text import did_you_mean
+from fedscout.experiments.data.files import MAX_FILE_BYTES, MAX_FILE_ROWS, MAX_QUERY_SECONDS, ReadLimits
+
+TextArray = npt.NDArray[np.str_]
+DataKind = Literal["table", "image", "tokens", "embedding"]
+"""What a row is: a line of columns; `(channels, height, width)`; `(length,)` token numbers; a text's own vector."""
+
+BLOCK_ROWS = 4096
+DIGEST_BYTES = 16
+TEXTS_AT_ONCE = 100_000
+
+
+@dataclass(frozen=True)
+class Dataset:
+    """All rows of one data set, ready to be dealt to clients.
+
+    Attributes:
+        name: The name under which it is chosen.
+        features: float32, finite, shape `(num_rows, *feature_shape)`.
+        labels: int64 in `[0, len(class_names))`, every class present, shape `(num_rows,)`.
+        class_names: One name per class, in label order.
+        feature_names: One name per column for tabular data, else empty.
+        source: Citation: who published the data, and where.
+        feature_unit: One standard deviation of a feature, in the stored scale; a scenario's noise is given in it.
+        client_ids: The natural client of each row, shape `(num_rows,)`, or None.
+        groups: The group of each row, such as a subject, in `[0, num_groups)`, int64, shape `(num_rows,)`; None where
+            rows are independent.
+        series: What its rows are a series of, in the order of time, or empty: neighbours are no independent rows.
+        facts: Counts for the record: rows, duplicates, what was dropped.
+        kind: What a row is; models and detectors depend on it.
+        vocabulary_size: For tokens: they are whole numbers in `[0, vocabulary_size)`, stored as float32; 0 is padding.
+        deviations: For standardised tables: each column's standard deviation before, shape `(num_columns,)`.
+        targets: The quantity to predict, float64, shape `(num_rows,)`; None where classes are. Labels are its tenths.
+        encoding: How a table's columns became features (`tables/agreed_encoding.py`); None where no others could.
+    """
+
+    name: str
+    features: FloatArray
+    labels: IntArray
+    class_names: tuple[str, ...]
+    feature_names: tuple[str, ...]
+    source: str
+    feature_unit: float = 1.0
+    client_ids: TextArray | None = None
+    groups: IntArray | None = None
+    series: str = ""
+    facts: Mapping[str, Any] = field(default_factory=dict)
+    kind: DataKind = "table"
+    vocabulary_size: int = 0
+    deviations: npt.NDArray[np.float64] | None = None
+    targets: npt.NDArray[np.float64] | None = None
+    encoding: Mapping[str, Any] | None = None
+
+    def __post_init__(self) -> None:
+        assert self.features.dtype == np.float32
+        assert self.labels.dtype == np.int64
+        assert len(self.features) == len(self.labels)
+        blocks = range(0, len(self.features), BLOCK_ROWS)  # a whole mask is a quarter of the features' memory
+        assert all(np.isfinite(self.features[start : start + BLOCK_ROWS]).all() for start in blocks)
+        assert (np.bincount(self.labels, minlength=len(self.class_names)) > 0).all()
+        assert not self.feature_names or self.features.shape[1:] == (len(self.feature_names),)
+        assert self.client_ids is None or len(self.client_ids) == len(self.labels)
+        assert self.targets is None or self.targets.shape == self.labels.shape
+        assert self.groups is None or self.groups.shape == self.labels.shape
+        assert self.deviations is None or self.deviations.shape == self.features.shape[1:]
+        assert (self.vocabulary_size > 0) == (self.kind == "tokens")
+
+    @property
+    def num_rows(self) -> int:
+        """Number of rows."""
+        return len(self.labels)
+
+    @property
+    def num_classes(self) -> int:
+        """Number of classes."""
+        return len(self.class_names)
+
+
+def distinct_texts(texts: TextArray) -> tuple[TextArray, IntArray]:
+    """Return the distinct texts in alphabetical order, and the position of each text in them, shape `(num_texts,)`.
+
+    What `np.unique` returns, but sorted in blocks: one sort of many texts hears no signal until its end.
+    """
+    blocks = [texts[start : start + TEXTS_AT_ONCE] for start in range(0, len(texts), TEXTS_AT_ONCE)]
+    found = [np.unique(block, return_inverse=True) for block in blocks]
+    names = _merged([block for block, _ in found])
+    return names, np.concatenate([np.searchsorted(names, block)[positions] for block, positions in found])
+
+
+def _merged(blocks: list[TextArray]) -> TextArray:
+    """Return the distinct texts of sorted blocks: as many ranges as there are blocks, each sorted by itself."""
+    samples = np.sort(np.concatenate([block[:: len(blocks)] for block in blocks]))
+    bounds = samples[np.arange(1, len(blocks)) * len(samples) // len(blocks)]
+    cuts = [[0, *np.searchsorted(block, bounds), len(block)] for block in blocks]
+    parts = [
+        [block[cut[part] : cut[part + 1]] for block, cut in zip(blocks, cuts, strict=True)]
+        for part in range(len(blocks))
+    ]
+    return np.concatenate([np.unique(np.concatenate(part)) for part in parts])
+
+
+def usual_facts(
+    label: str, rows: npt.NDArray[np.number] | Iterator[npt.NDArray[np.number]], labels: IntArray
+) -> dict[str, Any]:
+    """Return what is on record of every data set: what is predicted, and how many rows there are and repeat another.
+
+    Args:
+        label: What is predicted.
+        rows: What is compared, as for `duplicate_rows`.
+        labels: Shape `(num_rows,)`.
+    """
+    return {"label": label, "num_rows": len(labels), "num_duplicate_rows": duplicate_rows(rows, labels)}
+
+
+def duplicate_rows(rows: npt.NDArray[np.number] | Iterator[npt.NDArray[np.number]], labels: IntArray) -> int:
+    """Count the rows that repeat an earlier row, label included.
+
+    They are kept, as the publisher has them, but the count goes on record: copies of a row can end up on both sides
+    of a client's train and test split. Rows are compared by 128-bit digests, block by block, as sorting whole rows
+    takes minutes for 60,000 images.
+
+    Args:
+        rows: Shape `(num_rows, *row_shape)`, finite; or blocks of such rows, one after the other.
+        labels: Shape `(num_rows,)`.
+    """
+    blocks = rows
+    if isinstance(rows, np.ndarray):
+        blocks = (rows[start : start + BLOCK_ROWS] for start in range(0, len(rows), BLOCK_ROWS))
+    seen = set()
+    end = 0
+    for part in blocks:
+        block = np.ascontiguousarray(part)
+        if block.dtype.kind == "f":
+            block = block + 0.0  # a negative zero equals zero, but not bit for bit
+        end += len(block)
+        for row, label in zip(block, labels[end - len(block) : end].tolist(), strict=True):
+            digest = hashlib.blake2b(row.data, digest_size=DIGEST_BYTES)
+            digest.update(label.to_bytes(8, "little", signed=True))
+            seen.add(digest.digest())
+    return len(labels) - len(seen)
+
+
+def present_classes(
+    name: str, labels: npt.NDArray[np.integer], class_names: Sequence[str]
+) -> tuple[IntArray, tuple[str, ...]]:
+    """Return labels numbered over the classes that occur, in the order of all, and the names of these.
+
+    A part of the files, or a sample of rows, may lack some.
+
+    Args:
+        name: The data set's name, for messages.
+        labels: In `[0, len(class_names))`, shape `(num_rows,)`.
+        class_names: One name a class.
+
+    Raises:
+        DataError: If there are fewer than two.
+    """
+    numbers = labels.astype(np.int64)
+    occurs = np.bincount(numbers, minlength=len(class_names)) > 0
+    names = tuple(class_names[index] for index in np.flatnonzero(occurs).tolist())
+    if len(names) < 2:
+        raise DataError(f"data set {name!r} must hold at least two classes, got {len(names)}: {', '.join(names)}")
+    return (np.cumsum(occurs) - 1)[numbers].astype(np.int64), names
+
+
+LARGEST_VOCABULARY = 1_000_000  # whole numbers stay exact in float32 up to 2**24
+
+
+class TextSettings(BaseModel):
+    """How texts become rows of tokens."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    length: int | None = Field(
+        default=None, ge=1, le=4096, description="tokens a row; nothing means 32 words, or 80 characters"
+    )
+    stride: int | None = Field(
+        default=None, ge=1, description="characters from one window to the next; nothing means its length, no overlap"
+    )
+    vocabulary_size: int = Field(
+        default=10_000, ge=3, le=LARGEST_VOCABULARY, description="most tokens, padding and unknown included"
+    )
+
+
+SEPARATORS = {"comma": ",", "semicolon": ";", "tab": "\t", "bar": "|", "space": " "}
+WHITE_SPACE = SEPARATORS["space"]
+"""Stands for any number of spaces and tabs."""
+
+
+@dataclass(frozen=True)
+class TextStyle:
+    """What the user says of a text file.
+
+    Attributes:
+        encoding: Python's name of it (`federation.encoding`); None means UTF-8 or what is found out.
+        separator: One character (`federation.separator`), `WHITE_SPACE` means any; None means what is found out.
+        has_header: Whether the first line names the columns (`federation.header`); None means unless it holds numbers.
+    """
+
+    encoding: str | None = None
+    separator: str | None = None
+    has_header: bool | None = None
+
+
+FOUND_OUT = TextStyle()
+
+
+def known_encoding(name: str | None) -> str | None:
+    """Return the name of an encoding of text.
+
+    Raises:
+        ValueError: If Python knows none of this name.
+    """
+    if name is None:
+        return None
+    try:
+        "".encode(name)
+        return codecs.lookup(name).name
+    except (LookupError, ValueError):
+        raise ValueError(f"must name an encoding, such as utf-8, cp1252 or utf-16, got {name!r}") from None
+
+
+def known_separator(name: str | None) -> str | None:
+    """Return the character that a name or the character itself stands for.
+
+    Raises:
+        ValueError: If it is neither, or a character that cells hold.
+    """
+    character = name if name is None else SEPARATORS.get(name, name)
+    if character is not None and (len(character) != 1 or character.isalnum() or character in "\"'.+-_\r\n"):
+        raise ValueError(
+            f"must be {', '.join(SEPARATORS)}, or one character that is no letter, digit, quote or sign, got {name!r}"
+        )
+    return character
+
+
+LAST_ROWS: Final = "last"
+"""The value of `federation.split` that is about the rows of each client, not about a published part."""
+
+ColumnKind = Literal["number", "category", "date", "drop"]
+
+
+def _with_names_as_text(columns: Any) -> Any:
+    return {str(name): kind for name, kind in columns.items()} if isinstance(columns, Mapping) else columns
+
+
+def _as_texts(values: Any) -> Any:
+    if not isinstance(values, list):
+        return values
+    return [str(value) if isinstance(value, int | float) else value for value in values]
+
+
+QUANTITIES: Final = ("diabetes",)
+"""Data sets of the table whose label is a quantity."""
+
+
+def names_files_of_clients(dataset: str) -> bool:
+    """Whether a path stands for several files, such as `clients/*.csv`."""
+    return not dataset.startswith("hf:") and "://" not in dataset and ("*" in dataset or "?" in dataset)
+
+
+class DatasetRequest(BaseModel):
+    """Which data, and which of their columns and rows: the part of a federation's configuration that loaders read."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", validate_default=True)
+
+    dataset: str = Field(default="digits", description="a name, a path of one's own data, or hf:owner/name")
+    task: Literal["classification", "regression"] | None = Field(
+        default=None,
+        description="of one's own table: regression predicts the label as a quantity; nothing means classes, but for "
+        "diabetes",
+    )
+    label: str | None = Field(default=None, description="column to predict, where the files have several candidates")
+    client_column: str | None = Field(default=None, description="column of the natural clients")
+    group_column: str | None = Field(
+        default=None, description="column of what rows belong to, such as a subject: test and train share no group"
+    )
+    text_column: str | None = Field(default=None, description="column of texts, in one's own data")
+    drop_columns: tuple[str, ...] = Field(default=(), description="columns of a table that are left out")
+    columns: Annotated[Mapping[str, ColumnKind], BeforeValidator(_with_names_as_text)] = Field(
+        default={},
+        description="of one's own table: what a column is where what is found out is wrong, such as "
+        "{zip: category, note: drop}; number, category, date or drop",
+    )
+    missing_values: Annotated[tuple[str, ...], BeforeValidator(_as_texts)] = Field(
+        default=(),
+        description="of one's own table: what stands for a missing value beside nothing, NA and the like, such as "
+        "[-9999, unknown]",
+    )
+    query: str | None = Field(
+        default=None,
+        description="of one's own database: the one SELECT whose rows are the table, such as SELECT * FROM visits",
+    )
+    unlabelled_rows: Literal["drop", "fail"] = Field(
+        default="drop",
+        description="of one's own table: rows without a label, client or group are left out with a note (drop), or "
+        "refused (fail)",
+    )
+    encoding: Annotated[str | None, AfterValidator(known_encoding)] = Field(
+        default=None, description="of one's own text file: such as cp1252; nothing means UTF-8, or what is found out"
+    )
+    separator: Annotated[str | None, AfterValidator(known_separator)] = Field(
+        default=None,
+        description="of the columns of one's own text file: comma, semicolon, tab, bar, space (any white space) or one "
+        "other character; nothing means what is found out",
+    )
+    header: bool | None = Field(
+        default=None,
+        description="whether the first line of one's own text file names the columns; false names them column1, "
+        "column2, …; nothing means true, unless that line holds numbers",
+    )
+    folder: Path | None = Field(default=None, description="the data files; nothing means the folder FEDSCOUT_DATA")
+    image_size: int = Field(
+        default=32, ge=1, le=1024, description="width and height to which pictures of a folder are resized"
+    )
+    degraded_from: int | None = Field(
+        default=None, ge=1, description="first degraded snapshot of a raw bearing test; nothing means the usual one"
+    )
+    split: str | None = Field(
+        default=None,
+        description="train, test or all, of data published in parts; of the hub, a part's name; last: each client's "
+        "last rows are its test part",
+    )
+    text: TextSettings = Field(default=TextSettings(), description="how texts become rows")
+    min_client_rows: int = Field(default=1, ge=1, description="natural clients with fewer rows are left out")
+    max_rows: int | None = Field(
+        default=None, ge=2, description="a random sample of so many rows, of those; nothing means all"
+    )
+    max_file_bytes: int = Field(
+        default=MAX_FILE_BYTES, ge=1, description="a data file that is larger when unpacked is refused"
+    )
+    max_file_rows: int = Field(default=MAX_FILE_ROWS, ge=2, description="a table file of more rows is refused")
+    max_query_seconds: float = Field(
+        default=MAX_QUERY_SECONDS, gt=0, description="a database that takes longer to give its rows is refused"
+    )
+    min_release: int = Field(default=5, ge=1, description="fewest rows behind a number that answers a query")
+
+    @property
+    def name(self) -> str:
+        """What the user wrote as `federation.dataset`: a name of the table, a path, or `hf:owner/name`."""
+        return self.dataset
+
+    @property
+    def predicts_quantity(self) -> bool:
+        """Whether a quantity is predicted, and no class."""
+        return self.task == "regression" or (self.task is None and self.dataset in QUANTITIES)
+
+    @property
+    def part(self) -> str | None:
+        """The part of published data that `federation.split` names; None where it names none."""
+        return None if self.split == LAST_ROWS else self.split
+
+    @property
+    def split_kind(self) -> SplitKind:
+        """How clients take their test rows."""
+        return "last" if self.split == LAST_ROWS else "random"
+
+    @property
+    def has_file_a_client(self) -> bool:
+        """Whether `federation.dataset` stands for several files, each of a client of its own."""
+        return names_files_of_clients(self.dataset)
+
+    @property
+    def row_seed(self) -> int:
+        """By which a sample of a table too large is drawn."""
+        return 0
+
+    @property
+    def limits(self) -> ReadLimits:
+        """How much of a file is read."""
+        return ReadLimits(self.max_file_bytes, self.max_file_rows)
+
+    @property
+    def dropped(self) -> set[str]:
+        """Columns that are left out, and may hold anything."""
+        return {*self.drop_columns, *(column for column, kind in self.columns.items() if kind == "drop")}
+
+    @property
+    def text_style(self) -> TextStyle:
+        """How a text file is written, as far as the user says it."""
+        return TextStyle(self.encoding, self.separator, self.header)
+
+    def require_fixed_columns(self, name: str, label: str) -> None:
+        """Check that nothing else is asked of a data set that has one label and no natural clients.
+
+        Args:
+            name: The data set's name, for messages.
+            label: Its label.
+
+        Raises:
+            DataError: If another label, or a client column, was given.
+        """
+        faults = []
+        if self.label not in {None, label}:
+            faults.append(Fault(f"federation.label of data set {name!r}", f"be {label!r}", repr(self.label)))
+        if self.client_column is not None:
+            faults.append(
+                Fault(
+                    "federation.client_column",
+                    f"be left out, as data set {name!r} has no column of natural clients",
+                    repr(self.client_column),
+                )
+            )
+        if faults:
+            raise DataError(faults)
+
+
+DatasetLoader = Callable[[DatasetRequest], Dataset]
+
+
+SPLITS = ("train", "test", "all")
+
+
+def choose_label(request: DatasetRequest, labels: tuple[str, ...], client: str | None) -> str:
+    """Return the label to predict.
+
+    Args:
+        request: The user's choices. A client column may be left out: the natural clients are known anyway.
+        labels: The labels that the files have, the usual one first.
+        client: What its natural clients are, or None.
+
+    Raises:
+        DataError: If another label, or another client column, was given.
+    """
+    faults = []
+    if request.label not in {None, *labels}:
+        allowed = ", ".join(map(repr, labels))
+        must = f"one of {allowed}" if len(labels) > 1 else allowed
+        meant = did_you_mean(request.label, labels)
+        faults.append(
+            Fault(f"federation.label of data set {request.name!r}", f"be {must}", f"{request.label!r}{meant}")
+        )
+    if request.client_column not in {None, client}:
+        must = (
+            f"{client!r} or left out"
+            if client
+            else "left out, as its files have no column of natural clients and no other is known"
+        )
+        faults.append(
+            Fault(f"federation.client_column of data set {request.name!r}", f"be {must}", repr(request.client_column))
+        )
+    if faults:
+        raise DataError(faults)
+    return request.label or labels[0]
+
+
+def choose_parts(request: DatasetRequest) -> tuple[str, ...]:
+    """Return which of the official parts to read: `("train",)`, `("test",)` or both.
+
+    Raises:
+        DataError: If `federation.split` names none of them.
+    """
+    split = request.part or "train"
+    if split not in SPLITS:
+        raise DataError(
+            Fault(f"federation.split of data set {request.name!r}", f"be one of {', '.join(SPLITS)}", repr(split))
+        )
+    return ("train", "test") if split == "all" else (split,)

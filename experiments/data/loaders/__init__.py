@@ -1,0 +1,1 @@
+"""One function a data set; `table` lists all of them."""

@@ -1,0 +1,649 @@
+"""Tables of features of bearings that ran until they failed.
+
+J. Lee, H. Qiu, G. Yu, J. Lin and Rexnord Technical Services, IMS, University of Cincinnati, "Bearing Data Set", NASA
+Prognostics Data Repository, 2007.
+
+`bearing`, degradation: 982 snapshots of test 2, in which four bearings ran until the outer race of the first failed,
+244 features, healthy or degraded. The file holds features of each snapshot, `B1_…` to `B4_…` for the four bearings: 61
+statistics of the raw signal each (moments, quantiles, log energies of 32 frequency bands, envelope spectrum at the
+characteristic frequencies). Beside them `file` is the snapshot's time stamp; rows are in its order. There is no label
+in it; as is usual for this test, snapshots from row 530 (counted from 0) on are degraded. The last two of the 984
+snapshots were taken after the rig had been shut down and are dropped. Columns are standardised.
+
+`bearing_faults`: 2,278 snapshots of three tests in four classes, nine statistics in the time domain per snapshot, in
+one file per fault.
+
+Four of the nine columns are dropped, because they tell the test rig and not the fault. The accelerometers of test 1,
+from which all inner-race and roller rows come, carry an offset of about -0.115, those of tests 2 and 3 almost none, so
+`Mean` reveals the test. With `Std` and `Max`, which stay, so do `RMS` = √(Std² + Mean²), `Form Factor` = RMS/Mean and
+`Crest Factor` = Max/RMS: dropping `Mean` alone would hide nothing. What stays (`Max`, `Min`, `Std`, `Skewness`,
+`Kurtosis`) still differs between rigs, so accuracies on this data set flatter every strategy alike.
+`bearing_faults_all` keeps all nine columns, to compare with results of others.
+
+61 features of one second of a bearing's vibration.
+
+Time statistics and envelope analysis as in R. B. Randall and J. Antoni, "Rolling element bearing diagnostics: a
+tutorial", Mechanical Systems and Signal Processing 25(2), 2011. With x the signal in g, n its length and
+c = x - mean(x):
+
+- `mean`, `std` (divided by n), `rms`, `min`, `max`, `p2p` = max - min, `absmean` = mean |x|;
+- `skew` and `kurt`: third and fourth standardised moment, `kurt` less 3, both without correction for bias;
+- `crest` = max |x| / rms, `shape` = rms / absmean, `impulse` = max |x| / absmean, `clearance` = max |x| / mean(√|x|)²;
+- `q01`, `q25`, `q75`, `q99`: quantiles of x, interpolated linearly;
+- `zcr`: share of neighbours between which c changes its sign; `difrms`: root mean square of their difference;
+- with P the power |DFT|² of c under a Hann window, unscaled, at 0 Hz to half the sampling rate: `spcent` and `spstd`,
+  the mean and standard deviation of the frequency in Hz weighted by P, and `spent`, the entropy of P / ΣP in nats;
+- `logband00` to `logband31`: natural logarithm of the sum of P in 32 equally wide bands;
+- with e the envelope, the magnitude of the analytic signal of c, and Q the power of e - mean(e) under a Hann window:
+  `env_bpfo`, `env_bpfi`, `env_bsf`, `env_ftf` and `env_shaft`, the natural logarithm of the share of Q below 1000 Hz
+  that lies within 2 % of the outer race's, the inner race's, the roller's, the cage's and the shaft's frequency or of
+  its second or third multiple; `env_std` and `env_kurt` of e itself.
+
+The names and their order are those of the table of features that the data set `bearing` reads. See `docs/bearing.md`
+for which of these definitions that table's values confirm and which are reconstructed.
+
+At which frequencies a damaged rolling bearing knocks.
+
+R. B. Randall and J. Antoni, "Rolling element bearing diagnostics: a tutorial", Mechanical Systems and Signal Processing
+25(2), 2011, equations 1 to 4: kinematics without slip, inner race turning, outer race at rest.
+
+Bearing degradation from raw vibration: a run-to-failure test's snapshots, 61 features of each channel.
+
+J. Lee, H. Qiu, G. Yu, J. Lin and Rexnord Technical Services, IMS, University of Cincinnati, "Bearing Data Set", NASA
+Prognostics Data Repository, 2007. Four bearings on one shaft ran until one failed, three times. Test 1 has two
+accelerometers a bearing (channels B1x, B1y, B2x … B4y), tests 2 and 3 have one (B1 to B4).
+
+One snapshot, one second of vibration, is one row: a text file named by the time at which it was taken, such as
+`2004.02.12.10.32.39`, which holds 20,480 lines, one value in g per channel, separated by tabs. Snapshots are read one
+at a time, and nothing is kept on disk. There is no label in the files:
+rows from `federation.degraded_from` on (counted from 0, in the order of time) are degraded, class 1 of the label
+`state`. For test 2 that is 530 unless given, as for the data set `bearing`, and the two snapshots that were taken after
+the rig had been shut down are dropped. For tests 1 and 3 there is no usual row, so it has to be given.
+
+Write the table of features that the data set `bearing` reads, from the raw snapshots of test 2.
+
+`python -m fedscout.experiments.data.loaders.bearing SNAPSHOTS TABLE.csv.gz`
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+from dataclasses import dataclass, replace
+from math import cos, radians
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+
+from fedscout.engine.errors import DataError, Fault, UserError
+from fedscout.experiments.data.columns import ColumnRoles
+from fedscout.experiments.data.dataset import Dataset, DatasetRequest
+from fedscout.experiments.data.files import FOLDER_VARIABLE, Publication, data_root, locate
+from fedscout.experiments.data.table_files import read_csv, require_columns
+from fedscout.experiments.data.tables import dataset_from_table
+from fedscout.experiments.text import show, visible_line
+
+if TYPE_CHECKING:
+    import pandas as pd
+    import pyarrow as pa
+
+
+BEARING = Publication(
+    "Lee et al., IMS Bearing Data Set, NASA Prognostics Data Repository, 2007",
+    "https://www.nasa.gov/intelligent-systems-division/discovery-and-systems-health/pcoe/pcoe-data-set-repository/",
+    derivation="the files read here hold statistics of its raw snapshots, which have to be computed; for test 2 "
+    "python -m fedscout.experiments.data.loaders.bearing does it",
+)
+FILE = "bearing/test2_features_from_raw.csv.gz"
+TIME = "file"
+LABEL = "state"
+SERIES = "snapshots of a run to failure"
+BY_SPLIT = {
+    "bearing": ".990 so, .990 by whole runs of 25, 1.000 by federation.split=last",
+    "bearing_faults": ".902 so, .815 by whole runs of 25, .025 by federation.split=last",
+}
+"""FedAvg's accuracy by how rows are split; docs/bearing.md says on which clients, and what prints it."""
+NUM_SNAPSHOTS = 984
+NUM_AFTER_SHUTDOWN = 2
+FIRST_DEGRADED = 530
+FAULT_FILES = (
+    "bearing/Normal_Bearing.csv",
+    "bearing/outer_race_fault_test_2.csv",
+    "bearing/outer_race_fault_test_3.csv",
+    "bearing/inner_race_fault.csv",
+    "bearing/roller_element_fault.csv",
+)
+FAULT = "Fault"
+KEPT = ("Max", "Min", "Std", "Skewness", "Kurtosis")
+DROPPED = ("Mean", "RMS", "Crest Factor", "Form Factor")
+
+
+def load_bearing(request: DatasetRequest) -> Dataset:
+    """Load the data set; the label is `state`: 0 is healthy, 1 is degraded."""
+    request.require_fixed_columns("bearing", LABEL)
+    (path,) = locate("bearing", (FILE,), BEARING, request.folder)
+    rows = read_csv(path, delimiter=",", limits=request.limits)
+    require_columns(path, rows, (TIME,))
+    _check_order(path, rows)
+    rows = rows.slice(0, NUM_SNAPSHOTS - NUM_AFTER_SHUTDOWN)
+    table = with_states(rows, FIRST_DEGRADED)
+    roles = ColumnRoles(label=LABEL, never_features=(TIME,))
+    facts = {"num_dropped_rows": NUM_AFTER_SHUTDOWN, "accuracy_by_split": BY_SPLIT["bearing"]}
+    dataset = dataset_from_table("bearing", table, roles, source=str(BEARING), facts=facts)
+    return replace(dataset, class_names=("healthy", "degraded"), series=SERIES)
+
+
+def with_states(rows: pa.Table, first_degraded: int) -> pa.Table:
+    """Return snapshots with the column `state`: `0` up to the first degraded one, `1` from there on."""
+    return rows.append_column(LABEL, [np.where(np.arange(len(rows)) < first_degraded, "0", "1")])
+
+
+def _check_order(path: Path, rows: pa.Table) -> None:
+    """Check what the label, a row number, rests on."""
+    if len(rows) != NUM_SNAPSHOTS:
+        raise DataError(
+            Fault(
+                path,
+                (f"hold the {NUM_SNAPSHOTS} snapshots of test 2, as the label follows from the row number"),
+                f"{len(rows)} rows",
+            )
+        )
+    times = rows[TIME].to_pylist()
+    late = [row for row in range(1, len(times)) if times[row] <= times[row - 1]]
+    if late:
+        raise DataError(
+            Fault(
+                f"column {TIME!r} of {path}",
+                "ascend, as the label follows from the row number",
+                f"{times[late[0]]!r} after {times[late[0] - 1]!r} in row {late[0] + 1}",
+            )
+        )
+
+
+def load_bearing_faults(request: DatasetRequest) -> Dataset:
+    """Load the data set without the columns that tell the rig; the label is `Fault`."""
+    return _load_faults("bearing_faults", KEPT, request)
+
+
+def load_bearing_faults_all(request: DatasetRequest) -> Dataset:
+    """Load the data set with all nine columns, as others have used it; the label is `Fault`."""
+    return _load_faults("bearing_faults_all", (*KEPT, *DROPPED), request)
+
+
+def _load_faults(name: str, columns: tuple[str, ...], request: DatasetRequest) -> Dataset:
+    import pyarrow as pa
+
+    request.require_fixed_columns(name, FAULT)
+    tables = []
+    for path in locate(name, FAULT_FILES, BEARING, request.folder):
+        rows = read_csv(path, delimiter=",", limits=request.limits)
+        require_columns(path, rows, (*columns, FAULT))
+        tables.append(rows.select([*columns, FAULT]))
+    table = pa.concat_tables(tables)
+    facts = {"num_dropped_rows": 0, "dropped_columns": tuple(column for column in DROPPED if column not in columns)}
+    facts |= {"accuracy_by_split": BY_SPLIT[name]} if name in BY_SPLIT else {}
+    dataset = dataset_from_table(name, table, ColumnRoles(label=FAULT), source=str(BEARING), facts=facts)
+    return replace(dataset, series=SERIES)
+
+
+@dataclass(frozen=True)
+class RollingBearing:
+    """A bearing's geometry and the speed of its shaft.
+
+    Attributes:
+        num_rollers: Rolling elements in one row.
+        roller_diameter: In any unit of length.
+        pitch_diameter: Of the circle through the rollers' centres, in the same unit.
+        contact_angle_degrees: Between the load and the radial plane.
+        shaft_hertz: Revolutions of the shaft in a second.
+    """
+
+    num_rollers: int
+    roller_diameter: float
+    pitch_diameter: float
+    contact_angle_degrees: float
+    shaft_hertz: float
+
+    @property
+    def _ratio(self) -> float:
+        return self.roller_diameter / self.pitch_diameter * cos(radians(self.contact_angle_degrees))
+
+    @property
+    def outer_race_hertz(self) -> float:
+        """BPFO: how often a roller passes a point of the outer race."""
+        return self.num_rollers / 2 * self.shaft_hertz * (1 - self._ratio)
+
+    @property
+    def inner_race_hertz(self) -> float:
+        """BPFI: how often a roller passes a point of the inner race."""
+        return self.num_rollers / 2 * self.shaft_hertz * (1 + self._ratio)
+
+    @property
+    def roller_hertz(self) -> float:
+        """BSF: how often a roller turns about itself; a spot on it knocks twice as often, once on either race."""
+        return self.pitch_diameter / (2 * self.roller_diameter) * self.shaft_hertz * (1 - self._ratio**2)
+
+    @property
+    def cage_hertz(self) -> float:
+        """FTF: how often the cage turns."""
+        return self.shaft_hertz / 2 * (1 - self._ratio)
+
+
+ZA_2115 = RollingBearing(
+    num_rollers=16,
+    roller_diameter=0.331,
+    pitch_diameter=2.815,
+    contact_angle_degrees=15.17,
+    shaft_hertz=2000 / 60,
+)
+"""Rexnord ZA-2115 at 2000 revolutions a minute, lengths in inches: the bearing of the IMS tests."""
+
+
+RealArray = npt.NDArray[np.floating[Any]]
+
+NUM_BANDS = 32
+NUM_MULTIPLES = 3
+TOLERANCE = 0.02
+LARGEST_ENVELOPE_HERTZ = 1000.0
+LOG_FLOOR = 1e-12
+QUANTILES = {"q01": 0.01, "q25": 0.25, "q75": 0.75, "q99": 0.99}
+BAND_NAMES = tuple(f"logband{band:02d}" for band in range(NUM_BANDS))
+FEATURES = (
+    *("mean", "std", "rms", "min", "max", "p2p", "absmean", "skew", "kurt"),
+    *("crest", "shape", "impulse", "clearance"),
+    *QUANTILES,
+    *("zcr", "difrms"),
+    *("spcent", "spstd", "spent"),
+    *BAND_NAMES,
+    *("env_bpfo", "env_bpfi", "env_bsf", "env_ftf", "env_shaft", "env_std", "env_kurt"),
+)
+"""The features' names, in the order of `vibration_features`."""
+
+
+def vibration_features(signals: RealArray, sampling_hertz: float, bearing: RollingBearing) -> npt.NDArray[np.float64]:
+    """Return the features of several channels.
+
+    Args:
+        signals: In g, finite, none of them constant, shape `(channels, samples)`.
+        sampling_hertz: Samples in a second.
+        bearing: Fixes the frequencies of the envelope's features.
+
+    Returns:
+        Finite numbers, shape `(channels, len(FEATURES))`.
+    """
+    centred = signals - signals.mean(axis=1, keepdims=True)
+    features = {
+        **_amplitudes(signals, centred),
+        **_spectrum(centred, sampling_hertz),
+        **_envelope(centred, sampling_hertz, bearing),
+    }
+    return np.stack([features[name] for name in FEATURES], axis=1)
+
+
+def _amplitudes(signals: RealArray, centred: RealArray) -> dict[str, RealArray]:
+    magnitude = np.abs(signals)
+    largest, mean_magnitude = magnitude.max(axis=1), magnitude.mean(axis=1)
+    rms = np.sqrt(np.mean(signals**2, axis=1))
+    positive = centred > 0
+    return {
+        "mean": signals.mean(axis=1),
+        "std": signals.std(axis=1),
+        "rms": rms,
+        "min": signals.min(axis=1),
+        "max": signals.max(axis=1),
+        "p2p": np.ptp(signals, axis=1),
+        "absmean": mean_magnitude,
+        "skew": _standardised_moment(signals, 3),
+        "kurt": _standardised_moment(signals, 4) - 3,
+        "crest": largest / rms,
+        "shape": rms / mean_magnitude,
+        "impulse": largest / mean_magnitude,
+        "clearance": largest / np.sqrt(magnitude).mean(axis=1) ** 2,
+        **dict(zip(QUANTILES, np.quantile(signals, list(QUANTILES.values()), axis=1), strict=True)),
+        "zcr": np.mean(positive[:, 1:] != positive[:, :-1], axis=1),
+        "difrms": np.sqrt(np.mean(np.diff(signals, axis=1) ** 2, axis=1)),
+    }
+
+
+def _spectrum(centred: RealArray, sampling_hertz: float) -> dict[str, RealArray]:
+    frequencies, power = _power(centred, sampling_hertz)
+    share = power / power.sum(axis=1, keepdims=True)
+    centroid = share @ frequencies
+    spread = np.sum(share * (frequencies - centroid[:, None]) ** 2, axis=1)
+    nats = -np.sum(share * np.log(share + np.finfo(np.float64).tiny), axis=1)
+    # The highest frequency, half the sampling rate, would open a band of its own: it belongs to the last.
+    bands = np.minimum((frequencies * 2 * NUM_BANDS / sampling_hertz).astype(np.int64), NUM_BANDS - 1)
+    starts = np.searchsorted(bands, np.arange(NUM_BANDS))
+    energies = np.log(np.add.reduceat(power, starts, axis=1) + LOG_FLOOR)
+    return {
+        "spcent": centroid,
+        "spstd": np.sqrt(spread),
+        "spent": nats,
+        **dict(zip(BAND_NAMES, energies.T, strict=True)),
+    }
+
+
+def _envelope(centred: RealArray, sampling_hertz: float, bearing: RollingBearing) -> dict[str, RealArray]:
+    envelope = np.abs(_analytic(centred))
+    frequencies, power = _power(envelope - envelope.mean(axis=1, keepdims=True), sampling_hertz)
+    total = power[:, frequencies <= LARGEST_ENVELOPE_HERTZ].sum(axis=1)
+
+    def log_share(hertz: float) -> RealArray:
+        near = np.zeros(len(frequencies), dtype=np.bool_)
+        for multiple in hertz * np.arange(1, NUM_MULTIPLES + 1):
+            near |= np.abs(frequencies - multiple) <= TOLERANCE * multiple
+        shares: RealArray = power[:, near].sum(axis=1) / (total + LOG_FLOOR)
+        logarithms: RealArray = np.log(shares + LOG_FLOOR)
+        return logarithms
+
+    return {
+        "env_bpfo": log_share(bearing.outer_race_hertz),
+        "env_bpfi": log_share(bearing.inner_race_hertz),
+        "env_bsf": log_share(bearing.roller_hertz),
+        "env_ftf": log_share(bearing.cage_hertz),
+        "env_shaft": log_share(bearing.shaft_hertz),
+        "env_std": envelope.std(axis=1),
+        "env_kurt": _standardised_moment(envelope, 4) - 3,
+    }
+
+
+def _power(centred: RealArray, sampling_hertz: float) -> tuple[RealArray, RealArray]:
+    """Return the frequencies in Hz, shape `(bins,)`, and the power at them, shape `(channels, bins)`."""
+    num_samples = centred.shape[1]
+    spectrum = np.fft.rfft(centred * np.hanning(num_samples), axis=1)
+    return np.fft.rfftfreq(num_samples, 1 / sampling_hertz), spectrum.real**2 + spectrum.imag**2
+
+
+def _analytic(centred: RealArray) -> npt.NDArray[np.complexfloating[Any, Any]]:
+    """Return the signal plus i times its Hilbert transform: negative frequencies removed, positive ones doubled."""
+    num_samples = centred.shape[1]
+    one_sided = np.fft.rfft(centred, axis=1)
+    one_sided[:, 1 : (num_samples + 1) // 2] *= 2
+    return np.fft.ifft(one_sided, num_samples, axis=1)
+
+
+def _standardised_moment(values: RealArray, order: int) -> RealArray:
+    deviations = values - values.mean(axis=1, keepdims=True)
+    # A constant envelope, of a pure tone, has no spread to divide by.
+    spread = np.maximum(np.sqrt(np.mean(deviations**2, axis=1)), np.finfo(np.float64).tiny ** 0.25)
+    standardised = deviations / spread[:, None]
+    squares = standardised**2
+    # Products, as numpy takes logarithms for a third or fourth power.
+    moment: RealArray = np.mean(squares * (standardised if order == 3 else squares), axis=1)
+    return moment
+
+
+IMS = Publication(
+    "Lee et al., IMS Bearing Data Set, NASA Prognostics Data Repository, 2007",
+    "https://www.nasa.gov/intelligent-systems-division/discovery-and-systems-health/pcoe/pcoe-data-set-repository/",
+    derivation="unpack the archive and the archives in it",
+)
+CLASS_NAMES = ("healthy", "degraded")
+SAMPLING_HERTZ = 20_000
+NUM_SAMPLES = 20_480
+SNAPSHOT_NAME = re.compile(r"\d{4}(\.\d{2}){5}", re.ASCII)
+
+
+@dataclass(frozen=True)
+class RunToFailure:
+    """One of the three tests.
+
+    Attributes:
+        number: As the publisher counts.
+        folders: Where its snapshots may lie in the data folder; the first that exists is read.
+        channels: One name per column of a snapshot.
+        num_snapshots: How many the default label rests on, or None.
+        first_degraded: The row from which on snapshots are degraded unless the user says otherwise, or None.
+        after_shutdown: Snapshots of a rig at rest, which are dropped.
+    """
+
+    number: int
+    folders: tuple[str, ...]
+    channels: tuple[str, ...]
+    num_snapshots: int | None = None
+    first_degraded: int | None = None
+    after_shutdown: tuple[str, ...] = ()
+
+
+ONE_EACH = ("B1", "B2", "B3", "B4")
+TEST_1 = RunToFailure(1, ("bearing/1st_test",), tuple(f"{bearing}{axis}" for bearing in ONE_EACH for axis in "xy"))
+TEST_2 = RunToFailure(
+    2,
+    ("bearing/2nd_test",),
+    ONE_EACH,
+    num_snapshots=NUM_SNAPSHOTS,
+    first_degraded=FIRST_DEGRADED,
+    after_shutdown=("2004.02.19.06.12.39", "2004.02.19.06.22.39"),
+)
+TEST_3 = RunToFailure(3, ("bearing/3rd_test/4th_test/txt", "bearing/4th_test/txt", "bearing/3rd_test"), ONE_EACH)
+
+
+def load_bearing_raw_1(request: DatasetRequest) -> Dataset:
+    """Load test 1, 488 features; the label is `state`: 0 is healthy, 1 is degraded."""
+    return _load("bearing_raw_1", TEST_1, request)
+
+
+def load_bearing_raw(request: DatasetRequest) -> Dataset:
+    """Load test 2, 244 features; the label is `state`: 0 is healthy, 1 is degraded."""
+    return _load("bearing_raw", TEST_2, request)
+
+
+def load_bearing_raw_3(request: DatasetRequest) -> Dataset:
+    """Load test 3, 244 features; the label is `state`: 0 is healthy, 1 is degraded."""
+    return _load("bearing_raw_3", TEST_3, request)
+
+
+def extract_features(snapshots: list[Path], channels: tuple[str, ...]) -> pd.DataFrame:
+    """Return one row of features a snapshot, read one after the other, and the column `file` with its name.
+
+    Args:
+        snapshots: In the order of time.
+        channels: One name per column of a snapshot, put before the features' names.
+
+    Raises:
+        DataError: If a snapshot is malformed.
+    """
+    import pandas as pd
+
+    features = np.empty((len(snapshots), len(channels) * len(FEATURES)))
+    for row, path in enumerate(snapshots):
+        features[row] = vibration_features(read_snapshot(path, len(channels)), SAMPLING_HERTZ, ZA_2115).ravel()
+    table = pd.DataFrame(features, columns=[f"{channel}_{name}" for channel in channels for name in FEATURES])
+    table.insert(0, TIME, [path.name for path in snapshots])
+    return table
+
+
+def _load(name: str, run: RunToFailure, request: DatasetRequest) -> Dataset:
+    import pyarrow as pa
+
+    request.require_fixed_columns(name, LABEL)
+    folder = _folder(name, run, request.folder)
+    found = list_snapshots(folder)
+    first_degraded = _first_degraded(name, run, request, folder, len(found))
+    snapshots = [path for path in found if path.name not in run.after_shutdown]
+    if not 1 <= first_degraded < len(snapshots):
+        raise DataError(
+            Fault(
+                "federation.degraded_from",
+                (
+                    f"be between 1 and {len(snapshots) - 1}, as {folder} holds {len(snapshots)} "
+                    "snapshots of a running rig and both classes need one"
+                ),
+                first_degraded,
+            )
+        )
+    table = extract_features(snapshots, run.channels)
+    dataset = dataset_from_table(
+        name,
+        with_states(pa.Table.from_pandas(table), first_degraded),
+        ColumnRoles(label=LABEL, never_features=(TIME,)),
+        source=str(IMS),
+        facts={"num_dropped_rows": len(found) - len(snapshots), "degraded_from": first_degraded},
+    )
+    return replace(dataset, class_names=CLASS_NAMES, series=SERIES)
+
+
+def _folder(name: str, run: RunToFailure, given: Path | None) -> Path:
+    wanted = " or ".join(f"${FOLDER_VARIABLE}/{folder}/" for folder in run.folders)
+    root = data_root(name, given, f"the snapshots of test {run.number} ({wanted})", IMS)
+    found = [path for folder in run.folders if (path := root / folder).is_dir()]
+    if not found:
+        raise DataError(
+            f"data set {name!r} needs the snapshots of test {run.number} as {wanted}, but {root} has no such folder; "
+            f"{IMS.origin}"
+        )
+    return found[0]
+
+
+def _first_degraded(name: str, run: RunToFailure, request: DatasetRequest, folder: Path, num_found: int) -> int:
+    if request.degraded_from is not None:
+        return request.degraded_from
+    if run.first_degraded is None:
+        raise DataError(
+            f"data set {name!r} needs federation.degraded_from, the number of its first degraded snapshot, as there is "
+            f"no usual one for test {run.number}, got nothing"
+        )
+    if num_found != run.num_snapshots:
+        raise DataError(
+            Fault(
+                folder,
+                (
+                    f"hold the {run.num_snapshots} snapshots of test {run.number}, as the usual label "
+                    "follows from the row number, or federation.degraded_from must be given"
+                ),
+                f"{num_found} snapshots",
+            )
+        )
+    return run.first_degraded
+
+
+def list_snapshots(folder: Path) -> list[Path]:
+    """Return a folder's snapshots in the order of time; hidden files are passed over.
+
+    Args:
+        folder: An existing folder.
+
+    Raises:
+        DataError: If the folder can't be read, holds no snapshot, or something else beside them: as labels follow from
+            the row number, a misnamed snapshot must not pass unseen.
+    """
+    try:
+        entries = sorted(path for path in folder.iterdir() if not path.name.startswith("."))
+    except OSError as error:
+        raise DataError(f"the folder of snapshots {folder} can't be read: {error.strerror}") from None
+    others = [path.name for path in entries if not (SNAPSHOT_NAME.fullmatch(path.name) and path.is_file())]
+    if others:
+        more = f" and {len(others) - 1} more" if len(others) > 1 else ""
+        raise DataError(
+            Fault(
+                folder,
+                "hold snapshots alone, files named by their time such as 2004.02.12.10.32.39",
+                f"{others[0]!r}{more}",
+            )
+        )
+    if not entries:
+        raise DataError(Fault(folder, "hold snapshots, files named such as 2004.02.12.10.32.39, but it is empty"))
+    return entries
+
+
+def read_snapshot(path: Path, num_channels: int) -> npt.NDArray[np.float64]:
+    """Return one snapshot, shape `(num_channels, 20480)`.
+
+    Args:
+        path: An existing file.
+        num_channels: Columns that it must have.
+
+    Raises:
+        DataError: If it can't be read, has other columns or another number of lines, something that is no finite
+            number, or a channel that never changes.
+    """
+    try:
+        lines = path.read_text(encoding="ascii").splitlines()
+    except UnicodeDecodeError as error:
+        raise DataError(Fault(path, "be ASCII text", f"another byte at position {error.start}")) from None
+    except OSError as error:
+        raise DataError(f"{path} can't be read: {error.strerror}") from None
+    if len(lines) != NUM_SAMPLES:
+        raise DataError(Fault(path, f"hold the {NUM_SAMPLES} lines of one second", len(lines)))
+    try:
+        values = np.loadtxt(lines, delimiter="\t", comments=None, ndmin=2)
+    except ValueError:
+        values = np.empty((0, 0))
+    if values.shape != (NUM_SAMPLES, num_channels) or not np.isfinite(values).all():
+        raise DataError(_first_fault(path, lines, num_channels))
+    stuck = np.flatnonzero(np.ptp(values, axis=0) == 0)
+    if len(stuck):
+        raise DataError(
+            Fault(f"every channel of {path}", f"vary, but column {stuck[0] + 1} is {values[0, stuck[0]]:g} throughout")
+        )
+    return np.ascontiguousarray(values.T)
+
+
+def _first_fault(path: Path, lines: list[str], num_channels: int) -> str:
+    for number, line in enumerate(lines, start=1):
+        fields = line.split("\t")
+        if len(fields) != num_channels:
+            return Fault(
+                f"every line of {path}",
+                f"hold {num_channels} columns, tabs between them",
+                f"{len(fields)} in line {number}",
+            )
+        for column, field in enumerate(fields, start=1):
+            if not _is_finite(field):
+                return Fault(path, "hold finite numbers", f"{field or 'nothing'!r} in line {number}, column {column}")
+    return Fault(f"every line of {path}", f"hold {num_channels} numbers, tabs between them")
+
+
+def _is_finite(field: str) -> bool:
+    try:
+        return bool(np.isfinite(float(field)))
+    except ValueError:
+        return False
+
+
+SUFFIXES = (".csv", ".csv.gz")
+USAGE = "usage: python -m fedscout.experiments.data.loaders.bearing SNAPSHOTS TABLE.csv.gz"
+
+
+def write_bearing_features(folder: Path, target: Path) -> int:
+    """Write one line per snapshot, the column `file` with its name first, and return how many there are.
+
+    Args:
+        folder: Holds the snapshots of a test with four channels.
+        target: Does not exist yet; its name ends in `.csv` or `.csv.gz`.
+
+    Raises:
+        DataError: If the target can't be written, or a snapshot is malformed.
+    """
+    if not target.name.endswith(SUFFIXES):
+        raise DataError(Fault("the table's name", f"end in {' or '.join(SUFFIXES)}", repr(str(target))))
+    if target.exists():
+        raise DataError(Fault(target, "not exist yet: nothing is written over"))
+    if not target.absolute().parent.is_dir():
+        raise DataError(Fault(f"the folder of {target}", "exist"))
+    table = extract_features(list_snapshots(folder), ONE_EACH)
+    try:
+        table.to_csv(target, index=False)
+    except OSError as error:
+        raise DataError(f"{target} can't be written: {error.strerror}") from None
+    return len(table)
+
+
+def main(arguments: list[str]) -> int:
+    """Run the command; return its exit code, 2 after a user's mistake."""
+    if len(arguments) != 2:
+        print(USAGE, file=sys.stderr)
+        return 2
+    try:
+        num_rows = write_bearing_features(Path(arguments[0]), Path(arguments[1]))
+    except UserError as error:
+        print(f"error: {visible_line(str(error))}", file=sys.stderr)
+        return 2
+    show(f"{num_rows} snapshots: {arguments[1]}")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

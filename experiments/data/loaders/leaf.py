@@ -1,0 +1,420 @@
+"""LEAF's FEMNIST and Shakespeare, as its scripts write them.
+
+S. Caldas et al., "LEAF: a benchmark for federated settings", arXiv:1812.01097, 2018. The format is that of its scripts,
+`data/femnist/preprocess/data_to_json.py` and `data/shakespeare/preprocess/` of https://github.com/TalwalkarLab/leaf: a
+file is an object with `users` (names), `num_samples` (one number a user) and `user_data` (by name: an object with the
+lists `x` and `y`). A data set is a folder of such files for training and one for testing, as LEAF's scripts write them,
+or files not divided yet.
+
+`leaf_femnist`: digits and letters by writer, 28 × 28 pixels, 62 classes: digits, capital letters, small letters. Pixels
+are numbers in `[0, 1]` already, paper is 1 and ink 0, and are kept so.
+
+`leaf_shakespeare`: windows of 80 characters by speaking role. The files hold the windows; they overlap, and each is
+followed by its next character. Length and stride are therefore not a user's choice here.
+
+Tiny Shakespeare: 1.1 million characters of plays; the natural client is the speaker.
+
+A. Karpathy, "The unreasonable effectiveness of recurrent neural networks", 2015, whose text it is. A speech is a line
+`NAME:` and the lines below it up to an empty one. Each speaker's speeches, in order, are one text, of which windows are
+taken, as S. Caldas et al., "LEAF: a benchmark for federated settings", arXiv:1812.01097, 2018, do for all plays. LEAF's
+windows move by one character; here they do not overlap unless `federation.text.stride` says so, as overlapping windows
+put the same lines into a client's training and test rows. A speaker with less text than a window and the character
+behind it has no row.
+
+Sentiment140: 1.6 million tweets, negative or positive; the natural client is the user.
+
+A. Go, R. Bhayani and L. Huang, "Twitter sentiment classification using distant supervision", Stanford, 2009.
+
+The file has six columns: polarity (0 negative, 2 neutral, 4 positive), id, date, query, user, text. As published it has
+no header and is latin-1; copies with a header, or in UTF-8, are read as well. Words are numbered by `texts.py`.
+"""
+
+from __future__ import annotations
+
+import csv
+import json
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from string import ascii_lowercase, ascii_uppercase, digits
+from typing import Any
+
+import numpy as np
+
+from fedscout.engine.errors import DataError, Fault, FloatArray, IntArray
+from fedscout.experiments.data.dataset import (
+    Dataset,
+    DatasetRequest,
+    choose_label,
+    choose_parts,
+    present_classes,
+    usual_facts,
+)
+from fedscout.experiments.data.files import Layout, Publication, ReadLimits, locate_layout
+from fedscout.experiments.data.images import value_deviation
+from fedscout.experiments.data.texts import (
+    LABEL,
+    USUAL_CHARACTERS,
+    CodeArray,
+    code_points,
+    next_character_dataset,
+    text_dataset,
+    text_rows,
+    windows,
+)
+
+ADDRESS = "https://github.com/TalwalkarLab/leaf"
+FEMNIST = Publication(
+    "Caldas et al., LEAF: FEMNIST, 2018",
+    ADDRESS,
+    derivation="its script preprocess.sh in data/femnist writes data/train and data/test, to be put there",
+)
+LEAF_SHAKESPEARE = Publication(
+    "Caldas et al., LEAF: Shakespeare, 2018",
+    ADDRESS,
+    derivation="its script preprocess.sh in data/shakespeare writes data/train and data/test, to be put there",
+)
+SIDE = 28
+CHARACTERS = digits + ascii_uppercase + ascii_lowercase
+
+
+@dataclass(frozen=True)
+class LeafUser:
+    """One user's samples.
+
+    Attributes:
+        path: The file that they are from.
+        name: Of the user.
+        inputs: One a sample.
+        targets: One a sample.
+    """
+
+    path: Path
+    name: str
+    inputs: list[Any]
+    targets: list[Any]
+
+    def fault(self, text: str) -> DataError:
+        """Return an error that says whose samples are wrong, and where."""
+        return DataError(f"{text}, user {self.name!r} of {self.path}")
+
+
+def load_leaf_femnist(request: DatasetRequest) -> Dataset:
+    """Load the images; the label is `character`, the natural client `writer`."""
+    label = choose_label(request, ("character",), client="writer")
+    images, labels, writers = [], [], []
+    for user in _users(request, FEMNIST):
+        images.append(_images(user))
+        labels.append(_labels(user))
+        writers += [user.name] * len(user.targets)
+    features = np.concatenate(images) if images else np.empty((0, 1, SIDE, SIDE), np.float32)
+    numbers, class_names = present_classes(
+        request.name, np.concatenate(labels) if labels else np.empty(0, np.int64), CHARACTERS
+    )
+    return Dataset(
+        name=request.name,
+        features=features,
+        labels=numbers,
+        class_names=class_names,
+        feature_names=(),
+        source=str(FEMNIST),
+        feature_unit=value_deviation(features) or 1.0,
+        client_ids=np.array(writers),
+        facts={
+            **usual_facts(label, features, numbers),
+            "num_natural_clients": len(set(writers)),
+        },
+        kind="image",
+    )
+
+
+def load_leaf_shakespeare(request: DatasetRequest) -> Dataset:
+    """Load the windows; the label is the next character, the natural client `role`."""
+    choose_label(request, (LABEL,), client="role")
+    if (request.text.length, request.text.stride) != (None, None):
+        raise DataError(
+            Fault(
+                f"federation.text.length and federation.text.stride of data set {request.name!r}",
+                "be left out, as its files hold the windows",
+                f"{request.text.length} and {request.text.stride}",
+            )
+        )
+    clients: dict[str, CodeArray] = {}
+    for user in _users(request, LEAF_SHAKESPEARE):
+        part = _windows(user)
+        earlier = clients.get(user.name)
+        lengths = {other.shape[1] for other in clients.values()} | {part.shape[1]}
+        if len(lengths) > 1:
+            raise user.fault(
+                f"all windows must be of one length, got {' and '.join(str(n - 1) for n in sorted(lengths))}"
+            )
+        clients[user.name] = part if earlier is None else np.concatenate([earlier, part])
+    return next_character_dataset(request, clients, str(LEAF_SHAKESPEARE))
+
+
+def _images(user: LeafUser) -> FloatArray:
+    try:
+        pixels = np.array(user.inputs, np.float32)
+    except (ValueError, TypeError, OverflowError):
+        pixels = np.empty(0, np.float32)
+    if pixels.shape != (len(user.inputs), SIDE * SIDE):
+        raise user.fault(f"every image must be a list of {SIDE * SIDE} numbers")
+    if not ((pixels >= 0) & (pixels <= 1)).all():
+        raise user.fault(f"pixels must be between 0 and 1, got {pixels.min():g} to {pixels.max():g}")
+    return pixels.reshape(-1, 1, SIDE, SIDE)
+
+
+def _labels(user: LeafUser) -> IntArray:
+    for target in user.targets:
+        if type(target) is not int or not 0 <= target < len(CHARACTERS):
+            raise user.fault(f"labels must be whole numbers from 0 to {len(CHARACTERS) - 1}, got {target!r}")
+    return np.array(user.targets, np.int64)
+
+
+def _windows(user: LeafUser) -> CodeArray:
+    if not all(isinstance(text, str) for text in (*user.inputs, *user.targets)):
+        raise user.fault("x and y must hold texts")
+    if any(len(target) != 1 for target in user.targets):
+        raise user.fault("every y must be one character")
+    length = len(user.inputs[0])
+    other = next((len(text) for text in user.inputs if len(text) != length), length)
+    if other != length or not length:
+        raise user.fault(f"all windows must be of one length, at least 1, got {length} and {other}")
+    joined = "".join(text + target for text, target in zip(user.inputs, user.targets, strict=True))
+    return code_points(joined).reshape(-1, length + 1)
+
+
+def _users(request: DatasetRequest, publication: Publication) -> Iterator[LeafUser]:
+    """Yield all users that have samples, file after file, each file in its own order; a user may come once a file."""
+    parts = choose_parts(request)
+    layouts = [Layout("divided files", tuple(f"{request.name}/{part}/*.json" for part in parts))]
+    if parts == ("train", "test"):
+        layouts.append(Layout("files not divided", (f"{request.name}/all_data/*.json",)))
+    _, paths = locate_layout(request.name, layouts, publication, request.folder)
+    for path in paths:
+        request.limits.check_file(path)
+        yield from _users_of(path, _read_object(path))
+
+
+def _read_object(path: Path) -> dict[str, Any]:
+    try:
+        content = json.loads(path.read_bytes(), object_hook=_hear_signals)
+    except json.JSONDecodeError as error:
+        raise DataError(Fault(path, f"be JSON: {error.msg} in line {error.lineno}, column {error.colno}")) from None
+    except (UnicodeDecodeError, RecursionError, ValueError) as error:
+        reason = str(error).splitlines()[0]
+        raise DataError(Fault(path, f"be JSON: {reason}")) from None
+    except OSError as error:
+        raise DataError(f"{path} can't be read: {error}") from None
+    if not isinstance(content, dict):
+        raise DataError(Fault(path, "hold an object with users, num_samples and user_data"))
+    wanted = {"users": list, "num_samples": list, "user_data": dict}
+    faults = [
+        f"{path} must hold {key} as {'a list' if kind is list else 'an object'}, got "
+        + (type(content[key]).__name__ if key in content else f"only {', '.join(content) or 'nothing'}")
+        for key, kind in wanted.items()
+        if not isinstance(content.get(key), kind)
+    ]
+    if faults:
+        raise DataError(faults)
+    return content
+
+
+def _hear_signals(read: dict[str, Any]) -> dict[str, Any]:
+    """Return an object as it was read. Python hears signals where its own code runs: so after each user of a file."""
+    return read
+
+
+def _users_of(path: Path, content: dict[str, Any]) -> Iterator[LeafUser]:
+    users, counts, data = content["users"], content["num_samples"], content["user_data"]
+    if len(users) != len(counts):
+        raise DataError(Fault(path, f"hold one of num_samples for each of its {len(users)} users", len(counts)))
+    if not all(isinstance(user, str) for user in users) or len(set(users)) < len(users):
+        raise DataError(Fault(f"the users of {path}", "be names that differ"))
+    if set(users) != set(data):
+        odd = sorted(set(users) ^ set(data))
+        raise DataError(Fault(f"users and user_data of {path}", f"name the same users, but only one names {odd[0]!r}"))
+    for name, count in zip(users, counts, strict=True):
+        samples = data[name]
+        lists = (samples.get("x"), samples.get("y")) if isinstance(samples, dict) else (None, None)
+        if not isinstance(lists[0], list) or not isinstance(lists[1], list):
+            raise DataError(Fault(f"the data of user {name!r} of {path}", "be an object with the lists x and y"))
+        user = LeafUser(path, name, lists[0], lists[1])
+        if not len(user.inputs) == len(user.targets) == count:
+            raise user.fault(
+                f"num_samples, x and y must be of one length, got {count}, {len(user.inputs)} and {len(user.targets)}"
+            )
+        if count:
+            yield user
+
+
+TINY_SHAKESPEARE = Publication(
+    "Karpathy, tiny Shakespeare, 2015",
+    "https://raw.githubusercontent.com/karpathy/char-rnn/master/data/tinyshakespeare/input.txt",
+)
+SHAKESPEARE_LAYOUTS = tuple(
+    Layout("text", (f"shakespeare/{name}",))
+    for name in ("input.txt", "tinyshakespeare_input.txt", "tinyshakespeare.txt")
+)
+BLANK_LINES = re.compile(r"\n(?:[ \t]*\n)+")
+
+
+def load_shakespeare(request: DatasetRequest) -> Dataset:
+    """Load the windows; the label is the next character, the natural client `speaker`."""
+    choose_label(request, (LABEL,), client="speaker")
+    _, (path,) = locate_layout(request.name, SHAKESPEARE_LAYOUTS, TINY_SHAKESPEARE, request.folder)
+    request.limits.check_file(path)
+    speakers = read_speakers(path)
+    length = request.text.length or USUAL_CHARACTERS
+    stride = request.text.stride or length
+    clients = {name: part for name, text in speakers.items() if len(part := windows(text, length, stride))}
+    if not clients:
+        longest = max(map(len, speakers.values()))
+        raise DataError(
+            Fault(
+                f"federation.text.length of data set {request.name!r}",
+                f"be below the {longest} characters of the longest speaker",
+                length,
+            )
+        )
+    facts = {"num_speakers": len(speakers), "num_speakers_without_rows": len(speakers) - len(clients)}
+    return next_character_dataset(request, clients, str(TINY_SHAKESPEARE), facts)
+
+
+def read_speakers(path: Path) -> dict[str, str]:
+    """Return the text of each speaker, speeches joined by a line end, in the order of first appearance.
+
+    Args:
+        path: An existing file.
+
+    Raises:
+        DataError: If it is empty or not UTF-8, or a speech does not start with its speaker.
+    """
+    try:
+        text = path.read_text(encoding="utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise DataError(Fault(path, f"be UTF-8 text: {error.reason} at byte {error.start}")) from None
+    except OSError as error:
+        raise DataError(f"{path} can't be read: {error}") from None
+    speeches: dict[str, list[str]] = {}
+    for number, block in enumerate(BLANK_LINES.split(text.strip()), start=1):
+        speaker, _, speech = block.strip("\n").partition("\n")
+        name = speaker.strip()
+        if len(name) < 2 or not name.endswith(":"):
+            raise DataError(
+                Fault(
+                    f"every speech of {path}",
+                    "start with a line that names its speaker and ends with a colon",
+                    f"{speaker[:60] or 'nothing'!r} in speech {number}",
+                )
+            )
+        speeches.setdefault(name[:-1], []).append(speech)
+    return {name: "\n".join(texts) for name, texts in speeches.items()}
+
+
+SENTIMENT140 = Publication("Go, Bhayani and Huang, Sentiment140, 2009", "http://help.sentiment140.com/for-students")
+SENTIMENT140_LAYOUTS = (
+    Layout("published file", ("sentiment140/training.1600000.processed.noemoticon.csv",)),
+    Layout("part of it", ("sentiment140/training*.csv",)),
+)
+COLUMNS = (
+    ("polarity", "target", "sentiment", "label", "0"),
+    ("id", "ids", "1"),
+    ("date", "2"),
+    ("query", "flag", "3"),
+    ("user", "4"),
+    ("text", "5"),
+)
+POLARITIES = {"0": 0, "2": 1, "4": 2}
+CLASS_NAMES = ("negative", "neutral", "positive")
+PROBE_BYTES = 2**20
+
+
+def load_sentiment140(request: DatasetRequest) -> Dataset:
+    """Load the tweets; the label is `polarity`, the natural client `user`."""
+    label = choose_label(request, ("polarity",), client="user")
+    _, paths = locate_layout(request.name, SENTIMENT140_LAYOUTS, SENTIMENT140, request.folder)
+    if len(paths) > 1:
+        names = ", ".join(path.name for path in paths)
+        raise DataError(f"data set {request.name!r} must have one file training*.csv, got {len(paths)}: {names}")
+    polarities: list[int] = []
+    users: list[str] = []
+    rows = text_rows(_texts(paths[0], polarities, users, request.limits), request)
+    if not polarities:
+        raise DataError(Fault(paths[0], "hold rows, but it has none"))
+    labels, class_names = present_classes(request.name, np.array(polarities), CLASS_NAMES)
+    return text_dataset(request.name, rows, labels, class_names, label, str(SENTIMENT140), np.array(users))
+
+
+def _texts(path: Path, polarities: list[int], users: list[str], limits: ReadLimits) -> Iterator[str]:
+    """Yield the texts of a file, and append polarity and user of each."""
+    limits.check_file(path)
+    number = 0
+    try:
+        with path.open(encoding=_encoding(path), newline="") as file:
+            for number, fields in enumerate(csv.reader(file, strict=True), start=1):
+                if not fields or (number == 1 and _is_header(path, fields)):
+                    continue
+                polarity, user, text = _checked(path, number, fields)
+                limits.check_rows(path, number)
+                polarities.append(polarity)
+                users.append(user)
+                yield text
+    except csv.Error as error:
+        raise DataError(
+            Fault(path, f"be comma-separated text with quoted fields: {error} near row {number + 1}")
+        ) from None
+    except UnicodeDecodeError as error:
+        raise DataError(Fault(path, f"be UTF-8 or latin-1 text throughout: {error.reason}")) from None
+    except OSError as error:
+        raise DataError(f"{path} can't be read: {error}") from None
+
+
+def _encoding(path: Path) -> str:
+    """Return how a file is encoded: UTF-8 if all of it can be read so, else latin-1, as published."""
+    import codecs
+
+    decoder = codecs.getincrementaldecoder("utf-8")()
+    try:
+        with path.open("rb") as file:
+            while block := file.read(PROBE_BYTES):
+                decoder.decode(block)
+            decoder.decode(b"", final=True)
+    except UnicodeDecodeError:
+        return "latin-1"
+    except OSError as error:
+        raise DataError(f"{path} can't be read: {error}") from None
+    return "utf-8-sig"
+
+
+def _is_header(path: Path, fields: list[str]) -> bool:
+    names = [field.strip().lower() for field in fields]
+    if names[0] in POLARITIES and names != [allowed[-1] for allowed in COLUMNS]:
+        return False
+    if len(names) != len(COLUMNS) or any(name not in allowed for name, allowed in zip(names, COLUMNS, strict=True)):
+        expected = ", ".join(allowed[0] for allowed in COLUMNS)
+        raise DataError(
+            Fault(
+                path,
+                (f"have the {len(COLUMNS)} columns {expected}, separated by commas, with or without a header"),
+                hint=f"its first line is: {', '.join(fields)[:200]}",
+            )
+        )
+    return True
+
+
+def _checked(path: Path, number: int, fields: list[str]) -> tuple[int, str, str]:
+    if len(fields) != len(COLUMNS):
+        raise DataError(Fault(f"every row of {path}", f"have {len(COLUMNS)} fields", f"{len(fields)} in row {number}"))
+    polarity = POLARITIES.get(fields[0].strip())
+    if polarity is None:
+        raise DataError(
+            Fault(
+                f"the polarity in {path}", f"be one of {', '.join(POLARITIES)}", f"{fields[0][:50]!r} in row {number}"
+            )
+        )
+    user = fields[4].strip()
+    if not user:
+        raise DataError(Fault(f"every row of {path}", "name a user", f"nothing in row {number}"))
+    return polarity, user, fields[5]

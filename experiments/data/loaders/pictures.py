@@ -1,0 +1,455 @@
+"""MNIST, Fashion-MNIST and EMNIST: images of 28 × 28 pixels and their labels, in pairs of IDX files.
+
+`mnist`: 60,000 and 10,000 digits. Y. LeCun, L. Bottou, Y. Bengio and P. Haffner, "Gradient-based learning applied to
+document recognition", Proceedings of the IEEE 86(11), 1998.
+
+`fashion_mnist`: 60,000 and 10,000 pieces of clothing of ten kinds, in files named as those of MNIST. H. Xiao, K. Rasul
+and R. Vollgraf, "Fashion-MNIST: a novel image dataset for benchmarking machine learning algorithms", arXiv:1708.07747,
+2017.
+
+`emnist`: handwritten digits and letters, in six ways of putting them together. G. Cohen, S. Afshar, J. Tapson and
+A. van Schaik, "EMNIST: an extension of MNIST to handwritten letters", International Joint Conference on Neural
+Networks, 2017; table II lists the ways. The files store each image by columns; it is transposed here, so that
+characters stand upright. In the way `letters` labels count from 1 and a class holds capital and small letters; in
+`balanced` and `bymerge` fifteen small letters that look like their capitals share their class.
+
+Retinal images by hospital: glaucoma or healthy, each collection a natural client.
+
+Photographs of the eye's ground from several hospitals, of which each has its own camera, patients and graders. Nobody
+publishes that federation as one file, so the folder is the user's to make: `retinal/<collection>/`, with any
+collections in the layouts in which they are published (`images/glaucoma_collections.py` says which, with their
+sources). SMDG-19 alone is nineteen of them.
+
+A natural client is a collection, as that is what tells the hospital; parts of a collection that were published to train
+and to test on are one client. Only RIM-ONE DL's two parts differ by hospital and are two clients. Pictures of eyes that
+are but suspected of glaucoma are left out, and counted in the record.
+
+Retinal images by hospital, another task: grades of diabetic retinopathy, each collection a natural client.
+
+Several hospitals have published photographs of the eye's ground with the grade of diabetic retinopathy, 0 to 4, on the
+international scale (C. P. Wilkinson et al., "Proposed international clinical diabetic retinopathy and diabetic macular
+edema disease severity scales", Ophthalmology 110(9), 2003), each as files of its own. Put side by side they are a
+federation whose clients differ in camera, patients and grader. Nobody publishes that federation as one file, so the
+folder is the user's to make: `retinal_grades/<hospital>/`, with class folders or a `labels.csv` in each.
+
+Files of the IDX format, plain or packed: arrays of bytes with their shape in front.
+
+Y. LeCun, C. Cortes and C. Burges, "The MNIST database of handwritten digits", whose page defines the format: two zero
+bytes, the type (8: unsigned byte), the number of axes, each axis as a big-endian 32-bit number, then the values.
+
+How published collections of retinas say which eyes have glaucoma, and in which hospital they were photographed.
+
+A collection is a folder, read in the layout in which it is published:
+
+- SMDG-19 (R. Kiefer et al., "Standardized Multi-Channel Dataset for Glaucoma", 2023,
+  https://www.kaggle.com/datasets/deathtrooper/multichannel-glaucoma-benchmark-dataset; the table also at
+  https://github.com/TheBeastCoding/standardized-multichannel-dataset-glaucoma): nineteen collections in one. Of
+  `metadata - standardized.csv` column `names` holds a collection's name and a number, `types` 0 for healthy, 1 for
+  glaucoma and -1 for suspected; the picture is `full-fundus/NAME.png`, in the archive in a second such folder.
+- ORIGA-light (Z. Zhang et al., EMBC 2010): `OrigaList.csv` with `Filename` and `Glaucoma`, pictures in `Images`.
+- G1020 (M. N. Bajwa et al., IJCNN 2020): `G1020.csv` with `imageID` and `binaryLabels`, pictures in `Images`. Both as
+  at https://www.kaggle.com/datasets/arnavjain1/glaucoma-datasets.
+- REFUGE (J. I. Orlando et al., Medical Image Analysis 59, 2020, https://refuge.grand-challenge.org): the training part,
+  `Training400`, with the folders `Glaucoma` and `Non-Glaucoma`. Labels of the other parts are Excel sheets, and not
+  read.
+- RIM-ONE DL (F. J. Fumero Batista et al., Image Analysis & Stereology 39(3), 2020,
+  https://github.com/miag-ull/rim-one-dl): `partitioned_by_hospital`, whose `training_set` and `test_set` are of
+  different hospitals, with the folders `glaucoma` and `normal`. `partitioned_randomly` holds the same pictures again
+  and is passed over.
+- Any other folder of class folders, or with a `labels.csv` (`images.py`), whose classes are called as here.
+"""
+
+from __future__ import annotations
+
+import gzip
+import zlib
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from string import ascii_lowercase, ascii_uppercase, digits
+from typing import IO
+
+import numpy as np
+
+from fedscout.engine.errors import DataError, Fault
+from fedscout.engine.text import listed
+from fedscout.experiments.data.dataset import Dataset, DatasetRequest, choose_label, choose_parts
+from fedscout.experiments.data.files import FOLDER_VARIABLE, Layout, Publication, ReadLimits, data_root, locate_layout
+from fedscout.experiments.data.images import Picture, PixelArray, image_dataset, list_pictures, pictures_dataset
+from fedscout.experiments.data.table_files import read_csv, require_columns
+
+UNSIGNED_BYTE = 8
+BLOCK_BYTES = 2**20
+GZIP_MAGIC = b"\x1f\x8b"
+
+
+def read_idx(path: Path, num_axes: int, limits: ReadLimits) -> PixelArray:
+    """Read a file of unsigned bytes.
+
+    Args:
+        path: An existing file, packed by gzip or not; its content decides, not its name.
+        num_axes: Axes that it must have: 1 for labels, 3 for images.
+        limits: The most that it may hold.
+
+    Raises:
+        DataError: If it is not such a file, is too large, or holds fewer or more bytes than its header says.
+    """
+    try:
+        with path.open("rb") as plain:
+            packed = plain.read(len(GZIP_MAGIC)) == GZIP_MAGIC
+            plain.seek(0)
+            if not packed:
+                return _read(path, plain, num_axes, limits)
+            with gzip.open(plain) as unpacked:
+                return _read(path, unpacked, num_axes, limits)
+    except (OSError, EOFError, zlib.error) as error:
+        raise DataError(f"{path} can't be read: {error}") from None
+
+
+def _read(path: Path, file: IO[bytes] | gzip.GzipFile, num_axes: int, limits: ReadLimits) -> PixelArray:
+    header = file.read(4)
+    expected = bytes([0, 0, UNSIGNED_BYTE, num_axes])
+    if header != expected:
+        raise DataError(
+            Fault(
+                path,
+                (
+                    f"be an IDX file of unsigned bytes with {num_axes} axes, which starts with the "
+                    f"bytes {expected.hex(' ')}"
+                ),
+                header.hex(" ") or "an empty file",
+            )
+        )
+    sizes = file.read(4 * num_axes)
+    if len(sizes) < 4 * num_axes:
+        raise DataError(Fault(path, f"name {num_axes} sizes in its header, but it ends there"))
+    shape = tuple(int(size) for size in np.frombuffer(sizes, ">u4"))
+    if 0 in shape:
+        raise DataError(Fault(path, f"hold values, but its header says shape {shape}"))
+    num_bytes = int(np.prod(shape, dtype=object))
+    values = _read_at_most(file, min(num_bytes, limits.max_bytes) + 1)
+    limits.check_bytes(path, len(values))
+    if len(values) != num_bytes:
+        held = f"{len(values)}" if len(values) < num_bytes else "more"
+        raise DataError(Fault(path, f"hold {num_bytes} values after its header, of shape {shape}", held))
+    return np.frombuffer(values, np.uint8).reshape(shape)
+
+
+def _read_at_most(file: IO[bytes] | gzip.GzipFile, num_bytes: int) -> bytearray:
+    """Read by blocks: a header can claim a size for which there is no memory."""
+    values = bytearray()
+    while len(values) < num_bytes and (block := file.read(min(BLOCK_BYTES, num_bytes - len(values)))):
+        values += block
+    return values
+
+
+MNIST = Publication(
+    "LeCun, Cortes and Burges, The MNIST database of handwritten digits, 1998", "http://yann.lecun.com/exdb/mnist/"
+)
+FASHION_MNIST = Publication(
+    "Xiao, Rasul and Vollgraf, Fashion-MNIST, 2017", "https://github.com/zalandoresearch/fashion-mnist"
+)
+EMNIST = Publication("Cohen et al., EMNIST, 2017", "https://www.nist.gov/itl/products-and-services/emnist-dataset")
+NAMES_OF_PARTS = {"train": "train", "test": "t10k"}
+CLOTHES = ("T-shirt/top", "trouser", "pullover", "dress", "coat", "sandal", "shirt", "sneaker", "bag", "ankle boot")
+MERGED = digits + ascii_uppercase + "abdefghnqrt"
+CLASSES = {
+    "balanced": MERGED,
+    "bymerge": MERGED,
+    "byclass": digits + ascii_uppercase + ascii_lowercase,
+    "letters": ascii_lowercase,
+    "digits": digits,
+    "mnist": digits,
+}
+FIRST_LABELS = {"letters": 1}
+USUAL = "balanced"
+
+
+def load_mnist(request: DatasetRequest) -> Dataset:
+    """Load the digits; the label is `digit`."""
+    return _mnist_like(request, MNIST, "digit", digits)
+
+
+def load_fashion_mnist(request: DatasetRequest) -> Dataset:
+    """Load the clothes; the label is `article`."""
+    return _mnist_like(request, FASHION_MNIST, "article", CLOTHES)
+
+
+def load_emnist(request: DatasetRequest) -> Dataset:
+    """Load one way of putting characters together; the label is `character`.
+
+    The name `emnist` means `emnist_balanced`; `emnist_letters` and so on name the others.
+    """
+    choose_label(request, ("character",), client=None)
+    way = request.name.removeprefix("emnist").removeprefix("_") or USUAL
+    stems = [(f" in {folder}", f"{folder}/emnist-{way}-{{part}}-{{kind}}-idx") for folder in ("emnist", "emnist/gzip")]
+    parts = choose_parts(request)
+    images, labels = _read_parts(request, stems, parts, EMNIST, len(CLASSES[way]), FIRST_LABELS.get(way, 0))
+    upright = images.transpose(0, 2, 1)[:, None]
+    return image_dataset(request.name, upright, labels, CLASSES[way], "character", str(EMNIST))
+
+
+def _mnist_like(request: DatasetRequest, publication: Publication, label: str, class_names: Sequence[str]) -> Dataset:
+    choose_label(request, (label,), client=None)
+    stems = [
+        (variant, f"{request.name}/{{part}}-{{kind}}{separator}idx")
+        for variant, separator in (("", "-"), (" with a dot in their names", "."))
+    ]
+    parts = tuple(NAMES_OF_PARTS[part] for part in choose_parts(request))
+    images, labels = _read_parts(request, stems, parts, publication, len(class_names))
+    return image_dataset(request.name, images[:, None], labels, class_names, label, str(publication))
+
+
+def _read_parts(
+    request: DatasetRequest,
+    stems: Sequence[tuple[str, str]],
+    parts: tuple[str, ...],
+    publication: Publication,
+    num_classes: int,
+    first_label: int = 0,
+) -> tuple[PixelArray, PixelArray]:
+    """Return images, shape `(num_rows, height, width)`, and labels, shape `(num_rows,)`, counted from 0.
+
+    Args:
+        request: The user's choices.
+        stems: What a layout is called and how its files are named up to `idx`, in which `{part}` and `{kind}` stand for
+            the part, and for images or labels.
+        parts: The parts wanted, as they are called in the files' names.
+        publication: Named when files are missing.
+        num_classes: Number of classes.
+        first_label: The label in the files of the first class.
+
+    Raises:
+        DataError: If files are missing, malformed, do not fit each other, or hold a label that is no class.
+    """
+    kinds = (("images", 3), ("labels", 1))
+    layouts = [
+        Layout(
+            f"IDX files{variant}",
+            tuple(f"{stem.format(part=part, kind=kind)}{axes}-ubyte" for part in parts for kind, axes in kinds),
+            packed=True,
+        )
+        for variant, stem in stems
+    ]
+    _, paths = locate_layout(request.name, layouts, publication, request.folder)
+    pairs = [
+        _read_pair(images, labels, num_classes, first_label, request.limits)
+        for images, labels in zip(paths[::2], paths[1::2], strict=True)
+    ]
+    if len({images.shape[1:] for images, _ in pairs}) > 1:
+        shapes = " and ".join(str(images.shape[1:]) for images, _ in pairs)
+        raise DataError(Fault(f"the images of data set {request.name!r}", "be of one size", shapes))
+    if len(pairs) == 1:
+        return pairs[0]
+    return np.concatenate([images for images, _ in pairs]), np.concatenate([labels for _, labels in pairs])
+
+
+def _read_pair(
+    images_path: Path, labels_path: Path, num_classes: int, first_label: int, limits: ReadLimits
+) -> tuple[PixelArray, PixelArray]:
+    images, labels = read_idx(images_path, 3, limits), read_idx(labels_path, 1, limits)
+    if len(images) != len(labels):
+        raise DataError(
+            Fault(labels_path, f"hold one label for each of the {len(images)} images of {images_path}", len(labels))
+        )
+    wrong = np.flatnonzero((labels < first_label) | (labels >= first_label + num_classes))
+    if len(wrong):
+        raise DataError(
+            Fault(
+                f"the labels of {labels_path}",
+                f"be between {first_label} and {first_label + num_classes - 1}",
+                f"{labels[wrong[0]]} in row {wrong[0] + 1}",
+            )
+        )
+    return images, labels - np.uint8(first_label)
+
+
+HEALTHY, GLAUCOMA, SUSPECT = "healthy", "glaucoma", "suspect"
+MEANINGS = {
+    **dict.fromkeys(("healthy", "normal", "non-glaucoma", "0"), HEALTHY),
+    **dict.fromkeys(("glaucoma", "1"), GLAUCOMA),
+    **dict.fromkeys(("suspect", "glaucoma suspect", "-1"), SUSPECT),
+}
+PARTS = ("train", "training", "val", "validation", "test", "online", "offline")
+"""Words of SMDG-19's names that tell a part of a collection."""
+
+CLASS_FOLDERS = ("Training400", "*/Training400", "partitioned_by_hospital/*", "*/partitioned_by_hospital/*")
+HOSPITAL_FOLDERS = "partitioned_by_hospital"
+
+
+@dataclass(frozen=True)
+class PictureTable:
+    """A file that lists a collection's pictures.
+
+    Attributes:
+        file: Its name.
+        picture: The column of their names.
+        label: The column of their labels.
+        folders: Where they may lie.
+        suffix: What their names lack.
+        holds_collections: Whether a name tells of which collection the picture is.
+    """
+
+    file: str
+    picture: str
+    label: str
+    folders: tuple[str, ...]
+    suffix: str = ""
+    holds_collections: bool = False
+
+
+TABLES = (
+    PictureTable(
+        "metadata - standardized.csv",
+        "names",
+        "types",
+        ("full-fundus/full-fundus", "full-fundus"),
+        suffix=".png",
+        holds_collections=True,
+    ),
+    PictureTable("OrigaList.csv", "Filename", "Glaucoma", ("Images",)),
+    PictureTable("G1020.csv", "imageID", "binaryLabels", ("Images",)),
+)
+
+
+def collection_pictures(folder: Path, limits: ReadLimits) -> list[Picture]:
+    """Return the pictures of one collection, each labelled `healthy`, `glaucoma` or `suspect`, with its hospital.
+
+    Args:
+        folder: The collection's, by whose name a hospital is called.
+        limits: How much of a table is read.
+
+    Raises:
+        DataError: If the folder has none of the layouts, a picture is missing, or a label says something else.
+    """
+    for table in TABLES:
+        if (folder / table.file).is_file():
+            return list(_listed(folder, table, limits))
+    roots = sorted(path for pattern in CLASS_FOLDERS for path in folder.glob(pattern) if path.is_dir())
+    if not roots:
+        return [_named(picture, folder.name) for picture in _one_hospital(folder, limits)]
+    return [_named(picture, _hospital(folder, root)) for root in roots for picture in _one_hospital(root, limits)]
+
+
+def _hospital(folder: Path, root: Path) -> str:
+    return f"{folder.name}/{root.name}" if root.parent.name == HOSPITAL_FOLDERS else folder.name
+
+
+def _one_hospital(folder: Path, limits: ReadLimits) -> list[Picture]:
+    pictures = list_pictures(folder, limits=limits)
+    if pictures[0].client is not None:
+        raise DataError(Fault(folder, "hold class folders, a labels.csv or a published layout", "folders of them"))
+    return pictures
+
+
+def _named(picture: Picture, hospital: str) -> Picture:
+    meaning = MEANINGS.get(picture.label.lower())
+    if meaning is None:
+        raise DataError(
+            Fault(
+                f"the label of {picture.path}",
+                f"be {GLAUCOMA} (1), {HEALTHY} (normal, non-glaucoma, 0) or {SUSPECT} (-1)",
+                repr(picture.label),
+            )
+        )
+    return replace(picture, label=meaning, client=hospital)
+
+
+def _listed(folder: Path, table: PictureTable, limits: ReadLimits) -> Iterator[Picture]:
+    path = folder / table.file
+    rows = read_csv(path, delimiter=",", limits=limits)
+    require_columns(path, rows, (table.picture, table.label))
+    missing = []
+    for name, label in zip(rows[table.picture].to_pylist(), rows[table.label].to_pylist(), strict=True):
+        file = f"{name}{table.suffix}"
+        picture = next((found for place in table.folders if (found := folder / place / file).is_file()), None)
+        if picture is None:
+            missing.append(file)
+            continue
+        yield _named(Picture(picture, label or ""), _collection(path, name) if table.holds_collections else folder.name)
+    if missing:
+        raise DataError(
+            Fault(
+                f"the pictures that {path} names",
+                (f"lie in {folder / table.folders[-1]}, but {len(missing)} do not: {listed(missing, most=3)}"),
+            )
+        )
+
+
+def _collection(path: Path, name: str) -> str:
+    """Return the collection of `OIA-ODIR-TEST-ONLINE-12`, which is `OIA-ODIR`."""
+    *words, number = name.split("-")
+    while words and words[-1].lower() in PARTS:
+        words.pop()
+    if not words or not number.isdecimal():
+        raise DataError(
+            Fault(f"the names of {path}", "be a collection's and a number, such as REFUGE1-TRAIN-7", repr(name))
+        )
+    return "-".join(words)
+
+
+RETINAL = Publication(
+    "SMDG-19, Kiefer et al., 2023; ORIGA-light, Zhang et al., EMBC 2010; G1020, Bajwa et al., IJCNN 2020; REFUGE, "
+    "Orlando et al., Medical Image Analysis 59, 2020; RIM-ONE DL, Fumero Batista et al., Image Analysis & Stereology "
+    "39(3), 2020",
+    "https://www.kaggle.com/datasets/deathtrooper/multichannel-glaucoma-benchmark-dataset, "
+    "https://www.kaggle.com/datasets/arnavjain1/glaucoma-datasets, https://refuge.grand-challenge.org, "
+    "https://github.com/miag-ull/rim-one-dl",
+    derivation="unpack each collection into a folder of its own, or put class folders healthy and glaucoma there",
+)
+RETINAL_FOLDER = "retinal"
+LABEL = "diagnosis"
+HOSPITAL = "hospital"
+
+
+def load_retinal(request: DatasetRequest) -> Dataset:
+    """Load the collections; the label is `diagnosis`, the natural client the `hospital`."""
+    choose_label(request, (LABEL,), client=HOSPITAL)
+    wanted = f"${FOLDER_VARIABLE}/{RETINAL_FOLDER}/<collection>/…"
+    folder = data_root(RETINAL_FOLDER, request.folder, wanted, RETINAL) / RETINAL_FOLDER
+    collections = sorted(path for path in folder.glob("[!.]*") if path.is_dir())
+    if not collections:
+        raise DataError(f"data set 'retinal' needs {wanted}, but {folder} holds no folder: {RETINAL.origin}")
+    pictures = [picture for path in collections for picture in collection_pictures(path, request.limits)]
+    known = [picture for picture in pictures if picture.label != SUSPECT]
+    if not known:
+        raise DataError(
+            Fault("data set 'retinal'", f"hold eyes with {GLAUCOMA} and healthy ones, but all are suspected")
+        )
+    asked = request.model_copy(update={"label": LABEL})
+    dataset = pictures_dataset(RETINAL_FOLDER, known, str(RETINAL), asked, classes=(HEALTHY, GLAUCOMA))
+    return replace(dataset, facts={**dataset.facts, "num_suspects_left_out": len(pictures) - len(known)})
+
+
+RETINAL_GRADES = Publication(
+    "APTOS 2019 Blindness Detection, Aravind Eye Hospital, 2019; IDRiD, Porwal et al., Data 3(3), 2018; Messidor-2, "
+    "Decencière et al., Image Analysis & Stereology 33(3), 2014, and others",
+    "https://www.kaggle.com/c/aptos2019-blindness-detection, https://ieee-dataport.org/open-access/"
+    "indian-diabetic-retinopathy-image-dataset-idrid, https://www.adcis.net/en/third-party/messidor2/",
+    derivation="put each hospital's images into a folder of their own, by class or with a labels.csv (image,label)",
+)
+GRADES_FOLDER = "retinal_grades"
+
+
+def load_retinal_grades(request: DatasetRequest) -> Dataset:
+    """Load the hospitals' images; the natural clients are the hospitals."""
+    hospital = f"${FOLDER_VARIABLE}/{GRADES_FOLDER}/<hospital>"
+    wanted = f"{hospital}/<class>/<image> or {hospital}/labels.csv"
+    folder = data_root("retinal_grades", request.folder, wanted, RETINAL_GRADES) / GRADES_FOLDER
+    if not folder.is_dir():
+        raise DataError(
+            f"data set 'retinal_grades' needs the folder {folder}, which is missing: put {wanted} in place; "
+            f"{RETINAL_GRADES.citation} are published at {RETINAL_GRADES.address}; {RETINAL_GRADES.derivation}"
+        )
+    pictures = list_pictures(folder, request.label, request.client_column, request.limits)
+    if pictures[0].client is None:
+        raise DataError(
+            Fault(
+                "data set 'retinal_grades'",
+                (
+                    f"have one folder per hospital, {wanted}, but {folder} holds class folders or a "
+                    "labels.csv without federation.client_column"
+                ),
+            )
+        )
+    return pictures_dataset("retinal_grades", pictures, str(RETINAL_GRADES), request)

@@ -1,0 +1,424 @@
+"""Data sets whose files come with scikit-learn: nothing to fetch.
+
+`digits`, the demo: handwritten digits, 1,797 images of 8 × 8 pixels in ten classes. E. Alpaydin and C. Kaynak, "Optical
+Recognition of Handwritten Digits", UCI Machine Learning Repository, 1998, the test part. Pixels (0 to 16) are divided
+by 16, the usual scale of images, and not standardised one by one: pixels at the rim are ink in a handful of rows, so a
+column-wise division by their standard deviation would make values of up to 42 of them and hand the gradient to three
+images. A scenario's noise is given in units of one standard deviation, here that of the whole image: the root of the
+mean variance of a pixel.
+
+`breast_cancer`: 569 rows, 30 measurements of cell nuclei, malignant or benign. W. Wolberg, O. Mangasarian, N. Street
+and W. Street, "Breast Cancer Wisconsin (Diagnostic)", UCI Machine Learning Repository, 1995. Columns are standardised.
+
+`wine`: 178 rows, 13 chemical measurements, three cultivars. S. Aeberhard and M. Forina, UCI Machine Learning
+Repository, 1992. Columns are standardised. Not the Wine Quality data, see `tabular.py`.
+
+`diabetes`: 442 patients, ten measurements, and the progression of the disease a year later, 25 to 346, which is a
+quantity. B. Efron, T. Hastie, I. Johnstone and R. Tibshirani, "Least Angle Regression", Annals of Statistics 32(2),
+2004. Columns are standardised.
+
+Commercial vehicles: readings of two dumpers' sensors, and in which of five states the vehicle was.
+
+A. Mreish et al., "MFedBN: tackling data heterogeneity with gradient-based aggregation and advanced distribution skew
+modeling", Sensors 25(23), 7314, 2025, describe the "Commercial Vehicles Sensor" data of Smartilizer Scandinavia:
+1,699,983 rows with a timestamp, speed, gyroscope and accelerometer, of which `gFz` has the largest variance; the states
+are idle, driving, loading, dumping and engine off. The data are not published, and of the columns the paper names `gFz`
+alone. So what is read is one CSV file with a header: a column of states (`label` unless another is named), and columns
+of readings under any names, which are read as those of one's own data are.
+
+When a row was taken is never a feature: neither the columns called as `TIMES` are, nor any in which every cell is a
+date or a time of day. Rows taken one after the other would be told apart by it, and a partition by the column of
+largest variance (`fds_vop`) would sort by seconds since 1970.
+
+Heart disease: 920 patients of four hospitals, 13 features with gaps; the natural client is the hospital.
+
+A. Janosi, W. Steinbrunn, M. Pfisterer and R. Detrano, "Heart Disease", UCI Machine Learning Repository, 1989; the four
+`processed` files, which have no header.
+
+The label is `disease` (`num` above 0) or `num` (0 to 4, the vessels that are narrowed). Missing values are written `?`,
+or NaN in some copies. A cholesterol or a blood pressure of 0 is no measurement either and counts as missing: one
+hospital wrote 0 throughout. Chest pain, electrocardiogram, slope and thallium scan are categories. Means, deviations
+and categories come from the four hospitals, each of which gives its own, whether or not patients are dealt by hospital.
+
+UNSW-NB15 and NF-UNSW-NB15: network flows, normal or attack, or the attack's kind in ten classes.
+
+`unsw_nb15`: 82,332 flows with 42 features, N. Moustafa and J. Slay, "UNSW-NB15: a comprehensive data set for network
+intrusion detection systems", MilCIS 2015. What is read is the file `UNSW_NB15_training-set`. `id` only numbers rows.
+Protocol, service and state are categories; `-` in `service` is a category of its own, as published.
+
+`nf_unsw_nb15`: the same flows as NetFlow records, M. Sarhan, S. Layeghy, N. Moustafa and M. Portmann, "NetFlow datasets
+for machine learning-based network intrusion detection systems", Big Data Technologies and Applications (BDTA 2020),
+Springer, 2021, arXiv:2011.09144: 1,623,118 flows, with the twelve columns that the paper lists beside the two labels.
+Its usual label is `Attack`, of ten classes; `federation.label=Label` has two. Addresses and ports are never features:
+attacks came from a few machines, so they would tell the label. Protocols (layer 4 and layer 7) are categories. Later
+versions of the file have more columns; those are features, too, apart from times and identifiers.
+
+Files are CSV, packed with gzip or in a zip. Of the two labels (0 normal or benign, 1 attack; the attack's kind) the one
+that is not predicted would tell the other, so neither is a feature. Any column may name natural clients.
+
+Wine Quality: 1,599 red and 4,898 white wines, 11 measurements, quality marks 3 to 9.
+
+P. Cortez, A. Cerdeira, F. Almeida, T. Matos and J. Reis, "Modeling wine preferences by data mining from physicochemical
+properties", Decision Support Systems 47(4), 2009; UCI Machine Learning Repository.
+
+The files hold no colour; the loader adds the column `color` (`red` or `white`), which is never a feature. It is the
+natural client (`federation.client_column=color`), or a two-class label (`federation.label=color`; the quality mark is
+then a feature). Rows that repeat another (240 red, 937 white, and two white ones
+that repeat a red one) are kept and counted.
+"""
+
+from __future__ import annotations
+
+import gzip
+from dataclasses import dataclass, replace
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from fedscout.engine.errors import DataError, Fault
+from fedscout.experiments.data.columns import ColumnRoles, as_numbers, date_order
+from fedscout.experiments.data.dataset import Dataset, DatasetRequest, choose_label
+from fedscout.experiments.data.files import Layout, Publication, locate, locate_layout
+from fedscout.experiments.data.own_table import dataset_from_own_table
+from fedscout.experiments.data.table_files import read_csv, require_columns
+from fedscout.experiments.data.tables import (
+    dataset_from_mixed_table,
+    dataset_from_table,
+    dataset_of_numbers,
+    quantity_target,
+)
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from fedscout.experiments.data.files import ReadLimits
+
+
+DIGITS = Publication(
+    "Alpaydin and Kaynak, Optical Recognition of Handwritten Digits, UCI Machine Learning Repository, 1998",
+    "https://archive.ics.uci.edu/dataset/80",
+)
+BREAST_CANCER = Publication(
+    "Wolberg et al., Breast Cancer Wisconsin (Diagnostic), UCI Machine Learning Repository, 1995",
+    "https://archive.ics.uci.edu/dataset/17",
+)
+WINE = Publication(
+    "Aeberhard and Forina, Wine, UCI Machine Learning Repository, 1992", "https://archive.ics.uci.edu/dataset/109"
+)
+DIABETES = Publication(
+    "Efron, Hastie, Johnstone and Tibshirani, Least Angle Regression, Annals of Statistics 32(2), 2004",
+    "https://www4.stat.ncsu.edu/~boos/var.select/diabetes.html",
+)
+LARGEST_PIXEL = 16
+SIDE = 8
+FILE = "datasets/data/digits.csv.gz"
+
+
+def load_digits(request: DatasetRequest) -> Dataset:
+    """Load the digits; the label is `digit`.
+
+    Importing scikit-learn for its own loader would take longer than everything else between the demo's command and
+    Ray's start, so the file is read here.
+    """
+    request.require_fixed_columns("digits", "digit")
+    package = find_spec("sklearn")
+    path = Path(package.origin or "").parent / FILE if package else None
+    if path is None or not path.is_file():
+        raise DataError(f"data set 'digits' is read from scikit-learn's file {FILE}, which its installation lacks")
+    table = np.loadtxt(gzip.decompress(path.read_bytes()).decode("ascii").splitlines(), delimiter=",")
+    pixels, labels = table[:, :-1], table[:, -1].astype(np.int64)
+    names = [f"pixel_{row}_{column}" for row in range(SIDE) for column in range(SIDE)]
+    dataset = dataset_of_numbers("digits", pixels, labels, [*map(str, range(10))], names, "digit", str(DIGITS))
+    features = pixels / LARGEST_PIXEL
+    unit = float(np.sqrt(features.var(axis=0).mean()))
+    return replace(dataset, features=features.astype(np.float32), feature_unit=unit)
+
+
+def load_breast_cancer(request: DatasetRequest) -> Dataset:
+    """Load the data set; the label is `diagnosis`."""
+    from sklearn import datasets
+
+    request.require_fixed_columns("breast_cancer", "diagnosis")
+    return _bunch("breast_cancer", datasets.load_breast_cancer(), "diagnosis", BREAST_CANCER)
+
+
+def load_wine(request: DatasetRequest) -> Dataset:
+    """Load the data set; the label is `cultivar`."""
+    from sklearn import datasets
+
+    request.require_fixed_columns("wine", "cultivar")
+    return _bunch("wine", datasets.load_wine(), "cultivar", WINE)
+
+
+def load_diabetes(request: DatasetRequest) -> Dataset:
+    """Load the data set; the label is `progression`, a quantity.
+
+    Raises:
+        DataError: If classes are asked for.
+    """
+    from sklearn import datasets
+
+    request.require_fixed_columns("diabetes", "progression")
+    if not request.predicts_quantity:
+        raise DataError(Fault("federation.task of data set 'diabetes'", "be regression or left out", "classification"))
+    bunch = datasets.load_diabetes(scaled=False)
+    target = quantity_target("diabetes", "progression", bunch.target)
+    columns = [str(feature) for feature in bunch.feature_names]
+    dataset = dataset_of_numbers(
+        "diabetes", bunch.data, target.labels, target.class_names, columns, "progression", str(DIABETES)
+    )
+    return replace(dataset, targets=target.numbers)
+
+
+def _bunch(name: str, bunch: Any, label: str, publication: Publication) -> Dataset:
+    class_names = [str(target) for target in bunch.target_names]
+    columns = [str(feature) for feature in bunch.feature_names]
+    labels = bunch.target.astype(np.int64)
+    return dataset_of_numbers(name, bunch.data, labels, class_names, columns, label, str(publication))
+
+
+COMMERCIAL_VEHICLES = Publication(
+    "Commercial Vehicles Sensor data of Smartilizer Scandinavia, described by Mreish et al., MFedBN, Sensors 25(23), "
+    "2025, and not published",
+    "https://www.mdpi.com/1424-8220/25/23/7314",
+    derivation="any CSV of readings with a column of the five states is read in its place",
+)
+LAYOUTS = (
+    Layout("CSV", ("commercial_vehicles/*.csv",)),
+    Layout("packed CSV", ("commercial_vehicles/*.csv.gz",)),
+)
+LABEL = "label"
+STATES = ("idle", "driving", "loading", "dumping", "engine off")
+TIMES = ("timestamp", "time stamp", "time", "date", "datetime")
+SERIES = "readings of vehicles"
+
+
+def load_commercial_vehicles(request: DatasetRequest) -> Dataset:
+    """Load the readings; the usual label is `label`, and any column may name natural clients, such as the vehicle."""
+    _, paths = locate_layout(request.name, LAYOUTS, COMMERCIAL_VEHICLES, request.folder)
+    if len(paths) > 1:
+        names = ", ".join(path.name for path in paths)
+        raise DataError(f"data set {request.name!r} must have one CSV file in its folder, got {len(paths)}: {names}")
+    rows = read_csv(paths[0], nameless_index=True, limits=request.limits)
+    label = request.label or LABEL
+    times = [column for column in _times(rows) if column not in {label, request.client_column, *request.drop_columns}]
+    without_times = request.model_copy(update={"drop_columns": (*request.drop_columns, *times)})
+    dataset = dataset_from_own_table(request.name, rows, without_times, label, str(COMMERCIAL_VEHICLES))
+    return replace(_with_states(dataset, label), series=SERIES)
+
+
+def _times(rows: pa.Table) -> list[str]:
+    """Return the columns that say when a row was taken."""
+    return [name for name in rows.column_names if _plain(name) in TIMES or date_order(rows[name]) is not None]
+
+
+def _with_states(dataset: Dataset, label: str) -> Dataset:
+    """Return the data set with its classes called as the states are.
+
+    Raises:
+        DataError: If a class is none of them, or a state is written in two ways.
+    """
+    states = tuple(map(_plain, dataset.class_names))
+    foreign = [name for name, state in zip(dataset.class_names, states, strict=True) if state not in STATES]
+    if foreign or len(set(states)) < len(states):
+        raise DataError(
+            Fault(
+                f"column {label!r} of data set {dataset.name!r}",
+                f"hold the states {', '.join(STATES)}, each written in one way",
+                ", ".join(map(repr, foreign or dataset.class_names)),
+                ("a table of other classes is one's own data, which federation.dataset names by its path"),
+            )
+        )
+    return replace(dataset, class_names=states)
+
+
+def _plain(name: str) -> str:
+    """Return a name in small letters, with spaces for underscores."""
+    return name.lower().replace("_", " ")
+
+
+HEART = Publication(
+    "Janosi, Steinbrunn, Pfisterer and Detrano, Heart Disease, UCI Machine Learning Repository, 1989",
+    "https://archive.ics.uci.edu/dataset/45",
+)
+HOSPITALS = ("cleveland", "hungarian", "switzerland", "va")
+COLUMNS = (
+    *("age", "sex", "cp", "trestbps", "chol", "fbs", "restecg"),
+    *("thalach", "exang", "oldpeak", "slope", "ca", "thal", "num"),
+)
+CATEGORIES = ("cp", "restecg", "slope", "thal")
+NEVER_ZERO = ("trestbps", "chol")
+MARKS = ("0", "1", "2", "3", "4")
+DISEASE = "disease"
+HOSPITAL = "hospital"
+
+
+def load_heart(request: DatasetRequest) -> Dataset:
+    """Load all four hospitals; the usual label is `disease`, `num` is the other."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    label = choose_label(request, (DISEASE, "num"), client=HOSPITAL)
+    names = tuple(f"heart/processed.{hospital}.data" for hospital in HOSPITALS)
+    paths = locate(request.name, names, HEART, request.folder)
+    tables = [_patients(path, hospital, request.limits) for hospital, path in zip(HOSPITALS, paths, strict=True)]
+    table = pa.concat_tables(tables)
+    num_zeros = 0
+    for column in NEVER_ZERO:
+        zero = as_numbers(table[column]) == 0
+        cells = pc.if_else(pa.array(zero), None, table[column])
+        table = table.set_column(table.column_names.index(column), column, cells)
+        num_zeros += int(zero.sum())
+    roles = ColumnRoles(
+        label=label,
+        client=HOSPITAL,
+        never_features=("num" if label == DISEASE else DISEASE,),
+        categories=CATEGORIES,
+        dropped=request.drop_columns,
+    )
+    facts = {"num_zeros_taken_as_missing": num_zeros}
+    dataset = dataset_from_mixed_table(request.name, table, roles, request.min_release, source=str(HEART), facts=facts)
+    return replace(dataset, class_names=("absent", "present")) if label == DISEASE else dataset
+
+
+def _patients(path: Path, hospital: str, limits: ReadLimits) -> pa.Table:
+    import pyarrow as pa
+
+    rows = read_csv(path, delimiter=",", columns=COLUMNS, limits=limits)
+    marks = rows["num"].to_pylist()
+    wrong = [row for row, mark in enumerate(marks, start=1) if mark not in MARKS]
+    if wrong:
+        raise DataError(
+            Fault(
+                f"column 'num', the last of {path},",
+                "hold a mark from 0 to 4",
+                f"{marks[wrong[0] - 1] or 'nothing'!r} in row {wrong[0]}",
+            )
+        )
+    for column in CATEGORIES:  # 6 at one hospital and 6.0 at another
+        codes = pa.array(as_numbers(rows[column]), from_pandas=True)
+        rows = rows.set_column(rows.column_names.index(column), column, codes)
+    diseases = ["0" if mark == "0" else "1" for mark in marks]
+    return rows.append_column(DISEASE, [diseases]).append_column(HOSPITAL, pa.repeat(hospital, len(rows)))
+
+
+@dataclass(frozen=True)
+class FlowFiles:
+    """What differs between the two data sets' files.
+
+    Attributes:
+        publication: Who published them.
+        file: The file below the data folder, without its ending.
+        labels: The usual label, then the other.
+        binary: Which of them has two classes.
+        class_names: Of that one.
+        categories: Columns of categories.
+        never_features: Columns that are no features, beside the labels; not every version of a file has them all.
+        required: Columns that the published version has, beside the labels and the categories.
+    """
+
+    publication: Publication
+    file: str
+    labels: tuple[str, str]
+    binary: str
+    class_names: tuple[str, str]
+    categories: tuple[str, ...]
+    never_features: tuple[str, ...]
+    required: tuple[str, ...] = ()
+
+
+UNSW_NB15 = FlowFiles(
+    Publication("Moustafa and Slay, UNSW-NB15, MilCIS 2015", "https://research.unsw.edu.au/projects/unsw-nb15-dataset"),
+    file="unsw_nb15/UNSW_NB15_training-set",
+    labels=("label", "attack_cat"),
+    binary="label",
+    class_names=("normal", "attack"),
+    categories=("proto", "service", "state"),
+    never_features=("id",),
+)
+ENDPOINTS = ("IPV4_SRC_ADDR", "L4_SRC_PORT", "IPV4_DST_ADDR", "L4_DST_PORT")
+NF_UNSW_NB15 = FlowFiles(
+    Publication(
+        "Sarhan, Layeghy, Moustafa and Portmann, NF-UNSW-NB15, BDTA 2020",
+        "https://staff.itee.uq.edu.au/marius/NIDS_datasets/",
+    ),
+    file="nf_unsw_nb15/NF-UNSW-NB15",
+    labels=("Attack", "Label"),
+    binary="Label",
+    class_names=("benign", "attack"),
+    categories=("PROTOCOL", "L7_PROTO"),
+    never_features=(*ENDPOINTS, "FLOW_START_MILLISECONDS", "FLOW_END_MILLISECONDS", "DNS_QUERY_ID", "Label", "Attack"),
+    required=(*ENDPOINTS, "IN_BYTES", "OUT_BYTES", "IN_PKTS", "OUT_PKTS", "TCP_FLAGS", "FLOW_DURATION_MILLISECONDS"),
+)
+
+
+def load_unsw_nb15(request: DatasetRequest) -> Dataset:
+    """Load the flows; the usual label is `label`, and `attack_cat` is the other."""
+    return _load_flows(UNSW_NB15, request)
+
+
+def load_nf_unsw_nb15(request: DatasetRequest) -> Dataset:
+    """Load the flows; the usual label is `Attack`, and `Label`, normal or attack, is the other."""
+    return _load_flows(NF_UNSW_NB15, request)
+
+
+def _load_flows(flows: FlowFiles, request: DatasetRequest) -> Dataset:
+    layouts = (Layout("CSV", (f"{flows.file}.csv",), packed=True), Layout("zip", (f"{flows.file}.zip",)))
+    _, (path,) = locate_layout(request.name, layouts, flows.publication, request.folder)
+    rows = read_csv(path, delimiter=",", limits=request.limits)
+    require_columns(path, rows, (*flows.required, *flows.categories, *flows.labels))
+    label = request.label or flows.labels[0]
+    known = {*flows.never_features, *(flows.labels if label in flows.labels else ())}
+    roles = ColumnRoles(
+        label=label,
+        client=request.client_column,
+        never_features=tuple(column for column in rows.column_names if column in known and column != label),
+        categories=flows.categories,
+        dropped=request.drop_columns,
+    )
+    source = str(flows.publication)
+    dataset = dataset_from_mixed_table(request.name, rows, roles, request.min_release, source, facts={})
+    return replace(dataset, class_names=flows.class_names) if label == flows.binary else dataset
+
+
+WINE_QUALITY = Publication(
+    "Cortez et al., Wine Quality, UCI Machine Learning Repository, 2009", "https://archive.ics.uci.edu/dataset/186"
+)
+COLOR = "color"
+QUALITY = "quality"
+MEASUREMENTS = (
+    *("fixed acidity", "volatile acidity", "citric acid", "residual sugar", "chlorides", "free sulfur dioxide"),
+    *("total sulfur dioxide", "density", "pH", "sulphates", "alcohol"),
+)
+
+
+def load_wine_quality(request: DatasetRequest) -> Dataset:
+    """Load both colours, red wines first; the usual label is `quality`."""
+    return _load_wines("wine_quality", ("red", "white"), request)
+
+
+def load_wine_quality_red(request: DatasetRequest) -> Dataset:
+    """Load the red wines; the usual label is `quality`."""
+    return _load_wines("wine_quality_red", ("red",), request)
+
+
+def load_wine_quality_white(request: DatasetRequest) -> Dataset:
+    """Load the white wines; the usual label is `quality`."""
+    return _load_wines("wine_quality_white", ("white",), request)
+
+
+def _load_wines(name: str, colors: tuple[str, ...], request: DatasetRequest) -> Dataset:
+    import pyarrow as pa
+
+    paths = locate(name, tuple(f"wine/winequality-{color}.csv" for color in colors), WINE_QUALITY, request.folder)
+    tables = []
+    for color, path in zip(colors, paths, strict=True):
+        rows = read_csv(path, delimiter=";", limits=request.limits)
+        require_columns(path, rows, (*MEASUREMENTS, QUALITY))
+        rows = rows.select([*MEASUREMENTS, QUALITY])
+        tables.append(rows.append_column(COLOR, pa.repeat(color, len(rows))))
+    table = pa.concat_tables(tables)
+    roles = ColumnRoles(label=request.label or QUALITY, client=request.client_column, never_features=(COLOR,))
+    return dataset_from_table(name, table, roles, source=str(WINE_QUALITY), facts={"num_dropped_rows": 0})

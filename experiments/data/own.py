@@ -1,0 +1,395 @@
+"""Pictures in a file of arrays (`tables/array_file.py`), channels first or last: bytes, or numbers from 0 to 1.
+
+One's own data by path or address: a table, arrays, or pictures in a folder.
+
+Where one's own data lie: a path here or in the data folder, files of clients, an address of a file or database.
+
+What lies on the web or in a store of objects is downloaded through fsspec (https://filesystem-spec.readthedocs.io) once
+by a process, and goes with it. No more than `federation.max_file_bytes` bytes come.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import tempfile
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import replace
+from difflib import get_close_matches
+from functools import cache
+from glob import glob
+from itertools import takewhile
+from pathlib import Path, PurePath, PurePosixPath
+from typing import TYPE_CHECKING, Any
+from urllib.parse import unquote, urlsplit
+
+import numpy as np
+import numpy.typing as npt
+
+from fedscout.engine.errors import ConfigurationError, DataError, Fault, first_line
+from fedscout.engine.text import listed
+from fedscout.experiments.data.columns import rows_of_files
+from fedscout.experiments.data.dataset import Dataset, DatasetRequest, distinct_texts, usual_facts
+from fedscout.experiments.data.files import FOLDER_VARIABLE, START_VARIABLE, ReadLimits
+from fedscout.experiments.data.images import image_dataset, load_image_folder, value_deviation
+from fedscout.experiments.data.own_table import dataset_from_own_table
+from fedscout.experiments.data.table_files import CATEGORY_FIELD
+from fedscout.experiments.data.table_formats import (
+    CLIENT,
+    LABEL,
+    ROWS,
+    SUFFIXES,
+    ReadTable,
+    is_array_file,
+    read_arrays,
+    read_table,
+)
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+
+CHANNELS = (1, 3)
+
+
+def load_arrays(path: Path, request: DatasetRequest) -> Dataset | None:
+    """Return the data set of a file of pictures; None if its rows are rows of numbers.
+
+    Raises:
+        DataError: As `read_array_table`.
+    """
+    arrays = read_arrays(path, request.limits)
+    if arrays[ROWS].ndim == 2:
+        return None
+    faults = [
+        Fault(f"federation.{key} of {path}", f"be {allowed!r} or left out", repr(given))
+        for key, given, allowed in (("label", request.label, LABEL), ("client_column", request.client_column, CLIENT))
+        if given not in {None, allowed} or (given == CLIENT and CLIENT not in arrays)
+    ]
+    if faults:
+        raise DataError(faults)
+    if arrays[LABEL].dtype.kind in "iu":
+        numbers, labels = np.unique(arrays[LABEL], return_inverse=True)
+        names = numbers.astype(np.str_)
+    else:
+        names, labels = distinct_texts(arrays[LABEL].astype(np.str_))
+    clients = arrays[CLIENT].astype(np.str_) if request.client_column else None
+    source, pixels = f"own arrays in {path}", _channels_first(arrays[ROWS])
+    if pixels.dtype == np.uint8:
+        return image_dataset(path.name, pixels, labels, names.tolist(), LABEL, source, client_ids=clients)
+    return _picture_numbers(path, pixels, labels.astype(np.int64), tuple(names.tolist()), source, clients)
+
+
+def _picture_numbers(path: Path, given: Any, labels: Any, names: tuple[str, ...], source: str, clients: Any) -> Dataset:
+    pixels = given.astype(np.float32)
+    if not (np.isfinite(pixels).all() and pixels.min() >= 0 and pixels.max() <= 1):
+        raise DataError(Fault(f"the pictures of {path}", "be bytes, or numbers from 0 to 1"))
+    if len(names) < 2:
+        raise DataError(Fault(f"the labels {LABEL!r} of {path}", "be of at least two classes", listed(names)))
+    return Dataset(
+        name=path.name,
+        features=pixels,
+        labels=labels,
+        class_names=names,
+        feature_names=(),
+        source=source,
+        feature_unit=value_deviation(pixels) or 1.0,
+        client_ids=clients,
+        facts=usual_facts(LABEL, pixels, labels),
+        kind="image",
+    )
+
+
+def _channels_first(rows: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    """Return pictures as `(num_rows, channels, height, width)`."""
+    if rows.ndim == 3:
+        return rows[:, None]
+    is_last = rows.shape[3] in CHANNELS and rows.shape[1] not in CHANNELS
+    return rows.transpose(0, 3, 1, 2) if is_last else rows
+
+
+ADDRESS = re.compile(r"[a-z][a-z0-9+]*://")
+STORES = {
+    "http": "aiohttp",
+    "https": "aiohttp",
+    "s3": "s3fs",
+    "gs": "gcsfs",
+    "gcs": "gcsfs",
+    "az": "adlfs",
+    "abfs": "adlfs",
+}
+"""Where files are, and the package by which fsspec reaches it."""
+
+FILES_OF_DATABASES = ("sqlite:///", "duckdb:///")
+BLOCK_BYTES = 2**20
+
+
+def own_place(request: DatasetRequest) -> Path | str | list[Path]:
+    """Return where the data of `federation.dataset` are: a file or folder, the files of clients, or a database.
+
+    Args:
+        request: `name` is the path, or address. A relative path starts at the working directory; a process that was
+            started elsewhere on behalf of a command finds that command's in the environment variable `FEDSCOUT_START`.
+            A relative path that leads nowhere from there is looked for in the data folder.
+
+    Raises:
+        ConfigurationError: If a package for an address is missing.
+        DataError: If nothing lies there, or it can't be fetched.
+    """
+    name = request.name
+    for start in FILES_OF_DATABASES:
+        if name.startswith(start):
+            return _existing(request, name.removeprefix(start))
+    if ADDRESS.match(name):
+        _refuse_password(name)
+        scheme = name.partition(":")[0]
+        return _fetched(name, STORES[scheme], request.limits) if scheme in STORES else name
+    if request.has_file_a_client:
+        return _files(request)
+    return _existing(request, name)
+
+
+def _refuse_password(address: str) -> None:
+    """Refuse an address of a file that holds a password; that of a database is looked at where it is read.
+
+    Raises:
+        ConfigurationError: If it does.
+    """
+    try:
+        parts = urlsplit(address)
+    except ValueError as error:
+        raise ConfigurationError(f"federation.dataset must be an address, got {address!r}: {error}") from None
+    if parts.scheme in STORES and parts.password is not None:
+        raise ConfigurationError(
+            Fault(
+                "federation.dataset", "hold no password, as it is logged", f"one for {parts.scheme}://{parts.hostname}"
+            )
+        )
+
+
+def _places(request: DatasetRequest, name: str) -> list[Path]:
+    given = Path(name).expanduser()
+    folder = request.folder or os.environ.get(FOLDER_VARIABLE)
+    places = [Path(os.environ.get(START_VARIABLE, "")) / given]
+    return places + ([Path(folder).expanduser() / given] if folder and not given.is_absolute() else [])
+
+
+def _existing(request: DatasetRequest, name: str) -> Path:
+    places = _places(request, name)
+    for place in places:
+        with suppress(OSError):  # a name that no file system takes
+            if place.exists():
+                return place
+    raise DataError(
+        Fault(
+            "federation.dataset",
+            "be the name of a data set, or the path of an existing file or folder",
+            repr(name),
+            f"looked for {' and '.join(map(str, places))}{_meant(places[0])}",
+        )
+    )
+
+
+def _meant(place: Path) -> str:
+    """Return which file beside it a misspelt name may have meant, as it ends a sentence; nothing if none is like it."""
+    with suppress(OSError):
+        if near := get_close_matches(place.name, os.listdir(place.parent), n=1):
+            return f"; did you mean {place.with_name(near[0])}?"
+    return ""
+
+
+def _files(request: DatasetRequest) -> list[Path]:
+    places = _places(request, request.name)
+    for place in places:
+        if found := sorted(Path(path) for path in glob(str(place)) if Path(path).is_file()):
+            return found
+    raise DataError(
+        Fault(
+            "federation.dataset",
+            "match a file a client",
+            repr(request.name),
+            f"looked for {' and '.join(map(str, places))}",
+        )
+    )
+
+
+@cache
+def _folder() -> tempfile.TemporaryDirectory[str]:
+    """Return the folder of downloads, which goes when the process ends."""
+    return tempfile.TemporaryDirectory(prefix="fedscout-")
+
+
+@cache
+def _fetched(address: str, package: str, limits: ReadLimits) -> Path:
+    import fsspec
+
+    name = PurePosixPath(unquote(urlsplit(address).path)).name or "table"
+    place = Path(tempfile.mkdtemp(dir=_folder().name)) / name
+    try:
+        with fsspec.open(address, "rb") as source, place.open("wb") as target:
+            num_bytes = 0
+            while block := source.read(BLOCK_BYTES):
+                num_bytes += len(block)
+                limits.check_bytes(address, num_bytes)
+                target.write(block)
+    except (ImportError, ValueError) as error:
+        if isinstance(error, ImportError) or "Protocol not known" in str(error):
+            raise ConfigurationError(
+                f"reading {address} needs {package}, which is not installed: pip install {package}"
+            ) from None
+        raise DataError(f"{address} can't be read: {first_line(error)}") from None
+    except (DataError, MemoryError):
+        raise
+    except Exception as error:  # what the clients of stores raise has no class in common
+        raise DataError(f"{address} can't be read: {first_line(error)}") from None
+    return place
+
+
+CLIENT_OF_FILE = "client"
+
+
+def load_own_data(request: DatasetRequest) -> Dataset:
+    """Load what lies at the path or address that the user gave as `federation.dataset`.
+
+    Raises:
+        ConfigurationError: If a library or a key for it is missing.
+        DataError: If nothing lies there, the format is not read, or the contents are at fault.
+    """
+    place = own_place(request)
+    if isinstance(place, Path) and place.is_dir():
+        _refuse_choices_of_tables(request)
+        return load_image_folder(request.model_copy(update={"dataset": str(place)}))
+    label = request.label
+    if isinstance(place, Path) and is_array_file(place):
+        if (pictures := load_arrays(place, request)) is not None:
+            _refuse_choices_of_tables(request)
+            return pictures
+        label = label or LABEL
+    files: list[tuple[str, int]] = []
+    if isinstance(place, list):
+        read, request, files = _files_of_clients(place, request)
+    else:
+        read = read_table(place, request)
+    name = place.name if isinstance(place, Path) else request.name
+    source = str(place) if isinstance(place, Path) and "://" not in request.name else request.name
+    with rows_of_files(files):
+        dataset = dataset_from_own_table(name, read.rows, request, label, source)
+    left = {"num_rows_not_sampled": read.num_left} if read.num_left else {}
+    return replace(dataset, facts={**dataset.facts, **left})
+
+
+def client_names(paths: Sequence[Path]) -> list[str]:
+    """Return the name of each file's client: the file's without its ending, or else the part of the path that differs.
+
+    Args:
+        paths: All different.
+    """
+    stems = [_stem(path.name) for path in paths]
+    if len(set(stems)) == len(stems):
+        return stems
+    places = [(*path.parts[:-1], stem) for path, stem in zip(paths, stems, strict=True)]
+    if len(set(places)) < len(places):  # endings differ alone
+        places = [path.parts for path in paths]
+    start = _num_equal(places)
+    end = _num_equal([place[start:][::-1] for place in places])
+    return ["/".join(place[start : len(place) - end]) or stem for place, stem in zip(places, stems, strict=True)]
+
+
+def _num_equal(places: Sequence[tuple[str, ...]]) -> int:
+    """Return how many parts of paths are equal from the beginning."""
+    return sum(1 for _ in takewhile(lambda parts: len(set(parts)) == 1, zip(*places, strict=False)))
+
+
+def _stem(name: str) -> str:
+    """Return the name of a file without the ending that tells its format."""
+    endings = [ending for ending in SUFFIXES if name.lower().endswith(ending)]
+    return name[: len(name) - len(max(endings, key=len, default=PurePath(name).suffix))]
+
+
+def _files_of_clients(
+    paths: list[Path], request: DatasetRequest
+) -> tuple[ReadTable, DatasetRequest, list[tuple[str, int]]]:
+    """Return the rows of all files, and which column names their client: the given one, or one of the files' names.
+
+    The third are the files and how many rows each has.
+
+    Raises:
+        DataError: If files of different columns are among them, or there is too much.
+    """
+    import pyarrow as pa
+
+    names = client_names(paths)
+    limits = request.limits
+    tables: list[pa.Table] = []
+    for path in paths:
+        rows = read_table(path, request.model_copy(update={"max_rows": None})).rows
+        limits.check_rows(request.name, sum(map(len, tables)) + len(rows))
+        limits.check_bytes(request.name, sum(table.nbytes for table in tables) + rows.nbytes)
+        tables.append(rows)
+    column = request.client_column
+    if column is None or column not in tables[0].column_names:
+        column = column or CLIENT_OF_FILE
+        if any(column in table.column_names for table in tables):
+            raise DataError(
+                Fault(
+                    f"the files of {request.name}",
+                    f"not have a column {column!r}, as their names are the clients",
+                    hint="federation.client_column names one of theirs, or what the new one is called",
+                )
+            )
+        tables = [
+            table.append_column(column, pa.array([name] * len(table), pa.string()))
+            for name, table in zip(names, tables, strict=True)
+        ]
+    _check_columns(paths, tables)
+    files = [(str(path), len(table)) for path, table in zip(paths, tables, strict=True)]
+    return ReadTable(_joined(tables)), request.model_copy(update={"client_column": column}), files
+
+
+def _joined(tables: Sequence[pa.Table]) -> pa.Table:
+    """Return tables below each other; a column of types that have none in common becomes text, as in a CSV file."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    columns: list[pa.ChunkedArray] = []
+    fields: list[pa.Field] = []
+    for name in tables[0].column_names:
+        parts = [table[name] for table in tables]
+        kind = next((part.type for part in parts if part.null_count < len(part)), parts[0].type)
+        parts = [
+            part if part.null_count < len(part) else pa.chunked_array([pa.nulls(len(part), kind)]) for part in parts
+        ]
+        try:
+            joined = pa.concat_tables([pa.table({name: part}) for part in parts], promote_options="permissive")
+        except pa.ArrowException:
+            joined = pa.concat_tables([pa.table({name: pc.cast(part, pa.string())}) for part in parts])
+        columns.append(joined[name])
+        is_category = any(table.schema.field(name).metadata for table in tables)
+        fields.append(pa.field(name, joined[name].type, metadata=CATEGORY_FIELD if is_category else None))
+    return pa.table(columns, schema=pa.schema(fields))
+
+
+def _check_columns(paths: list[Path], tables: list[pa.Table]) -> None:
+    for path, table in zip(paths, tables, strict=True):
+        if {*table.column_names} != {*tables[0].column_names}:
+            differing = sorted({*table.column_names} ^ {*tables[0].column_names})
+            raise DataError(Fault(path, f"have the columns of {paths[0]}, they differ in {', '.join(differing[:5])}"))
+
+
+def _refuse_choices_of_tables(request: DatasetRequest) -> None:
+    faults = [
+        Fault(f"federation.{key}", "be left out where federation.dataset is a folder of pictures", repr(value))
+        for key, value in (
+            ("text_column", request.text_column),
+            ("drop_columns", request.drop_columns),
+            ("columns", dict(request.columns)),
+            ("missing_values", list(request.missing_values)),
+            ("query", request.query),
+            ("group_column", request.group_column),
+            ("task", request.task),
+        )
+        if value
+    ]
+    if faults:
+        raise DataError(faults)

@@ -1,0 +1,638 @@
+"""What becomes of the columns of one's own table: which kind each is, what is left out, and the key that overrules it.
+
+Kinds are read from the whole table, as a federation agrees on them before anything is computed. By rule, in this order:
+
+- a column in which less than a hundredth of the cells, or fewer than `federation.min_release`, hold something is left
+  out as empty; one that holds the same in every row as constant;
+- dates and times of day become their parts (`columns.py`), of which those stay that vary;
+- what names rows, or what rows belong to, is an identifier (`own_columns.py`; a running number is used where nothing
+  else can be), and so is a copy of one, or of the clients' names;
+- numbers as people write them are read where all cells are of one form (`columns.py`);
+- other numbers are numbers, other words categories.
+
+Categories that hardly repeat are an identifier or, from three words a cell, a text; how often they repeat is known once
+clients have told their counts (`tables.py`). What is neither, as a word among numbers, is refused with its row.
+
+Whether one column alone tells the label nearly exactly, as a copy of it does, or what was written down after it.
+
+A row is told by the other rows of its cell in the column: by the most frequent class among those with the same value,
+or, where most values differ, among its neighbours when rows are sorted by the column, five at a time. With R of n rows
+told rightly and m rows of the most frequent class, the measure is
+
+    λ = (R - m) / (n - m),
+
+the share of the mistakes of a constant guess that the column saves (L. Goodman and W. Kruskal, "Measures of association
+for cross classifications", Journal of the American Statistical Association 49(268), 1954, section 5). Deviation: a row
+does not vote on itself, so that a column of names that all differ tells nothing. Suspected is λ >= 0.95 where at least
+20 of the rows looked at are of another class than the most frequent one.
+
+False alarms: of a column that is independent of the label, R is at most about binomial with n draws and chance m/n, and
+the chance of λ >= 0.95 is below one in ten million a column. A column that is not independent may well be an honest and
+very good feature: a suspicion is told and nothing is left out for it.
+
+Of categories, and of whether a number is missing, each class against the others is looked at as well: the reason for a
+complaint, given only with complaints, tells that class alone. So are the rows alone in which a column holds something
+else than a missing value or a code for one (`columns.py`), and whether it holds something only where the label is
+of one class: suspected if all of at least 20 such rows are, of which the chance, were it independent of the label, is
+below one in ten million. Numbers whose weighted sum is the label, to a thousandth of its deviation, are suspected
+together.
+
+Columns that name rows, or what rows belong to, rather than tell something of them.
+
+Learning from an identifier is learning by heart: alone it may tell little, but with whom it names much. A column is one
+
+- by its name (`patient_id`, `key`) where nearly all values differ, or, of `id` and the like, where a value has 20 rows
+  or fewer; a column called `subject` or `patient` whatever the number of rows;
+- if it holds whole numbers that all differ without a gap, over all rows or within each client (a running hour); but for
+  years, months, days, hours and ages within clients, which are called so;
+- if nearly all of its values differ and are whole numbers of eight digits or more, as many each;
+- if it is a copy of another identifier, of the groups, or of the clients' names, whatever the values are called.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+import numpy.typing as npt
+
+from fedscout.engine.errors import DataError, IntArray
+from fedscout.engine.seeds import stream
+from fedscout.engine.text import shown
+from fedscout.experiments.data.columns import (
+    LARGEST_WHOLE,
+    MAX_CATEGORIES,
+    MAX_DISCRETE_LENGTH,
+    NUM_FAULTS_SHOWN,
+    CategoryColumn,
+    Column,
+    ColumnFate,
+    ColumnRoles,
+    NumberColumn,
+    are_numbers,
+    as_numbers,
+    column_key,
+    date_fault,
+    date_order,
+    distinct_cells,
+    first_faults,
+    is_text,
+    lenient_numbers,
+    list_argument,
+    missing_codes,
+    numbers_of_texts,
+    parts_of_time,
+    present_cells,
+    row_name,
+    text_argument,
+    typed_column,
+    varying,
+    written_form,
+    written_numbers,
+)
+from fedscout.experiments.data.dataset import ColumnKind, DatasetRequest
+from fedscout.experiments.data.table_files import CATEGORY_FIELD
+from fedscout.experiments.data.tables import Predicted
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+
+SUSPECTED = 0.95
+FEWEST_OTHERS = 20
+LOOKED_AT = 10_000
+NEIGHBOURS = 5
+MOST_CLASSES_ALONE = 20
+CHANCE = 1e-7
+EXACT = 1e-3
+
+
+def sample_of_rows(num_rows: int) -> IntArray:
+    """Return the rows that are looked at: all, or a random sample of them."""
+    return np.sort(stream(0, "label-leaks").permutation(num_rows)[:LOOKED_AT])
+
+
+def suspicion(column: Column, labels: IntArray, class_names: tuple[str, ...], rows: IntArray) -> str:
+    """Return what a column tells of the label that it should not; nothing if it is not suspected.
+
+    Args:
+        column: Of a table.
+        labels: In `[0, len(class_names))`, shape `(num_rows,)`.
+        class_names: In order.
+        rows: Those that are looked at.
+    """
+    looked = labels[rows]
+    for codes, alone in _codes(column, rows):
+        if share_told(codes, looked) >= SUSPECTED:
+            return "tells the label nearly exactly"
+        for label in np.argsort(-np.bincount(looked), kind="stable")[:MOST_CLASSES_ALONE] if alone else ():
+            if share_told(codes, (looked == label).astype(np.int64)) >= SUSPECTED:
+                return f"tells class {class_names[label]} from the others nearly exactly"
+    holds = ~_holds_nothing(column)[rows]
+    if holds.all() or np.count_nonzero(holds) < FEWEST_OTHERS:
+        return ""
+    codes, _ = next(_codes(column, rows[holds]))
+    if share_told(codes, looked[holds]) >= SUSPECTED:
+        return "tells the label nearly exactly where it holds something"
+    if len(np.unique(looked[holds])) == 1:
+        label = looked[holds][0]
+        if np.mean(looked == label) ** np.count_nonzero(holds) < CHANCE:
+            return f"holds something only where the label is {class_names[label]}"
+    return ""
+
+
+def parts_of_sum(columns: Sequence[NumberColumn], values: npt.NDArray[np.float64], rows: IntArray) -> list[str]:
+    """Return the names of two columns or more whose weighted sum is the label; nothing if there are none.
+
+    Args:
+        columns: Of numbers.
+        values: The label as a number, shape `(num_rows,)`.
+        rows: Those that are looked at.
+    """
+    complete = [column for column in columns if not column.missing[rows].any() and np.ptp(column.numbers[rows]) > 0]
+    if len(complete) < 2 or len(rows) < FEWEST_OTHERS + 2 * len(complete):
+        return []
+    numbers = np.column_stack([column.numbers[rows] for column in complete])
+    scores = (numbers - numbers.mean(axis=0)) / numbers.std(axis=0)
+    label = (values[rows] - values[rows].mean()) / values[rows].std()
+    weights = np.linalg.lstsq(scores, label, rcond=None)[0]
+    if np.sqrt(np.mean((label - scores @ weights) ** 2)) > EXACT:
+        return []
+    parts = [column.name for column, weight in zip(complete, weights, strict=True) if abs(weight) > 10 * EXACT]
+    return parts if len(parts) > 1 else []
+
+
+def _holds_nothing(column: Column) -> npt.NDArray[np.bool_]:
+    """Return where a cell is missing or holds a code for that, shape `(num_rows,)`."""
+    codes = missing_codes(column)
+    if isinstance(column, NumberColumn):
+        return column.missing | np.isin(column.numbers, [float(code) for code in codes])
+    return column.missing | np.isin(column.codes, [column.categories.index(code) for code in codes])
+
+
+def share_told(codes: IntArray, labels: IntArray) -> float:
+    """Return λ, at most 1; minus infinity where too few rows are of another class than the most frequent one.
+
+    Args:
+        codes: The cell of each row in the column, >= 0, shape `(num_rows,)`.
+        labels: >= 0, same shape.
+    """
+    counts = np.bincount(labels)
+    usual = int(counts.argmax())
+    num_others = len(labels) - int(counts[usual])
+    if num_others < FEWEST_OTHERS:
+        return -np.inf
+    pairs, sizes = np.unique(codes.astype(np.int64) * len(counts) + labels, return_counts=True)
+    cells = pairs // len(counts)
+    order = np.lexsort((sizes, cells))
+    cells, sizes, classes = cells[order], sizes[order], (pairs % len(counts))[order]
+    is_last = np.append(cells[1:] != cells[:-1], True)
+    is_first = np.append(True, cells[1:] != cells[:-1])
+    runner_up = np.where(is_first, 0, np.append(0, sizes[:-1]))
+    is_told = is_last & (sizes - 1 > runner_up)
+    is_single = is_last & is_first & (sizes == 1) & (classes == usual)
+    told = int(sizes[is_told].sum()) + int(np.count_nonzero(is_single))
+    return (told - int(counts[usual])) / num_others
+
+
+def _codes(column: Column, rows: IntArray) -> Iterator[tuple[IntArray, bool]]:
+    """Yield for each row its cell, and whether each class alone may be told by it."""
+    if isinstance(column, CategoryColumn):
+        yield column.codes[rows] + 1, True
+        return
+    assert isinstance(column, NumberColumn)
+    numbers = column.numbers[rows]
+    yield _neighbourhoods(numbers), False
+    if np.isnan(numbers).any():
+        yield np.isnan(numbers).astype(np.int64), True
+
+
+def _neighbourhoods(numbers: npt.NDArray[np.float64]) -> IntArray:
+    """Return equal cells for equal numbers; where most differ, for five that follow each other as well."""
+    _, codes, counts = np.unique(numbers, return_inverse=True, return_counts=True)
+    if len(counts) * NEIGHBOURS <= len(numbers):
+        return codes.astype(np.int64)
+    ranks = np.cumsum(counts) - counts
+    return (ranks // NEIGHBOURS)[codes].astype(np.int64)
+
+
+RUNNING: Final = "a running number"
+FEWEST_DIFFERENT: Final = 20
+ALMOST_ALL: Final = 0.95
+MOST_ROWS_EACH: Final = 20
+SMALLEST_LONG: Final = 10_000_000
+ROWS_TRIED: Final = 1_000
+NAMES_ROWS: Final = {"id", "ids", "uuid", "guid", "key", "index", "idx", "row", "nr", "no"}
+NAMES_THINGS: Final = {"id", "ids", "uuid", "guid", "identifier"}
+PEOPLE: Final = {"subject", "patient", "participant", "person"}
+TIMES: Final = {"year", "month", "week", "day", "hour", "minute", "time", "age"}
+WORDS_OF_NAME: Final = re.compile(r"[A-Z]?[a-z]+|[A-Z]+(?![a-z])")
+
+
+def identifier_reason(name: str, column: Column, is_whole: bool, clients: IntArray | None) -> str:
+    """Return why a column is an identifier; nothing if it is none.
+
+    Args:
+        name: What the file calls it.
+        column: Its cells.
+        is_whole: Whether numbers are written as whole ones.
+        clients: The client of each row, >= 0, or None.
+    """
+    is_present = ~column.missing
+    is_number = not isinstance(column, CategoryColumn)
+    cells = column.codes if isinstance(column, CategoryColumn) else column.numbers
+    values = cells[is_present].astype(np.float64)
+    num_rows, num_different = len(values), len(np.unique(values))
+    if num_different < FEWEST_DIFFERENT or (is_number and not (values == np.rint(values)).all()):
+        return ""
+    if is_number and is_whole and is_present.all() and _is_running(values):
+        return RUNNING
+    words = {word.lower() for word in WORDS_OF_NAME.findall(name)}
+    is_named = bool(words & NAMES_ROWS) and num_different >= ALMOST_ALL * num_rows
+    is_named |= bool(words & NAMES_THINGS) and num_different * MOST_ROWS_EACH >= num_rows
+    is_named |= bool(words) and words <= PEOPLE | NAMES_THINGS
+    if is_number and is_whole and values.min() >= SMALLEST_LONG and num_different >= ALMOST_ALL * num_rows:
+        is_named |= len(str(int(values.min()))) == len(str(int(values.max())))
+    if is_named:
+        return f"{num_different:,} different {'numbers' if is_number else 'names'} in {num_rows:,} rows"
+    if is_number and is_whole and clients is not None and not words & TIMES and _runs(values, clients[is_present]):
+        return f"{RUNNING} of each client"
+    return ""
+
+
+def are_copies(first: pa.ChunkedArray, second: pa.ChunkedArray) -> bool:
+    """Whether two columns are the same but for what values are called: each value of one goes with one of the other.
+
+    Where most values occur once, each column goes with each other; these must hold the same.
+
+    Args:
+        first: Cells, null where one is missing.
+        second: Of the other column.
+    """
+    if not _go_together(distinct_cells(first[:ROWS_TRIED])[0], distinct_cells(second[:ROWS_TRIED])[0]):
+        return False
+    (codes, texts), (others, other_texts) = distinct_cells(first), distinct_cells(second)
+    if 2 * len(texts) <= len(codes):
+        return _go_together(codes, others)
+    numbers, other_numbers = as_numbers(first), as_numbers(second)
+    if not np.isnan(numbers).all():
+        return np.array_equal(numbers, other_numbers, equal_nan=True)
+    return bool((np.array([*texts, ""])[codes] == np.array([*other_texts, ""])[others]).all())
+
+
+def _go_together(first: IntArray, second: IntArray) -> bool:
+    base = int(second.max()) + 2
+    num_pairs = len(np.unique((first.astype(np.int64) + 1) * base + second + 1))
+    return len(np.unique(first)) == num_pairs == len(np.unique(second))
+
+
+def _is_running(numbers: npt.NDArray[np.float64]) -> bool:
+    """Whether whole numbers all differ and leave no gap."""
+    return bool(numbers.max() - numbers.min() == len(numbers) - 1 and len(np.unique(numbers)) == len(numbers))
+
+
+def _runs(numbers: npt.NDArray[np.float64], clients: IntArray) -> bool:
+    """Whether the numbers of each client with rows enough differ and leave few gaps, and most rows are of such."""
+    is_large = np.bincount(clients)[clients] >= FEWEST_DIFFERENT
+    if 2 * np.count_nonzero(is_large) < len(clients):
+        return False
+    numbers, clients = numbers[is_large], clients[is_large]
+    order = np.lexsort((numbers, clients))
+    steps = np.diff(numbers[order])[np.diff(clients[order]) == 0]
+    return bool(steps.min() >= 1 and np.mean(steps == 1) >= ALMOST_ALL)
+
+
+ALMOST_EMPTY = 0.01
+FIRST_CELLS = 20
+FEW_CATEGORIES = 20
+WORDS_OF_TEXT = 3
+
+
+@dataclass(frozen=True)
+class OwnColumn:
+    """A column, and what it gives.
+
+    Attributes:
+        fate: What became of it.
+        columns: What models are to see of it; nothing if it is left out.
+        looked_at: What a suspicion rests on, of one that is left out.
+        agreement: What a client must know to read its own cells in the same way; by column seen.
+    """
+
+    fate: ColumnFate
+    columns: tuple[Column, ...] = ()
+    looked_at: tuple[Column, ...] = ()
+    agreement: Mapping[str, Mapping[str, str]] | None = None
+
+    def left_out(self, kind: str, reason: str, key: str) -> OwnColumn:
+        """Return it as one that no model sees."""
+        return OwnColumn(replace(self.fate, kind=kind, became=f"left out: {reason}", key=key), looked_at=self.columns)
+
+    def used(self) -> OwnColumn:
+        """Return a running number as a number, which it is where there is nothing else."""
+        if not self.fate.became.endswith(RUNNING):
+            return self
+        fate = replace(self.fate, kind="number", became=RUNNING, key=column_key(self.fate.name, "category"))
+        return replace(self, fate=fate, columns=self.looked_at, looked_at=())
+
+    def checked(
+        self, labels: IntArray, class_names: tuple[str, ...], rows: IntArray, summands: Sequence[str]
+    ) -> OwnColumn:
+        """Return it with what is suspected of it."""
+        looked_at = (*self.columns, *self.looked_at)
+        told = [suspicion(column, labels, class_names, rows) for column in looked_at]
+        if self.fate.name in summands:
+            told.append(f"is part of a sum that is the label: {' + '.join(summands)}")
+        codes = missing_codes(looked_at[0]) if len(looked_at) == 1 else {}
+        held = ", ".join(f"{code} in {count} rows" for code, count in codes.items())
+        fate = replace(self.fate, suspicion=next(filter(None, told), ""), missing_codes=tuple(codes))
+        return replace(self, fate=replace(fate, became=f"{fate.became}; {held}: missing?" if held else fate.became))
+
+
+def own_columns(
+    name: str,
+    table: pa.Table,
+    columns: Sequence[str],
+    roles: ColumnRoles,
+    request: DatasetRequest,
+    clients: IntArray | None = None,
+) -> list[OwnColumn]:
+    """Return what the columns of a table are.
+
+    Args:
+        name: The data set's name, for messages.
+        table: Plain cells.
+        columns: Those that have no other role, and those that name rows.
+        roles: Says which these are.
+        request: Says which kinds are overruled.
+        clients: The natural client of each row, >= 0, or None.
+
+    Raises:
+        DataError: With all columns that are of no kind, or not of the kind that was asked for.
+    """
+    found: list[OwnColumn] = []
+    faults = {}
+    for column in columns:
+        try:
+            if column in roles.never_features:
+                found.append(_naming_rows(column, table[column]))
+            else:
+                is_category = CATEGORY_FIELD.items() <= (table.schema.field(column).metadata or {}).items()
+                wanted = request.columns.get(column)
+                own = _own_column(column, table[column], wanted, request.min_release, clients, is_category)
+                found.append(own)
+        except ValueError as error:
+            ways = " or ".join(_ways(column, table[column], request))
+            takes = f"; {ways} takes it as that" if ways else ""
+            faults[column] = f"column {column!r} of data set {name!r} {error}{takes}"
+    if faults:
+        shown_faults = first_faults([*faults.values()])
+        words = dict.fromkeys(word for column in faults for word in _words_among_numbers(table[column]))
+        if words:
+            key = list_argument("missing_values", *request.missing_values, *words)
+            shown_faults[-1] += f"; {key} takes words as missing"
+        left_out = [*request.drop_columns, *faults]
+        shown_faults[-1] += f"; {list_argument('drop_columns', *left_out)} leaves out what is at fault"
+        raise DataError(shown_faults)
+    found = _without_copies(found, table, roles, request)
+    if not any(own.columns for own in found):
+        found = [own.used() for own in found]
+    return found
+
+
+def _ways(name: str, cells: pa.ChunkedArray, request: DatasetRequest) -> Iterator[str]:
+    """Yield the arguments by which a refused column can be used."""
+    if name in request.columns:
+        return
+    with suppress(ValueError):
+        lenient_numbers(name, cells)
+        yield column_key(name, "number")
+    codes, values = distinct_cells(present_cells(cells))
+    _, counts = np.unique(codes[codes >= 0], return_counts=True)
+    if len(values) <= min(MAX_CATEGORIES, counts.sum() // 2) and counts.max() >= request.min_release:
+        yield column_key(name, "category")
+
+
+def _words_among_numbers(cells: pa.ChunkedArray) -> list[str]:
+    """Return the few words that keep a column from being one of numbers, in whatever form these are written."""
+    codes, texts = distinct_cells(present_cells(cells))
+    numbers = numbers_of_texts(texts)
+    if np.isnan(numbers).all() and (found := written_form(texts, np.bincount(codes[codes >= 0], minlength=len(texts)))):
+        numbers = found[0].numbers(texts)
+    words = [text for text, number in zip(texts, numbers.tolist(), strict=True) if np.isnan(number)]
+    are_few = len(words) < len(texts) and len(words) <= NUM_FAULTS_SHOWN
+    return words if are_few and all(len(word) <= MAX_DISCRETE_LENGTH for word in words) else []
+
+
+def _without_copies(
+    columns: list[OwnColumn], table: pa.Table, roles: ColumnRoles, request: DatasetRequest
+) -> list[OwnColumn]:
+    """Leave out copies of identifiers, of the groups, and of the clients' names."""
+    named = [own.fate.name for own in columns if own.fate.kind == "identifier"]
+    named += [roles.group] if roles.group is not None else []
+    known = {name: present_cells(table[name]) for name in named}
+    client = None if roles.client is None else table[roles.client]
+    return [
+        own
+        if own.fate.kind not in {"number", "category"} or own.fate.name in request.columns
+        else _unless_copy(own, present_cells(table[own.fate.name]), known, client)
+        for own in columns
+    ]
+
+
+def _unless_copy(
+    own: OwnColumn, cells: pa.ChunkedArray, known: Mapping[str, pa.ChunkedArray], client: pa.ChunkedArray | None
+) -> OwnColumn:
+    """Return a column, left out if it is a copy of an identifier or of the clients' names."""
+    key = column_key(own.fate.name, own.fate.kind)
+    original = next((name for name, values in known.items() if are_copies(cells, values)), None)
+    if original is not None:
+        return own.left_out("identifier", f"a copy of {original}", key)
+    if client is not None and are_copies(cells, client):
+        is_name = own.fate.kind == "category" or np.array_equal(as_numbers(cells), as_numbers(client))
+        if is_name:  # what a site has measured once, as its height, goes with its name, too, but is a feature
+            return own.left_out("identifier", "it repeats the client's name", key)
+    return own
+
+
+def suspected(columns: Sequence[OwnColumn], predicted: Predicted) -> list[OwnColumn]:
+    """Return columns with what is suspected of each: leaks of the label, and codes for missing values."""
+    rows = sample_of_rows(len(predicted.labels))
+    numbers = [column for own in columns for column in own.columns if isinstance(column, NumberColumn)]
+    values = predicted.targets
+    if values is None and are_numbers(predicted.class_names):
+        values = np.array([float(name) for name in predicted.class_names])[predicted.labels]
+    summands = [] if values is None else parts_of_sum(numbers, values, rows)
+    return [column.checked(predicted.labels, predicted.class_names, rows, summands) for column in columns]
+
+
+def hardly_repeats(column: OwnColumn, num_different: int) -> OwnColumn:
+    """Return a column of categories that hardly repeat as what it is: a text or an identifier."""
+    (cells,) = column.columns
+    assert isinstance(cells, CategoryColumn)
+    num_words = float(np.mean([len(category.split()) for category in cells.categories]))
+    if num_words < WORDS_OF_TEXT:
+        reason = f"{num_different:,} different names hardly repeat"
+        return column.left_out("identifier", reason, text_argument("group_column", cells.name))
+    reason = f"{num_different:,} different texts, of {num_words:.0f} words each"
+    return column.left_out("text", reason, text_argument("text_column", cells.name))
+
+
+def _naming_rows(name: str, cells: pa.ChunkedArray) -> OwnColumn:
+    """Return a column that is called what names rows."""
+    numbers = as_numbers(present_cells(cells))
+    looked_at = () if np.isnan(numbers).all() else (NumberColumn(name, numbers),)
+    num_different = len(distinct_cells(cells)[1])
+    if num_different == len(cells):
+        fate = ColumnFate(name, "identifier", "left out: names rows", column_key(name, "number"))
+        return OwnColumn(fate, looked_at=looked_at)
+    reason = f"left out: {num_different:,} different names in {len(cells):,} rows"
+    return OwnColumn(ColumnFate(name, "identifier", reason, text_argument("group_column", name)), looked_at=looked_at)
+
+
+def _own_column(
+    name: str,
+    given: pa.ChunkedArray,
+    wanted: ColumnKind | None,
+    min_release: int,
+    clients: IntArray | None,
+    is_category: bool,
+) -> OwnColumn:
+    """Return one column; a ValueError says what must hold and does not."""
+    cells = present_cells(given)
+    num_present = len(cells) - cells.null_count
+    if wanted == "drop":
+        return OwnColumn(ColumnFate(name, "dropped", "left out as asked"))
+    if wanted is None and num_present < max(min_release, ALMOST_EMPTY * len(cells)):
+        reason = f"left out: {num_present} of {len(cells)} cells hold something"
+        return OwnColumn(ColumnFate(name, "empty", reason, column_key(name, "category") if num_present else ""))
+    if wanted == "date" or (wanted is None and num_present):
+        parts = _date(name, cells, is_wanted=wanted == "date")
+        if parts is not None:
+            return parts
+    return _numbers_or_names(name, cells, wanted, clients, is_category)
+
+
+def _numbers_or_names(
+    name: str, cells: pa.ChunkedArray, wanted: ColumnKind | None, clients: IntArray | None, is_category: bool
+) -> OwnColumn:
+    """Return a column that holds no dates, of cells that are null where they are missing."""
+    num_present = len(cells) - cells.null_count
+    numbers_alone = np.count_nonzero(~np.isnan(as_numbers(cells))) == num_present
+    if wanted != "category" and not numbers_alone and (written := _written(name, cells, wanted)) is not None:
+        return written
+    if wanted == "number":
+        numbers = lenient_numbers(name, cells)
+        num_words = int(np.count_nonzero(np.isnan(numbers.numbers))) - cells.null_count
+        became = "a number" + (f"; words are taken as missing in {num_words} of {len(cells)} rows" if num_words else "")
+        agreement = {name: {"as": "number"}}
+        return OwnColumn(ColumnFate(name, "number", became, column_key(name, "drop")), (numbers,), agreement=agreement)
+    if wanted is None and not numbers_alone and (reason := _hardly_numbers(name, cells, clients)):
+        return OwnColumn(ColumnFate(name, "identifier", f"left out: {reason}", column_key(name, "category")))
+    column = typed_column(name, cells, is_category=wanted == "category" or is_category)
+    is_whole = isinstance(column, NumberColumn) and _is_written_whole(cells)
+    if wanted is None and (
+        reason := _too_long_for_numbers(column, cells) or identifier_reason(name, column, is_whole, clients)
+    ):
+        repeats = not reason.startswith(RUNNING) and len(np.unique(distinct_cells(cells)[0])) < num_present
+        kind = "number" if isinstance(column, NumberColumn) else "category"
+        key = text_argument("group_column", name) if repeats else column_key(name, kind)
+        return OwnColumn(ColumnFate(name, "identifier", f"left out: {reason}", key), looked_at=(column,))
+    found = _own_category(column) if isinstance(column, CategoryColumn) else _number(column)
+    if wanted is not None and not found.columns:
+        return OwnColumn(ColumnFate(name, wanted, "constant", column_key(name, "drop")), (column,))
+    return found
+
+
+def _too_long_for_numbers(column: Column, cells: pa.ChunkedArray) -> str:
+    """Return why whole numbers of more digits than a number has are an identifier; nothing if they are none."""
+    if not isinstance(column, NumberColumn) or not np.nanmax(np.abs(column.numbers)) > LARGEST_WHOLE:
+        return ""
+    num_different, num_rows = len(distinct_cells(cells)[1]), len(cells) - cells.null_count
+    is_identifier = _is_written_whole(cells) and FEWEST_DIFFERENT <= num_different >= ALMOST_ALL * num_rows
+    return f"{num_different:,} different numbers in {num_rows:,} rows" if is_identifier else ""
+
+
+def _hardly_numbers(name: str, cells: pa.ChunkedArray, clients: IntArray | None) -> str:
+    """Return why cells of which some look like numbers, as hexadecimal ones do, are an identifier; nothing if not."""
+    codes, values = distinct_cells(cells)
+    num_words = np.count_nonzero(np.isnan(numbers_of_texts(values)))
+    if num_words == len(values):
+        return ""
+    column = CategoryColumn(name, codes, tuple(values))
+    is_unique = FEWEST_DIFFERENT <= len(values) >= ALMOST_ALL * np.count_nonzero(codes >= 0)
+    if is_unique and num_words >= max(ALMOST_EMPTY * len(values), FEWEST_DIFFERENT // 4):
+        return f"{len(values):,} different names hardly repeat"
+    return identifier_reason(name, column, False, clients)
+
+
+def _written(name: str, cells: pa.ChunkedArray, wanted: ColumnKind | None) -> OwnColumn | None:
+    """Return a column of numbers as people write them; None if it is none, a ValueError if only most cells are."""
+    if not is_text(cells.type):
+        return None
+    codes, texts = distinct_cells(cells)
+    counts = np.bincount(codes[codes >= 0], minlength=len(texts))
+    found = written_form(texts, counts)
+    if found is None:
+        return None
+    form, num_others = found
+    if num_others:
+        if wanted is not None or len(texts) <= FEW_CATEGORIES:
+            return None
+        wrong = np.append(np.isnan(form.numbers(texts)), False)[codes]
+        row = int(np.argmax(wrong))
+        raise ValueError(
+            f"must hold {form.said} in every cell, as most do, got {shown(texts[codes[row]])} in {row_name(row)} and "
+            f"others in {num_others - 1} more of {counts.sum()} cells"
+        )
+    column = NumberColumn(name, written_numbers(cells, form))
+    fate = ColumnFate(name, "number", form.said, column_key(name, "category"))
+    if column.numbers[~column.missing].min() == column.numbers[~column.missing].max() and not column.missing.any():
+        return OwnColumn(fate, (column,)).left_out("constant", f"always {shown(texts[0][:40])}", fate.key)
+    return OwnColumn(fate, (column,), agreement={name: form.agreement()})
+
+
+def _date(name: str, cells: pa.ChunkedArray, is_wanted: bool) -> OwnColumn | None:
+    """Return a column of dates; None if it is none."""
+    order = date_order(cells)
+    if order is None:
+        if fault := date_fault(cells):
+            raise ValueError(fault)
+        if is_wanted:
+            written = "2024-01-31, 31 Jan 2024 or 31.01.2024 10:30"
+            raise ValueError(f"must hold dates such as {written}, all written alike, got others")
+        return None
+    parts = parts_of_time(name, cells, order)
+    names = varying(parts)
+    if not names:
+        return OwnColumn(ColumnFate(name, "constant", "left out: always the same time", ""))
+    columns = tuple(NumberColumn(f"{name} {part}", parts[part]) for part in names)
+    agreement = {f"{name} {part}": {"of": name, "part": part, "order": order} for part in names}
+    became = f"{', '.join(names)} (read as {order})"
+    return OwnColumn(ColumnFate(name, "date", became, column_key(name, "drop")), columns, agreement=agreement)
+
+
+def _own_category(column: CategoryColumn) -> OwnColumn:
+    if len(column.categories) == 1 and not column.missing.any():
+        reason = f"left out: always {shown(column.categories[0][:40])}"
+        return OwnColumn(ColumnFate(column.name, "constant", reason, column_key(column.name, "category")))
+    became = f"{len(column.categories)} categories"
+    return OwnColumn(ColumnFate(column.name, "category", became, column_key(column.name, "drop")), (column,))
+
+
+def _is_written_whole(cells: pa.ChunkedArray) -> bool:
+    """Whether the first number of a column is written without a point, as identifiers are."""
+    first = next((cell for cell in cells.slice(0, FIRST_CELLS).to_pylist() if cell is not None), "")
+    return isinstance(first, int) or (isinstance(first, str) and "." not in first)
+
+
+def _number(column: NumberColumn) -> OwnColumn:
+    present = column.numbers[~column.missing]
+    if len(present) == len(column.numbers) and present.min() == present.max():
+        reason = f"left out: always {present[0]:g}"
+        return OwnColumn(ColumnFate(column.name, "constant", reason, column_key(column.name, "number")))
+    return OwnColumn(ColumnFate(column.name, "number", "a number", column_key(column.name, "category")), (column,))

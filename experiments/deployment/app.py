@@ -1,0 +1,267 @@
+"""A Flower app in a folder, for `flwr run`: the program of a driver and of its clients, a page each.
+
+```
+FOLDER/
+  pyproject.toml            what Flower reads; its [tool.flwr.app.config] is what a user changes
+  README.md                 the commands, for this app
+  NAME/federation.json      the agreement
+  NAME/server_app.py        wait for the clients, train
+  NAME/client_app.py        the clients' side
+```
+
+The driver is this program's and not a `Strategy.start` of Flower's, which has no place for what a strategy's clients
+keep, forgets its state with the process, and scores nothing on the way. The clients answer Flower's own strategies as
+well.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import partial
+from importlib.metadata import version
+from pathlib import Path
+from string import Template
+from typing import Any, Literal
+
+from fedscout.engine.errors import ConfigurationError, Fault
+from fedscout.engine.runtime.files import write_atomically
+from fedscout.engine.text import shown
+from fedscout.experiments.deployment.client import Agreement
+
+Choice = Literal["rules", "search"]
+
+AGREEMENT_FILE = "federation.json"
+FEWEST_CLIENTS = 2
+LONGEST_NAME = 32
+"""Of an app, by Flower's rules; letters, digits and hyphens."""
+
+PROJECT = Template("""\
+[build-system]
+requires = ["hatchling"]
+build-backend = "hatchling.build"
+
+[project]
+name = "$title"
+version = "1.0.0"
+description = "$description"
+license = "Apache-2.0"
+dependencies = ["fedscout==$fedscout", "flwr$flwr"]
+
+[tool.hatch.build.targets.wheel]
+packages = ["$name"]
+
+[tool.flwr.app]
+publisher = "$publisher"
+
+[tool.flwr.app.components]
+serverapp = "$name.server_app:app"
+clientapp = "$name.client_app:app"
+
+[tool.flwr.app.config]
+min-clients = $min_clients     # so many must be connected before anything begins
+patience = 600.0     # seconds to wait for them
+rounds = $rounds
+round-timeout = 600.0  # seconds after which a round goes on without those that did not answer
+out = $out  # where reports, log, checkpoints and the model go, on the server; a second run goes on there
+""")
+
+CLIENT = Template('''\
+"""The clients' side: each SuperNode runs this on rows that stay where they are."""
+
+from pathlib import Path
+
+from fedscout import client_app
+
+app = client_app(Path(__file__).parent / "$agreement")
+''')
+
+SERVER = Template('''\
+"""The driver: $summary"""
+
+from pathlib import Path
+
+from flwr.app import Context
+from flwr.serverapp import Grid, ServerApp
+
+from fedscout import RealFederation
+
+$constants
+app = ServerApp()
+
+
+@app.main()
+def main(grid: Grid, context: Context) -> None:
+    config = context.run_config
+    agreement = Path(__file__).parent / "$agreement"
+    federation = RealFederation(grid, agreement, config["out"], round_timeout=config["round-timeout"])
+    federation.wait_for(config["min-clients"], patience=config["patience"])
+$steps
+    print(f"accuracy by round: {[round(score, 4) for score in trial.round_accuracy]}")
+    print(f"the model is in {federation.out}")
+''')
+
+WINNER = '    trial = federation.train(STRATEGY, rounds=config["rounds"])'
+PROGRAM = Template("""\
+    report = federation.detect()
+    strategy = federation.choose(report, by="$choice", max_rounds=MAX_ROUNDS, max_bytes=MAX_BYTES)
+    print(f"chosen: {strategy}")
+    trial = federation.train(strategy, rounds=config["rounds"])""")
+
+README = Template("""\
+# $name
+
+$summary Written by fedscout $fedscout.
+
+To try it in four terminals of one machine (`--insecure` sends everything unencrypted, so for 127.0.0.1 alone):
+
+```
+flower-superlink --insecure --disable-runtime-dependency-installation
+flower-supernode --insecure --superlink 127.0.0.1:8000 --port 9094 --node-config '$first'
+flower-supernode --insecure --superlink 127.0.0.1:8000 --port 9095 --node-config '$second'
+flwr run . local --stream
+```
+
+`local` is a connection in `~/.flwr/config.toml`:
+
+```
+[superlink.local]
+address = "127.0.0.1:8000"
+insecure = true
+```
+
+Between machines use TLS and node authentication, as Flower has them: start the SuperLink with `--ssl-ca-certfile`,
+`--ssl-certfile`, `--ssl-keyfile` and `--enable-supernode-auth`, each SuperNode with `--root-certificates` and
+`--auth-supernode-private-key`, and register its public key by `flwr supernode register`.
+
+What a client's owner allows is said in a file that `policy="/path/policy.toml"` of its `--node-config` names
+(docs/real_federation.md of fedscout). What leaves a client is listed in docs/privacy.md.
+""")
+
+
+@dataclass(frozen=True)
+class Program:
+    """What the driver of an app does.
+
+    Attributes:
+        strategy: What is trained; None has the driver detect and choose first.
+        choice: How it chooses then.
+        max_rounds: Which a search may take at most.
+        max_bytes: Which its messages may carry at most.
+        min_clients: So many must be connected before anything begins.
+        out: Folder on the server for all that is written; None calls it by the app.
+    """
+
+    strategy: Mapping[str, Any] | None = None
+    choice: Choice = "rules"
+    max_rounds: int | None = None
+    max_bytes: int | None = None
+    min_clients: int = FEWEST_CLIENTS
+    out: str | None = None
+
+
+def check_new(folder: Path) -> str:
+    """Return the name of an app by its folder's.
+
+    Raises:
+        ConfigurationError: If it can be none, or the folder holds something.
+    """
+    folder = folder.absolute()
+    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+        raise ConfigurationError(Fault("--out", "be a new or empty folder", folder))
+    return app_name(folder)
+
+
+def app_name(folder: Path) -> str:
+    """Return the name of an app by its folder's.
+
+    Raises:
+        ConfigurationError: If it can be none.
+    """
+    name = re.sub(r"[^a-z0-9]+", "_", folder.name.lower()).strip("_")
+    if not name or not name[0].isalpha() or len(name) > LONGEST_NAME:
+        raise ConfigurationError(
+            Fault(
+                "--out",
+                (
+                    f"be a folder whose name begins with a letter and has at most {LONGEST_NAME} "
+                    "letters and digits, as the app is called so"
+                ),
+                shown(folder.name),
+            )
+        )
+    return name
+
+
+def write_app(folder: Path, agreement: Agreement, program: Program) -> Path:
+    """Write an app, and return its folder.
+
+    Args:
+        folder: New, or empty.
+        agreement: Of driver and clients.
+        program: What the driver does.
+
+    Raises:
+        ConfigurationError: If the folder holds something, or can't be written.
+    """
+    name, folder = check_new(folder), folder.absolute()
+    strategy = program.strategy
+    if strategy is None:
+        summary = "finds out how the clients' data differ, chooses a strategy and trains it."
+        limits = f"{program.max_rounds}, {program.max_bytes}"
+        constants = f"MAX_ROUNDS, MAX_BYTES = {limits}  # of a search; None does not limit it\n"
+        steps = PROGRAM.substitute(choice=program.choice)
+    else:
+        summary = f"trains {strategy['kind']}."
+        constants = f"STRATEGY = {_literal(strategy)}\n"
+        steps = WINNER
+    simulated = agreement.encoding is None and agreement.kind != "image"
+    nodes = ["partition-id=0", "partition-id=1"] if simulated else ['data="/path/of/a.csv"', 'data="/path/of/b.csv"']
+    values = {
+        "name": name,
+        "title": name.replace("_", "-"),
+        "summary": summary,
+        "description": summary[0].upper() + summary[1:-1],
+        "publisher": "fedscout",
+        "fedscout": version("fedscout"),
+        "flwr": ">=1.41,<1.42",
+        "agreement": AGREEMENT_FILE,
+        "min_clients": program.min_clients,
+        "out": json.dumps(program.out or f"{name}-out"),
+        "rounds": agreement.config.training.num_rounds,
+        "constants": constants,
+        "steps": steps,
+        "first": nodes[0],
+        "second": nodes[1],
+    }
+    files = {
+        "pyproject.toml": PROJECT.substitute(values),
+        "README.md": README.substitute({**values, "summary": f"{summary[0].upper()}{summary[1:]}"}),
+        f"{name}/__init__.py": "",
+        f"{name}/{AGREEMENT_FILE}": agreement.text,
+        f"{name}/server_app.py": SERVER.substitute(values),
+        f"{name}/client_app.py": CLIENT.substitute(values),
+    }
+    try:
+        (folder / name).mkdir(parents=True, exist_ok=True)
+        for place, text in files.items():
+            write_atomically(folder / place, partial(_write, text))
+    except OSError as error:
+        raise ConfigurationError(f"--out must be a folder that can be written, got {folder}: {error}") from error
+    return folder
+
+
+def _write(text: str, path: Path) -> None:
+    path.write_text(text)
+
+
+def _literal(document: Mapping[str, Any]) -> str:
+    """Return a document as Python source, an entry a line."""
+    entries = "".join(f"    {json.dumps(key)}: {_value(value)},\n" for key, value in document.items())
+    return f"{{\n{entries}}}"
+
+
+def _value(value: Any) -> str:
+    return json.dumps(value) if isinstance(value, str) else repr(value)

@@ -1,0 +1,445 @@
+"""The Flower app of a real client: `fedscout.client_app`.
+
+```python
+app = client_app("federation.json")                    # rows: data=PATH in --node-config
+app = client_app("federation.json", rows=read_rows)    # rows: what a function of the owner's returns
+```
+
+The rows of one real client: a file or folder of its owner's, arrays from its owner's code, or a simulated share.
+
+| given | what it is | how it becomes rows |
+| --- | --- | --- |
+| `data` of the node's configuration | a CSV or Parquet table | by the agreement's encoding of columns and classes |
+| | a folder of pictures | as `federation.dataset` reads one, at the agreement's size |
+| a function | `(features, labels)` of the model's shape, a DataFrame, or a path | likewise |
+| neither, but `partition-id` | the study's own data | what the simulated client of that number holds |
+
+What the driver and the clients of a real federation have agreed on: how rows become numbers, the classes, the model.
+
+It is one JSON file beside a Flower app (`app.py`), written from the study that chose, and holds no row: of the
+study's table it has the statistics that its clients told (`min_release`), names of columns, categories and classes. The
+study's configuration lies beside, for the driver; a client's process, which starts for every message, does not read it.
+
+What may travel between a driver and real clients: the engine's values, and every strategy's client algorithm.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+from collections.abc import Callable
+from dataclasses import asdict, replace
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Self
+
+import numpy as np
+import numpy.typing as npt
+from flwr.app import Context, Error, Message
+from flwr.clientapp import ClientApp
+from pydantic import ValidationError
+
+from fedscout.engine.contracts.client_table import METRICS, SettingsCell, SettingsLookup, SettingsTable
+from fedscout.engine.contracts.config import LocalTraining
+from fedscout.engine.data.client import Partition, QueryTable
+from fedscout.engine.data.federation import Federation, Names
+from fedscout.engine.errors import ConfigurationError, DataError, Fault, FloatArray, IntArray
+from fedscout.engine.messages.calls import Session
+from fedscout.engine.metrics import ACCURACY
+from fedscout.engine.nodes.client import REFUSED, ClientNode
+from fedscout.engine.nodes.policy import OwnerPolicy, read_policy
+from fedscout.engine.nodes.wire import ACTION, DOCUMENT_KEY, Wire, algorithms_of
+from fedscout.engine.text import listed, shown
+from fedscout.experiments.data.columns import ColumnRoles, discrete, groups_of, with_missing
+from fedscout.experiments.data.dataset import Dataset, DatasetRequest
+from fedscout.experiments.data.encoding import encoded_rows
+from fedscout.experiments.data.images import client_pictures
+from fedscout.experiments.data.own_table import labelled_rows
+from fedscout.experiments.data.table_formats import read_table
+from fedscout.experiments.models.request import ModelSettings
+from fedscout.experiments.models.table import embedding_source
+from fedscout.experiments.trained import ModelDescription, part_of
+from fedscout.search.client_settings import ClientSettingsConfig
+
+if TYPE_CHECKING:
+    import pandas as pd
+    import pyarrow as pa
+
+    from fedscout.experiments.config import StudyConfig
+
+
+class Agreement(ModelDescription):
+    """What holds for every client: the model, and how it is trained.
+
+    Attributes:
+        embedding: What detectors compare, see `federation.embedding`.
+        data_seed: Of that network, and of a simulated client's rows.
+        training: Of messages that say nothing of it, as those of other programs.
+        test_fraction: Share of each client's rows kept for tests, likewise.
+        seed: Of split and batches, likewise.
+        settings: By which clients choose rates, batches and epochs of their own, a `SettingsLookup` as JSON; None where
+            all train alike.
+        study: The whole configuration, as JSON.
+    """
+
+    embedding: str
+    data_seed: int
+    training: LocalTraining
+    test_fraction: float
+    seed: int
+    settings: dict[str, Any] | None = None
+    study: dict[str, Any]
+
+    @classmethod
+    def of_study(cls, config: StudyConfig, dataset: Dataset | None = None) -> Self:
+        """Return the agreement that a study amounts to.
+
+        Args:
+            config: Of the study.
+            dataset: Its rows; None reads what is configured.
+
+        Raises:
+            ConfigurationError: If real clients can't do what it does.
+            DataError: If its data can't be read.
+        """
+        from fedscout.experiments.client_settings.checks import warn_of_table
+        from fedscout.experiments.data.loaders.table import load_dataset
+        from fedscout.experiments.reinforcement import ENVIRONMENTS
+
+        federation = config.federation
+        if federation.predicts_quantity:
+            raise ConfigurationError(
+                Fault(
+                    "a real federation",
+                    (
+                        "predict classes: a quantity is standardised over the rows of all clients, which no "
+                        "one sees there"
+                    ),
+                )
+            )
+        if federation.dataset in ENVIRONMENTS:
+            raise ConfigurationError(Fault("a real federation", "hold rows", f"the environment {federation.dataset}"))
+        settings = config.client_settings
+        if settings.kind is not None and config.metric_name != ACCURACY:
+            raise ConfigurationError(
+                Fault(
+                    "training.metric",
+                    "be left out beside client_settings on real clients, as its sums tell rows",
+                    config.metric_name,
+                )
+            )
+        dataset = dataset or load_dataset(federation)
+        agreement = cls(
+            rows=part_of(DatasetRequest, federation),
+            kind=dataset.kind,
+            feature_shape=dataset.features.shape[1:],
+            class_names=dataset.class_names,
+            feature_names=dataset.feature_names,
+            vocabulary_size=dataset.vocabulary_size,
+            encoding=None if dataset.encoding is None else dict(dataset.encoding),
+            model=part_of(ModelSettings, config.model),
+            embedding=federation.embedding,
+            data_seed=federation.seed,
+            training=config.training.local(),
+            test_fraction=config.training.test_fraction,
+            seed=config.seed,
+            settings=None if settings.kind is None else _lookup_document(settings, dataset.num_classes),
+            study=config.model_copy(update={"client_settings": ClientSettingsConfig()}).model_dump(mode="json"),
+        )
+        if settings.kind is not None:
+            warn_of_table(config, str(agreement.factory))
+        return agreement
+
+    @classmethod
+    def read(cls, path: Path) -> Self:
+        """Read an agreement.
+
+        Raises:
+            ConfigurationError: If there is none.
+        """
+        try:
+            return cls.model_validate_json(path.read_text())
+        except OSError as error:
+            raise ConfigurationError(Fault(path, f"be an agreement, but can't be read: {error.strerror}")) from error
+        except ValidationError as error:
+            first = error.errors()[0]
+            place = ".".join(map(str, first["loc"]))
+            raise ConfigurationError(Fault(path, f"be an agreement, but {place}: {first['msg']}")) from error
+
+    @property
+    def text(self) -> str:
+        """The file's content."""
+        return self.model_dump_json(indent=1) + "\n"
+
+    @cached_property
+    def digest(self) -> str:
+        """SHA-256 of it, in hexadecimal."""
+        return hashlib.sha256(self.model_dump_json().encode()).hexdigest()
+
+    @cached_property
+    def config(self) -> StudyConfig:
+        """The study's configuration."""
+        from fedscout.experiments.config import StudyConfig
+
+        return StudyConfig.model_validate(self.study)
+
+    @property
+    def lookup(self) -> SettingsLookup | None:
+        """The table of client settings, if there is one."""
+        if self.settings is None:
+            return None
+        table = self.settings["table"]
+        cells = tuple(SettingsCell(**cell) for cell in table["cells"])
+        return SettingsLookup(**{**self.settings, "table": SettingsTable(cells, table["threshold"])})
+
+    @property
+    def session(self) -> Session:
+        """What holds for messages that say nothing of it."""
+        return Session(seed=self.seed, training=self.training, test_fraction=self.test_fraction)
+
+    @property
+    def names(self) -> Names:
+        """Names of classes and features; those of clients stay with their owners."""
+        return Names((), self.class_names, self.feature_names)
+
+    def without_clients(self) -> Federation:
+        """Return the federation with no client's rows: what the driver's machine holds."""
+        factory = self.factory
+        return Federation(
+            name=f"{self.rows.dataset}, real clients",
+            features=np.empty((0, *self.feature_shape), np.float32),
+            labels=np.empty(0, np.int64),
+            num_classes=len(self.class_names),
+            partition=Partition.from_lists([]),
+            model=factory,
+            seed=self.data_seed,
+            feature_names=self.feature_names,
+            class_names=self.class_names,
+            embedding=embedding_source(self.embedding, self.request, factory),
+            split=self.rows.split_kind,
+            facts={"model": str(factory), "data_kind": self.kind},
+        )
+
+
+def _lookup_document(settings: ClientSettingsConfig, num_classes: int) -> dict[str, Any]:
+    """Return a table of client settings as it travels.
+
+    Raises:
+        ConfigurationError: If it is of other classes, or clients could not measure what it is looked up by.
+    """
+    table, provenance = settings.read()
+    if provenance.get("num_classes", num_classes) != num_classes:
+        raise ConfigurationError(
+            Fault(
+                "client_settings.path",
+                f"be a table for {num_classes} classes, as the study has",
+                f"{settings.path} for {provenance['num_classes']}",
+            )
+        )
+    if settings.metric not in METRICS:
+        raise ConfigurationError(
+            Fault(
+                "client_settings.metric",
+                f"be {' or '.join(METRICS)} on real clients, which are sent no code",
+                settings.metric,
+            )
+        )
+    return asdict(SettingsLookup(table, settings.metric, epsilon=settings.epsilon))
+
+
+Arrays = tuple[npt.ArrayLike, npt.ArrayLike]
+RowsOf = Callable[["Context"], "Arrays | pd.DataFrame | str | Path"]
+"""Told Flower's context, a client's rows: features and labels, a table, or where one lies."""
+
+
+def client_federation(agreement: Agreement, number: int, context: Context, rows_of: RowsOf | None) -> Federation:
+    """Return the federation of a client that knows of no other.
+
+    Args:
+        agreement: With all others.
+        number: Of the client, from which its random streams derive.
+        context: Flower's; its `node_config` may say `data` or `partition-id`.
+        rows_of: Of its owner's code.
+
+    Raises:
+        DataError: If its rows can't be read or are not as was agreed on.
+    """
+    node = context.node_config
+    if rows_of is not None:
+        return _of_rows(agreement, number, rows_of(context), node)
+    if "data" in node:
+        return _of_rows(agreement, number, str(node["data"]), node)
+    share = node.get("partition-id")
+    if not isinstance(share, int) or isinstance(share, bool):
+        raise DataError(
+            Fault(
+                "a client",
+                (
+                    "have rows: data=PATH in --node-config, a function given to client_app, or "
+                    "partition-id=N for the rows of a simulated client"
+                ),
+                shown(dict(node)),
+            )
+        )
+    from fedscout.experiments.federation import build_federation  # all that a study loads
+
+    config = agreement.config
+    simulated = build_federation(config.federation, config.model)
+    if not 0 <= share < simulated.num_clients:
+        raise DataError(Fault("partition-id", f"be one of the study's {simulated.num_clients} clients", share))
+    return simulated.alone(share, number)
+
+
+def _of_rows(agreement: Agreement, number: int, rows: Any, node: Any) -> Federation:
+    if isinstance(rows, str | Path) and Path(rows).expanduser().is_dir():
+        features, labels, groups = _pictures(agreement, Path(rows).expanduser())
+    elif isinstance(rows, tuple):
+        features, labels, groups = *_arrays(agreement, *rows), None
+    else:
+        features, labels, groups = _table(agreement, rows, node)
+    if not len(labels):
+        raise DataError(Fault("a client", "hold at least one row", "none"))
+    return replace(
+        agreement.without_clients(),
+        features=features,
+        labels=labels,
+        groups=groups,
+        partition=Partition.from_lists([*[[]] * number, np.arange(len(labels))]),
+    )
+
+
+def _table(agreement: Agreement, rows: Any, node: Any) -> tuple[FloatArray, IntArray, IntArray | None]:
+    """Return the rows of a table, by the encoding that was agreed on."""
+    request = agreement.rows
+    name = str(rows) if isinstance(rows, str | Path) else "DataFrame"
+    if agreement.encoding is None:
+        raise DataError(
+            f"the study's data set {request.dataset!r} says of no column how it becomes a feature, so a client's rows "
+            f"must be arrays of the model's shape {agreement.feature_shape}, got the table {name}"
+        )
+    table = read_table(Path(name), request).rows if name != "DataFrame" else _of_frame(rows)
+    table = with_missing(table, request.missing_values, {request.client_column, request.group_column})
+    label = str(node.get("label", request.label))
+    if label not in table.column_names:
+        raise DataError(
+            Fault("label", f"name a column of {name}", repr(label), f"its columns: {listed(table.column_names)}")
+        )
+    group = request.group_column if request.group_column in table.column_names else None
+    if request.unlabelled_rows == "drop":
+        table = labelled_rows(name, table, ColumnRoles(label, group=group)).rows
+    labels = _numbered(agreement, discrete(name, table, label).tolist())
+    groups = groups_of(name, table, group)
+    return encoded_rows(name, table, agreement.encoding), labels, groups
+
+
+def _of_frame(frame: Any) -> pa.Table:
+    from fedscout.experiments.data.table_files import read_frame
+
+    return read_frame(frame, ())
+
+
+def _arrays(agreement: Agreement, features: npt.ArrayLike, labels: npt.ArrayLike) -> tuple[FloatArray, IntArray]:
+    """Return rows that are features already."""
+    values, said = agreement.checked_features(features), np.asarray(labels)
+    if said.shape != values.shape[:1]:
+        raise DataError(Fault("a client's labels", f"have the shape ({len(values)},) of its rows", said.shape))
+    return values, _numbered(agreement, said.tolist())
+
+
+def _pictures(agreement: Agreement, folder: Path) -> tuple[FloatArray, IntArray, None]:
+    """Return the pictures of a folder."""
+    if agreement.kind != "image":
+        raise DataError(Fault("a client's rows", f"be of the kind {agreement.kind}", f"the folder {folder}"))
+    features, labels = client_pictures(folder, agreement.rows, agreement.feature_shape[0] == 1)
+    if features.shape[1:] != agreement.feature_shape:
+        raise DataError(Fault("pictures", f"have the shape {agreement.feature_shape} agreed on", features.shape[1:]))
+    return features, _numbered(agreement, labels), None
+
+
+def _numbered(agreement: Agreement, labels: list[Any]) -> IntArray:
+    """Return the number of each row's class."""
+    known = {name: number for number, name in enumerate(agreement.class_names)}
+    unknown = {str(label) for label in labels} - known.keys()
+    if unknown:
+        raise DataError(
+            Fault("a client's rows", f"be of the classes {listed([*known])} that were agreed on", listed([*unknown]))
+        )
+    return np.array([known[str(label)] for label in labels], dtype=np.int64)
+
+
+STRATEGIES = "fedscout.strategies"
+
+
+def wire() -> Wire:
+    """Return what writes and reads all of it."""
+    from fedscout.strategies import table as strategy_table  # which imports every strategy's clients
+
+    assert strategy_table
+    return Wire(algorithms_of(STRATEGIES))
+
+
+def wire_of(message: Message) -> Wire:
+    """Return what reads a message: without the strategies where it names none, as their import takes a second."""
+    return wire() if STRATEGIES in document_of(message) else Wire()
+
+
+def document_of(message: Message) -> str:
+    """Return the text of what a driver of this program asks; nothing of other messages."""
+    record = message.content.config_records.get(DOCUMENT_KEY)
+    return "" if record is None else str(record.get(DOCUMENT_KEY, ""))
+
+
+logger = logging.getLogger("fedscout")
+
+QUERY = '"query"'
+
+
+def client_app(
+    agreement: str | Path, rows: RowsOf | None = None, policy: str | Path | OwnerPolicy | None = None
+) -> ClientApp:
+    """Return the app that a SuperNode runs for its owner's data.
+
+    It answers a driver of this program (`RealFederation`) and the `train` and `evaluate` messages of any Flower
+    strategy. Where its rows come from is told in `own_rows`.
+
+    Args:
+        agreement: The file that says how rows become numbers, and which model is trained.
+        rows: The client's rows; None takes `data` or `partition-id` of the node's configuration.
+        policy: What the owner allows, or its file; None takes the file that `policy` of the node's configuration names,
+            and without one the defaults of `OwnerPolicy`.
+
+    Raises:
+        ConfigurationError: If agreement or policy can't be read.
+    """
+    agreed = Agreement.read(Path(agreement))
+    given = policy if policy is None or isinstance(policy, OwnerPolicy) else read_policy(Path(policy))
+
+    def federation_of(number: int, terms: str, context: Context) -> Federation:
+        if terms not in ("", agreed.digest):
+            raise DataError("the driver has another agreement than this client")
+        return client_federation(agreed, number, context, rows)
+
+    def answer(message: Message, context: Context) -> Message:
+        named = context.node_config.get("policy")
+        try:
+            owner = given or (OwnerPolicy() if named is None else read_policy(Path(str(named))))
+        except ConfigurationError as error:
+            logger.error("%s", error)
+            return Message(Error(REFUSED, "can't read its owner's policy; its own log says why"), reply_to=message)
+        node = ClientNode(federation_of, _queries(message), owner, wire_of(message), agreed.session)
+        return node.app()(message, context)
+
+    app = ClientApp()
+    for category in (app.train, app.evaluate, app.query):
+        category()(answer)
+        category(ACTION)(answer)
+    return app
+
+
+def _queries(message: Message) -> QueryTable:
+    """Return the aggregates that are known, where a message may ask for one: a process answers one message."""
+    if QUERY not in document_of(message):
+        return {}
+    from fedscout.detectors import CLIENT_QUERIES
+
+    return CLIENT_QUERIES

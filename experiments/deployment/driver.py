@@ -1,0 +1,416 @@
+"""The driver of a real federation: `fedscout.RealFederation`, used in the `ServerApp` of a Flower app.
+
+```python
+@app.main()
+def main(grid: Grid, context: Context) -> None:
+    federation = RealFederation(grid, "federation.json", out="out")
+    federation.wait_for(2)
+    strategy = federation.choose(federation.detect())
+    print(federation.train(strategy).round_accuracy[-1])
+```
+
+Everything goes to the folder `out`: the report, the Parquet log of the training, that of a search below it, the
+checkpoints, the model. A server that was killed and is started again goes on there. Clients keep their numbers by their
+names (`clients.json`).
+
+Runs trials over the clients of a real federation, one after the other, as their devices do one thing at a time.
+
+What a study says to use, and the agreement that its clients would need.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+from flwr.serverapp import Grid
+from pydantic import TypeAdapter, ValidationError
+
+from fedscout.detectors import HeterogeneityReport
+from fedscout.detectors.report import verdicts
+from fedscout.engine.client.host import ClientHost
+from fedscout.engine.data.client import Partition
+from fedscout.engine.errors import ConfigurationError, Fault, LogError, TrialError
+from fedscout.engine.messages.calls import FederationFacts, Session
+from fedscout.engine.messages.keys import BYTES_A_VALUE
+from fedscout.engine.nodes.grid import Member, NodeGrid, NodeRoster
+from fedscout.engine.nodes.wire import Greeting, Introduction, Wire, model_digest
+from fedscout.engine.trials.checkpoint import CheckpointStore
+from fedscout.engine.trials.log import TrialLog
+from fedscout.engine.trials.record import Trial, TrialSettings
+from fedscout.engine.trials.runner import Progress
+from fedscout.engine.trials.trial import run_trial
+from fedscout.experiments.config import StudyConfig, load_config, planned_trials
+from fedscout.experiments.deployment.client import Agreement, wire
+from fedscout.experiments.studies.run_folder import RunFolder, open_run_folder, read_claim, read_result
+from fedscout.experiments.studies.workflow import REPORT_FILE, measure, stored_report, study_facts
+from fedscout.experiments.text import visible_line
+from fedscout.experiments.trained import what_is_kept, write_model, write_rounds
+from fedscout.search.ledger import Ledger, StudyEvents, StudyFacts
+from fedscout.search.recommenders.diagnosis import Situation, diagnose
+from fedscout.search.recommenders.rules import recommend_by_rules
+from fedscout.search.study import run_study, study_space
+from fedscout.strategies import StrategySpec, parameter_columns, parse_strategy
+
+
+@dataclass
+class NodeRunner:
+    """A `TrialRunner` over nodes.
+
+    Attributes:
+        roster: The clients.
+        server: The driver's own side.
+        wire: Writes and reads messages.
+        store: Where checkpoints go.
+        terms: Digest of what was agreed on.
+        tell: Told what happens, a line each.
+    """
+
+    roster: NodeRoster
+    server: ClientHost
+    wire: Wire
+    store: CheckpointStore
+    terms: str
+    tell: Callable[[str], None]
+
+    @property
+    def facts(self) -> FederationFacts:
+        """What is known of the federation now."""
+        return self.grid(Session()).facts
+
+    @property
+    def num_hosts(self) -> int:
+        """One a client."""
+        return len(self.roster.members)
+
+    def grid(self, session: Session) -> NodeGrid:
+        """Return a grid for messages outside a trial."""
+        return self._grid(session)
+
+    def _grid(self, session: Session, trial: str = "") -> NodeGrid:
+        return NodeGrid(self.roster, self.server, self.wire, session, trial, self.terms)
+
+    def run(self, batch: Sequence[TrialSettings], progress: Progress | None = None) -> Iterator[tuple[int, Trial]]:
+        """Run trials in order."""
+        for position, settings in enumerate(batch):
+
+            def on_round(done: int, of: TrialSettings = settings) -> None:
+                self.tell(f"{of.phase} {of.strategy.label}: round {done} of {of.num_rounds}")
+                if progress is not None:
+                    progress({of.key: done})
+
+            grid = self._grid(settings.session, settings.checkpoint)
+            yield position, run_trial(settings, grid, self.store, on_round)
+
+    def forget(self, key: str) -> None:
+        """Remove the trial's checkpoint."""
+        self.store.discard(key)
+
+    def close(self) -> None:
+        """Nothing was started."""
+
+
+def winner_of(folder: Path, settings: Sequence[str] = ()) -> tuple[StudyConfig, dict[str, Any]]:
+    """Return a finished study's configuration, and what it says to use: kind, parameters and the clients' rate.
+
+    That is its pick where the pick was confirmed to be better, else the reference, such as FedAvg at its tuned rate; of
+    a study that confirmed nothing, the best of its search.
+
+    Args:
+        folder: Of the study.
+        settings: `client_settings.…=…`, where it had a table of them: its folder holds the table's digest alone.
+
+    Raises:
+        ConfigurationError: If these are not the study's.
+        LogError: If there is no finished study, or none of its trainings went through.
+    """
+    claim, known = read_claim(folder)
+    result = read_result(folder)
+    if result is None:
+        raise LogError(Fault("--from", "be the folder of a finished study (fedscout run --out)", folder))
+    config = _configuration(known, claim["config"].get("client_settings"), settings)
+    strategy = advised(result.get("confirmation"), result.get("best"), config.training.learning_rate)
+    if strategy is None:
+        raise LogError(f"{folder} holds a study of which no training went through, so there is nothing to deploy")
+    return config, strategy
+
+
+def advised(
+    confirmation: Mapping[str, Any] | None, best: Mapping[str, Any] | None, usual_rate: float
+) -> dict[str, Any] | None:
+    """Return what a study says to use: kind, parameters and the clients' rate; None if nothing went through.
+
+    Args:
+        confirmation: Its document, or None.
+        best: Of the search, as a trial's summary.
+        usual_rate: Of the study's clients, which need not be said.
+    """
+    chosen = best if confirmation is None else _upheld(confirmation)
+    return None if chosen is None else _winner_document(chosen, usual_rate)
+
+
+def _configuration(config: StudyConfig, table: Any, settings: Sequence[str]) -> StudyConfig:
+    """Return a study's configuration, of which its folder holds all but where a table of client settings lies."""
+    if table is None and not settings:
+        return config
+    if not all(setting.startswith("client_settings.") for setting in settings):
+        raise ConfigurationError("--from takes all settings from the study, but for client_settings; leave out others")
+    given = load_config(settings, None).client_settings
+    if table is None or given.kind is None or given.identity() != table:
+        raise ConfigurationError(
+            "client_settings must be the study's, got "
+            + ("some where the study had none" if table is None else f"{' '.join(settings) or 'nothing'}")
+        )
+    return config.model_copy(update={"client_settings": given})
+
+
+def _upheld(confirmation: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return the contestant that the confirmation says to use."""
+    pick, *others = confirmation["contestants"]
+    found: Mapping[str, Any] = pick
+    if confirmation["verdict"] != "better":
+        found = next((one for one in others if one["role"] == confirmation["reference"]), pick)
+    return found
+
+
+def _winner_document(chosen: Mapping[str, Any], usual_rate: float) -> dict[str, Any]:
+    document = {"kind": chosen["strategy"], **chosen["parameters"]}
+    if chosen["learning_rate"] != usual_rate:
+        document["client_learning_rate"] = chosen["learning_rate"]
+    return document
+
+
+CLIENTS_FILE = "clients.json"
+SEARCH = "search"
+"""The folder of a search's log, below that of the training."""
+
+GREETING_SECONDS = 120.0
+
+
+def print_at_once(line: str) -> None:
+    """Print a line, which Flower carries to whoever follows the run."""
+    print(line, flush=True)
+
+
+class RealFederation:
+    """The clients that a Flower grid reaches, and what can be done with them.
+
+    Args:
+        grid: Flower's, as a `ServerApp` is given it.
+        agreement: The file beside the app that says how rows become numbers, and which model is trained.
+        out: The folder of this federation's study; one that holds an earlier run of it is continued.
+        round_timeout: Seconds after which a round goes on without those clients that did not answer.
+        tell: Told what happens, a line each.
+
+    Raises:
+        ConfigurationError: If the agreement can't be read.
+    """
+
+    def __init__(
+        self,
+        grid: Grid,
+        agreement: str | Path,
+        out: str | Path,
+        round_timeout: float = 600.0,
+        tell: Callable[[str], None] = print_at_once,
+    ) -> None:
+        self.agreement = Agreement.read(Path(agreement))
+        self.out = Path(out).absolute()
+        training = self.agreement.config.training.model_copy(update={"round_timeout_seconds": round_timeout})
+        self._config = self.agreement.config.model_copy(update={"training": training})
+        self._tell = tell
+        self._wire = wire()
+        self._server = ClientHost(self.agreement.without_clients(), {})
+        asks_rows = self.agreement.settings is None
+        greeting = Greeting(asks_rows=asks_rows, terms=self.agreement.digest)
+        self._roster = NodeRoster(grid, self._wire, model_digest(self._server.facts()), greeting, GREETING_SECONDS)
+
+    def wait_for(self, at_least: int, patience: float = 600.0) -> int:
+        """Wait for clients, and return how many there are.
+
+        Args:
+            at_least: So many must take part.
+            patience: Seconds to wait for them.
+
+        Raises:
+            DataError: If they do not come.
+        """
+        with self._folder() as folder:
+            self._roster.members = [Member(None, told) for told in _known_clients(folder)]
+            self._roster.meet(at_least, patience)
+            self._note_clients(folder)
+        connected = [member for member in self._roster.members if member.node is not None]
+        names = ", ".join(member.introduction.name for member in connected)
+        self._tell(visible_line(f"{len(connected)} clients are connected: {names}"))
+        return len(connected)
+
+    def detect(self) -> HeterogeneityReport:
+        """Ask the clients how their data differ, unless they have told before.
+
+        Raises:
+            DataError: If none of them answers.
+        """
+        with self._folder() as folder:
+            report = stored_report(folder)
+            if report is None:
+                self._tell("asking the clients how their data differ")
+                report = measure(self._runner(folder), self._config, self.agreement.names)
+                folder.write_json(REPORT_FILE, report.model_dump(mode="json"))
+        for verdict in verdicts(report):
+            self._tell(visible_line(verdict.sentence))
+        return report
+
+    def choose(
+        self,
+        report: HeterogeneityReport,
+        by: Literal["rules", "search"] = "rules",
+        max_rounds: int | None = None,
+        max_bytes: int | None = None,
+    ) -> dict[str, Any]:
+        """Return the strategy for these clients, as `train` takes it.
+
+        Args:
+            report: Of their data.
+            by: `rules` costs no round; `search` trains as the study's configuration says, confirms, and takes the
+                stronger baseline where its pick is not upheld.
+            max_rounds: Which all of the search may take, its confirmation included.
+            max_bytes: Which all its messages may carry, down and up, over all clients.
+
+        Raises:
+            ConfigurationError: If the search that is configured takes more.
+            TrialError: If every training of it failed.
+        """
+        with self._folder(SEARCH) as folder:
+            facts = self._facts()
+            if by == "rules":
+                space = study_space(self._config.search, facts)
+                diagnosis = diagnose(report, self.agreement.feature_names)
+                situation = Situation(
+                    space, facts.num_rounds, facts.view, diagnosis=diagnosis, selection=facts.selection_kind
+                )
+                recommendation = recommend_by_rules(situation)
+                for ground in recommendation.grounds:
+                    self._tell(visible_line(f"{recommendation.spec}: {ground.because} [{ground.source}]"))
+                return _federation_document(recommendation.spec)
+            self._refuse_costs(max_rounds, max_bytes)
+            outcome = run_study(self._config.search, self._ledger(folder, facts), report)
+        confirmation = None if outcome.confirmation is None else outcome.confirmation.model_dump(mode="json")
+        best = None if outcome.best is None else outcome.best.summary()
+        strategy = advised(confirmation, best, self._config.training.learning_rate)
+        if strategy is None:
+            raise TrialError("every training of the search failed; the log says why")
+        if outcome.confirmation is not None:
+            self._tell(visible_line(outcome.confirmation.sentence))
+        return strategy
+
+    def train(self, strategy: Mapping[str, Any], rounds: int | None = None) -> Trial:
+        """Train a strategy, from its checkpoint if there is one, and write the model and its rounds.
+
+        Args:
+            strategy: Its kind and parameters.
+            rounds: In place of the study's.
+
+        Raises:
+            StrategyError: If it does not fit these clients, or no model is trained in common.
+            TrialError: If the training failed.
+        """
+        with self._folder() as folder:
+            facts = self._facts()
+            facts = facts if rounds is None else replace(facts, num_rounds=rounds)
+            ledger = self._ledger(folder, facts)
+            spec = parse_strategy(dict(strategy), facts.cohort)
+            settings = replace(facts.trial("train", spec), keep_model=True)
+            kept = what_is_kept(spec, self._server.facts().layout) or ""
+            if kept:
+                self._tell(visible_line(f"note: {kept}"))
+            (trial,) = ledger.run([settings])
+            self._note_clients(folder)
+            if trial.status != "completed":
+                raise TrialError(f"the training failed: {trial.error}")
+            write_rounds(folder.path, trial)
+            if trial.vector is not None:  # it is not in the log; what an earlier run has written stays
+                write_model(folder.path, self.agreement, trial.vector)
+        for note in trial.notes:
+            if note not in kept:  # which was told already
+                self._tell(visible_line(f"note: {note}"))
+        return trial
+
+    @contextmanager
+    def _folder(self, below: str = "") -> Iterator[RunFolder]:
+        with open_run_folder(self.out / below, self.agreement.config, self.agreement.digest) as folder:
+            yield folder
+
+    def _runner(self, folder: RunFolder) -> NodeRunner:
+        store = CheckpointStore(folder.checkpoints, every_rounds=1)  # a round of real clients is worth more than a file
+        return NodeRunner(self._roster, self._server, self._wire, store, self.agreement.digest, self._tell)
+
+    def _facts(self) -> StudyFacts:
+        sizes = [member.introduction.num_rows for member in self._roster.members]
+        if not sizes:
+            raise ConfigurationError(Fault("wait_for", "be called first, to meet the clients"))
+        described = replace(
+            self.agreement.without_clients(),
+            partition=Partition(np.empty(0, np.int64), np.concatenate([[0], np.cumsum(sizes)]).astype(np.int64)),
+        )
+        facts = study_facts(self._config, described)
+        cohort = replace(facts.cohort, layers=self._server.facts().layout.layers)
+        session = replace(facts.session, client_table=self.agreement.lookup)
+        claimed = self.agreement.config.digest()  # of the folder, whatever time a round may take
+        return replace(
+            facts,
+            cohort=cohort,
+            session=session,
+            data_digest=self.agreement.digest,
+            dealing=None,
+            config_hash=claimed,
+        )
+
+    def _ledger(self, folder: RunFolder, facts: StudyFacts) -> Ledger:
+        log = TrialLog(folder.path, parameter_columns(self._config.named_strategies))
+        return Ledger(facts, self._runner(folder), log, StudyEvents())
+
+    def _note_clients(self, folder: RunFolder) -> None:
+        folder.write_json(CLIENTS_FILE, {"clients": [asdict(member.introduction) for member in self._roster.members]})
+
+    def _refuse_costs(self, max_rounds: int | None, max_bytes: int | None) -> None:
+        """Refuse a search that may cost more than it is allowed.
+
+        Raises:
+            ConfigurationError: With what it costs.
+        """
+        config, num_clients = self._config, len(self._roster.members)
+        num_trials, rounds_less = planned_trials(config)
+        num_rounds = num_trials * config.training.num_rounds - rounds_less
+        a_round = 2 * BYTES_A_VALUE * self._server.facts().layout.size * config.training.num_sampled(num_clients)
+        advice = (
+            "search.budget, search.confirmation_seeds and training.num_rounds say how much it does, or rules choose"
+        )
+        if max_rounds is not None and num_rounds > max_rounds:
+            raise ConfigurationError(
+                f"the search takes {num_rounds} rounds, of which {max_rounds} are allowed; {advice}"
+            )
+        if max_bytes is not None and num_rounds * a_round > max_bytes:
+            raise ConfigurationError(
+                f"the search takes {num_rounds * a_round:,} bytes, of which {max_bytes:,} are allowed; {advice}"
+            )
+
+
+def _known_clients(folder: RunFolder) -> list[Introduction]:
+    """Return the clients that an earlier run has met, by number.
+
+    Raises:
+        LogError: If their file says something else.
+    """
+    told = (folder.read_json(CLIENTS_FILE) or {}).get("clients", [])
+    try:
+        return TypeAdapter(list[Introduction]).validate_python(told, strict=False)
+    except ValidationError as error:
+        raise LogError(Fault(folder.path / CLIENTS_FILE, "hold the clients of an earlier run, and does not")) from error
+
+
+def _federation_document(spec: StrategySpec) -> dict[str, Any]:
+    return {"kind": spec.kind, **spec.parameters()}

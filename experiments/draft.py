@@ -1,0 +1,187 @@
+"""The draft of a study of one's own table: what its first rows suggest, and a YAML file with comments."""
+
+from __future__ import annotations
+
+import json
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal
+
+from fedscout.engine.errors import ConfigurationError, Fault
+from fedscout.experiments.data.dataset import DatasetRequest
+from fedscout.experiments.data.own import own_place
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+Aim = Literal["accuracy", "classes", "clients"]
+Time = Literal["minutes", "hour", "night"]
+
+DEMO = "digits"
+ROWS_LOOKED_AT = 5_000
+LABEL_NAMES = (
+    "label",
+    "target",
+    "class",
+    "outcome",
+    "diagnosis",
+    "y",
+    "sentiment",
+    "fault",
+    "status",
+    "grade",
+    "quality",
+)
+CLIENT_NAMES = (
+    *("client", "site", "hospital", "machine", "device", "user", "station", "center", "centre", "region", "country"),
+    *("branch", "plant", "vehicle", "sensor", "ward", "school", "airline", "store", "bank", "city"),
+)
+MOST_CLASSES_SUGGESTED = 20
+MOST_CLIENTS_SUGGESTED = 200
+FEWEST_ROWS_A_CLIENT = 5
+
+AIMS: dict[Aim, tuple[str, str]] = {
+    "accuracy": ("all rows alike", ""),
+    "classes": ("all classes alike, however rare", "training:\n  metric: balanced_accuracy  # mean over classes\n"),
+    "clients": (
+        "the clients for whom it works worst",
+        "search:\n  objective: worst_clients  # mean of the worst tenth\n",
+    ),
+}
+TIMES: dict[Time, tuple[int, int, int]] = {"minutes": (10, 4, 3), "hour": (30, 8, 5), "night": (100, 32, 10)}
+"""Rounds a trial, trials, and seeds of the confirmation."""
+
+
+@dataclass(frozen=True)
+class TableHead:
+    """What the first rows of a table suggest.
+
+    Attributes:
+        columns: Its columns.
+        label: The one that looks most like a label.
+        client: The one that looks like the clients, or None.
+    """
+
+    columns: tuple[str, ...]
+    label: str
+    client: str | None
+
+
+@dataclass(frozen=True)
+class Draft:
+    """A study as it was asked for.
+
+    Attributes:
+        dataset: A name, path or address.
+        label: The column to predict; None of data that tell it.
+        client: The column of the clients; None deals rows.
+        aim: What matters.
+        time: How long it may take.
+    """
+
+    dataset: str
+    label: str | None = None
+    client: str | None = None
+    aim: Aim = "accuracy"
+    time: Time = "hour"
+
+    @property
+    def text(self) -> str:
+        """The YAML file."""
+        rounds, budget, seeds = TIMES[self.time]
+        lines = [
+            "# fedscout run study.yaml; `fedscout keys` lists everything that can be said here.",
+            "federation:",
+            f"  dataset: {_quoted(self.dataset)}  # a relative path starts where the command is given",
+        ]
+        if self.label is not None:
+            lines.append(f"  label: {_quoted(self.label)}  # the column to predict")
+        if self.client is not None:
+            lines.append(f"  client_column: {_quoted(self.client)}  # each of its values is a client")
+        else:
+            lines.append("  num_clients: 10  # rows are dealt to so many")
+            lines += ["  partition:", "    kind: dirichlet", "    alpha: 0.5  # smaller: clients' classes differ more"]
+        if self.label is not None:
+            lines.append("  # columns: {zip: category, note: drop}  # where `fedscout describe study.yaml` is wrong")
+        training = [f"  num_rounds: {rounds}  # of each training"]
+        search = [
+            f"  budget: {budget}  # trainings beside FedAvg",
+            f"  confirmation_seeds: {seeds}  # trainings of the winner and of FedAvg, afresh",
+        ]
+        head, _, rest = AIMS[self.aim][1].partition("\n")
+        {"training:": training, "search:": search}.get(head, []).append(rest.rstrip())
+        return "\n".join([*lines, "training:", *training, "search:", *search, ""])
+
+
+def suggested_data() -> str:
+    """Return the newest table in the working directory, or the data set of the demo."""
+    from fedscout.experiments.data.table_formats import SUFFIXES
+
+    here = [Path(entry) for entry in os.listdir() if entry.lower().endswith(SUFFIXES)]
+    files = [path for path in here if path.is_file()]
+    return str(max(files, key=lambda path: path.stat().st_mtime)) if files else DEMO
+
+
+def table_suggestions(dataset: str) -> TableHead | None:
+    """Return what the first rows of one's own table suggest; None of other data.
+
+    Args:
+        dataset: What `federation.dataset` is to be.
+
+    Raises:
+        UserError: If it can't be read.
+    """
+    from fedscout.experiments.data.loaders.hugging_face import is_hugging_face
+    from fedscout.experiments.data.loaders.table import DATASETS, is_own_data
+    from fedscout.experiments.data.table_formats import table_head
+
+    if dataset in DATASETS or is_hugging_face(dataset):
+        return None
+    if not is_own_data(dataset):
+        raise ConfigurationError(Fault("the data", f"be a file, or one of {', '.join(DATASETS)}", repr(dataset)))
+    request = DatasetRequest(dataset=dataset)
+    place = own_place(request)
+    if isinstance(place, Path) and place.is_dir():
+        return None
+    head = table_head(place[0] if isinstance(place, list) else place, request, ROWS_LOOKED_AT)
+    columns = tuple(head.column_names)
+    label = _label(head)
+    return TableHead(columns, label, None if isinstance(place, list) else _client(head, label))
+
+
+def _label(head: pa.Table) -> str:
+    """Return the column that is called like a label, or else the last that may hold classes, or else the last."""
+    columns: list[str] = head.column_names
+    named = [name for word in LABEL_NAMES for name in columns if word == _noun(name)]
+    few = [name for name in columns if 2 <= _num_different(head[name]) <= MOST_CLASSES_SUGGESTED]
+    fitting = [name for name in named if name in few]
+    return [*fitting, *named, *few[-1:], columns[-1]][0]
+
+
+def _client(head: pa.Table, label: str) -> str | None:
+    """Return the column that is called like clients and whose values repeat."""
+    columns: list[str] = head.column_names
+    most = min(MOST_CLIENTS_SUGGESTED, len(head) // FEWEST_ROWS_A_CLIENT)
+    for word in CLIENT_NAMES:
+        for name in columns:
+            if name != label and word == _noun(name) and 2 <= _num_different(head[name]) <= most:
+                return name
+    return None
+
+
+def _noun(name: str) -> str:
+    """Return what a name is of: the last word but for such as `id`."""
+    words = name.lower().replace("-", "_").replace(" ", "_").split("_")
+    return next((word for word in reversed(words) if word not in {"id", "name", "no", "code"}), "")
+
+
+def _num_different(cells: pa.ChunkedArray) -> int:
+    import pyarrow.compute as pc
+
+    return int(pc.count_distinct(cells).as_py())
+
+
+def _quoted(text: str) -> str:
+    """Return a text as YAML takes it, whatever it holds."""
+    return json.dumps(text, ensure_ascii=False)

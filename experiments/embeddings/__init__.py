@@ -1,0 +1,1 @@
+"""Features by trained networks."""

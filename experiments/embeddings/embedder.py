@@ -1,0 +1,213 @@
+"""A network that somebody has trained, as what it makes of rows.
+
+Pictures or texts embedded into a file that is a data set itself: the arrays of `datasets/tables/array_file.py`.
+
+Beside it lies its record, of the same name and `.json`: of what rows, by which files, or by random weights, which tell
+nothing that pixels do not, and the digest of what was written. What is there already, whole, and rests on the same is
+not computed again.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+import torch
+
+from fedscout.engine.errors import ConfigurationError, EngineError, Fault, FloatArray
+from fedscout.engine.runtime.files import json_text, not_written, read_json_object, write_atomically
+from fedscout.experiments.data.dataset import Dataset, DatasetRequest
+from fedscout.experiments.data.loaders.table import load_dataset
+from fedscout.experiments.data.table_formats import CLIENT, LABEL, ROWS
+from fedscout.experiments.data.texts import KeptTexts
+from fedscout.experiments.embeddings.networks import (
+    OnnxPictures,
+    OnnxTexts,
+    ResNet18Features,
+    Tokens,
+    file_digest,
+    load_weights,
+    standardised,
+)
+
+BATCH_ROWS = 64
+ONNX = ".onnx"
+
+Rows = Literal["pictures", "texts"]
+
+
+@dataclass(frozen=True)
+class Embedder:
+    """What turns rows into vectors.
+
+    Attributes:
+        of: What rows it takes: pictures in `[0, 1]`, float32, shape `(rows, 1 or 3, height, width)`, or texts.
+        record: What it is: method, files by name and SHA-256, or the seed of random weights.
+        vectors: Of some rows, float32, shape `(rows, features)`.
+    """
+
+    of: Rows
+    record: dict[str, Any]
+    vectors: Callable[[Any], FloatArray]
+
+    def embedded(self, rows: FloatArray | Sequence[str]) -> FloatArray:
+        """Return the vectors of all rows, shape `(num_rows, features)`."""
+        starts = range(0, len(rows), BATCH_ROWS)
+        return np.concatenate([self.vectors(rows[start : start + BATCH_ROWS]) for start in starts])
+
+
+def embedder(weights: Path | None, tokenizer: Path | None, seed: int | None, size: int) -> Embedder:
+    """Return a network with the weights of a file, or random ones by a seed; just one of the two must be given.
+
+    Args:
+        weights: Of pictures, a ResNet-18 by torchvision's names or any network in ONNX; of texts, any network in ONNX.
+        tokenizer: Of texts, how they are cut into the network's tokens.
+        seed: Of a random ResNet-18.
+        size: Pixels to which pictures are resized.
+
+    Raises:
+        ConfigurationError: If both or none are, or texts are to be embedded by random weights.
+        DataError: If a file can't be used.
+    """
+    if (weights is None) == (seed is None):
+        raise ConfigurationError(
+            Fault(
+                "--weights",
+                ("name a file of a trained network's weights, or --random the seed of random ones, not both"),
+            )
+        )
+    if weights is None:
+        if tokenizer is not None:
+            raise ConfigurationError(
+                Fault("--weights", "name a file where --tokenizer does: random ones are of pictures")
+            )
+        torch.manual_seed(seed or 0)
+        return _resnet18(ResNet18Features().eval(), {"random_seed": seed}, size)
+    if tokenizer is not None:
+        return _of_texts(weights, tokenizer)
+    if weights.suffix.lower() == ONNX:
+        network = OnnxPictures(weights, size)
+        return Embedder("pictures", {"method": "ONNX", "size": size, **_file(weights)}, network.vectors)
+    resnet18 = ResNet18Features().eval()
+    load_weights(resnet18, weights)
+    return _resnet18(resnet18, _file(weights), size)
+
+
+def _of_texts(weights: Path, tokenizer: Path) -> Embedder:
+    network = OnnxTexts(weights, Tokens(tokenizer))
+    return Embedder("texts", {"method": "ONNX", **_file(weights), "tokenizer": _file(tokenizer)}, network.vectors)
+
+
+def _resnet18(network: ResNet18Features, weights: dict[str, Any], size: int) -> Embedder:
+    def vectors(pictures: FloatArray) -> FloatArray:
+        with torch.inference_mode():
+            found: FloatArray = network(standardised(torch.from_numpy(pictures), size)).numpy()
+        return found
+
+    return Embedder("pictures", {"method": "ResNet-18", "size": size, **weights}, vectors)
+
+
+def _file(path: Path) -> dict[str, str]:
+    return {"file": path.name, "sha256": file_digest(path)}
+
+
+RECORD = ".json"
+"""Of the record's name, behind the file's."""
+
+
+def load_to_embed(request: DatasetRequest) -> tuple[Dataset, FloatArray | list[str]]:
+    """Load a data set and what of it is embedded: its pictures, or its texts.
+
+    Raises:
+        ConfigurationError: If its rows are neither.
+        DataError: If it can't be loaded.
+    """
+    texts = KeptTexts(**request.text.model_dump())
+    dataset = load_dataset(request.model_copy(update={"text": texts}))
+    if dataset.kind == "image":
+        return dataset, dataset.features
+    if dataset.kind == "embedding" and len(texts.kept) == dataset.num_rows:
+        return dataset, texts.kept
+    raise ConfigurationError(Fault("federation.dataset", "be one of pictures or texts", repr(dataset.name)))
+
+
+def write_embedded(dataset: Dataset, rows: FloatArray | list[str], by: Embedder, out: Path) -> bool:
+    """Write the embedded data set, unless it is there; return whether anything was computed.
+
+    Args:
+        dataset: Its labels and clients.
+        rows: What is embedded.
+        by: The network.
+        out: The file.
+
+    Raises:
+        ConfigurationError: If the network takes other rows.
+        DataError: If it can't take these.
+        EngineError: If the file can't be written.
+    """
+    if by.of == "pictures" and isinstance(rows, list):
+        raise ConfigurationError(
+            Fault("--tokenizer", "name the tokenizer.json of the texts' network, whose --weights are")
+        )
+    if by.of == "texts" and not isinstance(rows, list):
+        raise ConfigurationError(Fault("--tokenizer", f"be left out, as data set {dataset.name!r} has pictures"))
+    record = {
+        **by.record,
+        "dataset": dataset.name,
+        "source": dataset.source,
+        "rows": dataset.num_rows,
+        "rows_sha256": _digest(dataset, rows),
+    }
+    told = out.with_name(out.name + RECORD)
+    if _recorded(told) == {**record, "file_sha256": _digest_of_what_is_there(out)}:
+        return False
+    arrays = {ROWS: by.embedded(rows), LABEL: np.array(dataset.class_names)[dataset.labels]}
+    if dataset.client_ids is not None:
+        arrays[CLIENT] = dataset.client_ids
+    _write(out, lambda file: _save(file, arrays))
+    _write(told, lambda file: file.write_text(json_text({**record, "file_sha256": file_digest(out)})))
+    return True
+
+
+def _write(path: Path, write: Callable[[Path], object]) -> None:
+    try:
+        write_atomically(path, write)
+    except OSError as error:
+        raise EngineError(not_written(path, error)) from error
+
+
+def _save(path: Path, arrays: dict[str, Any]) -> None:
+    with path.open("wb") as file:
+        np.savez(file, **arrays)
+
+
+def _recorded(path: Path) -> dict[str, Any] | None:
+    """Return a record; None if there is none that can be read."""
+    try:
+        return read_json_object(path)
+    except (OSError, ValueError):
+        return None
+
+
+def _digest_of_what_is_there(path: Path) -> str | None:
+    try:
+        return file_digest(path)
+    except OSError:
+        return None
+
+
+def _digest(dataset: Dataset, rows: FloatArray | list[str]) -> str:
+    """Return a digest of what is embedded, and of labels and clients."""
+    digest = hashlib.sha256()
+    for array in (rows, dataset.labels, dataset.client_ids):
+        if isinstance(array, list):
+            digest.update(json.dumps(array).encode())
+        elif array is not None:
+            digest.update(f"{array.dtype} {array.shape} ".encode())
+            digest.update(np.ascontiguousarray(array).data)
+    return digest.hexdigest()

@@ -1,0 +1,331 @@
+"""From the configuration to a federation: load, deal, corrupt, choose the model.
+
+From the configuration to a federation whose clients play episodes.
+
+Rows only count here: every client holds as many, so that all weigh the same.
+
+Which clients join after the training: a draw by the federation's seed, so all trials of a study leave out the same.
+
+Drawn, not the last ones: partitions and natural clients have an order, by class or by name. They are drawn in turn, so
+`federation.unseen_clients=3` leaves out those of `=2` and one more. An effect of the scenario may well be on some.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from fedscout.engine.data.client import Partition, Privacy, Release
+from fedscout.engine.data.federation import Federation, ServerData
+from fedscout.engine.data.split import SplitKind
+from fedscout.engine.errors import ConfigurationError, Fault
+from fedscout.engine.seeds import stream
+from fedscout.experiments.data.dataset import Dataset
+from fedscout.experiments.data.loaders.table import load_dataset
+from fedscout.experiments.data.server_rows import (
+    load_server_dataset,
+    rows_of_another,
+    sample_rows,
+    without_server_rows,
+    without_small_clients,
+)
+from fedscout.experiments.federation_config import FederationConfig, ModelConfig
+from fedscout.experiments.models.request import ModelRequest
+from fedscout.experiments.models.table import build_model, embedding_source
+from fedscout.experiments.partitions.base import Deal, PartitionRequest
+from fedscout.experiments.partitions.table import PARTITIONS
+from fedscout.experiments.reinforcement import ENVIRONMENTS
+from fedscout.experiments.scenarios.base import EffectRequest, ScenarioPlan
+from fedscout.experiments.scenarios.table import SCENARIOS, stack_effects
+
+
+def draw_unseen(federation: FederationConfig, num_clients: int) -> frozenset[int]:
+    """Return the clients that are left out.
+
+    Args:
+        federation: How many, and the seed.
+        num_clients: Clients that there are.
+
+    Raises:
+        ConfigurationError: If none would be left to train.
+    """
+    if federation.unseen_clients >= num_clients:
+        raise ConfigurationError(
+            Fault(
+                "federation.unseen_clients",
+                f"leave at least one of {num_clients} clients to train",
+                federation.unseen_clients,
+            )
+        )
+    order = stream(federation.seed, "unseen-clients").permutation(num_clients)
+    return frozenset(order[: federation.unseen_clients].tolist())
+
+
+ROWS_A_CLIENT = 10
+
+
+def build_players(federation: FederationConfig, model: ModelConfig) -> Federation:
+    """Build the federation of an environment.
+
+    Raises:
+        ConfigurationError: If a value of the configuration is wrong, or has no meaning without rows.
+    """
+    _refuse_rows(federation)
+    num_clients = federation.num_clients
+    assert num_clients is not None
+    environment = ENVIRONMENTS[federation.dataset].build(num_clients, federation.physics)
+    settings = model.model_copy(update={"kind": "dqn"}) if model.kind == "auto" else model
+    factory = build_model(ModelRequest(environment.feature_shape, len(environment.action_names), settings))
+    num_rows = num_clients * ROWS_A_CLIENT
+    partition = Partition(np.arange(num_rows), np.arange(num_clients + 1) * ROWS_A_CLIENT)
+    plan = _scenario(federation, partition, environment.feature_shape)
+    changed = len(environment.affected_clients)
+    return Federation(
+        name=f"{federation.dataset}, {num_clients} clients" + (f", {changed} with other physics" if changed else ""),
+        features=np.zeros((num_rows, *environment.feature_shape), np.float32),
+        labels=np.zeros(num_rows, np.int64),
+        num_classes=len(environment.action_names),
+        partition=partition,
+        model=factory,
+        seed=federation.seed,
+        affected_clients=tuple(sorted({*environment.affected_clients, *plan.affected_clients})),
+        release=Release(federation.min_release),
+        class_names=environment.action_names,
+        facts={
+            "source": environment.source,
+            "model": str(factory),
+            "score_name": environment.task.score_name,
+            "largest_score": environment.task.largest_score,
+            **environment.facts,
+            **plan.facts,
+        },
+        dropout=plan.dropout,
+        devices=plan.devices,
+        attacks=plan.attacks,
+        task=environment.task,
+        unseen=draw_unseen(federation, num_clients),
+    )
+
+
+def _refuse_rows(federation: FederationConfig) -> None:
+    """Refuse settings about rows."""
+    rows = ("label", "client_column", "group_column", "split", "text_column", "folder", "server_rows", "server_dataset")
+    given = [f"federation.{name}={getattr(federation, name)}" for name in rows if getattr(federation, name) is not None]
+    if isinstance(federation.scenario, str):
+        given.append(f"federation.scenario={federation.scenario}")
+    if federation.partition != FederationConfig(dataset=federation.dataset).partition:
+        given.append("federation.partition")
+    if federation.small_clients != "train":
+        given.append(f"federation.small_clients={federation.small_clients}")
+    if given:
+        raise ConfigurationError(
+            Fault(
+                f"federation.dataset={federation.dataset} has no rows, so these",
+                f"be left out: {', '.join(given)}",
+                hint="federation.physics says how clients differ",
+            )
+        )
+
+
+def _scenario(federation: FederationConfig, partition: Partition, feature_shape: tuple[int, ...]) -> ScenarioPlan:
+    """Return who misses rounds, takes long or attacks; effects on rows are refused."""
+    if not federation.scenario or isinstance(federation.scenario, str):
+        return ScenarioPlan()
+    labels = np.zeros(len(partition.rows), np.int64)
+    request = EffectRequest(partition, labels, 1, feature_shape, federation.seed)
+    moves_rows = any(effect.moves_rows for effect in federation.scenario)
+    plan = ScenarioPlan() if moves_rows else stack_effects(federation.scenario, request)
+    if moves_rows or plan.transforms:
+        kinds = ", ".join(effect.kind for effect in federation.scenario)
+        raise ConfigurationError(
+            "federation.scenario may hold latency, devices, dropout and attacks on updates alone where "
+            f"federation.dataset={federation.dataset}, which has no rows, got {kinds}"
+        )
+    if any(attack.accomplices for attacks in plan.attacks.values() for attack in attacks):
+        raise ConfigurationError(
+            Fault(
+                "federation.scenario",
+                (
+                    f"hold no little_is_enough where federation.dataset={federation.dataset}: players "
+                    "learn from what they keep, and attackers who train for each other know nothing of it"
+                ),
+            )
+        )
+    return plan
+
+
+def build_federation(
+    federation: FederationConfig, model: ModelConfig, privacy: Privacy | None = None, dataset: Dataset | None = None
+) -> Federation:
+    """Build the federation that a configuration describes. Equal arguments and files give equal federations.
+
+    Args:
+        federation: Which data, dealt how, corrupted in which way. Its seed fixes partition and corruption.
+        model: What the clients train.
+        privacy: What clients are promised for the queries; None promises none.
+        dataset: Read already; None reads the configured one.
+
+    Raises:
+        ConfigurationError: If a value of the configuration is wrong.
+        DataError: If the data can't be read, or can't be dealt as asked.
+    """
+    if federation.dataset in ENVIRONMENTS:
+        return build_players(federation, model)
+    dataset = dataset or load_dataset(federation)
+    if dataset.targets is not None and federation.server_rows is not None:
+        raise ConfigurationError(
+            Fault(
+                "federation.server_rows",
+                ("be left out where a quantity is predicted: what reads the server's rows needs classes"),
+                federation.server_rows,
+            )
+        )
+    dataset = without_small_clients(dataset, federation.min_client_rows)
+    dataset = sample_rows(dataset, federation.max_rows, stream(federation.seed, "rows"))
+    dataset, server = _with_server(dataset, federation)
+    shape = dataset.features.shape[1:]
+    quantity = dataset.targets is not None
+    num_outputs = 1 if quantity else dataset.num_classes
+    request = ModelRequest(shape, num_outputs, model, dataset.kind, dataset.vocabulary_size, quantity)
+    factory = build_model(request)
+    deal, plan = _deal_and_plan(federation, dataset)
+    sizes = deal.partition.sizes
+    if federation.min_release > sizes.max():
+        raise ConfigurationError(
+            f"federation.min_release must be at most {sizes.max()}, the rows of the largest of {len(sizes)} clients, "
+            f"or nothing could be asked of any, got {federation.min_release}"
+        )
+    is_dealt = np.zeros(dataset.num_rows, np.bool_)
+    is_dealt[deal.partition.rows] = True  # a partition may give a row to several clients
+    num_used = int(np.count_nonzero(is_dealt))
+    return Federation(
+        name=f"{dataset.name}, {_how_dealt(federation)}, {deal.partition.num_clients} clients",
+        features=dataset.features,
+        labels=dataset.labels,
+        num_classes=dataset.num_classes,
+        partition=deal.partition,
+        model=factory,
+        transforms=plan.transforms,
+        embedding=embedding_source(federation.embedding, request, factory),
+        dropout=plan.dropout,
+        devices=plan.devices,
+        attacks=plan.attacks,
+        seed=federation.seed,
+        affected_clients=plan.affected_clients,
+        server=server,
+        release=Release(federation.min_release, federation.small_clients, privacy),
+        feature_names=dataset.feature_names,
+        class_names=dataset.class_names,
+        groups=dataset.groups,
+        split=federation.split_kind,
+        targets=dataset.targets,
+        target_name=str(dataset.facts.get("label", "a quantity")) if quantity else "",
+        reading={
+            "kind": dataset.kind,
+            "feature_shape": shape,
+            "feature_names": dataset.feature_names,
+            "vocabulary_size": dataset.vocabulary_size,
+            "encoding": dataset.encoding,
+        },
+        unseen=draw_unseen(federation, deal.partition.num_clients),
+        facts={
+            **dataset.facts,
+            **deal.facts,
+            **plan.facts,
+            **_dependence(dataset, federation.split_kind),
+            "source": dataset.source,
+            "feature_unit": dataset.feature_unit,
+            "data_kind": dataset.kind,
+            "model": str(factory),
+            "num_rows_dealt": num_used,
+            "num_rows_not_dealt": dataset.num_rows - num_used,
+            "smallest_client": int(sizes.min()),
+            "largest_client": int(sizes.max()),
+            "num_clients_below_min_release": int(np.count_nonzero(sizes < federation.min_release)),
+        },
+    )
+
+
+def _with_server(dataset: Dataset, federation: FederationConfig) -> tuple[Dataset, ServerData | None]:
+    """Return the clients' rows, with what is on record of the server's, and the server's."""
+    generator = stream(federation.seed, "server-rows")
+    asked, labelled, name = federation.server_rows, federation.server_labels, federation.server_dataset
+    if name is None:
+        return without_server_rows(dataset, asked, labelled, generator)
+    other = load_server_dataset(federation, name, load_dataset)
+    server = rows_of_another(dataset, other, asked, labelled, generator)
+    facts: dict[str, Any] = {"num_server_rows": server.num_rows, "server_labels": labelled}
+    facts |= {"server_dataset": other.name, "server_source": other.source}
+    return replace(dataset, facts={**dataset.facts, **facts}), server
+
+
+def _dependence(dataset: Dataset, split: SplitKind) -> dict[str, Any]:
+    """Return what is on record of rows that belong together; nothing where nothing is known of any."""
+    facts: dict[str, Any] = {"series": dataset.series} if dataset.series else {}
+    if dataset.groups is not None:
+        facts["num_groups"] = int(np.count_nonzero(np.bincount(dataset.groups)))
+    return {**facts, **({} if split == "random" else {"split": split})}
+
+
+def _deal_and_plan(federation: FederationConfig, dataset: Dataset) -> tuple[Deal, ScenarioPlan]:
+    """Return who holds which rows, and what is done to whom."""
+    rows = PartitionRequest(
+        labels=dataset.labels,
+        num_clients=federation.num_clients,
+        generator=stream(federation.seed, "partition"),
+        settings=federation.partition,
+        features=dataset.features,
+        deviations=dataset.deviations,
+        client_ids=dataset.client_ids,
+        data_kind=dataset.kind,
+    )
+    scenario = federation.scenario
+    dealer = SCENARIOS[scenario] if isinstance(scenario, str) else PARTITIONS[str(federation.partition.kind)]
+    deal = dealer.deal(rows)
+    request = EffectRequest(
+        partition=deal.partition,
+        labels=dataset.labels,
+        num_classes=dataset.num_classes,
+        feature_shape=dataset.features.shape[1:],
+        seed=federation.seed,
+        data_kind=dataset.kind,
+        feature_unit=dataset.feature_unit,
+        predicts_quantity=dataset.targets is not None,
+    )
+    if isinstance(scenario, str):
+        plan = SCENARIOS[scenario].plan(deal, request)
+    else:
+        plan = stack_effects(scenario, request) if scenario else ScenarioPlan()
+    return deal if plan.partition is None else replace(deal, partition=plan.partition), plan
+
+
+def _how_dealt(federation: FederationConfig) -> str:
+    if isinstance(federation.scenario, str):
+        return f"scenario {federation.scenario}"
+    alpha = f" {federation.partition.alpha:g}" if federation.partition.kind == "dirichlet" else ""
+    effects = " + ".join(effect.kind for effect in federation.scenario or ())
+    return f"{federation.partition.kind}{alpha}" + (f" with {effects}" if effects else "")
+
+
+def data_digest(federation: Federation) -> str:
+    """Return the SHA-256 of the rows, their labels and who holds which: what a study rests on beside its configuration.
+
+    So are the groups of rows, where there are any. Corruption follows from the configuration and these.
+    """
+    digest = hashlib.sha256()
+    partition, server = federation.partition, federation.server
+    arrays: list[npt.NDArray[Any] | None] = [federation.features, federation.labels, partition.rows, partition.offsets]
+    if server is not None:
+        arrays += [server.features, server.labels]
+    arrays += [federation.groups, federation.targets]
+    for array in arrays:
+        if array is not None:
+            digest.update(f"{array.dtype} {array.shape} ".encode())
+            digest.update(np.ascontiguousarray(array).data)
+    for effect in federation.facts.get("effects", ()):
+        digest.update(effect.get("sha256", "").encode())  # of a file that the configuration only names
+    return digest.hexdigest()

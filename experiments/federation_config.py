@@ -1,0 +1,258 @@
+"""The configuration of a federation and of the model that it trains."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from typing import Annotated, Any
+
+from pydantic import AfterValidator, BeforeValidator, Field, ValidationInfo, field_validator
+
+from fedscout.engine.data.client import SmallClients
+from fedscout.engine.text import did_you_mean
+from fedscout.experiments.data.dataset import DatasetRequest, names_files_of_clients
+from fedscout.experiments.data.loaders.table import DATASETS, is_own_data
+from fedscout.experiments.models.request import ModelSettings
+from fedscout.experiments.models.table import MODELS, model_fault
+from fedscout.experiments.partitions.base import PartitionSettings
+from fedscout.experiments.partitions.table import PARTITIONS, settings_not_read
+from fedscout.experiments.reinforcement import ENVIRONMENTS, PhysicsConfig
+from fedscout.experiments.scenarios.base import ScenarioEffect
+from fedscout.experiments.scenarios.table import EFFECTS, EXAMPLE, SCENARIOS, EffectChoice, parse_effects
+
+DEFAULT_PARTITION = "dirichlet"
+NATURAL = "natural"
+IID = "iid"
+GIVEN = "given"
+"""The name of data that are handed over in Python."""
+
+DEFAULT_NUM_CLIENTS = 10
+
+
+def _one_of(names: Collection[str]) -> AfterValidator:
+    def check(name: str) -> str:
+        if name not in names:
+            raise ValueError(f"must be one of {', '.join(names)}, got {name!r}{did_you_mean(name, names)}")
+        return name
+
+    return AfterValidator(check)
+
+
+def _data_set(name: str) -> str:
+    if name != GIVEN and name not in DATASETS and name not in ENVIRONMENTS and not is_own_data(name):
+        raise ValueError(
+            f"must be one of {', '.join([*DATASETS, *ENVIRONMENTS])}, or a path of one's own data, or hf:owner/name, "
+            f"got {name!r}{did_you_mean(name, [*DATASETS, *ENVIRONMENTS])}"
+        )
+    return name
+
+
+def _model(name: str) -> str:
+    if fault := model_fault(name):
+        raise ValueError(fault)
+    return name
+
+
+def _scenario(given: Any) -> Any:
+    if given is None or (isinstance(given, str) and given in SCENARIOS):
+        return given
+    if isinstance(given, str) or not isinstance(given, Mapping | list | tuple | ScenarioEffect):
+        raise ValueError(
+            f"must be one of {', '.join(SCENARIOS)}, or a list of effects ({', '.join(EFFECTS)}), such as "
+            f"[{EXAMPLE}], got {given!r}{did_you_mean(given, SCENARIOS)}"
+        )
+    return parse_effects(given)
+
+
+def _count_or_share(given: Any) -> Any:
+    if given is None or (isinstance(given, int | float) and not isinstance(given, bool) and _is_count_or_share(given)):
+        return given
+    raise ValueError(f"must be a whole number of rows, 1 or more, or a share of all rows in (0, 1), got {given!r}")
+
+
+def _is_count_or_share(given: float) -> bool:
+    return given >= 1 if isinstance(given, int) else 0 < given < 1
+
+
+DatasetName = Annotated[
+    str, AfterValidator(_data_set), Field(json_schema_extra={"examples": [*DATASETS, *ENVIRONMENTS]})
+]
+PartitionName = Annotated[str, _one_of(PARTITIONS), Field(json_schema_extra={"enum": list(PARTITIONS)})]
+ScenarioName = Annotated[str, Field(json_schema_extra={"enum": list(SCENARIOS)})]
+ScenarioChoice = Annotated[ScenarioName | tuple[EffectChoice, ...] | None, BeforeValidator(_scenario)]
+ServerRows = Annotated[int | float | None, BeforeValidator(_count_or_share)]
+ModelName = Annotated[str, AfterValidator(_model), Field(json_schema_extra={"examples": list(MODELS)})]
+
+
+class PartitionConfig(PartitionSettings):
+    """How rows are dealt to clients."""
+
+    kind: PartitionName | None = Field(
+        default=None,
+        description="nothing means dirichlet, natural if there is a client column, or what the scenario fixes",
+    )
+
+
+class ModelConfig(ModelSettings):
+    """The model that every client trains."""
+
+    kind: ModelName = Field(
+        default="auto", description="auto picks by the data, or package.module:factory of one's own"
+    )
+
+
+def _refuse_settings_not_read(partition: PartitionConfig) -> None:
+    assert partition.kind is not None
+    if surplus := settings_not_read(partition):
+        reads = ", ".join(PARTITIONS[partition.kind].reads) or "nothing else"
+        given = ", ".join(f"{key}={value}" for key, value in surplus.items())
+        raise ValueError(f"must leave out what kind={partition.kind} does not read (it reads {reads}), got {given}")
+
+
+def _fixes_num_clients(partition: PartitionConfig) -> bool:
+    return partition.kind is not None and PARTITIONS[partition.kind].fixes_num_clients
+
+
+class FederationConfig(DatasetRequest):
+    """Which data, dealt how, to how many clients, corrupted in which way.
+
+    `partition.kind` and `num_clients` are filled in once it is known what they depend on: a federation without a
+    published scenario is dealt by Dirichlet to ten clients, or to its natural clients if a client column is given; with
+    one `partition` stays as it is by default. With natural clients `num_clients` stays empty unless given. A
+    configuration that is written out and read again is the same.
+    """
+
+    dataset: DatasetName = Field(default="digits", description="a name, a path of one's own data, or hf:owner/name")
+    scenario: ScenarioChoice = Field(
+        default=None, description="a published one, which fixes the partition, or a list of effects on top of it"
+    )
+    partition: PartitionConfig = Field(default=PartitionConfig(), description="how rows are dealt to clients")
+    physics: tuple[PhysicsConfig, ...] = Field(
+        default=(), description="of an environment: how its clients differ, such as [{clients: [2], gravity: 20}]"
+    )
+    embedding: str = Field(
+        default="auto",
+        description="what detectors compare: auto is the model's last hidden layer for images and tokens, else the "
+        "features; features; or package.module:factory of a network of one's own",
+    )
+    num_clients: int | None = Field(
+        default=None, ge=1, le=1_000_000, description="nothing means 10, or as many as there are natural clients"
+    )
+    unseen_clients: int = Field(
+        default=0,
+        ge=0,
+        description="so many of them, drawn by federation.seed, join after the training: they never train or answer, "
+        "and are scored as new clients",
+    )
+    server_rows: ServerRows = Field(
+        default=None, description="rows that the server holds and no client ever does: how many, or a share of all"
+    )
+    server_dataset: str | None = Field(
+        default=None,
+        description="another data set whose rows these are, all of them unless server_rows says how many; nothing "
+        "means the clients' own",
+    )
+    server_labels: bool = Field(default=False, description="whether the server has the labels of its rows")
+    seed: int = Field(default=0, ge=0, description="of partition and corruption")
+    small_clients: SmallClients = Field(
+        default="train",
+        description="what clients do that would train, or be scored, on fewer rows: train all the same, or abstain",
+    )
+
+    @property
+    def num_seen(self) -> int | None:
+        """How many clients take part; None where the data tell how many there are."""
+        return None if self.num_clients is None else self.num_clients - self.unseen_clients
+
+    @property
+    def known_partition(self) -> PartitionConfig | None:
+        """How rows are dealt, where that is all that decides who holds which; None where other things do."""
+        if self.scenario == IID:
+            return PartitionConfig(kind=IID)
+        effects = () if isinstance(self.scenario, str) else self.effects
+        dealt_by_this = self.partition.kind is not None and self.dataset not in ENVIRONMENTS
+        return self.partition if dealt_by_this and not any(effect.moves_rows for effect in effects) else None
+
+    @property
+    def effects(self) -> tuple[ScenarioEffect, ...]:
+        """What is done to clients, in order."""
+        return SCENARIOS[self.scenario].effects if isinstance(self.scenario, str) else self.scenario or ()
+
+    @property
+    def has_clock(self) -> bool:
+        """Whether clients' rounds take simulated time."""
+        return any(effect.takes_time for effect in self.effects)
+
+    @property
+    def row_seed(self) -> int:
+        """By which a sample of a table too large is drawn."""
+        return self.seed
+
+    @field_validator("partition")
+    @classmethod
+    def _complete_partition(cls, partition: PartitionConfig, info: ValidationInfo) -> PartitionConfig:
+        if "scenario" not in info.data:  # itself at fault, and reported as such
+            return partition
+        scenario = info.data["scenario"]
+        if not isinstance(scenario, str):
+            known = info.data.get("client_column") or names_files_of_clients(info.data.get("dataset", ""))
+            kind = NATURAL if known and partition == PartitionConfig() else DEFAULT_PARTITION
+            partition = partition if partition.kind else partition.model_copy(update={"kind": kind})
+            _refuse_settings_not_read(partition)
+            return partition
+        if partition != PartitionConfig():
+            given = ", ".join(f"{key}={value}" for key, value in partition if value != getattr(PartitionConfig(), key))
+            raise ValueError(f"must be left out where a scenario fixes it, got {given} beside scenario={scenario}")
+        return partition
+
+    @field_validator("physics")
+    @classmethod
+    def _only_environments_have_physics(
+        cls, physics: tuple[PhysicsConfig, ...], info: ValidationInfo
+    ) -> tuple[PhysicsConfig, ...]:
+        dataset = info.data.get("dataset")
+        if physics and dataset is not None and dataset not in ENVIRONMENTS:
+            raise ValueError(
+                f"must be left out where clients hold rows: it is read by {', '.join(ENVIRONMENTS)}, "
+                f"got {len(physics)} beside dataset={dataset}"
+            )
+        return physics
+
+    @field_validator("server_dataset")
+    @classmethod
+    def _another_data_set(cls, server_dataset: str | None, info: ValidationInfo) -> str | None:
+        if server_dataset is None:
+            return None
+        if server_dataset not in DATASETS and not is_own_data(server_dataset):
+            raise ValueError(
+                f"must be one of {', '.join(DATASETS)}, or a path of one's own data, or hf:owner/name, "
+                f"got {server_dataset!r}{did_you_mean(server_dataset, DATASETS)}"
+            )
+        if server_dataset == info.data.get("dataset"):
+            raise ValueError(
+                f"must be another data set than federation.dataset={server_dataset}, or clients would hold its rows; "
+                "federation.server_rows takes some out of theirs"
+            )
+        return server_dataset
+
+    @field_validator("server_labels")
+    @classmethod
+    def _labels_of_rows(cls, server_labels: bool, info: ValidationInfo) -> bool:
+        known = {"server_rows", "server_dataset"} <= info.data.keys()
+        if server_labels and known and info.data["server_rows"] is info.data["server_dataset"] is None:
+            raise ValueError("must be false where the server holds no rows (federation.server_rows), got true")
+        return server_labels
+
+    @field_validator("num_clients")
+    @classmethod
+    def _complete_num_clients(cls, num_clients: int | None, info: ValidationInfo) -> int | None:
+        partition = info.data.get("partition")
+        fixed = partition is not None and _fixes_num_clients(partition)
+        return DEFAULT_NUM_CLIENTS if num_clients is None and not fixed else num_clients
+
+    @field_validator("unseen_clients")
+    @classmethod
+    def _leave_a_client(cls, unseen_clients: int, info: ValidationInfo) -> int:
+        num_clients = info.data.get("num_clients")
+        if num_clients is not None and unseen_clients >= num_clients:
+            raise ValueError(f"must leave at least one of {num_clients} clients to train, got {unseen_clients}")
+        return unseen_clients

@@ -1,1 +1,0 @@
-"""The configuration of a federation and the one place that builds it."""

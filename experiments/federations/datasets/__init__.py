@@ -1,1 +1,0 @@
-"""What a data set is, where its files may lie and how large they may be, which label and part is asked for."""

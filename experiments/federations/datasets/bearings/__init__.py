@@ -1,1 +1,0 @@
-"""Raw vibration to features: one test rig."""

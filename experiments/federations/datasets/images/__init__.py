@@ -1,1 +1,0 @@
-"""Pixels and the file formats of pictures."""

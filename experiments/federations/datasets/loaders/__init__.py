@@ -1,1 +1,0 @@
-"""One file a data set or a family of them, own data and the hub included, and the table of them."""

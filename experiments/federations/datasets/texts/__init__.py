@@ -1,1 +1,0 @@
-"""Words, vocabulary, windows of characters."""

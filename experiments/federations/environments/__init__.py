@@ -1,1 +1,0 @@
-"""Clients that play: CartPole, Q-learning, replay memory."""

@@ -1,1 +1,0 @@
-"""Who gets which rows: one file a family of partitions, and the table of them."""

@@ -1,0 +1,344 @@
+"""A user's own network, named by import path: `model.kind=package.module:factory`.
+
+The factory is a subclass of `torch.nn.Module`, or a function that returns a module; nothing else is called. A function
+that is not the user's own must say by its annotation that it returns one: a name in a configuration can't call whatever
+is installed. The factory is called with what it takes by name of the facts `feature_shape`, `num_features`,
+`num_classes` and `vocabulary_size`. It is looked for where Python looks, and in the working directory; every process
+that builds the model looks there, too, and last, so that a file of the user's never stands in for one of this
+program's.
+
+It is built and tried on two empty rows before anything starts. A module is used as one float32 vector of parameters, on
+a CPU, through torch's random state alone; it is given rows and gives one number a class. What breaks is told with the
+layer in which it breaks.
+"""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+import os
+import sys
+import typing
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, redirect_stdout
+from functools import partial
+from pathlib import Path
+from types import FunctionType, ModuleType
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn.parameter import is_lazy
+
+from fedscout.engine.errors import ConfigurationError, Fault
+from fedscout.engine.models.flat import FlatModel
+from fedscout.engine.user_code import is_own
+from fedscout.experiments.models.request import ImportedModel, ModelRequest, imported, name_in
+
+SEED = 0
+NUM_ROWS = 2
+"""Fewest rows that batch normalisation trains on."""
+FACTS = ("feature_shape", "num_features", "num_classes", "vocabulary_size")
+"""What a factory may take."""
+
+
+def own_model(request: ModelRequest) -> ImportedModel:
+    """Return the factory of the model that `settings.kind` names, tried on rows of the right shape.
+
+    Raises:
+        ConfigurationError: If it can't be imported or built, or does not work on such rows.
+    """
+    path = request.settings.kind
+    request.check(path, data_kinds=(request.data_kind,))
+    return _tried("model.kind", path, request, trains=True)
+
+
+def own_extractor(path: str, request: ModelRequest) -> ImportedModel:
+    """Return the factory of a network that turns rows into vectors of any length, tried on rows of the right shape.
+
+    Args:
+        path: `package.module:factory`, the value of `federation.embedding`.
+        request: What rows are.
+
+    Raises:
+        ConfigurationError: If it can't be imported or built, or does not work on such rows.
+    """
+    return _tried("federation.embedding", path, request, trains=False)
+
+
+def _tried(key: str, path: str, request: ModelRequest, trains: bool) -> ImportedModel:
+    subject = f"{key}={path}"
+    if path.partition(":")[0].partition(".")[0] in sys.stdlib_module_names:
+        raise ConfigurationError(
+            Fault(subject, "lie in a module of one's own or of an installed package", "one of Python's library")
+        )
+    with redirect_stdout(sys.stderr):  # standard output is for results, not for what a module prints
+        module = _module_of(path, subject)
+        arguments = _arguments(_factory_in(module, path, subject), request, subject)
+        factory = ImportedModel(path, path, arguments, _folders(module))
+        with torch.random.fork_rng(devices=[]):
+            (_check_model if trains else _check_extractor)(factory, request, subject)
+    return factory
+
+
+def _module_of(path: str, subject: str) -> ModuleType:
+    importlib.invalidate_caches()
+    try:
+        return imported(path, (os.getcwd(),))
+    except (Exception, SystemExit) as error:  # a user's module may raise anything
+        raise ConfigurationError(
+            f"{subject} must be importable from the Python path or the working directory, "
+            f"got {type(error).__name__}: {' '.join(str(error).split())}"
+        ) from error
+
+
+def _factory_in(module: ModuleType, path: str, subject: str) -> Callable[..., Any]:
+    found: Any = getattr(module, name_in(path), None)
+    factory = found
+    while isinstance(factory, partial):
+        factory = factory.func
+    if inspect.isclass(factory) and issubclass(factory, nn.Module):
+        return found  # type: ignore[no-any-return]
+    if inspect.isfunction(factory):
+        _check_returned(factory, subject)
+        return found  # type: ignore[no-any-return]
+    where = getattr(module, "__file__", None) or "a package without a file"
+    what = f"a ready {type(found).__name__}" if hasattr(found, "state_dict") else f"{type(found).__name__} {found!r}"
+    got = f"nothing of that name in {where}" if found is None else what
+    raise ConfigurationError(
+        Fault(subject, "name a subclass of torch.nn.Module or a function that returns a module", got)
+    )
+
+
+def _check_returned(function: FunctionType, subject: str) -> None:
+    """Refuse a function that says it returns something else, or one of others that does not say it returns a module."""
+    try:
+        returned = typing.get_type_hints(function).get("return")
+    except Exception:  # names that are there for a type checker alone
+        returned = None
+    says_module = inspect.isclass(returned) and issubclass(returned, nn.Module)
+    if inspect.isclass(returned) and not says_module and returned is not object:
+        raise ConfigurationError(
+            Fault(subject, "return a torch.nn.Module", f"a function whose annotation says {returned.__name__}")
+        )
+    if not says_module and not is_own(function.__module__):
+        raise ConfigurationError(
+            Fault(
+                subject,
+                "be a function of one's own, or be annotated with the torch.nn.Module that it returns",
+                f"one of {function.__module__} without such an annotation",
+            )
+        )
+
+
+def _arguments(factory: Callable[..., Any], request: ModelRequest, subject: str) -> tuple[tuple[str, Any], ...]:
+    """Return the facts that the factory takes by name."""
+    try:
+        parameters = inspect.signature(factory).parameters.values()
+    except (TypeError, ValueError):  # written in C
+        return ()
+    by_name = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
+    variable = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
+    taken = [parameter.name for parameter in parameters if parameter.kind in by_name and parameter.name in FACTS]
+    unknown = [
+        parameter.name
+        for parameter in parameters
+        if parameter.name not in taken
+        and parameter.kind not in variable
+        and parameter.default is inspect.Parameter.empty
+    ]
+    if unknown:
+        raise ConfigurationError(
+            Fault(
+                subject,
+                f"not require other arguments than {', '.join(FACTS)}, taken by name",
+                hint=f"got {', '.join(unknown)}",
+            )
+        )
+    return tuple((name, getattr(request, name)) for name in taken)
+
+
+def _folders(module: ModuleType) -> tuple[str, ...]:
+    """Return where the module was found and where the user works; what is with this program is found anyway."""
+    top = sys.modules[module.__name__.partition(".")[0]]
+    places = [Path(place).parent for place in getattr(top, "__path__", ())]
+    if not places and getattr(top, "__file__", None):
+        places = [Path(str(top.__file__)).parent]
+    folders = [str(place.absolute()) for place in [*places, Path.cwd()]]
+    return tuple(dict.fromkeys(folders))
+
+
+def _check_model(factory: ImportedModel, request: ModelRequest, subject: str) -> None:
+    """Build a module, train it for a step and evaluate it."""
+    module, watch = _module(factory, subject)
+    if not any(parameter.requires_grad for parameter in module.parameters()):
+        raise ConfigurationError(Fault(subject, "have trainable parameters", "none"))
+    module.train()
+    rows = _empty_rows(request)
+    with _named_failure(subject, rows, watch):
+        outputs = module(rows)
+    _check_logits(subject, outputs, (NUM_ROWS, request.num_classes), watch)
+    if not outputs.requires_grad:
+        raise ConfigurationError(
+            Fault(subject, "have outputs that depend on its parameters", "outputs without a gradient")
+        )
+    labels = torch.zeros(NUM_ROWS, dtype=torch.int64)
+    with _named_failure(subject, rows, watch):
+        nn.functional.cross_entropy(outputs, labels).backward()  # type: ignore[no-untyped-call]
+    _check_logits(subject, _evaluated(module, rows[:1], watch, subject), (1, request.num_classes), watch)
+
+
+def _check_extractor(factory: ImportedModel, request: ModelRequest, subject: str) -> None:
+    """Build a network that turns rows into vectors and evaluate it."""
+    module, watch = _module(factory, subject)
+    for num_rows in (NUM_ROWS, 1):
+        outputs = _evaluated(module, _empty_rows(request)[:num_rows], watch, subject)
+        if not isinstance(outputs, Tensor) or outputs.dim() < 2 or len(outputs) != num_rows or not outputs.numel():
+            raise ConfigurationError(
+                Fault(
+                    subject,
+                    f"return one vector a row, shape ({num_rows}, length)",
+                    f"{_what(outputs)}{watch.last_layer()}",
+                )
+            )
+
+
+def _module(factory: ImportedModel, subject: str) -> tuple[nn.Module, _LayerWatch]:
+    """Return the module as the engine holds it, its layers watched."""
+    module = _built(factory, subject)
+    _check_tensors(module, subject)
+    vector = FlatModel(module).vector
+    if not torch.equal(FlatModel(_built(factory, subject)).vector, vector):
+        raise ConfigurationError(
+            Fault(
+                subject,
+                ("draw its parameters from torch's random numbers alone, so that a study can be repeated"),
+                "different ones under the same seed",
+            )
+        )
+    return module, _LayerWatch(module)
+
+
+def _evaluated(module: nn.Module, rows: Tensor, watch: _LayerWatch, subject: str) -> Any:
+    module.eval()
+    with torch.no_grad(), _named_failure(subject, rows, watch):
+        return module(rows)
+
+
+def _built(factory: ImportedModel, subject: str) -> nn.Module:
+    torch.manual_seed(SEED)
+    try:
+        module = factory()
+    except (Exception, SystemExit) as error:  # a user's factory may raise anything
+        given = ", ".join(f"{name}={value}" for name, value in factory.arguments) or "no arguments"
+        raise ConfigurationError(Fault(subject, f"build a module from {given}", _in_a_line(error))) from error
+    if not isinstance(module, nn.Module):
+        raise ConfigurationError(Fault(subject, "return a torch.nn.Module", type(module).__name__))
+    return module
+
+
+def _check_tensors(module: nn.Module, subject: str) -> None:
+    tensors = [*module.named_parameters(), *module.named_buffers()]
+    if lazy := [name for name, tensor in tensors if is_lazy(tensor)]:
+        raise ConfigurationError(
+            Fault(subject, "have all shapes fixed when it is built", f"a lazy layer with {lazy[0]!r}")
+        )
+    if not any(tensor.is_floating_point() for _, tensor in tensors):
+        raise ConfigurationError(Fault(subject, "have parameters", "none"))
+    faults = [
+        Fault(subject, "hold float32 numbers on the CPU", f"{name!r} of {tensor.dtype} on {tensor.device}")
+        for name, tensor in tensors
+        if tensor.device.type != "cpu" or (tensor.dtype != torch.float32 and not _is_counter(name, tensor, module))
+    ]
+    faults += [
+        Fault(subject, "start from finite numbers", f"{name!r} with nan or inf")
+        for name, tensor in tensors
+        if tensor.device.type == "cpu" and not tensor.isfinite().all()
+    ]
+    if faults:
+        raise ConfigurationError(faults)
+
+
+def _is_counter(name: str, tensor: Tensor, module: nn.Module) -> bool:
+    """Whether it is a buffer of whole numbers, such as batch norm's count of batches."""
+    return name not in dict(module.named_parameters()) and not tensor.is_floating_point() and not tensor.is_complex()
+
+
+def _empty_rows(request: ModelRequest) -> Tensor:
+    """Return rows of zeros; of tokens, one row of the largest."""
+    rows = torch.zeros(NUM_ROWS, *request.feature_shape)
+    rows[1] = max(0, request.vocabulary_size - 1)
+    return rows
+
+
+def _check_logits(subject: str, outputs: Any, expected: tuple[int, int], watch: _LayerWatch) -> None:
+    if isinstance(outputs, Tensor) and outputs.shape == expected and outputs.dtype == torch.float32:
+        return
+    raise ConfigurationError(
+        Fault(
+            subject,
+            f"return one float32 number a row and class, shape {expected}",
+            f"{_what(outputs)}{watch.last_layer()}",
+        )
+    )
+
+
+def _what(outputs: Any) -> str:
+    if isinstance(outputs, Tensor):
+        return f"shape {tuple(outputs.shape)} of {outputs.dtype}"
+    return type(outputs).__name__
+
+
+class _LayerWatch:
+    """Knows which layer is at work.
+
+    Args:
+        module: Whose layers are watched from now on.
+    """
+
+    def __init__(self, module: nn.Module) -> None:
+        self._running: list[tuple[str, tuple[Any, ...]]] = []
+        self._last = ""
+        for name, layer in module.named_modules():
+            label = f"{f'its layer {name!r}' if name else 'the module itself'} ({type(layer).__name__})"
+            leaf = not any(True for _ in layer.children())
+            layer.register_forward_pre_hook(self._begins(label))
+            layer.register_forward_hook(self._ends(label if leaf and name else ""))
+
+    def _begins(self, label: str) -> Any:
+        def hook(_: nn.Module, inputs: tuple[Any, ...]) -> None:
+            self._running.append((label, inputs))
+
+        return hook
+
+    def _ends(self, label: str) -> Any:
+        def hook(*_: Any) -> None:
+            self._running.pop()
+            self._last = label or self._last
+
+        return hook
+
+    def where(self) -> str:
+        """Return which layer has not ended, with what it was given, or nothing."""
+        if not self._running:
+            return ""
+        label, inputs = self._running[-1]
+        shapes = [str(tuple(value.shape)) for value in inputs if isinstance(value, Tensor)]
+        return f"{label}, given {' and '.join(shapes) or 'no tensor'}, raises "
+
+    def last_layer(self) -> str:
+        """Return which layer ended last, as the end of a sentence, or nothing."""
+        return f"; {self._last} came last" if self._last else ""
+
+
+@contextmanager
+def _named_failure(subject: str, rows: Tensor, watch: _LayerWatch) -> Iterator[None]:
+    try:
+        yield
+    except (Exception, SystemExit) as error:  # a user's layer may raise anything
+        what = f"{len(rows)} row{'s' if len(rows) > 1 else ''} of shape {tuple(rows.shape[1:])}"
+        raise ConfigurationError(Fault(subject, f"work on {what}", f"{watch.where()}{_in_a_line(error)}")) from error
+
+
+def _in_a_line(error: BaseException) -> str:
+    return f"{type(error).__name__}: {' '.join(str(error).split())}"

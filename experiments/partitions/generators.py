@@ -1,0 +1,297 @@
+"""FDS-WGC: feature distribution skew by Wasserstein-grouped columns.
+
+1. Columns are standardised, and the 1-Wasserstein distances between the distributions of every two are measured.
+2. Agglomerative clustering groups the columns into as many clusters as there are clients.
+3. Client k gets the rows whose values lie below the 25th or above the 75th percentile of their column, in any column of
+   cluster k (`tail_rule: all`: in all of them).
+
+So a row may go to several clients, or to none: both numbers are on record (`num_rows_repeated` counts the rows that
+several clients have, `num_rows_dropped` those that nobody has). There must be at least as many columns as clients.
+
+A column of which fewer than `min_size` rows lie in its tails, such as a constant or an even split into two values, can
+make nobody's data: it is left out of the clustering, and counted (`num_columns_without_tails`).
+
+Reconstructions: zero mean and unit variance as what "normalised" means; average linkage; any as the default; clients
+numbered by the first column of their cluster. Beyond 1,000 rows the distance is computed from 1,000 equally spaced
+quantiles of each column instead of all values.
+
+SFDL: same features, different labels.
+
+The rows are clustered by their features; within each cluster they are sorted by label and cut into equal blocks, block
+j for client j. So every client has as many rows of each cluster, while labels diverge as far as the clusters mix them.
+That block j goes to client j, so that client 0 has the lowest labels of every cluster, is a reconstruction. Rows of
+equal label are in random order. All rows are used; sizes differ by one at most.
+
+Clusters are those of k-means on standardised columns. Their number is the one of 2 to 10 with the best sum of ranks by
+two indices: D. L. Davies and D. W. Bouldin, "A Cluster Separation Measure", IEEE PAMI 1(2), 1979 (small is good), and
+T. Caliński and J. Harabasz, "A dendrite method for cluster analysis", Communications in Statistics 3(1), 1974 (large is
+good); of equals the smaller. How the two are combined is a reconstruction. Clusters are found on 5,000 rows at most,
+drawn at random, and every row then belongs to the nearest centre.
+
+Rows in some order, cut into blocks of equal size, block j for client j. All rows are used.
+
+Sizes differ by one at most; rows that are equal in the order are in random order.
+
+- `lds`, label distribution skew: in the order of the label. A reconstruction of what is published by name.
+- `fds_vop`, feature distribution skew without added noise: ascending by the column whose variance is largest, before
+  standardisation.
+- `sldf`, same labels, different features: each label's rows by the column whose variance among them is largest, before
+  standardisation. So the clients' label distributions are almost identical, while their features differ.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+import numpy as np
+
+from fedscout.engine.data.client import CHUNK_ROWS, Partition
+from fedscout.engine.errors import DataError, Fault, FloatArray, IntArray
+from fedscout.experiments.partitions.base import (
+    BoolArray,
+    Deal,
+    FloatVector,
+    PartitionRequest,
+    column_variances,
+    feature_columns,
+    raw_variances,
+)
+
+MAX_QUANTILES = 1_000
+CHUNK_COLUMNS = 64
+TAILS = (25, 75)
+
+
+def fds_wgc(request: PartitionRequest) -> Deal:
+    """Deal the tails of clusters of columns.
+
+    Raises:
+        DataError: If there are fewer columns than clients, no features, or a cluster gives a client fewer than
+            `min_size` rows.
+    """
+    num_clients, columns = request.require_num_clients(), feature_columns(request)
+    min_size = request.require_min_size()
+    quantiles, tails = _quantiles(columns)
+    usable = np.array(
+        [_in_tails(columns, tails, [column], False).sum() >= min_size for column in range(len(quantiles))]
+    )
+    if np.count_nonzero(usable) < num_clients:
+        raise DataError(
+            Fault(
+                "federation.num_clients",
+                (
+                    f"be at most {np.count_nonzero(usable)}, the number of columns with "
+                    f"federation.partition.min_size = {min_size} rows in their tails, where "
+                    "federation.partition.kind=fds_wgc"
+                ),
+                num_clients,
+            )
+        )
+    numbers = np.flatnonzero(usable)
+    clusters = _column_clusters(quantiles[numbers], num_clients)
+    members = [numbers[clusters == cluster] for cluster in range(num_clients)]
+    chosen = np.stack([_in_tails(columns, tails, member, request.settings.tail_rule == "all") for member in members])
+    sizes = chosen.sum(axis=1)
+    if sizes.min() < min_size:
+        client = int(sizes.argmin())
+        raise DataError(
+            Fault(
+                "federation.partition.min_size",
+                (
+                    f"be at most {sizes[client]}, the rows in the tails of all columns of client "
+                    f"{client}, {_named(members[client])}"
+                ),
+                min_size,
+                "federation.partition.tail_rule=any is possible",
+            )
+        )
+    num_owners = chosen.sum(axis=0)
+    partition = Partition.from_lists([request.generator.permutation(np.flatnonzero(rows)) for rows in chosen])
+    return Deal(
+        partition,
+        facts={
+            "num_rows_repeated": int(np.count_nonzero(num_owners > 1)),
+            "num_rows_dropped": int(np.count_nonzero(num_owners == 0)),
+            "num_columns_without_tails": len(usable) - len(numbers),
+        },
+    )
+
+
+def _quantiles(columns: FloatArray) -> tuple[FloatVector, FloatVector]:
+    """Return each standardised column's quantiles, shape `(num_columns, n)`, and its two tails' raw ends, `(2, …)`."""
+    num_rows, num_columns = columns.shape
+    num_quantiles = min(num_rows, MAX_QUANTILES)
+    levels = (np.arange(num_quantiles) + 0.5) / num_quantiles
+    positions = np.minimum((levels * num_rows).astype(np.int64), num_rows - 1)
+    quantiles = np.empty((num_columns, num_quantiles))
+    tails = np.empty((2, num_columns))
+    for start in range(0, num_columns, CHUNK_COLUMNS):
+        part = slice(start, start + CHUNK_COLUMNS)
+        values = np.sort(columns[:, part].astype(np.float64), axis=0)
+        tails[:, part] = np.percentile(values, TAILS, axis=0)
+        deviations = np.where(values[0] == values[-1], 0.0, values.std(axis=0))
+        centred = values[positions] - values.mean(axis=0)
+        quantiles[part] = np.where(deviations > 0, centred / np.where(deviations > 0, deviations, 1.0), 0.0).T
+    return quantiles, tails
+
+
+def wasserstein_distances(quantiles: FloatVector) -> FloatVector:
+    """Return the 1-Wasserstein distance of every two distributions, shape `(n, n)`: the mean difference of quantiles.
+
+    Args:
+        quantiles: Of each distribution at the same levels, ascending, shape `(n, num_levels)`.
+    """
+    from scipy.spatial.distance import pdist, squareform
+
+    return np.asarray(squareform(pdist(quantiles, "cityblock")) / quantiles.shape[1])
+
+
+def _column_clusters(quantiles: FloatVector, num_clusters: int) -> IntArray:
+    """Return the cluster of each column; clusters are numbered in the order of their first columns."""
+    from sklearn.cluster import AgglomerativeClustering
+
+    if num_clusters == 1:
+        return np.zeros(len(quantiles), dtype=np.int64)
+    found = AgglomerativeClustering(num_clusters, metric="precomputed", linkage="average").fit_predict(
+        wasserstein_distances(quantiles)
+    )
+    _, first, inverse = np.unique(found, return_index=True, return_inverse=True)
+    return np.argsort(np.argsort(first))[inverse]
+
+
+def _in_tails(columns: FloatArray, tails: FloatVector, member: Iterable[int], in_all: bool) -> BoolArray:
+    """Return which rows lie in the tails of any, or all, of some columns."""
+    result = np.full(len(columns), in_all)
+    for column in member:
+        values = columns[:, column]
+        in_tail = (values < tails[0, column]) | (values > tails[1, column])
+        result = result & in_tail if in_all else result | in_tail
+    return result
+
+
+def _named(member: IntArray) -> str:
+    shown = ", ".join(str(column) for column in member[:5])
+    return f"numbers {shown}" + (f" and {len(member) - 5} more" if len(member) > 5 else "")
+
+
+def lds(request: PartitionRequest) -> Deal:
+    """Deal runs of rows sorted by label."""
+    request.require_num_clients()
+    rows = sorted_rows(np.arange(len(request.labels)), request.labels, request.generator)
+    return deal_blocks(request, [rows])
+
+
+def fds_vop(request: PartitionRequest) -> Deal:
+    """Deal runs of rows sorted by one column."""
+    request.require_num_clients()
+    columns = feature_columns(request)
+    column = int(np.argmax(raw_variances(request, columns)))
+    rows = sorted_rows(np.arange(len(columns)), columns[:, column], request.generator)
+    return deal_blocks(request, [rows], sorted_column=column)
+
+
+def sldf(request: PartitionRequest) -> Deal:
+    """Deal segments of each label's sorted rows."""
+    request.require_num_clients()
+    columns = feature_columns(request)
+
+    def groups() -> Iterator[IntArray]:
+        for label in np.unique(request.labels):
+            rows = np.flatnonzero(request.labels == label)
+            column = int(np.argmax(raw_variances(request, columns, rows)))
+            yield sorted_rows(rows, columns[rows, column], request.generator)
+
+    return deal_blocks(request, groups())
+
+
+def deal_blocks(request: PartitionRequest, groups: Iterable[IntArray], **facts: Any) -> Deal:
+    """Deal a block of each group, given as row numbers in order, to each client; each row is in one group."""
+    owners = owners_by_blocks(groups, len(request.labels), request.require_num_clients())
+    return request.deal_owners(owners, **facts)
+
+
+def owners_by_blocks(groups: Iterable[IntArray], num_rows: int, num_clients: int) -> IntArray:
+    """Return the client of each row, shape `(num_rows,)`: each group is cut into a block a client.
+
+    Blocks of a group differ by one row at most. The rows that are too many for equal blocks go to clients in turn, from
+    group to group, so that the clients' sizes differ by one row at most, too.
+    """
+    owners = np.empty(num_rows, dtype=np.int64)
+    turn = 0
+    for rows in groups:
+        size, num_more = divmod(len(rows), num_clients)
+        sizes = np.full(num_clients, size)
+        sizes[(turn + np.arange(num_more)) % num_clients] += 1
+        turn = (turn + num_more) % num_clients
+        owners[rows] = np.repeat(np.arange(num_clients), sizes)
+    return owners
+
+
+def sorted_rows(rows: IntArray, keys: FloatArray | IntArray, generator: np.random.Generator) -> IntArray:
+    """Return row numbers in ascending order of their keys, one of each row, equal ones in random order."""
+    order = generator.permutation(len(rows))
+    return rows[order[np.argsort(keys[order], kind="stable")]]
+
+
+MAX_CLUSTERS = 10
+MAX_ROWS_CLUSTERED = 5_000
+
+
+def sfdl(request: PartitionRequest) -> Deal:
+    """Deal blocks of each cluster's rows sorted by label.
+
+    Raises:
+        DataError: If there are more clients than rows, or no features.
+    """
+    from threadpoolctl import threadpool_limits
+
+    request.require_num_clients()
+    columns = feature_columns(request)
+    with threadpool_limits(limits=1):  # sums over several threads differ in their last bits
+        clusters = _row_clusters(request, columns)
+    groups = (
+        sorted_rows(rows, request.labels[rows], request.generator)
+        for rows in (np.flatnonzero(clusters == cluster) for cluster in np.unique(clusters))
+    )
+    return deal_blocks(request, groups, num_clusters=len(np.unique(clusters)))
+
+
+def _row_clusters(request: PartitionRequest, columns: FloatArray) -> IntArray:
+    """Return the cluster of each row, shape `(num_rows,)`."""
+    generator = request.generator
+    deviations = np.sqrt(column_variances(columns))
+    scale = (1 / np.where(deviations > 0, deviations, 1.0)).astype(np.float32)
+    drawn = columns[np.sort(generator.permutation(len(columns))[:MAX_ROWS_CLUSTERED])] * scale
+    num_distinct = len(np.unique(drawn, axis=0))
+    seed = int(generator.integers(2**31))
+    if request.settings.num_clusters is not None:
+        centres, _ = _k_means(drawn, min(request.settings.num_clusters, num_distinct), seed)
+    else:
+        centres = _best_centres(drawn, min(MAX_CLUSTERS, num_distinct, len(drawn) - 1), seed)
+    clusters = np.empty(len(columns), dtype=np.int64)
+    for start in range(0, len(columns), CHUNK_ROWS):
+        rows = columns[start : start + CHUNK_ROWS] * scale
+        clusters[start : start + CHUNK_ROWS] = np.argmin((centres**2).sum(axis=1) - 2 * rows @ centres.T, axis=1)
+    return clusters
+
+
+def _best_centres(drawn: FloatArray, largest: int, seed: int) -> FloatArray:
+    """Return the centres of the number of clusters, from 2 to `largest`, that the two indices rank best."""
+    from scipy.stats import rankdata
+    from sklearn.metrics import calinski_harabasz_score, davies_bouldin_score
+
+    if largest < 2:
+        return _k_means(drawn, 1, seed)[0]
+    candidates = [_k_means(drawn, number, seed) for number in range(2, largest + 1)]
+    by_davies_bouldin = rankdata([davies_bouldin_score(drawn, found) for _, found in candidates])
+    by_calinski_harabasz = rankdata([-calinski_harabasz_score(drawn, found) for _, found in candidates])
+    return candidates[int(np.argmin(by_davies_bouldin + by_calinski_harabasz))][0]
+
+
+def _k_means(drawn: FloatArray, number: int, seed: int) -> tuple[FloatArray, IntArray]:
+    """Return the centres, shape `(number, num_columns)`, and the cluster of each row that was drawn."""
+    from sklearn.cluster import KMeans
+
+    found = KMeans(number, n_init=1, random_state=seed).fit(drawn)
+    return found.cluster_centers_, found.labels_

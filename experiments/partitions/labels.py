@@ -1,0 +1,538 @@
+"""Clients that have a set of classes each, and no row of any other class.
+
+`classes_per_client` is what severities of "20", "50" and "90" mean in the code of FedPilot: each client has that many
+per cent of the classes (so 20 is the most severe), while its documentation gives them as Dirichlet parameters of 1.0,
+0.5 and 0.1 (so 90 is). This partition is the former; `dirichlet` is the latter. A client has `class_share` of the
+classes, rounded, at least one. The clients of a class share its rows equally. All rows are used, unless the clients'
+sets together are fewer than the classes.
+
+`heterogeneity_index`: the FedCust method measures a client by HI = 1 − (c − 1)/(c_max − 1), c being the classes that it
+holds, and c_max all classes, and by its number of rows; its experiments use equally large groups of clients, one a
+combination. Here client k has level k mod L, and quantity ⌊k/L⌋ mod Q: with 4 levels and 6 quantities, 24 clients have
+all combinations. c is whole, so a client's index is the one nearest to its level that the number of classes allows; the
+realised ones are on record. With `quantities` each client has as many rows, in equal parts from each of its classes,
+and rows beyond that are not used; without, all rows are used and clients are as equal in size as the class counts
+allow.
+
+Sets are dealt greedily, as from shuffled packs of cards: clients that want much of a class choose first, and each takes
+at random among the classes of which most is left. So demand follows supply as far as the sets' sizes allow.
+
+Deal by weights: the clients share the rows of each class in proportion to their weights for it. All rows are used.
+
+With equal class counts, and weights that add up to the same for every class, all clients have the same size and a
+client's label distribution is its row of weights, normalised. Otherwise a client's share of a class also follows its
+frequency, as in a Dirichlet partition, and no class is left over. Rows that move to fill up clients below `min_size`
+are on record.
+
+The FedCust method matches clients to proxies whose classes are sampled from Gaussian, Poisson and Dirichlet
+distributions, but how they are sampled is not published. This is a reconstruction: client k has an own class c_k, all
+classes in turn, and a weight for each class by its distance from c_k on the ring of classes (so that the first class
+has two neighbours like any other):
+
+- `gaussian`: the normal density with standard deviation σ (`class_sigma`, in classes) at y − c_k, wrapped around the
+  ring. With σ → 0 a client has one class, with σ → ∞ the partition is IID.
+- `poisson`: for the class that follows c_k by j the Poisson probability of j with mean λ (`class_rate`), wrapped. With
+  λ → 0 a client has one class. A wrapped Poisson distribution with mean λ + λ' is that with mean λ, convolved on the
+  ring with another, so larger λ is never stronger skew, and λ → ∞ is IID; λ beyond the number of classes comes close.
+
+Label skew of adjustable strength by Dirichlet(α): small α is strong skew, large α tends to IID. All rows are used.
+
+`dirichlet`: for each class, clients share its rows in Dirichlet proportions. M. Yurochkin, M. Agarwal, S. Ghosh,
+K. Greenewald, N. Hoang and Y. Khazaeni, "Bayesian Nonparametric Federated Learning of Neural Networks", ICML 2019:
+p_c ~ Dir_K(α) for each class c, and client k gets the share p_c,k of its rows. Skew is of sizes as of labels. T.-M. H.
+Hsu, H. Qi and M. Brown, "Measuring the Effects of Non-Identical Data Distribution for Federated Visual Classification",
+arXiv:1909.06335, 2019, instead draw a mixture of classes per client and keep sizes equal. This is flwr-datasets'
+`DirichletPartitioner` with `self_balancing=False`, its default. `self_balancing` gives the other, which Yurochkin et
+al. have in their code and not in their text: a client that holds more than the average number of rows gets nothing of
+the classes that follow. Sizes differ less, and labels more than α says.
+
+Deviation: a client that would get fewer than `min_size` rows. Others, flwr-datasets too, draw again until there is
+none, which need not end (many clients, small α). Here at most 20 draws are made; if none will do, the one that falls
+short by the fewest rows is repaired: rows, drawn at random, move from whichever client is then the largest to the
+clients below the minimum. The numbers of draws and of moved rows are on record.
+
+`inner_dirichlet`: equal sizes, differing by one at most; each client draws its rows from its own mixture of classes,
+Dirichlet(α) over classes. D. A. E. Acar, Y. Zhao, R. M. Navarro, M. Mattina, P. N. Whatmough and V. Saligrama,
+"Federated Learning Based on Dynamic Regularization", ICLR 2021 (arXiv:2111.04263), as in flwr-datasets'
+`InnerDirichletPartitioner`: rows are dealt one by one, to clients in random order; the class is drawn from the client's
+mixture, and a class without rows left falls out of all mixtures.
+
+Deviations from flwr-datasets, which draws row by row: rows are dealt in passes. In each, every place that is still open
+draws a class, and as many as the class has rows are served, in random order; a pass that leaves a place open exhausts a
+class, so there are no more passes than classes. And a client whose mixture has only exhausted classes left, where the
+original divides zero by zero, draws from the rows that are left; how often is on record. As all rows are used, the last
+ones do not follow the mixtures closely.
+
+Dominant class: of a fraction of the clients, each has 80 % of its rows from one class.
+
+H. Wang, Z. Kaplan, D. Niu and B. Li, "Optimizing Federated Learning on Non-IID Data with Reinforcement Learning",
+INFOCOM 2020: at level σ = 0.8, 80 % of a client's rows belong to one class and the rest to the others. Here:
+
+- Clients 0, 1, …, `dominant_fraction` of them, rounded, have a dominant class; the others have the overall label
+  distribution. Classes dominate in proportion to their frequency, as nearly as whole clients allow.
+- A dominant class has `dominant_share` of the client's rows, rounded; the rest follows the overall distribution of the
+  other classes.
+- All clients have the same size, the largest at which no class is asked for more rows than it has; the rows that are
+  left are not used.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from fedscout.engine.errors import DataError, Fault, IntArray
+from fedscout.experiments.partitions.base import (
+    BoolArray,
+    Deal,
+    FloatVector,
+    PartitionRequest,
+    dirichlet_shares,
+    fill_up,
+    whole_rows,
+)
+
+
+def classes_per_client(request: PartitionRequest) -> Deal:
+    """Deal a share of the classes to each client.
+
+    Raises:
+        DataError: If some client would have fewer than `min_size` rows, or a class fewer rows than clients.
+    """
+    num_clients = request.require_num_clients()
+    request.require_min_size()
+    num_classes = max(1, round(request.settings.class_share * np.count_nonzero(request.class_counts)))
+    return _deal_sets(request, np.full(num_clients, num_classes), classes_per_client=num_classes)
+
+
+def heterogeneity_index(request: PartitionRequest) -> Deal:
+    """Deal sets of classes whose sizes make the levels.
+
+    Raises:
+        DataError: If the classes have too few rows, or there is one class only.
+    """
+    num_clients, settings = request.require_num_clients(), request.settings
+    request.require_min_size()
+    largest = int(np.count_nonzero(request.class_counts)) - 1
+    if largest < 1:
+        raise DataError(Fault("federation.partition.kind=heterogeneity_index", "have two classes or more", "one"))
+    clients, levels = np.arange(num_clients), np.array(settings.levels)
+    set_sizes = 1 + np.rint((1 - levels) * largest).astype(np.int64)
+    realised = tuple((1 - (set_sizes - 1) / largest).tolist())
+    set_sizes = set_sizes[clients % len(levels)]
+    if settings.quantities:
+        sizes = np.array(settings.quantities)[clients // len(levels) % len(settings.quantities)]
+        least = max(settings.min_size, int(set_sizes.max()))
+        if sizes.min() < least:
+            raise DataError(
+                Fault(
+                    "federation.partition.quantities",
+                    (f"be at least {least}, federation.partition.min_size and a row of each class that a client holds"),
+                    sizes.min(),
+                )
+            )
+        return _deal_sized_sets(request, set_sizes, sizes, realised_levels=realised)
+    return _deal_sets(request, set_sizes, realised_levels=realised)
+
+
+def _deal_sets(request: PartitionRequest, set_sizes: IntArray, **facts: Any) -> Deal:
+    """Deal all rows such that client k has rows of `set_sizes[k]` classes, clients being as equal in size as can be.
+
+    A client's weight in each of its classes is one over their number, and at least one row. A class that nobody holds
+    is not dealt, which only happens if the sets together are smaller than the number of classes.
+
+    Args:
+        request: Gives the labels, and draws sets and rows.
+        set_sizes: Number of classes of each client, in `[1, classes that have rows]`, shape `(num_clients,)`.
+        facts: For the record.
+
+    Raises:
+        DataError: If the classes have too few rows for their clients.
+    """
+    num_clients, available = len(set_sizes), request.class_counts
+    supply = available * (num_clients / available.sum())
+    held = _choose(supply, 1 / set_sizes, set_sizes, available, request.generator)
+    matrix = np.zeros(held.shape, dtype=np.int64)
+    for label in np.flatnonzero(held.any(axis=0)):
+        holders = np.flatnonzero(held[:, label])
+        weights = 1 / set_sizes[holders]
+        spare = np.maximum(weights / weights.sum() * available[label] - 1, 0)
+        shares = spare / spare.sum() if spare.sum() > 0 else weights / weights.sum()
+        matrix[holders, label] = 1 + whole_rows(shares, int(available[label]) - len(holders), request.generator)
+    _require_min_size(request, matrix)
+    return request.deal_counts(matrix, **facts)
+
+
+def _deal_sized_sets(request: PartitionRequest, set_sizes: IntArray, sizes: IntArray, **facts: Any) -> Deal:
+    """Deal `sizes[k]` rows to client k, in equal parts from each of `set_sizes[k]` classes.
+
+    Args:
+        request: Gives the labels, and draws sets and rows.
+        set_sizes: Number of classes of each client, in `[1, classes that have rows]`, shape `(num_clients,)`.
+        sizes: Rows of each client, shape `(num_clients,)`, at least as many as its classes.
+        facts: For the record.
+
+    Raises:
+        DataError: If the classes have too few rows.
+    """
+    available = request.class_counts
+    parts = -(-sizes // set_sizes)
+    num_missing = int(sizes.sum()) - len(request.labels)
+    if num_missing > 0:
+        raise DataError(
+            Fault(
+                "federation.partition.quantities",
+                (f"not add up, over all clients, to more than the number of rows, {len(request.labels)}"),
+                f"{sizes.sum()} for {len(sizes)} clients",
+            )
+        )
+    held = _choose(available.astype(np.float64), parts.astype(np.float64), set_sizes, available, request.generator)
+    matrix = np.zeros(held.shape, dtype=np.int64)
+    for client, (size, num_classes) in enumerate(zip(sizes, set_sizes, strict=True)):
+        classes = request.generator.permutation(np.flatnonzero(held[client]))
+        matrix[client, classes] = size // num_classes
+        matrix[client, classes[: size % num_classes]] += 1
+    asked = matrix.sum(axis=0)
+    for label in np.flatnonzero(asked > available):
+        raise DataError(
+            Fault(
+                "federation.partition.quantities",
+                (f"not ask for more rows of a class than there are, {available[label]} of class {label}"),
+                asked[label],
+                "smaller quantities, fewer clients or lower levels are possible",
+            )
+        )
+    return request.deal_counts(matrix, **facts)
+
+
+def _choose(
+    supply: FloatVector, demand: FloatVector, set_sizes: IntArray, available: IntArray, generator: np.random.Generator
+) -> BoolArray:
+    """Return which classes each client holds, shape `(num_clients, num_classes)`.
+
+    Args:
+        supply: What there is of each class.
+        demand: What each client takes of each of its classes.
+        set_sizes: Number of classes of each client.
+        available: Rows of each class: a class has no more clients than rows.
+        generator: Draws among equals.
+    """
+    left = supply.copy()
+    num_free = available.copy()
+    held = np.zeros((len(set_sizes), len(supply)), dtype=np.bool_)
+    unheld = available > 0
+    num_places = int(set_sizes.sum())
+    order = generator.permutation(len(set_sizes))
+    for client in order[np.argsort(-demand[order], kind="stable")]:
+        num_classes = int(set_sizes[client])
+        num_places -= num_classes
+        # Classes that nobody holds come first as soon as the clients after this one have too few places for them.
+        last_chance = unheld if num_places < np.count_nonzero(unheld) else np.zeros_like(unheld)
+        classes = generator.permutation(len(supply))
+        ranks = np.lexsort((-np.round(left[classes], 9), ~last_chance[classes], num_free[classes] == 0))
+        chosen = classes[ranks[:num_classes]]
+        if (num_free[chosen] == 0).any():
+            raise DataError(
+                Fault(
+                    "every client",
+                    (
+                        f"get a row of each of its classes, {num_classes} at client {client}, but only "
+                        f"{np.count_nonzero(num_free)} classes have a row left"
+                    ),
+                    hint=f"fewer classes a client, or fewer than {len(set_sizes)} clients, are possible",
+                )
+            )
+        held[client, chosen] = True
+        left[chosen] -= demand[client]
+        num_free[chosen] -= 1
+        unheld[chosen] = False
+    return held
+
+
+def _require_min_size(request: PartitionRequest, matrix: IntArray) -> None:
+    sizes = matrix.sum(axis=1)
+    if sizes.min() < request.settings.min_size:
+        raise DataError(
+            Fault(
+                "federation.partition.min_size",
+                (f"be at most {sizes.min()}, the rows that client {sizes.argmin()} gets of its classes"),
+                request.settings.min_size,
+                "more is possible with fewer clients",
+            )
+        )
+
+
+def gaussian(request: PartitionRequest) -> Deal:
+    """Deal by wrapped normal weights."""
+    request.require_min_size()
+    return _deal_turned(request, wrapped_normal(len(request.class_counts), request.settings.class_sigma))
+
+
+def poisson(request: PartitionRequest) -> Deal:
+    """Deal by wrapped Poisson weights."""
+    request.require_min_size()
+    return _deal_turned(request, wrapped_poisson(len(request.class_counts), request.settings.class_rate))
+
+
+def wrapped_normal(num_classes: int, sigma: float) -> FloatVector:
+    """Return the logarithms of the normal density at 0, 1, …, wrapped around the ring, up to a constant."""
+    reach = int(10 * sigma / num_classes) + 1
+    turns = np.arange(-reach, reach + 1)[:, None] * num_classes
+    exponents = -((np.arange(num_classes)[None, :] + turns) ** 2) / (2 * sigma**2)
+    return np.asarray(np.logaddexp.reduce(exponents, axis=0), dtype=np.float64)
+
+
+def wrapped_poisson(num_classes: int, rate: float) -> FloatVector:
+    """Return the logarithms of the Poisson probabilities of 0, 1, …, wrapped around the ring."""
+    from scipy.special import gammaln
+
+    num_turns = int((rate + 12 * np.sqrt(rate) + 50) / num_classes) + 1
+    counts = np.arange(num_turns * num_classes)
+    exponents = (counts * np.log(rate) - rate - gammaln(counts + 1)).reshape(num_turns, num_classes)
+    return np.asarray(np.logaddexp.reduce(exponents, axis=0), dtype=np.float64)
+
+
+def owners_by_log_weights(labels: IntArray, log_weights: FloatVector, generator: np.random.Generator) -> IntArray:
+    """Return the client of each row, shape `(num_rows,)`.
+
+    Logarithms keep a class whose weights are all tiny with the clients that want it most.
+
+    Args:
+        labels: In `[0, num_classes)`, shape `(num_rows,)`.
+        log_weights: Natural logarithms, shape `(num_clients, num_classes)`; at least one of a class is finite.
+        generator: Draws the rows, and who profits from rounding.
+    """
+    owners = np.empty(len(labels), dtype=np.int64)
+    for label in np.unique(labels):
+        rows = generator.permutation(np.flatnonzero(labels == label))
+        weights = np.exp(log_weights[:, label] - log_weights[:, label].max())
+        # In an order of their own for each class, or rounding would favour the same clients in all of them.
+        clients = generator.permutation(len(weights))
+        edges = np.cumsum(weights[clients])
+        # Equally spaced points, shifted at random: a client gets its expected number of rows, rounded up or down.
+        points = (np.arange(len(rows)) + generator.random()) / len(rows) * edges[-1]
+        last = np.nextafter(edges[-1], 0)  # where rounding has carried a point to the very end
+        owners[rows] = clients[np.searchsorted(edges, np.minimum(points, last), side="right")]
+    return owners
+
+
+def _deal_turned(request: PartitionRequest, kernel: FloatVector) -> Deal:
+    """Deal by a kernel over the ring of classes, turned to each client's own class; fill up clients left too small.
+
+    The clients' own classes are all classes in turn, in an order that is drawn, so that every class is in demand
+    equally often (to one client).
+
+    Args:
+        request: Gives the clients, and draws their classes.
+        kernel: Logarithm of the weight of the class that lies j classes after a client's own, shape `(num_classes,)`.
+    """
+    num_clients, num_classes = request.require_num_clients(), len(kernel)
+    order = request.generator.permutation(num_classes)
+    own = order[np.arange(num_clients) % num_classes]
+    steps = (np.arange(num_classes)[None, :] - own[:, None]) % num_classes
+    owners = owners_by_log_weights(request.labels, kernel[steps], request.generator)
+    num_moved = fill_up(owners, num_clients, request.settings.min_size, request.generator)
+    return request.deal_owners(owners, num_rows_moved=num_moved)
+
+
+MAX_DRAWS = 20
+CHUNK_PLACES = 65_536
+
+
+def dirichlet(request: PartitionRequest) -> Deal:
+    """Deal the rows of each class in Dirichlet proportions."""
+    num_clients, min_size = request.require_num_clients(), request.require_min_size()
+    owners, num_draws = _draw_owners(request, num_clients)
+    num_moved = fill_up(owners, num_clients, min_size, request.generator)
+    return request.deal_owners(owners, dirichlet_draws=num_draws, dirichlet_moved_rows=num_moved)
+
+
+def _draw_owners(request: PartitionRequest, num_clients: int) -> tuple[IntArray, int]:
+    """Return the first draw that leaves no client short, else the least short one, and the number of draws made."""
+    best: IntArray | None = None
+    least_short = 0
+    for draw in range(1, MAX_DRAWS + 1):
+        owners = _owners(request, num_clients)
+        sizes = np.bincount(owners, minlength=num_clients)
+        short = int(np.maximum(request.settings.min_size - sizes, 0).sum())
+        if short == 0:
+            return owners, draw
+        if best is None or short < least_short:
+            best, least_short = owners, short
+    assert best is not None
+    return best, MAX_DRAWS
+
+
+def _owners(request: PartitionRequest, num_clients: int) -> IntArray:
+    """Return the client of each row, shape `(num_rows,)`."""
+    owners = np.empty(len(request.labels), dtype=np.int64)
+    sizes = np.zeros(num_clients, dtype=np.int64)
+    for label in np.unique(request.labels):
+        rows = request.generator.permutation(np.flatnonzero(request.labels == label))
+        # In an order of their own for each class, or rounding would favour the same clients in all of them.
+        shares = dirichlet_shares(request.settings.alpha, num_clients, request.generator)
+        order = request.generator.permutation(num_clients)
+        if request.settings.self_balancing:
+            shares = _without(shares, sizes[order] > len(request.labels) / num_clients)
+        cuts = np.floor(np.cumsum(shares)[:-1] * len(rows)).astype(np.int64)
+        counts = np.diff(np.concatenate([[0], np.minimum(cuts, len(rows)), [len(rows)]]))
+        owners[rows] = np.repeat(order, counts)
+        sizes[order] += counts
+    return owners
+
+
+def _without(shares: FloatVector, left_out: BoolArray) -> FloatVector:
+    """Return the shares of those who are not left out, as shares of the whole; equal ones if all of theirs are zero."""
+    kept = np.where(left_out, 0.0, shares)
+    if kept.sum() == 0:
+        kept = np.where(left_out, 0.0, 1.0)
+    kept /= kept.sum()
+    return kept
+
+
+def inner_dirichlet(request: PartitionRequest) -> Deal:
+    """Deal rows by the clients' own mixtures."""
+    num_clients, generator = request.require_num_clients(), request.generator
+    left = request.class_counts
+    mixtures = _mixtures(request.settings.alpha, num_clients, len(left), generator)
+    places = generator.permutation(np.arange(len(request.labels)) % num_clients)
+    matrix = np.zeros((num_clients, len(left)), dtype=np.int64)
+    num_off = 0
+    while len(places):
+        cumulated, is_off = _cumulated(mixtures, left)
+        drawn = _draw_classes(cumulated, places, generator)
+        served = _served(drawn, left)
+        num_off += int(np.count_nonzero(is_off[places[served]]))
+        np.add.at(matrix, (places[served], drawn[served]), 1)
+        left = left - np.bincount(drawn[served], minlength=len(left))
+        places = places[~served]
+    return request.deal_counts(matrix, num_rows_off_mixture=num_off)
+
+
+def _mixtures(alpha: float, num_clients: int, num_classes: int, generator: np.random.Generator) -> FloatVector:
+    """Draw each client's class probabilities; where α is too small for floating point, its limit: one class."""
+    mixtures: FloatVector = generator.dirichlet(np.full(num_classes, alpha), size=num_clients)
+    broken = ~(np.isfinite(mixtures).all(axis=1) & (mixtures.sum(axis=1) > 0.5))
+    mixtures[broken] = np.eye(num_classes)[generator.integers(num_classes, size=int(broken.sum()))]
+    return mixtures
+
+
+def _cumulated(mixtures: FloatVector, left: IntArray) -> tuple[FloatVector, BoolArray]:
+    """Return the clients' cumulated probabilities over classes with rows left, and whose mixture holds none of them."""
+    weights = np.where(left > 0, mixtures, 0.0)
+    is_off = weights.sum(axis=1) == 0
+    weights[is_off] = left
+    cumulated = np.cumsum(weights, axis=1)
+    return cumulated / cumulated[:, -1:], is_off
+
+
+def _draw_classes(cumulated: FloatVector, places: IntArray, generator: np.random.Generator) -> IntArray:
+    """Draw a class for each open place, given as the number of its client."""
+    points = generator.random(len(places))
+    drawn = np.empty(len(places), dtype=np.int64)
+    for start in range(0, len(places), CHUNK_PLACES):
+        part = slice(start, start + CHUNK_PLACES)
+        drawn[part] = (cumulated[places[part]] <= points[part, None]).sum(axis=1)
+    return drawn
+
+
+def _served(drawn: IntArray, left: IntArray) -> BoolArray:
+    """Return which places get a row of the class that they drew: of each class the first ones, as long as it lasts."""
+    order = np.argsort(drawn, kind="stable")
+    counts = np.bincount(drawn, minlength=len(left))
+    ranks = np.empty(len(drawn), dtype=np.int64)
+    ranks[order] = np.arange(len(drawn)) - np.repeat(np.cumsum(counts) - counts, counts)
+    return np.asarray(ranks < left[drawn])
+
+
+def dominant_class(request: PartitionRequest) -> Deal:
+    """Deal clients with and without a dominant class.
+
+    Raises:
+        DataError: If clients would have fewer than `min_size` rows, or there is one class only.
+    """
+    num_clients, settings, available = request.require_num_clients(), request.settings, request.class_counts
+    request.require_min_size()
+    if np.count_nonzero(available) < 2:
+        raise DataError(Fault("federation.partition.kind=dominant_class", "have two classes or more", "one"))
+    num_dominated = round(settings.dominant_fraction * num_clients)
+    dominants = np.repeat(
+        np.arange(len(available)), whole_rows(available / available.sum(), num_dominated, request.generator)
+    )
+    request.generator.shuffle(dominants)
+    size = len(request.labels) // num_clients
+    while size >= settings.min_size:
+        matrix = _matrix(request, dominants, size)
+        if matrix is not None:
+            return request.deal_counts(matrix, num_dominated_clients=num_dominated)
+        size -= 1
+    raise DataError(
+        Fault(
+            "federation.partition.min_size",
+            (
+                f"be at most the rows that classes of {available.tolist()} rows allow with "
+                f"{num_clients} clients of a dominant share of {settings.dominant_share:g}"
+            ),
+            settings.min_size,
+        )
+    )
+
+
+def _matrix(request: PartitionRequest, dominants: IntArray, size: int) -> IntArray | None:
+    """Return the rows of each class that each client gets, or None if the classes have too few.
+
+    Args:
+        request: Gives the classes, and draws who profits from rounding.
+        dominants: The classes of the clients that have a dominant one.
+        size: Rows of each client.
+    """
+    num_clients, available = request.require_num_clients(), request.class_counts
+    rest = np.tile(available / available.sum(), (num_clients, 1))
+    dominated = np.arange(len(dominants))
+    rest[dominated, dominants] = 0
+    rest /= rest.sum(axis=1, keepdims=True)
+    num_dominant = round(request.settings.dominant_share * size)
+    rest *= np.where(np.arange(num_clients) < len(dominants), size - num_dominant, size)[:, None]
+    asked = rest.sum(axis=0) + np.bincount(dominants, minlength=len(available)) * num_dominant
+    if (asked > available + 1e-6).any():
+        return None
+    matrix = _rounded(rest, request.generator)
+    matrix[dominated, dominants] += num_dominant
+    return matrix if _cut_to(available, matrix, rest, request.generator) else None
+
+
+def _rounded(expected: FloatVector, generator: np.random.Generator) -> IntArray:
+    """Round each client's expected rows up or down, its total exactly, and nobody's or no class's favour on average."""
+    classes = generator.permutation(expected.shape[1])
+    cumulated = np.cumsum(expected[:, classes], axis=1)
+    cumulated[:, -1] = np.rint(cumulated[:, -1])
+    shift = generator.random((len(expected), 1))
+    edges = np.floor(np.round(cumulated, 9) + shift).astype(np.int64)
+    matrix = np.empty(expected.shape, dtype=np.int64)
+    matrix[:, classes] = np.diff(edges, axis=1, prepend=0)
+    return matrix
+
+
+def _cut_to(available: IntArray, matrix: IntArray, expected: FloatVector, generator: np.random.Generator) -> bool:
+    """Take back what rounding asked of a class beyond its rows, in place; return whether that was possible.
+
+    Clients whose number was rounded up get a row of another class instead, one whose number was rounded down if any.
+    """
+    asked = matrix.sum(axis=0)
+    for label in np.flatnonzero(asked > available):
+        rounded_up = generator.permutation(
+            np.flatnonzero((matrix[:, label] > expected[:, label]) & (expected[:, label] > 0))
+        )
+        for client in rounded_up[: asked[label] - available[label]]:
+            spare = available - asked
+            possible = np.flatnonzero((spare > 0) & (expected[client] > 0))
+            if not len(possible):
+                return False
+            down = possible[matrix[client, possible] < expected[client, possible]]
+            other = generator.choice(down if len(down) else possible)
+            matrix[client, label] -= 1
+            matrix[client, other] += 1
+            asked[label] -= 1
+            asked[other] += 1
+    return not (asked > available).any()

@@ -1,0 +1,427 @@
+"""Partitions of flwr-datasets, used on a table of row numbers and labels.
+
+The rows are shuffled before they are handed over, so that rows that a partitioner deals in order are dealt at random,
+and its seed is drawn from our generator: nothing depends on global random state. What a partitioner can't do is refused
+beforehand where that is known; its own refusals become data errors.
+
+For 10,000 clients the public `load_partition` costs thirteen seconds, nearly all of them for data sets that nobody
+reads. The lists of positions behind it, `_partition_id_to_indices`, are private in some partitioners, and are read all
+the same; the version is pinned.
+
+- `pathological`: Q. Li, Y. Diao, Q. Chen and B. He, "Federated Learning on Non-IID Data Silos: An Experimental Study",
+  ICDE 2022 (arXiv:2102.02079), `#C = k`: every client has rows of a fixed number of classes. Each client's classes are
+  chosen, and the clients that have a class share its rows equally. `class_assignment` says how they are chosen:
+  `first-deterministic`, as in the paper, deals the first class in turn and draws the others; `deterministic` gives
+  client k the classes k, k + 1, …; `random` draws all, and may leave a class, and its rows, unused. An assignment by
+  chance can leave a class with more clients than rows, or a client with fewer than `min_size`; then another is drawn,
+  twenty times at most. Where no draw can succeed it is refused at once.
+- `shard`: B. McMahan, E. Moore, D. Ramage, S. Hampson and B. Agüera y Arcas, "Communication-Efficient Learning of Deep
+  Networks from Decentralized Data", AISTATS 2017: rows are sorted by label and cut into equal runs, and each client
+  gets some, two in the paper, at random. All clients have the same size; rows that are left when a whole number of
+  shards is cut are not used, fewer than there are shards.
+- `distribution`: T. Li, A. K. Sahu, M. Zaheer, M. Sanjabi, A. Talwalkar and V. Smith, "Federated Optimization in
+  Heterogeneous Networks", MLSys 2020 (arXiv:1812.06127): label and quantity skew at once. Client k has the classes k,
+  k + 1, …, `classes_per_client` of them; each gets the same few rows first, and the clients of a class share the rest
+  in the proportions of log-normal numbers with σ = `lognormal_sigma` (2 in the paper). All rows are used. The few rows
+  first are as many as give a client `min_size` rows from its classes together. The number of clients must be a
+  multiple of the number of classes.
+- `linear`, `square`, `exponential`: client k = 1, …, K gets a share of the rows in proportion to k, k² or e^k. Labels
+  are dealt at random, and all rows are used: what rounding leaves goes to the last and largest client. Sizes follow
+  from the law alone, so what it can't do for a number of clients is known beforehand.
+
+Clients as they are given, with their number: by the data, or by the user.
+
+`natural`: each client owns the rows that the data say are its own. All rows are used.
+
+`counts`: by a client × class matrix, client k gets `counts[k][y]` rows of class y, drawn at random. The matrix is a
+nested list, or the path of a CSV file without a header, one line a client. Rows beyond the counts are not used.
+
+Labels dealt at random: IID, and clients that differ in how many rows they have, not in what is in them.
+
+`iid` shuffles the rows and deals them in turn: sizes differ by one at most.
+
+`quantity_skew`: Q. Li, Y. Diao, Q. Chen and B. He, "Federated Learning on Non-IID Data Silos: An Experimental Study",
+ICDE 2022 (arXiv:2102.02079), section IV-C: the clients' sizes follow Dir_K(β), here `alpha`. Deviation: they draw again
+until the smallest client has ten rows, which need not end. Here `min_size` rows of every client are set aside first,
+and the rest is shared in Dirichlet proportions.
+
+Both use all rows. Sizes that grow by a law are flwr-datasets'.
+"""
+
+from __future__ import annotations
+
+import csv
+import warnings
+from bisect import bisect_left
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from fedscout.engine.errors import ConfigurationError, DataError, Fault, IntArray
+from fedscout.experiments.data.dataset import distinct_texts
+from fedscout.experiments.partitions.base import Deal, PartitionRequest, dirichlet_shares, whole_rows
+
+LABEL, ROW = "label", "row"
+MAX_DRAWS = 20
+MakePartitioner = Callable[[Any, int], Any]
+"""From the module of partitioners and a seed to one of them, which finds the labels in column `LABEL`."""
+
+
+def deal_with_flower(request: PartitionRequest, make: MakePartitioner, **facts: Any) -> Deal:
+    """Deal rows by a partitioner of flwr-datasets.
+
+    Args:
+        request: The rows. Shapes and sizes that the partitioner would not survive are the caller's to refuse.
+        make: Makes the partitioner.
+        facts: For the record.
+
+    Raises:
+        DataError: If the partitioner refuses.
+    """
+    import flwr_datasets.partitioner
+    from datasets import Dataset
+
+    shuffled = request.generator.permutation(len(request.labels))
+    partitioner = make(flwr_datasets.partitioner, int(request.generator.integers(2**63)))
+    with warnings.catch_warnings():
+        # Classes and rows that stay unused, which are counted here, and notices about arguments within the libraries.
+        warnings.simplefilter("ignore")
+        partitioner.dataset = Dataset.from_dict({ROW: shuffled, LABEL: request.labels[shuffled]})
+        try:
+            partitioner.load_partition(0)
+        except ValueError as error:
+            reason = " ".join(str(error).split())
+            raise DataError(
+                Fault(
+                    f"federation.partition.kind={request.settings.kind}",
+                    f"suit the data, but flwr-datasets refuses {request.num_clients} clients: {reason}",
+                )
+            ) from error
+        rows = np.asarray(partitioner.dataset.with_format("numpy")[:][ROW])  # some partitioners sort the table
+    owners = np.full(len(rows), -1, dtype=np.int64)
+    num_clients = request.require_num_clients()
+    for client in range(num_clients):
+        positions = np.asarray(partitioner._partition_id_to_indices[client], dtype=np.int64)
+        owners[rows[positions]] = client
+    return request.deal_owners(owners, **facts)
+
+
+def pathological(request: PartitionRequest) -> Deal:
+    """Deal a number of classes to each client.
+
+    Raises:
+        DataError: If no assignment gives every client enough rows of each of its classes.
+    """
+    _require_possible(request)
+    num_clients, settings = request.require_num_clients(), request.settings
+    chosen = (num_clients, LABEL, settings.classes_per_client, settings.class_assignment)
+    num_draws = 1 if settings.class_assignment == "deterministic" else MAX_DRAWS
+    reason = ""
+    for draw in range(1, num_draws + 1):
+        try:
+            deal = deal_with_flower(
+                request, lambda kinds, seed: kinds.PathologicalPartitioner(*chosen, seed=seed), pathological_draws=draw
+            )
+        except DataError as error:
+            reason = error.faults[0]
+            continue
+        smallest = int(deal.partition.sizes.min())
+        if smallest >= settings.min_size:
+            return deal
+        reason = (
+            f"federation.partition.min_size must be at most {smallest}, the rows of the smallest client, "
+            f"got {settings.min_size}"
+        )
+    raise DataError(f"{reason}; {num_draws} assignments were tried; fewer clients, or fewer classes a client, may do")
+
+
+def _require_possible(request: PartitionRequest) -> None:
+    """Refuse what is known beforehand to fail under all assignments."""
+    num_clients, num_classes = request.require_num_clients(), request.settings.classes_per_client
+    request.require_min_size()
+    available = request.class_counts[request.class_counts > 0]
+    if num_classes > len(available):
+        raise DataError(
+            Fault(
+                "federation.partition.classes_per_client",
+                f"be at most {len(available)}, the number of classes",
+                num_classes,
+            )
+        )
+    if num_clients * num_classes > len(request.labels):
+        raise DataError(
+            Fault(
+                "federation.num_clients times federation.partition.classes_per_client",
+                f"not exceed the number of rows, {len(request.labels)}",
+                f"{num_clients} times {num_classes}",
+            )
+        )
+    if request.settings.class_assignment == "random":
+        return
+    # Classes dealt in turn are known: client k has class k, and if all are, the classes that follow it.
+    num_in_turn = num_classes if request.settings.class_assignment == "deterministic" else 1
+    in_turn = (np.arange(num_clients)[:, None] + np.arange(num_in_turn)) % len(available)
+    holders = np.bincount(in_turn.reshape(-1), minlength=len(available))
+    rarest = int(np.argmax(holders - available))
+    if holders[rarest] > available[rarest]:
+        label = np.flatnonzero(request.class_counts)[rarest]
+        raise DataError(
+            Fault(
+                "federation.num_clients",
+                "leave each class a row for every client that has it",
+                (
+                    f"{num_clients} clients, {holders[rarest]} of which have class {label} with its "
+                    f"{available[rarest]} rows"
+                ),
+                "federation.partition.class_assignment=random may do",
+            )
+        )
+
+
+def shard(request: PartitionRequest) -> Deal:
+    """Deal runs of sorted rows.
+
+    Raises:
+        DataError: If there are fewer rows than shards, or clients would have fewer than `min_size` rows.
+    """
+    num_clients, num_shards = request.require_num_clients(), request.settings.shards_per_client
+    request.require_min_size()
+    shard_size = len(request.labels) // (num_clients * num_shards)
+    if shard_size == 0:
+        raise DataError(
+            Fault(
+                "federation.num_clients times federation.partition.shards_per_client",
+                f"not exceed the number of rows, {len(request.labels)}",
+                f"{num_clients} times {num_shards}",
+            )
+        )
+    if shard_size * num_shards < request.settings.min_size:
+        raise DataError(
+            Fault(
+                "federation.partition.min_size",
+                (f"be at most {shard_size * num_shards}, the rows in {num_shards} shards of {shard_size}"),
+                request.settings.min_size,
+            )
+        )
+
+    chosen = {"num_partitions": num_clients, "partition_by": LABEL, "num_shards_per_partition": num_shards}
+    return deal_with_flower(
+        request, lambda kinds, seed: kinds.ShardPartitioner(**chosen, seed=seed), shard_size=shard_size
+    )
+
+
+def distribution(request: PartitionRequest) -> Deal:
+    """Deal by log-normal shares of each class.
+
+    Raises:
+        DataError: If the number of clients is no multiple of that of the classes, there are fewer classes than a
+            client should have, or a class has too few rows.
+    """
+    num_clients, num_of_client = request.require_num_clients(), request.settings.classes_per_client
+    available = request.class_counts[request.class_counts > 0]
+    num_classes = len(available)
+    if num_of_client > num_classes:
+        raise DataError(
+            Fault(
+                "federation.partition.classes_per_client",
+                f"be at most {num_classes}, the number of classes",
+                num_of_client,
+            )
+        )
+    if num_clients % num_classes:
+        raise DataError(
+            Fault(
+                "federation.num_clients",
+                (
+                    f"be a multiple of the number of classes, {num_classes}, where "
+                    "federation.partition.kind=distribution"
+                ),
+                num_clients,
+            )
+        )
+    num_holders = num_of_client * num_clients // num_classes
+    num_first = -(-request.settings.min_size // num_of_client)
+    if available.min() < (num_first + 1) * num_holders:
+        raise DataError(
+            Fault(
+                "every class",
+                (
+                    f"have {num_first + 1} rows for each of its {num_holders} clients, "
+                    f"{(num_first + 1) * num_holders} in all"
+                ),
+                available.min(),
+                (f"fewer clients, or less than federation.partition.min_size = {request.settings.min_size}, may do"),
+            )
+        )
+    shares = request.generator.lognormal(0.0, request.settings.lognormal_sigma, (num_classes, num_holders))
+    chosen = (shares, num_clients, num_of_client, LABEL, num_first)
+    return deal_with_flower(
+        request, lambda kinds, seed: kinds.DistributionPartitioner(*chosen, seed=seed), num_rows_first=num_first
+    )
+
+
+def linear(request: PartitionRequest) -> Deal:
+    """Deal sizes in proportion to k."""
+    return _deal_growing(request, "LinearPartitioner", lambda clients: 2 / (clients * (clients + 1)))
+
+
+def square(request: PartitionRequest) -> Deal:
+    """Deal sizes in proportion to k²."""
+    return _deal_growing(
+        request, "SquarePartitioner", lambda clients: 6 / (clients * (clients + 1) * (2 * clients + 1))
+    )
+
+
+def exponential(request: PartitionRequest) -> Deal:
+    """Deal sizes in proportion to e^k."""
+    return _deal_growing(
+        request, "ExponentialPartitioner", lambda clients: float(1 / np.exp(np.arange(min(clients, 700))).sum())
+    )
+
+
+def _deal_growing(request: PartitionRequest, partitioner: str, smallest_share: Callable[[int], float]) -> Deal:
+    """Deal by a law of flwr-datasets.
+
+    Args:
+        request: The rows.
+        partitioner: Its name in flwr-datasets.
+        smallest_share: Share of all rows that the first of a number of clients gets; falls with that number.
+
+    Raises:
+        DataError: If the first client would get fewer than `min_size` rows.
+    """
+    num_clients, num_rows, min_size = request.require_num_clients(), len(request.labels), request.settings.min_size
+    smallest = num_rows if num_clients == 1 else int(smallest_share(num_clients) * num_rows)
+    if smallest < min_size:
+        fewer = range(1, num_clients)
+        most = bisect_left(fewer, True, key=lambda clients: int(smallest_share(clients) * num_rows) < min_size)
+        raise DataError(
+            Fault(
+                f"federation.partition.kind={request.settings.kind}",
+                (f"leave the smallest client federation.partition.min_size = {min_size} of {num_rows} rows"),
+                f"{smallest} for {num_clients} clients",
+                f"at most {most} clients are possible",
+            )
+        )
+    return deal_with_flower(request, lambda kinds, _: getattr(kinds, partitioner)(num_clients))
+
+
+KEY = "federation.partition.counts"
+
+
+def natural(request: PartitionRequest) -> Deal:
+    """Give each natural client its rows; clients are numbered in alphabetical order of their names.
+
+    Raises:
+        DataError: If the data name no clients, or their number is not the one given.
+    """
+    if request.client_ids is None:
+        raise DataError(
+            Fault(
+                ("federation.partition.kind=natural needs data with natural clients: federation.client_column"),
+                "name the column that holds them",
+                "nothing",
+            )
+        )
+    names, owners = distinct_texts(request.client_ids)
+    if request.num_clients not in {None, len(names)}:
+        raise DataError(
+            Fault(
+                "federation.num_clients",
+                f"be left out or be {len(names)}, the number of natural clients",
+                request.num_clients,
+            )
+        )
+    return request.deal_owners(owners, len(names), client_names=tuple(names.tolist()))
+
+
+def counts(request: PartitionRequest) -> Deal:
+    """Deal the rows that the matrix names.
+
+    Raises:
+        ConfigurationError: If there is no matrix, or the file can't be read as one.
+        DataError: If it does not fit the data: too many rows of a class, an empty client, another number of clients.
+    """
+    matrix = _matrix(request.settings.counts)
+    faults = _faults(request, matrix)
+    if faults:
+        raise DataError(faults)
+    return request.deal_counts(matrix)
+
+
+def _matrix(given: tuple[tuple[int, ...], ...] | Path | None) -> IntArray:
+    if given is None:
+        raise ConfigurationError(
+            Fault(
+                KEY,
+                (
+                    "hold a row of class counts a client, or the path of a CSV file of them, where "
+                    "federation.partition.kind=counts"
+                ),
+                "nothing",
+            )
+        )
+    return np.array(_read(given) if isinstance(given, Path) else given, dtype=np.int64)
+
+
+def _read(file: Path) -> list[list[int]]:
+    if file.exists() and not file.is_file():  # a pipe would be waited for
+        raise ConfigurationError(Fault(KEY, "be a CSV file", f"{file}, which is a pipe, a device or a folder"))
+    try:
+        with file.open(newline="", encoding="utf-8-sig") as lines:
+            table = [(number, cells) for number, cells in enumerate(csv.reader(lines), start=1) if cells]
+    except (OSError, UnicodeDecodeError, csv.Error) as error:
+        raise ConfigurationError(f"{KEY} must be a CSV file that can be read, got {file}: {error}") from error
+    if not table:
+        raise ConfigurationError(Fault(f"{KEY}: {file}", "hold a line of class counts a client", "none"))
+    rows = []
+    for number, cells in table:
+        if len(cells) != len(table[0][1]) or not all(cell.strip().isdecimal() for cell in cells):
+            raise ConfigurationError(
+                Fault(
+                    f"{KEY}: {file}, line {number}",
+                    f"hold {len(table[0][1])} whole numbers >= 0, without a header",
+                    repr(",".join(cells)[:80]),
+                )
+            )
+        rows.append([int(cell) for cell in cells])
+    return rows
+
+
+def _faults(request: PartitionRequest, matrix: IntArray) -> list[str]:
+    available = request.class_counts
+    if request.num_clients not in {None, len(matrix)}:
+        return [
+            Fault(
+                "federation.num_clients",
+                f"be left out or be {len(matrix)}, the number of rows of {KEY}",
+                request.num_clients,
+            )
+        ]
+    if matrix.shape[1] != len(available):
+        return [Fault(KEY, f"have {len(available)} columns, one a class", matrix.shape[1])]
+    asked = matrix.sum(axis=0)
+    faults: list[str] = [
+        Fault(KEY, f"not ask for more rows of class {label} than there are, {available[label]}", asked[label])
+        for label in np.flatnonzero(asked > available)
+    ]
+    empty = np.flatnonzero(matrix.sum(axis=1) == 0)
+    if len(empty):
+        faults.append(Fault(KEY, "give every client a row", f"none for client {empty[0]}"))
+    return faults
+
+
+def iid(request: PartitionRequest) -> Deal:
+    """Deal rows regardless of their labels."""
+    num_clients = request.require_num_clients()
+    return request.deal_owners(request.generator.permutation(np.arange(len(request.labels)) % num_clients))
+
+
+def quantity_skew(request: PartitionRequest) -> Deal:
+    """Deal rows at random to clients of Dirichlet sizes."""
+    num_clients, min_size, generator = request.require_num_clients(), request.require_min_size(), request.generator
+    shares = dirichlet_shares(request.settings.alpha, num_clients, generator)
+    sizes = min_size + whole_rows(shares, len(request.labels) - num_clients * min_size, generator)
+    return request.deal_owners(generator.permutation(np.repeat(np.arange(num_clients), sizes)))

@@ -1,0 +1,71 @@
+"""Q-learning on remembered transitions, with a client algorithm's correction applied as in training on rows."""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from fedscout.engine.contracts.algorithm import Correct
+from fedscout.engine.contracts.config import LocalTraining
+from fedscout.engine.models.flat import FlatModel
+from fedscout.engine.training.loop import new_optimizer
+from fedscout.experiments.replay_memory import Transitions
+
+
+@torch.no_grad()
+def targets(model: FlatModel, memory: Transitions, discount: float) -> Tensor:
+    """Return what Q(s, a) should be for every transition by the model as it is, shape `(steps,)`.
+
+    Args:
+        model: The target network.
+        memory: All transitions.
+        discount: γ.
+    """
+    best: Tensor = model.outputs(torch.from_numpy(np.ascontiguousarray(memory.next_observations))).max(dim=1).values
+    rewards = torch.from_numpy((1 - discount) * memory.rewards)
+    return rewards + discount * (1 - torch.from_numpy(memory.ended.copy())) * best
+
+
+def learn(
+    model: FlatModel,
+    training: LocalTraining,
+    generator: np.random.Generator,
+    memory: Transitions,
+    num_steps: int,
+    renewal_steps: int,
+    discount: float,
+    correct: Correct | None = None,
+) -> float:
+    """Make steps of Q-learning from the model as it is loaded, and return the mean loss over them.
+
+    Args:
+        model: Changed in place.
+        training: Batches and optimiser.
+        generator: Draws the batches.
+        memory: What batches are drawn from.
+        num_steps: Optimiser steps.
+        renewal_steps: After which the target network becomes the model as it then is.
+        discount: γ.
+        correct: Changes the gradient of each step in place, told weights and gradient.
+    """
+    observations = torch.from_numpy(np.ascontiguousarray(memory.observations))
+    actions = torch.from_numpy(memory.actions.astype(np.int64))
+    model.module.train()
+    optimizer = new_optimizer(training)
+    weights, gradient = model.weights, model.gradient
+    loss_sum = 0.0
+    batch_size = min(training.batch_size, len(memory))
+    for step, batch in enumerate(generator.integers(0, len(memory), (num_steps, batch_size))):
+        if step % renewal_steps == 0:
+            goals = targets(model, memory, discount)
+        rows = torch.from_numpy(batch)
+        gradient.zero_()
+        values = model.outputs(observations[rows]).gather(1, actions[rows, None])[:, 0]
+        loss = nn.functional.smooth_l1_loss(values, goals[rows])
+        loss.backward()  # type: ignore[no-untyped-call]
+        if correct is not None:
+            correct(weights, gradient)
+        optimizer.step(weights, gradient)
+        loss_sum += loss.item()
+    return loss_sum / num_steps

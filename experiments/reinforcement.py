@@ -1,0 +1,257 @@
+"""CartPole, played by deep Q-learning: a cart balances a pole; one reward a step, 500 steps at most.
+
+A. G. Barto, R. S. Sutton and C. W. Anderson, "Neuronlike adaptive elements that can solve difficult learning control
+problems", IEEE Transactions on Systems, Man, and Cybernetics 13(5), 1983; gymnasium's CartPole-v1. Gravity and pole
+length may differ between clients; `pole_length` is the full length (1.0 m), gymnasium's own `length` is half of it.
+
+A client's round: it plays `5 * local_epochs` episodes at once, ε-greedy by the received model, remembers the latest
+5,000 transitions, and makes `200 * local_epochs` steps of Q-learning on batches of them (V. Mnih et al., "Human-level
+control through deep reinforcement learning", Nature 518, 2015):
+
+    loss = huber(Q(s, a) − (r + γ max_a' Q⁻(s', a'))),  γ = 0.99, rewards scaled by 1 − γ so that returns stay in [0, 1]
+
+Choices: the target network Q⁻ is the model itself as it was at most 20 steps ago; ε falls exponentially with the
+client's own number of steps, from 1 to 0.05; the memory and that number are the client's state, so a client
+carries on where it was, on whatever host. A model's score on a client is the mean reward over 500 of greedy episodes,
+one a repeat, with the same five starts for every model of a seed.
+
+What a user may set about an environment's physics, and what an environment says of itself.
+
+The table of environments: a new one is one file and one line here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from math import exp
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+from pydantic import BaseModel, ConfigDict, Field
+
+from fedscout.engine.errors import ConfigurationError, Fault
+from fedscout.engine.seeds import unseeded_generators
+from fedscout.experiments.replay_memory import Transitions
+
+if TYPE_CHECKING:
+    from gymnasium.envs.classic_control.cartpole import CartPoleVectorEnv
+
+    from fedscout.engine.contracts.algorithm import ClientWork, Correct, TrainRequest
+    from fedscout.engine.contracts.client_task import ClientTask, Played
+    from fedscout.engine.errors import FloatArray
+    from fedscout.engine.models.flat import FlatModel
+
+
+class PhysicsConfig(BaseModel):
+    """The physics of some clients; what is not given stays as published."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
+
+    clients: tuple[int, ...] | None = Field(default=None, description="whose physics; nothing means everybody's")
+    gravity: float | None = Field(default=None, gt=0, le=1000, description="in m/s²; 9.8 as published")
+    pole_length: float | None = Field(default=None, gt=0, le=100, description="full length of the pole in m; 1.0")
+    force: float | None = Field(default=None, gt=0, le=1000, description="with which the cart is pushed, in N; 10")
+
+
+@dataclass(frozen=True)
+class Environment:
+    """A federation of players.
+
+    Attributes:
+        task: What a client does.
+        feature_shape: Of an observation.
+        action_names: One name per action, in the order of the model's outputs.
+        affected_clients: Whose physics differ from the published ones.
+        source: Citation.
+        facts: For the record.
+    """
+
+    task: ClientTask
+    feature_shape: tuple[int, ...]
+    action_names: tuple[str, ...]
+    affected_clients: tuple[int, ...]
+    source: str
+    facts: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class EnvironmentKind:
+    """A line of the table.
+
+    Attributes:
+        build: From the number of clients, >= 1, and their physics, applied in order, to the environment.
+        training: Settings of local training in place of the general defaults, which are made for classifying rows.
+        score_name: What the score is called, such as `reward`.
+        largest_score: Of which scores are shares.
+    """
+
+    build: Callable[[int, tuple[PhysicsConfig, ...]], Environment]
+    training: Mapping[str, Any]
+    score_name: str
+    largest_score: float
+
+
+SOURCE = "Barto, Sutton and Anderson 1983; CartPole-v1 of gymnasium, https://gymnasium.farama.org"
+WIDTH = 4
+ACTIONS = ("left", "right")
+MAX_STEPS = 500
+CARTPOLE_SCORE = "reward"
+REPEATS = 5
+EPISODES = 5
+GRADIENT_STEPS = 200
+RENEWAL_STEPS = 20
+MEMORY_STEPS = 5000
+DISCOUNT = 0.99
+FIRST_EPSILON, LAST_EPSILON, EPSILON_STEPS = 1.0, 0.05, 500.0
+
+CARTPOLE_TRAINING: Mapping[str, Any] = {"optimizer": "adam", "learning_rate": 0.001, "batch_size": 64}
+
+MEMORY_KEY, STEPS_KEY = "task/memory", "task/steps"
+
+
+@dataclass(frozen=True)
+class Physics:
+    """Of one client's cart.
+
+    Attributes:
+        gravity: In m/s².
+        pole_length: Full length in m.
+        force: Of a push, in N.
+    """
+
+    gravity: float = 9.8
+    pole_length: float = 1.0
+    force: float = 10.0
+
+    def environment(self, num_episodes: int) -> CartPoleVectorEnv:
+        """Return carts of these physics, to be reset."""
+        from gymnasium.envs.classic_control.cartpole import CartPoleVectorEnv
+
+        with unseeded_generators():  # its space of actions makes one, of which nothing is drawn here
+            carts = CartPoleVectorEnv(num_episodes, max_episode_steps=MAX_STEPS)
+        carts.gravity = self.gravity
+        carts.length = self.pole_length / 2
+        carts.polemass_length = carts.masspole * carts.length
+        carts.force_mag = self.force
+        return carts
+
+
+@dataclass(frozen=True)
+class CartPoleTask:
+    """The task of all clients.
+
+    Attributes:
+        physics: Of each client.
+    """
+
+    physics: tuple[Physics, ...]
+
+    @property
+    def score_name(self) -> str:
+        """What the score is called."""
+        return CARTPOLE_SCORE
+
+    @property
+    def largest_score(self) -> float:
+        """The longest episode."""
+        return float(MAX_STEPS)
+
+    def train(self, model: FlatModel, asked: TrainRequest, work: ClientWork, correct: Correct | None) -> Played:
+        """Play, remember, learn."""
+        from fedscout.engine.contracts.client_task import Played
+        from fedscout.experiments.q_learning import learn
+
+        steps = float(work.state[STEPS_KEY][0]) if STEPS_KEY in work.state else 0.0
+        memory = Transitions.empty(WIDTH)
+        if MEMORY_KEY in work.state:
+            memory = Transitions(work.state[MEMORY_KEY], WIDTH)
+        model.module.eval()
+        epsilon = LAST_EPSILON + (FIRST_EPSILON - LAST_EPSILON) * exp(-steps / EPSILON_STEPS)
+        num_episodes = EPISODES * asked.training.local_epochs
+        played, _ = play(model, self.physics[work.client], num_episodes, epsilon, work.generator)
+        memory = memory.extended(played, MEMORY_STEPS)
+        own = {
+            MEMORY_KEY: memory.rows,
+            STEPS_KEY: np.array([steps + len(played) / num_episodes], np.float32),
+        }
+        num_steps = GRADIENT_STEPS * asked.training.local_epochs
+        loss = learn(model, asked.training, work.generator, memory, num_steps, RENEWAL_STEPS, DISCOUNT, correct)
+        return Played(num_steps, loss, own)
+
+    def score(self, model: FlatModel, client: int, generator: np.random.Generator) -> npt.NDArray[np.float64]:
+        """Return the share of the longest episode that greedy episodes reach, shape `(REPEATS,)`."""
+        _, lengths = play(model, self.physics[client], REPEATS, 0.0, generator)
+        return lengths / MAX_STEPS
+
+
+def play(
+    model: FlatModel, physics: Physics, num_episodes: int, epsilon: float, generator: np.random.Generator
+) -> tuple[FloatArray, npt.NDArray[np.float64]]:
+    """Play episodes side by side until all have ended.
+
+    Args:
+        model: Loaded; its largest output is the greedy action.
+        physics: Of the cart.
+        num_episodes: How many.
+        epsilon: Probability of a random action in a step.
+        generator: Draws starts and random actions.
+
+    Returns:
+        The transitions, in the order of steps, see `Transitions.rows`, and the reward of each episode.
+    """
+    import torch
+
+    carts = physics.environment(num_episodes)
+    observations, _ = carts.reset(seed=int(generator.integers(2**31)))
+    lengths = np.zeros(num_episodes)
+    running = np.ones(num_episodes, dtype=bool)
+    rows: list[FloatArray] = []
+    with torch.no_grad():
+        while running.any():
+            actions = model.module(torch.from_numpy(observations)).argmax(dim=1).numpy()
+            if epsilon > 0:
+                random = generator.random(num_episodes) < epsilon
+                actions = np.where(random, generator.integers(0, len(ACTIONS), num_episodes), actions)
+            following, rewards, ended, cut, _ = carts.step(actions)
+            step = np.column_stack([observations, actions, rewards, following, ended]).astype(np.float32)
+            rows.append(step[running])
+            lengths[running] += 1
+            running = running & ~(ended | cut)
+            observations = following
+    return np.concatenate(rows), lengths
+
+
+def cartpole(num_clients: int, given_physics: tuple[PhysicsConfig, ...] = ()) -> Environment:
+    """Return the federation's carts.
+
+    Raises:
+        ConfigurationError: If physics are given for a client that does not exist.
+    """
+    faults = []
+    physics = [Physics()] * num_clients
+    for place, given in enumerate(given_physics):
+        changes = {name: value for name, value in given if name != "clients" and value is not None}
+        for client in range(num_clients) if given.clients is None else given.clients:
+            if not 0 <= client < num_clients:
+                faults.append(
+                    Fault(f"federation.physics.{place}.clients", f"be between 0 and {num_clients - 1}", client)
+                )
+                continue
+            physics[client] = Physics(**{**vars(physics[client]), **changes})
+    if faults:
+        raise ConfigurationError(faults)
+    return Environment(
+        task=CartPoleTask(tuple(physics)),
+        feature_shape=(WIDTH,),
+        action_names=ACTIONS,
+        affected_clients=tuple(client for client, own in enumerate(physics) if own != Physics()),
+        source=SOURCE,
+        facts={"episodes_per_epoch": EPISODES, "largest_reward": MAX_STEPS},
+    )
+
+
+ENVIRONMENTS: Mapping[str, EnvironmentKind] = {
+    "cartpole": EnvironmentKind(cartpole, CARTPOLE_TRAINING, CARTPOLE_SCORE, float(MAX_STEPS)),
+}

@@ -1,0 +1,786 @@
+"""Each client's score before and after the choice.
+
+The confirmation: mean difference with its two intervals, and the difference of every seed.
+
+What a detector has on each client: its value beside the threshold, and where clients lie in feature space.
+
+Who holds what: clients × classes as a heat map, and the rows of each client.
+
+Learning curves of all trials, the chosen ones in front.
+
+A curve of a trial in the background holds at most `MOST_POINTS` of its rounds, evenly spaced with first and last, so
+that a page of hundreds of trials stays small; those in front hold all rounds up to `MOST_POINTS_IN_FRONT`.
+
+The trials of a search for a front by both objectives; the front is what no other trial beats.
+
+Parallel coordinates of what was searched: a line a trial, through its strategy, its parameters and its fitness.
+
+After A. Inselberg. The plane with parallel coordinates. The Visual Computer 1, 1985; the axes lie one below the other,
+so that the picture is as wide as a phone. An axis whose positive values span more than a factor of thirty is
+logarithmic. A line leaves out the parameters that its strategy does not have.
+
+A sweep over two of its axes: by how much the search's choice beats FedAvg, and which strategy it is.
+
+What each part of a study cost.
+
+What all charts share: colours that hold on a dark and on a light page, numbers as they travel, the look, files.
+
+The colours are after Okabe and Ito, Color Universal Design (2008), moved to a middle lightness. Vega-Lite: A.
+Satyanarayan, D. Moritz, K. Wongsuphasawat, J. Heer. Vega-Lite: a grammar of interactive graphics. IEEE TVCG 23(1),
+2017. Files are rendered by vl-convert, without a browser.
+
+Which rows the strip of clients × classes has, and how dark each of its cells is. Pure; drawing is elsewhere.
+
+Up to `MAX_ROWS` clients have a row each, in their order. Of more, those whose labels are farthest from everyone's have
+one, the farthest first, and then all measured clients are summarised by decile of that divergence: a decile's row adds
+its clients' rows up.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from textwrap import wrap
+from typing import Any, Literal
+
+import altair as alt
+import numpy as np
+import numpy.typing as npt
+import pandas as pd
+
+from fedscout.experiments.description import ClientDescription, Description
+from fedscout.experiments.text import visible
+
+BLUE, ORANGE, GREEN, RED, PURPLE, GREY = "#2f80c3", "#dd8a1f", "#1f9e77", "#d1495b", "#9566c0", "#8b929c"
+CATEGORIES = (BLUE, ORANGE, GREEN, PURPLE, RED, "#56a8c9", "#b59b2b", "#c77aa8", "#6b8e5a", "#a1765c")
+DIGITS = 5
+"""Significant digits of a number in a picture; the page's text and tables have theirs."""
+
+PIXELS_A_POINT = 3.0
+"""Of a PNG: some 300 a printed inch where the figure is as wide as a page."""
+
+FileFormat = Literal["png", "pdf", "svg"]
+
+MANY_MARKS = 4000
+"""More than these are drawn on a canvas, as a browser is slow with so many elements."""
+
+
+def rounded(value: Any) -> Any:
+    """Return a value as a picture holds it: few digits, None if not finite, text without what steers."""
+    if isinstance(value, bool) or value is None:
+        return value
+    if isinstance(value, float):
+        return float(f"{value:.{DIGITS}g}") if math.isfinite(value) else None
+    if isinstance(value, list | tuple):
+        return [rounded(each) for each in value]
+    return visible(value) if isinstance(value, str) else value
+
+
+def inline(rows: Iterable[Mapping[Any, Any]]) -> alt.InlineData:
+    """Return rows as the data of a chart."""
+    return alt.InlineData(values=[{name: rounded(value) for name, value in row.items()} for row in rows])
+
+
+def tooltips(**titles: str) -> list[alt.Tooltip]:
+    """Return what is shown of a mark that is pointed at: heading by field, such as `fitness="accuracy"`.
+
+    A field's type stands behind its name after two underscores where it is no text: `value__Q`. What has no heading is
+    left out.
+    """
+    shown = []
+    for name, title in ((name, title) for name, title in titles.items() if title):
+        field, _, kind = name.partition("__")
+        shown.append(alt.Tooltip(field, type="quantitative" if kind == "Q" else "nominal", title=title))
+    return shown
+
+
+def chart_config(dark: bool) -> dict[str, Any]:
+    """Return the look of all pictures on a dark or a light ground, for Vega's `config`."""
+    ink, soft, line = ("#d9dee5", "#98a1ad", "#343b45") if dark else ("#22272e", "#5d6670", "#e4e7eb")
+    axis = {"labelColor": soft, "titleColor": soft, "gridColor": line, "domainColor": line, "tickColor": line}
+    font = {"labelFontSize": 11, "titleFontSize": 11, "titleFontWeight": "normal"}
+    return {
+        "background": "transparent" if dark else "white",
+        "font": "system-ui, -apple-system, 'Segoe UI', Roboto, 'DejaVu Sans', sans-serif",
+        "view": {"stroke": None},
+        "axis": {**axis, **font, "labelLimit": 120, "titlePadding": 8, "domain": False, "ticks": False},
+        "legend": {
+            "labelColor": ink,
+            "titleColor": soft,
+            **font,
+            "orient": "top",
+            "direction": "horizontal",
+            "columns": 1,
+            "labelLimit": 320,
+            "symbolStrokeWidth": 3,
+            "symbolOpacity": 1,
+        },
+        "text": {"color": ink, "fontSize": 11},
+        "rule": {"color": soft},
+        "range": {"category": list(CATEGORIES)},
+        "title": {"color": ink, "fontSize": 12, "anchor": "start", "fontWeight": "normal"},
+    }
+
+
+def drawn(chart: alt.TopLevelMixin, file_format: FileFormat) -> bytes:
+    """Return the bytes of a chart's file, on a white ground."""
+    import vl_convert
+
+    specification = chart.to_dict(validate=False)
+    specification["config"] = chart_config(dark=False)
+    if file_format == "svg":
+        return vl_convert.vegalite_to_svg(specification).encode()
+    if file_format == "pdf":
+        return vl_convert.vegalite_to_pdf(specification)
+    return vl_convert.vegalite_to_png(specification, scale=PIXELS_A_POINT)
+
+
+TALL_SCORE, LOW_SCORE = 20, 7
+MANY_SCORES = 60
+
+
+def client_scores(scores: pd.DataFrame, names: tuple[str, str], measure: str) -> alt.TopLevelMixin:
+    """Draw a dumb-bell a client: before in grey, after in blue, in red where it lost.
+
+    Args:
+        scores: A row a client with `client`, `before`, `after`, `change`, `worse` (on how many seeds), and `rows`
+            that were scored.
+        names: What was used before and after.
+        measure: What the scores are of.
+    """
+    before, after = names
+    frame = scores.sort_values("change")
+    base = alt.Chart(inline(frame.assign(lost=frame["change"] < 0).to_dict("records")))
+    down = alt.Y("client:N", sort=None, title="client", axis=alt.Axis(labelOverlap=True))
+    told = tooltips(
+        client="client",
+        before__Q=before,
+        after__Q=after,
+        change__Q="change",
+        worse="worse on",
+        rows__Q="rows scored",
+    )
+    colour = alt.condition("datum.lost", alt.value(RED), alt.value(BLUE))
+    scale = alt.Scale(zero=False, nice=True)
+    across = alt.X("before:Q", title=measure, scale=scale, axis=alt.Axis(tickCount=6))
+    lines = base.mark_rule(size=2.5, opacity=0.6).encode(across, down, x2="after:Q", color=colour, tooltip=told)
+    tails = base.mark_circle(size=55, color=GREY, opacity=1).encode(alt.X("before:Q", scale=scale), down, tooltip=told)
+    heads = base.mark_circle(size=85, opacity=1).encode(alt.X("after:Q", scale=scale), down, color=colour, tooltip=told)
+    row = TALL_SCORE if len(frame) <= MANY_SCORES else LOW_SCORE
+    return alt.layer(lines, tails, heads).properties(height=row * len(frame))
+
+
+DIFFERENCE_ROW = 64
+
+
+def confirmed_difference(
+    means: pd.DataFrame, seeds: pd.DataFrame, unit: str, wider: str = "new data"
+) -> alt.TopLevelMixin:
+    """Draw a row a comparison.
+
+    Args:
+        means: A row a comparison with `against`, `mean`, and `low`, `high`, `here_low`, `here_high`, NaN where there is
+            no interval, all in the unit.
+        seeds: A row a comparison and seed with `against`, `seed` and `difference`.
+        unit: Of the differences.
+        wider: What the wider interval is for.
+    """
+    base = alt.Chart(inline(means.to_dict("records")))
+    down = alt.Y("against:N", sort=None, title=None, axis=alt.Axis(labelLimit=130, labelFontSize=12))
+    told = tooltips(
+        against="compared with",
+        mean__Q=f"mean ({unit})",
+        low__Q=f"{wider}, from",
+        high__Q="to",
+        here_low__Q="another run, from",
+        here_high__Q="to ",
+    )
+    across = alt.X("low:Q", title=f"gain, {unit}", scale=alt.Scale(zero=True, nice=True), axis=alt.Axis(tickCount=6))
+    beyond = base.mark_rule(size=2, color=BLUE).encode(across, down, x2="high:Q", tooltip=told)
+    here = base.mark_rule(size=8, color=BLUE, opacity=0.45).encode(
+        alt.X("here_low:Q"), down, x2="here_high:Q", tooltip=told
+    )
+    mean = base.mark_point(size=110, filled=True, color=BLUE, shape="diamond", opacity=1).encode(
+        alt.X("mean:Q"), down, tooltip=told
+    )
+    each = (
+        alt.Chart(inline(seeds.to_dict("records")))
+        .mark_tick(size=16, thickness=2, color=ORANGE, yOffset=18)
+        .encode(
+            alt.X("difference:Q"),
+            down,
+            tooltip=tooltips(against="compared with", seed="seed", difference__Q=f"difference ({unit})"),
+        )
+    )
+    zero = alt.Chart(inline([{"zero": 0.0}])).mark_rule(strokeDash=[4, 4]).encode(x="zero:Q")
+    return alt.layer(zero, beyond, here, mean, each).properties(height=DIFFERENCE_ROW * len(means))
+
+
+FLAGGED, NOT_FLAGGED = "flagged", "not flagged"
+
+
+def evidence(values: pd.DataFrame, title: str, threshold: float | None) -> alt.TopLevelMixin:
+    """Draw a value of each client, the largest first, and the threshold where it is in the same unit.
+
+    Args:
+        values: A row a client with `client`, `value`, `flagged` (one of the two words above) and `why`, a text.
+        title: What the value is.
+        threshold: None draws none.
+    """
+    colours = alt.Scale(domain=[FLAGGED, NOT_FLAGGED], range=[RED, GREY])
+    bars = (
+        alt.Chart(inline(values.to_dict("records")))
+        .mark_bar(cornerRadiusEnd=2)
+        .encode(
+            x=alt.X("client:N", sort="-y", title="client", axis=alt.Axis(labelAngle=0, labelOverlap=True)),
+            y=alt.Y("value:Q", title=None, axis=alt.Axis(tickCount=5)),
+            color=alt.Color("flagged:N", scale=colours, title=None, legend=alt.Legend(columns=2)),
+            tooltip=tooltips(client="client", value__Q=title, flagged="decision", why="evidence"),
+        )
+    )
+    layers: list[alt.Chart] = [bars]
+    if threshold is not None:
+        line = alt.Chart(inline([{"threshold": threshold}]))
+        layers.append(
+            line.mark_rule(strokeDash=[5, 4], size=1.5).encode(
+                y="threshold:Q", tooltip=tooltips(threshold__Q="published threshold")
+            )
+        )
+    return alt.layer(*layers).properties(height=170, title=title)
+
+
+def positions(places: pd.DataFrame, axes: tuple[str, str]) -> alt.TopLevelMixin:
+    """Draw where clients lie on two axes that they share.
+
+    Args:
+        places: A row a client with `client`, `x`, `y`, `flagged` and `rows`.
+        axes: What the two axes are.
+    """
+    colours = alt.Scale(domain=[FLAGGED, NOT_FLAGGED], range=[RED, BLUE])
+    chart: alt.Chart = (
+        alt.Chart(inline(places.to_dict("records")))
+        .mark_circle(opacity=0.8)
+        .encode(
+            x=alt.X("x:Q", title=axes[0], scale=alt.Scale(nice=True, padding=12), axis=alt.Axis(tickCount=6)),
+            y=alt.Y("y:Q", title=axes[1], scale=alt.Scale(nice=True, padding=12)),
+            size=alt.Size("rows:Q", legend=None, scale=alt.Scale(range=[40, 400])),
+            color=alt.Color("flagged:N", scale=colours, title=None, legend=alt.Legend(columns=2)),
+            tooltip=tooltips(client="client", x__Q=axes[0], y__Q=axes[1], rows__Q="rows", flagged="decision"),
+        )
+        .properties(height=240)
+    )
+    return chart
+
+
+def density(bins: pd.DataFrame, title: str) -> alt.TopLevelMixin:
+    """Draw how each client's values of one feature are spread.
+
+    Args:
+        bins: A row a client and bin with `client`, `value` (the bin's middle), `share` of its rows, and `flagged`.
+        title: The feature.
+    """
+    colours = alt.Scale(domain=[FLAGGED, NOT_FLAGGED], range=[RED, GREY])
+    chart: alt.Chart = (
+        alt.Chart(inline(bins.to_dict("records")))
+        .mark_line(interpolate="monotone", opacity=0.75)
+        .encode(
+            x=alt.X("value:Q", title=title, scale=alt.Scale(zero=False, nice=False), axis=alt.Axis(tickCount=6)),
+            y=alt.Y("share:Q", title="share of the client's rows", axis=alt.Axis(format="%")),
+            detail="client:N",
+            color=alt.Color("flagged:N", scale=colours, title=None, legend=alt.Legend(columns=2)),
+            tooltip=tooltips(client="client", flagged="decision"),
+        )
+        .properties(height=200)
+    )
+    return chart
+
+
+MAX_ROWS = 40
+MOST_DIFFERENT = 20
+NUM_DECILES = 10
+NUM_SHADES = 4
+
+
+@dataclass(frozen=True)
+class StripRow:
+    """One row of the strip.
+
+    Attributes:
+        label: What it shows.
+        num_rows: Rows of the data.
+        counts: Of each column of the strip, shape `(columns,)`.
+        divergence: Of its labels from everyone's in bits, a mean for several clients; None if not measured.
+        affected: Whether a scenario affects the client.
+        num_clients: Whose rows are added up.
+    """
+
+    label: str
+    num_rows: int
+    counts: npt.NDArray[np.int64]
+    divergence: float | None
+    affected: bool = False
+    num_clients: int = 1
+
+    @property
+    def shares(self) -> npt.NDArray[np.float64]:
+        """The counts over their sum; zeros without a row."""
+        return self.counts / max(self.num_rows, 1)
+
+
+@dataclass(frozen=True)
+class Strip:
+    """The strip.
+
+    Attributes:
+        clients: Rows of single clients.
+        deciles: Rows of a tenth of the measured clients each, the most alike first; empty if every client has a row.
+        classes_per_column: Neighbouring classes that share a column, as there are too many.
+        num_clients: Of the federation.
+    """
+
+    clients: tuple[StripRow, ...]
+    deciles: tuple[StripRow, ...]
+    classes_per_column: int
+    num_clients: int
+
+    @property
+    def remark(self) -> str | None:
+        """What is not shown; None if everything is."""
+        if len(self.clients) == self.num_clients:
+            return None
+        text = f"Of {self.num_clients} clients, the {len(self.clients)} whose labels differ most from everyone's"
+        if not self.deciles:
+            return f"{text}."
+        return f"{text}; below them all measured clients by decile of that divergence, each decile's rows added up."
+
+
+def strip_of(description: Description, max_columns: int) -> Strip:
+    """Choose the rows of the strip.
+
+    Args:
+        description: Of the federation.
+        max_columns: Columns for which there is room; with more classes, neighbours share one.
+    """
+    together = max(1, -(-description.realised.num_classes // max(max_columns, 1)))
+    clients = description.clients
+    if len(clients) <= MAX_ROWS:
+        return Strip(tuple(_client_row(client, together) for client in clients), (), together, len(clients))
+    measured = [client for client in clients if client.label_divergence is not None]
+    ordered = sorted(measured, key=lambda client: (client.label_divergence or 0.0, -client.client))
+    shown = [_client_row(client, together) for client in ordered[: -MOST_DIFFERENT - 1 : -1]]
+    deciles: list[StripRow] = []
+    if len(ordered) >= NUM_DECILES:
+        positions = np.array_split(np.arange(len(ordered)), NUM_DECILES)
+        deciles = [
+            _decile_row(number, [ordered[position] for position in part], together)
+            for number, part in enumerate(positions, 1)
+        ]
+    return Strip(tuple(shown), tuple(deciles), together, len(clients))
+
+
+def label_of(client: ClientDescription) -> str:
+    """Return what stands beside a client: its number, and its name if it has one."""
+    return str(client.client) if client.name is None else f"{client.client} {client.name}"
+
+
+def class_labels(description: Description) -> tuple[str, ...]:
+    """Return the names of the classes; their numbers if they have none."""
+    return description.class_names or tuple(str(number) for number in range(description.realised.num_classes))
+
+
+def _client_row(client: ClientDescription, together: int) -> StripRow:
+    counts = _columns(np.array(client.label_counts, np.int64), together)
+    return StripRow(label_of(client), client.num_rows, counts, client.label_divergence, client.affected)
+
+
+def _decile_row(number: int, clients: Sequence[ClientDescription], together: int) -> StripRow:
+    counts = np.sum([client.label_counts for client in clients], axis=0).astype(np.int64)
+    mean = float(np.mean([client.label_divergence or 0.0 for client in clients]))
+    label = f"decile {number}: {len(clients)} clients"
+    return StripRow(label, int(counts.sum()), _columns(counts, together), mean, num_clients=len(clients))
+
+
+def _columns(counts: npt.NDArray[np.int64], together: int) -> npt.NDArray[np.int64]:
+    """Add up neighbouring classes."""
+    return np.add.reduceat(counts, np.arange(0, len(counts), together))
+
+
+def shades(values: npt.ArrayLike, largest: float) -> npt.NDArray[np.int64]:
+    """Return 0 for nothing, else 1 to `NUM_SHADES` in equal steps up to the largest value."""
+    found = np.asarray(values, dtype=np.float64)
+    steps = np.ceil(NUM_SHADES * found / largest) if largest > 0 else np.zeros_like(found)
+    return np.where(found > 0, np.clip(steps, 1, NUM_SHADES), 0).astype(np.int64)
+
+
+MOST_CLIENTS = 100
+MOST_CLASSES = 60
+TALL_CLIENT, LOW_CLIENT = 20, 6
+MANY_CLIENTS = 40
+SHORT_NAME = 4
+"""Letters that have room above a column."""
+
+CLASS_WIDTH, WIDEST, ROWS_WIDTH = 36, 640, 140
+"""Pixels of a column of classes, of all of them at most, and of the bars beside."""
+
+
+def class_map(counts: pd.DataFrame, by_count: bool = False) -> alt.Chart:
+    """Draw which share of a client's rows is of which class.
+
+    Args:
+        counts: A row a client and class with `client`, `class`, `rows` and `share`, in the order in which they are
+            drawn.
+        by_count: Whether a cell is as deep as its rows are many, in place of their share.
+    """
+    clients, classes = ([rounded(name) for name in dict.fromkeys(counts[axis])] for axis in ("client", "class"))
+    base = alt.Chart(inline(counts[counts["rows"] > 0].to_dict("records")))
+    angle = 0 if max(map(len, classes)) <= SHORT_NAME else -60
+    shade, most = ("rows:Q", int(counts["rows"].max())) if by_count else ("share:Q", 1)
+    chart: alt.Chart = (
+        base.mark_rect(cornerRadius=2, color=BLUE)
+        .encode(
+            x=alt.X(
+                "class:N",
+                scale=alt.Scale(domain=classes),
+                title=None,
+                axis=alt.Axis(labelAngle=angle, labelOverlap=True, orient="top"),
+            ),
+            y=alt.Y("client:N", scale=alt.Scale(domain=clients), title="client", axis=alt.Axis(labelOverlap=True)),
+            opacity=alt.Opacity(shade, scale=alt.Scale(domain=[0, most], range=[0.12, 1]), legend=None),
+            tooltip=[
+                *tooltips(client="client", **{"class": "class"}, rows__Q="rows"),
+                alt.Tooltip("share:Q", title="share", format=".1%"),
+            ],
+        )
+        .properties(height=len(clients) * (TALL_CLIENT if len(clients) <= MANY_CLIENTS else LOW_CLIENT))
+    )
+    return chart
+
+
+def federation_map(description: Description, by_count: bool = False) -> alt.HConcatChart:
+    """Draw clients × classes with the rows of each client beside them: the rows of the strip that a terminal shows.
+
+    Args:
+        description: Of the federation.
+        by_count: As in `class_map`; rows of a decile are means of its clients.
+    """
+    strip = strip_of(description, MOST_CLASSES)
+    names, together = class_labels(description), strip.classes_per_column
+    columns = [_column(names[first : first + together]) for first in range(0, len(names), together)]
+    cells, sizes = [], []
+    for row in (*strip.clients, *strip.deciles):
+        label = f"{row.label} *" if row.affected else row.label
+        sizes.append({"client": label, "rows": row.num_rows / row.num_clients, "affected": row.affected})
+        for column, count, share in zip(columns, row.counts.tolist(), row.shares.tolist(), strict=True):
+            cells.append({"client": label, "class": column, "rows": count / row.num_clients, "share": share})
+    tiles = class_map(pd.DataFrame(cells), by_count).properties(width=min(WIDEST, CLASS_WIDTH * len(columns)))
+    bars = (
+        alt.Chart(inline(sizes))
+        .mark_bar(cornerRadiusEnd=2)
+        .encode(
+            x=alt.X("rows:Q", title="rows a client", axis=alt.Axis(tickCount=3, orient="top")),
+            y=alt.Y("client:N", axis=None),
+            color=_affected(),
+        )
+        .properties(width=ROWS_WIDTH, height=tiles.height)
+    )
+    remarks = [strip.remark] if strip.remark else []
+    remarks += ["* affected by the scenario"] if any(row.affected for row in strip.clients) else []
+    title = alt.TitleParams(rounded(description.name), subtitle=[line for text in remarks for line in wrap(text, 90)])
+    whole: alt.HConcatChart = alt.hconcat(tiles, bars, title=title).resolve_scale(y="shared")
+    return whole
+
+
+def _column(names: Sequence[str]) -> str:
+    return names[0] if len(names) == 1 else f"{names[0]} … {names[-1]}"
+
+
+def _affected() -> Any:
+    return alt.condition("datum.affected", alt.value(RED), alt.value(BLUE))
+
+
+def client_sizes(sizes: pd.DataFrame) -> alt.TopLevelMixin:
+    """Draw how many rows each client holds.
+
+    Args:
+        sizes: A row a client with `client`, `rows` and `affected`, whether a scenario changed its data.
+    """
+    chart: alt.Chart = (
+        alt.Chart(inline(sizes.to_dict("records")))
+        .mark_bar(cornerRadiusEnd=2)
+        .encode(
+            x=alt.X("client:N", sort=None, title="client", axis=alt.Axis(labelAngle=0, labelOverlap=True)),
+            y=alt.Y("rows:Q", title="rows", axis=alt.Axis(tickCount=4)),
+            color=_affected(),
+            tooltip=tooltips(client="client", rows__Q="rows"),
+        )
+        .properties(height=140)
+    )
+    return chart
+
+
+MOST_POINTS = 40
+MOST_POINTS_IN_FRONT = 400
+FRONT_COLOURS = (BLUE, ORANGE, GREEN, PURPLE)
+
+
+def learning_curves(trials: pd.DataFrame, measure: str) -> alt.TopLevelMixin:
+    """Draw a line a trial.
+
+    Args:
+        trials: A row a trial with `trial`, `name`, `scores` (one a round), `fitness`, and `role`, empty for the
+            background.
+        measure: What the scores are of.
+    """
+    front = trials[trials["role"] != ""]
+    back = trials[trials["role"] == ""]
+    axis = alt.X(
+        "round:Q", title="round", scale=alt.Scale(zero=False, nice=False), axis=alt.Axis(tickMinStep=1, grid=False)
+    )
+    score = alt.Y("score:Q", title=measure, scale=alt.Scale(zero=False))
+    roles = sorted(dict.fromkeys(front["role"]), key=lambda role: "FedAvg" in role)  # the pick is blue
+    colour = alt.Color(
+        "role:N",
+        title=None,
+        legend=alt.Legend(symbolOpacity=1, columns=2),
+        scale=alt.Scale(domain=roles, range=list(FRONT_COLOURS[: len(roles)])),
+        sort=None,
+    )
+    behind = (
+        alt.Chart(_curves(back, MOST_POINTS))
+        .transform_flatten(["round", "score"])
+        .mark_line(color=GREY, opacity=0.35, strokeWidth=1.2)
+        .encode(axis, score, detail="trial:N", tooltip=tooltips(trial="trial", name="strategy", fitness__Q="late mean"))
+    )
+    lines = alt.Chart(_curves(front, MOST_POINTS_IN_FRONT)).transform_flatten(["round", "score"])
+    ahead = lines.mark_line(strokeWidth=2.4).encode(axis, score, colour, detail="trial:N")
+    points = lines.mark_circle(size=90, opacity=0.001).encode(
+        axis,
+        score,
+        colour,
+        tooltip=tooltips(role="trial", name="strategy", round__Q="round", score__Q=measure),
+    )
+    return alt.layer(behind, ahead, points).properties(height=300)
+
+
+def thinned(scores: Sequence[float], most: int) -> tuple[list[int], list[float]]:
+    """Return rounds, from 1, and their scores: all of them, or so many, first and last included."""
+    places = np.unique(np.linspace(0, len(scores) - 1, min(len(scores), most)).round().astype(int)).tolist()
+    return [place + 1 for place in places], [float(scores[place]) for place in places]
+
+
+def _curves(trials: pd.DataFrame, most: int) -> alt.InlineData:
+    rows = []
+    for trial in trials.to_dict("records"):
+        rounds, scores = thinned(trial["scores"], most) if len(trial["scores"]) else ([], [])
+        held = {name: trial[name] for name in ("trial", "name", "role", "fitness")}
+        rows.append({**held, "round": rounds, "score": scores})
+    return inline(rows)
+
+
+ON_FRONT, BEATEN = "on the front", "another beats it"
+
+
+def objective_front(trials: pd.DataFrame, objectives: tuple[str, str]) -> alt.TopLevelMixin:
+    """Draw a point a trial, and a line along the front.
+
+    Args:
+        trials: A row a trial with `trial`, `name`, `first`, `second`, the larger the better, and `front`, one of
+            `ON_FRONT` and `BEATEN`.
+        objectives: What the two are.
+    """
+    first, second = objectives
+    every = alt.Chart(inline(trials.to_dict("records")))
+    across = alt.X("first:Q", title=first, scale=alt.Scale(zero=False, nice=True, padding=12))
+    down = alt.Y("second:Q", title=second, scale=alt.Scale(zero=False, nice=True, padding=12))
+    colour = alt.Color(
+        "front:N",
+        scale=alt.Scale(domain=[ON_FRONT, BEATEN], range=[BLUE, GREY]),
+        title=None,
+        legend=alt.Legend(columns=2),
+    )
+    told = tooltips(trial="trial", name="strategy", first__Q=first, second__Q=second, front="standing")
+    is_front = alt.datum.front == ON_FRONT
+    line = every.transform_filter(is_front).mark_line(color=BLUE, strokeWidth=1.4, opacity=0.6)
+    size = alt.condition(is_front, alt.value(130), alt.value(60))
+    points = every.mark_circle(opacity=0.85).encode(across, down, color=colour, size=size, tooltip=told)
+    return alt.layer(line.encode(across, down, order="first:Q"), points).properties(height=260)
+
+
+MOST_AXES = 9
+LOGARITHMIC = 30.0
+SPACE_ROW = 62
+MARGIN = 0.06
+PALE = "#c3c9d1"
+
+
+def strategy_space(trials: pd.DataFrame, parameters: Sequence[str], measure: str) -> alt.TopLevelMixin:
+    """Draw the search.
+
+    Args:
+        trials: A row a trial with `trial`, `name`, `strategy`, `fitness`, `chosen`, and a column a parameter, NaN or
+            None where the strategy has none.
+        parameters: Names of those columns.
+        measure: What the fitness is.
+    """
+    axes = ["strategy", *parameters[: MOST_AXES - 2], measure]
+    frame = trials.rename(columns={"fitness": measure})
+    scales = {axis: _scale(frame[axis].dropna().tolist()) for axis in axes}
+    rows, ticks = [], []
+    for place, axis in enumerate(axes):
+        position, labels = scales[axis]
+        ticks += [{"axis": axis, "x": x, "label": label} for x, label in labels]
+        rows += [
+            {"axis": axis, "place": place, "x": position(trial[axis]), **_identity(trial, measure)}
+            for trial in frame.to_dict("records")
+            if not _missing(trial[axis])
+        ]
+    across = alt.X("x:Q", axis=None, scale=alt.Scale(domain=[0, 1]))
+    down = alt.Y("axis:N", sort=axes, title=None, axis=alt.Axis(grid=True, labelFontSize=12, offset=6))
+    told = tooltips(trial="trial", name="strategy", fitness__Q=measure)
+    colour = alt.Color("fitness:Q", scale=alt.Scale(range=[PALE, GREEN]), legend=None)
+    every = alt.Chart(inline(rows))
+    lines = every.mark_line(opacity=0.55, strokeWidth=1.4, orient="vertical").encode(
+        across, down, detail="trial:N", order="place:Q", color=colour, tooltip=told
+    )
+    chosen = every.transform_filter("datum.chosen").mark_line(strokeWidth=3.2, color=BLUE, orient="vertical")
+    points = every.mark_circle(size=34).encode(across, down, color=colour, tooltip=told)
+    labels = (
+        alt.Chart(inline(ticks))
+        .mark_text(dy=15, fontSize=10, opacity=0.75, align="center")
+        .encode(across, down, text="label:N")
+    )
+    layered = alt.layer(
+        lines, chosen.encode(across, down, detail="trial:N", order="place:Q", tooltip=told), points, labels
+    )
+    return layered.properties(height=SPACE_ROW * len(axes))
+
+
+def _identity(trial: Mapping[Any, Any], measure: str) -> dict[str, Any]:
+    named = {name: trial[name] for name in ("trial", "name", "chosen")}
+    return {**named, "fitness": trial[measure]}
+
+
+def _missing(value: Any) -> bool:
+    return value is None or (isinstance(value, float) and math.isnan(value))
+
+
+def _scale(values: Sequence[Any]) -> tuple[Any, list[tuple[float, str]]]:
+    """Return where a value lies, in `[MARGIN, 1 − MARGIN]`, and the labels of the axis."""
+    if any(isinstance(value, str | bool) for value in values):
+        words = list(dict.fromkeys(map(str, values)))
+        step = (1 - 2 * MARGIN) / max(len(words) - 1, 1)
+        places = {word: (MARGIN + step * place if len(words) > 1 else 0.5) for place, word in enumerate(words)}
+        return lambda value: places[str(value)], [(place, word) for word, place in places.items()]
+    low, high = min(values), max(values)
+    log = low > 0 and high >= LOGARITHMIC * low
+    first, last = (math.log(low), math.log(high)) if log else (low, high)
+
+    def position(value: float) -> float:
+        share = ((math.log(value) if log else value) - first) / (last - first) if last > first else 0.5
+        return MARGIN + (1 - 2 * MARGIN) * share
+
+    ends = [low] if low == high else [low, high]
+    return position, [(position(end), f"{end:.3g}") for end in ends]
+
+
+MAP_ROW = 46
+MIDDLE = "#8fa3b8"
+
+
+def gain_map(cells: Sequence[Mapping[str, Any]], axes: tuple[str, str], unit: str) -> alt.TopLevelMixin:
+    """Draw a cell a combination of values; one whose interval holds zero, or has none, is an outline.
+
+    Args:
+        cells: A row a combination with `x`, `y` (both text, in order), `gain`, `low`, `high`, `certain`, `strategy`,
+            `studies` and `text`, which stands in the cell.
+        axes: What x and y are; an empty name has no heading.
+        unit: Of the gain.
+    """
+    base = _base(cells)
+    most = max(1e-9, *(abs(cell["gain"]) for cell in cells))
+    colour = alt.Color("gain:Q", scale=alt.Scale(domain=[-most, 0, most], range=[RED, MIDDLE, BLUE]), legend=None)
+    told = tooltips(
+        x=axes[0],
+        y=axes[1],
+        gain__Q=f"gain ({unit})",
+        low__Q="95 %, from",
+        high__Q="to",
+        strategy="strategy",
+        studies__Q="studies",
+    )
+    sure = base.transform_filter("datum.certain").mark_rect(cornerRadius=4).encode(color=colour, tooltip=told)
+    unsure = base.transform_filter("!datum.certain").mark_rect(
+        cornerRadius=4, fill=GREY, fillOpacity=0.08, stroke=GREY, strokeOpacity=0.6, strokeWidth=1
+    )
+    return _placed(
+        cells, axes, [sure, unsure.encode(tooltip=told)], [("datum.certain", "white"), ("!datum.certain", None)]
+    )
+
+
+def winner_map(cells: Sequence[Mapping[str, Any]], axes: tuple[str, str]) -> alt.TopLevelMixin:
+    """Draw which strategy to use for each combination of values.
+
+    Args:
+        cells: As for `gain_map`; `advised` is FedAvg where nothing is shown to be better.
+        axes: Likewise.
+    """
+    kinds = list(dict.fromkeys(cell["advised"] for cell in cells))
+    colour = alt.Color("advised:N", scale=alt.Scale(domain=kinds), title=None, legend=alt.Legend(columns=3))
+    told = tooltips(x=axes[0], y=axes[1], advised="use", strategy="the search chose", studies__Q="studies")
+    tiles = _base(cells).mark_rect(cornerRadius=4, opacity=0.85).encode(color=colour, tooltip=told)
+    return _placed(cells, axes, [tiles], [])
+
+
+def _base(cells: Sequence[Mapping[str, Any]]) -> alt.Chart:
+    return alt.Chart(inline(cells))
+
+
+def _placed(
+    cells: Sequence[Mapping[str, Any]],
+    axes: tuple[str, str],
+    tiles: list[alt.Chart],
+    texts: list[tuple[str, str | None]],
+) -> alt.TopLevelMixin:
+    columns, rows = (list(dict.fromkeys(cell[name] for cell in cells)) for name in ("x", "y"))
+    across = alt.X(
+        "x:N",
+        scale=alt.Scale(domain=columns, paddingInner=0.05),
+        title=axes[0] or None,
+        axis=alt.Axis(labelAngle=0, labelOverlap=True),
+    )
+    down = alt.Y("y:N", scale=alt.Scale(domain=rows, paddingInner=0.08), title=axes[1] or None)
+    layers = [layer.encode(across, down) for layer in tiles]
+    for test, colour in texts:
+        own = alt.Undefined if colour is None else colour
+        words = _base(cells).transform_filter(test).mark_text(fontSize=12, color=own)
+        layers.append(words.encode(across, down, text="text:N"))
+    return alt.layer(*layers).properties(height=MAP_ROW * len(rows))
+
+
+COST_ROW = 26
+
+
+def trial_costs(parts: pd.DataFrame) -> alt.TopLevelMixin:
+    """Draw rounds by part of the study.
+
+    Args:
+        parts: A row a part with `part`, `trainings`, `rounds`, `megabytes` and `seconds`.
+    """
+    chart: alt.Chart = (
+        alt.Chart(inline(parts.to_dict("records")))
+        .mark_bar(color=BLUE, cornerRadiusEnd=2)
+        .encode(
+            x=alt.X("rounds:Q", title="rounds", axis=alt.Axis(tickCount=6)),
+            y=alt.Y("part:N", sort=None, title=None),
+            tooltip=tooltips(
+                part="part",
+                trainings__Q="trainings",
+                rounds__Q="rounds",
+                megabytes__Q="MB sent and received",
+                seconds__Q="seconds of trials",
+            ),
+        )
+        .properties(height=COST_ROW * len(parts))
+    )
+    return chart

@@ -1,1 +1,0 @@
-"""A study for Optuna's dashboard, MLflow and TensorBoard."""

@@ -1,0 +1,625 @@
+"""The page of one study: verdict, federation, diagnosis, search, clients, confirmation, cost, how to reproduce.
+
+Every section stands, whatever the folder holds; one that has nothing says what is missing.
+
+A page as one HTML file that needs nothing else: pictures as Vega-Lite, Vega's own code beside them.
+
+A file's policy (`Content-Security-Policy`) forbids it to load anything, so it can't even by mistake. What others have
+written, names of files, columns, classes and strategies, is escaped by the template and in the data of pictures.
+
+`report.html` in a folder of a study or a sweep; a report that can't be written takes nothing with it.
+
+Vega, Vega-Lite and Vega-Embed as JavaScript, out of vl-convert, which holds them and needs no network.
+
+To put them together takes it more than a second, so the text is kept in the user's own cache.
+
+The pictures of a page as files, rendered by vl-convert without a browser.
+
+How to run a study again: the command, made from its configuration and checked to give the same one.
+
+Several studies on one page: what each advises, how sure, and at what cost, side by side.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import logging
+import os
+import re
+import shlex
+from base64 import b64encode
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
+from functools import cache, partial
+from importlib.metadata import version
+from itertools import chain
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from fedscout.engine.errors import ConfigurationError, EngineError, Fault, UserError, first_line
+from fedscout.engine.runtime.files import not_written, refuse_links, write_atomically
+from fedscout.engine.text import listed
+from fedscout.experiments.reports.charts import (
+    MANY_MARKS,
+    MOST_CLASSES,
+    MOST_CLIENTS,
+    ON_FRONT,
+    FileFormat,
+    chart_config,
+    class_map,
+    client_scores,
+    client_sizes,
+    confirmed_difference,
+    drawn,
+    learning_curves,
+    objective_front,
+    strategy_space,
+    trial_costs,
+)
+from fedscout.experiments.reports.console import bytes_text, seconds_text
+from fedscout.experiments.reports.page_study import diagnosis, losers_sentence, verdict
+from fedscout.experiments.reports.page_tables import (
+    BeforeAndAfter,
+    Page,
+    Picture,
+    Section,
+    StudyFiles,
+    Table,
+    client_table,
+    cost_table,
+    fittest,
+    front_table,
+    gain_rows,
+    label_table,
+    objective_names,
+    parameter_frame,
+    read_study_files,
+    searched,
+    size_table,
+)
+from fedscout.experiments.text import visible
+from fedscout.search.confirmation.confirmation import difference_text
+
+
+def command_of(study: StudyFiles) -> str | None:
+    """Return a command that runs the same study; None if this version can't tell one that has the same digest."""
+    from fedscout.experiments.config import StudyConfig, load_config
+
+    try:
+        settings = list(_settings(study.config, StudyConfig().identity()))
+        config = load_config([f"{key}={text}" for key, text in settings], None)
+    except (UserError, TypeError, ValueError):
+        return None
+    phases = set(study.trials["phase"])
+    digests = {"run": config.digest(), "search": config.without_diagnosis().digest()}
+    names = ["search", "run"] if study.report is None else ["run", "search"]
+    command = next((name for name in names if digests[name] == study.claim["config_hash"]), None)
+    if command is None:
+        return None
+    if phases == {"train"}:
+        command = "train"
+    return " ".join(["fedscout", command, *(shlex.quote(f"{key}={text}") for key, text in settings)])
+
+
+def _settings(config: Mapping[str, Any], usual: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, str]]:
+    """Yield key and value of whatever is not as usual."""
+    for name, value in config.items():
+        key, default = f"{prefix}{name}", usual.get(name)
+        if isinstance(value, Mapping) and isinstance(default, Mapping):
+            yield from _settings(value, default, f"{key}.")
+        elif value != default:
+            yield key, _text(value)
+
+
+def _text(value: Any) -> str:
+    """Return a value as an argument gives it, which is YAML: words as they are where they mean themselves."""
+    import yaml
+
+    if isinstance(value, str):
+        with suppress(yaml.YAMLError):
+            if value and yaml.safe_load(value) == value:
+                return value
+    return json.dumps(value)
+
+
+def study_page(folder: Path) -> Page:
+    """Return the page of a study's folder.
+
+    Raises:
+        LogError: If the folder holds none.
+    """
+    return page_of(read_study_files(folder))
+
+
+def page_of(study: StudyFiles) -> Page:
+    """Return the page of a study that was read."""
+    clients = client_table(study)
+    headline, lead, figures = verdict(study, clients)
+    sections = (
+        _federation(study),
+        diagnosis(study),
+        _search(study),
+        _clients(study, clients),
+        _confirmation(study),
+        _cost(study),
+        _reproduction(study),
+    )
+    return Page(study.name, headline, lead, figures, sections, foot=str(study.claim["config_hash"]))
+
+
+def _federation(study: StudyFiles) -> Section:
+    sizes, labels = size_table(study), label_table(study)
+    if sizes.empty:
+        return Section("federation", "Federation", missing=("Who holds what is told once the study is finished.",))
+    total = int(sizes["rows"].sum())
+    facts = f"{len(sizes)} clients hold {total:,} rows, from {sizes['rows'].min():,} to {sizes['rows'].max():,} each."
+    model = study.federation.get("model")
+    sentences = (facts if model is None else f"{facts} They train one model: {model}.", *study.dependence)
+    pictures: list[Picture] = []
+    missing: list[str] = []
+    if labels.empty:
+        missing.append("Which classes clients hold is not known, as the detectors were not asked.")
+    else:
+        pictures.append(_class_picture(labels))
+    caption = "Rows of each client." + (" Red: changed by the scenario." if sizes["affected"].any() else "")
+    pictures.append(Picture("client-rows", caption, client_sizes(sizes)))
+    return Section("federation", "Federation", sentences, tuple(pictures), missing=tuple(missing))
+
+
+def _class_picture(labels: pd.DataFrame) -> Picture:
+    clients = list(dict.fromkeys(labels["client"]))[:MOST_CLIENTS]
+    common = labels.groupby("class", sort=False)["rows"].sum().nlargest(MOST_CLASSES).index
+    shown = labels[labels["client"].isin(clients) & labels["class"].isin(common)]
+    caption = "A row a client, a column a class: the deeper the blue, the more of the client's rows are of it."
+    num_clients, num_classes = labels["client"].nunique(), labels["class"].nunique()
+    if num_clients > len(clients) or num_classes > len(common):
+        caption += (
+            f" The first {len(clients)} of {num_clients} clients, the {len(common)} commonest of {num_classes} classes."
+        )
+    caption += " Numbers are those that clients tell; too small ones are left out."
+    return Picture("class-map", caption, class_map(shown))
+
+
+def _search(study: StudyFiles) -> Section:
+    trials = searched(study)
+    failed = study.trials[study.trials["status"] == "failed"]
+    name = study.measure.name
+    if trials.empty:
+        return Section("search", "Search", missing=("No training has finished yet.",), sentences=study.faults)
+    tried = trials[trials["phase"] == "search"]
+    best = fittest(trials)
+    sentences = _one_shot(study) or [
+        f"{len(tried)} configurations were tried beside FedAvg; the best on the search's seed is {best['name']}."
+    ]
+    policies = study.trials.loc[study.trials["phase"] == "search", "selection"].dropna().unique()
+    if len(policies):
+        sentences.append(f"Who trains in a round was chosen by {listed(map(str, policies))}.")
+    if len(failed):
+        reason = next(iter(failed["error"].dropna()), "unknown")
+        sentences.append(f"{len(failed)} trainings failed; the first reason: {reason}.")
+    curves = learning_curves(trials, study.score_measure.name)
+    caption = (
+        f"Mean {study.score_measure.name} of the clients after each round, a line a trial; grey are those not chosen."
+    )
+    pictures = [Picture("learning-curves", caption, curves)]
+    missing: tuple[str, ...] = ()
+    if len(tried) > 1:
+        frame, parameters = parameter_frame(tried)
+        caption = (
+            "A line a trial, from its strategy through its parameters to its fitness at the bottom: blue is the best, "
+            "and the greener, the better."
+        )
+        pictures.append(Picture("strategy-space", caption, strategy_space(frame, parameters, name)))
+    else:
+        missing = ("The space has too few trials to be drawn.",)
+    pictures += _front(study)
+    return Section("search", "Search", (*sentences, *study.faults), tuple(pictures), missing=missing)
+
+
+def _one_shot(study: StudyFiles) -> list[str]:
+    """Return who recommended what was trained, and why; nothing where a search chose."""
+    answer = (study.result or {}).get("recommendation")
+    if answer is None:
+        return []
+    model, (ground, *_) = answer["language_model"], answer["grounds"]
+    told = "The rules answer, as they were asked." if model is None else f"The language model {model['model']} answers."
+    return [f"Nothing was searched. {answer['instead_of_model'] or told}", f"{answer['name']}: {ground['because']}"]
+
+
+def _front(study: StudyFiles) -> list[Picture]:
+    """Return the picture of two objectives, nothing of one."""
+    table = front_table(study)
+    if table.empty:
+        return []
+    first, second = objective_names(study)
+    count = int((table["front"] == ON_FRONT).sum())
+    caption = (
+        f"A point a trial, by {first} and {second}, both the larger the better. Blue: the {count} of {len(table)} that "
+        "no other beats, being no worse by either and better by one."
+    )
+    return [Picture("front", caption, objective_front(table, (first, second)))]
+
+
+def _clients(study: StudyFiles, found: BeforeAndAfter | None) -> Section:
+    if found is None:
+        reason = "Scores of single clients are not known: they need FedAvg and another strategy in the log."
+        return Section("clients", "Who gains, who loses", missing=(reason,))
+    table, names = found
+    name = study.score_measure.name
+    caption = (
+        f"{name[:1].upper()}{name[1:]} of each client in the last round, mean over {int(table['seeds'].max())} "
+        f"seed{'s' if table['seeds'].max() > 1 else ''}: grey with {names[0]}, blue with {names[1]}, "
+        "red where it is less."
+    )
+    called = table.assign(client=[study.names.client(int(client)) for client in table["client"]])
+    picture = Picture("client-scores", caption, client_scores(called, names, name))
+    return Section("clients", "Who gains, who loses", (losers_sentence(study, found),), (picture,))
+
+
+def _confirmation(study: StudyFiles) -> Section:
+    confirmation = study.confirmation
+    if confirmation is None:
+        return Section("confirmation", "Confirmation", missing=("Nothing was confirmed on fresh seeds.",))
+    view = confirmation.view
+    names = {"fedavg": "FedAvg", "tuned-fedavg": "FedAvg, tuned"}
+    means, seeds, rows = [], [], []
+    for role, views in confirmation.versus.items():
+        found = views[view]
+        mean, each = gain_rows(names[role], confirmation, found)
+        means.append(mean)
+        seeds += each
+        rows.append((names[role], difference_text(found, confirmation.measure, confirmation.design)))
+    wider = "widened" if confirmation.design.same_rows else "new data"
+    chart = confirmed_difference(pd.DataFrame(means), pd.DataFrame(seeds), confirmation.measure.unit, wider)
+    caption = (
+        f"What {confirmation.contestants[0].name} gains on each. Thin line: 95 % interval "
+        f"{confirmation.design.wider_is}; thick: for another run on these rows; diamond: mean; ticks below: each fresh "
+        "seed."
+    )
+    scores = Table(
+        ("configuration", *(f"seed {number}" for number in range(1, len(confirmation.seeds) + 1)), "mean"),
+        [
+            (
+                one.name if one.role in ("challenger", "contender") else names[one.role],
+                *(f"{score:.4f}" for score in one.scores(view)),
+                f"{sum(one.scores(view)) / len(one.scores(view)):.4f}",
+            )
+            for one in confirmation.contestants
+            if len(one.scores(view)) == len(confirmation.seeds)
+        ],
+    )
+    return Section(
+        "confirmation",
+        "Confirmation",
+        (confirmation.sentence,),
+        (Picture("confirmation", caption, chart),),
+        scores if len(confirmation.seeds) <= 8 else None,
+    )
+
+
+def _cost(study: StudyFiles) -> Section:
+    table = cost_table(study)
+    if table.empty:
+        return Section("cost", "Cost", missing=("Nothing was trained yet.",))
+    rows = [
+        (
+            row["part"],
+            str(row["trainings"]),
+            str(row["rounds"]),
+            bytes_text(1e6 * row["megabytes"]) if pd.notna(row["megabytes"]) else "",
+            seconds_text(row["seconds"]),
+        )
+        for row in table.to_dict("records")
+    ]
+    headings = ("part", "trainings", "rounds", "sent and received", "time of trials")
+    caption = "Rounds of each part of the study."
+    sentences = ("What the study itself cost, on simulated clients; trials may have run side by side.",)
+    return Section("cost", "Cost", sentences, (Picture("cost", caption, trial_costs(table)),), Table(headings, rows))
+
+
+def _reproduction(study: StudyFiles) -> Section:
+    command = command_of(study)
+    missing = () if command else ("The command is not known to this version; config.json holds the configuration.",)
+    return Section(
+        "reproduction",
+        "How to reproduce",
+        ("The same command with the same versions gives the same numbers, on any number of hosts.",),
+        table=Table(("what", "value"), list(chain(_identity(study))), ("value",)),
+        missing=missing,
+        code=command or "",
+    )
+
+
+def _identity(study: StudyFiles) -> Iterator[tuple[str, str]]:
+    yield "configuration", str(study.claim["config_hash"])
+    if "data_digest" in study.claim:
+        yield "data", str(study.claim["data_digest"])
+    yield "seed", f"{study.config.get('seed')}, of the federation {study.config.get('federation', {}).get('seed')}"
+    if study.confirmation is not None:
+        yield "fresh seeds", ", ".join(map(str, study.confirmation.seeds))
+    yield "versions", ", ".join(f"{name} {version}" for name, version in study.claim.get("versions", {}).items())
+    if "source" in study.federation:
+        yield "source of the data", str(study.federation["source"])
+
+
+SNIPPET = "window.vegaEmbed = vegaEmbed; window.vega = vega; window.vegaLite = vegaLite;"
+
+SMALLEST = 500_000
+"""Characters; less is no Vega."""
+
+
+@cache
+def vega_code() -> str:
+    """Return code that defines `vegaEmbed` and may stand in a `<script>`."""
+    kept = _cache() / f"vega-{version('vl-convert-python')}.js"
+    with suppress(OSError, ValueError):
+        code = kept.read_text(encoding="utf-8")
+        if len(code) > SMALLEST and kept.stat().st_uid == os.getuid():
+            return code
+    import vl_convert
+
+    code = vl_convert.javascript_bundle(SNIPPET).replace("</script", "<\\/script").replace("<!--", "<\\!--")
+    with suppress(OSError):  # without it, it is made anew each time
+        write_atomically(kept, partial(Path.write_text, data=code, encoding="utf-8"))
+    return code
+
+
+def _cache() -> Path:
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "fedscout"
+
+
+TEMPLATE = "page.html.jinja"
+POLICY_HERE = "POLICY-HERE"
+CODE = {tag: re.compile(f"<{tag}>(.*?)</{tag}>", re.DOTALL) for tag in ("script", "style")}
+
+
+def write_page(page: Page, path: Path) -> Path:
+    """Write a page, all at once.
+
+    Raises:
+        OSError: If it can't be written.
+    """
+    text = html_of(page)
+    write_atomically(path, partial(Path.write_text, data=text, encoding="utf-8"))
+    return path
+
+
+def html_of(page: Page) -> str:
+    """Return a page as text."""
+    import jinja2
+    from markupsafe import Markup
+
+    environment = jinja2.Environment(
+        loader=jinja2.FileSystemLoader(Path(__file__).parent),
+        autoescape=True,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        undefined=jinja2.StrictUndefined,
+        finalize=lambda value: visible(value) if isinstance(value, str) and not isinstance(value, Markup) else value,
+    )
+    specifications = {picture.name: _specification(picture.chart) for picture in page.pictures}
+    text = environment.get_template(TEMPLATE).render(
+        policy=POLICY_HERE,
+        page=page,
+        specifications=specifications,
+        looks={"dark": chart_config(dark=True), "light": {**chart_config(dark=False), "background": "transparent"}},
+        vega=Markup(vega_code()),  # noqa: S704 - the library's own code, which holds no `</script`
+    )
+    return text.replace(POLICY_HERE, _policy(text), 1)
+
+
+def _policy(text: str) -> str:
+    """Return what the page may run and look like: its own scripts and styles, told by their digests, and no other.
+
+    Args:
+        text: Of the page, in which the words of others are escaped, so that these are all its scripts and styles.
+    """
+    scripts, styles = (" ".join(map(_digest, CODE[tag].findall(text))) for tag in ("script", "style"))
+    return f"default-src 'none'; script-src {scripts}; style-src {styles}; img-src data:"
+
+
+def _digest(code: str) -> str:
+    return f"'sha256-{b64encode(hashlib.sha256(code.encode()).digest()).decode()}'"
+
+
+def _specification(chart: Any) -> dict[str, Any]:
+    """Return a chart as Vega-Lite, as wide as its place; without validation, which takes longer than all the rest."""
+    found: dict[str, Any] = chart.properties(width="container").to_dict(validate=False)
+    found.pop("config", None)
+    held = [one["data"]["values"] for one in (found, *found.get("layer", ())) if "values" in one.get("data", {})]
+    if sum(map(len, [*held, *found.get("datasets", {}).values()])) > MANY_MARKS:
+        found["usermeta"] = {"renderer": "canvas"}
+    return found
+
+
+REPORT = "report.html"
+COMPARISON = "comparison.html"
+
+logger = logging.getLogger("fedscout")
+
+
+def page_in(folder: Path) -> Page:
+    """Return the page of a folder, be it a study's or a sweep's.
+
+    Raises:
+        LogError: If the folder holds neither.
+    """
+    if (folder / "sweep.json").is_file():
+        from fedscout.experiments.reports.page_sweep import sweep_page
+
+        return sweep_page(folder)
+
+    return study_page(folder)
+
+
+def write_report(folder: Path) -> Path:
+    """Write the report of a study or a sweep into its folder.
+
+    Raises:
+        LogError: If the folder holds neither.
+        EngineError: If it can't be written, as when the disk is full.
+    """
+    return written(page_in(folder), folder / REPORT)
+
+
+def write_comparison(folders: Sequence[Path]) -> Path:
+    """Write a page of several studies into the folder of the first.
+
+    Raises:
+        UserError: If a folder holds no study, or they can't be compared.
+        EngineError: If it can't be written.
+    """
+    return written(comparison_page(folders), folders[0] / COMPARISON)
+
+
+def written(page: Page, path: Path) -> Path:
+    """Write a page.
+
+    Raises:
+        EngineError: If it can't be written.
+    """
+    try:
+        return write_page(page, path)
+    except OSError as error:
+        raise EngineError(not_written(path, error)) from error
+
+
+def report_of_finished(folder: Path) -> Path | None:
+    """Write the report at the end of a study or a sweep, whose results stand whatever happens here.
+
+    Returns:
+        The file; None if there is none, which is said in a line, but for a folder that can only be read.
+    """
+    if not os.access(folder, os.W_OK):
+        return folder / REPORT if (folder / REPORT).is_file() else None
+    try:
+        return write_report(folder)
+    except Exception as error:  # nothing that goes wrong in a picture may end a finished study
+        logger.warning("the report was not written (%s); fedscout report %s writes it", first_line(error), folder)
+        return None
+
+
+FIGURES = "figures"
+WIDTH = 560
+"""Pixels of a figure's plot, axes and legend beside it."""
+
+
+def write_figures(folder: Path, file_format: FileFormat, name: str | None = None) -> list[Path]:
+    """Write the pictures of a study or a sweep.
+
+    Args:
+        folder: Of the study or the sweep.
+        file_format: Of the files.
+        name: Of one picture; None writes all.
+
+    Raises:
+        LogError: If the folder holds neither.
+        ConfigurationError: If it has no such picture.
+        EngineError: If a file can't be written.
+    """
+    refuse_links(folder)
+    pictures = {picture.name: picture for picture in page_in(folder).pictures}
+    if name is not None and name not in pictures:
+        known = ", ".join(pictures) or "none"
+        raise ConfigurationError(Fault("--what", f"be a picture of {folder}, which are {known}", hint=f"got {name}"))
+    wanted = pictures.values() if name is None else [pictures[name]]
+    return [_written(picture, folder / FIGURES / f"{picture.name}.{file_format}", file_format) for picture in wanted]
+
+
+def _written(picture: Picture, path: Path, file_format: FileFormat) -> Path:
+    content = rendered(picture, file_format)
+    try:
+        write_atomically(path, partial(Path.write_bytes, data=content))
+    except OSError as error:
+        raise EngineError(not_written(path, error)) from error
+    return path
+
+
+def rendered(picture: Picture, file_format: FileFormat) -> bytes:
+    """Return the bytes of a picture's file, on a white ground."""
+    return drawn(picture.chart.properties(width=WIDTH), file_format)
+
+
+MOST = 8
+
+
+def comparison_page(folders: Sequence[Path]) -> Page:
+    """Return the page of two studies or more, in the order in which they are given.
+
+    Raises:
+        LogError: If a folder holds no study.
+        ConfigurationError: If there are too many, or they measure different things.
+    """
+    if len(folders) > MOST:
+        raise ConfigurationError(Fault("--compare", f"name at most {MOST - 1} folders", len(folders) - 1))
+    studies = {name: read_study_files(folder) for name, folder in zip(_names(folders), folders, strict=True)}
+    measures = {study.measure.name for study in studies.values()}
+    if len(measures) > 1:
+        raise ConfigurationError(Fault("--compare", "name studies of one measure", ", ".join(sorted(measures))))
+    num_better = sum(_is_better(study) for study in studies.values())
+    headline = f"Another strategy beats FedAvg in {num_better} of {len(studies)} studies."
+    return Page(", ".join(studies), headline, (), (), (_verdicts(studies), _gains(studies), _curves(studies)))
+
+
+def _names(folders: Sequence[Path]) -> list[str]:
+    """Return a name of each folder that no other has."""
+    names = [folder.resolve().name for folder in folders]
+    return [name if names.count(name) == 1 else str(folder) for name, folder in zip(names, folders, strict=True)]
+
+
+def _is_better(study: StudyFiles) -> bool:
+    return study.confirmation is not None and study.confirmation.verdict == "better"
+
+
+def _verdicts(studies: dict[str, StudyFiles]) -> Section:
+    rows = []
+    for name, study in studies.items():
+        headline, _, figures = verdict(study)
+        told = dict.fromkeys(("gain", "interval", "cost"), "")
+        if study.confirmation is not None:
+            told["gain"] = figures[0][1]
+            told["interval"] = figures[1][1] if len(figures) > 2 else ""
+        told["cost"] = figures[-1][1] if figures else ""
+        rows.append((name, study.name, headline, *told.values()))
+    headings = ("study", "of", "verdict", "gain", "95 % interval", "cost")
+    return Section("verdicts", "Verdicts", table=Table(headings, rows, ("of", "verdict")))
+
+
+def _gains(studies: dict[str, StudyFiles]) -> Section:
+    means, seeds, unit = [], [], ""
+    for name, study in studies.items():
+        confirmation = study.confirmation
+        if confirmation is None:
+            continue
+        found, unit = confirmation.versus[confirmation.reference][confirmation.view], confirmation.measure.unit
+        mean, each = gain_rows(name, confirmation, found)
+        means.append(mean)
+        seeds += each
+    if not means:
+        return Section("gains", "Gains", missing=("None of the studies was confirmed on fresh seeds.",))
+    caption = (
+        "What each study's pick gains on the stronger of FedAvg and tuned FedAvg. Thin line: 95 % interval for new "
+        "data; thick: for another run; ticks: fresh seeds."
+    )
+    same_rows = [name for name, study in studies.items() if (one := study.confirmation) and one.design.same_rows]
+    if same_rows:
+        caption += f" Every seed of {', '.join(same_rows)} tests on the same rows, for which both are too short."
+    chart = confirmed_difference(pd.DataFrame(means), pd.DataFrame(seeds), unit)
+    return Section("gains", "Gains", pictures=(Picture("gains", caption, chart),))
+
+
+def _curves(studies: dict[str, StudyFiles]) -> Section:
+    picks = []
+    for number, (name, study) in enumerate(studies.items()):
+        trials = searched(study)
+        own = trials[trials["chosen"]].head(1)
+        picks.append(own.assign(role=name, trial=number))
+    frame = pd.concat(picks, ignore_index=True)
+    if frame.empty:
+        return Section("curves", "Learning curves", missing=("None of the studies has a trial yet.",))
+    measure = next(iter(studies.values())).score_measure.name
+    caption = f"Mean {measure} after each round of every study's pick, on its search's seed."
+    return Section("curves", "Learning curves", pictures=(Picture("curves", caption, learning_curves(frame, measure)),))

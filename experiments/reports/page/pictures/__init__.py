@@ -1,1 +1,0 @@
-"""Pictures of the page, each a function from values to an Altair chart."""

@@ -1,0 +1,300 @@
+"""The verdict of a study in plain sentences, and the few numbers that matter, all out of its result and its log.
+
+The diagnosis on a study's page: each property's answer, and what it rests on as pictures.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import pandas as pd
+
+from fedscout.detectors import HeterogeneityReport
+from fedscout.detectors.report import TITLES, CalibratedFinding, DetectorName, Finding, verdicts
+from fedscout.engine.data.federation import Names
+from fedscout.experiments.reports.charts import FLAGGED, MOST_CLIENTS, NOT_FLAGGED, density, evidence, positions
+from fedscout.experiments.reports.console import bytes_text, seconds_text
+from fedscout.experiments.reports.page_tables import (
+    BeforeAndAfter,
+    Picture,
+    Section,
+    StudyFiles,
+    Table,
+    cost_table,
+    fittest,
+    policy_of,
+    strategy_name,
+)
+from fedscout.search.confirmation.confirmation import Confirmation, reference_name
+from fedscout.search.confirmation.intervals import PairedDifference
+
+Words = tuple[str, tuple[str, ...], tuple[tuple[str, str], ...]]
+"""Headline, sentences, and figures."""
+
+
+def verdict(study: StudyFiles, clients: BeforeAndAfter | None = None) -> Words:
+    """Return what to use, how much better and how sure, what it cost, and who loses by it where clients are given."""
+    cost = _cost_figures(study)
+    confirmation = study.confirmation
+    if confirmation is None:
+        headline, sentences = _unconfirmed(study)
+        return headline, sentences, cost
+    difference = confirmation.versus[confirmation.reference][confirmation.view]
+    if confirmation.no_verdict:
+        headline = f"No verdict: {confirmation.no_verdict}."
+        return headline, (f"Measured: {confirmation.scores_text}.",), cost
+    lead = (_difference_words(confirmation, difference), _certainty(confirmation, difference), *_losers(study, clients))
+    measure, name = confirmation.measure, _reference(confirmation)
+    pick, reference = map(measure.value, confirmation.means)
+    scores = [(f"{measure.name} of {confirmation.contestants[0].strategy}", pick), (f"of {name}", reference)]
+    if confirmation.guessing:
+        scores.append(("of a constant answer", measure.value(confirmation.guessing)))
+    figures = [*scores, ("difference", measure.told(difference.mean))]
+    if difference.low is not None and difference.high is not None:
+        ends = f"{measure.number(difference.low)} to {measure.number(difference.high)}"
+        figures.append((f"95 % interval, {len(difference.differences)} fresh seeds", ends))
+    return f"Use {confirmation.advised}.", (*lead, *confirmation.caveats), (*figures, *cost)
+
+
+def _reference(confirmation: Confirmation) -> str:
+    return reference_name(next(one for one in confirmation.contestants if one.role == confirmation.reference))
+
+
+def _difference_words(confirmation: Confirmation, difference: PairedDifference) -> str:
+    measure, name = confirmation.measure, confirmation.contestants[0].name
+    reference = _reference(confirmation)
+    seeds = len(difference.differences)
+    measured = (
+        f"{measure.told(difference.mean)} of {measure.name}" if measure.is_accuracy else measure.told(difference.mean)
+    )
+    words = {
+        "better": f"It beats {reference} by {measured.lstrip('+')} on {seeds} seeds that the search never saw.",
+        "no difference": f"The search's best, {name}, is not shown to differ: {measured} on {seeds} fresh seeds.",
+        "worse": f"The search's best, {name}, is worse on {seeds} fresh seeds: {measured}.",
+        "not confirmed": f"The search's best, {name}, was tried on {seeds} fresh seed alone: {measured}.",
+    }
+    return words[confirmation.verdict]
+
+
+def _certainty(confirmation: Confirmation, difference: PairedDifference) -> str:
+    if difference.low is None or difference.high is None:
+        return "A single difference has no interval, so nothing is said of how sure this is."
+    measure = confirmation.measure
+    ends = f"{measure.number(difference.low)} to {measure.told(difference.high)}"
+    holds = "holds zero" if difference.low <= 0 <= difference.high else "does not hold zero"
+    if confirmation.design.same_rows:
+        return f"The 95 % interval, {confirmation.design.wider_is}, is {ends}, which {holds}."
+    return f"For new data from these clients the 95 % interval is {ends}, which {holds}."
+
+
+def _losers(study: StudyFiles, clients: BeforeAndAfter | None) -> tuple[str, ...]:
+    """Return who loses by the choice, in a sentence, where a choice is advised."""
+    if clients is None or study.confirmation is None or study.confirmation.verdict != "better":
+        return ()
+    return (losers_sentence(study, clients),)
+
+
+def losers_sentence(study: StudyFiles, clients: BeforeAndAfter) -> str:
+    """Return which clients have less after the choice than before, the mean over seeds."""
+    table, (before, _) = clients
+    lost = table[table["change"] < 0].sort_values("change")
+    if lost.empty:
+        scored = "" if len(table) == len(study.federation.get("client_rows", table)) else " that was scored"
+        holds = f"all {len(table)} have at least what {before} gave them, in the mean over seeds"
+        return f"No client{scored} loses by it: {holds}."
+    worst = lost.iloc[0]
+    change = study.score_measure.told(float(worst["change"]))
+    always = lost[lost["seeds_worse"] == lost["seeds"]]
+    named = study.names.some_clients(sorted(int(client) for client in lost["client"]))
+    names = f"{named[:1].upper()}{named[1:]}"
+    if len(lost) == 1:
+        return f"{names} loses by it: {change} in the mean, worse on {worst['worse']}."
+    sure = study.names.some_clients([int(client) for client in always["client"]]) if len(always) else "none"
+    always_told = f"on every seed that scores them: {sure}"
+    most = study.names.one_client(int(worst["client"]))
+    return f"{names} lose by it in the mean, {most} most of all ({change}); {always_told}."
+
+
+def _unconfirmed(study: StudyFiles) -> tuple[str, tuple[str, ...]]:
+    trials = study.trials[study.trials["status"] == "completed"]
+    searched = trials[trials["phase"].isin(["search", "baseline", "train"])]
+    if searched.empty:
+        return "Nothing was trained yet.", ()
+    best = fittest(searched)
+    name, fitness = strategy_name(best), f"{study.measure.name} {best['fitness']:.4f}"
+    if study.result is None and best["phase"] == "train":
+        told = (f"It reached {fitness}, the mean of the last rounds.", *_chosen(best, study.names), *_simulated(best))
+        return f"{name} was trained.", told
+    if study.result is None:
+        headline = f"Not finished: {name} is best so far."
+        return headline, (f"It has {fitness} on the search's seed; the same command goes on.",)
+    several = len(searched) > 1
+    flattered = "the largest of several on one seed, which flatters it" if several else "on the search's one seed"
+    return f"Best of the search: {name}.", (f"It has {fitness}, {flattered}; it was not tried on fresh seeds.",)
+
+
+def _chosen(trial: Mapping[str, Any], names: Names) -> Iterator[str]:
+    """Yield who chose the clients of a trial, and in how many rounds these trained; nothing without a policy."""
+    policy, rounds = policy_of(trial), trial["client_rounds"]
+    if policy is None or not isinstance(rounds, list):
+        return
+    idle = [client for client, count in zip(trial["client"], rounds, strict=True) if not count]
+    told = (
+        f"{policy} chose who trains: clients trained in {min(rounds)} to {max(rounds)} of {trial['num_rounds']} rounds"
+    )
+    yield told + (f", {names.some_clients(idle)} in none." if idle else ".")
+
+
+def _simulated(trial: Mapping[str, Any]) -> Iterator[str]:
+    """Yield what the rounds of a trial took on the simulated clock; nothing without one."""
+    if isinstance(trial["round_seconds"], list):
+        yield f"Its rounds took {seconds_text(sum(trial['round_seconds']))} of simulated time."
+
+
+def _cost_figures(study: StudyFiles) -> tuple[tuple[str, str], ...]:
+    table = cost_table(study)
+    if table.empty:
+        return ()
+    count, sent = int(table["trainings"].sum()), 1e6 * float(table["megabytes"].sum())
+    told = f"{seconds_text(float(table['seconds'].sum()))} of training"
+    told += f", {bytes_text(sent)} sent and received" if sent > 0 else ""
+    return ((told, f"{count} training{'s' if count != 1 else ''}"),)
+
+
+VALUES: dict[DetectorName, tuple[str, str]] = {
+    "label_skew": ("label-divergences", "Jensen-Shannon divergence of labels"),
+    "feature_skew": ("feature-distances", "distance of the centroid from the median one"),
+    "outliers": ("model-distances", "distance of the model from the others'"),
+}
+"""Of each detector: its picture's name, and what the picture draws of each client."""
+
+MEANINGS: dict[DetectorName, str] = {
+    "label_skew": "clients hold different classes",
+    "feature_skew": "rows of the same class look different",
+    "outliers": "labels or models disagree with the others'",
+}
+
+
+def diagnosis(study: StudyFiles) -> Section:
+    """Return the section; it says why where the detectors were not asked."""
+    report = study.report
+    if report is None:
+        reason = "The detectors were not asked: fedscout run asks them, fedscout search and train do not."
+        return Section("diagnosis", "Diagnosis", missing=(reason,))
+    rows, pictures, missing = [], [], []
+    for found in verdicts(report):
+        finding = next(one for one in report.findings if one.name == found.name)
+        answer = ("yes" if found.detected else "no") if found.measured else "not measured"
+        flagged = ", ".join(map(study.names.client, found.decided_by.flagged_clients[:12])) or "none"
+        rows.append((TITLES[found.name], answer, flagged, _strength(found.decided_by), MEANINGS[found.name]))
+        picture = _evidence_picture(report, study.names, finding, found.decided_by, found.sentence)
+        if picture is None:
+            missing.append(found.sentence)
+        else:
+            pictures.append(picture)
+        if found.name == "feature_skew":
+            pictures += _centroids(report, study.names, found.decided_by)
+            pictures += _density(report, study.names, found.decided_by)
+            pictures += _shifts(report, study.names, found.decided_by)
+    table = Table(
+        ("property", "found", "clients", "strength", "what it means"), rows, ("found", "clients", "what it means")
+    )
+    sentences = (*report.beside, *filter(None, [report.withholding]), *report.notes)
+    return Section("diagnosis", "Diagnosis", sentences, tuple(pictures), table, tuple(missing))
+
+
+def _strength(found: Finding | CalibratedFinding) -> str:
+    value = found.effect if isinstance(found, CalibratedFinding) else found.value
+    return "" if value is None else f"{value:.3g}"
+
+
+def _evidence_picture(
+    report: HeterogeneityReport, names: Names, finding: Finding, decided: Finding | CalibratedFinding, sentence: str
+) -> Picture | None:
+    values = report.metrics.model_distances if finding.name == "outliers" else finding.client_values
+    if not values:
+        return None
+    name, title = VALUES[finding.name]
+    tested = decided.clients if isinstance(decided, CalibratedFinding) else {}
+    rows = []
+    for client, value in values.items():
+        own = tested.get(client)
+        why = "" if own is None else f"{own.source}, effect {own.effect:.3g}, p = {own.p_value:.2g}"
+        flagged = _flag(client, decided)
+        rows.append({"client": names.client(client), "value": value, "flagged": flagged, "why": why})
+    threshold = None if finding.name == "outliers" or not finding.measured else finding.threshold
+    line = "" if threshold is None else " Dashed: the published rule's threshold."
+    by = " Colour: the test's decision, which compares more than this value." if tested else ""
+    if finding.name == "feature_skew" and report.label_skew.detected:
+        by += " Skewed labels alone move centroids apart."
+    return Picture(name, f"{sentence}{line}{by}", evidence(pd.DataFrame(rows), title, threshold))
+
+
+def _centroids(report: HeterogeneityReport, names: Names, decided: Finding | CalibratedFinding) -> list[Picture]:
+    caption = (
+        "The mean of each client's rows on the two principal axes of all rows, whatever their class; the larger, the "
+        "more rows. Clients that hold other classes lie apart here, too."
+    )
+    rows = _places(report, names, decided, report.centroids)
+    chart = positions(rows, ("first principal axis", "second principal axis"))
+    return [Picture("feature-centroids", caption, chart)] if len(rows) else []
+
+
+def _shifts(report: HeterogeneityReport, names: Names, decided: Finding | CalibratedFinding) -> list[Picture]:
+    """Return where clients' rows lie, rows of the same class compared; nothing where no two axes tell clients apart."""
+    caption = (
+        "Where clients' rows lie against the median client's, rows of the same class compared, on the two axes on "
+        "which clients differ most; in standard deviations, what chance explains taken off. The larger, the more rows."
+    )
+    rows = _places(report, names, decided, {one.client: one.shift for one in report.features if len(one.shift) > 1})
+    chart = positions(rows, ("first shared axis", "second shared axis"))
+    return [Picture("feature-shifts", caption, chart)] if len(rows) else []
+
+
+def _places(
+    report: HeterogeneityReport,
+    names: Names,
+    decided: Finding | CalibratedFinding,
+    places: Mapping[int, Sequence[float]],
+) -> pd.DataFrame:
+    """Return a row a client that has a place: what `positions` draws."""
+    sizes = {facts.client: facts.num_rows for facts in report.clients}
+    rows = [
+        {
+            "client": names.client(client),
+            "x": place[0],
+            "y": place[1],
+            "rows": sizes.get(client, 0),
+            "flagged": _flag(client, decided),
+        }
+        for client, place in places.items()
+    ]
+    return pd.DataFrame(rows)
+
+
+def _density(report: HeterogeneityReport, names: Names, decided: Finding | CalibratedFinding) -> list[Picture]:
+    held = report.density
+    if held is None:
+        return []
+    filled = [place for counts in held.counts.values() for place, count in enumerate(counts) if count]
+    shown = range(min(filled, default=0) - 1, max(filled, default=0) + 2)
+    rows = [
+        {
+            "client": names.client(client),
+            "value": held.start + (place + 0.5) * held.width,
+            "share": count / max(sum(counts), 1),
+        }
+        | {"flagged": _flag(client, decided)}
+        for client, counts in list(held.counts.items())[:MOST_CLIENTS]
+        for place, count in enumerate(counts)
+        if place in shown
+    ]
+    caption = "How each client's values of the feature of largest variance are spread, a line a client."
+    if len(held.counts) > MOST_CLIENTS:
+        caption += f" The first {MOST_CLIENTS} of {len(held.counts)} clients."
+    return [Picture("feature-density", caption, density(pd.DataFrame(rows), f"feature {held.feature}"))]
+
+
+def _flag(client: int, decided: Finding | CalibratedFinding) -> str:
+    return FLAGGED if client in decided.flagged_clients else NOT_FLAGGED

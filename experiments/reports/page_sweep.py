@@ -1,0 +1,228 @@
+"""The page of a sweep: where the search's choice beats FedAvg and by how much, which strategy it is, and every study.
+
+FedAvg is tuned FedAvg in those studies that tuned it and where that is stronger. Cells are means over seeds with the
+intervals of `fedscout.experiments.sweeps.results`, read from the sweep's table.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from fedscout.engine.errors import Fault, LogError
+from fedscout.experiments.reports.charts import gain_map, winner_map
+from fedscout.experiments.reports.page_tables import Page, Picture, Section, Table
+from fedscout.experiments.sweeps.results import (
+    FEDAVG,
+    HOLLOW,
+    LABELS,
+    SEEDS,
+    TUNED,
+    Group,
+    Row,
+    SweepPlot,
+    compared_choosers,
+    groups_of,
+    plot_of,
+)
+from fedscout.experiments.sweeps.sweep import BINDING, read_json, value_text
+from fedscout.search.objective import MEASURES, UNLIKE, Measure
+
+MOST_PANELS = 6
+KEEP = "fedavg"
+
+Cell = dict[str, Any]
+
+
+def sweep_page(folder: Path) -> Page:
+    """Return the page of a sweep's folder.
+
+    Raises:
+        LogError: If the folder holds no table of a sweep that can be read.
+    """
+    binding, rows = read_json(folder / BINDING), _rows(folder / "table.parquet")
+    axes = [axis for axis in (binding or {}).get("axes", ()) if rows and axis in rows[0]]
+    groups = groups_of(rows, axes)
+    measure = _measure(rows)
+    cells = _cells(groups, rows, measure)
+    failed = list({row["study"]: row for row in rows if row["status"] != "completed"}.values())
+    sections = (
+        _maps(cells, groups, plot_of(rows, axes, measure)),
+        _list(cells, groups, measure),
+        Section("studies", "Studies", table=_studies(rows, axes), missing=tuple(_reason(row) for row in failed[:20])),
+    )
+    headline, lead = _verdict(cells, measure)
+    num_studies = len({row["study"] for row in rows})
+    figures = (("combinations of values", str(len(groups))), ("studies", str(num_studies)))
+    return Page(
+        f"sweep over {', '.join(_short(axis, axes) for axis in axes)}",
+        headline,
+        lead,
+        figures,
+        sections,
+        foot=folder.name,
+    )
+
+
+def _short(axis: str, axes: Sequence[str]) -> str:
+    """Return the end of an axis's key, or all of it where another's ends so, too."""
+    end = axis.rpartition(".")[2]
+    return end if [one.rpartition(".")[2] for one in axes].count(end) == 1 else axis
+
+
+def _rows(path: Path) -> list[Row]:
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    try:
+        with pq.ParquetFile(path) as file:
+            rows: list[Row] = file.read().to_pylist()
+    except (OSError, pa.ArrowException) as error:
+        raise LogError(Fault("the folder", "hold a sweep's table", f"{path} that can't be read")) from error
+    if not rows:
+        raise LogError(Fault("the folder", "hold a sweep's table", f"{path} without a row"))
+    return rows
+
+
+def _measure(rows: Sequence[Row]) -> Measure:
+    names = {row["measure"] for row in rows} - {None}
+    return next((held for held in MEASURES.values() if {held.name} == names), UNLIKE)
+
+
+def _cells(groups: Sequence[Group], rows: Sequence[Row], measure: Measure) -> list[Cell]:
+    """Return a row a group that has a difference, with the place of each group, what it gained, and what to use."""
+    choice = compared_choosers(rows)[-1] if compared_choosers(rows) else FEDAVG
+    found = []
+    for place, group in enumerate(groups):
+        gain = group.gain
+        if gain is None:
+            continue
+        own = [row for row in rows if group.values.items() <= row.items() and row["chooser"] == choice]
+        strategy = Counter(row["strategy"] for row in own).most_common(1)[0][0]
+        factor = measure.per_unit
+        better = group.told_apart and gain.mean > 0
+        found.append(
+            {
+                "place": place,
+                "gain": factor * gain.mean,
+                "low": None if gain.low is None else factor * gain.low,
+                "high": None if gain.high is None else factor * gain.high,
+                "certain": group.told_apart,
+                "strategy": strategy,
+                "advised": strategy if better else KEEP,
+                "studies": group.num_completed,
+                "text": measure.number(gain.mean),
+            }
+        )
+    return found
+
+
+def _verdict(cells: Sequence[Cell], measure: Measure) -> tuple[str, tuple[str, ...]]:
+    if not cells:
+        return "No study has a choice that can be compared with FedAvg.", ()
+    better = [cell for cell in cells if cell["certain"] and cell["gain"] > 0]
+    worse = [cell for cell in cells if cell["certain"] and cell["gain"] < 0]
+    open_ = [cell for cell in cells if not cell["certain"]]
+    headline = f"Another strategy beats FedAvg in {len(better)} of {len(cells)} settings."
+    lead = []
+    if better:
+        kinds = Counter(cell["strategy"] for cell in better).most_common(3)
+        lead.append("There, what wins is " + ", ".join(f"{kind} ({count})" for kind, count in kinds) + ".")
+        largest = max(better, key=lambda cell: float(cell["gain"]))
+        lead.append(f"The largest gain is {largest['text']} {measure.unit}, by {largest['strategy']}.")
+    if open_:
+        lead.append(f"In {len(open_)} no difference is shown: the interval holds zero, or there is none.")
+    if worse:
+        lead.append(f"In {len(worse)} the search's choice is worse.")
+    return headline, tuple(lead)
+
+
+def _maps(cells: Sequence[Cell], groups: Sequence[Group], plot: SweepPlot) -> Section:
+    title = "Which strategy wins where"
+    if not cells:
+        return Section("maps", title, missing=("There is nothing to compare.",))
+    values, layout, panels, measure = plot.values, plot.layout, plot.panels, plot.measure
+    is_tuned = any(TUNED in group.accuracy for group in groups)
+    rival = (
+        "the stronger of FedAvg and FedAvg at its tuned client rate" if is_tuned else "FedAvg at its own client rate"
+    )
+    pictures = []
+    for number, fixed in enumerate(panels[:MOST_PANELS]):
+        inside = _placed(cells, groups, fixed, values, (layout.x, layout.colour))
+        if not inside:
+            continue
+        where = "".join(f" At {_short(axis, list(values))} = {value_text(value)}." for axis, value in fixed.items())
+        names = list(values)
+        axes = (_short(layout.x or "", names), _short(layout.colour or "", names))
+        ending = f"-{number + 1}" if len(panels) > 1 else ""
+        gain = f"Gain on {rival}, in {measure.unit}; outlined where the interval holds zero.{where}"
+        pictures.append(Picture(f"gain-map{ending}", gain, gain_map(inside, axes, measure.unit)))
+        winner = f"What to use: FedAvg, unless another strategy is shown to be better.{where}"
+        pictures.append(Picture(f"winner-map{ending}", winner, winner_map(inside, axes)))
+        means = f"Means over seeds with their 95 % intervals; {HOLLOW}.{where}"
+        pictures.append(Picture(f"means{ending}", means, plot.chart([fixed])))
+    missing = (
+        (f"The first {MOST_PANELS} of {len(panels)} panels; the table has all.",) if len(panels) > MOST_PANELS else ()
+    )
+    return Section("maps", title, pictures=tuple(pictures), missing=missing)
+
+
+def _placed(
+    cells: Sequence[Cell],
+    groups: Sequence[Group],
+    fixed: Mapping[str, Any],
+    values: Mapping[str, Sequence[Any]],
+    axes: tuple[str | None, str | None],
+) -> list[Cell]:
+    """Return the cells of a panel with `x` and `y`, in the order of the axes' values."""
+    along, down = axes
+    rows = []
+    for cell in cells:
+        held = groups[cell["place"]].values
+        if not fixed.items() <= held.items():
+            continue
+        own = [
+            (0, "") if axis is None else (values[axis].index(held[axis]), value_text(held[axis]))
+            for axis in (along, down)
+        ]
+        rows.append({**cell, "x": own[0][1], "y": own[1][1], "order": (own[1][0], own[0][0])})
+    rows.sort(key=lambda row: row["order"])
+    return [{name: value for name, value in row.items() if name != "order"} for row in rows]
+
+
+def _list(cells: Sequence[Cell], groups: Sequence[Group], measure: Measure) -> Section:
+    axes = list(groups[0].values) if groups else []
+    rivals = [one for one in (FEDAVG, TUNED) if any(one in group.accuracy for group in groups)]
+    rows = []
+    for cell in cells:
+        group = groups[cell["place"]]
+        ends = "" if cell["low"] is None else f"{cell['low']:+.1f} to {cell['high']:+.1f}"
+        held = [value_text(group.values[axis]) for axis in axes]
+        means = [f"{group.accuracy[one].mean:.4f}" if one in group.accuracy else "" for one in rivals]
+        rows.append((*held, *means, cell["text"], ends, cell["strategy"], cell["advised"]))
+    named = [_short(axis, axes) for axis in axes]
+    of_rivals = [f"{measure.name} of {LABELS[one]}" for one in rivals]
+    headings = (*named, *of_rivals, f"gain, {measure.unit}", "95 % interval", "chosen", "use")
+    return Section("settings", "All settings", table=Table(headings, rows, ("chosen", "use")))
+
+
+def _studies(rows: Sequence[Row], axes: Sequence[str]) -> Table:
+    per_study = {row["study"]: row for row in rows}
+    seeds = [axis for axis in axes if axis in SEEDS]
+    found = [
+        (
+            name,
+            *(value_text(row[axis]) for axis in seeds),
+            row["status"],
+            "" if row["num_trials"] is None else str(row["num_trials"]),
+            "" if row["seconds"] is None else f"{row['seconds']:.0f} s",
+        )
+        for name, row in per_study.items()
+    ]
+    return Table(("study", *seeds, "status", "trials", "time"), found[:200], ("status",))
+
+
+def _reason(row: Row) -> str:
+    return f"{row['study']} {row['status']}: {row['error']}"

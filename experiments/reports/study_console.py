@@ -1,0 +1,635 @@
+"""What a study found: what to use, how sure that is and why, what it cost, and what to do next.
+
+First the verdict with both scores, its interval and its reason; then caveats, cost, the federation with its diagnosis,
+the search, and the next commands. Paragraphs are wrapped and never cut.
+
+The verdict of a study in a few lines: what to use, by how much better, how sure, and why.
+
+Why a study tried what it advises: who proposed it and what for, and what the rules say, in a line or two.
+
+What a difference comes from is not measured, so nothing is said of causes. What the search has found by itself is told
+with what was proposed of its kind before, from which it may descend.
+
+A diagnosis in three lines: the property, whether the federation has it, how strong it is, and who has it.
+
+It is the verdict alone: the calibrated answer, or the published rule's where no test was asked for. Strength is that of
+the client that stands out most, in the unit of the deciding finding: the part of its rows that would have to change
+class, its shift in standard deviations, how much less its labels say of its rows or how much farther its models lie; a
+full bar is all of the rows, one standard deviation, or 100 %. Of a published rule it is the value against the
+threshold, at which the bar is full. Lines below say what clients withhold, and why nothing can be told where rows seem
+to belong together.
+
+What a person sees on standard error while a command works.
+
+What a study knows while it runs: trials that finished, the best of them, clients that failed.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from rich.console import RenderableType
+from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+from rich.text import Text
+
+from fedscout.experiments.reports.console import WIDTH, PlainConsole, paragraph
+from fedscout.experiments.studies.workflow import STAGES, Stage
+from fedscout.experiments.text import tell, visible
+from fedscout.search.objective import ACCURACY, Measure
+from fedscout.search.recommenders.diagnosis import Alternative
+from fedscout.search.recommenders.rules import DRAWN
+from fedscout.strategies import FedAvgSpec
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from fedscout.detectors import HeterogeneityReport
+    from fedscout.detectors.report import CalibratedFinding, Verdict
+    from fedscout.engine.data.federation import Names
+    from fedscout.engine.trials.record import Trial
+    from fedscout.experiments.studies.workflow import Display
+    from fedscout.search.confirmation.confirmation import Confirmation
+    from fedscout.search.recommenders.diagnosis import Recommendation
+    from fedscout.search.study import StudyOutcome
+
+
+def show_verdict(console: Console, outcome: StudyOutcome, report: HeterogeneityReport | None) -> None:
+    """Print the verdict, which comes before all that it rests on."""
+    for line in verdict_lines(outcome, report):
+        console.print(f"  {line}")
+
+
+def verdict_lines(outcome: StudyOutcome, report: HeterogeneityReport | None) -> Iterator[str]:
+    """Yield what to use first; then, where they are known, the measured difference, and the reasons."""
+    confirmation = outcome.confirmation
+    if outcome.best is None:
+        yield "No trial went through: nothing can be advised."
+        return
+    if outcome.recommendation is not None and not outcome.trials:
+        yield "Use fedavg, as recommended: it is the reference itself, so there is nothing to confirm."
+        return
+    named = str(outcome.best.spec) if confirmation is None else confirmation.advised
+    if confirmation is None:
+        yield f"Best of the search: {named}; not confirmed on fresh seeds."
+    else:
+        yield f"Use {named}."
+        yield confirmation.sentence
+    if report is not None:
+        yield _found(report)
+    yield from (f"Why it was tried: {one.because}" for one in outcome.first_generation if str(one.spec) == named)
+
+
+def _found(report: HeterogeneityReport) -> str:
+    from fedscout.detectors.report import verdicts
+
+    found = [verdict.sentence for verdict in verdicts(report) if verdict.detected]
+    return " ".join(found) or "The clients are alike, as far as was measured."
+
+
+SEVERITY_BAR = 10
+"""Characters of a full bar."""
+
+COPIED = "Can't be told: rows seem to belong together (federation.group_column)."
+
+
+def diagnosis_lines(report: HeterogeneityReport, width: int) -> Iterator[Text]:
+    """Yield a line for each verdict of a report, and below what copied rows leave open and what clients withhold."""
+    from fedscout.detectors.report import TITLES, verdicts
+
+    told = verdicts(report)
+    for verdict in told:
+        answer, style = _answer(verdict)
+        line = Text(f"  {TITLES[verdict.name]:<16}")
+        line.append(f"{answer:<4}", style=style)
+        strength, in_words = strength_of(verdict)
+        line.append(f"{bar(strength):<{SEVERITY_BAR}}", style=style)
+        line.append(f" {in_words:<14} ")
+        clients = verdict.decided_by.flagged_clients
+        who = few_clients(report.names, clients, width - line.cell_len) if verdict.detected else ""
+        line.append(visible(who))
+        line.truncate(width, overflow="ellipsis")
+        line.rstrip()
+        yield line
+    if report.rows_belong_together and not all(verdict.measured for verdict in told):
+        yield from paragraph(COPIED, width, style="yellow")
+    yield from paragraph(report.withholding, width, style="dim")
+
+
+def show_diagnosis(console: Console, report: HeterogeneityReport) -> None:
+    """Print the lines, and a sentence on each property that is there or was not measured, and on what else is told."""
+    from fedscout.detectors.report import verdicts
+
+    width = min(console.width, WIDTH)
+    found = [verdict.sentence for verdict in verdicts(report) if verdict.detected or not verdict.measured]
+    told = [line for sentence in (*found, *report.beside) for line in paragraph(sentence, width)]
+    for line in (*diagnosis_lines(report, width), *told):
+        console.print(line, soft_wrap=True)
+
+
+def few_clients(names: Names, clients: Sequence[int], width: int) -> str:
+    """Return clients in a line of this width: `clients 3, 5, 8 and 12 others`, the first one in any case."""
+    plural = "s" if len(clients) > 1 else ""
+    line = ""
+    for shown in range(len(clients), 0, -1):
+        others = len(clients) - shown
+        rest = f" and {others} other{'s' if others > 1 else ''}" if others else ""
+        line = f"client{plural} {', '.join(map(names.client, clients[:shown]))}{rest}"
+        if len(line) <= width:
+            break
+    return line
+
+
+def _answer(verdict: Verdict) -> tuple[str, str]:
+    if not verdict.measured:
+        return "?", "dim"
+    return ("yes", "red") if verdict.detected else ("no", "green")
+
+
+def strength_of(verdict: Verdict) -> tuple[float, str]:
+    """Return how much of a bar a verdict fills, 0 or more, and its strength in words."""
+    from fedscout.detectors.report import Finding
+
+    found = verdict.decided_by
+    if isinstance(found, Finding):
+        if found.value is None:
+            return 0.0, "not measured"
+        return found.value / found.threshold if found.threshold else 0.0, f"{found.value:.2g} vs {found.threshold:.2g}"
+    if found.effect is None:
+        return 0.0, "not measured"
+    effect = max(found.effect, 0.0)
+    return effect, _effect_text(found, effect)
+
+
+def _effect_text(found: CalibratedFinding, effect: float) -> str:
+    from fedscout.detectors.statistics import standing
+
+    if found.name == "feature_skew":
+        return f"{effect:.2g} std. dev."
+    if found.name == "label_skew":
+        return f"{effect:.0%} of rows"
+    leader = min(found.clients.values(), key=standing, default=None)
+    is_by_models = leader is not None and leader.source == "models"
+    return f"{effect:.0%} farther" if is_by_models else f"{min(effect, 1.0):.0%} of labels"
+
+
+def bar(strength: float) -> str:
+    """Return a bar of eighths of characters, full at 1."""
+    eighths = round(8 * SEVERITY_BAR * min(max(strength, 0.0), 1.0))
+    part = " ▏▎▍▌▋▊▉"[eighths % 8].strip()
+    return "█" * (eighths // 8) + part
+
+
+@dataclass(frozen=True)
+class Cost:
+    """What a study has cost.
+
+    Attributes:
+        num_trainings: All of them, those of fewer rounds included.
+        num_known: Those of them that were in the log before.
+        seconds: Of this run.
+        num_short: Those that a race ended after few rounds.
+    """
+
+    num_trainings: int
+    num_known: int
+    seconds: float
+    num_short: int = 0
+
+    def __str__(self) -> str:
+        trainings = f"{self.num_trainings} training{'' if self.num_trainings == 1 else 's'}"
+        trainings += f" ({self.num_short} of few rounds)" if self.num_short else ""
+        seconds = f"{self.seconds:.{0 if self.seconds >= 10 else 1}f} s"
+        if self.num_known == self.num_trainings:
+            return f"Cost: {trainings}, all of them from the log of an earlier run ({seconds})."
+        known = f", {self.num_known} of them from the log of an earlier run" if self.num_known else ""
+        return f"Cost: {trainings}{known}, {seconds}."
+
+
+@dataclass(frozen=True)
+class StudyScreen:
+    """One study, ready to be shown.
+
+    Attributes:
+        outcome: Of search and confirmation.
+        report: The diagnosis, if there was one.
+        federation: The federation in a line.
+        cost: What it took.
+        next_steps: Label and command of what can be done next; a command may have several lines.
+        measure: What the fitness measures.
+        front_of: What the second of two objectives measures, if there is one.
+        dependence: What must be known of rows that belong together.
+    """
+
+    outcome: StudyOutcome
+    report: HeterogeneityReport | None
+    federation: str
+    cost: Cost
+    next_steps: Sequence[tuple[str, str]] = ()
+    measure: Measure = ACCURACY
+    front_of: Measure | None = None
+    dependence: Sequence[str] = ()
+
+    def show(self, console: Console) -> None:
+        """Print it, in lines that fit."""
+        for line in self.lines(min(console.width, WIDTH)):
+            console.print(line, soft_wrap=True)
+
+    def lines(self, width: int = WIDTH) -> list[Text]:
+        """Return its lines, from the first to the last."""
+        return [*self._verdict(width), *self._below(width)]
+
+    def _verdict(self, width: int) -> Iterator[Text]:
+        """Yield what to use, how sure that is and why, and what else is worth knowing of it."""
+        confirmation = self.outcome.confirmation
+        head, *_ = verdict_lines(self.outcome, None)
+        yield from paragraph(head, width, indent="", style="bold")
+        if confirmation is not None:
+            yield from paragraph(_how_sure(confirmation), width)
+        if why := reason(self.outcome):
+            yield from paragraph(f"Why: {why}", width)
+        if confirmation is not None:
+            yield from paragraph(_caveats(confirmation), width)
+
+    def _below(self, width: int) -> Iterator[Text]:
+        """Yield what stands below the verdict."""
+        yield from paragraph(str(self.cost), width)
+        yield Text()
+        yield from paragraph(self.federation, width, indent="", style="bold")
+        for note in self.dependence:
+            yield from paragraph(note, width)
+        if self.report is not None:
+            yield from diagnosis_lines(self.report, width)
+        if self.outcome.recommendation is not None:
+            yield from paragraph(self.outcome.recommendation.answered_by, width)
+        yield from paragraph(self._search(), width)
+        yield from paragraph("; ".join(self.outcome.notes), width)
+        yield Text()
+        for label, command in self.next_steps:
+            for number, line in enumerate(command.split("\n")):
+                yield Text(f"{label if number == 0 else '':<8}", style="bold").append(visible(line), style="not bold")
+
+    def _search(self) -> str:
+        """Return what was tried, and the best of each kind."""
+        outcome, measure = self.outcome, self.measure
+        best: dict[str, float] = {}
+        for trial in outcome.whole_trials:
+            if trial.status != "failed":
+                best[trial.spec.label] = max(trial.fitness, best.get(trial.spec.label, trial.fitness))
+        num_failed = sum(trial.status == "failed" for trial in outcome.trials)
+        told = f"Tried {len(outcome.trials)}"
+        if outcome.recommendation is not None:
+            seeds = 0 if outcome.confirmation is None else len(outcome.confirmation.seeds)
+            told = "Trained what was recommended once" + (f", and on {seeds} fresh seeds" if seeds else "")
+        if num_failed:
+            told += f", {num_failed} failed ({_failures(outcome)})"
+        if outcome.front:
+            second = "" if self.front_of is None else f" by {measure.name} and {self.front_of.name}"
+            told += f", {len(outcome.front)} on the front{second}"
+        if outcome.baseline.status == "failed":
+            return f"{told}; FedAvg failed ({first_line_of(outcome.baseline.error)})"
+        if outcome.at_ceiling:
+            return f"{told}: FedAvg has the best score there can be, and the search ended"
+        if outcome.recommendation is not None and not outcome.trials:
+            return "FedAvg is what was recommended, and nothing else was trained"
+        ranked = sorted(best, key=lambda kind: -best[kind])
+        gains = [f"{kind} {measure.number(best[kind] - outcome.baseline.fitness)}" for kind in ranked]
+        return f"{told}, in {measure.unit} against FedAvg: {', '.join(gains)}" if gains else told
+
+
+def _failures(outcome: StudyOutcome) -> str:
+    """Return the failed configurations with the reason of each, the same reason once."""
+    reasons: dict[str, list[str]] = {}
+    for trial in outcome.trials:
+        if trial.status == "failed":
+            reasons.setdefault(first_line_of(trial.error), []).append(str(trial.spec))
+    return "; ".join(f"{', '.join(specs)}: {reason}" for reason, specs in reasons.items())
+
+
+def first_line_of(error: str | None) -> str:
+    """Return the first line of a trial's error without its full stop."""
+    return next(iter((error or "no reason known").splitlines())).rstrip(".")
+
+
+def _how_sure(confirmation: Confirmation) -> str:
+    """Return both scores, their difference and its interval; or why there is no verdict."""
+    from fedscout.search.confirmation.confirmation import reference_name
+
+    if confirmation.no_verdict:
+        return f"No verdict: {confirmation.no_verdict}. Measured: {confirmation.scores_text}."
+    reference = next(one for one in confirmation.contestants if one.role == confirmation.reference)
+    difference = confirmation.versus[confirmation.reference][confirmation.view]
+    measure, name, rival = confirmation.measure, confirmation.contestants[0].strategy, reference_name(reference)
+    count = len(difference.differences)
+    seeds = f"{count} fresh seed{'s' if count > 1 else ''}"
+    gain = f"{confirmation.scores_text}, {measure.told(difference.mean)}"
+    if difference.low is None or difference.high is None:
+        return f"{name} and {rival}: {gain} on {seeds}; an interval takes at least two seeds."
+    interval = f"95 % interval {measure.number(difference.low)} to {measure.number(difference.high)}, {seeds}"
+    if confirmation.verdict == "better":
+        return f"It is better than {rival}: {gain} ({interval})."
+    if confirmation.verdict == "worse":
+        return f"The search's best, {name}, is worse than {rival}: {gain} ({interval})."
+    design = confirmation.design
+    if confirmation.gave_up:
+        if difference.low == -(design.span or 0.0) and difference.high == design.span:
+            interval = f"{count} of {design.max_seeds} fresh seeds rule nothing out"
+        left = f"{design.max_seeds - count} more seeds would hardly show a difference"
+        return f"{name} and {rival} are not shown to differ: {gain} ({interval}); {left}."
+    return f"{name} and {rival} are not shown to differ: {gain} ({interval}, which holds zero)."
+
+
+def _caveats(confirmation: Confirmation) -> str:
+    """Return what else is worth knowing of the verdict, the weightiest first; empty if nothing is."""
+    from fedscout.search.confirmation.confirmation import failures_told, rivals_told
+
+    told = [failures_told(confirmation.contestants), *confirmation.caveats, rivals_told(confirmation.rivals)]
+    return " ".join(part.strip() for part in told if part)
+
+
+def reason(outcome: StudyOutcome) -> str:
+    """Return a sentence or two; empty where nothing is advised."""
+    if outcome.best is None:
+        return ""
+    if outcome.recommendation is not None:
+        return _of_one_shot(outcome, outcome.recommendation)
+    rules = _rules(outcome)
+    say, because = ("", "") if rules is None else (f"the rules say {rules.spec}", f" {rules.because}")
+    if _keeps_fedavg(outcome):
+        too = ", too" if rules is not None and rules.spec == FedAvgSpec() else ""
+        return f"nothing tried is shown to be better{say and f'; {say}{too}'}.{because}"
+    name, kind = _chosen(outcome)
+    trained = {str(trial.spec) for trial in outcome.trials}
+    proposed = [one for one in _proposed(outcome, rules) if str(one.spec) in trained]
+    own = next((one for one in proposed if str(one.spec) == name), None)
+    first = own or next((one for one in proposed if one.spec.label == kind), None)
+    if first is None:
+        return f"found by the search{say and f'; {say}'}.{because}"
+    if first is rules:
+        told = "the rules' answer" if own is rules else f"found by the search after the rules' {first.spec}"
+    else:
+        told = "among the first that were tried" if own else f"found by the search after {first.spec}"
+        told = f"{say}; this was {told}" if say else told
+    return f"{told}. {first.because}"
+
+
+def _of_one_shot(outcome: StudyOutcome, asked: Recommendation) -> str:
+    because = asked.grounds[0].because
+    if not outcome.trials or not _keeps_fedavg(outcome):
+        return f"it was recommended: {because}"
+    return f"{asked.spec}, which was recommended, is not shown to be better: {because}"
+
+
+def _keeps_fedavg(outcome: StudyOutcome) -> bool:
+    """Whether FedAvg is advised, at whatever rate."""
+    confirmation = outcome.confirmation
+    return outcome.best is outcome.baseline if confirmation is None else confirmation.verdict != "better"
+
+
+def _chosen(outcome: StudyOutcome) -> tuple[str, str]:
+    """Return what is advised for people, and its kind."""
+    if outcome.confirmation is not None:
+        pick = outcome.confirmation.contestants[0]
+        return pick.name, pick.strategy
+    assert outcome.best is not None
+    return str(outcome.best.spec), outcome.best.spec.label
+
+
+def _rules(outcome: StudyOutcome) -> Alternative | None:
+    """Return the rules' answer, which takes no trial."""
+    if outcome.advice is None:
+        return None
+    ground = outcome.advice.grounds[0]
+    return Alternative(outcome.advice.spec, ground.because, ground.source)
+
+
+def _proposed(outcome: StudyOutcome, rules: Alternative | None) -> Iterator[Alternative]:
+    """Yield what was proposed before the search knew anything, the rules' answer first."""
+    if rules is not None:
+        yield rules
+    yield from (one for one in outcome.first_generation if one.because != DRAWN)
+    if outcome.warm_start is not None:
+        for spec, proposal in zip(outcome.warm_start.specs(), outcome.warm_start.proposals, strict=True):
+            yield Alternative(spec, f"It did well in an earlier study, {proposal.study}.", proposal.study)
+
+
+STEPS = {"search": "generation {generation}", "tuned-baseline": "tuning FedAvg", "confirmation": "confirmation"}
+"""Of a study, by the phase of its trials."""
+
+
+class SoFar:
+    """Told of each trial that finished.
+
+    Attributes:
+        num_trials: That finished.
+        step: What the last one was part of; FedAvg itself is of the first generation.
+    """
+
+    def __init__(self) -> None:
+        self.num_trials = 0
+        self.step = ""
+        self._num_trainings = 0
+        self._num_known = 0
+        self._num_short = 0
+        self._best: Trial | None = None
+        self._fedavg: Trial | None = None
+        self._lost: set[str] = set()
+
+    def record(self, trial: Trial, known: bool) -> str:
+        """Take up a trial, and return the step that it is the first one after; empty if the step goes on."""
+        before, step = self.step, self.step
+        if trial.phase in STEPS:
+            step = STEPS[trial.phase].format(generation=trial.generation)
+        self.step = step
+        self.num_trials += 1
+        self._num_trainings += trial.num_trainings
+        self._num_known += trial.num_trainings if known else 0
+        self._num_short += 0 if trial.whole else trial.num_trainings
+        self._lost |= {place.partition(":")[2] for place in trial.dropped_clients}
+        if trial.status != "failed" and trial.whole and trial.phase in ("baseline", "search"):
+            if trial.phase == "baseline":
+                self._fedavg = trial
+            if self._best is None or trial.fitness > self._best.fitness:
+                self._best = trial
+        return before if before != step else ""
+
+    @property
+    def told(self) -> str:
+        """The best, FedAvg beside it, and how many clients failed in some round; empty if nothing is known."""
+        parts = [] if self._best is None else [f"best so far {self._best.spec.label} {self._best.fitness:.4f}"]
+        if self._fedavg is not None and self._best is not self._fedavg:
+            parts.append(f"FedAvg {self._fedavg.fitness:.4f}")
+        if self._lost:
+            parts.append(f"{len(self._lost)} client{'s' if len(self._lost) > 1 else ''} lost in some round")
+        return ", ".join(parts)
+
+    @property
+    def kept(self) -> str:
+        """What an interrupted study keeps."""
+        count = self.num_trials
+        if not count:
+            return "no trial has finished, and what is there of running ones is kept"
+        return f"{count} finished trial{'' if count == 1 else 's'} and the checkpoints of running ones are kept"
+
+    def cost(self, seconds: float) -> Cost:
+        """Return what it cost, of a study that is finished."""
+        return Cost(self._num_trainings, self._num_known, seconds, self._num_short)
+
+
+TOLD_PLAINLY: Collection[Stage] = ("detection", "search")
+"""What takes its time. What of the configuration can't be done is refused before."""
+
+
+PROGRESS_BAR = 14
+"""Characters of the bar, so that the line fits 80."""
+
+
+class _TwoLines(Progress):
+    """A line of progress, and below it what a task says of it in words."""
+
+    def get_renderables(self) -> Iterable[RenderableType]:
+        yield self.make_tasks_table(self.tasks)
+        for task in self.tasks:
+            if below := task.fields["below"]:
+                yield Text(f"  {visible(below)}", overflow="ellipsis", no_wrap=True)
+
+
+class WorkLine:
+    """The line that a command shows while it works. Silent where standard error is no terminal."""
+
+    def __init__(self) -> None:
+        console = PlainConsole(stderr=True)
+        self.shown = console.is_terminal
+        self._progress = _TwoLines(
+            SpinnerColumn(),
+            TextColumn("{task.description}", markup=False),
+            BarColumn(PROGRESS_BAR),
+            TextColumn("{task.fields[counts]}", markup=False),
+            TimeElapsedColumn(),
+            console=console,
+            transient=True,
+            disable=not self.shown,
+        )
+        self._task = self._progress.add_task("starting", total=None, counts="", below="")
+        self._started: float | None = None
+
+    def live(self) -> Progress:
+        """Return what shows the line for the time of a block."""
+        return self._progress
+
+    def _seconds_left(self, done: int, to_do: int) -> float | None:
+        """Return how long it may take, by what was done since `_started`; None if nothing was."""
+        if self._started is None or done <= 0:
+            return None
+        return (time.monotonic() - self._started) * to_do / done
+
+
+class TrialProgress(WorkLine):
+    """Tells stage, trials, rounds and time left; `rounds_less` is what shorter trials lack in all.
+
+    Where rounds are left to the study (`auto`), it tells what was done, and what is left once `goes_on` is told of it.
+    With `plain_lines`, where standard error is no terminal, it says in a line each which stage begins and what the best
+    is after a generation.
+
+    Attributes:
+        so_far: What is known of the trials that finished.
+    """
+
+    def __init__(
+        self,
+        num_trials: int = 0,
+        num_rounds: int = 0,
+        rounds_less: int = 0,
+        open_ended: bool = False,
+        plain_lines: bool = False,
+    ) -> None:
+        super().__init__()
+        self.so_far = SoFar()
+        self._plain_lines = plain_lines and not self.shown
+        self._open_ended = open_ended
+        self._num_trials = num_trials
+        self._num_rounds = num_rounds
+        self._total = num_trials * num_rounds - rounds_less
+        self._shorter = rounds_less > 0
+        self._finished_trials = 0
+        self._finished_rounds = 0
+        self._known_rounds = 0
+        self._rounds: dict[str, int] = {}
+        self._progress.update(self._task, total=None if open_ended else self._total)
+
+    def goes_on(self, num_trials: int, num_rounds: int, rounds_less: int) -> None:
+        """So many trials follow those that are finished; how long rounds take is measured anew on them."""
+        self._open_ended = False
+        self._started = time.monotonic()
+        self._known_rounds = self._finished_rounds
+        self._num_trials = self._finished_trials + num_trials
+        self._num_rounds = num_rounds
+        self._total = self._finished_rounds + num_trials * num_rounds - rounds_less
+        self._progress.update(self._task, total=self._total)
+        self._refresh()
+
+    def stage(self, stage: Stage) -> None:
+        """Name the stage."""
+        self._progress.update(self._task, description=STAGES[stage])
+        if stage in TOLD_PLAINLY:
+            self._say(STAGES[stage])
+
+    def _say(self, line: str) -> None:
+        if self._plain_lines:
+            tell(line)
+
+    def record(self, trial: Trial, known: bool) -> None:
+        """A trial finished, or was in the log."""
+        self._rounds.pop(trial.key, None)
+        before = self.so_far.told
+        if ended := self.so_far.record(trial, known):
+            self._say(f"{ended}: {before}; {self._finished_trials}/{self._num_trials} trials")
+        self._finished_trials += 1
+        rounds = trial.num_rounds if self._shorter else self._num_rounds
+        self._finished_rounds += rounds
+        self._known_rounds += rounds if known else 0
+        self._refresh()
+
+    def rounds(self, rounds: Mapping[str, int]) -> None:
+        """Running trials got on."""
+        if self._started is None:
+            self._started = time.monotonic()
+        self._rounds.update({key: done for key, done in rounds.items() if done < self._num_rounds})
+        self._refresh()
+
+    def _refresh(self) -> None:
+        done = self._finished_rounds + sum(self._rounds.values())
+        if self._open_ended:
+            counts = f"{self._finished_trials} trials, {done} rounds"
+            self._progress.update(self._task, completed=done, counts=counts, below=self.so_far.told)
+            return
+        seconds = self._seconds_left(done - self._known_rounds, self._total - done)
+        left = "" if seconds is None else f"about {duration(seconds)} left"
+        counts = f"{self._finished_trials}/{self._num_trials} trials, {done}/{self._total} rounds"
+        below = ", ".join(part for part in (left, self.so_far.told) if part)
+        self._progress.update(self._task, completed=done, counts=counts, below=below)
+
+    def display(self, planned: Callable[[int], tuple[int, int]] = lambda _: (0, 0)) -> Display:
+        """Return the callbacks for a workflow.
+
+        Args:
+            planned: Trials that follow once FedAvg has levelled off after so many rounds, and what shorter ones lack.
+        """
+        from fedscout.experiments.studies.workflow import Display
+        from fedscout.search.ledger import StudyEvents
+
+        def levelled(num_rounds: int) -> None:
+            num_trials, rounds_less = planned(num_rounds)
+            self.goes_on(num_trials, num_rounds, rounds_less)
+
+        events = StudyEvents(on_record=self.record, on_rounds=self.rounds if self.shown else None)
+        return Display(stage=self.stage, levelled=levelled, trials=events)
+
+
+def duration(seconds: float) -> str:
+    """Return a time for people: `40 s`, `12 min`, `3.5 h`."""
+    if seconds < 90:
+        return f"{seconds:.0f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"

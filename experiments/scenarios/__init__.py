@@ -1,0 +1,1 @@
+"""What is done to some clients: labels, features, devices, attacks; `table` lists all effects."""

@@ -1,0 +1,193 @@
+"""From the engine's configuration to a place where trials run."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager, redirect_stdout
+from dataclasses import replace
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from fedscout.detectors import CLIENT_QUERIES
+from fedscout.engine.config import CPU, EngineConfig, HostDevice, torch_settings_kept
+from fedscout.engine.data.federation import Federation
+from fedscout.engine.errors import ConfigurationError, Fault
+from fedscout.engine.grid.host_grid import HostGrid
+from fedscout.engine.messages.calls import FederationFacts, Session
+from fedscout.engine.runtime.ray import memory_faults_told, ray_runtime, shortage_told
+from fedscout.engine.trials.checkpoint import CheckpointStore
+from fedscout.engine.trials.record import Trial, TrialSettings
+from fedscout.engine.trials.runner import LocalRunner, Progress, TrialRunner
+from fedscout.experiments.studies.checks import ExpectedWork, host_if_sooner
+from fedscout.experiments.studies.run_folder import RunFolder
+
+if TYPE_CHECKING:
+    from fedscout.engine.client.host import ClientHost
+
+WARM_TRIALS = 5
+"""A generation of four and the baseline."""
+
+
+class LazyRunner:
+    """A runner that starts when it is first needed, so that a finished study is told from its log at once."""
+
+    def __init__(self, start: Callable[[], TrialRunner], store: CheckpointStore) -> None:
+        self._start = start
+        self._store = store
+        self._runner: TrialRunner | None = None
+        self.start_seconds = 0.0
+
+    def started(self) -> TrialRunner:
+        """Return the runner itself, started."""
+        if self._runner is None:
+            began = time.perf_counter()
+            self._runner = self._start()
+            self.start_seconds = time.perf_counter() - began
+        return self._runner
+
+    @property
+    def ran_on(self) -> str | None:
+        """Where the clients were, in the words of `engine.grid`; None if nobody needed them."""
+        if self._runner is None:
+            return None
+        return "local" if isinstance(self._runner, LocalRunner) else "ray"
+
+    @property
+    def trained_on(self) -> str | None:
+        """By which device, and in what way, clients were trained, in words; None if nobody needed them."""
+        return None if self._runner is None else self._runner.facts.trained_on
+
+    @property
+    def facts(self) -> FederationFacts:
+        """What is known of the federation."""
+        return self.started().facts
+
+    @property
+    def num_hosts(self) -> int:
+        """Over how many hosts the clients are spread."""
+        return self.started().num_hosts
+
+    def grid(self, session: Session) -> HostGrid[Any]:
+        """Return a grid for messages outside a trial."""
+        return self.started().grid(session)
+
+    def run(self, batch: Sequence[TrialSettings], progress: Progress | None = None) -> Iterator[tuple[int, Trial]]:
+        """Run trials; without any, nothing is started."""
+        return self.started().run(batch, progress) if batch else iter(())
+
+    def forget(self, key: str) -> None:
+        """Remove the trial's checkpoint."""
+        self._store.discard(key)
+
+    def close(self) -> None:
+        """Whoever opened it ends it."""
+
+
+@contextmanager
+def open_runner(
+    federation: Federation,
+    config: EngineConfig,
+    folder: RunFolder | None,
+    parallel: int,
+    search_path: tuple[str, ...] = (),
+    verbose: bool = False,
+    work: ExpectedWork | None = None,
+) -> Iterator[LazyRunner]:
+    """Return where a federation's trials run; all that it starts, when it is needed, ends with the block.
+
+    Once the hosts have the rows, they are let go here; a caller that does the same has them in memory once. Running
+    trials keep checkpoints in the study's folder, if there is one; nothing starts if it can only be read.
+    `engine.grid=auto` chooses by `work`, and is Ray without it.
+    """
+    store = CheckpointStore(None if folder is None else folder.checkpoints, config.checkpoint_every_rounds)
+    with ExitStack() as stack:
+
+        def start() -> TrialRunner:
+            nonlocal federation
+            if folder is not None:
+                folder.check_writable()
+            placed, federation = federation, federation.without_rows()
+            host = stack.enter_context(_host_here(placed, config, work))
+            if host is not None:
+                stack.enter_context(redirect_stdout(sys.stderr))  # which is for results, not for what a strategy prints
+                return LocalRunner(host, store)
+            session = Session() if work is None else work.session
+            return stack.enter_context(_on_ray(placed, config, store, parallel, search_path, verbose, session))
+
+        yield LazyRunner(start, store)
+
+
+def device_for(federation: Federation, config: EngineConfig, has_gpu: bool) -> HostDevice:
+    """Return what hosts train on: a core, where clients have a task.
+
+    Raises:
+        ConfigurationError: If it is not to be had.
+    """
+    if federation.task is None:
+        return config.host_device(has_gpu)
+    if config.device == "cuda":
+        raise ConfigurationError(
+            Fault("engine.device", "be cpu or left out where clients play, which they do on cores")
+        )
+    return CPU
+
+
+@contextmanager
+def _host_here(federation: Federation, config: EngineConfig, work: ExpectedWork | None) -> Iterator[ClientHost | None]:
+    """Yield the host of all clients if they are to be in this process; PyTorch is as it was afterwards."""
+    asks = config.may_stay and work is not None
+    if config.grid != "local" and not asks:
+        yield None
+        return
+    import torch
+
+    from fedscout.engine.client.host import ClientHost
+
+    device = device_for(federation, config, torch.cuda.is_available())
+    if asks and device.on_gpu:  # of what a GPU takes nothing is known here
+        yield None
+        return
+    with torch_settings_kept():
+        yield host_if_sooner(federation, work) if asks and work else ClientHost(federation, CLIENT_QUERIES, device)
+
+
+@contextmanager
+def _on_ray(
+    federation: Federation,
+    config: EngineConfig,
+    store: CheckpointStore,
+    parallel: int,
+    search_path: tuple[str, ...],
+    verbose: bool,
+    session: Session,
+) -> Iterator[TrialRunner]:
+    with ray_runtime(config, verbose) as ray, memory_faults_told(), shortage_told():
+        from fedscout.engine.grid.ray_grid import hosts_on_gpus, start_hosts
+        from fedscout.engine.trials.ray_runner import RayRunner, warm_up
+
+        there = ray.cluster_resources()
+        cpus, gpus = max(1, int(there.get("CPU", 1))), int(there.get("GPU", 0))
+        device, gpu_share, places = device_for(federation, config, gpus > 0), 0.0, cpus
+        if device.on_gpu:
+            measured = partial(hosts_on_gpus, federation, CLIENT_QUERIES, device, session, cpus / gpus)
+            hosts_each = config.hosts_each_gpu(gpus, measured)
+            gpu_share, places = 1 / hosts_each, gpus * hosts_each
+            device = replace(device, share=gpu_share)
+        num_hosts = min(config.num_hosts or places, federation.num_clients)
+        warm: list[Any] = []  # processes for trials, which start while the hosts do
+        hosts = start_hosts(
+            federation,
+            CLIENT_QUERIES,
+            num_hosts,
+            lambda: warm.extend(warm_up(min(parallel, WARM_TRIALS))),
+            device,
+            gpu_share,
+        )
+        del federation  # the hosts read it from the object store
+        runner = RayRunner(hosts, store, parallel, search_path)
+        try:
+            yield runner
+        finally:
+            runner.close()

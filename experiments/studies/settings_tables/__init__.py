@@ -1,1 +1,0 @@
-"""A table of client settings, cell by cell on proxy data."""

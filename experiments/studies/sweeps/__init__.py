@@ -1,1 +1,0 @@
-"""Studies over several values on one Ray, and one table."""

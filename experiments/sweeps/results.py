@@ -1,0 +1,591 @@
+"""The tidy table of a sweep: one row a study and chooser, all columns in every row.
+
+A chooser is somebody who picks a strategy: plain FedAvg, FedAvg at its best client learning rate, the best of the
+search, and the challenger, which is the best of the search other than FedAvg and the one that is confirmed on fresh
+seeds. A study that did not go through is one row without a chooser.
+
+What a sweep found, averaged over seeds.
+
+Studies that differ in nothing but a seed make a group. They deal, split and train on rows of one data set, so their
+interval is that for new data (`fedscout.search.confirmation.intervals`): with S the standard deviation of s studies'
+values, each a mean over c seeds of its own, S² is a c-th of one seed's variance: (1/s + c n_test/n_train) S².
+A group of a single study has the study's own interval. Neither knows of other data sets of the kind, and neither leaves
+the bounds of what is measured.
+
+The chart of a sweep: what is measured against one axis, by a second (colour) and by chooser (line style).
+
+A point is a mean over seeds, the bar its 95 % interval for new data, as far as there are such scores; a single study
+has its own. A hollow point of what the search chose is not shown to differ from FedAvg; whether bars overlap does not
+tell, as scores are paired. The axis along x is `federation.partition.alpha` if it is one, else the first with numbers,
+else the first of all; colour is the next one. Every combination of any further axes gets a panel of its own, as a mean
+over different federations would mean nothing.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from itertools import product
+from operator import itemgetter
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import altair as alt
+import numpy as np
+
+from fedscout.detectors import HeterogeneityReport
+from fedscout.detectors.report import verdicts
+from fedscout.experiments.reports.charts import CATEGORIES, drawn, inline, tooltips
+from fedscout.experiments.studies.checks import measures_of_study
+from fedscout.experiments.sweeps.sweep import GridConfiguration, StudyEnd, Sweep, SweepFolder, SweepStudy, value_text
+from fedscout.search.confirmation.intervals import (
+    UNBOUNDED,
+    Bounds,
+    PairedDifference,
+    SequentialDesign,
+    mean_score,
+    paired_difference,
+    tested_to_trained,
+)
+from fedscout.search.objective import ACCURACY, Measure
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+
+Row = dict[str, Any]
+
+FEDAVG, BEST, CHALLENGER, TUNED = "fedavg", "search best", "challenger", "tuned fedavg"
+LABELS: Mapping[str, str] = {
+    FEDAVG: "FedAvg",
+    TUNED: "FedAvg, tuned rate",
+    BEST: "best of the search",
+    CHALLENGER: "chosen by the search",
+}
+"""What people read of each chooser."""
+
+TABLE_COLUMNS: Mapping[str, str] = {
+    "study": "string",
+    "path": "string",
+    "config_hash": "string",
+    "status": "string",
+    "error": "string",
+    "chooser": "string",
+    "strategy": "string",
+    "parameters": "string",
+    "learning_rate": "float64",
+    "measure": "string",
+    "smallest_score": "float64",
+    "largest_score": "float64",
+    "fitness": "float64",
+    "accuracy": "float64",
+    "accuracy_own": "float64",
+    "accuracy_clean": "float64",
+    "accuracy_low": "float64",
+    "accuracy_high": "float64",
+    "num_confirmation_seeds": "int64",
+    "test_to_train": "float64",
+    "difference": "float64",
+    "difference_low": "float64",
+    "difference_high": "float64",
+    "gain": "float64",
+    "gain_low": "float64",
+    "gain_high": "float64",
+    "verdict": "string",
+    "label_skew": "float64",
+    "label_skew_detected": "bool",
+    "label_skew_published": "bool",
+    "feature_skew": "float64",
+    "feature_skew_detected": "bool",
+    "feature_skew_published": "bool",
+    "outliers": "float64",
+    "outliers_detected": "bool",
+    "outliers_published": "bool",
+    "outlier_clients": "string",
+    "num_clients": "int64",
+    "num_trials": "int64",
+    "num_failed_trials": "int64",
+    "seconds": "float64",
+    "trial_seconds": "float64",
+}
+"""Name and type of every column beside those of the axes; docs/sweep.md says what they mean."""
+
+
+def ended_study(folder: SweepFolder, one: GridConfiguration, end: StudyEnd) -> SweepStudy:
+    """Return a study with its rows, whose paths are relative to the sweep's folder."""
+    path = folder.study(one)
+    shared: Row = {
+        **one.setting,
+        "study": path.name,
+        "path": path.relative_to(folder.path).as_posix(),
+        "config_hash": one.digest,
+        "status": end.status,
+        "error": end.error,
+    }
+    result = folder.result(one) if end.status == "completed" else None
+    if result is None:
+        return SweepStudy(one, path, end, (shared,))
+    measure = measures_of_study(one.config)[0]
+    shared |= {"measure": measure.name, "smallest_score": measure.worst, "largest_score": measure.best}
+    shared |= _findings(result) | _effort(result, path)
+    return SweepStudy(one, path, end, tuple(shared | chosen for chosen in _choices(result)))
+
+
+def _findings(result: Mapping[str, Any]) -> Row:
+    """Return the published figures, and both rules' decisions; the verdict's is the calibrated one's where it could."""
+    if result["report"] is None:
+        return {}
+    report = HeterogeneityReport.model_validate(result["report"])
+    row: Row = {}
+    for published, verdict in zip(report.findings, verdicts(report), strict=True):
+        row |= {
+            published.name: published.value,
+            f"{published.name}_detected": verdict.detected if verdict.measured else None,
+            f"{published.name}_published": published.detected if published.measured else None,
+        }
+        if published.name == "outliers":
+            row["outlier_clients"] = json.dumps(list(verdict.decided_by.flagged_clients))
+    return row
+
+
+def _effort(result: Mapping[str, Any], folder: Path) -> Row:
+    from fedscout.engine.trials.log import read_columns
+
+    trials, _ = read_columns(folder / "trials", ["trial", "status", "seconds"])
+    return {
+        "num_clients": result["federation"]["num_clients"],
+        "num_trials": len(trials),
+        "num_failed_trials": sum(trial["status"] == "failed" for trial in trials),
+        "seconds": result["timings"]["seconds"]["total"],
+        "trial_seconds": sum(trial["seconds"] for trial in trials),
+    }
+
+
+def _choices(result: Mapping[str, Any]) -> list[Row]:
+    """Return one row a chooser: what it picked, and how that fares."""
+    confirmation = result["confirmation"] or {"contestants": []}
+    config = result["config"]
+    shared = tested_to_trained(config["training"]["test_fraction"], config["search"]["validation_fraction"])
+    contestants = {one["role"]: one for one in confirmation["contestants"]}
+    baseline, best, tuned = result["baseline"], result["best"], result["tuned_baseline"]
+    others = [trial for trial in result["trials"] if trial["phase"] == "search" and trial["status"] == "completed"]
+    challenger = _picked(others, contestants.get("challenger"))
+    best_role = "fedavg" if best == baseline else "challenger" if best == challenger else "search"
+    tuned_role = "tuned-fedavg" if "tuned-fedavg" in contestants else "fedavg"  # whose rate was the best
+    picks = ((FEDAVG, baseline, "fedavg"), (TUNED, tuned, tuned_role), (BEST, best, best_role))
+    rows = []
+    for chooser, trial, role in (*picks, (CHALLENGER, challenger, "challenger")):
+        if trial is None:
+            continue
+        row: Row = {"chooser": chooser, **{key: trial[key] for key in ("strategy", "learning_rate", "fitness")}}
+        row |= {"parameters": json.dumps(trial["parameters"], sort_keys=True), "test_to_train": shared}
+        if role in contestants:
+            row |= _confirmed(contestants[role], contestants["fedavg"], confirmation)
+            if role == "challenger":
+                row |= {"verdict": confirmation["verdict"], **_gain(confirmation)}
+        rows.append(row)
+    return rows
+
+
+def _picked(searched: Sequence[Mapping[str, Any]], pick: Mapping[str, Any] | None) -> Mapping[str, Any] | None:
+    """Return the trial of the search whose configuration the confirmation picked; without one, the best trial."""
+    keys = ("strategy", "parameters")
+    same = [trial for trial in searched if pick is not None and all(trial[key] == pick[key] for key in keys)]
+    return max(same or searched, key=lambda trial: float(trial["fitness"]), default=None)
+
+
+def _confirmed(contestant: Mapping[str, Any], fedavg: Mapping[str, Any], confirmation: Mapping[str, Any]) -> Row:
+    """Return the accuracy on the fresh seeds, and its difference to FedAvg's on the same seeds, for new data."""
+    view, design = confirmation["view"], SequentialDesign.model_validate(confirmation["design"])
+    measure = Measure.model_validate(confirmation.get("measure", {}))
+    alone = mean_score(contestant[view], design.resolution, design.test_to_train, measure.bounds)
+    row: Row = {
+        "accuracy": alone.mean,
+        "accuracy_low": alone.low,
+        "accuracy_high": alone.high,
+        "accuracy_own": float(np.mean(contestant["own"])),
+        "accuracy_clean": float(np.mean(contestant["clean"])),
+        "num_confirmation_seeds": len(contestant[view]),
+    }
+    if contestant["role"] == "fedavg":
+        return row
+    if contestant["role"] == "challenger":
+        difference = PairedDifference.model_validate(confirmation["versus"]["fedavg"][view])
+    else:
+        difference = paired_difference(
+            contestant[view],
+            fedavg[view],
+            resolution=design.resolution,
+            test_to_train=design.test_to_train,
+            span=design.span,
+        )
+    return row | {
+        "difference": difference.mean,
+        "difference_low": difference.low,
+        "difference_high": difference.high,
+    }
+
+
+def _gain(confirmation: Mapping[str, Any]) -> Row:
+    """Return the difference that the verdict is on: to the stronger of FedAvg and tuned FedAvg."""
+    gain = PairedDifference.model_validate(confirmation["versus"][confirmation["reference"]][confirmation["view"]])
+    return {"gain": gain.mean, "gain_low": gain.low, "gain_high": gain.high}
+
+
+def table_of(sweep: Sweep, studies: Sequence[SweepStudy]) -> pa.Table:
+    """Return the table: the axes' columns first, in the order of the grid."""
+    import pyarrow as pa
+
+    axes = {key: axis_type([one.setting[key] for one in sweep.configurations]) for key in sweep.axes}
+    schema = pa.schema([(name, pa.type_for_alias(kind)) for name, kind in {**axes, **TABLE_COLUMNS}.items()])
+    position = {one.digest: number for number, one in enumerate(sweep.configurations)}
+    ordered = sorted(studies, key=lambda study: position[study.configuration.digest])
+    rows = [dict(row) for study in ordered for row in study.rows]
+    for row in rows:
+        texts = [key for key, kind in axes.items() if kind == "string" and row[key] is not None]
+        row.update({key: value_text(row[key]) for key in texts})
+    return pa.Table.from_pylist(rows, schema=schema)
+
+
+def axis_type(values: Sequence[Any]) -> str:
+    """Return the type of an axis's column: that of its values if they have one in common, else text."""
+    kinds = {type(value) for value in values if value is not None}
+    if kinds == {bool}:
+        return "bool"
+    if kinds == {int}:
+        return "int64"
+    return "float64" if kinds and kinds <= {int, float} else "string"
+
+
+def write_table(table: pa.Table, folder: SweepFolder) -> None:
+    """Write `table.parquet` and `table.csv`."""
+    import pyarrow.parquet as pq
+    from pyarrow import csv
+
+    folder.write("table.parquet", lambda path: pq.write_table(table, path))
+    folder.write("table.csv", lambda path: csv.write_csv(table, path))
+
+
+def failed_before(folder: Path) -> set[str]:
+    """Return the digests of the studies that failed for a reason of their own when the sweep was last run."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    path = folder / "table.parquet"
+    if not path.is_file():  # a pipe would be waited for
+        return set()
+    try:
+        with pq.ParquetFile(path) as file:
+            rows = file.read(columns=["config_hash", "status"]).to_pylist()
+    except (OSError, pa.ArrowException):
+        return set()
+    return {row["config_hash"] for row in rows if row.get("status") == "failed" and "config_hash" in row}
+
+
+SEEDS = ("seed", "federation.seed")
+
+
+@dataclass(frozen=True)
+class Mean:
+    """A mean over so many studies with its 95 % interval; None where a single study has none of its own."""
+
+    mean: float
+    low: float | None
+    high: float | None
+    count: int
+
+
+@dataclass(frozen=True)
+class Group:
+    """Studies that differ in seeds alone.
+
+    Attributes:
+        values: The value of each other axis.
+        num_studies: In the group, whatever became of them.
+        num_completed: Of these.
+        accuracy: Of each chooser that is compared, in the order of `compared_choosers`.
+        difference: Of the search's choice to FedAvg; None where the search found nothing but FedAvg.
+        gain: Of the search's choice to the stronger of FedAvg and tuned FedAvg in each study; likewise.
+        num_better: Studies whose choice beats the reference beyond noise.
+        told_apart: Whether the choice is shown to differ: by the verdict of a single study, else by the gain.
+        detected: Studies in which each property was found, by the verdict.
+    """
+
+    values: Mapping[str, Any]
+    num_studies: int
+    num_completed: int
+    accuracy: Mapping[str, Mean]
+    difference: Mean | None
+    gain: Mean | None
+    num_better: int
+    told_apart: bool
+    detected: Mapping[str, int]
+
+
+def measure_of(rows: Sequence[Row]) -> str:
+    """Return the column that compares choosers: `accuracy` on fresh seeds if there is any, else `fitness`."""
+    return "accuracy" if any(row["accuracy"] is not None for row in rows) else "fitness"
+
+
+def compared_choosers(rows: Sequence[Row]) -> tuple[str, ...]:
+    """Return who is compared: FedAvg, FedAvg tuned if there is any, and what the search chose.
+
+    On fresh seeds that is the challenger. Without them it is the best of the search, which flatters itself: it is the
+    largest of several scores on one seed.
+    """
+    present = {row["chooser"] for row in rows}
+    choice = CHALLENGER if measure_of(rows) == "accuracy" else BEST
+    return tuple(chooser for chooser in (FEDAVG, TUNED, choice) if chooser in present)
+
+
+def mean_of(values: Sequence[float], test_to_train: float = 0.0, bounds: Bounds = UNBOUNDED) -> Mean:
+    """Return the mean of at least one value with its interval; see `mean_score`."""
+    found = mean_score(values, test_to_train=test_to_train, bounds=bounds)
+    return Mean(found.mean, found.low, found.high, len(values))
+
+
+def groups_of(rows: Sequence[Row], axes: Sequence[str]) -> list[Group]:
+    """Return the groups of a table's rows, in its order; its axes include those of seeds."""
+    kept = [axis for axis in axes if axis not in SEEDS]
+    members: dict[tuple[Any, ...], list[Row]] = {}
+    for row in rows:
+        members.setdefault(tuple(row[axis] for axis in kept), []).append(row)
+    measure, choosers = measure_of(rows), compared_choosers(rows)
+    return [_group(dict(zip(kept, key, strict=True)), own, measure, choosers) for key, own in members.items()]
+
+
+def _group(values: Mapping[str, Any], rows: Sequence[Row], measure: str, choosers: Sequence[str]) -> Group:
+    found = {
+        chooser: {row["study"]: row for row in rows if row["chooser"] == chooser and row[measure] is not None}
+        for chooser in choosers
+    }
+    fedavg, choice = found.get(FEDAVG, {}), found.get(choosers[-1], {}) if choosers else {}
+    per_study = {row["study"]: row for row in rows}
+    paired = [study for study in choice if study in fedavg]
+    difference = gain = _compared([(choice[study], fedavg[study]) for study in paired], measure, "difference")
+    if tuned := found.get(TUNED):
+        stronger = {
+            study: max(fedavg[study], tuned.get(study, fedavg[study]), key=itemgetter(measure)) for study in paired
+        }
+        gain = _compared([(choice[study], stronger[study]) for study in paired], measure, "gain")
+    (verdict, *more) = [row["verdict"] for row in rows if row["chooser"] == CHALLENGER] or [None]
+    beyond_zero = gain is not None and gain.low is not None and gain.high is not None
+    apart = beyond_zero and not gain.low <= 0 <= gain.high  # type: ignore[union-attr, operator]
+    detectors = ("label_skew", "feature_skew", "outliers")
+    return Group(
+        values=values,
+        num_studies=len(per_study),
+        num_completed=sum(row["status"] == "completed" for row in per_study.values()),
+        accuracy={chooser: _accuracy(list(own.values()), measure) for chooser, own in found.items() if own},
+        difference=difference,
+        gain=gain,
+        num_better=sum(row["verdict"] == "better" for row in rows if row["chooser"] == CHALLENGER),
+        told_apart=apart if more or verdict is None else verdict in ("better", "worse"),
+        detected={name: sum(bool(row[f"{name}_detected"]) for row in per_study.values()) for name in detectors},
+    )
+
+
+def _accuracy(rows: Sequence[Row], measure: str) -> Mean:
+    if len(rows) == 1 and measure == "accuracy":
+        return Mean(rows[0]["accuracy"], rows[0]["accuracy_low"], rows[0]["accuracy_high"], 1)
+    return mean_of([row[measure] for row in rows], _shared(rows), _bounds(rows[0]))
+
+
+def _compared(pairs: Sequence[tuple[Row, Row]], measure: str, column: str) -> Mean | None:
+    """Return what the choice gains on another chooser, over studies that have both; a column has a single one's."""
+    if not pairs:
+        return None
+    own = pairs[0][0]
+    if len(pairs) == 1 and own.get(column) is not None:
+        return Mean(own[column], own[f"{column}_low"], own[f"{column}_high"], 1)
+    least, most = _bounds(own)
+    differences = [ours[measure] - theirs[measure] for ours, theirs in pairs]
+    return mean_of(differences, _shared([ours for ours, _ in pairs]), (least - most, most - least))
+
+
+def _bounds(row: Row) -> Bounds:
+    """Return the smallest and the largest score of a study, infinite where that is not known."""
+    least, most = row["smallest_score"], row["largest_score"]
+    return -math.inf if least is None else least, math.inf if most is None else most
+
+
+def _shared(rows: Sequence[Row]) -> float:
+    """Return n_test / n_train in units of a study's variance, as the module says."""
+    terms = [(row["test_to_train"] or 0.0) * (row["num_confirmation_seeds"] or 1) for row in rows]
+    return sum(terms) / len(terms)
+
+
+FAVOURITE = "federation.partition.alpha"
+WHERE_SEARCHED = "the search's seed"
+HOLLOW = "hollow: no difference from FedAvg is shown"
+MAX_PANELS = 12
+PLOT_COLUMNS = 3
+PANEL_WIDTH, PANEL_HEIGHT = 300, 220
+DASHES: Mapping[str, tuple[int, int]] = {
+    "fedavg": (6, 4),
+    "tuned fedavg": (2, 3),
+    "search best": (1, 0),
+    "challenger": (1, 0),
+}
+"""Line of each chooser; what the search chose is the full line."""
+
+SHAPES: Mapping[str, str] = {
+    "fedavg": "circle",
+    "tuned fedavg": "square",
+    "search best": "triangle-up",
+    "challenger": "triangle-up",
+}
+
+
+@dataclass(frozen=True)
+class PlotLayout:
+    """Which axis goes along x and by colour; None if there is none. The others make panels."""
+
+    x: str | None
+    colour: str | None
+    panels: tuple[str, ...]
+
+
+def layout_of(values: Mapping[str, Sequence[Any]]) -> PlotLayout:
+    """Choose the place of each axis by its different values; axes of seeds are none of them."""
+    varying = [axis for axis, own in values.items() if len(own) > 1]
+    numeric = [axis for axis in varying if all(_is_number(value) for value in values[axis])]
+    along = FAVOURITE if FAVOURITE in numeric else next(iter([*numeric, *varying]), None)
+    rest = [axis for axis in varying if axis != along]
+    return PlotLayout(along, rest[0] if rest else None, tuple(rest[1:]))
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+@dataclass(frozen=True)
+class SweepPlot:
+    """What is drawn of a sweep.
+
+    Attributes:
+        groups: Studies that differ in seeds alone, as far as they have scores.
+        choosers: Who is compared, in order.
+        values: The different values of each axis but those of seeds: numbers by size, others in the table's order.
+        layout: The place of each axis.
+        measure: Of the scores.
+        seeds: On which they are measured.
+    """
+
+    groups: Sequence[Group]
+    choosers: Sequence[str]
+    values: Mapping[str, Sequence[Any]]
+    layout: PlotLayout
+    measure: Measure
+    seeds: str
+
+    @property
+    def panels(self) -> list[dict[str, Any]]:
+        """The values of the axes that make panels, one combination a panel."""
+        own = self.layout.panels
+        return [dict(zip(own, panel, strict=True)) for panel in product(*(self.values[axis] for axis in own))]
+
+    def chart(self, panels: Sequence[Mapping[str, Any]]) -> alt.LayerChart | alt.FacetChart:
+        """Draw the groups of some panels, which the field `panel` tells apart."""
+        points = [{"panel": _title(panel), **point} for panel in panels for point in self._points(panel)]
+        along: Sequence[Any] = self.values[self.layout.x] if self.layout.x else [""]
+        numeric = all(map(_is_number, along))
+        if numeric:
+            wide = min(along) > 0 and max(along) >= 10 * min(along)
+            scale = alt.Scale(type="log" if wide else "linear", zero=False, nice=False, padding=12)
+            x = alt.X("x:Q", scale=scale, axis=alt.Axis(values=along, format="~g"), title=self.layout.x)
+        else:
+            x = alt.X("x:N", sort=None, axis=alt.Axis(labelAngle=0), title=self.layout.x)
+        y = alt.Y("score:Q", title=f"{self.measure.name} on {self.seeds}", scale=alt.Scale(zero=False))
+        labels = [LABELS[chooser] for chooser in self.choosers]
+        dash = alt.Scale(domain=labels, range=[list(DASHES[chooser]) for chooser in self.choosers])
+        shape = alt.Scale(domain=labels, range=[SHAPES[chooser] for chooser in self.choosers])
+        told = tooltips(
+            chooser=" ", colour=self.layout.colour or "", score__Q=self.measure.name, low__Q="from", high__Q="to"
+        )
+        base = alt.Chart().encode(x=x, color=self._colour(), tooltip=told)
+        marked = base.encode(y, alt.Shape("chooser:N", scale=shape, title=None))
+        return alt.layer(
+            base.mark_line().encode(y, alt.StrokeDash("chooser:N", scale=dash, legend=None)),
+            base.mark_rule(opacity=0.5, size=2).encode(alt.Y("low:Q"), alt.Y2("high:Q")),
+            marked.transform_filter("datum.shown").mark_point(filled=True, size=45, opacity=1),
+            marked.transform_filter("!datum.shown").mark_point(filled=False, fill="white", size=45, opacity=1),
+            data=inline(points),
+        )
+
+    def _colour(self) -> Any:
+        axis = self.layout.colour
+        if axis is None:
+            return alt.value(CATEGORIES[0])
+        domain = [value_text(value) for value in self.values[axis]]
+        return alt.Color("colour:N", scale=alt.Scale(domain=domain), title=axis.rpartition(".")[2])
+
+    def _points(self, panel: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
+        """Yield a point a group and chooser, in the order along x."""
+        along, colour = self.layout.x, self.layout.colour
+        inside = [group for group in self.groups if panel.items() <= group.values.items()]
+        order = self.values[along] if along else []
+        ends = self.measure.worst, self.measure.best
+        for group in sorted(inside, key=lambda group: order.index(group.values[along]) if along else 0):
+            value = group.values[along] if along else ""
+            for chooser in self.choosers:
+                if (mean := group.accuracy.get(chooser)) is None:
+                    continue
+                open_ = chooser == self.choosers[-1] != FEDAVG and not group.told_apart
+                yield {
+                    "x": value if _is_number(value) else value_text(value),
+                    "colour": value_text(group.values[colour]) if colour else "",
+                    "chooser": LABELS[chooser],
+                    "score": mean.mean,
+                    "low": float(np.clip(mean.mean if mean.low is None else mean.low, *ends)),
+                    "high": float(np.clip(mean.mean if mean.high is None else mean.high, *ends)),
+                    "shown": not open_,
+                }
+
+
+def plot_of(rows: Sequence[Row], axes: Sequence[str], measure: Measure = ACCURACY) -> SweepPlot:
+    """Return what is drawn of the rows of a table whose axes are these, those of seeds included."""
+    groups = [group for group in groups_of(rows, axes) if group.accuracy]
+    values = {axis: _ordered([group.values[axis] for group in groups]) for axis in axes if axis not in SEEDS}
+    seeds = "fresh seeds" if measure_of(rows) == "accuracy" else WHERE_SEARCHED
+    return SweepPlot(groups, compared_choosers(rows), values, layout_of(values), measure, seeds)
+
+
+def _ordered(values: Sequence[Any]) -> list[Any]:
+    """Return the different values: numbers by size, anything else in the order of the table."""
+    different = list(dict.fromkeys(values))
+    return sorted(different) if all(map(_is_number, different)) else different
+
+
+def sweep_chart(plot: SweepPlot) -> alt.LayerChart | alt.FacetChart:
+    """Draw a sweep, a panel for each combination of the axes that are neither x nor colour, up to `MAX_PANELS`."""
+    panels = plot.panels
+    chart = plot.chart(panels[:MAX_PANELS]).properties(width=PANEL_WIDTH, height=PANEL_HEIGHT)
+    remarks = [HOLLOW] if any(not group.told_apart for group in plot.groups) and plot.choosers[-1] != FEDAVG else []
+    if len(panels) > MAX_PANELS:
+        remarks.append(f"the first {MAX_PANELS} of {len(panels)} combinations; the table has all")
+    title = alt.TitleParams(remarks)
+    if len(panels) == 1:
+        return chart.properties(title=title)
+    facets = alt.Facet("panel:N", title=None, sort=[_title(panel) for panel in panels])
+    return chart.facet(facets, columns=PLOT_COLUMNS).properties(title=title)
+
+
+def _title(panel: Mapping[str, Any]) -> str:
+    return ", ".join(f"{axis.rpartition('.')[2]} {value_text(value)}" for axis, value in panel.items())
+
+
+def write_plot(
+    rows: Sequence[Row], axes: Sequence[str], folder: SweepFolder, measure: Measure = ACCURACY
+) -> tuple[Path, ...]:
+    """Write `plot.png` and `plot.svg`; nothing if no study went through."""
+    if not any(row["chooser"] for row in rows):
+        return ()
+    chart = sweep_chart(plot_of(rows, axes, measure))
+    return (
+        folder.write("plot.png", partial(Path.write_bytes, data=drawn(chart, "png"))),
+        folder.write("plot.svg", partial(Path.write_bytes, data=drawn(chart, "svg"))),
+    )

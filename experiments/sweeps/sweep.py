@@ -1,0 +1,509 @@
+"""The grid configurations of a sweep: every combination of the values of its axes, validated, with a name for people.
+
+`key=a,b,c` is an axis of three values: what stands between the brackets of a YAML list. So a comma inside brackets,
+braces or quotes belongs to a value: `key=[64,32]` is one value and `key=[64,32],[128]` are two. A single value is read
+as in any other command.
+
+One study of a sweep, from its configuration to its end, whatever the end is.
+
+The folder of a sweep: who may use it, which sweep it belongs to, and where its studies lie.
+
+OUT/sweep.json          the axes, and what all studies have in common
+OUT/studies/<name>/     one folder a study, as `fedscout run` leaves it
+OUT/table.parquet       one row a study and chooser; also table.csv
+OUT/summary.json        means over seeds
+OUT/plot.png            also plot.svg
+OUT/lost/<name>.txt     the traceback of a study that was lost to a defect
+
+A study is found again by the digest at the end of its folder's name, so an axis that gets more values, or a second
+axis, finds what earlier commands finished.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import gc
+import hashlib
+import json
+import logging
+import os
+import re
+import time
+import traceback
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, replace
+from itertools import product
+from pathlib import Path
+from typing import Any, Literal
+
+from fedscout.engine.errors import ConfigurationError, EngineError, Fault, LogError, UnreachableModelError, UserError
+from fedscout.engine.runtime.files import (
+    LOCK,
+    folder_lock,
+    folder_made,
+    not_written,
+    read_json_object,
+    remove_unfinished,
+    write_atomically,
+)
+from fedscout.engine.trials.state import cheap_collections
+from fedscout.experiments.config import StudyConfig, check_searchable, given_settings, load_config
+from fedscout.experiments.studies.run_folder import remove_if_unused
+
+DIGEST_DIGITS = 10
+NAME_CHARACTERS = 120
+VALUE_CHARACTERS = 32
+
+
+@dataclass(frozen=True)
+class GridConfiguration:
+    """What one study of a sweep is asked.
+
+    Attributes:
+        setting: The value of each axis, as configured: by dotted key, in the order of the axes.
+        config: Of the study.
+        digest: Of what decides its results.
+        name: Of its folder: values for people, and enough of the digest to be unique.
+    """
+
+    setting: Mapping[str, Any]
+    config: StudyConfig
+    digest: str
+    name: str
+
+    @property
+    def text(self) -> str:
+        """The values for people."""
+        return ", ".join(f"{key}={value_text(value)}" for key, value in self.setting.items()) or "the only study"
+
+
+@dataclass(frozen=True)
+class Sweep:
+    """What a sweep is to do.
+
+    Attributes:
+        axes: Dotted keys, in the order in which they are given.
+        configurations: Every combination, the last axis running fastest.
+        default_name: Of its folder, the same for the same single values and axes, whichever values these have.
+    """
+
+    axes: tuple[str, ...]
+    configurations: tuple[GridConfiguration, ...]
+    default_name: str
+
+    def fixed(self) -> dict[str, Any]:
+        """Return what all studies have in common, by dotted key."""
+        first, *others = (flattened(one.config.identity()) for one in self.configurations)
+        return {key: value for key, value in first.items() if all(key in own and own[key] == value for own in others)}
+
+
+def read_sweep(arguments: Sequence[str], file: Path | None = None) -> Sweep:
+    """Read the arguments of a sweep and validate every combination.
+
+    Args:
+        arguments: As of any command, but that a value may be several, separated by commas.
+        file: A YAML file under all arguments.
+
+    Raises:
+        ConfigurationError: With every fault of every study, each told once.
+    """
+    choices = argument_choices(arguments)
+    axes = tuple(_key(options[0]) for options in choices if len(options) > 1)
+    found: dict[str, GridConfiguration] = {}
+    faults: dict[str, None] = {}
+    for chosen in product(*choices):
+        try:
+            config = load_config(chosen, file)
+            check_searchable(config)
+        except ConfigurationError as error:
+            faults.update(dict.fromkeys(error.faults))
+            continue
+        one = _configuration(config, axes)
+        first = found.setdefault(one.digest, one)
+        if first is not one:
+            faults[f"each point must be another study, got the same one twice: {first.text} and {one.text}"] = None
+    if faults:
+        raise ConfigurationError(list(faults))
+    configurations = tuple(found.values())
+    single = [options[0] for options in choices if len(options) == 1]
+    return Sweep(axes, configurations, _default_name(given_settings(single, file), axes, configurations[0].config))
+
+
+def argument_choices(arguments: Sequence[str]) -> list[tuple[str, ...]]:
+    """Return each argument once for every value that it names; a file stands for itself.
+
+    Raises:
+        ConfigurationError: With every fault: values that are missing, keys that can't be an axis.
+    """
+    choices: list[tuple[str, ...]] = []
+    faults: list[str] = []
+    keys = [_key(argument) for argument in arguments]
+    for argument, key in zip(arguments, keys, strict=True):
+        try:
+            values = _split_values(key, argument.partition("=")[2])
+        except ConfigurationError as error:
+            faults += error.faults
+            continue
+        choices.append(tuple(f"{key}={value}" for value in values) if len(values) > 1 else (argument,))
+        if len(values) > 1 and keys.count(key) > 1:
+            faults.append(Fault(key, "be given once where it has several values", f"it {keys.count(key)} times"))
+        if len(values) > 1 and key.partition(".")[0] == "engine":
+            faults.append(f"{key} must have one value, got {len(values)}: it does not change what a study finds")
+    if faults:
+        raise ConfigurationError(list(dict.fromkeys(faults)))
+    return choices
+
+
+def _key(argument: str) -> str:
+    return argument.partition("=")[0].strip()
+
+
+def _split_values(key: str, text: str) -> list[str]:
+    """Return the values between the commas of a YAML list as they are written.
+
+    Where it is none, as of texts with brackets in them, each comma separates; what is no YAML then, reading it tells.
+    """
+    import yaml
+
+    if "," not in text:
+        return [text]
+    try:
+        listed = yaml.compose(f"[{text}\n]", Loader=yaml.SafeLoader)
+        assert isinstance(listed, yaml.SequenceNode)
+        values = [text[value.start_mark.index - 1 : value.end_mark.index - 1] for value in listed.value]
+    except (yaml.YAMLError, RecursionError):
+        values = [value.strip() for value in text.split(",")]
+    if "" in values[1:] or re.search(r"^\s*,|,\s*$", text):
+        raise ConfigurationError(Fault(key, "have a value before and after each comma", repr(text)))
+    return values
+
+
+def _configuration(config: StudyConfig, axes: Sequence[str]) -> GridConfiguration:
+    document, digest = config.model_dump(mode="json"), config.digest()  # whose identity may lack a default
+    setting = {key: _value_at(document, key) for key in axes}
+    return GridConfiguration(setting, config, digest, study_name(setting, digest))
+
+
+def _value_at(document: Any, key: str) -> Any:
+    for part in key.split("."):
+        document = document.get(part) if isinstance(document, Mapping) else None
+    return document
+
+
+def study_name(values: Mapping[str, Any], digest: str) -> str:
+    """Return a folder's name such as `alpha_0.1,seed_0-1a2b3c4d5e`.
+
+    There is no `=` in it: readers of Parquet take a folder `seed=0` for a column.
+    """
+    lasts = [key.rpartition(".")[2] for key in values]
+    parts = []
+    for key, last in zip(values, lasts, strict=True):
+        shown = re.sub(r"[^A-Za-z0-9.+-]+", "-", value_text(values[key])).strip("-")[:VALUE_CHARACTERS]
+        parts.append(f"{last if lasts.count(last) == 1 else key}_{shown}")
+    return f"{','.join(parts)[:NAME_CHARACTERS]}-{digest[:DIGEST_DIGITS]}".lstrip("-")
+
+
+def value_text(value: Any) -> str:
+    """Return a value for people: numbers short, text as it is, all else as JSON."""
+    if isinstance(value, str):
+        return value
+    return f"{value:.12g}" if isinstance(value, float) else json.dumps(value, sort_keys=True)
+
+
+def flattened(tree: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Return the leaves of nested groups by their dotted keys."""
+    leaves: dict[str, Any] = {}
+    for key, value in tree.items():
+        group = isinstance(value, Mapping) and value
+        leaves |= flattened(value, f"{prefix}{key}.") if group else {f"{prefix}{key}": value}
+    return leaves
+
+
+def _default_name(single: Mapping[str, Any], axes: Sequence[str], config: StudyConfig) -> str:
+    """Name a sweep by what stays when a value is added to an axis."""
+    kept = {
+        key: value
+        for key, value in flattened(single).items()
+        if key.partition(".")[0] != "engine" and key != "federation.folder" and key not in axes
+    }
+    text = json.dumps([kept, sorted(axes)], sort_keys=True, default=str)
+    dataset = "" if "federation.dataset" in axes else f"{config.federation.dataset}-"
+    return f"sweep-{dataset}{hashlib.sha256(text.encode()).hexdigest()[:8]}"
+
+
+BINDING = "sweep.json"
+STUDIES = "studies"
+RELEASE_SECONDS = 60.0
+RELEASE_POLL_SECONDS = 0.1
+
+
+class SweepFolder:
+    """One sweep's folder, absolute."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path.absolute()
+        studies = self.path / STUDIES
+        there = sorted(studies.iterdir()) if studies.is_dir() else []
+        self._known = {folder.name[-DIGEST_DIGITS:]: folder for folder in there if folder.is_dir()}
+
+    def study(self, one: GridConfiguration) -> Path:
+        """Return the folder of a configuration's study, under whatever name an earlier command made it."""
+        known = self._known.get(one.digest[:DIGEST_DIGITS])
+        return self.path / STUDIES / one.name if known is None else known
+
+    def result(self, one: GridConfiguration) -> dict[str, Any] | None:
+        """Return the result of a configuration's study; None if it is not finished."""
+        result = read_json(self.study(one) / "result.json")
+        return result if result is not None and result.get("config_hash") == one.digest else None
+
+    def num_trials(self, one: GridConfiguration) -> int:
+        """Return how many trials of a configuration's study are in its log."""
+        trials = self.study(one) / "trials"
+        return sum(entry.name.endswith(".parquet") for entry in os.scandir(trials)) if trials.is_dir() else 0
+
+    def write_json(self, name: str, content: Mapping[str, Any]) -> None:
+        """Write one of the folder's JSON files, all at once."""
+        self.write_text(name, json.dumps(content, indent=2, sort_keys=True, allow_nan=False) + "\n")
+
+    def write_text(self, name: str, text: str) -> None:
+        """Write a text file of the folder, all at once."""
+        self.write(name, lambda temporary: temporary.write_text(text))
+
+    def write(self, name: str, write: Callable[[Path], object]) -> Path:
+        """Write a file of the folder, all at once; `write` writes its content to the path it is given.
+
+        Raises:
+            EngineError: If it can't be written, as when the disk is full.
+        """
+        path = self.path / name
+        try:
+            write_atomically(path, write)
+        except OSError as error:
+            raise EngineError(not_written(path, error)) from error
+        return path
+
+
+def read_json(path: Path) -> dict[str, Any] | None:
+    """Return the content of a JSON file; None if it is not there or can't be read."""
+    try:
+        return read_json_object(path)
+    except (OSError, ValueError):
+        return None
+
+
+@contextmanager
+def open_sweep_folder(path: Path, sweep: Sweep) -> Iterator[SweepFolder]:
+    """Open a new folder, or that of the same sweep with more or fewer values, for this process alone.
+
+    Raises:
+        LogError: If the folder can't be written, is in use, or holds something else: another sweep, a study.
+    """
+    path = path.absolute()
+    with ExitStack() as stack:
+        try:
+            _binding(path, sweep)  # a refusal leaves nothing behind
+            stack.enter_context(folder_made(path))
+        except OSError as error:
+            raise LogError(_UNUSABLE.format(path=path, reason=error.strerror)) from error
+        stack.enter_context(folder_lock(path))
+        remove_unfinished(path)
+        folder = SweepFolder(path)
+        is_new = not (path / BINDING).exists()
+        try:
+            folder.write_json(BINDING, _binding(path, sweep))
+        except EngineError as error:
+            if is_new:
+                remove_if_unused(path, BINDING)
+            raise LogError(_UNUSABLE.format(path=path, reason=error)) from error
+        yield folder
+
+
+_UNUSABLE = "--out must be a folder that can be written, got {path}: {reason}"
+
+
+def check_sweep_folder(path: Path, sweep: Sweep) -> SweepFolder:
+    """Return the folder for reading; nothing is made.
+
+    Raises:
+        LogError: As `open_sweep_folder`, but for a folder in use.
+    """
+    _binding(path.absolute(), sweep)
+    return SweepFolder(path)
+
+
+def _binding(path: Path, sweep: Sweep) -> dict[str, Any]:
+    """Return what binds the folder to the sweep, after comparing it with what is there.
+
+    A key that has been an axis in this folder may take any value. All others must stay as they are, as the table has
+    no column that would tell the studies apart.
+    """
+    fixed = sweep.fixed()
+    stored = _stored(path)
+    axes = list(dict.fromkeys([*stored["axes"], *sweep.axes])) if stored else list(sweep.axes)
+    if stored:
+        old: dict[str, Any] = stored["fixed"]
+        shared = [key for key in old if key in fixed and not _is_below(key, axes)]
+        differing = [key for key in shared if old[key] != json.loads(json.dumps(fixed[key]))]
+        if differing:
+            changes = [f"{key}: {value_text(old[key])} there, {value_text(fixed[key])} here" for key in differing]
+            key = differing[0]
+            raise LogError(
+                f"{path} holds another sweep; what differs: {'; '.join(changes[:6])}. Choose another --out, or make it "
+                f"an axis, such as {key}={value_text(old[key])},{value_text(fixed[key])}"
+            )
+        fixed = {key: fixed[key] for key in shared}
+    return {"axes": axes, "fixed": fixed}
+
+
+def _is_below(key: str, axes: list[str]) -> bool:
+    return any(key == axis or key.startswith(f"{axis}.") for axis in axes)
+
+
+def _stored(path: Path) -> dict[str, Any] | None:
+    if not path.is_dir():
+        return None
+    stored = read_json(path / BINDING)
+    if stored is not None and isinstance(stored.get("axes"), list) and isinstance(stored.get("fixed"), dict):
+        return stored
+    foreign = sorted(entry.name for entry in path.iterdir() if not entry.name.startswith("."))
+    if foreign:
+        raise LogError(
+            Fault(
+                "--out",
+                "be a new folder, an empty one or that of an earlier sweep",
+                f"{path} with {', '.join(foreign[:5])} but no readable {BINDING}",
+            )
+        )
+    return None
+
+
+def await_release(study: Path, seconds: float = RELEASE_SECONDS) -> None:
+    """Wait until no process holds a study's folder: one whose sweep was killed takes a moment to end."""
+    if not (study / LOCK).exists():
+        return
+    deadline = time.monotonic() + seconds
+    with (study / LOCK).open("a") as lock:
+        while time.monotonic() < deadline:
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except OSError:
+                time.sleep(RELEASE_POLL_SECONDS)
+            else:
+                return
+
+
+Status = Literal["completed", "failed", "lost"]
+
+
+@dataclass(frozen=True)
+class StudyEnd:
+    """How a study ended.
+
+    Attributes:
+        status: `completed`; `failed` for a reason of its own, such as more clients than rows, which it would have
+            again; `lost` if the machinery failed, so that it goes on when the sweep is run again.
+        error: The reason; None if completed.
+        details: The traceback of a study that was lost to a defect.
+        warnings: What the program had to say meanwhile.
+    """
+
+    status: Status
+    error: str | None = None
+    details: str | None = None
+    warnings: tuple[str, ...] = ()
+
+    def told_of(self, here: Path, there: str) -> StudyEnd:
+        """Return the end of a study that ran in one folder in words about where it is kept."""
+
+        def said(text: str | None) -> str | None:
+            return None if text is None else text.replace(str(here), there)
+
+        warnings = tuple(warning.replace(str(here), there) for warning in self.warnings)
+        return replace(self, error=said(self.error), details=said(self.details), warnings=warnings)
+
+
+@dataclass(frozen=True)
+class SweepStudy:
+    """A study of a sweep: what it was asked, and what came out, by its rows of the table; its result is a file."""
+
+    configuration: GridConfiguration
+    folder: Path
+    end: StudyEnd
+    rows: tuple[Mapping[str, Any], ...]
+
+
+def run_one(config: StudyConfig, out: Path, verbose: bool = False, search_path: tuple[str, ...] = ()) -> StudyEnd:
+    """Run a study, or the rest of it, as `fedscout run` does; only an interruption leaves this function as an error."""
+    from fedscout.experiments.studies.workflow import Display, run_workflow
+
+    with _warnings_noted() as warnings, cheap_collections():
+        try:
+            await_release(out)
+            run_workflow(config, out, Display(), verbose=verbose, search_path=search_path)
+            end = StudyEnd("completed")
+        except Exception as error:  # one study's end is not the sweep's
+            end = end_by(error)
+        gc.collect()  # federation, hosts and strategies hold each other in cycles
+    return replace(end, warnings=tuple(warnings))
+
+
+def end_by(error: Exception) -> StudyEnd:
+    """Return how a study ended that an error ended; called where it is caught."""
+    if isinstance(error, UserError) and not isinstance(error, UnreachableModelError):  # which may pass
+        return StudyEnd("failed", str(error))
+    return StudyEnd("lost", one_line(error), traceback.format_exc())
+
+
+def one_line(defect: Exception) -> str:
+    """Return an unexpected error in a line."""
+    reason = next(iter(str(defect).strip().splitlines()), "")
+    return f"{type(defect).__name__}: {reason}" if reason else type(defect).__name__
+
+
+def reason_against(config: StudyConfig) -> str | None:
+    """Return why a study can't begin, found without running anything of it; None if it may."""
+    from fedscout.experiments.federation import build_federation
+    from fedscout.experiments.studies.checks import own_selection
+    from fedscout.experiments.studies.workflow import cohort_of
+    from fedscout.search.study import planned_space
+
+    try:
+        federation = build_federation(config.federation, config.model)
+        planned_space(config.search, cohort_of(config, federation.num_seen), selection=own_selection(config))
+    except UserError as mistake:
+        return str(mistake)
+    return None
+
+
+def data_digests() -> Callable[[StudyConfig], str | None]:
+    """Return what tells the digest of a study's data as they are now, None if they can't be read; each is read once."""
+    from fedscout.experiments.federation import build_federation, data_digest
+
+    known: dict[str, str | None] = {}
+
+    def digest(config: StudyConfig) -> str | None:
+        what = config.federation.model_dump_json() + config.model.model_dump_json()
+        if what not in known:
+            try:
+                known[what] = data_digest(build_federation(config.federation, config.model))
+            except UserError:
+                known[what] = None
+        return known[what]
+
+    return digest
+
+
+@contextmanager
+def _warnings_noted() -> Iterator[list[str]]:
+    """Gather the program's own warnings instead of printing them."""
+    noted: list[str] = []
+    note = logging.Handler(logging.WARNING)
+    note.emit = lambda record: noted.append(record.getMessage())  # type: ignore[method-assign]
+    logger = logging.getLogger("fedscout")
+    kept = logger.handlers[:], logger.propagate
+    logger.handlers[:], logger.propagate = [note], False
+    try:
+        yield noted
+    finally:
+        logger.handlers[:], logger.propagate = kept

@@ -1,0 +1,1 @@
+"""Timings of this machine: rounds, kernels, detection, whole studies, scaling, beside other programs."""

@@ -1,0 +1,213 @@
+"""What a detection costs, in rounds of FedAvg on the same hosts.
+
+A round-equivalent is the wall time of one round of FedAvg over the same federation: every client trains and evaluates,
+through the Grid. Blocks of about as many rounds as a detection lasts alternate with detections, and the shortest of
+each counts, so that other work on the machine disturbs both alike.
+
+What each module of detection costs on its own, in seconds and in rounds of FedAvg on the same hosts.
+
+`fedscout.detectors.detect` holds the conversations of all modules together, so that what they send travels in
+common exchanges. Here each is held alone, as its own published cost is: label skew, feature skew, outliers by the
+published rule, and outliers with the parts of rows that the calibrated rule trains on as well; then whole detection.
+Modules and blocks of rounds take turns, and the shortest of each counts, as in
+`fedscout.experiments.timings.detection`.
+
+The source of the published rules times them on another machine, with rounds of 1.16 s: label skew 8.3 s, feature skew
+11.2 s, outliers 54.5 s. In rounds that can be set beside ours, as far as rounds can be.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from types import MappingProxyType
+from typing import Final
+
+from pydantic import BaseModel
+from threadpoolctl import threadpool_limits
+
+from fedscout.detectors import DetectionConfig
+from fedscout.detectors.conversation import hold
+from fedscout.detectors.detect import detect, measure_labels, measure_models
+from fedscout.detectors.feature_exchanges import measure_features
+from fedscout.detectors.outliers import MOST_TESTS, model_test, row_parts
+from fedscout.detectors.statistics import paired_clients
+from fedscout.engine.config import EngineConfig
+from fedscout.engine.contracts.config import LocalTraining
+from fedscout.engine.data.federation import Federation
+from fedscout.engine.messages.calls import Session
+from fedscout.engine.trials.runner import TrialRunner
+from fedscout.experiments.reports.console import markdown_table
+from fedscout.experiments.studies.runner import open_runner
+from fedscout.experiments.timings.peer_runs import run_rounds
+from fedscout.strategies import FedAvgSpec
+
+BLOCK_ROUNDS = 10
+"""Rounds timed at a time, after a first one that is not counted."""
+
+
+class DetectionCost(BaseModel, frozen=True):
+    """One measurement; all times are of the shortest of several runs.
+
+    Attributes:
+        seconds: Wall time of a whole detection.
+        round_seconds: Wall time of a round of FedAvg.
+        round_equivalents: Their ratio.
+        parts: Seconds of that detection: waiting for `clients`, and the server's own work by detector.
+    """
+
+    federation: str
+    clients: int
+    hosts: int
+    seconds: float
+    round_seconds: float
+    round_equivalents: float
+    parts: Mapping[str, float]
+
+    def __str__(self) -> str:
+        parts = ", ".join(f"{name} {1000 * spent:.1f}" for name, spent in self.parts.items())
+        return (
+            f"{self.federation}, {self.hosts} hosts: {1000 * self.seconds:.1f} ms = {self.round_equivalents:.1f} "
+            f"rounds of {1000 * self.round_seconds:.2f} ms  ({parts})"
+        )
+
+
+def detection_cost(
+    federation: Federation, training: LocalTraining, engine: EngineConfig, repeats: int = 5
+) -> DetectionCost:
+    """Measure detections and rounds on the same hosts, in so many turns after one that warms up.
+
+    Raises:
+        RuntimeError: If a round fails.
+    """
+    rounds: list[float] = []
+    detections: list[tuple[float, Mapping[str, float]]] = []
+    with open_runner(federation, engine, None, parallel=1) as lazy:
+        runner = lazy.started()
+        for _ in range(1 + repeats):
+            rounds.append(round_seconds(runner, training))
+            detections.append(_detection_seconds(runner, training))
+        num_hosts = runner.num_hosts
+    shortest = min(rounds[1:])
+    seconds, parts = min(detections[1:], key=lambda detection: detection[0])
+    return DetectionCost(
+        federation=federation.name,
+        clients=federation.num_clients,
+        hosts=num_hosts,
+        seconds=seconds,
+        round_seconds=shortest,
+        round_equivalents=seconds / shortest,
+        parts=parts,
+    )
+
+
+def _detection_seconds(runner: TrialRunner, training: LocalTraining) -> tuple[float, Mapping[str, float]]:
+    grid = runner.grid(Session(training=training, test_fraction=0.0))
+    began = time.perf_counter()
+    report = detect(grid, grid.initial_vectors, training, DetectionConfig(), seed=0)
+    return time.perf_counter() - began, report.timings
+
+
+def round_seconds(runner: TrialRunner, training: LocalTraining) -> float:
+    """Return the wall time of a round of FedAvg of all clients, the mean of a block after one that is not counted."""
+    ends: list[float] = []
+    clients = runner.facts.num_clients
+    run_rounds(
+        runner.grid, FedAvgSpec(), clients, training, 1 + BLOCK_ROUNDS, lambda _: ends.append(time.perf_counter())
+    )
+    return (ends[-1] - ends[0]) / (len(ends) - 1)
+
+
+LABELS: Final = "label skew"
+FEATURES: Final = "feature skew"
+PUBLISHED_OUTLIERS: Final = "outliers, published rule"
+OUTLIERS: Final = "outliers, both rules"
+WHOLE: Final = "whole detection, merged exchanges"
+
+PUBLISHED_ROUND_SECONDS: Final = 1.16
+PUBLISHED_SECONDS: Mapping[str, float] = MappingProxyType({LABELS: 8.3, FEATURES: 11.2, PUBLISHED_OUTLIERS: 54.5})
+SEED: Final = 0
+
+
+class ModuleCosts(BaseModel, frozen=True):
+    """One measurement; all times are of the shortest of several runs.
+
+    Attributes:
+        round_seconds: Wall time of a round of FedAvg.
+        seconds: Wall time of each module, by name.
+    """
+
+    federation: str
+    clients: int
+    hosts: int
+    round_seconds: float
+    seconds: Mapping[str, float]
+
+
+def module_costs(
+    federation: Federation, training: LocalTraining, engine: EngineConfig, repeats: int = 5
+) -> ModuleCosts:
+    """Measure modules and rounds on the same hosts, in so many turns after one that warms up.
+
+    Raises:
+        RuntimeError: If a round fails.
+    """
+    sizes = [int(size) for size in federation.partition.sizes]
+    rounds: list[float] = []
+    turns: list[dict[str, float]] = []
+    with open_runner(federation, engine, None, parallel=1) as lazy:
+        runner = lazy.started()
+        modules = _modules(runner, training, sizes)
+        for _ in range(1 + repeats):
+            rounds.append(round_seconds(runner, training))
+            turns.append({name: _seconds(module) for name, module in modules.items()})
+        num_hosts = runner.num_hosts
+    return ModuleCosts(
+        federation=federation.name,
+        clients=federation.num_clients,
+        hosts=num_hosts,
+        round_seconds=min(rounds[1:]),
+        seconds={name: min(turn[name] for turn in turns[1:]) for name in modules},
+    )
+
+
+def _modules(runner: TrialRunner, training: LocalTraining, sizes: Sequence[int]) -> Mapping[str, Callable[[], object]]:
+    """Return what runs each module once."""
+    grid = runner.grid(Session(training=training, test_fraction=0.0))
+    settings = DetectionConfig()
+    clients = tuple(range(len(sizes)))
+    paired = paired_clients(clients, settings.max_pairwise_clients, SEED)
+
+    def outliers() -> object:
+        parts = row_parts(sizes, SEED)
+        models = hold(grid, measure_models(clients, paired, grid.initial_vectors, training, settings, SEED, parts))
+        return model_test(models.comparisons, models.parts, settings.detector_rate / MOST_TESTS)
+
+    return {
+        LABELS: lambda: hold(grid, measure_labels(settings, SEED)),
+        FEATURES: lambda: hold(grid, measure_features(clients, paired, settings, clients)),
+        PUBLISHED_OUTLIERS: lambda: hold(
+            grid, measure_models(clients, (), grid.initial_vectors, training, settings, SEED)
+        ),
+        OUTLIERS: outliers,
+        WHOLE: lambda: detect(grid, grid.initial_vectors, training, settings, SEED),
+    }
+
+
+def _seconds(module: Callable[[], object]) -> float:
+    with threadpool_limits(limits=1):  # as in a detection
+        began = time.perf_counter()
+        module()
+        return time.perf_counter() - began
+
+
+def table_lines(costs: Sequence[ModuleCosts]) -> list[str]:
+    """Return the measurements as one Markdown table, a line for each module."""
+    rows = []
+    for cost in costs:
+        for name, spent in cost.seconds.items():
+            published = PUBLISHED_SECONDS.get(name)
+            beside = "" if published is None else f"{published / PUBLISHED_ROUND_SECONDS:.1f}"
+            cells = (f"{1000 * spent:.1f}", f"{spent / cost.round_seconds:.1f}", beside)
+            rows.append((cost.federation, cost.hosts, name, *cells, f"{1000 * cost.round_seconds:.2f}"))
+    return markdown_table(("federation", "hosts", "module", "ms", "rounds", "published, rounds", "a round, ms"), rows)

@@ -1,0 +1,261 @@
+"""How close a core comes to its matrix products: one client's training and scoring of the larger models of the table.
+
+Operations are those of the model's layers as they stand in the table, a multiplication and an addition counted as two,
+forward and backward without the gradient by the rows. A step holds all that a client does: gathering rows, forward,
+backward, update. Of some turns the shortest counts, as other work on a machine only lengthens them.
+
+How close a block of small dense nets comes to its matrix products alone, on one core.
+
+The products are those of the block's own shapes, a batch of 32 rows a client and step, and 128 rows of scoring: much
+smaller than those at which a library reaches its best rate. Of some turns the shortest counts.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from functools import partial
+
+import numpy as np
+import torch
+from pydantic import BaseModel
+from torch import nn
+
+from fedscout.engine.contracts.algorithm import TrainRequest
+from fedscout.engine.contracts.config import LocalTraining
+from fedscout.engine.data.client import Samples
+from fedscout.engine.models.dense import DenseStack
+from fedscout.engine.models.flat import new_model
+from fedscout.engine.models.layout import ModelFactory
+from fedscout.engine.runtime.processes import keep_freed_memory
+from fedscout.engine.training.backends import BLOCK_ROWS, SLAB_ROWS, score_clients
+from fedscout.engine.training.loop import RowsWork, descend, score_client
+from fedscout.engine.training.vectorised import train_block
+from fedscout.experiments.models.request import ModelRequest, ModelSettings
+from fedscout.experiments.models.table import MODELS
+from fedscout.experiments.reports.console import markdown_table
+from fedscout.experiments.timings.engine import TRAINING, work_federation
+
+BATCH_ROWS = 32
+NUM_CLASSES = 10
+VOCABULARY_SIZE = 5000
+PRODUCT_SIDE = 512
+CONVOLVED_CHANNELS = 128
+
+REQUESTS = (
+    ModelRequest((3, 32, 32), NUM_CLASSES, ModelSettings(kind="lenet"), "image"),
+    ModelRequest((1, 28, 28), NUM_CLASSES, ModelSettings(kind="cnn2"), "image"),
+    ModelRequest((3, 32, 32), NUM_CLASSES, ModelSettings(kind="cnn4"), "image"),
+    ModelRequest((3, 32, 32), NUM_CLASSES, ModelSettings(kind="resnet18"), "image"),
+    ModelRequest((40,), NUM_CLASSES, ModelSettings(kind="textcnn"), "tokens", VOCABULARY_SIZE),
+)
+
+
+class KernelTiming(BaseModel, frozen=True):
+    """One model on one core.
+
+    Attributes:
+        step_seconds: Of a batch of 32 rows.
+        scored_row_seconds: Of one row.
+        step_operations: Of the layers, forward and backward.
+    """
+
+    model: str
+    step_seconds: float
+    scored_row_seconds: float
+    step_operations: int
+
+    @property
+    def operations_per_second(self) -> float:
+        """Reached in a step."""
+        return self.step_operations / self.step_seconds
+
+
+def product_rates(turns: int) -> dict[str, float]:
+    """Return operations a second of what is largest in models: a matrix product and a convolution, by two libraries."""
+    torch.set_num_threads(1)
+    side, channels = PRODUCT_SIDE, CONVOLVED_CHANNELS
+    left, right, product = torch.ones(side, side), torch.ones(side, side), torch.empty(side, side)
+    images = torch.ones(BATCH_ROWS, channels, 16, 16).contiguous(memory_format=torch.channels_last)
+    kernel = torch.ones(channels, channels, 3, 3)
+    multiplied = shortest(lambda: torch.mm(left, right, out=product), 10 * turns)
+    convolved = shortest(lambda: nn.functional.conv2d(images, kernel, padding=1), 10 * turns)
+    return {
+        f"matrix product of side {side}": 2 * side**3 / multiplied,
+        f"3 x 3 convolution of {channels} channels": 2 * images.numel() * kernel[0].numel() / convolved,
+    }
+
+
+def kernel_timings(turns: int) -> Iterator[KernelTiming]:
+    """Yield the timing of each model, of so many turns the shortest."""
+    torch.set_num_threads(1)
+    keep_freed_memory()
+    for request in REQUESTS:
+        factory = MODELS[request.settings.kind](request)
+        model, data = new_model(factory, seed=0), rows_of(request)
+        yield KernelTiming(
+            model=str(factory),
+            step_seconds=step_seconds(factory, data, turns),
+            scored_row_seconds=shortest(lambda: score_client(model, data), turns) / len(data),  # noqa: B023
+            step_operations=_operations(factory(), data),
+        )
+
+
+def step_seconds(factory: ModelFactory, data: Samples, turns: int) -> float:
+    """Return what a step of a client takes, of so many turns the shortest."""
+    model, training = new_model(factory, seed=0), LocalTraining(batch_size=BATCH_ROWS, learning_rate=1e-3)
+    epoch = shortest(lambda: descend(model, data, training, np.random.default_rng(0)), turns)
+    return epoch / (len(data) // BATCH_ROWS)
+
+
+def rows_of(request: ModelRequest) -> Samples:
+    """Return four batches of a model's rows."""
+    generator, num_rows = np.random.default_rng(0), 4 * BATCH_ROWS
+    size = (num_rows, *request.feature_shape)
+    drawn = generator.integers(1, VOCABULARY_SIZE, size) if request.vocabulary_size else generator.normal(size=size)
+    labels = generator.integers(0, NUM_CLASSES, num_rows)
+    return Samples(drawn.astype(np.float32), labels, np.arange(num_rows))
+
+
+def _operations(module: nn.Module, data: Samples) -> int:
+    from torch.utils.flop_counter import FlopCounterMode
+
+    with FlopCounterMode(display=False) as counter:
+        module(torch.from_numpy(data.features[:BATCH_ROWS])).sum().backward()
+    return int(counter.get_total_flops())
+
+
+def shortest(work: Callable[[], object], turns: int) -> float:
+    """Return the seconds of the shortest of some turns, after one to warm up."""
+    seconds = []
+    for _ in range(turns + 1):
+        start = time.perf_counter()
+        work()
+        seconds.append(time.perf_counter() - start)
+    return min(seconds[1:])
+
+
+def table_lines(rates: dict[str, float], timings: list[KernelTiming]) -> list[str]:
+    """Return both for people."""
+    header = ("model", f"a step of {BATCH_ROWS} rows, ms", "GFLOP", "GFLOP/s", "scoring, µs a row")
+    rows = [
+        (
+            each.model,
+            f"{1e3 * each.step_seconds:.2f}",
+            f"{each.step_operations / 1e9:.3f}",
+            f"{each.operations_per_second / 1e9:.0f}",
+            f"{1e6 * each.scored_row_seconds:.1f}",
+        )
+        for each in timings
+    ]
+    return [*(f"{name}: {rate / 1e9:.0f} GFLOP/s" for name, rate in rates.items()), "", *markdown_table(header, rows)]
+
+
+CLIENTS, ROWS = 20, 256
+
+
+class BlockTiming(BaseModel, frozen=True):
+    """One epoch of a block's clients, or one scoring of them, and what of it their products take.
+
+    Attributes:
+        what: Training or scoring.
+        seconds: Of all of it.
+        products_seconds: Of its matrix products alone.
+        operations: Of these.
+    """
+
+    what: str
+    seconds: float
+    products_seconds: float
+    operations: int
+
+
+def block_timings(turns: int) -> list[BlockTiming]:
+    """Return the timings of 20 clients of 256 rows of the dense work, of so many turns the shortest."""
+    torch.set_num_threads(1)
+    keep_freed_memory()
+    federation = work_federation("dense", CLIENTS, ROWS)
+    model = new_model(federation.model, seed=0)
+    stack = DenseStack.of(model.module, model.layout)
+    assert stack is not None
+    rows = [federation.client_data(client).own for client in range(CLIENTS)]
+    asked = TrainRequest(model.vector.clone(), TRAINING)
+
+    def train() -> None:
+        works = [RowsWork(client, np.random.default_rng(client), {}, data) for client, data in enumerate(rows)]
+        train_block(stack, asked, works)
+
+    def score() -> None:
+        score_clients(model, stack, asked.received[None], rows)
+
+    num_steps, num_slabs = ROWS // TRAINING.batch_size, CLIENTS * ROWS // SLAB_ROWS
+    steps = _Products(stack, CLIENTS, TRAINING.batch_size)
+    slabs = _Products(stack, SLAB_ROWS // BLOCK_ROWS, BLOCK_ROWS)
+    parts = (
+        ("training", train, partial(steps.run, num_steps, backward=True), num_steps * steps.operations(backward=True)),
+        ("scoring", score, partial(slabs.run, num_slabs, backward=False), num_slabs * slabs.operations(backward=False)),
+    )
+    return [_timing(*part, turns) for part in parts]
+
+
+def _timing(
+    what: str, whole: Callable[[], object], products: Callable[[], object], operations: int, turns: int
+) -> BlockTiming:
+    return BlockTiming(
+        what=what,
+        seconds=shortest(whole, turns),
+        products_seconds=shortest(products, turns),
+        operations=operations,
+    )
+
+
+class _Products:
+    """The matrix products of some clients' layers.
+
+    Args:
+        stack: The layers.
+        num_clients: Products at once.
+        num_rows: Of each.
+    """
+
+    def __init__(self, stack: DenseStack, num_clients: int, num_rows: int) -> None:
+        shapes = [
+            ((num_rows, layer.num_inputs), (num_rows, layer.num_outputs), (layer.num_outputs, layer.num_inputs))
+            for layer in stack.layers
+        ]
+        self._layers = [[torch.ones(num_clients, *shape) for shape in of_layer] for of_layer in shapes]
+        self._results = [[torch.empty(num_clients, *shape) for shape in of_layer] for of_layer in shapes]
+
+    def run(self, times: int, backward: bool) -> None:
+        """Take those of a pass; of a backward one, all but that by the rows."""
+        for _ in range(times):
+            for number, (layer, results) in enumerate(zip(self._layers, self._results, strict=True)):
+                below, above, weights = layer
+                torch.bmm(below, weights.mT, out=results[1])
+                if backward:
+                    torch.bmm(above.mT, below, out=results[2])
+                if backward and number:
+                    torch.bmm(above, weights, out=results[0])
+
+    def operations(self, backward: bool) -> int:
+        """Return those of a pass, a multiplication and an addition counted as two."""
+        return sum(
+            2 * weights.numel() * below.shape[1] * (1 + backward * (1 + bool(number)))
+            for number, (below, _, weights) in enumerate(self._layers)
+        )
+
+
+def block_lines(timings: list[BlockTiming]) -> list[str]:
+    """Return them for people."""
+    header = ("dense, 20 clients of 256 rows", "ms", "its products alone, ms", "times", "GFLOP/s of these")
+    rows = [
+        (
+            each.what,
+            f"{1e3 * each.seconds:.2f}",
+            f"{1e3 * each.products_seconds:.2f}",
+            f"{each.seconds / each.products_seconds:.2f}",
+            f"{each.operations / each.products_seconds / 1e9:.0f}",
+        )
+        for each in timings
+    ]
+    return markdown_table(header, rows)

@@ -1,0 +1,258 @@
+"""Peers on the same work: each a program of its own that prints one line of JSON, and is ended with all it started.
+
+- `bare-loop`: plain PyTorch, one process, one thread. What a loop over clients costs without any machinery.
+- `flower`: Flower's own simulation, with as many of its actors as we have hosts.
+- `pfl`: pfl-research's simulation in one process. Its requirements may not agree with ours, so it has an environment of
+  its own, whose interpreter the variable FEDSCOUT_PFL_PYTHON names.
+
+What they have in common is `peers/work.py`.
+
+Rounds that are timed, and what is read from their times.
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+import signal
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import fmean, median
+from typing import Any
+
+from pydantic import BaseModel, Field, ValidationError, computed_field
+
+from fedscout.engine.contracts.config import LocalTraining
+from fedscout.engine.messages.calls import Session
+from fedscout.engine.runtime.processes import MARK, end_marked
+from fedscout.engine.trials.record import Trial, TrialSettings
+from fedscout.experiments.timings.peers.work import Task
+from fedscout.strategies import StrategySpec
+
+FIGURES = ("seconds_per_round", "median_seconds_per_round", "min_seconds_per_round")
+
+
+def run_rounds(
+    grid: Callable[[Session], Any],
+    strategy: StrategySpec,
+    num_clients: int,
+    training: LocalTraining,
+    num_rounds: int,
+    on_round: Callable[[int], None],
+    num_scored: int | None = None,
+) -> Trial:
+    """Drive one trial, scored on what clients train on, from this process, as a trial task would.
+
+    Args:
+        grid: Returns the grid of a session.
+        strategy: What is trained.
+        num_clients: That train in a round.
+        training: Theirs.
+        num_rounds: How many.
+        on_round: Told when a round ended.
+        num_scored: Clients that score each model; None is all.
+
+    Raises:
+        RuntimeError: If it fails.
+    """
+    from fedscout.engine.trials.trial import run_trial
+
+    settings = TrialSettings(
+        strategy=strategy,
+        num_rounds=num_rounds,
+        num_sampled=num_clients,
+        session=Session(training=training, evaluate_on="train", test_fraction=0.0, num_scored=num_scored),
+    )
+    trial = run_trial(settings, grid(settings.session), on_round=on_round)
+    if trial.status == "failed":
+        raise RuntimeError(f"{strategy} failed: {trial.error}")
+    return trial
+
+
+class RoundTimes(BaseModel, frozen=True):
+    """Rounds of one program on one work.
+
+    Attributes:
+        round_seconds: Of every round. Where other work shares the machine, the least is disturbed least.
+        accuracy: After the last round, to tell that the work was done.
+    """
+
+    round_seconds: tuple[float, ...] = Field(min_length=1)
+    accuracy: float
+
+    @computed_field  # type: ignore[prop-decorator]
+    @property
+    def seconds_per_round(self) -> float:
+        """Wall time by rounds."""
+        return fmean(self.round_seconds)
+
+    @computed_field  # type: ignore[prop-decorator]
+    @property
+    def median_seconds_per_round(self) -> float:
+        """Of the middle round."""
+        return median(self.round_seconds)
+
+    @computed_field  # type: ignore[prop-decorator]
+    @property
+    def min_seconds_per_round(self) -> float:
+        """Of the fastest round."""
+        return min(self.round_seconds)
+
+    def times(self, other: RoundTimes) -> dict[str, float]:
+        """Return how many times as long rounds take here as there, by each of the three figures."""
+        return {name: getattr(self, name) / getattr(other, name) for name in FIGURES}
+
+
+PFL_PYTHON = "FEDSCOUT_PFL_PYTHON"
+
+PROGRAMS = Path(__file__).parent / "peers"
+
+ENVIRONMENT = {
+    "FLWR_LOG_LEVEL": "ERROR",
+    "FLWR_TELEMETRY_ENABLED": "0",
+    "MKL_NUM_THREADS": "1",
+    "OMP_NUM_THREADS": "1",
+    "OPENBLAS_NUM_THREADS": "1",
+    "PYTHONWARNINGS": "ignore",
+    "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0",  # so that Ray listens on loopback alone, as it does there
+    "RAY_USAGE_STATS_ENABLED": "0",
+    "SPT_NOENV": "1",  # or Ray's agents would write their title over their environment, and the mark in it
+}
+"""One thread a process, no GPU, no chatter, no usage statistics."""
+
+NOT_INHERITED = ("PYTHON", "RAY_", "VIRTUAL_ENV")
+"""Beginnings of the variables by which this program sets up itself: a peer runs as its makers set it up."""
+
+LIBRARY_MISSING = ("ModuleNotFoundError:", "ImportError:")
+
+
+@dataclass(frozen=True)
+class Peer:
+    """A program to compare with.
+
+    Attributes:
+        module: Its file in the folder of peers.
+        install: What to do where it is not installed.
+        python_variable: Names its interpreter; None if it runs in this environment.
+    """
+
+    name: str
+    module: str
+    install: str
+    python_variable: str | None = None
+
+    def python(self) -> Path | None:
+        """Return its interpreter, None if it has to be named and is not."""
+        named = sys.executable if self.python_variable is None else os.environ.get(self.python_variable)
+        return Path(named).expanduser().absolute() if named else None
+
+
+PEERS = (
+    Peer("bare-loop", "bare_loop", "pip install torch"),
+    Peer("flower", "flower_simulation", "pip install 'fedscout[peers]'"),
+    Peer(
+        "pfl",
+        "pfl_simulation",
+        f"pip install 'pfl[pytorch]' in an environment of its own, and {PFL_PYTHON}=/path/to/its/python",
+        PFL_PYTHON,
+    ),
+)
+
+
+class PeerTiming(RoundTimes):
+    """A peer's rounds, with the versions of the libraries that it consists of."""
+
+    versions: dict[str, str]
+
+
+class MissingPeer(BaseModel, frozen=True):
+    """Why a peer has no result."""
+
+    missing: str
+
+
+PeerResult = PeerTiming | MissingPeer
+
+
+def run_peer(peer: Peer, task: Task, seconds: float) -> PeerResult:
+    """Run a peer, give it up after so many seconds, and end all that it started."""
+    answer = peer_answer(peer, task.arguments(), seconds)
+    if isinstance(answer, MissingPeer):
+        return answer
+    try:
+        return PeerTiming.model_validate_json(answer)
+    except ValidationError:
+        return MissingPeer(missing=f"its answer holds no times of rounds: {answer}")
+
+
+def peer_answer(peer: Peer, arguments: Sequence[str], seconds: float, before: Sequence[str] = ()) -> str | MissingPeer:
+    """Return the line of JSON that a peer says last; it is given up after so many seconds, and all it started ended.
+
+    Args:
+        peer: The program.
+        arguments: On its command line.
+        seconds: After which it is given up.
+        before: What its command is an argument of, if something runs it.
+    """
+    python = peer.python()
+    if python is None:
+        return MissingPeer(missing=f"not installed: {peer.install}")
+    with tempfile.TemporaryDirectory(prefix="fs-", ignore_cleanup_errors=True) as name:
+        folder = Path(name)
+        (folder / PROGRAMS.name).symlink_to(PROGRAMS)  # so that it finds the peers, and nothing else of ours
+        command = [*before, str(python), "-m", f"{PROGRAMS.name}.{peer.module}", *arguments]
+        out, err = folder / "out", folder / "err"
+        try:
+            code = _run(command, folder, out, err, seconds)
+        except OSError as error:
+            return MissingPeer(
+                missing=f"{peer.python_variable} must name a Python, got {str(python)!r}: {error.strerror}"
+            )
+        if code is None:
+            return MissingPeer(missing=f"no result within {seconds:g} s")
+        return _said(peer, code, out.read_text(errors="replace"), err.read_text(errors="replace"))
+
+
+def _run(command: list[str], folder: Path, out: Path, err: Path, seconds: float) -> int | None:
+    """Return a command's exit code, None if it took too long; nothing of it is left."""
+    mark = secrets.token_hex(16)
+    with out.open("wb") as output, err.open("wb") as errors:
+        process = subprocess.Popen(  # noqa: S603  # one of the programs beside this file
+            command,
+            cwd=folder,
+            env=_environment(folder, mark, on_gpu="cuda" in command),
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=errors,
+            start_new_session=True,
+        )
+    try:
+        return process.wait(seconds)
+    except subprocess.TimeoutExpired:
+        return None
+    finally:
+        if process.poll() is None:
+            os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+        end_marked(mark)  # Ray's daemons are in groups of their own
+
+
+def _environment(folder: Path, mark: str, on_gpu: bool) -> dict[str, str]:
+    """Return the environment of a peer whose files all lie in a folder; GPUs that it is not to use it does not see."""
+    inherited = {name: value for name, value in os.environ.items() if not name.startswith(NOT_INHERITED)}
+    own = {"PYTHONPATH": str(folder), "RAY_TMPDIR": str(folder), "TMPDIR": str(folder), MARK: mark}
+    return inherited | ENVIRONMENT | own | ({} if on_gpu else {"CUDA_VISIBLE_DEVICES": ""})
+
+
+def _said(peer: Peer, code: int, out: str, err: str) -> str | MissingPeer:
+    """Return a peer's answer, or why there is none."""
+    said = next((line for line in reversed(err.splitlines()) if line.strip()), "nothing")
+    if code != 0:
+        if said.startswith(LIBRARY_MISSING):
+            return MissingPeer(missing=f"not installed ({said}): {peer.install}")
+        return MissingPeer(missing=f"it ended with code {code} and said: {said}")
+    return next((line for line in reversed(out.splitlines()) if line.startswith("{")), "{}")

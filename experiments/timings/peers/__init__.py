@@ -1,0 +1,1 @@
+"""Programs of their own that do the same work with other libraries."""

@@ -1,0 +1,410 @@
+"""What one must know of a model to use it: how rows become its inputs, and what its outputs mean.
+
+It is values alone, in one JSON file beside the weights (`trained.py`) and in the agreement of a real federation
+(`client.py`). It holds no row: of a table it has names of columns, categories and classes and the statistics that
+clients told (`federation.min_release`), of texts the words of the vocabulary.
+
+What a trained model says of new rows: of a table, a folder of pictures, or rows that are features already.
+
+Rows are read by the description beside the weights (`trained.py`), so a category that was not seen in
+training, a gap and a date become the features that they would have been there. The outputs are those of the trial's own
+evaluation, to the bit: the same layers on the same chunks of rows, by one thread.
+
+A trained model on disk: as safetensors, which hold numbers alone, and as PyTorch's own; a description; its rounds.
+
+Of several models each has files of its own, `model_0.safetensors` and so on, in the order in which the trial's notes
+name their clients.
+"""
+
+from __future__ import annotations
+
+import re
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from functools import cached_property, partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import numpy as np
+import numpy.typing as npt
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+from fedscout.engine.data.client import Samples, TargetScale
+from fedscout.engine.data.federation import Federation
+from fedscout.engine.errors import ConfigurationError, DataError, Fault, FloatArray, LogError, StrategyError, first_line
+from fedscout.engine.models.layout import ModelFactory, ParameterLayout
+from fedscout.engine.runtime.files import read_json_object, remove_file, write_atomically
+from fedscout.engine.text import details, shown
+from fedscout.engine.trials.record import Trial
+from fedscout.engine.trials.state import kept_model, shares_nothing
+from fedscout.experiments.data.dataset import DataKind, DatasetRequest
+from fedscout.experiments.data.encoding import encoded_rows
+from fedscout.experiments.data.images import pictures_alone
+from fedscout.experiments.data.own import ADDRESS, own_place
+from fedscout.experiments.data.table_files import read_frame
+from fedscout.experiments.data.table_formats import DATABASE_SUFFIXES, read_table
+from fedscout.experiments.models.request import ModelRequest, ModelSettings
+from fedscout.experiments.models.table import build_model
+from fedscout.search.ledger import trainings_of
+from fedscout.strategies import StrategySpec
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    import pandas as pd
+
+    from fedscout.engine.trials.record import TrialSettings
+    from fedscout.experiments.config import StudyConfig
+
+
+DESCRIPTION_FILE = "model.json"
+Part = TypeVar("Part", bound=BaseModel)
+
+
+class ModelDescription(BaseModel):
+    """A model's inputs, layers and outputs.
+
+    Attributes:
+        rows: Which data it was trained on; of a table, which column is the label and which the group.
+        kind: What a row is.
+        feature_shape: Of a row as the model sees it.
+        class_names: In the order of the model's outputs; where a quantity is predicted, of its tenths.
+        feature_names: Of a table's features.
+        vocabulary_size: Of tokens.
+        encoding: How a table's columns, or its texts, become features; None where rows are given as features.
+        model: The layers.
+        target: The quantity that is predicted; empty where classes are.
+        scale: By which the quantity is standardised.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    rows: DatasetRequest
+    kind: DataKind
+    feature_shape: tuple[int, ...]
+    class_names: tuple[str, ...]
+    feature_names: tuple[str, ...] = ()
+    vocabulary_size: int = 0
+    encoding: dict[str, Any] | None = None
+    model: ModelSettings
+    target: str = ""
+    scale: TargetScale | None = None
+
+    @cached_property
+    def request(self) -> ModelRequest:
+        """What the model is built for."""
+        num_outputs = 1 if self.scale is not None else len(self.class_names)
+        return ModelRequest(
+            self.feature_shape, num_outputs, self.model, self.kind, self.vocabulary_size, self.scale is not None
+        )
+
+    @property
+    def factory(self) -> ModelFactory:
+        """The factory of the model."""
+        return build_model(self.request)
+
+    def checked_features(self, features: Any) -> FloatArray:
+        """Return rows that are features already, float32, shape `(num_rows, *feature_shape)`.
+
+        Raises:
+            DataError: If they are not of the model's shape, or not finite numbers.
+        """
+        values = np.asarray(features)
+        if values.shape[1:] != self.feature_shape:
+            shape = ", ".join(map(str, self.feature_shape))
+            raise DataError(Fault("an array of rows", f"have the shape (rows, {shape}) of the model", values.shape))
+        if values.dtype.kind not in "fiub" or not np.isfinite(values).all():
+            raise DataError(Fault("an array of rows", "hold finite numbers"))
+        return values.astype(np.float32)
+
+
+def part_of(part: type[Part], config: BaseModel) -> Part:
+    """Return the fields of a configuration that a part of it has, as that part."""
+    return part(**{name: getattr(config, name) for name in part.model_fields})
+
+
+def read_description(folder: Path) -> ModelDescription:
+    """Read the description of the model in a folder.
+
+    Raises:
+        LogError: If there is none, or it can't be read.
+    """
+    from fedscout.experiments.config import fault_text  # the whole configuration, which no client reads
+
+    path = folder / DESCRIPTION_FILE
+    try:
+        return ModelDescription.model_validate(read_json_object(path), strict=False)
+    except ValidationError as error:
+        raise LogError(Fault(path, f"describe a model of this version: {fault_text(details(error)[0])}")) from error
+    except FileNotFoundError as error:
+        raise LogError(
+            Fault(folder, f"hold a trained model (fedscout train --out), but has no {DESCRIPTION_FILE}")
+        ) from error
+    except (OSError, ValueError) as error:
+        raise LogError(Fault(path, f"describe a model, but can't be read: {error}")) from error
+
+
+PREDICTION, PICTURE, PROBABILITY = "prediction", "picture", "probability of {}"
+
+
+@dataclass(frozen=True)
+class TrainedModel:
+    """A model that a training has left, or one for each group of clients.
+
+    Attributes:
+        folder: Where it is.
+        description: How rows become its inputs, and what its outputs mean.
+        vectors: Parameters and buffers of each model, shape `(models, size)`.
+    """
+
+    folder: Path
+    description: ModelDescription
+    vectors: FloatArray
+
+    def predict(self, rows: str | Path | pd.DataFrame | npt.ArrayLike, group: int | None = None) -> pd.DataFrame:
+        """Return what the model says of each row, in order.
+
+        Args:
+            rows: The path of a table with the columns of the training, or of a folder of pictures; a DataFrame; or
+                features of the model's shape.
+            group: Whose model, where each group of clients has one: from 0.
+
+        Returns:
+            `prediction`, the name of a class or the quantity in its own unit; of classes also `probability of CLASS`,
+            float32 in `[0, 1]`; of pictures also `picture`, the path below the folder.
+
+        Raises:
+            UserError: If the rows can't be read, or are not as in the training.
+        """
+        import pandas as pd
+
+        if (group is None) != (len(self.vectors) == 1) or (group is not None and not 0 <= group < len(self.vectors)):
+            wanted = f"be 0 to {len(self.vectors) - 1}" if len(self.vectors) > 1 else "be left out"
+            raise ConfigurationError(
+                Fault("the group", f"{wanted}, as {self.folder} holds {len(self.vectors)} models", group)
+            )
+        features, names = self._features(rows)
+        outputs = self._outputs(features, self.vectors[group or 0])
+        scale, classes = self.description.scale, self.description.class_names
+        columns: dict[str, Any] = names
+        if scale is not None:
+            columns[PREDICTION] = outputs[:, 0].astype(np.float64) * scale.deviation + scale.mean
+        else:
+            columns[PREDICTION] = np.array(classes, dtype=object)[outputs.argmax(axis=1)]
+            columns |= {PROBABILITY.format(name): outputs[:, place] for place, name in enumerate(classes)}
+        return pd.DataFrame(columns)
+
+    def _features(self, rows: Any) -> tuple[FloatArray, dict[str, Any]]:
+        """Return rows as features, and what names them."""
+        import pandas as pd
+
+        if isinstance(rows, pd.DataFrame):
+            return self._encoded("DataFrame", read_frame(rows, ())), {}
+        if not isinstance(rows, str | Path):
+            return self.description.checked_features(rows), {}
+        given = Path(rows).expanduser()
+        if not ADDRESS.match(str(rows)) and not given.exists():
+            raise DataError(Fault("the rows", "be the path of a table or of a folder of pictures", shown(str(rows))))
+        if given.is_dir():
+            return self._pictures(given)
+        query = self.description.rows.query if str(rows).lower().endswith(DATABASE_SUFFIXES) else None
+        name = str(rows) if ADDRESS.match(str(rows)) else str(given.absolute())
+        request = self.description.rows.model_copy(update={"dataset": name, "max_rows": None, "query": query})
+        place = own_place(request)
+        if isinstance(place, list):
+            raise DataError(Fault("the rows", "be those of one table", shown(str(rows))))
+        return self._encoded(str(rows), read_table(place, request).rows), {}
+
+    def _encoded(self, name: str, table: Any) -> FloatArray:
+        if self.description.encoding is None:
+            shape = ", ".join(map(str, self.description.feature_shape))
+            raise DataError(
+                f"the data set {self.description.rows.dataset!r} says of no column how it becomes a feature, so rows "
+                f"must be an array of the shape (rows, {shape}) given in Python, got the table {name}"
+            )
+        if not len(table):
+            raise DataError(Fault(f"the table {name}", "hold a row", "none"))
+        return encoded_rows(name, table, self.description.encoding)
+
+    def _pictures(self, folder: Path) -> tuple[FloatArray, dict[str, Any]]:
+        shape = self.description.feature_shape
+        if self.description.kind != "image":
+            raise DataError(Fault("the rows", "be a table, as those of the training", f"the folder {folder}"))
+        features, names = pictures_alone(folder, self.description.rows, shape[0] == 1)
+        return self.description.checked_features(features), {PICTURE: names}
+
+    def _outputs(self, features: FloatArray, vector: FloatArray) -> FloatArray:
+        from fedscout.engine.models.flat import new_model
+        from fedscout.engine.training.loop import model_outputs
+
+        data = Samples(features, np.zeros(len(features), np.int64), np.arange(len(features)))
+        classifies = self.description.scale is None
+        with _one_thread():
+            model = new_model(self.description.factory, seed=0)
+            return np.concatenate([*model_outputs(model, data, vector, softmax=classifies)])
+
+
+def load(folder: str | Path, code: str | None = None) -> TrainedModel:
+    """Return the model that `fedscout train --out`, or a real federation, has left in a folder.
+
+    Args:
+        folder: The folder.
+        code: `package.module:factory`, where the model is one's own code: the folder's word for it does not suffice.
+
+    Raises:
+        ConfigurationError: If the model is code that was not named.
+        LogError: If the folder holds no model, or its files do not fit together.
+    """
+    folder = Path(folder).expanduser()
+    description = read_description(folder)
+    kind = description.model.kind
+    if ":" in kind and kind != code:
+        raise ConfigurationError(
+            f"{folder} names code as its model: {shown(kind)}. To run it say so, by --code {kind}"
+            if code is None
+            else Fault("the code of the model", f"be {shown(kind)}", shown(code))
+        )
+    paths = sorted(folder.glob("model_*.safetensors"), key=_number) or [folder / "model.safetensors"]
+    return TrainedModel(folder, description, np.stack([_vector(path, description) for path in paths]))
+
+
+def _number(path: Path) -> tuple[int, str]:
+    digits = path.stem.removeprefix("model_")
+    return int(digits) if digits.isdecimal() else -1, path.name
+
+
+def _vector(path: Path, description: ModelDescription) -> FloatArray:
+    from safetensors import SafetensorError
+    from safetensors.numpy import load_file
+
+    from fedscout.engine.models.flat import new_model
+
+    try:
+        if not path.is_file():
+            raise LogError(Fault(path.parent, f"hold the weights {path.name}, but does not"))
+        return new_model(description.factory, seed=0).layout.join(load_file(path))
+    except (OSError, ValueError, SafetensorError) as error:
+        raise LogError(Fault(path, f"hold the weights of the model beside it: {first_line(error)}")) from error
+
+
+@contextmanager
+def _one_thread() -> Iterator[None]:
+    """Compute on one thread, as every host does: sums of several have other last bits."""
+    import torch
+
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
+SAFE_FILE, TORCH_FILE, ROUNDS_FILE = "model{}.safetensors", "model{}.pt", "rounds.parquet"
+SEVERAL = "each group of clients has a model and files of its own, model_0 the first one's"
+MODEL_FILES = re.compile(r"model(_\d+)?\.(safetensors|pt)")
+
+
+def what_is_kept(spec: StrategySpec, layout: ParameterLayout) -> str | None:
+    """Return what the files will hold, a sentence; None where that is the model that every client uses.
+
+    Args:
+        spec: What is going to be trained.
+        layout: Of the model.
+
+    Raises:
+        StrategyError: If nothing will be trained in common.
+    """
+    algorithm = spec.client_algorithm()
+    if shares_nothing(algorithm, layout):
+        raise StrategyError(
+            f"a strategy whose clients share something must be trained where the model is kept, got {spec.label}: all "
+            "that it trains stays with its client"
+        )
+    told = [SEVERAL if spec.grouped else None, kept_model(algorithm, layout)]
+    return "; ".join(filter(None, told)) or None
+
+
+def leaves_model(spec: StrategySpec, federation: Federation) -> bool:
+    """Return whether a training leaves a model that clients have in common."""
+    from fedscout.engine.models.flat import new_model  # torch, which most strategies do without here
+
+    algorithm = spec.client_algorithm()
+    personal = algorithm is not None and algorithm.personal
+    return not personal or not shares_nothing(algorithm, new_model(federation.model, seed=0).layout)
+
+
+def write_training(
+    folder: Path, config: StudyConfig, federation: Federation, settings: TrialSettings, trial: Trial
+) -> None:
+    """Write the model of a simulated training.
+
+    Args:
+        folder: Of the study.
+        config: Of the study.
+        federation: With its rows, where a quantity is predicted.
+        settings: Of the trial.
+        trial: With its model.
+    """
+    assert trial.vector is not None
+    parts, place = trainings_of(settings, config.training.repetitions), 0
+    if trial.repetition_fitness is not None:  # the model is that of the training that is the median
+        place = trial.repetition_fitness.index(trial.fitness)
+    session = parts[place].session
+    scale = federation.target_scale(session.seed, session.test_fraction, session.validation_fraction)
+    description = ModelDescription(
+        rows=part_of(DatasetRequest, config.federation),
+        class_names=federation.class_names,
+        model=part_of(ModelSettings, config.model),
+        target=federation.target_name,
+        scale=scale,
+        **federation.reading,
+    )
+    write_model(folder, description, trial.vector)
+
+
+def write_model(folder: Path, description: ModelDescription, vector: npt.NDArray[np.float32]) -> None:
+    """Write a model, or several: what must be known to use it, and the tensors by name for `load_state_dict`.
+
+    Files of an earlier training, which held another number of models, are removed.
+
+    Args:
+        folder: Where to.
+        description: How its rows are read, and what its outputs mean.
+        vector: Its parameters and buffers, shape `(size,)` or `(models, size)`.
+    """
+    import torch
+    from safetensors.torch import save_file
+
+    from fedscout.engine.models.flat import new_model
+
+    layout = new_model(description.factory, seed=0).layout
+    models = {"": vector} if vector.ndim == 1 else {f"_{place}": each for place, each in enumerate(vector)}
+    written = set()
+    for number, each in models.items():
+        tensors = {name: torch.from_numpy(np.array(array)) for name, array in layout.split(each).items()}
+        safe, plain = (folder / name.format(number) for name in (SAFE_FILE, TORCH_FILE))
+        write_atomically(safe, partial(save_file, tensors))
+        write_atomically(plain, partial(torch.save, tensors))
+        written |= {safe, plain}
+    alone = part_of(ModelDescription, description)  # of an agreement
+    write_atomically(folder / DESCRIPTION_FILE, lambda path: path.write_text(alone.model_dump_json(indent=1) + "\n"))
+    for path in folder.iterdir():
+        if MODEL_FILES.fullmatch(path.name) and path not in written:
+            remove_file(path)
+
+
+def write_rounds(folder: Path, trial: Trial) -> None:
+    """Write what was measured in each round, a row each."""
+    import pandas as pd
+
+    columns: dict[str, Any] = {
+        name: list(values)
+        for name, values in asdict(trial).items()
+        if name.startswith("round_") and isinstance(values, tuple) and values
+    }
+    num_rounds = len(columns["round_accuracy"])
+    rounds = pd.DataFrame(
+        {"round": range(1, num_rounds + 1), **{name: v for name, v in columns.items() if len(v) == num_rounds}}
+    )
+    write_atomically(folder / ROUNDS_FILE, lambda temporary: rounds.to_parquet(temporary, index=False))

@@ -1,1 +1,0 @@
-"""Trained models: what is kept of them on disk, and what they say of new rows."""

@@ -1,0 +1,489 @@
+"""The configuration of a search and of what follows it.
+
+The configuration of one-shot recommendation; the language model's key is never part of it.
+
+The configuration of the clients' parameters in a search: from which ranges each is drawn.
+
+Without a range, a parameter is the study's own for every strategy. With one it joins the parameters of every strategy,
+FedAvg's too; the FedAvg that is the reference keeps the study's.
+
+Texts of others, made fit to be sent, kept and shown: without secrets, and on one line of a terminal.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Self, get_args
+from urllib.parse import urlsplit
+
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    Field,
+    ValidationError,
+    field_validator,
+    model_validator,
+)
+
+from fedscout.engine.contracts.config import LocalTraining
+from fedscout.engine.errors import Fault
+from fedscout.engine.text import details, fault_of
+
+if TYPE_CHECKING:
+    from fedscout.strategies import Range
+
+
+class RealInterval(BaseModel, frozen=True, extra="forbid", allow_inf_nan=False):
+    """Ends of a range of real numbers."""
+
+    low: float = Field(description="smallest value")
+    high: float = Field(description="largest value, included")
+    log: bool = Field(default=False, description="draw in log space")
+
+
+class IntegerInterval(BaseModel, frozen=True, extra="forbid"):
+    """Ends of a range of whole numbers."""
+
+    low: int = Field(description="smallest value")
+    high: int = Field(description="largest value, included")
+    log: bool = Field(default=False, description="draw in log space")
+
+
+class ClientRanges(BaseModel, frozen=True, extra="forbid"):
+    """What a search draws of the clients' parameters, named as in the study's local training."""
+
+    learning_rate: RealInterval | None = Field(
+        default=None, description="range of the clients' step size in a search, {low, high, log}; nothing keeps it"
+    )
+    local_epochs: IntegerInterval | None = Field(
+        default=None, description="range of a client's passes over its data; nothing keeps them"
+    )
+    batch_size: IntegerInterval | None = Field(
+        default=None, description="range of a client's rows a step; nothing keeps them"
+    )
+
+    @model_validator(mode="after")
+    def _trainable(self) -> Self:
+        faults: list[str] = []
+        for name in ClientRanges.model_fields:
+            interval = getattr(self, name)
+            if interval is not None:
+                faults += _interval_faults(name, interval)
+        if faults:
+            raise ValueError("; ".join(faults))
+        return self
+
+    def ranges(self) -> Mapping[str, Range]:
+        """Return the ranges by the names that the parameters have in a specification."""
+        from fedscout.strategies.specification import CLIENT_PARAMETERS, IntegerRange, RealRange
+
+        found: dict[str, Range] = {}
+        for name, own_name in CLIENT_PARAMETERS.items():
+            interval = getattr(self, own_name)
+            if isinstance(interval, RealInterval):
+                found[name] = RealRange(interval.low, interval.high, interval.log)
+            elif isinstance(interval, IntegerInterval):
+                found[name] = IntegerRange(interval.low, interval.high, interval.log)
+        return found
+
+
+def _interval_faults(name: str, interval: RealInterval | IntegerInterval) -> list[str]:
+    faults: list[str] = []
+    if interval.low > interval.high:
+        faults.append(Fault(name, "not end below its start", f"[{interval.low}, {interval.high}]"))
+    for end, value in (("low", interval.low), ("high", interval.high)):
+        try:
+            LocalTraining.model_validate({name: value})
+        except ValidationError as error:
+            faults.append(fault_of(f"{end} of {name}", details(error)[0]))
+    return faults
+
+
+View = Literal["own", "clean"]
+
+ObjectiveName = Literal["accuracy", "worst_clients", "rounds_to_target", "bytes_to_target", "time_to_accuracy"]
+
+HAS_TARGET = ("rounds_to_target", "bytes_to_target", "time_to_accuracy")
+"""Objectives that tell what it takes to reach `search.target`."""
+
+FINDS_FRONTS = ("genetic", "tpe", "gp", "racing", "random", "grid")
+"""Searchers of two objectives. The others rank configurations by one number."""
+
+INFORMED = frozenset({"genetic", "tpe", "gp", "racing"})
+"""Whose first trials may come from the diagnosis. A random search and a grid are there to be compared with, CMA-ES has
+one strategy, and a language model reads the diagnosis itself."""
+
+
+KNOWLEDGE = "2026-11-26"
+"""Of rules and priors, with which an informed search begins: another date with each change of theirs, as what is tried
+then is another study."""
+
+
+ONE_SHOT = "one_shot"
+"""The kind that searches nothing and trains what is recommended without a trial."""
+
+
+_OneOrMore = Annotated[tuple[str, ...], Field(min_length=1)]
+
+
+class RacingConfig(BaseModel, frozen=True, extra="forbid"):
+    """What a race may cost, and how fast it drops configurations."""
+
+    trainings: float = Field(
+        default=2.5, ge=1, le=10_000, description="of racing: budget in full trainings, in place of search.budget"
+    )
+    reduction_factor: int = Field(
+        default=4, ge=2, le=100, description="of racing: one of so many goes on, for so many times the rounds"
+    )
+    min_rounds: int = Field(
+        default=2, ge=1, le=1_000_000, description="of racing: fewest rounds before anybody drops out"
+    )
+    brackets: int = Field(
+        default=1, ge=1, le=20, description="of racing: races that share the budget, each with one rung less"
+    )
+
+
+def _distinct(names: tuple[str, ...] | None) -> tuple[str, ...] | None:
+    if names is not None and (not names or len({*names}) < len(names)):
+        raise ValueError(f"must name at least one, and each once, got {', '.join(names) or 'none'}")
+    return names
+
+
+def _list_of_one(given: Any) -> Any:
+    return [given] if isinstance(given, str) else given
+
+
+def _list_of_all(given: Any) -> Any:
+    return [given] if given == "all" else given
+
+
+def _one_or_two_objectives(given: Any) -> Any:
+    names = list(given) if isinstance(given, list | tuple) else [given]
+    if len(names) not in (1, 2) or any(name not in get_args(ObjectiveName) for name in names):
+        raise ValueError(f"must be one or two of {', '.join(get_args(ObjectiveName))}, got {given!r}")
+    return names[0] if len(names) == 1 else tuple(names)
+
+
+class SearchConfig(BaseModel, frozen=True, extra="forbid"):
+    """How a strategy is searched for and its winner confirmed."""
+
+    kind: Literal[
+        "genetic", "tpe", "gp", "cmaes", "random", "grid", "racing", "multishot_llm", "llm_genetic", "one_shot"
+    ] = Field(default="genetic", description="the searcher; one_shot searches nothing, and trains what is recommended")
+    budget: int = Field(default=8, ge=1, le=10_000, description="trials, FedAvg as trial 0 not counted")
+    generation_size: int = Field(default=4, ge=1, le=1000, description="trials evaluated at once")
+    mutation_rate: float = Field(default=1.0, ge=0, le=1, description="share of children that are mutants")
+    mutation_step: float | None = Field(
+        default=None,
+        gt=0,
+        le=1,
+        description="largest step of a mutant's real parameter, a share of its range; nothing is 0.1, or 0.3 where "
+        "clients' settings are searched",
+    )
+    grid_points: int = Field(
+        default=3,
+        ge=1,
+        le=1000,
+        description="of kind grid: values of a real parameter, at most as many of a whole number",
+    )
+    ranges: Literal["default", "wide"] = Field(default="default", description="width of the parameters' ranges")
+    strategies: Annotated[_OneOrMore | None, BeforeValidator(_list_of_all)] = Field(
+        default=None,
+        description="kinds to choose from, also pairs of them; all means every one, nothing the usual ones, that fit",
+    )
+    customs: tuple[dict[str, Any], ...] = Field(default=(), description="a user's own strategies with their ranges")
+    client_ranges: ClientRanges = Field(default_factory=ClientRanges)
+    selection: Annotated[tuple[str, ...] | None, BeforeValidator(_list_of_one), AfterValidator(_distinct)] = Field(
+        default=None,
+        description="selection policies to choose from, such as [random, oort, flash]; nothing keeps the study's",
+    )
+    informed: bool = Field(
+        default=True, description="the first generation comes from the diagnosis; of genetic, tpe, gp and racing"
+    )
+    racing: RacingConfig = Field(default_factory=RacingConfig)
+    warm_start: tuple[str, ...] = Field(
+        default=(), description="folders of earlier studies, whose best configurations are tried first"
+    )
+    objective: Annotated[
+        ObjectiveName | tuple[ObjectiveName, ObjectiveName], BeforeValidator(_one_or_two_objectives)
+    ] = Field(
+        default="accuracy",
+        description="what is made as large as possible: accuracy, or training.metric in its place; that of the worst "
+        "tenth of the clients; or the rounds, the bytes, or the simulated time, that are left when search.target is "
+        "reached; or two of them, such as [accuracy, bytes_to_target], of which the front is found",
+    )
+    target: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = Field(
+        default=None, description="mean score of five rounds that is to be reached, where that is the objective"
+    )
+    view: View = Field(default="own", description="test data as clients have them, or uncorrupted, for the fitness")
+    validation_fraction: float = Field(
+        default=0.0, ge=0, lt=0.9, description="share of training rows that scores the search instead of test rows"
+    )
+    confirmation_seeds: int = Field(
+        default=5, ge=0, le=1000, description="fresh seeds for winner and baselines, at most if they come in batches"
+    )
+    confirmation_top: int = Field(default=1, ge=1, le=100, description="best configurations that are confirmed")
+    confirmation_batch: int | None = Field(
+        default=None, ge=1, le=1000, description="fresh seeds until the next look; nothing means all at once"
+    )
+    tuned_baseline: bool = Field(default=True, description="also FedAvg at its best client learning rate")
+    tuning_factors: tuple[Annotated[float, Field(gt=0, le=1000)], ...] = Field(
+        default=(0.25, 0.5, 2.0, 4.0),
+        min_length=1,
+        description="multiples of the learning rate tried for the tuned baseline",
+    )
+    tuning_seeds: int = Field(
+        default=2, ge=1, le=100, description="seeds over which the best two rates are compared, the search's included"
+    )
+
+    @model_validator(mode="after")
+    def _target_of_an_objective(self) -> Self:
+        named = ", ".join(self.objectives)
+        wanted = any(name in HAS_TARGET for name in self.objectives)
+        if wanted and self.target is None:
+            raise ValueError(f"target must be given where objective={named}, such as target=0.9, got none")
+        if not wanted and self.target is not None:
+            raise ValueError(
+                f"target must be left out unless objective is {' or '.join(HAS_TARGET)}, got {self.target:g} "
+                f"beside objective={named}"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _front_of_two(self) -> Self:
+        if len(self.objectives) == 1:
+            return self
+        if len({*self.objectives}) == 1:
+            raise ValueError(f"objective must name two different ones for a front, got {', '.join(self.objectives)}")
+        if self.kind not in FINDS_FRONTS:
+            raise ValueError(
+                f"kind must be {', '.join(FINDS_FRONTS[:-1])} or {FINDS_FRONTS[-1]} where objective names two, of "
+                f"which the front is found, as the others rank by one number, got {self.kind}"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _one_answer(self) -> Self:
+        if self.kind == ONE_SHOT and self.warm_start:
+            raise ValueError(
+                f"warm_start must be left out where kind={ONE_SHOT}, which trains the recommendation alone, "
+                f"got {list(self.warm_start)}"
+            )
+        return self
+
+    @property
+    def trials_at_once(self) -> int:
+        """How many proposals are trained side by side at most."""
+        return 1 if self.kind in (ONE_SHOT, "multishot_llm") else self.generation_size
+
+    @property
+    def objectives(self) -> tuple[ObjectiveName, ...]:
+        """What is made as large as possible; of two, verdicts are by the first."""
+        return (self.objective,) if isinstance(self.objective, str) else self.objective
+
+    @property
+    def has_tuned_reference(self) -> bool:
+        """Whether FedAvg is tuned: it is a reference of the confirmation, and without one there is no use for it."""
+        return self.tuned_baseline and self.confirmation_seeds > 0
+
+    @property
+    def is_informed(self) -> bool:
+        """Whether a diagnosis, if there is one, proposes the first trials."""
+        return self.informed and self.kind in INFORMED
+
+
+LONGEST = 300
+REDACTED = "[redacted]"
+
+_KEY_LIKE = re.compile(r"\b(?:sk|gsk|hf|xai|pk|rk)[-_][A-Za-z0-9_-]{8,}")
+_BEARER = re.compile(r"(?i)\b(bearer\s+)[A-Za-z0-9._~+/=-]{8,}")
+
+SHORT = 8
+"""A key below this length is only found where it stands by itself: its letters may be part of any word."""
+
+
+def one_line(text: str, longest: int = LONGEST) -> str:
+    """Return a text without line breaks and control characters, cut to a length.
+
+    A terminal obeys control characters: a text that moves the cursor could show what the program never said.
+    """
+    joined = " ".join(text[: 10 * longest].split())
+    printable = "".join(character if character.isprintable() else "?" for character in joined)
+    cut = len(printable) > longest or len(text) > 10 * longest
+    return printable[:longest] + (" …" if cut else "")
+
+
+def redact(text: str, secrets: Iterable[str] = ()) -> str:
+    """Return a text without secrets.
+
+    Args:
+        text: Any.
+        secrets: Keys that are known; what has the form of a key is taken out as well.
+    """
+    for secret in secrets:
+        found = re.escape(secret) if len(secret) >= SHORT else rf"(?<!\w){re.escape(secret)}(?!\w)"
+        text = re.sub(found, REDACTED, text)
+    return _BEARER.sub(rf"\1{REDACTED}", _KEY_LIKE.sub(REDACTED, text))
+
+
+PromptFormat = Literal["A", "B", "C"]
+SourceChoice = Literal["auto", "rules", "llm"]
+
+LONGEST_DESCRIPTION = 4000
+"""Characters of a person's words."""
+
+NO_PART_OF_THE_IDENTITY = (
+    "base_url",
+    "api_key_variable",
+    "timeout_seconds",
+    "connection_retries",
+    "prices",
+    "replay",
+)
+"""Settings that decide where and how long a model is asked, not what it is asked."""
+
+
+class PromptShape(BaseModel, frozen=True, extra="forbid"):
+    """What a prompt shows, as far as that can be chosen.
+
+    Attributes:
+        format: Of the diagnosis.
+        show_schema: Whether the answer's schema is shown, and the server told it.
+        few_shot: Whether examples of answers are shown.
+    """
+
+    format: PromptFormat = "B"
+    show_schema: bool = True
+    few_shot: bool = True
+
+
+class Price(BaseModel, frozen=True, extra="forbid", allow_inf_nan=False):
+    """What a model costs.
+
+    Attributes:
+        input: US dollars for a million tokens of the prompt.
+        output: US dollars for a million tokens of the answer.
+    """
+
+    input: float = Field(ge=0)
+    output: float = Field(ge=0)
+
+    def cost_usd(self, prompt_tokens: int | None, completion_tokens: int | None) -> float | None:
+        """Return what an answer cost; None where its tokens are not known."""
+        if prompt_tokens is None or completion_tokens is None:
+            return None
+        return (prompt_tokens * self.input + completion_tokens * self.output) / 1e6
+
+
+OPENAI_PRICES: Mapping[str, Price] = {
+    "gpt-4.1": Price(input=2.0, output=8.0),
+    "gpt-4.1-mini": Price(input=0.4, output=1.6),
+    "gpt-4.1-nano": Price(input=0.1, output=0.4),
+    "gpt-4o": Price(input=2.5, output=10.0),
+    "gpt-4o-mini": Price(input=0.15, output=0.6),
+}
+"""What OpenAI published in April 2025 with GPT-4.1 (openai.com/api/pricing); it holds for its own server alone."""
+
+
+class RecommenderConfig(BaseModel, frozen=True, extra="forbid", allow_inf_nan=False):
+    """Who is asked for a strategy, and how a language model is."""
+
+    source: SourceChoice = Field(
+        default="auto", description="who recommends: auto is a language model if there is a key for one, else the rules"
+    )
+    text: str | None = Field(
+        default=None,
+        max_length=LONGEST_DESCRIPTION,
+        description="how the clients' data differ, in a person's words, which a language model reads",
+    )
+
+    model: str = Field(default="gpt-4.1", min_length=1, max_length=200, description="the language model")
+    base_url: str | None = Field(
+        default=None, description="of a server that speaks OpenAI's protocol; nothing means OpenAI's own"
+    )
+    api_key_variable: str | None = Field(
+        default="OPENAI_API_KEY", description="environment variable that holds the key; nothing means none is needed"
+    )
+    temperature: float = Field(default=0.0, ge=0, le=2, description="of the model's answers")
+    format: PromptFormat = Field(
+        default="B", description="of the diagnosis: A raw statistics alone, B yes or no, C with severity"
+    )
+    show_schema: bool = Field(
+        default=True, description="the model is told the schema of its answer: strategies, parameters, ranges"
+    )
+    few_shot: bool = Field(default=True, description="the model is shown examples of a diagnosis and its answer")
+    max_answer_tokens: int = Field(default=1000, ge=50, le=100_000, description="longest answer of the model")
+    max_corrections: int = Field(
+        default=3, ge=0, le=3, description="times that an invalid answer goes back with its faults"
+    )
+    timeout_seconds: float = Field(default=60.0, gt=0, le=3600, description="of one request to the model")
+    connection_retries: int = Field(
+        default=2, ge=0, le=10, description="repetitions where the model's server is busy or out of reach"
+    )
+    prices: Mapping[str, Price] = Field(
+        default={}, description="US dollars for a million tokens, such as {my-model: {input: 2, output: 8}}"
+    )
+    replay: Path | None = Field(
+        default=None, description="recorded exchanges (llm.jsonl) that answer in the model's place, without a network"
+    )
+
+    @property
+    def prompt(self) -> PromptShape:
+        """What a prompt shows."""
+        return PromptShape(format=self.format, show_schema=self.show_schema, few_shot=self.few_shot)
+
+    @field_validator("text")
+    @classmethod
+    def _says_something(cls, text: str | None) -> str | None:
+        if text is not None and not text.strip():
+            raise ValueError("must say how the clients' data differ, got nothing")
+        return None if text is None else redact(text)  # it is written into log and result
+
+    @field_validator("base_url")
+    @classmethod
+    def _is_an_address(cls, base_url: str | None) -> str | None:
+        if base_url is not None and (fault := address_fault(base_url)):
+            raise ValueError(fault)
+        return base_url
+
+    @field_validator("api_key_variable")
+    @classmethod
+    def _is_a_name(cls, name: str | None) -> str | None:
+        if name is not None and not _VARIABLE.fullmatch(name):
+            raise ValueError(
+                "must be the name of an environment variable, of capitals, digits and _, such as OPENAI_API_KEY; what "
+                "was given is not repeated here, as it may be the key itself"
+            )
+        return name
+
+    def price(self, is_openai: bool) -> Price | None:
+        """Return what the model costs: the configured price, else OpenAI's on its own server; None if not known."""
+        return self.prices.get(self.model) or (OPENAI_PRICES.get(self.model) if is_openai else None)
+
+    @model_validator(mode="after")
+    def _openai_needs_a_key(self) -> Self:
+        if self.api_key_variable is None and self.base_url is None:
+            raise ValueError("api_key_variable must name a variable where base_url is not given: OpenAI needs a key")
+        return self
+
+
+_ADDRESS = "must be an address such as http://127.0.0.1:8000/v1"
+_VARIABLE = re.compile(r"[A-Z_][A-Z0-9_]*", re.ASCII)
+
+
+def address_fault(address: str) -> str | None:
+    """Return why an address of a server can't be used, without what may be secret in it; None if it can."""
+    try:
+        parts = urlsplit(address)
+        usable = parts.scheme in ("http", "https") and bool(parts.hostname) and (parts.port or 1) > 0
+        (parts.hostname or "").encode("idna")  # as it is looked up
+    except ValueError:
+        return _ADDRESS
+    if "@" in address or parts.query or parts.fragment:
+        return f"{_ADDRESS}, without user, password, query or fragment: these are not repeated here"
+    if not (usable and address.isprintable() and " " not in address):
+        return f"{_ADDRESS}, got {redact(one_line(address))!r}"
+    return None

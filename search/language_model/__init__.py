@@ -1,1 +1,0 @@
-"""Talking to a model: chat, server, record."""

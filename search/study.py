@@ -1,0 +1,379 @@
+"""A study: FedAvg and a search side by side, then confirmation on fresh seeds.
+
+    plan:   trial 0 = FedAvg  +  generation 1 ... generation n  ->  [tuned FedAvg]  ->  confirmation
+    each:   ask -> trials at once over shared hosts -> Parquet log -> tell
+
+A searcher may ask for trials of fewer rounds than the study's. They are trials of the log as all others; only full
+trainings can be the best, or be confirmed.
+
+A study is resumed by running it again over the same log: what finished is read, the rest is run.
+
+How many rounds a study trains where that is left to it: until FedAvg levels off.
+
+FedAvg is trained for 10 rounds, then for 20, 40, … from where it was, up to the most that are allowed. It has levelled
+off when the mean fitness of its last five rounds is less than half a point above that of the five that end at half of
+them. A verdict at fewer rounds is one about speed: what was far ahead there is often level later.
+
+A rate of FedAvg's that fails, or one that learns nothing, levels off as well: the verdict then says that it guesses.
+
+The table of searchers: a new one is one file and one line here.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, field, replace
+from statistics import fmean
+
+from fedscout.detectors.report import HeterogeneityReport
+from fedscout.engine.contracts.config import LocalTraining
+from fedscout.engine.errors import ConfigurationError, Fault
+from fedscout.engine.messages.calls import Cohort
+from fedscout.engine.seeds import integer
+from fedscout.engine.trials.record import FITNESS_ROUNDS, Trial
+from fedscout.search.config import ONE_SHOT, SearchConfig, View
+from fedscout.search.confirmation.confirmation import Confirmation
+from fedscout.search.confirmation.runs import TunedRate, confirm_winner, tune
+from fedscout.search.ledger import BASELINE, Ledger, StudyFacts, best_of, front_of, full_trainings_of, worst_of
+from fedscout.search.objective import ACCURACY, Measure
+from fedscout.search.recommenders.diagnosis import Alternative, Recommendation, Situation, diagnose
+from fedscout.search.recommenders.language_model import LanguageModel
+from fedscout.search.recommenders.rules import first_generation, kinds_in_turn, recommend_by_rules
+from fedscout.search.searcher import Searcher, SearchTask
+from fedscout.search.searchers.genetic import GeneticSearcher, GridSearcher, RandomSearcher, grid_parts
+from fedscout.search.searchers.llm import LLMGeneticSearcher, MultiShotLLMSearcher, OneShotSearcher
+from fedscout.search.searchers.optuna import CmaEsSearcher, GPSearcher, TPESearcher, cma_faults
+from fedscout.search.searchers.racing import RacingSearcher
+from fedscout.search.warm_start import WarmStart, priors
+from fedscout.strategies import (
+    ChoiceRange,
+    CustomSpec,
+    SearchSpace,
+    SelectionSpec,
+    StrategySpec,
+    given_values,
+    named_selection,
+    parse_strategy,
+    space_of,
+)
+from fedscout.strategies.specification import SELECTION
+
+SEARCHERS: Mapping[str, Callable[[SearchTask], Searcher]] = {
+    "genetic": GeneticSearcher,
+    "tpe": TPESearcher,
+    "gp": GPSearcher,
+    "cmaes": CmaEsSearcher,
+    "random": RandomSearcher,
+    "grid": GridSearcher,
+    "racing": RacingSearcher,
+}
+
+ASKS_A_LANGUAGE_MODEL: Mapping[str, type[MultiShotLLMSearcher]] = {
+    "multishot_llm": MultiShotLLMSearcher,
+    "llm_genetic": LLMGeneticSearcher,
+}
+
+
+def check_space(settings: SearchConfig, space: SearchSpace) -> None:
+    """Refuse a space that the configured searcher can't search.
+
+    Raises:
+        ConfigurationError: With what would help.
+    """
+    if settings.kind == "cmaes" and (faults := cma_faults(space, settings.generation_size)):
+        raise ConfigurationError(faults)
+    if settings.kind == "grid":
+        grid_parts(space, settings.grid_points)
+
+
+def new_searcher(
+    task: SearchTask, report: HeterogeneityReport | None = None, model: LanguageModel | None = None
+) -> Searcher:
+    """Return the configured searcher.
+
+    Args:
+        task: What is searched for.
+        report: How the clients' data differ, if that was measured.
+        model: A language model, for searchers that ask one.
+    """
+    kind = task.settings.kind
+    if kind == ONE_SHOT:
+        return _one_shot(task)
+    if kind in SEARCHERS:
+        return SEARCHERS[kind](task)
+    assert model is not None, "the study must open the language model"
+    return ASKS_A_LANGUAGE_MODEL[kind](task, model, None if report is None else diagnose(report))
+
+
+def _one_shot(task: SearchTask) -> Searcher:
+    if not task.first:
+        raise ConfigurationError(
+            Fault(
+                f"search.kind={ONE_SHOT}",
+                "be given a recommendation, for which `fedscout run` asks, and was given none",
+            )
+        )
+    return OneShotSearcher(task)
+
+
+Timed = Callable[[str], AbstractContextManager[None]]
+
+
+def _untimed(_: str) -> AbstractContextManager[None]:
+    return nullcontext()
+
+
+@dataclass
+class StudyOutcome:
+    """What a study found.
+
+    Attributes:
+        baseline: FedAvg on the search's seed.
+        trials: The search's trials, in order, those of fewer rounds included.
+        best: The best full training, FedAvg included; None if every one failed.
+        trainings: What the search cost, in full trainings, FedAvg not counted.
+        tuned: FedAvg at several client learning rates, if asked for; the best is first.
+        confirmation: On fresh seeds, if asked for and possible.
+        warm_start: What earlier studies proposed, if there were any.
+        advice: The rules' answer, which takes no trial; None without a diagnosis.
+        first_generation: What the diagnosis proposed to try first; empty unless the search is informed.
+        front: Of two objectives the full trainings that no other beats, FedAvg included; else empty.
+        levelled: Rounds after which FedAvg had levelled off, or the most, where that decided; None where it did not.
+        at_ceiling: Whether the search ended early, as FedAvg has the best score there can be.
+        recommendation: What a one-shot study trained, and who recommended it; None where a search chose.
+        notes: What the searcher says of what it did not try.
+    """
+
+    baseline: Trial
+    trials: list[Trial] = field(default_factory=list)
+    best: Trial | None = None
+    trainings: float = 0.0
+    tuned: list[TunedRate] = field(default_factory=list)
+    confirmation: Confirmation | None = None
+    warm_start: WarmStart | None = None
+    advice: Recommendation | None = None
+    first_generation: tuple[Alternative, ...] = ()
+    front: list[Trial] = field(default_factory=list)
+    levelled: int | None = None
+    at_ceiling: bool = False
+    recommendation: Recommendation | None = None
+    notes: list[str] = field(default_factory=list)
+
+    @property
+    def whole_trials(self) -> list[Trial]:
+        """The search's full trainings, in order."""
+        return [trial for trial in self.trials if trial.whole]
+
+    @property
+    def worst(self) -> Trial | None:
+        """The worst full training that went through, FedAvg included: with the best, the span of what was seen."""
+        return worst_of([self.baseline, *self.trials])
+
+
+def planned_space(
+    config: SearchConfig,
+    cohort: Cohort,
+    training: LocalTraining | None = None,
+    selection: SelectionSpec | None = None,
+) -> SearchSpace:
+    """Return the space of a study.
+
+    Args:
+        config: Of the search.
+        cohort: The clients.
+        training: What clients are told where a strategy says nothing; with it, a client parameter at that value is the
+            same as one that is not set.
+        selection: The study's policy, which is searched with its parameters; None where it has none.
+
+    Raises:
+        StrategyError: If a strategy that was asked for is unknown or impossible with these clients.
+    """
+    customs = [parse_strategy({"kind": "custom", **custom}) for custom in config.customs]
+    own = [custom for custom in customs if isinstance(custom, CustomSpec)]
+    searched = {**config.client_ranges.ranges()}
+    if config.selection is not None:
+        kinds = [named_selection(kind, selection, cohort).kind for kind in config.selection]
+        searched[SELECTION] = ChoiceRange(tuple(kinds))
+    return space_of(
+        cohort,
+        config.strategies,
+        ranges=config.ranges,
+        customs=own,
+        client_ranges=searched,
+        given=None if training is None else given_values(training),
+    )
+
+
+def check_search(
+    config: SearchConfig, cohort: Cohort, training: LocalTraining, selection: SelectionSpec | None = None
+) -> None:
+    """Refuse a search that can't begin, before anything is started for it; takes what `planned_space` takes.
+
+    Raises:
+        StrategyError: If the space can't be built.
+        ConfigurationError: If it is not one for the configured searcher.
+    """
+    check_space(config, planned_space(config, cohort, training, selection))
+
+
+def study_space(config: SearchConfig, facts: StudyFacts) -> SearchSpace:
+    """Return the space in which a study searches."""
+    return planned_space(config, facts.cohort, facts.session.training, facts.selection)
+
+
+def run_study(
+    config: SearchConfig,
+    ledger: Ledger,
+    report: HeterogeneityReport | None = None,
+    warm_start: WarmStart | None = None,
+    model: LanguageModel | None = None,
+    recommendation: Recommendation | None = None,
+    timed: Timed = _untimed,
+) -> StudyOutcome:
+    """Search, and confirm what was found.
+
+    Args:
+        config: Of search and confirmation.
+        ledger: Runs and logs the trials.
+        report: How the clients' data differ, for searchers that use it.
+        warm_start: What earlier studies propose to try first.
+        model: A language model, for searchers that ask one.
+        recommendation: What is trained where nothing is searched.
+        timed: Opens a context around each stage: training, tuning, confirmation.
+
+    Raises:
+        StrategyError: If the space can't be built.
+        ConfigurationError: If nothing is to be searched and nothing is recommended.
+    """
+    facts = ledger.facts
+    space = study_space(config, facts)
+    given = [recommendation.spec] if recommendation is not None else warm_start.specs() if warm_start else []
+    advice, informed, kinds = (None, (), ()) if report is None else advised(config, space, facts, report, bool(given))
+    first = [*given, *(candidate.spec for candidate in informed)]
+    task = SearchTask(space, facts.session.seed, config, facts.num_rounds, first, kinds, (BASELINE,), facts.measure)
+    with timed("training"):
+        outcome = _search(config, ledger, new_searcher(task, report, model))
+    outcome.recommendation = recommendation
+    outcome.warm_start, outcome.advice, outcome.first_generation = warm_start, advice, informed
+    if config.has_tuned_reference and not _is_best_possible(outcome.baseline, facts):
+        with timed("tuning"):
+            outcome.tuned = tune(config, ledger, outcome.baseline)
+    if config.confirmation_seeds:
+        with timed("confirmation"):
+            outcome.confirmation = confirm_winner(config, ledger, outcome.trials, outcome.tuned, outcome.front)
+    return outcome
+
+
+def advised(
+    config: SearchConfig, space: SearchSpace, facts: StudyFacts, report: HeterogeneityReport, warm: bool = False
+) -> tuple[Recommendation, tuple[Alternative, ...], tuple[StrategySpec, ...]]:
+    """Return the rules' answer to a diagnosis, what it proposes to an informed search, and one of each kind for later.
+
+    Where earlier studies propose the first generation (`warm`), the answer is all that is tried beside it.
+    """
+    situation = Situation(
+        space,
+        facts.num_rounds,
+        config.view,
+        diagnose(report),
+        measure=facts.measure,
+        dealing=facts.dealing,
+        selection=facts.selection_kind,
+    )
+    seed = integer(facts.session.seed, f"drawn for {facts.data_digest}")
+    advice = recommend_by_rules(situation)
+    if not config.is_informed:
+        return advice, (), ()
+    kinds = kinds_in_turn(situation, seed)
+    if warm:
+        ground = advice.grounds[0]
+        return advice, (Alternative(advice.spec, ground.because, ground.source),), kinds
+    size, references = config.generation_size, (BASELINE,)
+    known = priors(report, facts, space, size, references)
+    return advice, first_generation(situation, advice, size, seed, references, known), kinds
+
+
+def _is_best_possible(trial: Trial, facts: StudyFacts) -> bool:
+    """Whether nothing could be gained on a trial."""
+    best = facts.measure.best if facts.second_measure is None else None  # else traffic may be saved
+    return best is not None and trial.fitness >= best
+
+
+def _search(config: SearchConfig, ledger: Ledger, searcher: Searcher) -> StudyOutcome:
+    """Spend the budget, unless FedAvg, which runs beside the first generation, leaves nothing to gain."""
+    facts = ledger.facts
+    outcome: StudyOutcome | None = None
+    trials: list[Trial] = []
+    generation = 0
+    while True:
+        left = sys.maxsize if searcher.has_own_budget else config.budget - len(trials)
+        if outcome is not None and left > 0 and _is_best_possible(outcome.baseline, facts):
+            outcome.at_ceiling = True
+            break
+        proposals = searcher.plan(left) if left > 0 else []
+        if not proposals and outcome is not None:
+            break
+        generation += 1
+        batch = [
+            facts.trial("search", each.spec, generation=generation, num_rounds=each.num_rounds) for each in proposals
+        ]
+        if outcome is None:
+            baseline, *new = ledger.run([facts.trial("baseline", BASELINE), *batch])
+            outcome = StudyOutcome(baseline)
+            searcher.tell([baseline])
+        else:
+            new = ledger.run(batch)
+        searcher.tell(new)
+        trials += new
+    ledger.release()
+    outcome.trials = trials
+    outcome.best = best_of([outcome.baseline, *trials])
+    outcome.front = front_of([outcome.baseline, *trials])
+    outcome.trainings = full_trainings_of(trials, facts.num_rounds)
+    outcome.notes = [] if outcome.at_ceiling else searcher.notes()
+    return outcome
+
+
+FIRST_ROUNDS = 10
+LEVEL = 0.005
+"""Gain over half of the rounds that counts as none: half a point of a share, as a part of any other score."""
+
+
+def level_off(ledger: Ledger) -> int:
+    """Train FedAvg until it levels off, and let the ledger's further trials have as many rounds.
+
+    Returns:
+        The number of rounds; at most those of the ledger's facts.
+    """
+    facts = ledger.facts
+    levelled = facts.num_rounds
+    for rounds in shorter_trainings(facts.num_rounds):
+        (trial,) = ledger.run([facts.trial("baseline", BASELINE, num_rounds=rounds)])
+        if has_levelled(trial, facts.view, facts.measure):
+            levelled = rounds
+            break
+    ledger.facts = replace(facts, num_rounds=levelled, cohort=replace(facts.cohort, num_rounds=levelled))
+    return levelled
+
+
+def shorter_trainings(num_rounds: int) -> Iterator[int]:
+    """Yield after how many rounds it is asked whether FedAvg has levelled off: fewer than the most, ascending."""
+    rounds = FIRST_ROUNDS
+    while rounds < num_rounds:
+        yield rounds
+        rounds *= 2
+
+
+def has_levelled(trial: Trial, view: View = "own", measure: Measure = ACCURACY) -> bool:
+    """Whether the second half of a trial's rounds brought nothing."""
+    if trial.status == "failed":
+        return True
+    scores = trial.scores("" if view == "own" else "clean_") or ()
+    half = len(scores) // 2
+    before = scores[max(0, half - FITNESS_ROUNDS) : half]
+    if not before:
+        return False
+    last = fmean(scores[-FITNESS_ROUNDS:])
+    return last - fmean(before) < LEVEL * (1 if measure.per_unit == 100 else abs(last))

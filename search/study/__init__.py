@@ -1,1 +1,0 @@
-"""The table of searchers, warm start, and the study around a search."""

@@ -1,0 +1,601 @@
+"""Warm start: what did well in similar earlier studies is tried first.
+
+**Similarity.** A study is a point: what the detectors measured and how clients train (`FEATURES`), logarithms where
+ratios matter. Each feature is divided by 1.4826 times its median absolute deviation over all studies, the present one
+included, or by its smallest unit if that is larger, so that a feature in which the studies hardly differ decides
+nothing, and one odd study does not set the scale. A difference counts at most 3 units; a feature that is known on one
+side only counts 1. The distance is the root mean square over the features.
+
+**Proposals.** Of each study, the configurations that beat FedAvg there on the same seeds, best first
+(`search/warm_start.py`). They are taken by turns: the best of the nearest study, then the second of it and
+the best of the next, and so on. Each is moved into the present space: a strategy that is impossible here is passed
+over, a value is moved to the nearest of its range, and a client parameter that was not searched there is the present
+study's.
+
+**Leave-one-out.** A study is never used for itself, nor for another study of the same federation: the same `federation`
+settings, or the same rows in the same hands under the same scenario. It would be told its own result.
+
+The idea is that of warm starts by meta-features in configuring learning algorithms; features and distance are our own.
+
+References:
+    Feurer, Springenberg, Hutter: Initializing Bayesian hyperparameter optimization via meta-learning. AAAI 2015.
+    Leys, Ley, Klein, Bernard, Licata: Detecting outliers: do not use standard deviation around the mean, use absolute
+        deviation around the median. Journal of Experimental Social Psychology 49(4), 2013. (1.4826)
+
+Reading earlier studies: how their clients' data differed, and by how much each configuration beat FedAvg there.
+
+A study's folder holds `config.json`, `report.json` and the log in `trials/`. The gain of a configuration is its fitness
+minus FedAvg's on the same seed, averaged over the seeds on which both were trained: the search's, and for what was
+confirmed the fresh ones. Trials of fewer rounds than the study's are left out.
+
+Earlier studies in one file, to be kept and handed on without their folders.
+
+A Parquet file, one row a configuration. `study`, `config_hash`, `config`, `data_digest` and `report`, the last two of
+JSON, stand in the first row of each study; `specification`, as JSON, and `gain`, its mean gain over FedAvg, in each.
+
+What is known before a first study: configurations that did well in the project's own studies of like federations.
+
+The file beside this one holds the development half of the published table of trials (docs/choice.md): of each
+federation the best configurations at several settings of the clients, and in the joint space with them. They are of
+accuracy in classification, and speak of no other task or measure. Which federation is like the present one, and that
+none is told its own result: `fedscout.search.warm_start`. A study of the same data in other hands is told as
+such, and left out where the search itself is measured.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from statistics import fmean, median
+from typing import Any, Literal, TypeVar
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+from pydantic import BaseModel, ConfigDict, FiniteFloat, Json, PositiveInt, ValidationError
+
+from fedscout.detectors.report import DetectorName, HeterogeneityReport
+from fedscout.engine.errors import ConfigurationError, Fault, StrategyError
+from fedscout.engine.runtime.files import read_json_object
+from fedscout.engine.text import details, fault_of
+from fedscout.engine.trials.log import read_columns
+from fedscout.search.ledger import StudyFacts
+from fedscout.search.recommenders.diagnosis import Alternative
+from fedscout.strategies import FedAvgSpec, SearchSpace, StrategySpec, parse_strategy
+from fedscout.strategies.specification import SELECTION
+
+PHASES = ("baseline", "search", "confirmation")
+FILES = ("config.json", "report.json")
+
+Checked = TypeVar("Checked", bound=BaseModel)
+
+
+class _Row(BaseModel):
+    """What is read of a trial: another may have written it."""
+
+    model_config = ConfigDict(frozen=True, strict=True, extra="ignore")
+
+    phase: str
+    strategy: str
+    parameters: Json[dict[str, Any]]
+    seed: int
+    status: Literal["completed", "failed"]
+    fitness: FiniteFloat
+    num_rounds: int
+
+
+class _Training(BaseModel):
+    """What is read of a study's training."""
+
+    num_rounds: PositiveInt = 1
+    level_off: bool = False
+
+
+class _Settings(BaseModel):
+    """What is read of its configuration."""
+
+    federation: dict[str, Any] = {}
+    training: _Training = _Training()
+
+
+class _Claim(BaseModel):
+    """What is read of what a study's folder is bound to."""
+
+    config_hash: str
+    config: _Settings
+    data_digest: str | None = None
+
+
+COLUMNS = ("trial", *_Row.model_fields)
+
+
+@dataclass(frozen=True)
+class EarlierStudy:
+    """What is left of a study.
+
+    Attributes:
+        name: Its folder, as it was given.
+        config_hash: Of all that decided its results.
+        config: The same in full.
+        data_digest: Of its rows and who held which; None if it is not known.
+        report: How its clients' data differed, as JSON.
+        gains: Mean gain over FedAvg of each configuration that was trained in full, best first.
+    """
+
+    name: str
+    config_hash: str
+    config: Mapping[str, Any]
+    data_digest: str | None
+    report: Mapping[str, Any]
+    gains: tuple[tuple[StrategySpec, float], ...]
+
+    def is_of(self, config_hash: str, config: Mapping[str, Any], data_digest: str | None) -> bool:
+        """Whether it is the same study as another, or one of the same federation, whatever was trained there."""
+        if self.config_hash == config_hash:
+            return True
+        own, other = self.config.get("federation", {}), config.get("federation", {})
+        same_rows = self.data_digest is not None and self.data_digest == data_digest
+        return own == other or (same_rows and own.get("scenario") == other.get("scenario"))
+
+    def is_of_data(self, config: Mapping[str, Any]) -> bool:
+        """Whether its federation is made from the same data set as that of a configuration."""
+        own, other = (each.get("federation", {}).get("dataset") for each in (self.config, config))
+        return own is not None and own == other
+
+
+def read_earlier_studies(folders: Sequence[str], leave_out: Path | None = None) -> tuple[list[EarlierStudy], list[str]]:
+    """Read studies.
+
+    Args:
+        folders: Each a study's folder, or one under which there are studies, at any depth.
+        leave_out: A folder that is not read, nor spoken of: the reader's own.
+
+    Returns:
+        The studies by name, and a sentence on each that was found under a folder and can't be used, and on each file.
+
+    Raises:
+        ConfigurationError: If a folder holds no study, or is a study that can't be used; carries every fault.
+    """
+    studies: dict[str, EarlierStudy] = {}
+    notes: list[str] = []
+    faults: list[str] = []
+    for name in folders:
+        folder = Path(name).expanduser()
+        found = list(_study_folders(folder))
+        if not found:
+            faults.append(
+                Fault("search.warm_start", "name folders of studies", f"{name!r} without any config.json in it")
+            )
+        for path in found:
+            if leave_out is not None and path.resolve() == leave_out.resolve():
+                continue
+            try:
+                study, damaged = _read(path)
+                studies.setdefault(str(path.resolve()), study)
+                notes += [f"{file} can't be used and is left out ({reason})" for file, reason in damaged.items()]
+            except ValueError as error:
+                reason = f"{path} can't be used for a warm start: {error}"
+                (faults if path == folder else notes).append(reason)
+    if faults:
+        raise ConfigurationError(faults)
+    return sorted(studies.values(), key=lambda study: study.name), notes
+
+
+def full_rounds(training: Mapping[str, Any], baseline: Sequence[int]) -> int:
+    """Return the rounds of a study's full trainings.
+
+    Args:
+        training: The study's settings of training.
+        baseline: Rounds of each of FedAvg's trials on the search's seed; the longest decides where it was left to them.
+    """
+    return max(baseline, default=1) if training.get("level_off") else int(training.get("num_rounds", 1))
+
+
+def _study_folders(folder: Path) -> Iterator[Path]:
+    if (folder / "config.json").is_file():
+        yield folder
+    elif folder.is_dir():
+        yield from (path.parent for path in sorted(folder.rglob("config.json")) if path.is_file())
+
+
+def _read(path: Path) -> tuple[EarlierStudy, Mapping[Path, str]]:
+    """Return a study, and why files of its log could not be used.
+
+    Raises:
+        ValueError: If it can't be used; says why.
+    """
+    document, report = (_json_object(path / name) for name in FILES)
+    claim = _checked(_Claim, document, "its config.json is not that of a study")
+    read, damaged = read_columns(path / "trials", COLUMNS, claim.config_hash)
+    if not read:
+        reason = next(iter(damaged.values()), "there are none")
+        raise ValueError(f"its log must hold trials that can be read: {reason}")
+    rows = [_checked(_Row, row, f"trial {row['trial']} of its log is none") for row in read]
+    baseline = [row.num_rounds for row in rows if row.phase == "baseline"]
+    study = EarlierStudy(
+        name=str(path),
+        config_hash=claim.config_hash,
+        config=document["config"],
+        data_digest=claim.data_digest,
+        report=report,
+        gains=_gains(rows, full_rounds(claim.config.training.model_dump(), baseline)),
+    )
+    return study, damaged
+
+
+def _checked(kind: type[Checked], document: Mapping[str, Any], otherwise: str) -> Checked:
+    """Return what is read of a document.
+
+    Raises:
+        ValueError: If it is not what it should be; begins with what is said otherwise.
+    """
+    try:
+        return kind.model_validate(document)
+    except ValidationError as error:
+        first = details(error)[0]
+        raise ValueError(f"{otherwise}: {fault_of('.'.join(map(str, first['loc'])), first)}") from error
+
+
+def _json_object(path: Path) -> dict[str, Any]:
+    try:
+        return read_json_object(path)
+    except FileNotFoundError as error:
+        why = ": it was searched without detection, or not to its end" if path.name == "report.json" else ""
+        raise ValueError(f"it must hold {path.name}{why}") from error
+    except (OSError, ValueError) as error:
+        raise ValueError(f"its {path.name} must be readable JSON, got {type(error).__name__}: {error}") from error
+
+
+def best_first(gains: Iterable[tuple[StrategySpec, float]]) -> tuple[tuple[StrategySpec, float], ...]:
+    """Return configurations with their gains, the largest gain first; equals in an order that is always the same."""
+    return tuple(sorted(gains, key=lambda gain: (-gain[1], gain[0].model_dump_json())))
+
+
+def _gains(rows: Sequence[_Row], num_rounds: int) -> tuple[tuple[StrategySpec, float], ...]:
+    fitness: dict[str, dict[tuple[str, int], float]] = {}
+    specs: dict[str, StrategySpec] = {}
+    for row in rows:
+        whole = row.status == "failed" or row.num_rounds >= num_rounds
+        if row.phase not in PHASES or not whole:
+            continue
+        kind = "custom" if "path" in row.parameters else row.strategy
+        try:
+            spec = parse_strategy({**row.parameters, "kind": kind})
+        except StrategyError:  # of another version, or of a strategy that there is no more
+            continue
+        key = spec.model_dump_json()
+        specs[key] = spec
+        part = "confirmation" if row.phase == "confirmation" else "search"
+        fitness.setdefault(key, {})[part, row.seed] = row.fitness
+    baseline = fitness.pop(FedAvgSpec().model_dump_json(), {})
+    gains = []
+    for key, scores in fitness.items():
+        differences = [score - baseline[place] for place, score in scores.items() if place in baseline]
+        if differences:
+            gains.append((specs[key], fmean(differences)))
+    return best_first(gains)
+
+
+MAD_TO_DEVIATION = 1.4826
+LARGEST_DIFFERENCE = 3.0
+UNKNOWN_DIFFERENCE = 1.0
+
+Document = Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class Feature:
+    """One coordinate of a study.
+
+    Attributes:
+        read: Its value from the report and the local training, both as JSON; it may raise or return None if unknown.
+        unit: The smallest difference that counts as one.
+    """
+
+    read: Callable[[Document, Document], float | None]
+    unit: float
+
+
+def _label_values(report: Document) -> list[float]:
+    return list(report["label_skew"]["client_values"].values())
+
+
+def _decided(report: Document, name: DetectorName) -> Document:
+    """Return the finding that decides in a verdict (`fedscout.detectors.report`)."""
+    found: Document = next((one for one in report.get("calibrated", ()) if one["name"] == name), report[name])
+    return found
+
+
+def _share_of_outliers(report: Document) -> float | None:
+    found = _decided(report, "outliers")
+    return None if found.get("p_value", 0) is None else len(found["flagged_clients"]) / report["num_clients"]
+
+
+FEATURES: Mapping[str, Feature] = {
+    "clients, log10": Feature(lambda report, _: math.log10(report["num_clients"]), 0.3),
+    "classes, log2": Feature(lambda report, _: math.log2(report["num_classes"]), 1.0),
+    "features, log10": Feature(lambda report, _: math.log10(report["num_features"]), 0.5),
+    "rows a client, log10": Feature(
+        lambda report, _: math.log10(fmean(client["num_rows"] for client in report["clients"])), 0.3
+    ),
+    "label skew, largest": Feature(lambda report, _: report["label_skew"]["value"], 0.1),
+    "label skew, mean": Feature(lambda report, _: fmean(_label_values(report)), 0.1),
+    "feature skew": Feature(lambda report, _: _decided(report, "feature_skew").get("effect"), 0.25),
+    "outliers, share": Feature(lambda report, _: _share_of_outliers(report), 0.1),
+    "quantity, Gini": Feature(lambda report, _: report["metrics"]["quantity_gini"], 0.15),
+    "learning rate, log10": Feature(lambda _, training: math.log10(training["learning_rate"]), 0.3),
+    "local epochs, log2": Feature(lambda _, training: math.log2(training["local_epochs"]), 1.0),
+    "batch size, log2": Feature(lambda _, training: math.log2(training["batch_size"]), 1.0),
+    "rounds, log10": Feature(lambda _, training: math.log10(training["num_rounds"]), 0.3),
+    "share of clients a round": Feature(lambda _, training: training["fraction_train"], 0.3),
+}
+
+
+class SimilarStudy(BaseModel, frozen=True):
+    """An earlier study and how far it is.
+
+    Attributes:
+        study: Its folder.
+        distance: See the module; None if it is not used.
+        note: Why it is not used.
+        same_data: Whether its federation is made from the same data set.
+    """
+
+    study: str
+    distance: float | None
+    note: str | None = None
+    same_data: bool = False
+
+
+class WarmProposal(BaseModel, frozen=True):
+    """A configuration that is tried first.
+
+    Attributes:
+        strategy: Its kind and parameters in the present space.
+        study: Where it did well.
+        gain: By how much it beat FedAvg there.
+    """
+
+    strategy: Mapping[str, Any]
+    study: str
+    gain: float
+
+
+class WarmStart(BaseModel, frozen=True):
+    """What earlier studies say; a study keeps it, so that it goes on with the same if they change.
+
+    Attributes:
+        studies: Nearest first, then those that are not used.
+        proposals: In the order in which they are tried.
+        notes: What could not be read or used.
+    """
+
+    studies: tuple[SimilarStudy, ...]
+    proposals: tuple[WarmProposal, ...]
+    notes: tuple[str, ...] = ()
+
+    def specs(self) -> list[StrategySpec]:
+        """Return the proposals as specifications."""
+        return [parse_strategy(proposal.strategy) for proposal in self.proposals]
+
+    def fits(self, space: SearchSpace) -> bool:
+        """Whether all that it proposes can be chosen in a space; nothing that is not of the space is imported."""
+        try:
+            return all(space.contains(spec) for spec in self.specs())
+        except StrategyError:
+            return False
+
+
+def features_of(report: Document, training: Document) -> dict[str, float | None]:
+    """Return a study's features; None where one is unknown.
+
+    Args:
+        report: The heterogeneity report as JSON.
+        training: The study's settings of training as JSON.
+    """
+
+    def value(feature: Feature) -> float | None:
+        try:
+            found = feature.read(report, training)
+            return found if found is not None and math.isfinite(found) else None
+        except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError):
+            return None  # a report of another version, or a detector that did not measure
+
+    return {name: value(feature) for name, feature in FEATURES.items()}
+
+
+def distances(present: Mapping[str, float | None], others: Sequence[Mapping[str, float | None]]) -> list[float]:
+    """Return the distance of each earlier study from the present one, >= 0, by their features."""
+    units = {name: _unit(name, [present, *others]) for name in FEATURES}
+
+    def difference(name: str, other: Mapping[str, float | None]) -> float | None:
+        here, there = present.get(name), other.get(name)
+        if here is None or there is None:
+            return None if here is there else UNKNOWN_DIFFERENCE
+        return min(abs(here - there) / units[name], LARGEST_DIFFERENCE)
+
+    found = []
+    for other in others:
+        known = [value for name in FEATURES if (value := difference(name, other)) is not None]
+        found.append(math.sqrt(fmean(value**2 for value in known)) if known else 0.0)
+    return found
+
+
+def warm_start(
+    studies: Sequence[EarlierStudy],
+    report: Document,
+    training: Document,
+    space: SearchSpace,
+    num_proposals: int,
+    references: Sequence[StrategySpec] = (),
+) -> WarmStart:
+    """Return what to try first.
+
+    Args:
+        studies: Earlier ones, none of them of the present federation.
+        report: Of the present federation, as JSON.
+        training: The present settings of training, as JSON.
+        space: Of the present study.
+        num_proposals: At most so many.
+        references: Never proposed.
+    """
+    others = [features_of(study.report, study.config.get("training", {})) for study in studies]
+    apart = distances(features_of(report, training), others)
+    order = sorted(range(len(studies)), key=lambda place: (apart[place], studies[place].name))
+    taken = {space.digest(spec) for spec in references}
+    proposals: list[WarmProposal] = []
+    for study, spec, gain in _by_turns([studies[place] for place in order]):
+        if len(proposals) == num_proposals:
+            break
+        moved = space.nearest(spec)
+        if moved is None or space.is_twin(moved) or space.digest(moved) in taken:
+            continue
+        taken.add(space.digest(moved))
+        document = {"kind": moved.kind, **moved.parameters()}
+        proposals.append(WarmProposal(strategy=document, study=study.name, gain=gain))
+    similar = tuple(SimilarStudy(study=studies[place].name, distance=apart[place]) for place in order)
+    return WarmStart(studies=similar, proposals=tuple(proposals))
+
+
+def _by_turns(studies: Sequence[EarlierStudy]) -> Iterator[tuple[EarlierStudy, StrategySpec, float]]:
+    """Yield what beat FedAvg: the best of the first study; its second and the best of the second study; and so on."""
+    winners = [[(spec, gain) for spec, gain in study.gains if gain > 0] for study in studies]
+    last = max((place + len(found) for place, found in enumerate(winners)), default=0)
+    for turn in range(last):
+        for place in range(min(turn + 1, len(studies))):
+            if turn - place < len(winners[place]):
+                yield (studies[place], *winners[place][turn - place])
+
+
+def _unit(name: str, studies: Sequence[Mapping[str, float | None]]) -> float:
+    values = [value for study in studies if (value := study.get(name)) is not None]
+    if not values:
+        return FEATURES[name].unit
+    middle = median(values)
+    return max(FEATURES[name].unit, MAD_TO_DEVIATION * median(abs(value - middle) for value in values))
+
+
+FORMAT = b"fedscout studies 1"
+SCHEMA = pa.schema(
+    [
+        *((name, pa.string()) for name in ("study", "config_hash", "config", "data_digest", "report", "specification")),
+        ("gain", pa.float32()),
+    ],
+    {b"format": FORMAT},
+)
+
+
+def write_studies(path: Path, studies: Iterable[EarlierStudy]) -> None:
+    """Write studies to a file; one without a configuration is left out."""
+    table = pa.Table.from_pylist([row for study in studies for row in _rows(study)], SCHEMA)
+    pq.write_table(table, path, compression="zstd", compression_level=19)
+
+
+def _rows(study: EarlierStudy) -> Iterator[dict[str, Any]]:
+    about = {
+        "study": study.name,
+        "config_hash": study.config_hash,
+        "config": json.dumps(study.config, sort_keys=True),
+        "data_digest": study.data_digest,
+        "report": json.dumps(study.report, sort_keys=True),
+    }
+    for place, (spec, gain) in enumerate(study.gains):
+        document = json.dumps({"kind": spec.kind, **spec.parameters()})
+        yield {**({} if place else about), "specification": document, "gain": gain}
+
+
+def read_studies(path: Path) -> list[EarlierStudy]:
+    """Read studies from a file; a configuration of a strategy that there is no more is left out.
+
+    Raises:
+        ValueError: If it is no such file; says why.
+    """
+    try:
+        table = pq.read_table(path)
+    except (OSError, pa.ArrowException) as error:
+        raise ValueError(f"it must be a Parquet file that can be read: {error}") from error
+    if (table.schema.metadata or {}).get(b"format") != FORMAT:
+        raise ValueError("it must be a file of studies, as `fedscout bench table` writes one")
+    found: list[tuple[dict[str, Any], list[tuple[StrategySpec, float]]]] = []
+    parsed = cache(lambda document: parse_strategy(json.loads(document)))  # studies share configurations and reports
+    read = cache(json.loads)
+    for row in table.to_pylist():
+        if row["study"] is not None:
+            found.append((row, []))
+        try:
+            found[-1][1].append((parsed(row["specification"]), row["gain"]))
+        except StrategyError:  # of another version
+            continue
+    return [
+        EarlierStudy(
+            name=row["study"],
+            config_hash=row["config_hash"],
+            config=json.loads(row["config"]),
+            data_digest=row["data_digest"],
+            report=read(row["report"]),
+            gains=tuple(gains),
+        )
+        for row, gains in found
+    ]
+
+
+FILE = Path(__file__).with_name("priors.parquet")
+SOURCE = "docs/choice.md, the table of trials"
+
+
+@cache
+def project_studies() -> tuple[EarlierStudy, ...]:
+    """Return the project's own studies."""
+    return tuple(read_studies(FILE))
+
+
+def priors(
+    report: HeterogeneityReport,
+    facts: StudyFacts,
+    space: SearchSpace,
+    count: int,
+    references: Sequence[StrategySpec] = (),
+    studies: Sequence[EarlierStudy] | None = None,
+) -> tuple[Alternative, ...]:
+    """Return what did well in federations that are like the present one, the nearest first.
+
+    Args:
+        report: How the clients' data differ.
+        facts: Of the present study.
+        space: In which it searches; where the clients' settings are searched, too, studies of the joint space speak.
+        count: At most so many configurations.
+        references: Never proposed.
+        studies: In place of the project's own.
+    """
+    if not facts.config or not facts.measure.is_accuracy:
+        return ()
+    config = json.loads(facts.config)
+    others = [
+        study
+        for study in (project_studies() if studies is None else studies)
+        if _is_joint(study) == bool(space.client_ranges.keys() - {SELECTION})
+        and not study.is_of(facts.config_hash, config, facts.data_digest)
+        and not (facts.is_measured and study.is_of_data(config))
+    ]
+    same_data = {study.name for study in others if study.is_of_data(config)}
+    training = {**config["training"], "num_rounds": facts.num_rounds}
+    found = warm_start(others, report.model_dump(mode="json"), training, space, count, references)
+    return tuple(
+        Alternative(
+            parse_strategy(each.strategy),
+            f"It gained {100 * each.gain:.1f} points on FedAvg in {_described(each.study in same_data)}: {each.study}.",
+            SOURCE,
+        )
+        for each in found.proposals
+    )
+
+
+def _described(same_data: bool) -> str:
+    return "a federation of the same data" if same_data else "a similar federation"
+
+
+def _is_joint(study: EarlierStudy) -> bool:
+    return any(spec.client_values() for spec, _ in study.gains)

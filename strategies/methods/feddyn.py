@@ -1,0 +1,111 @@
+"""FedDyn: each client's loss is regularised so that all clients agree where the federation's loss is smallest.
+
+With x the received model and g_i a vector that client i keeps, 0 at first (Acar, Zhao, Matas, Mattina, Whatmough,
+Saligrama: Federated learning based on dynamic regularization, ICLR 2021, arXiv:2111.04263, Algorithm 1; m clients in
+all, P of them in a round):
+
+    client:  y_i ≈ argmin F_i(y) − ⟨g_i, y⟩ + (α/2)‖y − x‖²;  g_i ← g_i − α (y_i − x)
+    server:  h ← h − α/m Σ_P (y_i − x);  x ← 1/|P| Σ_P y_i − h/α
+
+Here the server keeps u = −h/α, so u ← u + |P|/m · mean(y_i − x) and x ← mean y_i + u. The changes come beside the
+models, without buffers: statistics of batch normalisation are averaged and nothing is added to them.
+`sample_scaling="num-examples"` weighs both means by rows, for the objective that does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
+
+from flwr.serverapp import strategy as flower
+from pydantic import Field
+
+from fedscout.engine.contracts.algorithm import ClientAlgorithm, Finished, LocalRun
+from fedscout.engine.errors import FloatArray
+from fedscout.engine.messages.calls import Cohort
+from fedscout.strategies.aggregation.rules import DoubleArray, MeanRule, RoundMeans, with_share
+from fedscout.strategies.methods.averaging import MeanSpec, SampleScaling
+from fedscout.strategies.specification import RealRange, Searched, node_counts
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+GRADIENT, CHANGE = "local-gradient", "model-change"
+
+
+class FedDynSpec(MeanSpec):
+    """FedDyn: clients' losses are regularised towards each other's minima."""
+
+    paper: ClassVar[str] = "Acar et al. 2021, arXiv:2111.04263"
+
+    kind: Literal["feddyn"] = "feddyn"
+    sample_scaling: Annotated[
+        SampleScaling, Field(description="a client's weight in both means: equal, or by its number of examples")
+    ] = "uniform"
+    dynamic_alpha: Annotated[
+        float,
+        Field(gt=0, description="α, weight of the dynamic regulariser"),
+        Searched(RealRange(1e-3, 1.0, log=True)),
+    ] = 0.1
+
+    def client_algorithm(self) -> ClientAlgorithm:
+        """Return the client's half."""
+        return RegularisedDescent(self.dynamic_alpha, self.weighted_by)
+
+    def _construct(self, cohort: Cohort) -> flower.Strategy:
+        return FedDyn(cohort.num_clients, **node_counts(cohort), weighted_by_key=self.weighted_by)
+
+
+@dataclass(frozen=True)
+class RegularisedDescent(ClientAlgorithm):
+    """The client's half.
+
+    Attributes:
+        alpha: α.
+        weighted_by: The metric that weighs the mean of the changes.
+    """
+
+    companions_follow: ClassVar[bool] = True
+
+    alpha: float
+    weighted_by: str = "num-clients"
+
+    @property
+    def companions(self) -> Mapping[str, str]:
+        """The change of the trainable parameters goes up."""
+        return {CHANGE: self.weighted_by}
+
+    def train(self, run: LocalRun) -> Finished:
+        """Descend on the regularised loss."""
+        own = run.kept(GRADIENT, run.received.new_zeros(run.layout.size))
+        trained = run.descend(run.received, partial(regularise, self.alpha), [run.received, own])
+        change = trained.vectors - run.received
+        change[:, run.layout.num_trainable :] = 0
+        return Finished(trained, trained.vectors, {GRADIENT: own - self.alpha * change}, {CHANGE: change})
+
+
+def regularise(alpha: float, weights: Tensor, gradient: Tensor, received: Tensor, own: Tensor) -> None:
+    """Add the gradient of −⟨g_i, y⟩ + (α/2)‖y − x‖², in place."""
+    gradient.add_(weights - received, alpha=alpha).sub_(own)
+
+
+class FedDyn(MeanRule):
+    """The server's half.
+
+    Args:
+        num_clients: m.
+        arguments: FedAvg's.
+    """
+
+    def __init__(self, num_clients: int, **arguments: Any) -> None:
+        super().__init__(**arguments)
+        self.num_clients = num_clients
+        self.lead: FloatArray | None = None
+
+    def step(self, means: RoundMeans) -> DoubleArray:
+        """Move u, and the model to the mean and u beyond."""
+        lead = with_share(self.lead, means, CHANGE, self.num_clients)
+        self.lead = lead.astype("float32")
+        return means.model + lead

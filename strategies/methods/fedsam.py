@@ -1,0 +1,67 @@
+"""FedSAM: clients look for flat minima.
+
+Each local step follows the gradient at w + ρ g/‖g‖, where a batch's loss is largest near w, g being its gradient at w
+(Qu, Li, Duan, Liu, Tang, Lu: Generalized federated learning via sharpness aware minimization, ICML 2022,
+arXiv:2206.02618, Algorithm 1). Statistics of batch normalisation see every batch twice.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
+
+from pydantic import Field
+
+from fedscout.engine.contracts.algorithm import ClientAlgorithm, Finished, LocalRun
+from fedscout.engine.messages.calls import Cohort
+from fedscout.strategies.methods.averaging import FedAvgSpec, MeanSpec
+from fedscout.strategies.specification import RealRange, Searched, StrategySpec
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+
+class FedSAMSpec(MeanSpec):
+    """FedSAM: FedAvg whose clients follow the gradient where the loss nearby is largest."""
+
+    paper: ClassVar[str] = "Qu et al. 2022, arXiv:2206.02618"
+
+    kind: Literal["fedsam"] = "fedsam"
+    sharpness_radius: Annotated[
+        float,
+        Field(ge=0, description="ρ, how far away the loss is looked at; 0 is FedAvg"),
+        Searched(RealRange(1e-3, 0.5, log=True)),
+    ] = 0.05
+
+    def client_algorithm(self) -> ClientAlgorithm:
+        """Return the client's half."""
+        return SharpnessAware(self.sharpness_radius)
+
+    def equivalent(self, cohort: Cohort) -> StrategySpec:
+        """Return a simpler specification: without a radius it is FedAvg."""
+        if self.sharpness_radius == 0:
+            return FedAvgSpec(sample_scaling=self.sample_scaling)
+        return super().equivalent(cohort)
+
+
+@dataclass(frozen=True)
+class SharpnessAware(ClientAlgorithm):
+    """The client's half.
+
+    Attributes:
+        radius: ρ.
+    """
+
+    radius: float
+    one_by_one: ClassVar[bool] = True
+
+    def train(self, run: LocalRun) -> Finished:
+        """Descend with gradients from where the loss is largest."""
+        trained = run.descend(run.received, ahead=self._uphill)
+        return Finished(trained, trained.vectors)
+
+    def _uphill(self, weights: Tensor, gradient: Tensor) -> Tensor:
+        import torch
+
+        length = gradient.norm()
+        return weights + gradient * torch.where(length > 0, self.radius / length, 0)  # on a GPU nobody waits for it

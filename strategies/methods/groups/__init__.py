@@ -1,1 +1,0 @@
-"""Several global models: one for each group of clients, or for each client."""

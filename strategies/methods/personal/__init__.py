@@ -1,1 +1,0 @@
-"""Clients with parameters, or whole models, of their own."""

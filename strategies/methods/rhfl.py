@@ -1,0 +1,275 @@
+"""RHFL: every client keeps a model of its own, and learns from what the others say of rows that the server holds.
+
+No model is averaged. In a round, with z_i(r) the probabilities that client i's model gives row r of the server's
+unlabelled rows (Fang, Ye: Robust federated learning with noisy and heterogeneous clients, CVPR 2022, section 3):
+
+- locally, client i descends on the symmetric cross-entropy (`losses.py`), which bounds what a wrong label pulls
+- together, θ_i takes steps along the gradient of Σ_{j≠i} w_j mean_r KL(z_j(r) ‖ z_i(r)), the z_j as they were before
+- w = softmax(η q_j / Σ q), q_j = max(0, (L_j' − L_j) / L_j'), L_j' and L_j being the client's mean local losses of the
+  round before and of this one: who learns well has a say. In the first round, or where nobody improves, all are equal.
+
+Deviations:
+
+- All clients have one architecture, as everywhere here; in the paper they may differ.
+- The server takes the common steps in its clients' place, as the rows are its own; so models travel, not outputs. The
+  result is the same.
+- The paper's confidence also has the inverse of the loss as a factor; as in public programs it is the drop alone.
+- A client is scored on its own test rows, as everywhere here; the paper scores all on one test set.
+- Every client trains in every round, unless a selection policy says who does, and common steps are Adam's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, cast
+
+import numpy as np
+import numpy.typing as npt
+from flwr.app import ArrayRecord, ConfigRecord, Message
+from flwr.serverapp import Grid
+from flwr.serverapp import strategy as flower
+from pydantic import Field
+
+from fedscout.engine.contracts.algorithm import ClientAlgorithm
+from fedscout.engine.data.client import Arrays
+from fedscout.engine.errors import FloatArray
+from fedscout.engine.messages.calls import Cohort, EngineNeeds, ServerContext
+from fedscout.engine.messages.contents import client_of, metrics_of
+from fedscout.strategies import aggregation as quick
+from fedscout.strategies.aggregation.groups import Group, GroupedRule
+from fedscout.strategies.aggregation.rules import Hosted
+from fedscout.strategies.methods.feddf import LEAST_GAIN, batches, divergence
+from fedscout.strategies.methods.losses import SymmetricDescent
+from fedscout.strategies.specification import IntegerRange, RealRange, Searched, StrategySpec, clients_text, node_counts
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+Losses = npt.NDArray[np.float64]
+
+LARGEST_EXPONENT = 600.0
+"""Of exp, which float64 holds up to 709."""
+
+
+@dataclass(frozen=True)
+class Teachers:
+    """What is done on a host: what each client is taught."""
+
+    def run(self, context: ServerContext, arrays: Arrays) -> Arrays:
+        """Return the means of the others' probabilities, weighed by w, as `taught`, and Σ_{j≠i} w_j as `share`.
+
+        Where nobody else is heard, `taught` are zeros, from which no step leads away.
+
+        Args:
+            context: Not needed.
+            arrays: Logits of each client's model on the server's rows as `outputs`, shape
+                `(clients, rows, num_classes)`, and `weights` w, shape `(clients,)`.
+        """
+        import torch
+
+        del context
+        told = torch.from_numpy(np.array(arrays["outputs"])).softmax(dim=2)
+        weights = torch.from_numpy(np.array(arrays["weights"]))
+        taught, share = torch.zeros_like(told), torch.zeros_like(weights)
+        for place in range(len(told)):
+            others = weights.clone()
+            others[place] = 0
+            share[place] = others.sum()
+            if share[place]:
+                taught[place] = (others[:, None, None] * told).sum(dim=0) / share[place]
+        return {"taught": taught.numpy(), "share": share.numpy()}
+
+
+@dataclass(frozen=True)
+class Alignment:
+    """What is done on a host: the common steps of one model.
+
+    Attributes:
+        num_epochs: Passes over the server's rows.
+        learning_rate: Of Adam.
+        batch_size: Rows a step.
+    """
+
+    num_epochs: int
+    learning_rate: float
+    batch_size: int = 128
+
+    def run(self, context: ServerContext, arrays: Arrays) -> Arrays:
+        """Return the aligned `model`: Σ_{j≠i} w_j KL(z_j ‖ z_i) has the gradient of Σ w_j times KL(their mean ‖ z_i).
+
+        Args:
+            context: With unlabelled rows.
+            arrays: The `model`, shape `(size,)`; its `place` among all; and of `Teachers` what it is `taught`, shape
+                `(rows, num_classes)`, and its `share`.
+        """
+        import torch
+
+        model = torch.from_numpy(np.array(arrays["model"], np.float32))
+        self._align(context, model, torch.from_numpy(np.array(arrays["taught"])), arrays)
+        return {"model": model.numpy()}
+
+    def _align(self, context: ServerContext, model: Tensor, teacher: Tensor, arrays: Arrays) -> None:
+        """Move a model in place."""
+        from fedscout.engine.training.loop import Adam
+
+        if divergence(teacher, context.outputs(model)).item() < LEAST_GAIN:
+            return  # Adam's steps would be as long on rounding alone
+        for _ in range(int(arrays["place"]) * self.num_epochs):
+            context.generator.permutation(context.num_rows)  # each model has orders of its own
+        optimizer, num_passes, share = Adam(self.learning_rate), 0, float(arrays["share"])
+        for rows, is_last in batches(context, self.batch_size):
+            _, gradient = context.gradient(model, partial(divergence, teacher[rows]), rows)
+            optimizer.step(model[: context.layout.num_trainable], gradient * share)
+            num_passes += is_last
+            if num_passes == self.num_epochs:
+                return
+
+
+def confidences(before: Losses, now: Losses, strength: float) -> FloatArray:
+    """Return w of clients, which sum to 1, by how far their local losses fell; shape as `now`.
+
+    Args:
+        before: Mean local loss of the round before, infinite where there was none.
+        now: Of this round.
+        strength: η.
+    """
+    known = np.isfinite(before) & (before > 0)
+    drops = np.zeros_like(now)
+    drops[known] = np.maximum(0, 1 - now[known] / before[known])
+    exponents = strength * drops / drops.sum() if drops.any() else drops
+    raised = np.exp(exponents - max(0.0, exponents.max() - LARGEST_EXPONENT))
+    return np.asarray(raised / raised.sum(), np.float32)
+
+
+class Rhfl(Hosted, GroupedRule):
+    """The server's half.
+
+    Args:
+        alignment: What a host does; None leaves every client to itself.
+        strength: η.
+        cohort: All clients.
+
+    Attributes:
+        losses: Mean local loss of each client in the last round that it trained in.
+    """
+
+    def __init__(self, alignment: Alignment | None, strength: float, cohort: Cohort) -> None:
+        super().__init__(_averaged, cohort)
+        self.alignment = alignment
+        self.strength = strength
+        self.losses: dict[int, float] = {}
+        self._seen: dict[int, float] = {}
+
+    def first_groups(self, grid: Grid, config: ConfigRecord) -> Sequence[Sequence[int]]:
+        """Return a group for each client."""
+        del config
+        return [[client_of(node)] for node in grid.get_node_ids()]
+
+    def parts(
+        self, group: Group, sent: FloatArray, replies: Sequence[Message], num_groups: int
+    ) -> Sequence[Sequence[int]]:
+        """Note the client's loss; no group falls apart."""
+        for reply in replies:
+            if reply.has_content():
+                self._seen[group.clients[0]] = cast(float, metrics_of(reply)["loss"])
+        return super().parts(group, sent, replies, num_groups)
+
+    def record(self, vectors: Sequence[FloatArray] | FloatArray) -> ArrayRecord:
+        """Return the models after the common steps."""
+        clients = [group.clients[0] for group in self.groups]
+        before = np.array([self.losses.get(client, np.inf) for client in clients])
+        self.losses |= self._seen
+        now = np.array([self.losses.get(client, np.inf) for client in clients])
+        if self.alignment is None or len(clients) == 1:
+            return super().record(vectors)
+        heard = confidences(before, now, self.strength)
+        return super().record(self.aligned(self.alignment, vectors, heard))
+
+    def aligned(
+        self, alignment: Alignment, models: Sequence[FloatArray] | FloatArray, weights: FloatArray
+    ) -> FloatArray:
+        """Return models after the common steps, shape `(clients, size)`.
+
+        Args:
+            alignment: The steps.
+            models: Of the clients, each of shape `(size,)`.
+            weights: w, shape `(clients,)`.
+        """
+        said = np.stack([*self.outputs(models)])
+        lessons = self.serve(Teachers(), {"outputs": said, "weights": weights})
+        inputs = [
+            {"model": model, "place": np.array(place), **{name: each[place] for name, each in lessons.items()}}
+            for place, model in enumerate(models)
+        ]
+        aligned = np.empty((len(models), len(models[0])), np.float32)
+        for place, found in enumerate(self.serve_each(alignment, inputs)):
+            aligned[place] = found["model"]
+        return aligned
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Return what a checkpoint holds."""
+        return {**super().__getstate__(), "losses": self.losses}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        """Take over a checkpoint."""
+        super().__setstate__(state)
+        self.losses = state["losses"]
+
+
+def _averaged(cohort: Cohort) -> flower.Strategy:
+    """Return the strategy of one client's group, which hands on its model."""
+    return quick.FedAvg(**node_counts(cohort))
+
+
+class RhflSpec(StrategySpec):
+    """RHFL: each client keeps a model, trains it on a loss that bounds wrong labels, and learns from all others."""
+
+    paper: ClassVar[str] = "Fang and Ye 2022, doi:10.1109/CVPR52688.2022.00983"
+    grouped: ClassVar[bool] = True
+
+    kind: Literal["rhfl"] = "rhfl"
+    cross_entropy_weight: Annotated[
+        float,
+        Field(ge=0, le=1000, description="α, weight of the cross-entropy in the local loss"),
+        Searched(RealRange(0.01, 1.0, log=True)),
+    ] = 0.1
+    reverse_weight: Annotated[float, Field(ge=0, le=1000, description="β, weight of the reverse cross-entropy")] = 1.0
+    alignment_epochs: Annotated[
+        int,
+        Field(ge=0, le=1000, description="passes over the server's rows in a round's common steps; 0 makes none"),
+        Searched(IntegerRange(1, 10)),
+    ] = 1
+    alignment_rate: Annotated[
+        float,
+        Field(gt=0, le=1, description="Adam's step size in the common steps"),
+        Searched(RealRange(1e-4, 1e-2, log=True)),
+    ] = 1e-3
+    confidence_strength: Annotated[
+        float, Field(ge=0, description="η, how much more those are heard who learn well; 0 hears all alike")
+    ] = 0.5
+
+    @classmethod
+    def unavailable(cls, cohort: Cohort) -> str | None:
+        """Return why a server without rows can't have its clients learn from each other."""
+        if cohort.server_rows == 0:
+            return "rhfl needs rows that the server holds (federation.server_rows, such as 200 or 0.1), got none"
+        if cohort.num_sampled < cohort.num_clients and not cohort.chosen:
+            return (
+                f"rhfl needs every client in every round (training.fraction_train=1), got "
+                f"{clients_text(cohort.num_sampled)} of {cohort.num_clients}"
+            )
+        return None
+
+    def needs(self) -> EngineNeeds:
+        """Return what the engine must provide: one reply per client."""
+        return EngineNeeds(arrays="flat", replies="individual")
+
+    def client_algorithm(self) -> ClientAlgorithm:
+        """Return local training on the symmetric loss."""
+        return SymmetricDescent(self.cross_entropy_weight, self.reverse_weight)
+
+    def _construct(self, cohort: Cohort) -> flower.Strategy:
+        alignment = Alignment(self.alignment_epochs, self.alignment_rate) if self.alignment_epochs else None
+        return Rhfl(alignment, self.confidence_strength, cohort)

@@ -1,0 +1,418 @@
+"""Strategies that withstand clients whose models are wrong: median, trimmed mean, Krum, Multi-Krum, Bulyan.
+
+With n models y_i in a round, at most f of them malicious:
+
+- FedMedian: the median of every coordinate (Yin et al. 2018, Option I).
+- FedTrimmedAvg: the mean of every coordinate without its ⌊βn⌋ smallest and ⌊βn⌋ largest values (Option II).
+- Krum: the model with the smallest sum of squared distances to its n − f − 2 nearest (Blanchard et al. 2017, sec. 4).
+- MultiKrum: the mean, weighted by examples, of the m models that Krum scores best.
+- Bulyan: of the n − 2f models that Krum scores best, the mean of the n − 4f values of every coordinate that lie nearest
+  to its median (El Mhamdi et al. 2018, section 4).
+
+Krum is proved for 2f + 2 < n. Flower computes it up to f = n − 3 (one neighbour is left), which small federations need:
+four clients with one malicious are beyond the proof. It is allowed, and `notes` says so. Bulyan needs n ≥ 4f + 3, and
+Flower's gives no model at all below that.
+
+Built are Flower's classes with the same aggregates in less time (`strategies/aggregation`).
+
+Deviation of Flower's Bulyan from the paper: it scores once and takes the best n − 2f, the paper scores anew after each.
+
+Equivalents (the proofs are one line each): MultiKrum with m = 1 is Krum, and with m = n (then f = 0) it is FedAvg. A
+trimmed mean depends on β through ⌊βn⌋ alone; with ⌊βn⌋ = 0 it is the uniform mean, with the largest, ⌊(n − 1)/2⌋, the
+median. The median of one or two is the uniform mean. Bulyan with f = 0 takes all values of all models: the uniform
+mean.
+
+References:
+    Yin, Chen, Ramchandran, Bartlett: Byzantine-robust distributed learning: towards optimal statistical rates.
+        ICML 2018. arXiv:1803.01498
+    Blanchard, El Mhamdi, Guerraoui, Stainer: Machine learning with adversaries: Byzantine tolerant gradient descent.
+        NeurIPS 2017. arXiv:1703.02757
+    El Mhamdi, Guerraoui, Rouault: The hidden vulnerability of distributed learning in Byzantium. ICML 2018.
+        arXiv:1802.07927
+
+RFA: the geometric median of the clients' models, which a minority can't move far.
+
+With x the global model, y_k client k's model after local training and p_k its weight (Σ p_k = 1), the new model is near
+the v that minimises Σ p_k ‖v − y_k‖, by a few steps of the smoothed Weiszfeld algorithm (Pillutla et al. 2022):
+
+- β_k = p_k / max(ν, ‖v − y_k‖)
+- v ← Σ β_k y_k / Σ β_k
+
+p_k is n_k/Σn by default, so a client's word counts by the rows that it claims; `sample_scaling="uniform"` takes
+1/clients instead.
+
+The steps begin at x. The authors' program begins at the mean, from where three steps still leave a share of a client's
+error that has no bound: with one of three clients at distance R, v is about R/17 away. From x, a client at distance R
+weighs as 1/R at once.
+
+A client at infinite distance has no weight, and NaN makes the model NaN, as with FedMedian.
+
+Equivalent: the geometric median of one client is its model.
+
+Reference:
+    Pillutla, Kakade, Harchaoui: Robust aggregation for federated learning. IEEE Transactions on Signal Processing 70,
+        2022. arXiv:1912.13445
+
+Centered clipping: a mean in which no client can move the model further than τ/n.
+
+With x the global model, y_i client i's model after local training, Δ_i = y_i − x, n clients in the round and v the last
+round's change of the model, 0 at first (Karimireddy et al. 2021, one step of clipping a round):
+
+- v ← v + (1/n) Σ min(1, τ/‖Δ_i − v‖) (Δ_i − v)
+- x ← x + v
+
+What τ suits depends on how far a round takes a client: a τ beyond that clips nobody, a small one lets nobody go on. The
+default is a choice of ours.
+
+Clients count equally, or their bound would not be τ/n. Deviation from the paper: clients send the change of a whole
+round of local training, not a momentum.
+
+A client at infinite distance adds nothing, and NaN makes the model NaN, as with FedMedian.
+
+Reference:
+    Karimireddy, He, Jaggi: Learning from history for Byzantine robust optimization. ICML 2021. arXiv:2012.10333
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Annotated, Any, ClassVar, Literal
+
+import numpy as np
+from flwr.serverapp import strategy as flower
+from pydantic import Field
+
+from fedscout.engine.messages.calls import Cohort, EngineNeeds
+from fedscout.strategies import aggregation as quick
+from fedscout.strategies.aggregation.rules import ClientModel, ServerRule, Vector
+from fedscout.strategies.methods.averaging import FedAvgSpec, SampleScaling, weight_metric
+from fedscout.strategies.specification import (
+    IntegerRange,
+    RealRange,
+    Searched,
+    StrategySpec,
+    Value,
+    clients_text,
+    node_counts,
+)
+
+NUM_MALICIOUS = "num_malicious_nodes"
+
+
+def _krum_malicious(cohort: Cohort, chosen: Mapping[str, Value]) -> IntegerRange:
+    """0 … n − 3: one of the other n − f − 2 models must be left to measure a distance to."""
+    del chosen
+    return IntegerRange(0, cohort.num_sampled - 3)
+
+
+def _krum_selected(cohort: Cohort, chosen: Mapping[str, Value]) -> IntegerRange:
+    """1 … n − f: no more than are not malicious."""
+    return IntegerRange(1, max(1, cohort.num_sampled - int(chosen.get(NUM_MALICIOUS, 0))))
+
+
+def _bulyan_malicious(cohort: Cohort, chosen: Mapping[str, Value]) -> IntegerRange:
+    """0 … ⌊(n − 3)/4⌋."""
+    del chosen
+    return IntegerRange(0, (cohort.num_sampled - 3) // 4)
+
+
+class RobustSpec(StrategySpec):
+    """A strategy that compares the replies with each other, so it gets one per client."""
+
+    def needs(self) -> EngineNeeds:
+        """Return what the engine must provide: one reply per client."""
+        return EngineNeeds(arrays="flat", replies="individual")
+
+
+class FedMedianSpec(RobustSpec):
+    """FedMedian: the median of every coordinate; clients count equally."""
+
+    paper: ClassVar[str] = "Yin et al. 2018, arXiv:1803.01498"
+
+    kind: Literal["fedmedian"] = "fedmedian"
+
+    def equivalent(self, cohort: Cohort) -> StrategySpec:
+        """Return a simpler specification: the median of one or two is their mean."""
+        return FedAvgSpec(sample_scaling="uniform") if cohort.num_sampled <= 2 else self
+
+    def _construct(self, cohort: Cohort) -> flower.Strategy:
+        return quick.FedMedian(**node_counts(cohort))
+
+
+class FedTrimmedAvgSpec(RobustSpec):
+    """FedTrimmedAvg: the mean of every coordinate without its extremes; clients count equally."""
+
+    paper: ClassVar[str] = "Yin et al. 2018, arXiv:1803.01498"
+
+    kind: Literal["fedtrimmedavg"] = "fedtrimmedavg"
+    beta: Annotated[
+        float,
+        Field(ge=0, lt=0.5, description="β, share of the values cut off at either end; whole clients: ⌊βn⌋"),
+        Searched(RealRange(0.0, 0.49)),
+    ] = 0.2
+
+    def num_trimmed(self, cohort: Cohort) -> int:
+        """Return ⌊βn⌋, the values cut off at either end, rounded as Flower rounds it."""
+        return int(self.beta * cohort.num_sampled)
+
+    def equivalent(self, cohort: Cohort) -> StrategySpec:
+        """Return a simpler specification: the uniform mean, the median, or the β in the middle of those that cut alike.
+
+        The middle, (⌊βn⌋ + ½)/n, is safe from the rounding of β·n: `int(0.29 * 100)` is 28.
+        """
+        trimmed, clients = self.num_trimmed(cohort), cohort.num_sampled
+        if trimmed == 0:
+            return FedAvgSpec(sample_scaling="uniform")
+        if trimmed == (clients - 1) // 2:
+            return FedMedianSpec()
+        return FedTrimmedAvgSpec(beta=(trimmed + 0.5) / clients)
+
+    def _construct(self, cohort: Cohort) -> flower.Strategy:
+        return quick.FedTrimmedAvg(**node_counts(cohort), beta=self.beta)
+
+
+class KrumFamilySpec(RobustSpec):
+    """What Krum and MultiKrum have in common."""
+
+    paper: ClassVar[str] = "Blanchard et al. 2017, arXiv:1703.02757"
+
+    num_malicious_nodes: Annotated[
+        int,
+        Field(ge=0, description="f, clients assumed malicious: 0 to n − 3 of n a round, proved to ⌊(n − 3)/2⌋"),
+        Searched(_krum_malicious),
+    ] = 0
+
+    @classmethod
+    def unavailable(cls, cohort: Cohort) -> str | None:
+        """Return why no parameters could make it work: it measures distances to neighbours."""
+        if cohort.num_sampled >= 3:
+            return None
+        kind = cls.model_fields["kind"].default
+        return f"{kind} needs at least 3 clients a round, got {cohort.num_sampled}"
+
+    def notes(self, cohort: Cohort) -> list[str]:
+        """Return what is allowed but worth knowing: equivalents, and where the proof ends."""
+        notes = super().notes(cohort)
+        proved = (cohort.num_sampled - 3) // 2
+        if self.num_malicious_nodes > proved:
+            notes.append(
+                f"{self.kind} is proved for {NUM_MALICIOUS} up to {proved} with {clients_text(cohort.num_sampled)}; "
+                f"with {self.num_malicious_nodes} it runs, but the proof no longer holds"
+            )
+        return notes
+
+
+class KrumSpec(KrumFamilySpec):
+    """Krum: the one model that is nearest to its neighbours."""
+
+    kind: Literal["krum"] = "krum"
+
+    def _construct(self, cohort: Cohort) -> flower.Strategy:
+        return quick.Krum(**node_counts(cohort), num_malicious_nodes=self.num_malicious_nodes)
+
+
+class MultiKrumSpec(KrumFamilySpec):
+    """MultiKrum: the mean of the models that are nearest to their neighbours."""
+
+    kind: Literal["multikrum"] = "multikrum"
+    num_nodes_to_select: Annotated[
+        int,
+        Field(ge=1, description="m, models in the mean: 1 (Krum) to n − f of n a round"),
+        Searched(_krum_selected),
+    ] = 2
+
+    def equivalent(self, cohort: Cohort) -> StrategySpec:
+        """Return a simpler specification: one model is Krum, all models are FedAvg."""
+        if self.num_nodes_to_select == 1:
+            return KrumSpec(num_malicious_nodes=self.num_malicious_nodes)
+        if self.num_nodes_to_select == cohort.num_sampled:
+            return FedAvgSpec()
+        return self
+
+    def _construct(self, cohort: Cohort) -> flower.Strategy:
+        return quick.MultiKrum(
+            **node_counts(cohort),
+            num_malicious_nodes=self.num_malicious_nodes,
+            num_nodes_to_select=self.num_nodes_to_select,
+        )
+
+
+class BulyanSpec(RobustSpec):
+    """Bulyan: Krum's choice of models, then a mean of the values nearest to the median of every coordinate."""
+
+    paper: ClassVar[str] = "El Mhamdi et al. 2018, arXiv:1802.07927"
+
+    kind: Literal["bulyan"] = "bulyan"
+    num_malicious_nodes: Annotated[
+        int,
+        Field(ge=0, description="f, clients assumed malicious; n ≥ 4f + 3 clients a round are needed"),
+        Searched(_bulyan_malicious),
+    ] = 0
+
+    @classmethod
+    def unavailable(cls, cohort: Cohort) -> str | None:
+        """Return why no parameters could make it work."""
+        if cohort.num_sampled >= 3:
+            return None
+        return f"bulyan needs at least 3 clients a round (4f + 3 with f = 0), got {cohort.num_sampled}"
+
+    def equivalent(self, cohort: Cohort) -> StrategySpec:
+        """Return a simpler specification: trusting everyone is the uniform mean."""
+        del cohort
+        return FedAvgSpec(sample_scaling="uniform") if self.num_malicious_nodes == 0 else self
+
+    def _construct(self, cohort: Cohort) -> flower.Strategy:
+        return quick.Bulyan(**node_counts(cohort), num_malicious_nodes=self.num_malicious_nodes)
+
+
+def geometric_median(
+    models: Sequence[ClientModel], weights: Vector, start: Vector, num_iterations: int, smoothing: float
+) -> Vector:
+    """Return where the smoothed Weiszfeld algorithm is after some steps, shape `(params,)`.
+
+    Args:
+        models: y_k, at least one, each of shape `(params,)`.
+        weights: p_k, shape `(clients,)`, positive.
+        start: The first v, shape `(params,)`.
+        num_iterations: Steps, >= 1.
+        smoothing: ν, > 0.
+    """
+    median = start.copy()
+    offset = np.empty_like(median)
+    for _ in range(num_iterations):
+        pull = np.zeros_like(median)
+        total = 0.0
+        for model, weight in zip(models, weights.tolist(), strict=True):
+            np.subtract(model, median, out=offset)
+            distance = math.sqrt(np.dot(offset, offset))
+            if math.isinf(distance):
+                continue
+            closeness = weight / max(smoothing, distance)  # β_k
+            offset *= closeness
+            pull += offset
+            total += closeness
+        median += pull / total  # v + Σ β_k (y_k − v) / Σ β_k
+    return median
+
+
+class RFA(ServerRule):
+    """The server's half.
+
+    Args:
+        num_iterations: Steps a round.
+        smoothing: ν.
+        settings: Of Flower's FedAvg.
+    """
+
+    def __init__(self, num_iterations: int = 3, smoothing: float = 1e-6, **settings: Any) -> None:
+        super().__init__(**settings)
+        self.num_iterations = num_iterations
+        self.smoothing = smoothing
+
+    def moved(self, received: Vector, models: Sequence[ClientModel], weights: Vector) -> Vector:
+        """Return the approximate geometric median."""
+        return geometric_median(models, weights, received, self.num_iterations, self.smoothing)
+
+
+class RfaSpec(StrategySpec):
+    """RFA: the geometric median of the clients' models."""
+
+    paper: ClassVar[str] = "Pillutla et al. 2022, arXiv:1912.13445"
+
+    kind: Literal["rfa"] = "rfa"
+    num_iterations: Annotated[
+        int,
+        Field(ge=1, le=1000, description="steps of the Weiszfeld algorithm a round"),
+        Searched(IntegerRange(1, 10)),
+    ] = 3
+    smoothing: Annotated[
+        float, Field(gt=0, description="ν, the distance below which a client weighs no more for being nearer")
+    ] = 1e-6
+    sample_scaling: Annotated[
+        SampleScaling, Field(description="p_k, a client's weight: by its number of examples, or equal")
+    ] = "num-examples"
+
+    def needs(self) -> EngineNeeds:
+        """Return what the engine must provide: one reply per client."""
+        return EngineNeeds(arrays="flat", replies="individual")
+
+    def equivalent(self, cohort: Cohort) -> StrategySpec:
+        """Return a simpler specification: of one client it is that client."""
+        return FedAvgSpec() if cohort.num_sampled == 1 else self
+
+    def _construct(self, cohort: Cohort) -> flower.Strategy:
+        return RFA(
+            self.num_iterations,
+            self.smoothing,
+            **node_counts(cohort),
+            weighted_by_key=weight_metric(self.sample_scaling),
+        )
+
+
+def clipped_mean(models: Sequence[ClientModel], center: Vector, clipping_radius: float) -> Vector:
+    """Return the mean over clients of what lies between a center and their models, clipped; shape `(params,)`.
+
+    Args:
+        models: y_i, at least one, each of shape `(params,)`.
+        center: x + v, shape `(params,)`; so y_i − center = Δ_i − v.
+        clipping_radius: τ, > 0.
+    """
+    total = np.zeros_like(center)
+    offset = np.empty_like(center)
+    for model in models:
+        np.subtract(model, center, out=offset)
+        distance = math.sqrt(np.dot(offset, offset))
+        if math.isinf(distance):
+            continue
+        if distance > clipping_radius:
+            offset *= clipping_radius / distance
+        total += offset
+    return total / len(models)
+
+
+class CenteredClipping(ServerRule):
+    """The server's half.
+
+    Args:
+        clipping_radius: τ.
+        settings: Of Flower's FedAvg.
+
+    Attributes:
+        change: v, shape `(params,)`; None before the first model.
+    """
+
+    def __init__(self, clipping_radius: float = 1.0, **settings: Any) -> None:
+        super().__init__(**settings)
+        self.clipping_radius = clipping_radius
+        self.change: Vector | None = None
+
+    def moved(self, received: Vector, models: Sequence[ClientModel], weights: Vector) -> Vector:
+        """Return the model after the clipped change, and keep that change."""
+        del weights
+        change = np.zeros_like(received) if self.change is None else self.change
+        self.change = change + clipped_mean(models, received + change, self.clipping_radius)
+        return received + self.change
+
+
+class CenteredClippingSpec(StrategySpec):
+    """Centered clipping: the mean of changes, each clipped around the last round's; clients count equally."""
+
+    paper: ClassVar[str] = "Karimireddy et al. 2021, arXiv:2012.10333"
+
+    kind: Literal["centered_clipping"] = "centered_clipping"
+    clipping_radius: Annotated[
+        float,
+        Field(
+            gt=0,
+            description="τ, how far a client's change counts from the last; a huge one is FedAvg with equal weights",
+        ),
+        Searched(RealRange(0.1, 100.0, log=True)),
+    ] = 1.0
+
+    def needs(self) -> EngineNeeds:
+        """Return what the engine must provide: one reply per client."""
+        return EngineNeeds(arrays="flat", replies="individual")
+
+    def _construct(self, cohort: Cohort) -> flower.Strategy:
+        return CenteredClipping(self.clipping_radius, **node_counts(cohort))

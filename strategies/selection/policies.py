@@ -1,0 +1,260 @@
+"""Uniform choice without replacement: what every strategy of the field does by itself, as a policy to compare with.
+
+Reference:
+    McMahan, Moore, Ramage, Hampson, Agüera y Arcas: Communication-efficient learning of deep networks from
+        decentralized data. AISTATS 2017, Algorithm 1. arXiv:1602.05629
+
+Power of choice: of d candidates, those of the highest loss.
+
+Reference:
+    Cho, Wang, Joshi: Client selection in federated learning: Convergence analysis and power-of-choice selection
+        strategies. 2020 (AISTATS 2022: Towards understanding biased client selection in federated learning).
+        arXiv:2010.01243
+
+d candidates are drawn without replacement ∝ rows, and of these the M of the largest loss train. d = M is the draw by
+rows alone; d = all clients are the largest losses alone.
+
+- `losses="latest"` is rpow-d: the loss that counts is the mean over all rows seen when a client last trained, and a
+  client that never trained has an infinite one. It costs the clients nothing.
+- `losses="probed"` is pow-d, but for the time: the loss is that of the model received in the last round, on all
+  training rows of each client, where the paper's candidates measure the one that is about to be sent. Every client
+  receives the model for that.
+
+Deviations: candidates of equal loss train in the order in which they were drawn. A client whose loss is no finite
+number counts as one of no loss. If fewer than d clients can be reached, all are candidates.
+
+FEEL: clients of large updates and short rounds are likelier, in the proportion that trades one for the other best.
+
+Reference:
+    Ren, He, Wen, Yu, Huang, Guo: Scheduling for cellular federated edge learning with importance and channel
+        awareness. IEEE Transactions on Wireless Communications 19(11), 2020. arXiv:2004.00490
+
+A reconstruction: no code was published, and the constants of the paper's model of the radio link have no counterpart
+here. With one client a round, the variance of the unbiased aggregate is weighed against the expected time,
+
+    min over p:  ρ Σ a_i² / p_i + (1 − ρ) Σ p_i T_i,   Σ p_i = 1,
+
+a_i = (n_i / n) ‖g_i‖ the importance of client i and T_i the time of its upload. The minimum is where the derivatives
+−ρ a_i² / p_i² + (1 − ρ) T_i are all the same −λ:
+
+    p_i = a_i √(ρ / ((1 − ρ) T_i + λ)), λ such that they sum to 1.
+
+Reconstructed, or other than in the paper:
+- The gradient norm is that of the client's last update ‖y − x‖, of the whole of its local training: in the paper every
+  device computes its gradient before the choice. Who told none has the mean norm of those that did.
+- T_i is the expected duration of the whole round, in which slow computing counts as a bad channel.
+- Importance sums to 1 and durations have mean 1, so that ρ has no unit: with equal durations, p_i is the importance.
+- An importance is at least a tenth of the mean, so that nobody with an old small update is forgotten.
+- M clients are drawn one after another ∝ p without replacement.
+- The paper divides each update by n p_i / n_i when it aggregates, which makes the sum unbiased. A policy changes no
+  weights of the aggregation: here the choice is biased towards large updates and quick clients.
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar, Literal
+
+import numpy as np
+from pydantic import Field
+
+from fedscout.engine.errors import Fault, IntArray
+from fedscout.engine.messages.calls import ClientTable, Cohort, DoubleArray, Observed, RoundReport, SelectionPolicy
+from fedscout.strategies.selection.base import SelectionSpec, draw_by_weight
+
+
+class RandomSelection(SelectionPolicy):
+    """Every client is as likely as any other."""
+
+    def choose(
+        self, server_round: int, table: ClientTable, num_chosen: int, generator: np.random.Generator
+    ) -> IntArray:
+        """Return clients drawn uniformly."""
+        del server_round
+        return generator.choice(table.clients, num_chosen, replace=False)
+
+
+class RandomSpec(SelectionSpec):
+    """Uniform choice: every client is as likely as any other."""
+
+    paper: ClassVar[str] = "McMahan et al. 2017, arXiv:1602.05629"
+
+    kind: Literal["random"] = "random"
+
+    def _construct(self, cohort: Cohort) -> SelectionPolicy:
+        del cohort
+        return RandomSelection()
+
+
+class PowerOfChoice(SelectionPolicy):
+    """Ranks candidates by the loss of their last training.
+
+    A client that fails stays as it was. Every client trains once; after that the d − M clients of the lowest known
+    loss never train while those of all others stay above.
+
+    Args:
+        num_candidates: d.
+
+    Attributes:
+        loss: The last one of each client that told any.
+    """
+
+    def __init__(self, num_candidates: int) -> None:
+        self._num_candidates = num_candidates
+        self.loss: dict[int, float] = {}
+
+    def choose(
+        self, server_round: int, table: ClientTable, num_chosen: int, generator: np.random.Generator
+    ) -> IntArray:
+        """Return the candidates of the largest loss, largest first."""
+        del server_round
+        num_candidates = max(self._num_candidates, num_chosen)  # a round may ask for more than usual
+        drawn = draw_by_weight(table.num_examples.astype(np.float64), num_candidates, generator)
+        candidates = table.clients[drawn]
+        losses = np.array([self.loss.get(client, np.inf) for client in candidates.tolist()])
+        return candidates[np.argsort(-losses, kind="stable")[:num_chosen]]
+
+    def observe(self, report: RoundReport) -> None:
+        """Take in the losses of local training."""
+        self._take(report.clients[report.trained], report.loss[report.trained])
+
+    def _take(self, clients: IntArray, losses: DoubleArray) -> None:
+        told = np.where(np.isfinite(losses), losses, 0.0)
+        self.loss.update(zip(clients.tolist(), told.tolist(), strict=True))
+
+
+class ProbedPowerOfChoice(PowerOfChoice):
+    """Ranks candidates by the loss of the last round's model on their rows.
+
+    May starve clients: the d − M of the lowest loss never train while they are the lowest.
+    """
+
+    observes = Observed(training_losses=True, everybody=True)
+
+    def observe(self, report: RoundReport) -> None:
+        """Take in the losses of everybody."""
+        if not len(report.clients):
+            return
+        assert report.training is not None, "the policy asks for the losses on training rows"
+        self._take(report.clients, report.training.cross_entropy)
+
+
+class PowerOfChoiceSpec(SelectionSpec):
+    """Of a few candidates drawn by rows, those of the highest loss."""
+
+    paper: ClassVar[str] = "Cho et al. 2020, arXiv:2010.01243"
+
+    kind: Literal["power_of_choice"] = "power_of_choice"
+    candidates: int | None = Field(None, ge=1, description="d, clients to choose among; by default 2 M, or all")
+    losses: Literal["latest", "probed"] = Field(
+        "latest", description="Of a client's own last training, or of the last round's model, measured by every client"
+    )
+
+    def faults(self, cohort: Cohort) -> list[str]:
+        """Return why the policy can't choose in a cohort; d must lie between M and all clients."""
+        faults = super().faults(cohort)
+        if self.candidates is not None and not cohort.num_sampled <= self.candidates <= cohort.num_clients:
+            faults.append(
+                Fault(
+                    "candidates of selection.kind=power_of_choice",
+                    (
+                        f"be from {cohort.num_sampled}, the clients that train in a round, to "
+                        f"{cohort.num_clients}, all clients"
+                    ),
+                    self.candidates,
+                )
+            )
+        return faults
+
+    def _construct(self, cohort: Cohort) -> SelectionPolicy:
+        policy = PowerOfChoice if self.losses == "latest" else ProbedPowerOfChoice
+        return policy(self.candidates or min(2 * cohort.num_sampled, cohort.num_clients))
+
+
+_LEAST_IMPORTANCE = 0.1
+"""Of the mean."""
+_NUM_HALVINGS = 60
+"""More than float64 has bits."""
+
+
+class Feel(SelectionPolicy):
+    """Draws clients by importance and duration; every client is chosen again and again.
+
+    Args:
+        importance_weight: ρ, in (0, 1].
+
+    Attributes:
+        update_norm: The last one that each client told.
+    """
+
+    observes = Observed(update_norms=True)
+
+    def __init__(self, importance_weight: float) -> None:
+        self._importance_weight = importance_weight
+        self.update_norm: dict[int, float] = {}
+
+    def choose(
+        self, server_round: int, table: ClientTable, num_chosen: int, generator: np.random.Generator
+    ) -> IntArray:
+        """Return clients drawn ∝ p."""
+        del server_round
+        if not len(table.clients):
+            return table.clients
+        probabilities = scheduling_probabilities(self._importance(table), table.seconds, self._importance_weight)
+        return table.clients[draw_by_weight(probabilities, num_chosen, generator)]
+
+    def observe(self, report: RoundReport) -> None:
+        """Take in the update norms."""
+        told = report.trained & np.isfinite(report.update_norm)
+        norms = zip(report.clients[told].tolist(), report.update_norm[told].tolist(), strict=True)
+        self.update_norm.update(norms)
+
+    def _importance(self, table: ClientTable) -> DoubleArray:
+        """Return rows times update norm, each above 0."""
+        known = [norm for client in table.clients.tolist() if (norm := self.update_norm.get(client)) is not None]
+        typical = float(np.mean(known)) if known else 1.0
+        norms = np.array([self.update_norm.get(client, typical) for client in table.clients.tolist()])
+        importance: DoubleArray = table.num_examples * norms
+        mean = float(importance.mean())
+        return np.maximum(importance, _LEAST_IMPORTANCE * mean) if mean > 0 else np.ones(len(importance))
+
+
+def scheduling_probabilities(importance: DoubleArray, seconds: DoubleArray, importance_weight: float) -> DoubleArray:
+    """Return p, which sums to 1.
+
+    Args:
+        importance: a_i up to scale, shape (clients,), above 0.
+        seconds: T_i up to scale, shape (clients,), at least 0; all may be 0.
+        importance_weight: ρ, in (0, 1]; 1 gives the importance itself.
+    """
+    importance = importance / importance.sum()
+    typical = seconds.mean()
+    delays = (1 - importance_weight) * (seconds - seconds.min()) / (typical if typical > 0 else 1.0)
+
+    def at(level: float) -> DoubleArray:
+        probabilities: DoubleArray = importance * np.sqrt(importance_weight / (delays + level))
+        return probabilities
+
+    # The sum falls with the level λ + (1 − ρ) T_min. At ρ no term exceeds the importance, so the sum is at most 1; at
+    # ρ a², a the importance of all of the quickest, these alone sum to 1.
+    low, high = importance_weight * importance[delays == 0].sum() ** 2, importance_weight
+    for _ in range(_NUM_HALVINGS):
+        middle = (low + high) / 2
+        low, high = (middle, high) if at(middle).sum() > 1 else (low, middle)
+    probabilities = at(high)
+    probabilities /= probabilities.sum()
+    return probabilities
+
+
+class FeelSpec(SelectionSpec):
+    """Clients of large updates and short rounds are likelier; a reconstruction."""
+
+    paper: ClassVar[str] = "Ren et al. 2020, arXiv:2004.00490"
+
+    kind: Literal["feel"] = "feel"
+    importance_weight: float = Field(
+        0.5, gt=0, le=1, description="ρ, weight of update importance against time; 1 leaves time out"
+    )
+
+    def _construct(self, cohort: Cohort) -> SelectionPolicy:
+        del cohort
+        return Feel(self.importance_weight)

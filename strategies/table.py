@@ -1,0 +1,331 @@
+"""The tables of strategies. A new one is a file with its specification and a line here.
+
+What holds for all of them is read from it: how a document is told apart, the JSON schema, the columns of the log, and
+which of them make pairs.
+
+What a name means: a kind of the table, a pair of two of them, or all that are possible.
+
+From a document to a specification, with every fault reported at once.
+"""
+
+from __future__ import annotations
+
+import difflib
+import functools
+import json
+import operator
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Annotated, Any, TypeAlias
+
+from pydantic import Field, TypeAdapter, ValidationError
+from pydantic_core import ErrorDetails
+
+from fedscout.engine.errors import Fault, StrategyError
+from fedscout.engine.messages.calls import Cohort
+from fedscout.engine.text import details, did_you_mean, fault_of, shown, truths_as_words
+from fedscout.strategies.methods.averaging import (
+    FedAdagradSpec,
+    FedAdamSpec,
+    FedAvgMSpec,
+    FedAvgSpec,
+    FedProxSpec,
+    FedYogiSpec,
+    QFedAvgSpec,
+)
+from fedscout.strategies.methods.batch_norm import FedBNSpec, MFedBNSpec
+from fedscout.strategies.methods.communities import CommunitiesSpec
+from fedscout.strategies.methods.custom import CustomSpec
+from fedscout.strategies.methods.dp_fedavg import DPFedAvgSpec
+from fedscout.strategies.methods.fedbio import FedBiOSpec
+from fedscout.strategies.methods.fedbuff import FedBuffSpec
+from fedscout.strategies.methods.feddf import FedDFSpec
+from fedscout.strategies.methods.feddyn import FedDynSpec
+from fedscout.strategies.methods.fedexp import FedExPSpec
+from fedscout.strategies.methods.fednova import FedNovaSpec
+from fedscout.strategies.methods.fedsam import FedSAMSpec
+from fedscout.strategies.methods.losses import FedLCSpec, FedRSSpec, SymmetricLossSpec
+from fedscout.strategies.methods.moon import MoonSpec
+from fedscout.strategies.methods.personal_layers import FedBABUSpec, FedPerSpec, FedRepSpec, FedRoDSpec, LocalOnlySpec
+from fedscout.strategies.methods.personal_models import DittoSpec, FineTuningSpec, PFedMeSpec
+from fedscout.strategies.methods.rhfl import RhflSpec
+from fedscout.strategies.methods.robust import (
+    BulyanSpec,
+    CenteredClippingSpec,
+    FedMedianSpec,
+    FedTrimmedAvgSpec,
+    KrumSpec,
+    MultiKrumSpec,
+    RfaSpec,
+)
+from fedscout.strategies.methods.scaffold import ScaffoldSpec
+from fedscout.strategies.methods.tuned_clients import FedExSpec, FedPopSpec
+from fedscout.strategies.pairs import JOINT, has_clients, is_server_rule, kind_of, pair_class, pair_fault
+from fedscout.strategies.selection.table import selection_class
+from fedscout.strategies.specification import SHARED_PARAMETERS, StrategySpec, searched_fields
+
+BUILT_IN: tuple[type[StrategySpec], ...] = (
+    FedAvgSpec,
+    FedProxSpec,
+    FedAvgMSpec,
+    FedAdagradSpec,
+    FedAdamSpec,
+    FedYogiSpec,
+    FedMedianSpec,
+    FedTrimmedAvgSpec,
+    KrumSpec,
+    MultiKrumSpec,
+    BulyanSpec,
+    QFedAvgSpec,
+)
+"""Those that are in a search space unless asked otherwise. One more would change the draws of every earlier study."""
+
+CHOSEN_BY_NAME: tuple[type[StrategySpec], ...] = (
+    RfaSpec,
+    CenteredClippingSpec,
+    FedExPSpec,
+    FedBuffSpec,
+    ScaffoldSpec,
+    FedNovaSpec,
+    FedBNSpec,
+    MFedBNSpec,
+    DittoSpec,
+    FedDynSpec,
+    MoonSpec,
+    FedLCSpec,
+    FedPerSpec,
+    FedRepSpec,
+    LocalOnlySpec,
+    FineTuningSpec,
+    FedSAMSpec,
+    FedRSSpec,
+    SymmetricLossSpec,
+    FedBABUSpec,
+    PFedMeSpec,
+    FedRoDSpec,
+    FedExSpec,
+    FedPopSpec,
+    DPFedAvgSpec,
+    CommunitiesSpec,
+    FedDFSpec,
+    FedBiOSpec,
+    RhflSpec,
+)
+"""Those that are in a search space if it names them."""
+
+
+BUILT_IN_KINDS: tuple[str, ...] = tuple(map(kind_of, BUILT_IN))
+"""The kinds that are in a search space unless asked otherwise."""
+
+CHOSEN_BY_NAME_KINDS: tuple[str, ...] = tuple(map(kind_of, CHOSEN_BY_NAME))
+"""The kinds that are in a search space if it names them."""
+
+STRATEGIES: Mapping[str, type[StrategySpec]] = {
+    **dict(zip(BUILT_IN_KINDS, BUILT_IN, strict=True)),
+    **dict(zip(CHOSEN_BY_NAME_KINDS, CHOSEN_BY_NAME, strict=True)),
+    kind_of(CustomSpec): CustomSpec,
+}
+"""Every kind but pairs: built in, chosen by name, or `"custom"`."""
+
+StrategyChoice: TypeAlias = Annotated[  # type: ignore[valid-type]  # a union read from the table
+    functools.reduce(operator.or_, STRATEGIES.values()), Field(discriminator="kind")
+]
+
+STRATEGY_ADAPTER: TypeAdapter[StrategySpec] = TypeAdapter(StrategyChoice)
+"""Validates a document of any strategy but a pair, told apart by its `kind`."""
+
+
+def strategy_json_schema() -> dict[str, Any]:
+    """Return the JSON schema of all strategies but pairs: what is valid, and under `x-searched` what a search draws.
+
+    `SearchSpace.json_schema` gives the schema of the strategies and ranges of one federation.
+    """
+    return STRATEGY_ADAPTER.json_schema()
+
+
+ALL = "all"
+"""Stands in a list of kinds for all that are possible; pairs and what `ALL_KINDS` leaves out are named beside it."""
+
+ALL_KINDS: tuple[str, ...] = tuple(kind_of(each) for each in (*BUILT_IN, *CHOSEN_BY_NAME) if each is not DPFedAvgSpec)
+"""What it stands for, impossible ones included. DP-FedAvg gives accuracy away for privacy, so it must be asked for."""
+
+SERVER_RULE_KINDS: tuple[str, ...] = tuple(kind for kind, each in STRATEGIES.items() if is_server_rule(each))
+"""What may stand first in a pair."""
+
+CLIENT_KINDS: tuple[str, ...] = tuple(kind for kind, each in STRATEGIES.items() if has_clients(each))
+"""What may stand second in a pair."""
+
+
+NAMES = f"{', '.join([*BUILT_IN_KINDS, *CHOSEN_BY_NAME_KINDS])}, pairs as fedadam{JOINT}fedprox, and {ALL}"
+"""What a search may be given to choose from, for people."""
+
+
+def strategy_class(kind: object) -> type[StrategySpec]:
+    """Return the specification of a kind: one of the table, or a pair of two.
+
+    Raises:
+        StrategyError: If there is none; says what is allowed, and of a pair why it has no sense.
+    """
+    if isinstance(kind, str) and kind in STRATEGIES:
+        return STRATEGIES[kind]
+    if isinstance(kind, str) and JOINT in kind:
+        return _pair(kind)
+    allowed = f"{', '.join(STRATEGIES)}, and pairs as fedadam{JOINT}fedprox"
+    meant = did_you_mean(kind, STRATEGIES)
+    raise StrategyError(Fault("kind", "be a known strategy", shown(kind), f"allowed are {allowed}{meant}"))
+
+
+def _pair(kind: str) -> type[StrategySpec]:
+    halves = kind.split(JOINT)
+    if own := [half for half in halves if ":" in half]:
+        raise StrategyError(
+            f"a pair must be of strategies of the table, got {shown(kind)}: {shown(own[0])} is a user's own, which "
+            "stands alone; its _construct may return any server rule (docs/client_algorithms.md)"
+        )
+    if len(halves) != 2 or not {*halves} <= STRATEGIES.keys():
+        raise StrategyError(
+            Fault(
+                "a pair",
+                "be one server rule and one strategy's clients",
+                shown(kind),
+                (
+                    f"allowed are server rules {', '.join(SERVER_RULE_KINDS)} and clients "
+                    f"{', '.join(CLIENT_KINDS)}{_pair_meant(halves)}"
+                ),
+            )
+        )
+    server_class, client_class = (STRATEGIES[half] for half in halves)
+    if fault := pair_fault(server_class, client_class):
+        raise StrategyError(fault)
+    assert has_clients(client_class)
+    return pair_class(server_class, client_class)
+
+
+def _pair_meant(halves: Sequence[str]) -> str:
+    """Return the pair that is nearest, if there is one with a half in the place of each."""
+    if len(halves) != 2:
+        return ""
+    tables = (SERVER_RULE_KINDS, CLIENT_KINDS)
+    near = [difflib.get_close_matches(half, table, n=1) for half, table in zip(halves, tables, strict=True)]
+    return f"; did you mean {near[0][0]}{JOINT}{near[1][0]}?" if all(near) else ""
+
+
+CommunitiesSpec.named = staticmethod(strategy_class)
+
+
+def named_classes(kinds: Iterable[str]) -> list[type[StrategySpec]]:
+    """Return the specifications that names mean, in the table's order and then pairs, without those that mean none.
+
+    Args:
+        kinds: Of whatever sort; a user's own strategies are named otherwise.
+    """
+    named = {*kinds}
+    if ALL in named:
+        named |= {*ALL_KINDS}
+    tabled = [spec_class for spec_class in (*BUILT_IN, *CHOSEN_BY_NAME) if kind_of(spec_class) in named]
+    pairs = sorted(kind for kind in named if JOINT in kind and not _pair_faults(kind))
+    return [*tabled, *map(strategy_class, pairs)]
+
+
+def name_faults(kinds: Iterable[str]) -> list[str]:
+    """Return what is wrong with the names that a search is given to choose from."""
+    faults: list[str] = []
+    for kind in kinds:
+        if JOINT in kind:
+            faults += _pair_faults(kind)
+        elif kind not in (*BUILT_IN_KINDS, *CHOSEN_BY_NAME_KINDS, ALL):
+            faults.append(
+                Fault(
+                    "kinds", "be known strategies", repr(kind), f"allowed are {NAMES}{did_you_mean(kind, STRATEGIES)}"
+                )
+            )
+    return faults
+
+
+def _pair_faults(kind: str) -> tuple[str, ...]:
+    try:
+        strategy_class(kind)
+    except StrategyError as error:
+        return error.faults
+    return ()
+
+
+def parse_strategy(value: Mapping[str, Any] | str, cohort: Cohort | None = None) -> StrategySpec:
+    """Return the specification that a document describes.
+
+    Args:
+        value: `{"kind": ..., parameter: ...}`, the same as JSON text, or a kind alone for its defaults.
+        cohort: If given, the specification must fit it as well.
+
+    Raises:
+        StrategyError: If it is no valid strategy; carries every fault with what is allowed.
+    """
+    document = _document(value) if isinstance(value, str) else dict(value)
+    if "kind" not in document:
+        raise StrategyError(Fault("a strategy", "have a kind", shown(document), f"allowed are {', '.join(STRATEGIES)}"))
+    spec_class = strategy_class(document["kind"])
+    try:
+        spec = spec_class.model_validate(truths_as_words(document, spec_class))
+    except ValidationError as error:
+        faults = [_sentence(detail, spec_class, document["kind"]) for detail in details(error)]
+        raise StrategyError([*faults, *_cohort_faults(spec_class, document, error, cohort)]) from error
+    if spec.selection is not None:
+        selection_class(spec.selection)  # of its parameters the study decides
+    if cohort is not None and (faults := spec.faults(cohort)):
+        raise StrategyError(faults)
+    return spec
+
+
+def _document(text: str) -> dict[str, Any]:
+    text = text.strip()
+    if not text.startswith(("{", "[", '"')):
+        return {"kind": text}
+    try:
+        document = json.loads(text)
+    except json.JSONDecodeError as error:
+        where = f"line {error.lineno} column {error.colno}"
+        raise StrategyError(f"a strategy must be valid JSON, got {shown(text)}: {error.msg} at {where}") from error
+    except RecursionError as error:
+        raise StrategyError(Fault("a strategy", "be one JSON object", f"{shown(text)}, nested too deeply")) from error
+    if not isinstance(document, dict):
+        raise StrategyError(Fault("a strategy", "be one JSON object", shown(text)))
+    return document
+
+
+def _cohort_faults(
+    spec_class: type[StrategySpec], document: Mapping[str, Any], error: ValidationError, cohort: Cohort | None
+) -> list[str]:
+    """Return the cohort's faults of those parameters that are valid by themselves, the others at their defaults."""
+    if cohort is None:
+        return []
+    bad = {detail["loc"][0] for detail in error.errors() if detail["loc"]}
+    try:
+        rest = spec_class.model_validate({name: given for name, given in document.items() if name not in bad})
+    except ValidationError:
+        return []
+    return rest.faults(cohort)
+
+
+def _sentence(detail: ErrorDetails, spec_class: type[StrategySpec], kind: str) -> str:
+    """Return a fault as condition, value and what is allowed."""
+    path = [str(part) for part in detail["loc"]]
+    if not path:  # parameters that do not go together
+        return fault_of(kind, detail)
+    if detail["type"] == "extra_forbidden" and len(path) == 1:
+        return _unknown_parameter(spec_class, kind, path[0], detail["input"])
+    where = ".".join(part for part in path if part not in ("interval", "choices"))
+    return fault_of(f"{where} of {kind}", detail, _searched_text(spec_class, path[0]))
+
+
+def _unknown_parameter(spec_class: type[StrategySpec], kind: str, name: str, value: Any) -> str:
+    if name in spec_class.bound:
+        return f"{name} of {kind} can't be set, got {shown(value)}; it is {spec_class.bound[name]}"
+    own = [field for field in spec_class.model_fields if field not in ("kind", *SHARED_PARAMETERS)]
+    allowed = ", ".join([*own, *SHARED_PARAMETERS])
+    return f"{name} is no parameter of {kind}, got {shown(value)}; its parameters are {allowed}"
+
+
+def _searched_text(spec_class: type[StrategySpec], name: str) -> str:
+    searched = searched_fields(spec_class).get(name)
+    if searched is None or callable(searched.default):
+        return ""
+    return f"; a search draws it from {searched.default.text()}"
