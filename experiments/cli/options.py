@@ -54,11 +54,11 @@ Settings = Annotated[
 ]
 
 
-def out_folder(place: str) -> Path:
+def out_folder(place: str | Path) -> Path:
     """Return a path as it is, and for a URI a folder whose files are kept there while the command runs."""
     from fedscout.engine.runtime.storage import is_address, mounted, storage_at
 
-    if not is_address(place):
+    if isinstance(place, Path) or not is_address(place):  # a default is a path
         return Path(place)
     storage = storage_at(place)
     if isinstance(storage, Path):

@@ -28,7 +28,6 @@ from fedscout.engine.contracts.client_table import HETEROGENEITY
 from fedscout.engine.data.federation import Federation
 from fedscout.engine.errors import ConfigurationError, Fault
 from fedscout.engine.messages.calls import Cohort
-from fedscout.experiments.client_settings.checks import folder_of_metric
 from fedscout.experiments.client_settings.proxies import (
     LEVELS,
     QUANTITIES,
@@ -59,6 +58,7 @@ from fedscout.experiments.client_settings.tuning import (
 from fedscout.experiments.config import StudyConfig, check_searchable, config_of, given_settings, laid_over
 from fedscout.experiments.federation import build_federation
 from fedscout.experiments.reinforcement import ENVIRONMENTS
+from fedscout.experiments.studies.client_settings import folder_of_metric
 from fedscout.experiments.studies.run_folder import differences, versions
 from fedscout.search.settings_table_file import read_settings_table
 from fedscout.strategies import parse_strategy

@@ -102,9 +102,9 @@ class Agreement(ModelDescription):
             ConfigurationError: If real clients can't do what it does.
             DataError: If its data can't be read.
         """
-        from fedscout.experiments.client_settings.checks import warn_of_table
         from fedscout.experiments.data.loaders.table import load_dataset
         from fedscout.experiments.reinforcement import ENVIRONMENTS
+        from fedscout.experiments.studies.client_settings import warn_of_table
 
         federation = config.federation
         if federation.predicts_quantity:

@@ -22,6 +22,7 @@ from pydantic import ValidationError
 from fedscout.engine.config import EngineConfig
 from fedscout.engine.errors import ConfigurationError, Fault
 from fedscout.engine.text import did_you_mean
+from fedscout.experiments.charts import drawn
 from fedscout.experiments.config import load_config
 from fedscout.experiments.grids.cells import CellContext, Note
 from fedscout.experiments.grids.comparison import ExperimentResult, cell_results, group_means, means, statement_results
@@ -30,7 +31,6 @@ from fedscout.experiments.grids.federation_runner import measurement_folder
 from fedscout.experiments.grids.methods import Method
 from fedscout.experiments.grids.runner import CELLS, run_cells
 from fedscout.experiments.grids.tables import experiment_picture, result_lines, summary_lines
-from fedscout.experiments.reports.charts import drawn
 from fedscout.experiments.studies.run_folder import versions
 from fedscout.experiments.sweeps.sweep import SweepFolder
 from fedscout.search.language_model import NAME as LLM_RECORD

@@ -13,10 +13,10 @@ from typing import Any, get_args
 
 import altair as alt
 
+from fedscout.experiments.charts import inline, tooltips
 from fedscout.experiments.grids.cells import Values
 from fedscout.experiments.grids.comparison import CellResult, ExperimentResult, GroupMean, StatementResult, Verdict
 from fedscout.experiments.grids.experiment import PERCENT, SHARE, Cell, part_name
-from fedscout.experiments.reports.charts import inline, tooltips
 from fedscout.experiments.reports.console import markdown_table
 from fedscout.search.confirmation.intervals import PairedDifference
 

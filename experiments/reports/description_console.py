@@ -21,8 +21,8 @@ from rich.text import Text
 from fedscout.engine.data.federation import Names
 from fedscout.engine.errors import LogError
 from fedscout.engine.runtime.files import UNUSABLE, folder_made, json_text, not_written, remove_quietly, write_beside
+from fedscout.experiments.charts import NUM_SHADES, Strip, StripRow, class_labels, shades, strip_of
 from fedscout.experiments.description import ClientChange, Description, Realised, Spread
-from fedscout.experiments.reports.charts import NUM_SHADES, Strip, StripRow, class_labels, shades, strip_of
 from fedscout.experiments.reports.console import bytes_text, plain_table, show_columns
 
 BLOCKS = "·░▒▓█"
@@ -324,7 +324,7 @@ def write_description(description: Description, folder: Path, by_count: bool = F
     text = json_text(description.model_dump(mode="json"))
     writers: dict[str, Callable[[Path], object]] = {"description.json": lambda path: path.write_text(text)}
     if description.score_name is None:
-        from fedscout.experiments.reports.charts import drawn, federation_map
+        from fedscout.experiments.charts import drawn, federation_map
 
         chart = federation_map(description, by_count)
         writers["clients.png"] = partial(Path.write_bytes, data=drawn(chart, "png"))

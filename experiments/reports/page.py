@@ -42,7 +42,7 @@ import pandas as pd
 from fedscout.engine.errors import ConfigurationError, EngineError, Fault, UserError, first_line
 from fedscout.engine.runtime.files import not_written, refuse_links, write_atomically
 from fedscout.engine.text import listed
-from fedscout.experiments.reports.charts import (
+from fedscout.experiments.charts import (
     MANY_MARKS,
     MOST_CLASSES,
     MOST_CLIENTS,

@@ -13,7 +13,7 @@ import pandas as pd
 from fedscout.detectors import HeterogeneityReport
 from fedscout.detectors.report import TITLES, CalibratedFinding, DetectorName, Finding, verdicts
 from fedscout.engine.data.federation import Names
-from fedscout.experiments.reports.charts import FLAGGED, MOST_CLIENTS, NOT_FLAGGED, density, evidence, positions
+from fedscout.experiments.charts import FLAGGED, MOST_CLIENTS, NOT_FLAGGED, density, evidence, positions
 from fedscout.experiments.reports.console import bytes_text, seconds_text
 from fedscout.experiments.reports.page_tables import (
     BeforeAndAfter,

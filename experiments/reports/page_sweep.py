@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from fedscout.engine.errors import Fault, LogError
-from fedscout.experiments.reports.charts import gain_map, winner_map
+from fedscout.experiments.charts import gain_map, winner_map
 from fedscout.experiments.reports.page_tables import Page, Picture, Section, Table
 from fedscout.experiments.sweeps.results import (
     FEDAVG,

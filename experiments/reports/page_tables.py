@@ -28,8 +28,8 @@ from fedscout.engine.data.federation import Names
 from fedscout.engine.errors import Fault, LogError, StrategyError, UserError
 from fedscout.engine.runtime.files import read_json_object
 from fedscout.engine.trials.log import read_columns
+from fedscout.experiments.charts import BEATEN, ON_FRONT
 from fedscout.experiments.config import StudyConfig
-from fedscout.experiments.reports.charts import BEATEN, ON_FRONT
 from fedscout.experiments.reports.console import trial_name
 from fedscout.experiments.studies.checks import measures_of_study
 from fedscout.experiments.studies.run_folder import read_claim, read_result

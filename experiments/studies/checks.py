@@ -43,9 +43,9 @@ from fedscout.engine.messages.calls import Cohort, FederationFacts, SelectionPol
 from fedscout.engine.messages.keys import BYTES_A_VALUE
 from fedscout.engine.metrics import ACCURACY, OF_CLASSES, OF_QUANTITIES, Mae, Metric, Sums, add
 from fedscout.engine.trials.record import TrialSettings
-from fedscout.experiments.client_settings.checks import client_table_of
 from fedscout.experiments.config import StudyConfig
 from fedscout.experiments.reinforcement import ENVIRONMENTS
+from fedscout.experiments.studies.client_settings import client_table_of
 from fedscout.search.config import HAS_TARGET, ObjectiveName, RecommenderConfig
 from fedscout.search.language_model import NAME, RecordedChat, Transcript, has_key, key_of, server_of
 from fedscout.search.objective import MEASURES, Measure, Objective, reward

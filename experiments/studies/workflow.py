@@ -37,7 +37,6 @@ from fedscout.engine.messages.calls import Cohort, Session
 from fedscout.engine.trials.log import TrialLog
 from fedscout.engine.trials.record import Trial
 from fedscout.engine.trials.runner import OpensGrids
-from fedscout.experiments.client_settings.checks import check_alone, check_client_settings, client_table_of
 from fedscout.experiments.config import StudyConfig, check_searchable, planned_trials
 from fedscout.experiments.description import dependence_notes, realised, scored_notes
 from fedscout.experiments.federation import build_federation, data_digest
@@ -57,6 +56,7 @@ from fedscout.experiments.studies.checks import (
     searched_policies,
     selection_of,
 )
+from fedscout.experiments.studies.client_settings import check_alone, check_client_settings, client_table_of
 from fedscout.experiments.studies.one_shot import NAME as ONE_SHOT_FILE
 from fedscout.experiments.studies.one_shot import (
     Recommended,

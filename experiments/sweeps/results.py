@@ -38,7 +38,7 @@ import numpy as np
 
 from fedscout.detectors import HeterogeneityReport
 from fedscout.detectors.report import verdicts
-from fedscout.experiments.reports.charts import CATEGORIES, drawn, inline, tooltips
+from fedscout.experiments.charts import CATEGORIES, drawn, inline, tooltips
 from fedscout.experiments.studies.checks import measures_of_study
 from fedscout.experiments.sweeps.sweep import GridConfiguration, StudyEnd, Sweep, SweepFolder, SweepStudy, value_text
 from fedscout.search.confirmation.intervals import (

@@ -29,12 +29,12 @@ from fedscout.engine.models.flat import new_model
 from fedscout.engine.nodes.policy import OwnerPolicy
 from fedscout.engine.trials.record import TrialSettings
 from fedscout.engine.trials.trial import run_trial
-from fedscout.experiments.client_settings.checks import client_table_of
 from fedscout.experiments.config import StudyConfig, load_config
 from fedscout.experiments.deployment.client import Agreement
 from fedscout.experiments.federation import build_federation
 from fedscout.experiments.reports.export import read_study
 from fedscout.experiments.reports.page_tables import read_study_files
+from fedscout.experiments.studies.client_settings import client_table_of
 from fedscout.experiments.studies.runner import LocalRunner
 from fedscout.experiments.studies.workflow import measure
 from fedscout.search.settings_table_file import write_settings_table

@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 from fedscout.engine.errors import ConfigurationError
-from fedscout.experiments.client_settings.checks import check_proxy_rows
 from fedscout.experiments.federation import build_federation
 from fedscout.experiments.federation_config import FederationConfig, ModelConfig
+from fedscout.experiments.studies.client_settings import check_proxy_rows
 
 
 def tuned_on(**federation: Any) -> dict[str, Any]:

@@ -11,15 +11,8 @@ import numpy.typing as npt
 import pytest
 
 from fedscout.detectors import DetectionConfig
+from fedscout.experiments.charts import MAX_ROWS, MOST_CLASSES, MOST_DIFFERENT, NUM_DECILES, federation_map, strip_of
 from fedscout.experiments.description import Description, describe_federation
-from fedscout.experiments.reports.charts import (
-    MAX_ROWS,
-    MOST_CLASSES,
-    MOST_DIFFERENT,
-    NUM_DECILES,
-    federation_map,
-    strip_of,
-)
 from fedscout.experiments.reports.description_console import write_description
 from tests.experiments.federations.description.federations import by_counts
 

@@ -11,8 +11,8 @@ import numpy.typing as npt
 import pytest
 
 from fedscout.detectors import DetectionConfig
+from fedscout.experiments.charts import MAX_ROWS, MOST_DIFFERENT, NUM_DECILES, shades, strip_of
 from fedscout.experiments.description import Description, describe_federation
-from fedscout.experiments.reports.charts import MAX_ROWS, MOST_DIFFERENT, NUM_DECILES, shades, strip_of
 from fedscout.experiments.reports.console import PlainConsole
 from fedscout.experiments.reports.description_console import BLOCKS, PLAIN_BLOCKS, show_description
 from fedscout.experiments.scenarios.features import ScaledUpdate

@@ -14,7 +14,7 @@ import pandas as pd
 import pytest
 
 from fedscout.engine.errors import EngineError, LogError
-from fedscout.experiments.reports.charts import thinned
+from fedscout.experiments.charts import thinned
 from fedscout.experiments.reports.page import page_of, report_of_finished, study_page, write_report
 from fedscout.experiments.reports.page_study import losers_sentence
 from fedscout.experiments.reports.page_tables import (
