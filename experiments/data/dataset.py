@@ -57,7 +57,7 @@ class Dataset:
         vocabulary_size: For tokens: they are whole numbers in `[0, vocabulary_size)`, stored as float32; 0 is padding.
         deviations: For standardised tables: each column's standard deviation before, shape `(num_columns,)`.
         targets: The quantity to predict, float64, shape `(num_rows,)`; None where classes are. Labels are its tenths.
-        encoding: How a table's columns became features (`tables/agreed_encoding.py`); None where no others could.
+        encoding: How a table's columns became features (`encoding.py`); None where no others could.
     """
 
     name: str

@@ -1,4 +1,4 @@
-"""Pictures in a file of arrays (`tables/array_file.py`), channels first or last: bytes, or numbers from 0 to 1.
+"""Pictures in a file of arrays (`table_formats.py`), channels first or last: bytes, or numbers from 0 to 1.
 
 One's own data by path or address: a table, arrays, or pictures in a folder.
 

@@ -11,7 +11,7 @@ Arrays of NumPy in one file (`.npz`), by documented names; nothing that could ca
 
 `x` and `y`, and `client` if each row names its client; or the parts `x_train`, `y_train`, `x_test` and `y_test`, as in
 Keras' `mnist.npz`, which are joined. Rows of numbers are a table of the columns `x0`, `x1`, …, `y` and `client`. Rows
-of two or three axes are pictures (`loaders/own_arrays.py`).
+of two or three axes are pictures (`own.py`).
 
 What an array says of its shape is read first (NumPy enhancement proposal 1), so that what is too large or holds objects
 is refused before it is in memory.

@@ -1,6 +1,6 @@
 """A network that somebody has trained, as what it makes of rows.
 
-Pictures or texts embedded into a file that is a data set itself: the arrays of `datasets/tables/array_file.py`.
+Pictures or texts embedded into a file that is a data set itself: the arrays of `datasets/table_formats.py`.
 
 Beside it lies its record, of the same name and `.json`: of what rows, by which files, or by random weights, which tell
 nothing that pixels do not, and the digest of what was written. What is there already, whole, and rests on the same is

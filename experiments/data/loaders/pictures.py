@@ -17,7 +17,7 @@ Retinal images by hospital: glaucoma or healthy, each collection a natural clien
 
 Photographs of the eye's ground from several hospitals, of which each has its own camera, patients and graders. Nobody
 publishes that federation as one file, so the folder is the user's to make: `retinal/<collection>/`, with any
-collections in the layouts in which they are published (`images/glaucoma_collections.py` says which, with their
+collections in the layouts in which they are published (the classes below say which, with their
 sources). SMDG-19 alone is nineteen of them.
 
 A natural client is a collection, as that is what tells the hospital; parts of a collection that were published to train
