@@ -185,7 +185,7 @@ def embedding_bag(request: ModelRequest) -> ImportedModel:
     embedding_size = request.settings.embedding_size or 32
     return _network(
         f"embedding_bag {'-'.join(map(str, (request.vocabulary_size, embedding_size, request.num_classes)))}",
-        "embedding_bag:EmbeddingBag",
+        "EmbeddingBag",
         vocabulary_size=request.vocabulary_size,
         embedding_size=embedding_size,
         num_classes=request.num_classes,

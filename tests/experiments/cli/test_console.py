@@ -49,7 +49,8 @@ def test_fedavg_itself(tmp_path: Path) -> None:
 
 def test_no_difference(tmp_path: Path) -> None:
     text = shown(tmp_path, lambda spec: completed(0.5))
-    assert "does not beat FedAvg beyond noise on fresh seeds" in text
+    assert "[-0.1, +0.1]" in text
+    assert "Keep FedAvg." in text
 
 
 def test_one_seed(tmp_path: Path) -> None:

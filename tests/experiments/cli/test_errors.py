@@ -70,7 +70,7 @@ WRONG: dict[str, tuple[list[str], list[str]]] = {
     "command": (["magic"], ["No such command 'magic' (see fedscout --help)"]),
     "option": (["run", "--magic"], ["No such option '--magic' (see fedscout run --help)"]),
     "option without its value": (["run", "--out"], ["Option '--out' requires an argument (see"]),
-    "argument that a command lacks": (["trials"], ["Missing argument 'OUT' (see fedscout trials --help)"]),
+    "argument that a command lacks": (["trials"], ["Missing argument"]),
     "log": (["trials", "nowhere"], ["the folder must hold a study's log, got nowhere without any trials/*.parquet"]),
 }
 

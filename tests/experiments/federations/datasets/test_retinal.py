@@ -146,7 +146,7 @@ def test_collections_side_by_side_are_natural_clients(tmp_path: Path) -> None:
     picture(tmp_path / "retinal/practice/pictures/c.png")
     (tmp_path / "retinal/practice/labels.csv").write_text("image,label\npictures/c.png,1\n")
     config = FederationConfig(
-        dataset="retinal", folder=tmp_path, image_size=8, partition=PartitionConfig(kind="natural")
+        dataset="retinal", folder=tmp_path, image_size=8, partition=PartitionConfig(kind="natural"), min_release=1
     )
     federation = build_federation(config, ModelConfig(kind="linear"))
     names = federation.facts["client_names"]

@@ -145,7 +145,9 @@ def test_other_columns_are_refused(tmp_path: Path) -> None:
 
 def test_users_are_natural_clients(tmp_path: Path) -> None:
     write(tmp_path, GOOD)
-    config = FederationConfig(dataset="sentiment140", folder=tmp_path, partition=PartitionConfig(kind="natural"))
+    config = FederationConfig(
+        dataset="sentiment140", folder=tmp_path, partition=PartitionConfig(kind="natural"), min_release=1
+    )
     federation = build_federation(config, ModelConfig())
     assert federation.partition.sizes.tolist() == [4, 4, 4]
 

@@ -19,5 +19,5 @@ def test_every_column_is_explained() -> None:
 
 
 def test_the_example_is_a_sweep() -> None:
-    (command,) = re.findall(r"^fedscout sweep (.*)$", DOCUMENT, re.MULTILINE)
+    command, *_ = re.findall(r"^fedscout sweep (.*)$", DOCUMENT, re.MULTILINE)
     assert len(read_sweep(command.split()).configurations) == 4 * 4 * 3
