@@ -134,7 +134,7 @@ from fedscout.detectors.statistics import (
     mean_pairwise_wasserstein,
     own_counts,
 )
-from fedscout.engine.data.client import Answer, Arrays, Over, QueryInputs, WithheldError, told_cells
+from fedscout.engine.data.client import Answer, Arrays, QueryInputs, RowAggregate, WithheldError, told_cells
 from fedscout.engine.data.federation import UNNAMED, Names
 from fedscout.engine.errors import IntArray
 from fedscout.engine.seeds import stream
@@ -168,7 +168,7 @@ def feature_moments(inputs: QueryInputs) -> Answer:
         total = total + flat.sum(axis=0)
     num_features = len(total)
     if num_features > int(inputs.config["max_features"]):
-        return {"sum": Over(total, len(inputs.data))}
+        return {"sum": RowAggregate(total, len(inputs.data))}
     mean = total / len(inputs.data)
     whole = len(flat) == len(inputs.data)  # one chunk, at hand
     scatter = np.zeros((num_features, num_features))
@@ -176,7 +176,7 @@ def feature_moments(inputs: QueryInputs) -> Answer:
         centred = np.subtract(chunk, mean, out=chunk)
         scatter += inputs.cross_products(centred)
     triangle = scatter[upper_triangle(num_features)]
-    return {"sum": Over(total, len(inputs.data)), "scatter": Over(triangle, len(inputs.data))}
+    return {"sum": RowAggregate(total, len(inputs.data)), "scatter": RowAggregate(triangle, len(inputs.data))}
 
 
 def feature_centroid(inputs: QueryInputs) -> Answer:
@@ -188,7 +188,7 @@ def feature_centroid(inputs: QueryInputs) -> Answer:
     total = np.zeros(axes.shape[1])
     for features, _ in inputs.data.chunks():
         total += ((flat_features(features) - mean) @ axes).sum(axis=0)
-    return {"centroid": Over(total / len(inputs.data), len(inputs.data))}
+    return {"centroid": RowAggregate(total / len(inputs.data), len(inputs.data))}
 
 
 # -- server halves ---------------------------------------------------------------------------------------------------
@@ -395,7 +395,7 @@ def feature_histogram(inputs: QueryInputs) -> Answer:
         cells += first_bin[some]
         counts += np.bincount(cells.reshape(-1), np.repeat(sizes, cells.shape[1]), len(counts)).astype(np.int64)
     table = counts.reshape(len(start), bins).astype(np.int32)
-    return {"counts": Over(table, table)}
+    return {"counts": RowAggregate(table, table)}
 
 
 def _values(inputs: QueryInputs) -> Iterator[tuple[slice, Values, IntArray]]:
@@ -519,7 +519,10 @@ def group_norms(inputs: QueryInputs) -> Answer:
     lengths = (sums**2).sum(axis=1)
     norms = [sizes.sum(), (sizes > 0).sum(), (sizes**2).sum(), lengths.sum(), (lengths**2).sum()]
     num_rows = int(sizes.sum())
-    return {"squares": Over((sums**2).sum(axis=0), num_rows), "norms": Over(np.array(norms, np.float64), num_rows)}
+    return {
+        "squares": RowAggregate((sums**2).sum(axis=0), num_rows),
+        "norms": RowAggregate(np.array(norms, np.float64), num_rows),
+    }
 
 
 @dataclass(frozen=True)
@@ -581,7 +584,7 @@ def class_sums(inputs: QueryInputs) -> Answer:
     for features, labels in inputs.data.chunks():
         flat = flat_features(features)
         if flat.shape[1] > int(inputs.config["max_features"]):
-            return {"counts": Over(counts, counts)}
+            return {"counts": RowAggregate(counts, counts)}
         part = _sums_by_class(flat, labels, inputs.num_classes)
         sums = part if sums is None else sums + part
     assert sums is not None, "a client that answers holds rows"
@@ -590,7 +593,10 @@ def class_sums(inputs: QueryInputs) -> Answer:
     for features, labels in inputs.data.chunks():
         flat = flat_features(features)
         squares += _sums_by_class((flat - means[labels]) ** 2, labels, inputs.num_classes)
-    return {name: Over(values, counts) for name, values in (("counts", counts), ("sums", sums), ("squares", squares))}
+    return {
+        name: RowAggregate(values, counts)
+        for name, values in (("counts", counts), ("sums", sums), ("squares", squares))
+    }
 
 
 def _sums_by_class(rows: Values, labels: IntArray, num_classes: int) -> Values:
@@ -696,7 +702,7 @@ def row_norms(inputs: QueryInputs) -> Answer:
         kept = told[groups]
         lengths = (((flat_features(features)[kept] - means[groups[kept]]) * scale) ** 2).sum(axis=1)
         norms += [len(lengths), lengths.sum(), (lengths**2).sum()]
-    return {"norms": Over(norms, int(norms[0]))}
+    return {"norms": RowAggregate(norms, int(norms[0]))}
 
 
 def excess_variance(answers: Iterable[Values]) -> float:

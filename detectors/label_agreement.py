@@ -112,7 +112,7 @@ import numpy.typing as npt
 from fedscout.detectors.calibrated_feature_skew import varying
 from fedscout.detectors.feature_skew import ClassMoments, FeatureGroups
 from fedscout.detectors.statistics import ClientTest, Values, by_client, flat_features, holm, largest, own_counts
-from fedscout.engine.data.client import Answer, Arrays, Over, QueryInputs, told_cells
+from fedscout.engine.data.client import Answer, Arrays, QueryInputs, RowAggregate, told_cells
 from fedscout.engine.data.federation import UNNAMED, Names
 from fedscout.engine.errors import IntArray
 
@@ -280,9 +280,9 @@ class Agreement:
     def answer(self) -> Answer:
         """Return the answer to the query."""
         by_class = {"rows": self.rows, "groups": self.groups, "agreeing": self.agreeing, "scores": self.scores}
-        answer = {name: Over(values, self.rows) for name, values in by_class.items()}
-        together = {} if self.together is None else {"together": Over(self.together, int(self.rows.sum()))}
-        return {**answer, "spread": Over(np.array([self.spread]), int(self.rows.sum())), **together}
+        answer = {name: RowAggregate(values, self.rows) for name, values in by_class.items()}
+        together = {} if self.together is None else {"together": RowAggregate(self.together, int(self.rows.sum()))}
+        return {**answer, "spread": RowAggregate(np.array([self.spread]), int(self.rows.sum())), **together}
 
     @classmethod
     def read(cls, answer: Arrays) -> Agreement:

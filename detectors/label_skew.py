@@ -90,7 +90,7 @@ from fedscout.detectors.statistics import (
     own_counts,
     pearson_moments,
 )
-from fedscout.engine.data.client import Answer, Arrays, Counts, Over, QueryInputs
+from fedscout.engine.data.client import Answer, Arrays, CountAggregate, QueryInputs, RowAggregate
 from fedscout.engine.data.federation import UNNAMED, Names
 from fedscout.engine.errors import IntArray
 from fedscout.engine.seeds import stream
@@ -112,7 +112,10 @@ FEWEST_ROWS: Final = 1e-6
 
 def label_counts(inputs: QueryInputs) -> Answer:
     """Client half: return `counts`, the rows of each class, shape `(num_classes,)`, and `min_release`, shape `(1,)`."""
-    return {"counts": Counts(own_counts(inputs)), "min_release": Over(np.array([inputs.min_release]), 0)}
+    return {
+        "counts": CountAggregate(own_counts(inputs)),
+        "min_release": RowAggregate(np.array([inputs.min_release]), 0),
+    }
 
 
 @dataclass(frozen=True)

@@ -43,7 +43,7 @@ import numpy as np
 import numpy.typing as npt
 
 from fedscout.detectors.statistics import Values, flat_features
-from fedscout.engine.data.client import Answer, Arrays, Over, QueryInputs
+from fedscout.engine.data.client import Answer, Arrays, QueryInputs, RowAggregate
 from fedscout.engine.errors import IntArray
 
 NEAR_COPIES: Final = "near_copies"
@@ -146,7 +146,7 @@ def near_copies(inputs: QueryInputs) -> Answer:
         return (flat_features(data.take(part)[0]) for part in _parts(order))
 
     counted = _compared(flat_features(data.take(order[:LOOKED_AT])[0]), blocks, len(data), among=True)
-    return {"sums": Over(counted.sums, int(counted.num_rows))}
+    return {"sums": RowAggregate(counted.sums, int(counted.num_rows))}
 
 
 def count_near_copies(rows: Values, others: Values, among: bool = False) -> NearCopies:

@@ -31,7 +31,7 @@ import numpy.typing as npt
 
 from fedscout.detectors.report import DetectionConfig
 from fedscout.detectors.statistics import flat_features, own_counts
-from fedscout.engine.data.client import Answer, Noisy, Privacy, QueryInputs
+from fedscout.engine.data.client import Answer, NoisyAggregate, Privacy, QueryInputs
 from fedscout.engine.errors import ConfigurationError, Fault, IntArray
 from fedscout.engine.seeds import integer, stream
 
@@ -117,7 +117,7 @@ def private_counts(inputs: QueryInputs) -> Answer:
         noisy = np.array(_laplace(scale)(counts.tolist()), dtype=np.int64)
     else:
         noisy = counts + integer_laplace(scale, counts.shape, _generator(inputs, PRIVATE_COUNTS))
-    return {"counts": Noisy(noisy, privacy)}
+    return {"counts": NoisyAggregate(noisy, privacy)}
 
 
 def integer_laplace(scale: float, shape: tuple[int, ...], generator: np.random.Generator) -> IntArray:
@@ -141,7 +141,7 @@ def private_sums(inputs: QueryInputs) -> Answer:
         noisy = np.array(_gaussian(deviation)(totals.reshape(-1).tolist())).reshape(totals.shape)
     else:
         noisy = totals + deviation * _generator(inputs, PRIVATE_SUMS).standard_normal(totals.shape)
-    return {"sum": Noisy(noisy[0] * 2 * clip, privacy), "squares": Noisy(noisy[1] * clip**2, privacy)}
+    return {"sum": NoisyAggregate(noisy[0] * 2 * clip, privacy), "squares": NoisyAggregate(noisy[1] * clip**2, privacy)}
 
 
 def _asked(inputs: QueryInputs, delta: float) -> Privacy:

@@ -30,7 +30,7 @@ from fedscout.detectors.label_skew import label_counts
 from fedscout.detectors.near_copies import NEAR_COPIES, near_copies
 from fedscout.detectors.privacy import PRIVATE_COUNTS, PRIVATE_SUMS, private_counts, private_sums
 from fedscout.detectors.statistics import GROUP_LABELS, group_labels
-from fedscout.engine.data.client import LABEL_COUNTS, Answer, Over, QueryInputs, QueryTable
+from fedscout.engine.data.client import LABEL_COUNTS, Answer, QueryInputs, QueryTable, RowAggregate
 from fedscout.engine.errors import FloatArray
 
 MEAN_OUTPUT = "mean_output"
@@ -42,7 +42,7 @@ def mean_output(inputs: QueryInputs) -> Answer:
     total = np.zeros(inputs.num_classes)
     for outputs in inputs.outputs(model):
         total += outputs.sum(axis=0, dtype=np.float64)
-    return {"mean": Over(total / len(inputs.data), len(inputs.data))}
+    return {"mean": RowAggregate(total / len(inputs.data), len(inputs.data))}
 
 
 CLIENT_QUERIES: QueryTable = {

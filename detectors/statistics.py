@@ -73,7 +73,7 @@ from fedscout.detectors.report import (
     SpeedSkew,
     yes_no,
 )
-from fedscout.engine.data.client import Answer, Arrays, Over, QueryInputs, WithheldError
+from fedscout.engine.data.client import Answer, Arrays, QueryInputs, RowAggregate, WithheldError
 from fedscout.engine.data.federation import UNNAMED, Names
 from fedscout.engine.errors import DataError, IntArray
 from fedscout.engine.seeds import stream
@@ -451,9 +451,9 @@ def group_labels(inputs: QueryInputs) -> Answer:
     with_sizes = np.bincount(labels, sizes[members].astype(np.float64), inputs.num_classes)
     counts = own_counts(inputs)
     return {
-        "squares": Over(squares, counts),
-        "with_sizes": Over(with_sizes, counts),
-        "groups": Over(np.array([float((sizes.astype(np.float64) ** 2).sum()), float(len(names))]), len(data)),
+        "squares": RowAggregate(squares, counts),
+        "with_sizes": RowAggregate(with_sizes, counts),
+        "groups": RowAggregate(np.array([float((sizes.astype(np.float64) ** 2).sum()), float(len(names))]), len(data)),
     }
 
 

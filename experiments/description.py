@@ -508,7 +508,7 @@ class Spread(_Value):
         return cls(**dict(zip(names, marks, strict=True)), mean=float(found.mean()))
 
 
-class Realised(_Value):
+class RealizedHeterogeneity(_Value):
     """How the data of a federation's clients differ; None where there is nothing to measure.
 
     Attributes:
@@ -579,7 +579,7 @@ class Measurement:
         heterogeneity_indices: Of each measured client.
     """
 
-    realised: Realised
+    realised: RealizedHeterogeneity
     holdings: Holdings
     label_skew: Finding
     heterogeneity_indices: Mapping[int, float]
@@ -587,7 +587,7 @@ class Measurement:
 
 def realised(
     federation: Federation, settings: DetectionConfig | None = None, seed: int = 0, max_features: int = QUICK_COLUMNS
-) -> Realised:
+) -> RealizedHeterogeneity:
     """Measure what a federation has become. Equal arguments give equal results, to the last bit.
 
     Args:
@@ -644,7 +644,7 @@ def measure(federation: Federation, settings: DetectionConfig, seed: int, max_fe
         **found,
         "notes": _notes(federation, holdings, len(measured), len(paired), is_text),
     }
-    return Measurement(Realised.model_validate(document), holdings, finding, indices)
+    return Measurement(RealizedHeterogeneity.model_validate(document), holdings, finding, indices)
 
 
 def _heterogeneity_indices(counts: IntArray, measured: Sequence[int]) -> dict[int, float]:
@@ -741,7 +741,7 @@ class Description(BaseModel):
     data_kind: str
     feature_shape: tuple[int, ...]
     class_names: tuple[str, ...]
-    realised: Realised
+    realised: RealizedHeterogeneity
     clients: tuple[ClientDescription, ...]
     changes: tuple[ClientChange, ...]
     affected_clients: tuple[int, ...]

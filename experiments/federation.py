@@ -36,7 +36,7 @@ from fedscout.experiments.data.server_rows import (
 from fedscout.experiments.federation_config import FederationConfig, ModelConfig
 from fedscout.experiments.models.request import ModelRequest
 from fedscout.experiments.models.table import build_model, embedding_source
-from fedscout.experiments.partitions.base import Deal, PartitionRequest
+from fedscout.experiments.partitions.base import PartitionRequest, PartitionResult
 from fedscout.experiments.partitions.table import PARTITIONS
 from fedscout.experiments.reinforcement import ENVIRONMENTS
 from fedscout.experiments.scenarios.base import EffectRequest, ScenarioPlan
@@ -271,7 +271,7 @@ def _dependence(dataset: Dataset, split: SplitKind) -> dict[str, Any]:
     return {**facts, **({} if split == "random" else {"split": split})}
 
 
-def _deal_and_plan(federation: FederationConfig, dataset: Dataset) -> tuple[Deal, ScenarioPlan]:
+def _deal_and_plan(federation: FederationConfig, dataset: Dataset) -> tuple[PartitionResult, ScenarioPlan]:
     """Return who holds which rows, and what is done to whom."""
     rows = PartitionRequest(
         labels=dataset.labels,

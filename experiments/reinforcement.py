@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from gymnasium.envs.classic_control.cartpole import CartPoleVectorEnv
 
     from fedscout.engine.contracts.algorithm import ClientWork, Correct, TrainRequest
-    from fedscout.engine.contracts.client_task import ClientTask, Played
+    from fedscout.engine.contracts.client_task import ClientTask, TaskResult
     from fedscout.engine.errors import FloatArray
     from fedscout.engine.models.flat import FlatModel
 
@@ -158,9 +158,9 @@ class CartPoleTask:
         """The longest episode."""
         return float(MAX_STEPS)
 
-    def train(self, model: FlatModel, asked: TrainRequest, work: ClientWork, correct: Correct | None) -> Played:
+    def train(self, model: FlatModel, asked: TrainRequest, work: ClientWork, correct: Correct | None) -> TaskResult:
         """Play, remember, learn."""
-        from fedscout.engine.contracts.client_task import Played
+        from fedscout.engine.contracts.client_task import TaskResult
         from fedscout.experiments.q_learning import learn
 
         steps = float(work.state[STEPS_KEY][0]) if STEPS_KEY in work.state else 0.0
@@ -178,7 +178,7 @@ class CartPoleTask:
         }
         num_steps = GRADIENT_STEPS * asked.training.local_epochs
         loss = learn(model, asked.training, work.generator, memory, num_steps, RENEWAL_STEPS, DISCOUNT, correct)
-        return Played(num_steps, loss, own)
+        return TaskResult(num_steps, loss, own)
 
     def score(self, model: FlatModel, client: int, generator: np.random.Generator) -> npt.NDArray[np.float64]:
         """Return the share of the longest episode that greedy episodes reach, shape `(REPEATS,)`."""

@@ -40,7 +40,7 @@ from fedscout.engine.trials.log import TrialLog
 from fedscout.engine.trials.record import Trial, TrialSettings
 from fedscout.engine.trials.runner import Progress, TrialSource
 from fedscout.search.config import View
-from fedscout.search.objective import ACCURACY, Dealing, Measure, Objective
+from fedscout.search.objective import ACCURACY, DataOrigin, Measure, Objective
 from fedscout.strategies import FedAvgSpec, SelectionSpec, StrategySpec, named_selection
 
 SEEDS = 2**31
@@ -185,7 +185,7 @@ class StudyFacts:
     objectives: tuple[Objective, ...] = ()
     second_measure: Measure | None = None
     selection: SelectionSpec | None = None
-    dealing: Dealing | None = None
+    dealing: DataOrigin | None = None
     repetitions: int = 1
     same_test_rows: bool = False
     is_measured: bool = False

@@ -246,7 +246,7 @@ BELOW = 1 - 2**-40
 
 
 @dataclass(frozen=True)
-class Dealing:
+class DataOrigin:
     """A data set and how it was dealt.
 
     Attributes:

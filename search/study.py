@@ -38,7 +38,7 @@ from fedscout.search.confirmation.confirmation import Confirmation
 from fedscout.search.confirmation.runs import TunedRate, confirm_winner, tune
 from fedscout.search.ledger import BASELINE, Ledger, StudyFacts, best_of, front_of, full_trainings_of, worst_of
 from fedscout.search.objective import ACCURACY, Measure
-from fedscout.search.recommenders.diagnosis import Alternative, Recommendation, Situation, diagnose
+from fedscout.search.recommenders.diagnosis import Alternative, Recommendation, RecommendationContext, diagnose
 from fedscout.search.recommenders.language_model import LanguageModel
 from fedscout.search.recommenders.rules import first_generation, kinds_in_turn, recommend_by_rules
 from fedscout.search.searcher import Searcher, SearchTask
@@ -273,7 +273,7 @@ def advised(
 
     Where earlier studies propose the first generation (`warm`), the answer is all that is tried beside it.
     """
-    situation = Situation(
+    situation = RecommendationContext(
         space,
         facts.num_rounds,
         config.view,

@@ -1,7 +1,7 @@
 """What a strategy must declare: its name, its parameters with their ranges, what it needs and how Flower builds it.
 
 A specification is a frozen pydantic model. What a field *accepts* (what Flower and the mathematics can work with) is
-its pydantic constraint; what a search *draws* is the `Searched` beside it, narrower and log-scaled where that helps.
+its pydantic constraint; what a search *draws* is the `SearchRange` beside it, narrower and log-scaled where that helps.
 Both stand on the field and nowhere else: validation, JSON schema, search space, help and the columns of the trial log
 are read from there.
 
@@ -248,7 +248,7 @@ RangeRule = Callable[[Cohort, Mapping[str, Value]], Range]
 
 
 @dataclass(frozen=True)
-class Searched:
+class SearchRange:
     """Marks a field as a parameter of the search.
 
     Attributes:
@@ -534,11 +534,11 @@ def given_values(training: LocalTraining) -> Mapping[str, Value]:
     return {name: getattr(training, own_name) for name, own_name in CLIENT_PARAMETERS.items()}
 
 
-def searched_fields(spec_class: type[StrategySpec]) -> dict[str, Searched]:
+def searched_fields(spec_class: type[StrategySpec]) -> dict[str, SearchRange]:
     """Return the searched fields of a specification, in the order of their declaration."""
     return {
         name: entry
         for name, field in spec_class.model_fields.items()
         for entry in field.metadata
-        if isinstance(entry, Searched)
+        if isinstance(entry, SearchRange)
     }

@@ -52,10 +52,10 @@ from fedscout.engine.messages.calls import (
     HostCall,
     Part,
     QueryResults,
+    RoundSelection,
     ServeResults,
     ServerWork,
     TrainResults,
-    Watched,
 )
 from fedscout.engine.messages.keys import FUNCTION_KEY, INITIAL_LOSS_KEY, ROUND_KEY, SEED_KEY, OwnValue
 from fedscout.engine.metrics import RowLosses, RowMeans
@@ -212,7 +212,7 @@ class ClientHost:
         return self._federation.release.takes_part(len(self._training_rows(client, call)))
 
     def _received_losses(
-        self, call: HostCall, watched: Watched, durations: Mapping[int, float], trained: Sequence[int] = ()
+        self, call: HostCall, watched: RoundSelection, durations: Mapping[int, float], trained: Sequence[int] = ()
     ) -> dict[str, dict[int, RowMeans]]:
         """Return the losses of the received model, of those that trained and of those that only measure."""
         clients = [*trained, *(client for client in watched.measured if self._can_measure(client, call, durations))]

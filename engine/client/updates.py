@@ -50,13 +50,13 @@ from torch import Tensor, nn
 from fedscout.engine.contracts.algorithm import (
     AttackInputs,
     ClientAlgorithm,
+    ClientResults,
     Clients,
     ClientScore,
     ClientState,
     ClientUpdate,
     ClientWork,
     Descent,
-    Finished,
     LocalFacts,
     LocalRun,
     TrainRequest,
@@ -71,11 +71,11 @@ from fedscout.engine.messages.calls import (
     NO_SERVER_ROWS,
     EvaluateResults,
     HostCall,
-    Observed,
     Part,
+    ReportRequest,
+    RoundSelection,
     ServerContext,
     TrainResults,
-    Watched,
     state_bytes,
 )
 from fedscout.engine.messages.exact_mean import ExactScale
@@ -464,11 +464,11 @@ class Tuning(ClientAlgorithm):
         """Return those of the other."""
         return self.algorithm.settings(facts)
 
-    def train(self, run: LocalRun) -> Finished:
+    def train(self, run: LocalRun) -> ClientResults:
         """Return what clients tune as if it went up."""
         vectors = self.algorithm.tuned(run)
         nothing = torch.zeros(len(vectors))
-        return Finished(Descent(vectors, nothing, nothing), vectors)
+        return ClientResults(Descent(vectors, nothing, nothing), vectors)
 
 
 def tuned_scores(
@@ -609,7 +609,7 @@ def products_on(device: torch.device) -> RowProducts:
     return cross_products
 
 
-NOBODY = Watched(observed=Observed())
+NOBODY = RoundSelection(observed=ReportRequest())
 
 
 class RoundDurations:

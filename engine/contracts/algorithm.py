@@ -64,7 +64,7 @@ Ahead = Callable[["Tensor", "Tensor"], "Tensor"]
 
 
 @dataclass(frozen=True)
-class Compared:
+class ContrastiveLoss:
     """A further loss: how the representations of a batch, what goes into the last linear layer, lie to other models'.
 
     Attributes:
@@ -87,7 +87,7 @@ class Steps:
     loss: Loss | None = None
     ahead: Ahead | None = None
     adjusted: Adjusted | None = None
-    compared: Compared | None = None
+    compared: ContrastiveLoss | None = None
     row_loss: RowLoss = field(default_factory=RowLoss)
     reads_received: bool = False
 
@@ -191,7 +191,7 @@ class LocalRun(Clients, ABC):
         loss: Loss | None = None,
         ahead: Ahead | None = None,
         adjusted: Adjusted | None = None,
-        compared: Compared | None = None,
+        compared: ContrastiveLoss | None = None,
         trainable: npt.NDArray[np.bool_] | None = None,
         epochs: int | None = None,
         row_loss: RowLoss | None = None,
@@ -259,7 +259,7 @@ class LocalRun(Clients, ABC):
 
 
 @dataclass(frozen=True)
-class Finished:
+class ClientResults:
     """What some clients give and keep after a round; all tensors have one row a client.
 
     Attributes:
@@ -334,10 +334,10 @@ class ClientAlgorithm:
         """Return how a client trains; clients of equal settings are in one run, of others if the algorithm `mixes`."""
         return facts.training
 
-    def train(self, run: LocalRun) -> Finished:
+    def train(self, run: LocalRun) -> ClientResults:
         """Train the clients of a run."""
         trained = run.descend(run.received)
-        return Finished(trained, trained.vectors)
+        return ClientResults(trained, trained.vectors)
 
     def validated(self, facts: LocalFacts, validation: Validation) -> Mapping[str, float]:
         """Return the sums that a client reports beside those of `train`; the same names of every client.

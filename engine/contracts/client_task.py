@@ -19,7 +19,7 @@ from fedscout.engine.models.flat import FlatModel
 
 
 @dataclass(frozen=True)
-class Played:
+class TaskResult:
     """What the local steps of one client gave; the trained vector is the model's.
 
     Attributes:
@@ -46,7 +46,7 @@ class ClientTask(Protocol):
         """Of which scores are shares."""
         ...
 
-    def train(self, model: FlatModel, asked: TrainRequest, work: ClientWork, correct: Correct | None) -> Played:
+    def train(self, model: FlatModel, asked: TrainRequest, work: ClientWork, correct: Correct | None) -> TaskResult:
         """Make one client's local steps from the model as it is loaded.
 
         Args:

@@ -5,15 +5,15 @@ What leaves a client: the one gate through which all its answers pass.
 A query returns its numbers together with how many rows are behind each; the gate lets pass what is over at least
 `min_release` rows, or what holds enough noise, and nothing else:
 
-- `Over`: numbers over so many rows. Where the rows are divided into cells, as by class, a cell of fewer rows is 0. The
-  cells that are left out together hold at least `min_release` rows, too: the sum over all rows is told elsewhere, so
+- `RowAggregate`: numbers over so many rows. Where the rows are divided into cells, as by class, a cell of fewer rows
+  is 0. The cells that are left out together hold at least `min_release` rows, too: the sum over all rows is known, so
   the server could subtract. If they hold fewer, a cell that could be told joins them (complementary suppression: L. H.
   Cox. Suppression methodology and statistical disclosure control. Journal of the American Statistical Association 75,
   1980). It is the first one, not the smallest, as that would tell that all others hold no fewer.
-- `Counts`: the rows of each cell. Of the cell that joins others only as many rows are left out as make `min_release`
-  together with theirs, so that less is lost. That tells no more: what is told of it is the rows of all cells that are
-  left out less `min_release`, and how many these are is told anyway, by subtraction.
-- `Noisy`: numbers that are differentially private. Where clients are promised privacy, nothing else passes.
+- `CountAggregate`: the rows of each cell. Of the cell that joins others only as many rows are left out as make
+  `min_release` together with theirs, so that less is lost. That tells no more: what is told of it is the rows of all
+  cells that are left out less `min_release`, and how many these are is told anyway, by subtraction.
+- `NoisyAggregate`: numbers that are differentially private. Where clients are promised privacy, nothing else passes.
 
 What a query raises does not pass either: the server writes the message, and an error's text, such as that of an index
 beyond an array, would tell of rows.
@@ -187,7 +187,7 @@ class WithheldError(Exception):
 
 
 @dataclass(frozen=True)
-class Over:
+class RowAggregate:
     """Numbers over rows.
 
     Attributes:
@@ -201,7 +201,7 @@ class Over:
 
 
 @dataclass(frozen=True)
-class Counts:
+class CountAggregate:
     """How many of the client's rows are in each cell, shape `(..., cells)`; every row is in one."""
 
     values: RowCounts
@@ -227,7 +227,7 @@ class Privacy:
 
 
 @dataclass(frozen=True)
-class Noisy:
+class NoisyAggregate:
     """Differentially private numbers.
 
     Attributes:
@@ -239,7 +239,7 @@ class Noisy:
     privacy: Privacy
 
 
-Answer = Mapping[str, Over | Counts | Noisy]
+Answer = Mapping[str, RowAggregate | CountAggregate | NoisyAggregate]
 
 
 def told_cells(rows: RowCounts, min_release: int) -> npt.NDArray[np.bool_]:
@@ -331,17 +331,19 @@ class Release:
         """
         return {name: self._pass(part) for name, part in answer.items()}
 
-    def _pass(self, part: Over | Counts | Noisy) -> npt.NDArray[Any]:
-        if isinstance(part, Noisy):
+    def _pass(self, part: RowAggregate | CountAggregate | NoisyAggregate) -> npt.NDArray[Any]:
+        if isinstance(part, NoisyAggregate):
             if self.privacy is not None and not part.privacy.keeps(self.privacy):
                 raise WithheldError("answers only with the noise of detection.epsilon, delta and noise, or more")
             return part.values
         if self.privacy is not None:
             raise WithheldError(NOT_PRIVATE)
-        if isinstance(part, Counts):
+        if isinstance(part, CountAggregate):
             return told_counts(part.values, self.min_release)
-        if not isinstance(part, Over):
-            raise TypeError(f"a query must return Over, Counts or Noisy, got {type(part).__name__}")
+        if not isinstance(part, RowAggregate):
+            raise TypeError(
+                f"a query must return RowAggregate, CountAggregate or NoisyAggregate, got {type(part).__name__}"
+            )
         if isinstance(part.rows, int):
             if part.rows:
                 self.check_answers(part.rows)

@@ -42,10 +42,10 @@ from fedscout.engine.messages.calls import (
     FederationFacts,
     Losses,
     RoundReport,
+    RoundSelection,
     SelectionPolicy,
     Session,
     TrainResults,
-    Watched,
 )
 from fedscout.engine.messages.contents import client_of
 from fedscout.engine.messages.keys import client_bytes_down, client_bytes_up
@@ -63,7 +63,7 @@ class ClientReports:
     """
 
     def __init__(self) -> None:
-        self.watched: Watched | None = None
+        self.watched: RoundSelection | None = None
         self._results: list[TrainResults] = []
 
     def to_measure(self) -> tuple[int, ...]:
@@ -73,7 +73,7 @@ class ClientReports:
         measured, self.watched = self.watched.measured, replace(self.watched, measured=())
         return measured
 
-    def wanted_of(self, trained: Iterable[int], measured: tuple[int, ...]) -> Watched | None:
+    def wanted_of(self, trained: Iterable[int], measured: tuple[int, ...]) -> RoundSelection | None:
         """Return what the policy wants of a call's clients; None without one."""
         if self.watched is None:
             return None

@@ -17,8 +17,8 @@ Who trains in a round: what a selection policy is shown, what it answers, and wh
 
 A round asks a policy to `choose` some of the clients that can be reached, and ends with a `RoundReport` that it may
 `observe`. In between the engine sends, trains and aggregates; a policy sees no model and no message. What a report
-holds beside the losses of local training costs time on the clients, so a policy says what it looks at (`Observed`), and
-without one nothing is measured.
+holds beside the losses of local training costs time on the clients, so a policy says what it looks at
+(`ReportRequest`), and without one nothing is measured.
 
 A policy's attributes are its state: a checkpoint holds them, so they must be plain values (numbers, texts, arrays,
 dictionaries, lists). Its random numbers come with the call, from (seed, round). So a policy chooses the same clients on
@@ -304,7 +304,7 @@ DoubleArray = npt.NDArray[np.float64]
 
 
 @dataclass(frozen=True)
-class Observed:
+class ReportRequest:
     """What a policy wants in its reports, beside what local training tells anyway.
 
     Attributes:
@@ -423,7 +423,7 @@ class Assignment:
 class SelectionPolicy(ABC):
     """Chooses who trains; made anew for each trial."""
 
-    observes: Observed = Observed()
+    observes: ReportRequest = ReportRequest()
 
     @abstractmethod
     def choose(
@@ -543,7 +543,7 @@ class FederationFacts:
 
 
 @dataclass(frozen=True)
-class Watched:
+class RoundSelection:
     """What a selection policy has to do with a round of training.
 
     Attributes:
@@ -552,7 +552,7 @@ class Watched:
         assigned: What some of those that train do otherwise.
     """
 
-    observed: Observed
+    observed: ReportRequest
     measured: tuple[int, ...] = ()
     assigned: Mapping[int, Assignment] = field(default_factory=dict)
 
@@ -587,7 +587,7 @@ class HostCall:
     call_id: str = ""
     work: ServerWork | OwnValue | None = None
     inputs: tuple[Arrays, ...] = ()
-    watched: Watched | None = None
+    watched: RoundSelection | None = None
 
 
 @dataclass

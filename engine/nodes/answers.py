@@ -37,7 +37,7 @@ class AnswerError(ValueError):
 
 
 @dataclass(frozen=True)
-class Asked:
+class ExpectedAnswer:
     """Who was asked what.
 
     Attributes:
@@ -53,7 +53,7 @@ class Asked:
     num_classes: int
 
 
-def checked_training(results: Any, asked: Asked) -> TrainResults:
+def checked_training(results: Any, asked: ExpectedAnswer) -> TrainResults:
     """Return what one client trained, with nothing in it that was not asked for.
 
     Args:
@@ -100,7 +100,7 @@ def checked_training(results: Any, asked: Asked) -> TrainResults:
     )
 
 
-def checked_scores(results: Any, asked: Asked) -> EvaluateResults:
+def checked_scores(results: Any, asked: ExpectedAnswer) -> EvaluateResults:
     """Return one client's scores; see `checked_training`.
 
     Raises:
@@ -120,7 +120,7 @@ def checked_scores(results: Any, asked: Asked) -> EvaluateResults:
     return EvaluateResults(own, clean, failures, _seconds(results.seconds), received, sums)
 
 
-def checked_query(results: Any, asked: Asked) -> QueryResults:
+def checked_query(results: Any, asked: ExpectedAnswer) -> QueryResults:
     """Return one client's answer to a query.
 
     Raises:
@@ -232,7 +232,7 @@ def _seconds(seconds: float) -> float:
     return float(seconds) if 0 <= seconds < float("inf") else 0.0
 
 
-def _measured(losses: Mapping[str, Mapping[int, RowMeans]], asked: Asked) -> dict[str, dict[int, RowMeans]]:
+def _measured(losses: Mapping[str, Mapping[int, RowMeans]], asked: ExpectedAnswer) -> dict[str, dict[int, RowMeans]]:
     """Return the losses of the received model, as far as they were asked for."""
     if asked.call.watched is None:
         return {}
@@ -261,7 +261,7 @@ def _score(score: ClientScore, metric: Metric | None, num_rows: int) -> ClientSc
     return ClientScore(rows, score.num_correct, score.loss_sum, metric=score.metric)
 
 
-def _statistics(sums: Sums, metric: Metric, asked: Asked) -> Sums:
+def _statistics(sums: Sums, metric: Metric, asked: ExpectedAnswer) -> Sums:
     """Return a metric's sums over one client's rows: of counts none can be more than its rows."""
     nothing = np.empty((0, asked.num_classes), np.float32)
     expected = metric.statistics(nothing, np.empty(0, np.int64))

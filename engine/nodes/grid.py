@@ -49,7 +49,14 @@ from fedscout.engine.messages.calls import (
     Session,
     TrainResults,
 )
-from fedscout.engine.nodes.answers import AnswerError, Asked, checked_query, checked_scores, checked_training, like_most
+from fedscout.engine.nodes.answers import (
+    AnswerError,
+    ExpectedAnswer,
+    checked_query,
+    checked_scores,
+    checked_training,
+    like_most,
+)
 from fedscout.engine.nodes.wire import (
     ACTION,
     Greeting,
@@ -349,7 +356,7 @@ class ServerSide(Protocol):
 
 
 @dataclass(frozen=True)
-class Flight:
+class PendingCall:
     """A call on its way.
 
     Attributes:
@@ -367,7 +374,7 @@ class Flight:
     sent: float = field(default_factory=time.monotonic)
 
 
-class NodeGrid(HostGrid[Flight]):
+class NodeGrid(HostGrid[PendingCall]):
     """A grid over nodes.
 
     Args:
@@ -449,17 +456,17 @@ class NodeGrid(HostGrid[Flight]):
         known = replace(facts, least_training_rows=0)  # each owner says from how many rows its client takes part
         return replace(known, num_clients=len(told), client_rows=rows, grouped=grouped)
 
-    def _start(self, host: int, method: str, call: HostCall) -> Flight:
+    def _start(self, host: int, method: str, call: HostCall) -> PendingCall:
         del host  # each has one client
         if method == "serve":
-            return Flight(method, None, call)
+            return PendingCall(method, None, call)
         measured = () if call.watched is None else call.watched.measured
         (client,) = {*call.clients, *call.evaluated, *measured}
         node = self._roster.node_of(client)
         if node is None:
-            return Flight(method, client, call)
+            return PendingCall(method, client, call)
         called: Any = method
-        flight = Flight(method, client, call, next(self._numbers))
+        flight = PendingCall(method, client, call, next(self._numbers))
         assert flight.number is not None
         self._waiting.setdefault(node, []).append((flight.number, NodeCall(called, call, self._trial, self._terms)))
         return flight
@@ -485,7 +492,7 @@ class NodeGrid(HostGrid[Flight]):
             self._arrived |= zip(numbers, self._answers(reply, len(numbers)), strict=True)
         self._message_of = {number: one for number, one in self._message_of.items() if one not in messages}
 
-    def _gather(self, handles: Sequence[Flight], timeout: float | None) -> list[Any] | None:
+    def _gather(self, handles: Sequence[PendingCall], timeout: float | None) -> list[Any] | None:
         self._send()
         sent = {self._message_of[flight.number] for flight in handles if flight.number in self._message_of}
         limit = self.session.round_timeout_seconds
@@ -512,12 +519,12 @@ class NodeGrid(HostGrid[Flight]):
                     self._miss(client, reason)
         return alike
 
-    def _give_up(self, handles: Sequence[Flight]) -> None:
+    def _give_up(self, handles: Sequence[PendingCall]) -> None:
         self._receive({self._message_of[flight.number] for flight in handles if flight.number in self._message_of})
         for flight in handles:
             self._arrived.pop(flight.number or 0, None)
 
-    def _result(self, flight: Flight) -> Results:
+    def _result(self, flight: PendingCall) -> Results:
         """Return what a call gave; of a client without an answer that can be used, why."""
         if flight.client is None:
             return self._server.serve(flight.call)
@@ -543,10 +550,10 @@ class NodeGrid(HostGrid[Flight]):
             return [AnswerError("it answered something else than it was asked")] * num_calls
         return [AnswerError(one_line(one.reason)) if isinstance(one, Refusal) else one for one in told.answers]
 
-    def _checked(self, flight: Flight, answer: Any) -> Results:
+    def _checked(self, flight: PendingCall, answer: Any) -> Results:
         client = flight.client
         assert client is not None
-        asked = Asked(client, flight.call, self._roster.rows_of(client), self.facts.num_classes)
+        asked = ExpectedAnswer(client, flight.call, self._roster.rows_of(client), self.facts.num_classes)
         if flight.method == "query":
             return checked_query(answer, asked)
         if flight.method == "evaluate":
@@ -564,7 +571,7 @@ class NodeGrid(HostGrid[Flight]):
             self._miss(client, scores.failures[client])
         return replace(scores, failures={})
 
-    def _absent(self, flight: Flight, reason: str, timed_out: bool) -> Results:
+    def _absent(self, flight: PendingCall, reason: str, timed_out: bool) -> Results:
         client, call = flight.client, flight.call
         assert client is not None
         self._miss(client, reason)

@@ -53,11 +53,11 @@ from fedscout.engine.messages.calls import (
     EvaluateResults,
     FederationFacts,
     HostCall,
-    Observed,
     QueryResults,
+    ReportRequest,
+    RoundSelection,
     Session,
     TrainResults,
-    Watched,
 )
 from fedscout.engine.metrics import OF_CLASSES, OF_QUANTITIES, RowMeans
 from fedscout.engine.text import shown
@@ -378,7 +378,7 @@ def model_digest(facts: FederationFacts) -> str:
 
 VALUES: tuple[type, ...] = (
     *(NodeCall, NodeCalls, NodeAnswers, Refusal, Greeting, Introduction),
-    *(HostCall, Session, LocalTraining, EngineNeeds, Watched, Observed, Assignment),
+    *(HostCall, Session, LocalTraining, EngineNeeds, RoundSelection, ReportRequest, Assignment),
     *(SettingsLookup, SettingsTable, SettingsCell),
     *(TrainResults, EvaluateResults, QueryResults, ClientScore, RowMeans),
     *(type(make()) for make in (*OF_CLASSES.values(), *OF_QUANTITIES.values())),

@@ -24,12 +24,12 @@ from torch import Tensor
 
 from fedscout.engine.contracts.algorithm import (
     ClientAlgorithm,
+    ClientResults,
     ClientScore,
     ClientUpdate,
     ClientWork,
     Correct,
     Descent,
-    Finished,
     LocalFacts,
     LocalRun,
     Loss,
@@ -263,7 +263,7 @@ def _rows(tensors: Mapping[str, Tensor]) -> dict[str, np.ndarray[Any, np.dtype[n
     return {name: tensor.float().numpy() for name, tensor in tensors.items()}
 
 
-def _check_shapes(algorithm: ClientAlgorithm, run: LocalRun, finished: Finished) -> None:
+def _check_shapes(algorithm: ClientAlgorithm, run: LocalRun, finished: ClientResults) -> None:
     num_clients, size = len(run.states), run.layout.size
     wanted: list[tuple[str, Tensor, tuple[int, ...]]] = [("vectors", finished.vectors, (num_clients, size))]
     wanted += [(f"companion {name!r}", t, (num_clients, *t.shape[1:2])) for name, t in finished.companions.items()]

@@ -43,7 +43,7 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call, grad_and_value, vmap
 
-from fedscout.engine.contracts.algorithm import Compared, Correct, Steps
+from fedscout.engine.contracts.algorithm import ContrastiveLoss, Correct, Steps
 from fedscout.engine.contracts.config import LocalTraining
 from fedscout.engine.data.client import Samples
 from fedscout.engine.errors import FloatArray, IntArray
@@ -146,7 +146,7 @@ class LaneLoss:
 
     module: nn.Module
     row_loss: RowLoss
-    compared: Compared | None
+    compared: ContrastiveLoss | None
     seen: Representation
     dropout: LaneDropout
     narrow: bool = False
@@ -284,7 +284,7 @@ PINNED_BYTES = 2**24
 """Most of one array that is sent by way of pinned memory, which stays with the process."""
 
 
-class Reached(NamedTuple):
+class RowsOnDevice(NamedTuple):
     """Rows on the device.
 
     Attributes:
@@ -321,14 +321,14 @@ class ResidentRows:
         self._room_bytes = room_bytes
         self._kept: OrderedDict[int, _Kept] = OrderedDict()
 
-    def reach(self, data: Samples, rows: IntArray) -> Reached:
+    def reach(self, data: Samples, rows: IntArray) -> RowsOnDevice:
         """Return rows of a client's source, of any shape of `rows`, each a number of that source."""
         answers = self._sent(data.answers(rows))
         resident = self._resident(data.features)
         if resident is not None:
-            return Reached(resident, self._sent(rows), answers)
+            return RowsOnDevice(resident, self._sent(rows), answers)
         needed, places = np.unique(rows, return_inverse=True)
-        return Reached(self._sent(data.features[needed]), self._sent(places.reshape(rows.shape)), answers)
+        return RowsOnDevice(self._sent(data.features[needed]), self._sent(places.reshape(rows.shape)), answers)
 
     def _resident(self, source: npt.NDArray[Any]) -> Tensor | None:
         """Return the copy of a source, or None where it has no room, or less than was foreseen."""
@@ -544,7 +544,7 @@ class ClientLanes:
     def _make_steps(
         self,
         plan: LanePlan,
-        found: Reached,
+        found: RowsOnDevice,
         weights: Tensors,
         buffers: Tensors,
         beside: Sequence[Tensors],
@@ -686,7 +686,7 @@ class _Lanes:
         return vectors[torch.from_numpy(clients)]
 
 
-def _batch(found: Reached, step: int) -> tuple[Tensor, Tensor]:
+def _batch(found: RowsOnDevice, step: int) -> tuple[Tensor, Tensor]:
     """Return the rows of a step, shape `(lanes, rows, *feature_shape)`, and their answers."""
     places = found.places[step]
     rows = found.features.index_select(0, places.flatten())

@@ -55,7 +55,7 @@ from fedscout.engine.runtime.files import remove_file, write_atomically
 
 
 @dataclass(frozen=True)
-class Form:
+class StoredForm:
     """How things of one class are stored.
 
     Attributes:
@@ -67,10 +67,10 @@ class Form:
     make: Callable[..., Any]
 
 
-def form_of(kind: type) -> Form:
+def form_of(kind: type) -> StoredForm:
     """Return the form of a dataclass: its fields in their order."""
     names = [each.name for each in fields(kind)]
-    return Form(lambda value: [getattr(value, name) for name in names], kind)
+    return StoredForm(lambda value: [getattr(value, name) for name in names], kind)
 
 
 def name_of(kind: type) -> str:
@@ -124,18 +124,18 @@ def _parameter(array: npt.NDArray[Any], requires_grad: bool) -> Any:
     return torch.nn.Parameter(torch.from_numpy(array), requires_grad)
 
 
-FORMS: Mapping[str, Form] = {
-    name_of(tuple): Form(list, lambda *items: items),
-    name_of(frozenset): Form(list, lambda *items: frozenset(items)),
-    name_of(bytes): Form(lambda value: [np.frombuffer(value, np.uint8)], lambda array: array.tobytes()),
-    name_of(PosixPath): Form(lambda path: [str(path)], Path),
-    name_of(ViewArray): Form(lambda array: [array.view], ViewArray),
-    name_of(Array): Form(lambda array: [array.dtype, array.shape, array.stype, array.data], Array),
-    name_of(random.Random): Form(lambda generator: [generator.getstate()], _random),
-    name_of(np.random.RandomState): Form(lambda generator: [generator.get_state(legacy=False)], _random_state),
-    name_of(np.random.Generator): Form(_generator_parts, _generator),
-    "torch.Tensor": Form(_tensor_parts, _tensor),
-    "torch.nn.parameter.Parameter": Form(_tensor_parts, _parameter),
+FORMS: Mapping[str, StoredForm] = {
+    name_of(tuple): StoredForm(list, lambda *items: items),
+    name_of(frozenset): StoredForm(list, lambda *items: frozenset(items)),
+    name_of(bytes): StoredForm(lambda value: [np.frombuffer(value, np.uint8)], lambda array: array.tobytes()),
+    name_of(PosixPath): StoredForm(lambda path: [str(path)], Path),
+    name_of(ViewArray): StoredForm(lambda array: [array.view], ViewArray),
+    name_of(Array): StoredForm(lambda array: [array.dtype, array.shape, array.stype, array.data], Array),
+    name_of(random.Random): StoredForm(lambda generator: [generator.getstate()], _random),
+    name_of(np.random.RandomState): StoredForm(lambda generator: [generator.get_state(legacy=False)], _random_state),
+    name_of(np.random.Generator): StoredForm(_generator_parts, _generator),
+    "torch.Tensor": StoredForm(_tensor_parts, _tensor),
+    "torch.nn.parameter.Parameter": StoredForm(_tensor_parts, _parameter),
 }
 """Of things that are made at once."""
 
@@ -300,7 +300,7 @@ class _Encoder:
         forms: Of what is stored by value.
     """
 
-    def __init__(self, anchors: Mapping[str, Any], forms: Mapping[str, Form]) -> None:
+    def __init__(self, anchors: Mapping[str, Any], forms: Mapping[str, StoredForm]) -> None:
         self._anchors = anchors
         self._forms = forms
         self._seen: dict[int, tuple[int, Any]] = {}  # holds the things, so that no other gets their id
@@ -389,7 +389,7 @@ class _Decoder:
         updates: What is left to do to the objects of the fresh one.
     """
 
-    def __init__(self, anchors: Mapping[str, Any], forms: Mapping[str, Form], arrays: Arrays) -> None:
+    def __init__(self, anchors: Mapping[str, Any], forms: Mapping[str, StoredForm], arrays: Arrays) -> None:
         self._anchors = anchors
         self._forms = forms
         self._arrays = arrays

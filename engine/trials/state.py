@@ -53,10 +53,10 @@ from fedscout.engine.messages.calls import (
     ClientTable,
     Cohort,
     FederationFacts,
+    RoundSelection,
     SelectionChoice,
     SelectionPolicy,
     Session,
-    Watched,
 )
 from fedscout.engine.messages.contents import FIRST_NODE_ID, holds_several, read_array, train_config, view_record
 from fedscout.engine.messages.keys import FLAT_KEY, GROUP_KEY, ROUND_KEY, SEED_KEY
@@ -502,7 +502,7 @@ class ClientChoice:
             self._num_chosen, self._num_asked = len(chosen), num_asked
         assigned = _checked_assignments(policy.assign(table, chosen), chosen, selection.label)
         others = set(table.clients.tolist()) - {*chosen} if policy.observes.everybody else ()
-        self._grid.reports.watched = Watched(policy.observes, tuple(sorted(others)), assigned)
+        self._grid.reports.watched = RoundSelection(policy.observes, tuple(sorted(others)), assigned)
         if others and holds_several([*arrays]):
             self._grid.measure(arrays)
         return cast(Grid, ChosenNodes(self._grid, chosen))

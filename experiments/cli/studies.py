@@ -43,7 +43,7 @@ if TYPE_CHECKING:
 
     from fedscout.experiments.reports.study_console import Cost
     from fedscout.experiments.studies.one_shot import Recommended
-    from fedscout.experiments.studies.workflow import Finished
+    from fedscout.experiments.studies.workflow import FinishedStudy
 
 
 TunedBaseline = Annotated[
@@ -162,13 +162,13 @@ def study(
     raise typer.Exit(_status(finished))
 
 
-def _status(finished: Finished) -> int:
+def _status(finished: FinishedStudy) -> int:
     """Return the exit status: of a study of which no training went through that of a failed training."""
     return 0 if finished.outcome.best is not None else FAILED
 
 
 def _show(
-    finished: Finished,
+    finished: FinishedStudy,
     cost: Cost,
     folder: Path,
     report: Path | None,
@@ -198,7 +198,7 @@ def _show(
 
 
 def _next_steps(
-    finished: Finished,
+    finished: FinishedStudy,
     folder: Path,
     report: Path | None,
     arguments: Sequence[str],
@@ -362,12 +362,14 @@ def recommend(
     from fedscout.experiments.reports.details import show_report
     from fedscout.experiments.reports.study_console import TrialProgress
     from fedscout.experiments.studies import workflow
-    from fedscout.experiments.studies.one_shot import Wanted, asks_model
+    from fedscout.experiments.studies.one_shot import RecommendationRequest, asks_model
     from fedscout.experiments.studies.run_folder import default_folder
 
     user_folders()
     given = config.recommender
-    wanted = Wanted(given.source if source is None else source.value, given.text if text is None else text, report)
+    wanted = RecommendationRequest(
+        given.source if source is None else source.value, given.text if text is None else text, report
+    )
     folder = default_folder(config) if out is None and asks_model(config, wanted.source) else out
     progress = TrialProgress()
     with progress.live():

@@ -266,7 +266,7 @@ LEVELS = {HETEROGENEITY: HETEROGENEITIES, ENTROPY: HETEROGENEITIES}
 
 
 @dataclass(frozen=True, order=True)
-class Place:
+class CellPosition:
     """Of one cell.
 
     Attributes:
@@ -299,9 +299,9 @@ def classes_of(heterogeneity: float, num_classes: int) -> int:
     return floor((1 - heterogeneity) * (num_classes - 1) + 1.5)
 
 
-def grid_of(held: Iterable[int], quantities: Iterable[int]) -> tuple[Place, ...]:
+def grid_of(held: Iterable[int], quantities: Iterable[int]) -> tuple[CellPosition, ...]:
     """Return the full grid: classes from many to few, which is HI from low to high, and quantities from few to many."""
-    return tuple(Place(*place) for place in product(sorted({*held}, reverse=True), sorted({*quantities})))
+    return tuple(CellPosition(*place) for place in product(sorted({*held}, reverse=True), sorted({*quantities})))
 
 
 def metric_grid(
@@ -310,7 +310,7 @@ def metric_grid(
     quantities: Iterable[int],
     num_classes: int,
     among: Sequence[float] | None = None,
-) -> tuple[Place, ...]:
+) -> tuple[CellPosition, ...]:
     """Return the full grid of entropy, or of a metric of one's own: values ascending, quantities likewise.
 
     Args:
@@ -325,7 +325,7 @@ def metric_grid(
     if metric not in METRICS:
         reach = min((high - low for low, high in pairwise(sorted({*(among or wanted)}))), default=inf) / 2
     rows = [MetricRow(metric, value, reach) for value in wanted]
-    return tuple(Place(num_classes, quantity, row) for row, quantity in product(rows, sorted({*quantities})))
+    return tuple(CellPosition(num_classes, quantity, row) for row, quantity in product(rows, sorted({*quantities})))
 
 
 def scaled(quantities: Sequence[int], most: int) -> tuple[int, ...]:
@@ -336,7 +336,9 @@ def scaled(quantities: Sequence[int], most: int) -> tuple[int, ...]:
     return tuple(max(1, floor(quantity * most / largest + 0.5)) for quantity in quantities)
 
 
-def warm_started_by(cells: Sequence[Place], known: Sequence[Place] = ()) -> dict[Place, tuple[Place, ...]]:
+def warm_started_by(
+    cells: Sequence[CellPosition], known: Sequence[CellPosition] = ()
+) -> dict[CellPosition, tuple[CellPosition, ...]]:
     """Return for each cell those whose best settings it tries first: its neighbours in the grid that come before it.
 
     Neighbours are next to it in its row or column. What is known comes before all others, and these in their order;
@@ -350,11 +352,11 @@ def warm_started_by(cells: Sequence[Place], known: Sequence[Place] = ()) -> dict
     levels = sorted({place.level for place in order})
     quantities = sorted({place.quantity for place in order})
 
-    def around(place: Place) -> list[Place]:
+    def around(place: CellPosition) -> list[CellPosition]:
         row, column = levels.index(place.level), quantities.index(place.quantity)
         steps = ((row + 1, column), (row - 1, column), (row, column - 1), (row, column + 1))
         inside = [(r, c) for r, c in steps if 0 <= r < len(levels) and 0 <= c < len(quantities)]
-        return [Place(levels[r][0], quantities[c], levels[r][1]) for r, c in inside]
+        return [CellPosition(levels[r][0], quantities[c], levels[r][1]) for r, c in inside]
 
     return {
         place: tuple(near for near in around(place) if order.get(near, len(order)) < order[place]) for place in cells
@@ -406,7 +408,7 @@ class ProxyClients:
     num_repeated: int
 
 
-def place_faults(place: Place, proxy: ProxyData) -> list[str]:
+def place_faults(place: CellPosition, proxy: ProxyData) -> list[str]:
     """Return why proxy clients of a cell can't be drawn; empty if they can."""
     what = f"{place.quantity} rows of {place.num_classes} classes"
     axis = "heterogeneity" if place.row is None else place.row.metric
@@ -427,7 +429,7 @@ def place_faults(place: Place, proxy: ProxyData) -> list[str]:
     return []
 
 
-def draw_proxy_clients(place: Place, proxy: ProxyData, num_clients: int, seed: int) -> ProxyClients:
+def draw_proxy_clients(place: CellPosition, proxy: ProxyData, num_clients: int, seed: int) -> ProxyClients:
     """Draw the clients of a cell.
 
     Raises:
@@ -470,12 +472,12 @@ def cell_federation(clients: ProxyClients, proxy: ProxyData, model: ModelFactory
     )
 
 
-def test_share(place: Place, proxy: ProxyData) -> float:
+def test_share(place: CellPosition, proxy: ProxyData) -> float:
     """Return the share of a proxy client's rows that score."""
     return proxy.num_scored / (proxy.num_scored + place.quantity)
 
 
-def _shares(place: Place, class_rows: IntArray, generator: np.random.Generator) -> IntArray:
+def _shares(place: CellPosition, class_rows: IntArray, generator: np.random.Generator) -> IntArray:
     """Return how many rows of each class a client holds, shape `(num_classes,)`.
 
     Classes are drawn at random; while they hold too few rows, the smallest makes way for the largest of the others.

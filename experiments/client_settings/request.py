@@ -31,7 +31,7 @@ from fedscout.engine.messages.calls import Cohort
 from fedscout.experiments.client_settings.proxies import (
     LEVELS,
     QUANTITIES,
-    Place,
+    CellPosition,
     ProxyData,
     classes_of,
     grid_of,
@@ -257,7 +257,7 @@ def prepared(request: TableRequest) -> tuple[Federation, CellTuning]:
     return federation, tuning
 
 
-def _grid(request: TableRequest, tuning: CellTuning) -> tuple[Place, ...]:
+def _grid(request: TableRequest, tuning: CellTuning) -> tuple[CellPosition, ...]:
     if request.metric != HETEROGENEITY:
         return _metric_grid(request, tuning.proxy)
     held = [classes_of(value, tuning.proxy.num_classes) for value in request.levels]
@@ -267,13 +267,13 @@ def _grid(request: TableRequest, tuning: CellTuning) -> tuple[Place, ...]:
     return grid_of(held, [max(*held, quantity) for quantity in fitting])
 
 
-def _metric_grid(request: TableRequest, proxy: ProxyData) -> tuple[Place, ...]:
+def _metric_grid(request: TableRequest, proxy: ProxyData) -> tuple[CellPosition, ...]:
     """Return the grid of any other metric; columns that are left out are such that most classes have the rows."""
     quantities = request.quantities or scaled(QUANTITIES, int(np.quantile(proxy.class_rows, 0.25)))
     return metric_grid(request.metric, request.levels, quantities, proxy.num_classes)
 
 
-def _check_batches(config: StudyConfig, grid: Sequence[Place]) -> None:
+def _check_batches(config: StudyConfig, grid: Sequence[CellPosition]) -> None:
     """Refuse batches that no proxy client has the rows for, and say where some of a range are such.
 
     A batch holds at most a client's rows, so a larger one is the same setting again. That bounds its memory by that of
@@ -420,7 +420,7 @@ def refine_table(
     return write_tuned(out, [found[place] for place in grid], told, coarse.request.threshold)
 
 
-def finer_grid(places: Sequence[Place], proxy: ProxyData) -> tuple[Place, ...]:
+def finer_grid(places: Sequence[CellPosition], proxy: ProxyData) -> tuple[CellPosition, ...]:
     """Return the refined grid of another, as far as the proxy rows can fill it; what is left out is told."""
     if places[0].row is not None:
         return _finer_metric_grid(places, proxy)
@@ -441,7 +441,7 @@ def finer_grid(places: Sequence[Place], proxy: ProxyData) -> tuple[Place, ...]:
     return grid_of(kept_held, kept)
 
 
-def _finer_metric_grid(places: Sequence[Place], proxy: ProxyData) -> tuple[Place, ...]:
+def _finer_metric_grid(places: Sequence[CellPosition], proxy: ProxyData) -> tuple[CellPosition, ...]:
     """Return the refined grid of entropy or a metric of one's own: columns, then rows, that proxy rows can fill."""
     first = places[0].row
     assert first is not None, "of a metric"
@@ -449,7 +449,7 @@ def _finer_metric_grid(places: Sequence[Place], proxy: ProxyData) -> tuple[Place
     values = {place.row.value for place in places if place.row is not None}
     wanted_values, wanted = refined_values(metric, values), refined_quantities(quantities)
 
-    def grid(held: Sequence[float], rows: Sequence[int]) -> tuple[Place, ...]:
+    def grid(held: Sequence[float], rows: Sequence[int]) -> tuple[CellPosition, ...]:
         return metric_grid(metric, held, rows, num_classes, among=wanted_values)
 
     def fits(held: Sequence[float], rows: Sequence[int]) -> bool:
@@ -469,8 +469,8 @@ def with_threshold(coarse: CoarseTable, threshold: float | None) -> CoarseTable:
     return coarse if threshold is None else replace(coarse, request=replace(coarse.request, threshold=threshold))
 
 
-def _place(result: CellResult, num_classes: int, metric: str) -> Place:
+def _place(result: CellResult, num_classes: int, metric: str) -> CellPosition:
     if metric != HETEROGENEITY:
         (place,) = metric_grid(metric, [result.cell.heterogeneity], [result.cell.quantity], num_classes)
         return place
-    return Place(classes_of(result.cell.heterogeneity, num_classes), result.cell.quantity)
+    return CellPosition(classes_of(result.cell.heterogeneity, num_classes), result.cell.quantity)

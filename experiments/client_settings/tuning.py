@@ -39,7 +39,7 @@ from fedscout.engine.trials.record import Trial
 from fedscout.engine.trials.state import cheap_collections
 from fedscout.engine.user_code import code_digests
 from fedscout.experiments.client_settings.proxies import (
-    Place,
+    CellPosition,
     ProxyClients,
     ProxyData,
     cell_federation,
@@ -108,7 +108,7 @@ class CellTuning:
             own["strategy"] = dict(self.config.strategy)
         return {**own, "model": whole["model"], "training": training, "search": search, "seed": whole["seed"]}
 
-    def digest(self, place: Place, first: Sequence[Any]) -> str:
+    def digest(self, place: CellPosition, first: Sequence[Any]) -> str:
         """Return the SHA-256 of all that decides a cell: what is shared, its place, and what stands for its neighbours.
 
         In hexadecimal.
@@ -166,7 +166,7 @@ class _ScoreAtEnd(Objective):
 
 def tune_cell(
     tuning: CellTuning,
-    place: Place,
+    place: CellPosition,
     first: Sequence[Setting],
     digest: str,
     folder: Path,
@@ -228,7 +228,7 @@ def tune_federation(
         return search_setting(config, ledger, first, patience, seed, strategy)
 
 
-def _config_of_cell(tuning: CellTuning, place: Place) -> StudyConfig:
+def _config_of_cell(tuning: CellTuning, place: CellPosition) -> StudyConfig:
     """Return the configuration of a cell's study: all proxy clients train in each round, with what is drawn alone."""
     changed = {"test_fraction": test_share(place, tuning.proxy), "fraction_train": 1.0, "level_off": False}
     training = tuning.config.training.model_copy(update=changed)
@@ -286,7 +286,7 @@ def _without_gain(trials: Sequence[Trial]) -> int:
     return len(scores) - 1 - scores.index(max(scores))
 
 
-def _result(tuning: CellTuning, place: Place, clients: ProxyClients, trials: Sequence[Trial]) -> CellResult:
+def _result(tuning: CellTuning, place: CellPosition, clients: ProxyClients, trials: Sequence[Trial]) -> CellResult:
     """Return what the trials of a cell say.
 
     Raises:
@@ -322,7 +322,7 @@ class PlannedCell:
         known: Settings of cells tuned elsewhere that it tries as well.
     """
 
-    place: Place
+    place: CellPosition
     digest: str
     folder: Path
     after: tuple[int, ...]
@@ -367,7 +367,7 @@ def folder_of(table: Path) -> Path:
 
 
 def plan_cells(
-    tuning: CellTuning, cells: Sequence[Place], folder: Path, known: Mapping[Place, Setting] | None = None
+    tuning: CellTuning, cells: Sequence[CellPosition], folder: Path, known: Mapping[CellPosition, Setting] | None = None
 ) -> list[PlannedCell]:
     """Return what is to be tuned, each cell after those that it begins with.
 
@@ -380,7 +380,7 @@ def plan_cells(
     known = known or {}
     first = warm_started_by(cells, list(known))
     planned: list[PlannedCell] = []
-    positions: dict[Place, int] = {}
+    positions: dict[CellPosition, int] = {}
     for place in cells:
         after = tuple(positions[near] for near in first[place] if near in positions)
         given = tuple(known[near] for near in first[place] if near in known)
@@ -400,7 +400,7 @@ def tune_table(
     parallel: int | None = None,
     verbose: bool = False,
     search_path: tuple[str, ...] = (),
-) -> dict[Place, CellResult]:
+) -> dict[CellPosition, CellResult]:
     """Tune all cells, or those that are left, and return what was found for each.
 
     Raises:

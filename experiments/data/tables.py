@@ -282,7 +282,7 @@ class Predicted:
 
 
 @dataclass(frozen=True)
-class Told:
+class ColumnAnswers:
     """What clients tell of columns.
 
     Attributes:
@@ -313,7 +313,7 @@ def dataset_of_columns(
     columns: Sequence[Column],
     predicted: Predicted,
     client_ids: TextArray | None,
-    told: Told,
+    told: ColumnAnswers,
     source: str,
     facts: Mapping[str, Any],
 ) -> Dataset:
@@ -355,7 +355,9 @@ def dataset_of_columns(
     )
 
 
-def told_statistics(name: str, columns: Sequence[Column], client_ids: TextArray | None, min_release: int) -> Told:
+def told_statistics(
+    name: str, columns: Sequence[Column], client_ids: TextArray | None, min_release: int
+) -> ColumnAnswers:
     """Ask every client.
 
     Raises:
@@ -373,7 +375,7 @@ def told_statistics(name: str, columns: Sequence[Column], client_ids: TextArray 
                 ),
             )
         )
-    return Told(merge_statistics(heard), len(answers) - len(heard))
+    return ColumnAnswers(merge_statistics(heard), len(answers) - len(heard))
 
 
 def _rows_of_clients(columns: Sequence[Column], client_ids: TextArray | None) -> Iterator[IntArray]:

@@ -51,7 +51,7 @@ from fedscout.experiments.studies.workflow import REPORT_FILE, measure, stored_r
 from fedscout.experiments.text import visible_line
 from fedscout.experiments.trained import what_is_kept, write_model, write_rounds
 from fedscout.search.ledger import Ledger, StudyEvents, StudyFacts
-from fedscout.search.recommenders.diagnosis import Situation, diagnose
+from fedscout.search.recommenders.diagnosis import RecommendationContext, diagnose
 from fedscout.search.recommenders.rules import recommend_by_rules
 from fedscout.search.study import run_study, study_space
 from fedscout.strategies import StrategySpec, parameter_columns, parse_strategy
@@ -289,7 +289,7 @@ class RealFederation:
             if by == "rules":
                 space = study_space(self._config.search, facts)
                 diagnosis = diagnose(report, self.agreement.feature_names)
-                situation = Situation(
+                situation = RecommendationContext(
                     space, facts.num_rounds, facts.view, diagnosis=diagnosis, selection=facts.selection_kind
                 )
                 recommendation = recommend_by_rules(situation)

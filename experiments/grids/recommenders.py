@@ -21,7 +21,7 @@ from fedscout.search.confirmation.runs import tune
 from fedscout.search.language_model import NAME as LLM_RECORD
 from fedscout.search.language_model import has_key
 from fedscout.search.ledger import BASELINE, Ledger
-from fedscout.search.recommenders.diagnosis import Situation, diagnose
+from fedscout.search.recommenders.diagnosis import RecommendationContext, diagnose
 from fedscout.search.recommenders.language_model import recommend_by_llm
 from fedscout.search.recommenders.rules import recommend_by_rules
 from fedscout.search.study import run_study
@@ -106,10 +106,10 @@ class ChoiceTask:
             if not study.is_of(digest, identity, self.context.data_digest) and not study.is_of_data(identity)
         ]
 
-    def situation(self) -> Situation:
+    def situation(self) -> RecommendationContext:
         """Return what a recommender is told."""
         context = self.context
-        return Situation(
+        return RecommendationContext(
             space=context.space,
             num_rounds=context.config.training.num_rounds,
             view=context.config.search.view,

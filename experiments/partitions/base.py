@@ -110,7 +110,7 @@ def _is_count(cell: Any) -> bool:
 
 
 @dataclass(frozen=True)
-class Deal:
+class PartitionResult:
     """Dealt rows.
 
     Attributes:
@@ -189,7 +189,7 @@ class PartitionRequest:
             )
         return min_size
 
-    def deal_owners(self, owners: IntArray, num_clients: int | None = None, **facts: Any) -> Deal:
+    def deal_owners(self, owners: IntArray, num_clients: int | None = None, **facts: Any) -> PartitionResult:
         """Return the deal in which each row goes to its owner, the rows of a client in random order.
 
         Args:
@@ -203,9 +203,9 @@ class PartitionRequest:
         rows = shuffled[np.argsort(owners[shuffled], kind="stable")]
         sizes = np.bincount(owners[owners >= 0], minlength=num_clients)
         offsets = np.concatenate([[0], np.cumsum(sizes)]).astype(np.int64)
-        return Deal(Partition(rows=rows.astype(np.int64), offsets=offsets), facts)
+        return PartitionResult(Partition(rows=rows.astype(np.int64), offsets=offsets), facts)
 
-    def deal_counts(self, counts: IntArray, **facts: Any) -> Deal:
+    def deal_counts(self, counts: IntArray, **facts: Any) -> PartitionResult:
         """Return the deal in which client k has `counts[k, y]` rows of class y, drawn at random.
 
         Args:
@@ -222,7 +222,7 @@ class PartitionRequest:
         return self.deal_owners(owners, len(counts), **facts)
 
 
-Partitioner = Callable[[PartitionRequest], Deal]
+Partitioner = Callable[[PartitionRequest], PartitionResult]
 """Raises a `DataError` if some client would get too few rows, or the data lack what it needs."""
 
 

@@ -50,9 +50,9 @@ from fedscout.engine.data.client import CHUNK_ROWS, Partition
 from fedscout.engine.errors import DataError, Fault, FloatArray, IntArray
 from fedscout.experiments.partitions.base import (
     BoolArray,
-    Deal,
     FloatVector,
     PartitionRequest,
+    PartitionResult,
     column_variances,
     feature_columns,
     raw_variances,
@@ -63,7 +63,7 @@ CHUNK_COLUMNS = 64
 TAILS = (25, 75)
 
 
-def fds_wgc(request: PartitionRequest) -> Deal:
+def fds_wgc(request: PartitionRequest) -> PartitionResult:
     """Deal the tails of clusters of columns.
 
     Raises:
@@ -108,7 +108,7 @@ def fds_wgc(request: PartitionRequest) -> Deal:
         )
     num_owners = chosen.sum(axis=0)
     partition = Partition.from_lists([request.generator.permutation(np.flatnonzero(rows)) for rows in chosen])
-    return Deal(
+    return PartitionResult(
         partition,
         facts={
             "num_rows_repeated": int(np.count_nonzero(num_owners > 1)),
@@ -175,14 +175,14 @@ def _named(member: IntArray) -> str:
     return f"numbers {shown}" + (f" and {len(member) - 5} more" if len(member) > 5 else "")
 
 
-def lds(request: PartitionRequest) -> Deal:
+def lds(request: PartitionRequest) -> PartitionResult:
     """Deal runs of rows sorted by label."""
     request.require_num_clients()
     rows = sorted_rows(np.arange(len(request.labels)), request.labels, request.generator)
     return deal_blocks(request, [rows])
 
 
-def fds_vop(request: PartitionRequest) -> Deal:
+def fds_vop(request: PartitionRequest) -> PartitionResult:
     """Deal runs of rows sorted by one column."""
     request.require_num_clients()
     columns = feature_columns(request)
@@ -191,7 +191,7 @@ def fds_vop(request: PartitionRequest) -> Deal:
     return deal_blocks(request, [rows], sorted_column=column)
 
 
-def sldf(request: PartitionRequest) -> Deal:
+def sldf(request: PartitionRequest) -> PartitionResult:
     """Deal segments of each label's sorted rows."""
     request.require_num_clients()
     columns = feature_columns(request)
@@ -205,7 +205,7 @@ def sldf(request: PartitionRequest) -> Deal:
     return deal_blocks(request, groups())
 
 
-def deal_blocks(request: PartitionRequest, groups: Iterable[IntArray], **facts: Any) -> Deal:
+def deal_blocks(request: PartitionRequest, groups: Iterable[IntArray], **facts: Any) -> PartitionResult:
     """Deal a block of each group, given as row numbers in order, to each client; each row is in one group."""
     owners = owners_by_blocks(groups, len(request.labels), request.require_num_clients())
     return request.deal_owners(owners, **facts)
@@ -238,7 +238,7 @@ MAX_CLUSTERS = 10
 MAX_ROWS_CLUSTERED = 5_000
 
 
-def sfdl(request: PartitionRequest) -> Deal:
+def sfdl(request: PartitionRequest) -> PartitionResult:
     """Deal blocks of each cluster's rows sorted by label.
 
     Raises:

@@ -85,16 +85,16 @@ import numpy as np
 from fedscout.engine.errors import DataError, Fault, IntArray
 from fedscout.experiments.partitions.base import (
     BoolArray,
-    Deal,
     FloatVector,
     PartitionRequest,
+    PartitionResult,
     dirichlet_shares,
     fill_up,
     whole_rows,
 )
 
 
-def classes_per_client(request: PartitionRequest) -> Deal:
+def classes_per_client(request: PartitionRequest) -> PartitionResult:
     """Deal a share of the classes to each client.
 
     Raises:
@@ -106,7 +106,7 @@ def classes_per_client(request: PartitionRequest) -> Deal:
     return _deal_sets(request, np.full(num_clients, num_classes), classes_per_client=num_classes)
 
 
-def heterogeneity_index(request: PartitionRequest) -> Deal:
+def heterogeneity_index(request: PartitionRequest) -> PartitionResult:
     """Deal sets of classes whose sizes make the levels.
 
     Raises:
@@ -136,7 +136,7 @@ def heterogeneity_index(request: PartitionRequest) -> Deal:
     return _deal_sets(request, set_sizes, realised_levels=realised)
 
 
-def _deal_sets(request: PartitionRequest, set_sizes: IntArray, **facts: Any) -> Deal:
+def _deal_sets(request: PartitionRequest, set_sizes: IntArray, **facts: Any) -> PartitionResult:
     """Deal all rows such that client k has rows of `set_sizes[k]` classes, clients being as equal in size as can be.
 
     A client's weight in each of its classes is one over their number, and at least one row. A class that nobody holds
@@ -164,7 +164,7 @@ def _deal_sets(request: PartitionRequest, set_sizes: IntArray, **facts: Any) -> 
     return request.deal_counts(matrix, **facts)
 
 
-def _deal_sized_sets(request: PartitionRequest, set_sizes: IntArray, sizes: IntArray, **facts: Any) -> Deal:
+def _deal_sized_sets(request: PartitionRequest, set_sizes: IntArray, sizes: IntArray, **facts: Any) -> PartitionResult:
     """Deal `sizes[k]` rows to client k, in equal parts from each of `set_sizes[k]` classes.
 
     Args:
@@ -263,13 +263,13 @@ def _require_min_size(request: PartitionRequest, matrix: IntArray) -> None:
         )
 
 
-def gaussian(request: PartitionRequest) -> Deal:
+def gaussian(request: PartitionRequest) -> PartitionResult:
     """Deal by wrapped normal weights."""
     request.require_min_size()
     return _deal_turned(request, wrapped_normal(len(request.class_counts), request.settings.class_sigma))
 
 
-def poisson(request: PartitionRequest) -> Deal:
+def poisson(request: PartitionRequest) -> PartitionResult:
     """Deal by wrapped Poisson weights."""
     request.require_min_size()
     return _deal_turned(request, wrapped_poisson(len(request.class_counts), request.settings.class_rate))
@@ -317,7 +317,7 @@ def owners_by_log_weights(labels: IntArray, log_weights: FloatVector, generator:
     return owners
 
 
-def _deal_turned(request: PartitionRequest, kernel: FloatVector) -> Deal:
+def _deal_turned(request: PartitionRequest, kernel: FloatVector) -> PartitionResult:
     """Deal by a kernel over the ring of classes, turned to each client's own class; fill up clients left too small.
 
     The clients' own classes are all classes in turn, in an order that is drawn, so that every class is in demand
@@ -340,7 +340,7 @@ MAX_DRAWS = 20
 CHUNK_PLACES = 65_536
 
 
-def dirichlet(request: PartitionRequest) -> Deal:
+def dirichlet(request: PartitionRequest) -> PartitionResult:
     """Deal the rows of each class in Dirichlet proportions."""
     num_clients, min_size = request.require_num_clients(), request.require_min_size()
     owners, num_draws = _draw_owners(request, num_clients)
@@ -391,7 +391,7 @@ def _without(shares: FloatVector, left_out: BoolArray) -> FloatVector:
     return kept
 
 
-def inner_dirichlet(request: PartitionRequest) -> Deal:
+def inner_dirichlet(request: PartitionRequest) -> PartitionResult:
     """Deal rows by the clients' own mixtures."""
     num_clients, generator = request.require_num_clients(), request.generator
     left = request.class_counts
@@ -446,7 +446,7 @@ def _served(drawn: IntArray, left: IntArray) -> BoolArray:
     return np.asarray(ranks < left[drawn])
 
 
-def dominant_class(request: PartitionRequest) -> Deal:
+def dominant_class(request: PartitionRequest) -> PartitionResult:
     """Deal clients with and without a dominant class.
 
     Raises:

@@ -61,7 +61,7 @@ import numpy as np
 
 from fedscout.engine.errors import ConfigurationError, DataError, Fault, IntArray
 from fedscout.experiments.data.dataset import distinct_texts
-from fedscout.experiments.partitions.base import Deal, PartitionRequest, dirichlet_shares, whole_rows
+from fedscout.experiments.partitions.base import PartitionRequest, PartitionResult, dirichlet_shares, whole_rows
 
 LABEL, ROW = "label", "row"
 MAX_DRAWS = 20
@@ -69,7 +69,7 @@ MakePartitioner = Callable[[Any, int], Any]
 """From the module of partitioners and a seed to one of them, which finds the labels in column `LABEL`."""
 
 
-def deal_with_flower(request: PartitionRequest, make: MakePartitioner, **facts: Any) -> Deal:
+def deal_with_flower(request: PartitionRequest, make: MakePartitioner, **facts: Any) -> PartitionResult:
     """Deal rows by a partitioner of flwr-datasets.
 
     Args:
@@ -108,7 +108,7 @@ def deal_with_flower(request: PartitionRequest, make: MakePartitioner, **facts: 
     return request.deal_owners(owners, **facts)
 
 
-def pathological(request: PartitionRequest) -> Deal:
+def pathological(request: PartitionRequest) -> PartitionResult:
     """Deal a number of classes to each client.
 
     Raises:
@@ -180,7 +180,7 @@ def _require_possible(request: PartitionRequest) -> None:
         )
 
 
-def shard(request: PartitionRequest) -> Deal:
+def shard(request: PartitionRequest) -> PartitionResult:
     """Deal runs of sorted rows.
 
     Raises:
@@ -212,7 +212,7 @@ def shard(request: PartitionRequest) -> Deal:
     )
 
 
-def distribution(request: PartitionRequest) -> Deal:
+def distribution(request: PartitionRequest) -> PartitionResult:
     """Deal by log-normal shares of each class.
 
     Raises:
@@ -262,26 +262,28 @@ def distribution(request: PartitionRequest) -> Deal:
     )
 
 
-def linear(request: PartitionRequest) -> Deal:
+def linear(request: PartitionRequest) -> PartitionResult:
     """Deal sizes in proportion to k."""
     return _deal_growing(request, "LinearPartitioner", lambda clients: 2 / (clients * (clients + 1)))
 
 
-def square(request: PartitionRequest) -> Deal:
+def square(request: PartitionRequest) -> PartitionResult:
     """Deal sizes in proportion to k²."""
     return _deal_growing(
         request, "SquarePartitioner", lambda clients: 6 / (clients * (clients + 1) * (2 * clients + 1))
     )
 
 
-def exponential(request: PartitionRequest) -> Deal:
+def exponential(request: PartitionRequest) -> PartitionResult:
     """Deal sizes in proportion to e^k."""
     return _deal_growing(
         request, "ExponentialPartitioner", lambda clients: float(1 / np.exp(np.arange(min(clients, 700))).sum())
     )
 
 
-def _deal_growing(request: PartitionRequest, partitioner: str, smallest_share: Callable[[int], float]) -> Deal:
+def _deal_growing(
+    request: PartitionRequest, partitioner: str, smallest_share: Callable[[int], float]
+) -> PartitionResult:
     """Deal by a law of flwr-datasets.
 
     Args:
@@ -311,7 +313,7 @@ def _deal_growing(request: PartitionRequest, partitioner: str, smallest_share: C
 KEY = "federation.partition.counts"
 
 
-def natural(request: PartitionRequest) -> Deal:
+def natural(request: PartitionRequest) -> PartitionResult:
     """Give each natural client its rows; clients are numbered in alphabetical order of their names.
 
     Raises:
@@ -337,7 +339,7 @@ def natural(request: PartitionRequest) -> Deal:
     return request.deal_owners(owners, len(names), client_names=tuple(names.tolist()))
 
 
-def counts(request: PartitionRequest) -> Deal:
+def counts(request: PartitionRequest) -> PartitionResult:
     """Deal the rows that the matrix names.
 
     Raises:
@@ -413,13 +415,13 @@ def _faults(request: PartitionRequest, matrix: IntArray) -> list[str]:
     return faults
 
 
-def iid(request: PartitionRequest) -> Deal:
+def iid(request: PartitionRequest) -> PartitionResult:
     """Deal rows regardless of their labels."""
     num_clients = request.require_num_clients()
     return request.deal_owners(request.generator.permutation(np.arange(len(request.labels)) % num_clients))
 
 
-def quantity_skew(request: PartitionRequest) -> Deal:
+def quantity_skew(request: PartitionRequest) -> PartitionResult:
     """Deal rows at random to clients of Dirichlet sizes."""
     num_clients, min_size, generator = request.require_num_clients(), request.require_min_size(), request.generator
     shares = dirichlet_shares(request.settings.alpha, num_clients, generator)

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from fedscout.engine.trials.record import Trial
-    from fedscout.search.confirmation.confirmation import Contestant
+    from fedscout.search.confirmation.confirmation import Candidate
 
 
 class PlainConsole(Console):
@@ -104,7 +104,7 @@ UNITS = ("kB", "MB", "GB", "TB")
 
 
 @dataclass(frozen=True)
-class Told:
+class TrialLine:
     """What one line of a table may tell; None where it is not known.
 
     Attributes:
@@ -130,7 +130,7 @@ class Told:
     seconds_to_target: float | None = None
 
     @classmethod
-    def of_trial(cls, trial: Trial, measure: Measure = ACCURACY) -> Told:
+    def of_trial(cls, trial: Trial, measure: Measure = ACCURACY) -> TrialLine:
         """Return what a trial tells; of one that failed, bytes alone."""
         shared, new_client = trial.global_accuracy, trial.new_client_accuracy
         second = trial.objectives[1] if trial.objectives and trial.status == "completed" else None
@@ -140,7 +140,7 @@ class Told:
         return cls(trial.score, shared, new_client, *sent, told_own, second, simulated, to_target)
 
     @classmethod
-    def of_contestant(cls, one: Contestant) -> Told:
+    def of_contestant(cls, one: Candidate) -> TrialLine:
         """Return what a contestant tells, the mean over its seeds."""
         scores = (one.score or one.own, one.global_accuracy, one.new_client_accuracy)
         own, shared, new_client = (None if values is None else sum(values) / len(values) for values in scores)
@@ -148,7 +148,7 @@ class Told:
         return cls(own, shared, new_client, one.bytes_down, one.bytes_up, one.score is not None, second)
 
 
-def told_columns(lines: Sequence[Told], second: str = "second objective") -> dict[str, list[str]]:
+def told_columns(lines: Sequence[TrialLine], second: str = "second objective") -> dict[str, list[str]]:
     """Return the columns that say something, by heading: one cell a line.
 
     The score stands where fitness is another thing. The global model stands where some line's clients use others, new

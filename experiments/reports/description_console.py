@@ -22,7 +22,7 @@ from fedscout.engine.data.federation import Names
 from fedscout.engine.errors import LogError
 from fedscout.engine.runtime.files import UNUSABLE, folder_made, json_text, not_written, remove_quietly, write_beside
 from fedscout.experiments.charts import NUM_SHADES, Strip, StripRow, class_labels, shades, strip_of
-from fedscout.experiments.description import ClientChange, Description, Realised, Spread
+from fedscout.experiments.description import ClientChange, Description, RealizedHeterogeneity, Spread
 from fedscout.experiments.reports.console import bytes_text, plain_table, show_columns
 
 BLOCKS = "·░▒▓█"
@@ -131,7 +131,7 @@ def _classes_text(description: Description) -> str:
     return f"{len(counts)}: {listed}" + (f" and {more} more (--json lists all)" if more > 0 else "")
 
 
-def _feature_lines(found: Realised) -> Iterable[tuple[str, str]]:
+def _feature_lines(found: RealizedHeterogeneity) -> Iterable[tuple[str, str]]:
     if found.token_hellinger is not None:
         yield "text distance", f"Hellinger {found.token_hellinger:.4f} of token histograms, mean over pairs"
     if found.feature_hellinger is not None:

@@ -9,7 +9,7 @@ from rich.console import Console
 from rich.text import Text
 
 from fedscout.engine.data.federation import Names
-from fedscout.experiments.reports.console import Told, plain_table, show_path, told_columns, trial_name
+from fedscout.experiments.reports.console import TrialLine, plain_table, show_path, told_columns, trial_name
 from fedscout.experiments.reports.study_console import show_verdict
 from fedscout.search.objective import ACCURACY, Measure
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from fedscout.detectors.report import Verdict
     from fedscout.engine.data.federation import Federation
     from fedscout.engine.trials.record import Trial
-    from fedscout.experiments.studies.workflow import Finished
+    from fedscout.experiments.studies.workflow import FinishedStudy
     from fedscout.search.config import View
     from fedscout.search.confirmation.confirmation import Confirmation
     from fedscout.search.confirmation.runs import TunedRate
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from fedscout.search.warm_start import WarmStart
 
 
-def show_study(console: Console, finished: Finished) -> None:
+def show_study(console: Console, finished: FinishedStudy) -> None:
     """Print all that a study's screen rests on."""
     console.print("\nIn full", style="bold")
     show_verdict(console, finished.outcome, finished.report)
@@ -116,7 +116,7 @@ def show_trials(
     rungs = any(not trial.whole for trial in trials)
     against = "" if baseline is None else f"{measure.unit} against FedAvg"
     numbers = ["trial", "generation", *(["rounds"] if rungs else [])]
-    told = told_columns([Told.of_trial(trial, measure) for trial in trials], *_named(second))
+    told = told_columns([TrialLine.of_trial(trial, measure) for trial in trials], *_named(second))
     headings = [measure.name, against, *told]
     table = plain_table(*numbers, "strategy", *headings, title=title, numbers=(*numbers, *headings))
     for index, trial in enumerate(trials):
@@ -243,7 +243,7 @@ def show_confirmation(
     from fedscout.search.confirmation.confirmation import difference_text
 
     clean = any(one.own != one.clean for one in confirmation.contestants)
-    beside = told_columns([Told.of_contestant(one) for one in confirmation.contestants], *_named(second))
+    beside = told_columns([TrialLine.of_contestant(one) for one in confirmation.contestants], *_named(second))
     numbers = ["client rate", measure.name, *(["on clean data"] if clean else []), *beside]
     table = plain_table("", "strategy", *numbers, numbers=numbers, title="Confirmation on fresh seeds", padding=(0, 1))
     for index, one in enumerate(confirmation.contestants):

@@ -419,7 +419,7 @@ STEPS = {"search": "generation {generation}", "tuned-baseline": "tuning FedAvg",
 """Of a study, by the phase of its trials."""
 
 
-class SoFar:
+class TrialCounter:
     """Told of each trial that finished.
 
     Attributes:
@@ -546,7 +546,7 @@ class TrialProgress(WorkLine):
         plain_lines: bool = False,
     ) -> None:
         super().__init__()
-        self.so_far = SoFar()
+        self.so_far = TrialCounter()
         self._plain_lines = plain_lines and not self.shown
         self._open_ended = open_ended
         self._num_trials = num_trials

@@ -68,7 +68,7 @@ from pydantic import Field, field_validator, model_validator
 
 from fedscout.engine.data.client import Partition
 from fedscout.engine.errors import DataError, Fault, FloatArray, IntArray
-from fedscout.experiments.partitions.base import Deal, PartitionRequest
+from fedscout.experiments.partitions.base import PartitionRequest, PartitionResult
 from fedscout.experiments.scenarios.base import EffectRequest, ScenarioEffect, ScenarioPlan, with_rows
 from fedscout.experiments.scenarios.features import FeatureNoise
 
@@ -182,7 +182,7 @@ MIN_SIZE = 10
 AFFECTED_DISTANCE = 0.1
 
 
-def label_skew(request: PartitionRequest) -> Deal:
+def label_skew(request: PartitionRequest) -> PartitionResult:
     """Deal rows in the published shares.
 
     Raises:

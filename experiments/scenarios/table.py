@@ -33,7 +33,7 @@ from fedscout.engine.contracts.algorithm import UpdateAttack
 from fedscout.engine.data.client import ClientTransform, Partition
 from fedscout.engine.errors import ConfigurationError, Fault
 from fedscout.engine.text import details, did_you_mean, shown, truths_as_words
-from fedscout.experiments.partitions.base import Deal, Partitioner, PartitionRequest
+from fedscout.experiments.partitions.base import Partitioner, PartitionRequest, PartitionResult
 from fedscout.experiments.partitions.others import iid
 from fedscout.experiments.scenarios.base import EffectRequest, ScenarioEffect, ScenarioPlan
 from fedscout.experiments.scenarios.devices import DevicesEffect, DropoutEffect, LatencyEffect
@@ -222,7 +222,7 @@ class PublishedScenario:
     in_turn: bool = False
     dealt: Partitioner = iid
 
-    def deal(self, request: PartitionRequest) -> Deal:
+    def deal(self, request: PartitionRequest) -> PartitionResult:
         """Deal the rows.
 
         Raises:
@@ -239,7 +239,7 @@ class PublishedScenario:
             )
         return self.dealt(request)
 
-    def plan(self, deal: Deal, request: EffectRequest) -> ScenarioPlan:
+    def plan(self, deal: PartitionResult, request: EffectRequest) -> ScenarioPlan:
         """Return what is done to the clients of a deal; a client that any effect is for counts as affected."""
         effects = self.effects
         if self.in_turn:

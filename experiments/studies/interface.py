@@ -50,7 +50,7 @@ if TYPE_CHECKING:
     from fedscout.engine.data.federation import Federation as BuiltFederation
     from fedscout.engine.trials.record import Trial
     from fedscout.experiments.config import StudyConfig
-    from fedscout.experiments.studies.workflow import Finished
+    from fedscout.experiments.studies.workflow import FinishedStudy
 
 
 MOST_CLIENTS = 40
@@ -385,7 +385,7 @@ def study(
     config = config if detection_first else config.without_diagnosis()
     folder = Path(out) if out is not None else federation._folder(config)
     with notebook_progress() as display:
-        finished: Finished = run_workflow(
+        finished: FinishedStudy = run_workflow(
             config,
             folder,
             display,

@@ -38,10 +38,10 @@ from fedscout.search.language_model import has_key
 from fedscout.search.recommenders.diagnosis import (
     RULES_WERE_ASKED,
     Diagnosis,
-    Ground,
     ModelUse,
+    Reason,
     Recommendation,
-    Situation,
+    RecommendationContext,
     Source,
 )
 from fedscout.search.recommenders.language_model import recommend_by_llm
@@ -50,7 +50,7 @@ from fedscout.search.recommenders.rules import alternatives, recommend_by_rules
 
 
 @dataclass(frozen=True)
-class Wanted:
+class RecommendationRequest:
     """Who is to recommend, and on what: a person's words, the file of a report, or else the federation itself."""
 
     source: SourceChoice = "auto"
@@ -63,7 +63,7 @@ class Recommended:
     """A recommendation, what it was made for, and what the detectors said if they were asked."""
 
     recommendation: Recommendation
-    situation: Situation
+    situation: RecommendationContext
     report: HeterogeneityReport | None
 
     def document(self, config: StudyConfig) -> dict[str, Any]:
@@ -84,7 +84,7 @@ def asks_model(config: StudyConfig, source: SourceChoice) -> bool:
     return source == "llm" or (source == "auto" and available)
 
 
-def check_wanted(config: StudyConfig, wanted: Wanted) -> None:
+def check_wanted(config: StudyConfig, wanted: RecommendationRequest) -> None:
     """Refuse what can't be done, before anything is built.
 
     Raises:
@@ -105,8 +105,12 @@ def check_wanted(config: StudyConfig, wanted: Wanted) -> None:
 
 
 def choose(
-    config: StudyConfig, wanted: Wanted, asked: Situation, diagnosis: Callable[[], Diagnosis], folder: Path | None
-) -> tuple[Recommendation, Situation]:
+    config: StudyConfig,
+    wanted: RecommendationRequest,
+    asked: RecommendationContext,
+    diagnosis: Callable[[], Diagnosis],
+    folder: Path | None,
+) -> tuple[Recommendation, RecommendationContext]:
     """Return the recommendation, and what it was made for: what was asked, with a diagnosis where one is needed.
 
     Exchanges with a language model are kept in the folder, if there is one.
@@ -153,13 +157,13 @@ class KeptAnswer(BaseModel, frozen=True, extra="ignore"):
 
     answer: dict[str, Any]
     source: Source
-    grounds: tuple[Ground, ...]
+    grounds: tuple[Reason, ...]
     notes: tuple[str, ...]
     instead_of_model: str | None
     diagnosis: Diagnosis | None
     language_model: ModelUse | None
 
-    def recommendation(self, situation: Situation) -> Recommendation:
+    def recommendation(self, situation: RecommendationContext) -> Recommendation:
         """Return it as it was given.
 
         Raises:
@@ -179,9 +183,9 @@ class KeptAnswer(BaseModel, frozen=True, extra="ignore"):
         return found.with_alternatives(alternatives(situation.diagnosed(self.diagnosis), found.spec))
 
 
-def wanted_of(config: StudyConfig) -> Wanted:
+def wanted_of(config: StudyConfig) -> RecommendationRequest:
     """Return who is to answer, and on what."""
-    return Wanted(config.recommender.source, config.recommender.text)
+    return RecommendationRequest(config.recommender.source, config.recommender.text)
 
 
 def check_one_shot(config: StudyConfig, detection: bool, has_answer: bool) -> None:
@@ -218,7 +222,7 @@ def check_one_shot(config: StudyConfig, detection: bool, has_answer: bool) -> No
 
 
 def one_shot_answer(
-    config: StudyConfig, folder: RunFolder, asked: Situation, diagnosis: Callable[[], Diagnosis]
+    config: StudyConfig, folder: RunFolder, asked: RecommendationContext, diagnosis: Callable[[], Diagnosis]
 ) -> Recommendation:
     """Return the recommendation: that of an earlier run, or else a new one, which is kept.
 
@@ -240,7 +244,7 @@ def one_shot_answer(
     return found
 
 
-def _kept(stored: Mapping[str, Any], asked: Situation) -> Recommendation | None:
+def _kept(stored: Mapping[str, Any], asked: RecommendationContext) -> Recommendation | None:
     try:
         return KeptAnswer.model_validate(stored).recommendation(asked)
     except (ValidationError, AnswerError):

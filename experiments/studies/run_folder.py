@@ -72,7 +72,7 @@ from fedscout.engine.user_code import code_digests
 from fedscout.experiments.config import StudyConfig, fault_text
 from fedscout.experiments.data.dataset import QUANTITIES
 from fedscout.experiments.data.loaders.table import is_own_data
-from fedscout.experiments.description import Realised
+from fedscout.experiments.description import RealizedHeterogeneity
 from fedscout.experiments.models.request import is_import_path
 from fedscout.experiments.reinforcement import ENVIRONMENTS
 from fedscout.search.ledger import BASELINE
@@ -493,7 +493,7 @@ def federation_facts(federation: Federation) -> dict[str, Any]:
 def result_document(
     config: StudyConfig,
     federation: Federation,
-    found: tuple[Realised, Sequence[str]],
+    found: tuple[RealizedHeterogeneity, Sequence[str]],
     report: HeterogeneityReport | None,
     outcome: StudyOutcome,
     timings: Mapping[str, Any],
@@ -603,7 +603,7 @@ class StoredTrial(_Part):
     learning_rate: float
 
 
-class StoredContestant(StoredTrial):
+class StoredCandidate(StoredTrial):
     """What is read of a contestant of a confirmation."""
 
     role: str
@@ -612,12 +612,12 @@ class StoredContestant(StoredTrial):
 class StoredConfirmation(_Part):
     """What is read of a confirmation, but for a report, which reads all of it."""
 
-    contestants: tuple[StoredContestant, ...] = Field(min_length=1)
+    contestants: tuple[StoredCandidate, ...] = Field(min_length=1)
     reference: str
     verdict: str
 
 
-class StoredGround(_Part):
+class StoredReason(_Part):
     """Why something was recommended."""
 
     because: str
@@ -634,7 +634,7 @@ class StoredRecommendation(_Part):
 
     name: str
     language_model: StoredModel | None
-    grounds: tuple[StoredGround, ...] = Field(min_length=1)
+    grounds: tuple[StoredReason, ...] = Field(min_length=1)
     instead_of_model: str | None
 
 

@@ -59,8 +59,8 @@ from fedscout.experiments.studies.checks import (
 from fedscout.experiments.studies.client_settings import check_alone, check_client_settings, client_table_of
 from fedscout.experiments.studies.one_shot import NAME as ONE_SHOT_FILE
 from fedscout.experiments.studies.one_shot import (
+    RecommendationRequest,
     Recommended,
-    Wanted,
     asks_model,
     check_one_shot,
     check_wanted,
@@ -81,8 +81,8 @@ from fedscout.experiments.studies.runner import LazyRunner, open_runner
 from fedscout.experiments.trained import DESCRIPTION_FILE, leaves_model, write_training
 from fedscout.search.config import ONE_SHOT
 from fedscout.search.ledger import Ledger, StudyEvents, StudyFacts
-from fedscout.search.objective import Dealing, Measure
-from fedscout.search.recommenders.diagnosis import Diagnosis, Recommendation, Situation, diagnose
+from fedscout.search.objective import DataOrigin, Measure
+from fedscout.search.recommenders.diagnosis import Diagnosis, Recommendation, RecommendationContext, diagnose
 from fedscout.search.study import StudyOutcome, check_search, level_off, planned_space, run_study, study_space
 from fedscout.strategies import named_classes, named_selection, parameter_columns, parse_strategy
 from fedscout.strategies.methods.averaging import FedAvgSpec
@@ -118,7 +118,7 @@ SILENT = Display()
 
 
 @dataclass(frozen=True)
-class Finished:
+class FinishedStudy:
     """A finished study: the result as it is written to the folder, what it was made of, and what its fitness measures.
 
     It holds no rows.
@@ -134,7 +134,7 @@ class Finished:
 
 
 @dataclass
-class Road:
+class Pipeline:
     """One federation under one configuration, and the steps that commands share.
 
     Attributes:
@@ -223,7 +223,7 @@ class Road:
         self, runner: LazyRunner, folder: RunFolder, facts: StudyFacts
     ) -> tuple[Recommendation, HeterogeneityReport | None]:
         """Return what is recommended without a trial, and the report that it rests on, if it does on one."""
-        asked = Situation(
+        asked = RecommendationContext(
             study_space(self.config.search, facts),
             facts.num_rounds,
             facts.view,
@@ -271,7 +271,7 @@ def run_detection(
     federation: Federation | None = None,
 ) -> tuple[Federation, HeterogeneityReport]:
     """Ask the detectors, and write their report where a folder is given."""
-    road = Road(config, display, verbose, built=federation)
+    road = Pipeline(config, display, verbose, built=federation)
     check_precision(config.training.local(), road.federation)
     opened = _NO_FOLDER if out is None else open_run_folder(out, config, road.digest)
     with opened as folder, road.place(config.detection.num_rounds) as runner:
@@ -280,7 +280,7 @@ def run_detection(
 
 def recommend(
     config: StudyConfig,
-    wanted: Wanted,
+    wanted: RecommendationRequest,
     out: Path | None,
     display: Display = SILENT,
     verbose: bool = False,
@@ -294,7 +294,7 @@ def recommend(
     check_wanted(config, wanted)
     report = None if wanted.report is None else read_report(wanted.report)
     given = report is not None
-    road = Road(config, display, verbose, built=federation)
+    road = Pipeline(config, display, verbose, built=federation)
     by_words = wanted.text is not None and asks_model(config, wanted.source)
     num_clients = config.federation.num_seen if by_words and road.built is None else None
     if report is not None:
@@ -302,7 +302,7 @@ def recommend(
     cohort = cohort_of(config, num_clients or road.federation.num_seen)
     own = own_selection(config)
     space = planned_space(config.search, cohort, config.training.local(), own)
-    asked = Situation(
+    asked = RecommendationContext(
         space,
         config.training.num_rounds,
         config.search.view,
@@ -351,7 +351,7 @@ def run_training(
     """
     config = with_strategy(config)
     check_alone(config)
-    road = Road(config, display, verbose, search_path, federation)
+    road = Pipeline(config, display, verbose, search_path, federation)
     spec = parse_strategy(config.strategy or {}, road.cohort)
     own = selection_of(config, road.cohort)
     metric_of(config.metric_name, road.federation)
@@ -387,7 +387,7 @@ def run_workflow(
     verbose: bool = False,
     search_path: tuple[str, ...] = (),
     federation: Federation | None = None,
-) -> Finished:
+) -> FinishedStudy:
     """Run a study, or the rest of it, to the end; with `detection`, the detectors are asked first.
 
     Raises:
@@ -400,7 +400,7 @@ def run_workflow(
     check_one_shot(config, detection, has_answer=(out / ONE_SHOT_FILE).is_file())
     by_words = config.search.kind == ONE_SHOT and config.recommender.text is not None
     started = time.perf_counter()
-    road = Road(config, display, verbose, search_path, federation)
+    road = Pipeline(config, display, verbose, search_path, federation)
     found = realised(road.federation, config.detection, config.seed)
     dependence = (
         *scored_notes(road.federation, config.training.scored_clients),
@@ -440,7 +440,9 @@ def run_workflow(
         if folder.is_writable:
             folder.write_json(RESULT_FILE, document)
         facts = ledger.facts
-        return Finished(document, folder.path, road.federation, report, outcome, facts.measure, facts.second_measure)
+        return FinishedStudy(
+            document, folder.path, road.federation, report, outcome, facts.measure, facts.second_measure
+        )
 
 
 def cohort_of(config: StudyConfig, num_clients: int) -> Cohort:
@@ -494,12 +496,12 @@ def study_facts(config: StudyConfig, federation: Federation) -> StudyFacts:
     )
 
 
-def dealing_of(config: StudyConfig) -> Dealing | None:
+def dealing_of(config: StudyConfig) -> DataOrigin | None:
     """Return how rows come to the clients, where the configuration says it."""
     known = config.federation.known_partition
     if known is None or known.kind is None:
         return None
-    return Dealing(
+    return DataOrigin(
         config.federation.dataset,
         known.kind,
         known.alpha if known.kind == "dirichlet" else None,

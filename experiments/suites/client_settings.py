@@ -34,7 +34,7 @@ from fedscout.engine.errors import DataError, UserError
 from fedscout.engine.seeds import stream
 from fedscout.engine.trials.record import FITNESS_ROUNDS, Trial
 from fedscout.experiments.client_settings.proxies import (
-    Place,
+    CellPosition,
     ProxyData,
     classes_of,
     grid_of,
@@ -221,7 +221,7 @@ def _of_cells(results: Iterable[CellResult], tuning: CellTuning) -> Settings:
     return Settings(lookup_of(found), proxy_steps=tuning.num_clients * sum(result.trials for result in found))
 
 
-def _placed(tuning: SettingsTuning, places: Sequence[Place], settings: Sequence[Setting]) -> SettingsLookup:
+def _placed(tuning: SettingsTuning, places: Sequence[CellPosition], settings: Sequence[Setting]) -> SettingsLookup:
     """Return the table of some settings in some places."""
     num_classes = tuning.proxy.num_classes
     cells = [
@@ -231,7 +231,7 @@ def _placed(tuning: SettingsTuning, places: Sequence[Place], settings: Sequence[
     return SettingsLookup(SettingsTable(tuple(cells)))
 
 
-def coarser_grid(tuning: SettingsTuning, num_levels: int, num_quantities: int) -> tuple[Place, ...]:
+def coarser_grid(tuning: SettingsTuning, num_levels: int, num_quantities: int) -> tuple[CellPosition, ...]:
     """Return a grid of fewer cells: the ends and what lies evenly between, or the middle where one is left."""
     levels = [0.5] if num_levels == 1 else _spread(tuning.levels, num_levels)
     held = [classes_of(level, tuning.proxy.num_classes) for level in levels]
@@ -243,7 +243,7 @@ def _spread(values: Sequence[Any], count: int) -> list[Any]:
     return [values[round(place)] for place in np.linspace(0, len(values) - 1, count)]
 
 
-def _axes(places: Sequence[Place]) -> np.ndarray[Any, np.dtype[np.float64]]:
+def _axes(places: Sequence[CellPosition]) -> np.ndarray[Any, np.dtype[np.float64]]:
     return np.array([[place.num_classes, place.quantity] for place in places], np.float64)
 
 

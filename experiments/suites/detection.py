@@ -67,7 +67,7 @@ from fedscout.experiments.grids.cells import CellContext, Measured, together
 from fedscout.experiments.grids.experiment import Cell, Experiment
 from fedscout.experiments.grids.federation_runner import IN_PROCESS
 from fedscout.experiments.grids.methods import Given
-from fedscout.experiments.studies.workflow import Display, Road, measure
+from fedscout.experiments.studies.workflow import Display, Pipeline, measure
 
 REASON = "the client misses this exchange"
 
@@ -266,7 +266,7 @@ class Detections:
             sampled = [f"federation.max_rows={rows}"] if rows else []
             arguments = [*given, f"seed={seed}", *IN_PROCESS, *sampled, *case_arguments(case, clients)]
             config = load_config([*arguments, *context.settings])
-            road = Road(config, Display())
+            road = Pipeline(config, Display())
             with road.place(config.detection.num_rounds) as runner:
                 asked: OpensGrids = AbsentClients(runner, self.absent, config.seed) if self.absent else runner
                 report = measure(asked, config)

@@ -28,7 +28,7 @@ from fedscout.engine.data.client import Partition
 from fedscout.engine.errors import IntArray
 from fedscout.engine.seeds import stream
 from fedscout.engine.trials.record import Trial, TrialSettings
-from fedscout.experiments.client_settings.proxies import Place, ProxyData, classes_of, grid_of, proxy_data
+from fedscout.experiments.client_settings.proxies import CellPosition, ProxyData, classes_of, grid_of, proxy_data
 from fedscout.experiments.client_settings.tuning import (
     CellResult,
     CellTuning,
@@ -132,7 +132,7 @@ class SettingsTuning:
         return proxy_data(self.runner.federation, self.seed, of_another=False)
 
     @cached_property
-    def grid(self) -> tuple[Place, ...]:
+    def grid(self) -> tuple[CellPosition, ...]:
         """The cells: the groups of the clients."""
         held = [classes_of(level, self.proxy.num_classes) for level in self.levels]
         return grid_of(held, self.quantities)
@@ -150,8 +150,8 @@ class SettingsTuning:
         return CellTuning(config, proxy or self.proxy, self.runner.federation.model, patience=patience)
 
     def tuned(
-        self, tuning: CellTuning, cells: Sequence[Place], known: Mapping[Place, CellResult] | None = None
-    ) -> dict[Place, CellResult]:
+        self, tuning: CellTuning, cells: Sequence[CellPosition], known: Mapping[CellPosition, CellResult] | None = None
+    ) -> dict[CellPosition, CellResult]:
         """Tune cells on proxy clients, and return what was found for each.
 
         Args:

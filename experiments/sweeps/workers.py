@@ -362,7 +362,7 @@ class StudyWorker:
         return what_studies_rest_on(configs)
 
 
-class Hired(NamedTuple):
+class PoolWorker(NamedTuple):
     """A worker and its node."""
 
     actor: Any
@@ -388,8 +388,8 @@ class StudyWorkerPool:
         self._own = ray.get_runtime_context().get_node_id()
         self.nodes = dict(nodes or own_node(ray))
         self._folders: Any = None
-        self._idle: list[Hired] = []
-        self._running: dict[Any, tuple[int, Hired]] = {}
+        self._idle: list[PoolWorker] = []
+        self._running: dict[Any, tuple[int, PoolWorker]] = {}
 
     def keep_nodes_like_here(self, configs: Sequence[StudyConfig]) -> None:
         """Start a worker on each node, and leave out the nodes where studies rest on anything else than here."""
@@ -407,7 +407,7 @@ class StudyWorkerPool:
         self.nodes = kept or own_node(self._ray)
         for node, worker in workers.items():
             if node in self.nodes:
-                self._idle.append(Hired(worker, node))
+                self._idle.append(PoolWorker(worker, node))
             else:
                 self._ray.kill(worker)
 
@@ -477,14 +477,14 @@ class StudyWorkerPool:
             self._ray.kill(self._folders)
         self._idle, self._running = [], {}
 
-    def _hired(self) -> list[Hired]:
+    def _hired(self) -> list[PoolWorker]:
         return [*self._idle, *(worker for _, worker in self._running.values())]
 
-    def _hire(self) -> Hired:
+    def _hire(self) -> PoolWorker:
         """Hire a worker for the node that has the fewest for its CPUs."""
         alive, hired = self._alive(), [worker.node for worker in self._hired()]
         node = min(alive, key=lambda one: hired.count(one) / self.nodes[one])
-        return Hired(self._start_study_worker(node), node)
+        return PoolWorker(self._start_study_worker(node), node)
 
     def _alive(self) -> list[str]:
         if len(self.nodes) == 1:
@@ -501,7 +501,7 @@ class StudyWorkerPool:
         actor = kind.options(num_cpus=0, scheduling_strategy=NodeAffinitySchedulingStrategy(node_id=node, soft=False))
         return actor.remote(*settings)
 
-    def _end(self, reference: Any, worker: Hired) -> StudyEnd:
+    def _end(self, reference: Any, worker: PoolWorker) -> StudyEnd:
         """Return how a study ended; a worker that died is replaced when the next one is needed."""
         from ray.exceptions import RayActorError, RayError
 

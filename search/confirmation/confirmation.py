@@ -31,7 +31,7 @@ Reference = Literal["fedavg", "tuned-fedavg"]
 Role = Literal["challenger", "contender"] | Reference
 
 
-class Contestant(BaseModel):
+class Candidate(BaseModel):
     """A configuration on the fresh seeds.
 
     Attributes:
@@ -73,7 +73,7 @@ class Contestant(BaseModel):
         return self.own if view == "own" else self.clean
 
 
-class Rival(BaseModel):
+class RunnerUp(BaseModel):
     """Another challenger than the pick.
 
     Attributes:
@@ -114,12 +114,12 @@ class Confirmation(BaseModel):
 
     seeds: tuple[int, ...]
     view: View
-    contestants: tuple[Contestant, ...]
+    contestants: tuple[Candidate, ...]
     versus: Mapping[str, Mapping[str, PairedDifference]]
     reference: Reference = "fedavg"
     verdict: Verdict
     sentence: str
-    rivals: tuple[Rival, ...] = ()
+    rivals: tuple[RunnerUp, ...] = ()
     design: SequentialDesign
     caveats: tuple[str, ...] = ()
     measure: Measure = ACCURACY
@@ -178,7 +178,7 @@ def fresh_seeds(purpose: str, seed: int, count: int) -> tuple[int, ...]:
     return tuple(seeds)
 
 
-def contestant(role: Role, trials: Sequence[Trial], guessing: float = 0.0, measure: Measure = ACCURACY) -> Contestant:
+def contestant(role: Role, trials: Sequence[Trial], guessing: float = 0.0, measure: Measure = ACCURACY) -> Candidate:
     """Gather one configuration's trials, one a seed.
 
     Args:
@@ -188,7 +188,7 @@ def contestant(role: Role, trials: Sequence[Trial], guessing: float = 0.0, measu
         measure: What the fitness measures.
     """
     first = trials[0]
-    return Contestant(
+    return Candidate(
         role=role,
         name=str(first.spec),
         strategy=first.strategy,
@@ -226,7 +226,7 @@ def score_of(trial: Trial, view: View, guessing: float) -> float:
 
 
 @dataclass(frozen=True)
-class Standing:
+class InterimDecision:
     """Where the challengers stand after a look.
 
     Attributes:
@@ -243,7 +243,7 @@ class Standing:
 
 def assess(
     design: SequentialDesign, challengers: Mapping[int, Sequence[float]], reference: Sequence[float]
-) -> Standing:
+) -> InterimDecision:
     """Decide after a look who goes on.
 
     Args:
@@ -261,12 +261,12 @@ def assess(
     remaining = tuple(place for place in challengers if verdicts[place] >= 0 and place not in beaten)
     settled = verdicts[pick] < 0 or (verdicts[pick] > 0 and remaining == (pick,))
     settled = settled or all(design.hopeless(challengers[place], reference) for place in remaining)
-    return Standing(pick=pick, remaining=remaining, settled=settled)
+    return InterimDecision(pick=pick, remaining=remaining, settled=settled)
 
 
 def confirm(
     seeds: Sequence[int],
-    contestants: Sequence[Contestant],
+    contestants: Sequence[Candidate],
     view: View,
     design: SequentialDesign | None = None,
     measure: Measure = ACCURACY,
@@ -321,22 +321,22 @@ def strongest(baselines: Sequence[Sequence[float]]) -> int:
     return max(range(len(baselines)), key=lambda place: (sum(baselines[place]), -place))
 
 
-def reference_name(reference: Contestant) -> str:
+def reference_name(reference: Candidate) -> str:
     """Return a baseline for people."""
     tuned = reference.role == "tuned-fedavg"
     return f"FedAvg at its tuned client rate {reference.learning_rate:g}" if tuned else "FedAvg"
 
 
 def _rival(
-    one: Contestant, others: tuple[Contestant, Contestant, Contestant], view: View, design: SequentialDesign
-) -> Rival:
+    one: Candidate, others: tuple[Candidate, Candidate, Candidate], view: View, design: SequentialDesign
+) -> RunnerUp:
     """Return how a challenger stands to the pick, to FedAvg and to the reference, which are the others."""
     pick, fedavg, reference = (other.scores(view) for other in others)
     behind = design.against_challenger(pick, one.scores(view))
     beaten = design.against_baseline(one.scores(view), reference).verdict < 0
     dropped = len(one.own) < len(pick) or behind.verdict > 0 or beaten
     versus_fedavg = design.against_baseline(one.scores(view), fedavg)
-    return Rival(name=one.name, behind=behind, versus_fedavg=versus_fedavg, dropped=dropped)
+    return RunnerUp(name=one.name, behind=behind, versus_fedavg=versus_fedavg, dropped=dropped)
 
 
 def difference_text(
@@ -377,7 +377,7 @@ def _sentence(name: str, reference: str, measured: str, verdict: Verdict) -> str
     }[verdict]
 
 
-def rivals_told(rivals: Sequence[Rival]) -> str:
+def rivals_told(rivals: Sequence[RunnerUp]) -> str:
     """Return who can't be told from the pick, which then is no best one."""
     level = [rival.name for rival in rivals if not rival.dropped]
     return f" Not told apart from it: {'; '.join(level)}." if level else ""
@@ -400,12 +400,12 @@ def _design_told(design: SequentialDesign, num_seeds: int, verdict: Verdict) -> 
     return told
 
 
-def _configuration(one: Contestant) -> str:
+def _configuration(one: Candidate) -> str:
     """Return which configuration was trained: FedAvg at its client rate, or the search's."""
     return f"FedAvg at client rate {one.learning_rate:g}" if "fedavg" in one.role else one.name
 
 
-def failures_told(contestants: Sequence[Contestant]) -> str:
+def failures_told(contestants: Sequence[Candidate]) -> str:
     """Return what a reader must know of seeds on which somebody failed."""
     told = [
         f" {_configuration(one)} failed on {len(one.failures)} of {len(one.own)} seeds, which count as guessing: "

@@ -29,7 +29,7 @@ from fedscout.detectors.report import CalibratedFinding, Finding, HeterogeneityR
 from fedscout.engine.data.federation import UNNAMED, Names
 from fedscout.engine.messages.calls import Cohort
 from fedscout.search.config import View
-from fedscout.search.objective import ACCURACY, Dealing, Measure
+from fedscout.search.objective import ACCURACY, DataOrigin, Measure
 from fedscout.strategies import SearchSpace, StrategySpec
 
 Severity = Literal["none", "low", "high"]
@@ -41,7 +41,7 @@ MAD_TO_DEVIATION = 1.4826
 FEATURES_NAMED = 5
 
 
-class Aspect(BaseModel, frozen=True, extra="forbid", allow_inf_nan=False):
+class SkewFinding(BaseModel, frozen=True, extra="forbid", allow_inf_nan=False):
     """One kind of heterogeneity.
 
     Attributes:
@@ -88,9 +88,9 @@ class Diagnosis(BaseModel, frozen=True, extra="forbid", allow_inf_nan=False):
     num_classes: int
     num_features: int | None
     median_rows: float | None
-    label_skew: Aspect
-    feature_skew: Aspect
-    outlier: Aspect
+    label_skew: SkewFinding
+    feature_skew: SkewFinding
+    outlier: SkewFinding
     clients_of_other_updates: tuple[int, ...] = ()
     outlier_z_score: float | None
     metrics: dict[str, float]
@@ -137,11 +137,11 @@ def _reaches(finding: Finding, value: float) -> bool:
 
 def _aspect(
     report: HeterogeneityReport, published: Finding, is_high: bool, feature_names: Sequence[str] = ()
-) -> Aspect:
+) -> SkewFinding:
     """Return one kind of heterogeneity, by the finding that decides."""
     found = deciding(report, published)
     severity: Severity = ("high" if is_high else "low") if found.detected else "none"
-    return Aspect(
+    return SkewFinding(
         severity=severity if found.measured else None,
         value=published.value,
         threshold=published.threshold,
@@ -193,7 +193,7 @@ TRAINING_SHARE = 0.8
 
 
 @dataclass(frozen=True)
-class Situation:
+class RecommendationContext:
     """A federation that needs a strategy.
 
     Attributes:
@@ -213,7 +213,7 @@ class Situation:
     diagnosis: Diagnosis | None = None
     description: str | None = None
     measure: Measure = ACCURACY
-    dealing: Dealing | None = None
+    dealing: DataOrigin | None = None
     selection: str | None = None
 
     @property
@@ -230,13 +230,13 @@ class Situation:
             return None
         return max(1, math.ceil(TRAINING_SHARE * rows / batch_size)) * epochs
 
-    def diagnosed(self, diagnosis: Diagnosis) -> Situation:
+    def diagnosed(self, diagnosis: Diagnosis) -> RecommendationContext:
         """Return the same federation with another diagnosis."""
         return replace(self, diagnosis=diagnosis, description=None)
 
 
 @dataclass(frozen=True)
-class Ground:
+class Reason:
     """One reason for a recommendation.
 
     Attributes:
@@ -315,7 +315,7 @@ class Recommendation:
 
     spec: StrategySpec
     source: Source
-    grounds: tuple[Ground, ...]
+    grounds: tuple[Reason, ...]
     alternatives: tuple[Alternative, ...] = ()
     notes: tuple[str, ...] = ()
     diagnosis: Diagnosis | None = None

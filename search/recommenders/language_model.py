@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 from fedscout.engine.errors import NoValidAnswerError
 from fedscout.search.config import RecommenderConfig, one_line
 from fedscout.search.language_model import Chat, ChatReply, ChatRequest, Message
-from fedscout.search.recommenders.diagnosis import Ground, ModelUse, Recommendation, Situation
+from fedscout.search.recommenders.diagnosis import ModelUse, Reason, Recommendation, RecommendationContext
 from fedscout.search.recommenders.prompt import (
     Answer,
     AnswerError,
@@ -125,7 +125,7 @@ def converse(
     return conversation
 
 
-def recommend_by_llm(situation: Situation, model: LanguageModel) -> Recommendation:
+def recommend_by_llm(situation: RecommendationContext, model: LanguageModel) -> Recommendation:
     """Return a language model's recommendation.
 
     Args:
@@ -142,7 +142,7 @@ def recommend_by_llm(situation: Situation, model: LanguageModel) -> Recommendati
     if conversation.answer is None:
         raise NoValidAnswerError(no_valid_answer(settings, conversation))
     answer, replies = conversation.answer, conversation.replies
-    ground = Ground("language model", True, answer.reason or "it gave no reason", f"{settings.model}'s answer")
+    ground = Reason("language model", True, answer.reason or "it gave no reason", f"{settings.model}'s answer")
     return Recommendation(
         spec=answer.spec,
         source="llm",

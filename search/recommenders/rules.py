@@ -121,15 +121,15 @@ from dataclasses import dataclass, replace
 from itertools import cycle
 
 from fedscout.engine.seeds import stream
-from fedscout.search.objective import Dealing
+from fedscout.search.objective import DataOrigin
 from fedscout.search.recommenders.diagnosis import (
     OUTLIER_Z_SCORE,
     Alternative,
     Diagnosis,
-    Ground,
+    Reason,
     Recommendation,
+    RecommendationContext,
     Severity,
-    Situation,
 )
 from fedscout.strategies import (
     BulyanSpec,
@@ -160,7 +160,7 @@ QUICK = ("oort", "pyramidfl")
 """Policies that spare slow clients, and gain most where devices are slow for good."""
 
 
-def selection_notes(situation: Situation) -> Iterator[str]:
+def selection_notes(situation: RecommendationContext) -> Iterator[str]:
     """Yield what is known of who should train, a sentence; nothing where all clients do."""
     cohort, diagnosis = situation.cohort, situation.diagnosis
     if cohort.num_sampled == cohort.num_clients:
@@ -217,7 +217,7 @@ class Advice:
     specs: tuple[StrategySpec, ...]
 
 
-def alternatives(situation: Situation, recommended: StrategySpec) -> Iterator[Alternative]:
+def alternatives(situation: RecommendationContext, recommended: StrategySpec) -> Iterator[Alternative]:
     """Yield the table's advice on classification, as far as it can be chosen and is not what is recommended already."""
     if situation.measure.task != "classification":
         return
@@ -233,7 +233,7 @@ def alternatives(situation: Situation, recommended: StrategySpec) -> Iterator[Al
             yield Alternative(spec, f"The table's advice for {advice.applies_to}.", SOURCE)
 
 
-def advice_for(dealing: Dealing | None, severity: Severity | None) -> Advice | None:
+def advice_for(dealing: DataOrigin | None, severity: Severity | None) -> Advice | None:
     """Return what the table says of a federation; None where nothing is known of it.
 
     Args:
@@ -246,7 +246,7 @@ def advice_for(dealing: Dealing | None, severity: Severity | None) -> Advice | N
     return Advice(f"{_WORDS[severity]} label skew, as it was measured", BY_SEVERITY[severity])
 
 
-def _of_dealing(dealing: Dealing) -> Advice | None:
+def _of_dealing(dealing: DataOrigin) -> Advice | None:
     """Return what the table says of a way to deal rows; None if it names none like it."""
     if dealing.partition == NATURAL and dealing.dataset in NATURALLY_SKEWED:
         return Advice(f"the natural clients of {dealing.dataset}", PROXIMAL)
@@ -297,12 +297,12 @@ class Rule:
 
     name: str
     source: str
-    because: Callable[[Situation, Diagnosis], str | None]
-    proposal: Callable[[Situation, Diagnosis], StrategySpec]
+    because: Callable[[RecommendationContext, Diagnosis], str | None]
+    proposal: Callable[[RecommendationContext, Diagnosis], StrategySpec]
     by_name: bool = False
 
 
-def recommend_by_rules(situation: Situation) -> Recommendation:
+def recommend_by_rules(situation: RecommendationContext) -> Recommendation:
     """Return the rules' recommendation.
 
     Args:
@@ -310,25 +310,25 @@ def recommend_by_rules(situation: Situation) -> Recommendation:
     """
     diagnosis = situation.diagnosis
     assert diagnosis is not None, "rules need a diagnosis"
-    passed_over: list[Ground] = []
+    passed_over: list[Reason] = []
     for rule, because in applying(situation, diagnosis):
         proposal = rule.proposal(situation, diagnosis)
         spec = situation.space.nearest(_at_a_good_rate(proposal, situation))
         if spec is not None:
-            return _recommendation(situation, spec, Ground(rule.name, True, because, rule.source), passed_over)
+            return _recommendation(situation, spec, Reason(rule.name, True, because, rule.source), passed_over)
         if rule.by_name:
             continue
         why = situation.space.absent.get(proposal.kind, "it is not among the strategies to choose from")
         passed_over.append(
-            Ground(rule.name, False, f"{because} But {proposal.kind} can't be chosen: {why}.", rule.source)
+            Reason(rule.name, False, f"{because} But {proposal.kind} can't be chosen: {why}.", rule.source)
         )
     first = situation.space.kinds[0]
     spec = situation.space.default(first)
-    ground = Ground("what is left", True, f"No rule's strategy can be chosen here; {first} can.", spec.paper)
+    ground = Reason("what is left", True, f"No rule's strategy can be chosen here; {first} can.", spec.paper)
     return _recommendation(situation, spec, ground, passed_over)
 
 
-def applying(situation: Situation, diagnosis: Diagnosis) -> Iterator[tuple[Rule, str]]:
+def applying(situation: RecommendationContext, diagnosis: Diagnosis) -> Iterator[tuple[Rule, str]]:
     """Yield the rules that apply and why, the deciding one first; where there are no classes no other rule speaks."""
     for rule in RULES:
         because = rule.because(situation, diagnosis)
@@ -338,7 +338,7 @@ def applying(situation: Situation, diagnosis: Diagnosis) -> Iterator[tuple[Rule,
                 return
 
 
-def _at_a_good_rate(proposal: StrategySpec, situation: Situation) -> StrategySpec:
+def _at_a_good_rate(proposal: StrategySpec, situation: RecommendationContext) -> StrategySpec:
     """Return a proposal at a client rate of the rules' own, where that is searched."""
     if "client_learning_rate" not in situation.space.client_ranges:
         return proposal
@@ -346,7 +346,7 @@ def _at_a_good_rate(proposal: StrategySpec, situation: Situation) -> StrategySpe
 
 
 def _recommendation(
-    situation: Situation, spec: StrategySpec, ground: Ground, passed_over: list[Ground]
+    situation: RecommendationContext, spec: StrategySpec, ground: Reason, passed_over: list[Reason]
 ) -> Recommendation:
     return Recommendation(
         spec=spec,
@@ -382,7 +382,7 @@ def _share(diagnosis: Diagnosis, clients: tuple[int, ...]) -> float:
     return len(clients) / diagnosis.num_clients
 
 
-def suspected_in_a_round(situation: Situation) -> int:
+def suspected_in_a_round(situation: RecommendationContext) -> int:
     """Return how many clients of a round a robust strategy should leave out.
 
     Those are of wrong labels; of other inputs only where uncorrupted data judge, as one model can serve them, too.
@@ -397,13 +397,13 @@ def suspected_in_a_round(situation: Situation) -> int:
 # When they apply.
 
 
-def _no_classes(situation: Situation, diagnosis: Diagnosis) -> str | None:
+def _no_classes(situation: RecommendationContext, diagnosis: Diagnosis) -> str | None:
     if diagnosis.num_classes > 0 and situation.measure.task == "classification":
         return None
     return "The clients hold no rows of classes, on which the other rules were measured."
 
 
-def _wrong_labels_at_a_fifth(_: Situation, diagnosis: Diagnosis) -> str | None:
+def _wrong_labels_at_a_fifth(_: RecommendationContext, diagnosis: Diagnosis) -> str | None:
     clients = _with_like_inputs(diagnosis)
     if _share(diagnosis, clients) < LARGE_SHARE:
         return None
@@ -414,7 +414,7 @@ def _wrong_labels_at_a_fifth(_: Situation, diagnosis: Diagnosis) -> str | None:
     )
 
 
-def _wrong_labels_of_few(_: Situation, diagnosis: Diagnosis) -> str | None:
+def _wrong_labels_of_few(_: RecommendationContext, diagnosis: Diagnosis) -> str | None:
     clients = _with_like_inputs(diagnosis)
     if not clients or diagnosis.num_classes >= MANY_CLASSES:
         return None
@@ -425,7 +425,7 @@ def _wrong_labels_of_few(_: Situation, diagnosis: Diagnosis) -> str | None:
     )
 
 
-def _corrupted_and_clean(situation: Situation, diagnosis: Diagnosis) -> str | None:
+def _corrupted_and_clean(situation: RecommendationContext, diagnosis: Diagnosis) -> str | None:
     clients = _with_other_inputs(diagnosis)
     if not clients or situation.view != "clean" or _share(diagnosis, clients) < LARGE_SHARE:
         return None
@@ -436,7 +436,7 @@ def _corrupted_and_clean(situation: Situation, diagnosis: Diagnosis) -> str | No
     )
 
 
-def _own_features(situation: Situation, diagnosis: Diagnosis) -> str | None:
+def _own_features(situation: RecommendationContext, diagnosis: Diagnosis) -> str | None:
     if diagnosis.feature_skew.severity != "high" or situation.view != "own":
         return None
     return (
@@ -445,7 +445,7 @@ def _own_features(situation: Situation, diagnosis: Diagnosis) -> str | None:
     )
 
 
-def _poisoned_updates(_: Situation, diagnosis: Diagnosis) -> str | None:
+def _poisoned_updates(_: RecommendationContext, diagnosis: Diagnosis) -> str | None:
     clients = tuple(client for client in _outliers(diagnosis) if client in diagnosis.clients_of_other_updates)
     if clients:
         named = diagnosis.names.some_clients(clients)
@@ -462,7 +462,7 @@ def _poisoned_updates(_: Situation, diagnosis: Diagnosis) -> str | None:
     )
 
 
-def _own_concepts(situation: Situation, diagnosis: Diagnosis) -> str | None:
+def _own_concepts(situation: RecommendationContext, diagnosis: Diagnosis) -> str | None:
     clients = tuple(c for c in _with_like_inputs(diagnosis) if c not in diagnosis.clients_of_other_updates)
     if not clients or situation.view != "own":
         return None
@@ -473,7 +473,7 @@ def _own_concepts(situation: Situation, diagnosis: Diagnosis) -> str | None:
     )
 
 
-def _own_labels(situation: Situation, diagnosis: Diagnosis) -> str | None:
+def _own_labels(situation: RecommendationContext, diagnosis: Diagnosis) -> str | None:
     strong = diagnosis.label_skew.severity == "high" and diagnosis.num_classes >= SEVERAL_CLASSES
     if not strong or situation.view != "own":
         return None
@@ -483,7 +483,7 @@ def _own_labels(situation: Situation, diagnosis: Diagnosis) -> str | None:
     )
 
 
-def _few_steps(situation: Situation, diagnosis: Diagnosis) -> str | None:
+def _few_steps(situation: RecommendationContext, diagnosis: Diagnosis) -> str | None:
     steps = situation.steps_a_round
     if steps is None or steps * situation.num_rounds > FEW_STEPS:
         return None
@@ -495,13 +495,13 @@ def _few_steps(situation: Situation, diagnosis: Diagnosis) -> str | None:
     )
 
 
-def _are_steps_small(situation: Situation) -> bool:
+def _are_steps_small(situation: RecommendationContext) -> bool:
     """Whether clients train at a small rate that a proposal does not change."""
     rate = situation.space.given["client_learning_rate"]
     return "client_learning_rate" not in situation.space.client_ranges and float(rate) <= SMALL_RATE
 
 
-def _many_classes(_: Situation, diagnosis: Diagnosis) -> str | None:
+def _many_classes(_: RecommendationContext, diagnosis: Diagnosis) -> str | None:
     if diagnosis.num_classes < MANY_CLASSES:
         return None
     return (
@@ -510,7 +510,7 @@ def _many_classes(_: Situation, diagnosis: Diagnosis) -> str | None:
     )
 
 
-def _skewed_labels(_: Situation, diagnosis: Diagnosis) -> str | None:
+def _skewed_labels(_: RecommendationContext, diagnosis: Diagnosis) -> str | None:
     if not diagnosis.label_skew.detected or diagnosis.num_classes < SEVERAL_CLASSES:
         return None
     return (
@@ -519,7 +519,7 @@ def _skewed_labels(_: Situation, diagnosis: Diagnosis) -> str | None:
     )
 
 
-def _other_inputs(_: Situation, diagnosis: Diagnosis) -> str | None:
+def _other_inputs(_: RecommendationContext, diagnosis: Diagnosis) -> str | None:
     clients = _with_other_inputs(diagnosis)
     if not clients:
         return None
@@ -530,7 +530,7 @@ def _other_inputs(_: Situation, diagnosis: Diagnosis) -> str | None:
     )
 
 
-def _nothing_to_mend(_: Situation, diagnosis: Diagnosis) -> str | None:
+def _nothing_to_mend(_: RecommendationContext, diagnosis: Diagnosis) -> str | None:
     found = [name for name in ("label_skew", "feature_skew", "outlier") if getattr(diagnosis, name).detected]
     if not found:
         return "The clients are alike, as far as was measured."
@@ -549,21 +549,21 @@ def _skewed(diagnosis: Diagnosis) -> str:
 # What they propose.
 
 
-def _always(spec: StrategySpec) -> Callable[[Situation, Diagnosis], StrategySpec]:
+def _always(spec: StrategySpec) -> Callable[[RecommendationContext, Diagnosis], StrategySpec]:
     return lambda _situation, _diagnosis: spec
 
 
-def _trimmed_mean(situation: Situation, diagnosis: Diagnosis) -> StrategySpec:
+def _trimmed_mean(situation: RecommendationContext, diagnosis: Diagnosis) -> StrategySpec:
     """Cut off as many values as there are outliers in a round."""
     return FedTrimmedAvgSpec(beta=cut_of(_in_a_round(_with_like_inputs(diagnosis), situation, diagnosis), situation))
 
 
-def cut_of(suspects: int, situation: Situation) -> float:
+def cut_of(suspects: int, situation: RecommendationContext) -> float:
     """Return the β that cuts off so many values at either end: the middle of those that do, safe from rounding."""
     return min(0.49, (suspects + 0.5) / situation.cohort.num_sampled)
 
 
-def _in_a_round(clients: tuple[int, ...], situation: Situation, diagnosis: Diagnosis) -> int:
+def _in_a_round(clients: tuple[int, ...], situation: RecommendationContext, diagnosis: Diagnosis) -> int:
     """Return how many of some clients a round has, rounded up."""
     return -(-len(clients) * situation.cohort.num_sampled // diagnosis.num_clients)
 
@@ -600,7 +600,7 @@ ROBUST = (BulyanSpec, CenteredClippingSpec, FedMedianSpec, FedTrimmedAvgSpec, Kr
 
 
 def first_generation(
-    situation: Situation,
+    situation: RecommendationContext,
     recommendation: Recommendation,
     size: int,
     seed: int,
@@ -624,7 +624,7 @@ def first_generation(
     return (*founded, *_new(_drawn(situation, seed), size - len(founded), situation, taken))
 
 
-def kinds_in_turn(situation: Situation, seed: int) -> tuple[StrategySpec, ...]:
+def kinds_in_turn(situation: RecommendationContext, seed: int) -> tuple[StrategySpec, ...]:
     """Return one configuration of each kind of the space, drawn and in drawn order, robust ones as suspected.
 
     Args:
@@ -639,7 +639,9 @@ def kinds_in_turn(situation: Situation, seed: int) -> tuple[StrategySpec, ...]:
     return tuple(found.values())
 
 
-def _new(source: Iterator[Alternative], count: int, situation: Situation, taken: set[str]) -> list[Alternative]:
+def _new(
+    source: Iterator[Alternative], count: int, situation: RecommendationContext, taken: set[str]
+) -> list[Alternative]:
     """Return the first of a source that are not taken, at most so many, which are taken from then on."""
     found: list[Alternative] = []
     while len(found) < count and (candidate := next(source, None)) is not None:
@@ -651,7 +653,7 @@ def _new(source: Iterator[Alternative], count: int, situation: Situation, taken:
 
 
 def _founded(
-    situation: Situation, recommendation: Recommendation, priors: Sequence[Alternative]
+    situation: RecommendationContext, recommendation: Recommendation, priors: Sequence[Alternative]
 ) -> Iterator[Alternative]:
     """Yield what the diagnosis proposes, repetitions included; each is in the space."""
     diagnosis, space = situation.diagnosis, situation.space
@@ -679,7 +681,7 @@ def _founded(
             yield Alternative(nearest, because, source)
 
 
-def _by_policies_in_turn(source: Iterator[Alternative], situation: Situation) -> Iterator[Alternative]:
+def _by_policies_in_turn(source: Iterator[Alternative], situation: RecommendationContext) -> Iterator[Alternative]:
     policies = situation.space.client_ranges.get(SELECTION)
     if not isinstance(policies, ChoiceRange):
         yield from source
@@ -691,7 +693,9 @@ def _by_policies_in_turn(source: Iterator[Alternative], situation: Situation) ->
             yield replace(candidate, spec=candidate.spec.with_values({SELECTION: next(turns)}))
 
 
-def _drawn(situation: Situation, seed: int, purpose: str = "informed first generation") -> Iterator[Alternative]:
+def _drawn(
+    situation: RecommendationContext, seed: int, purpose: str = "informed first generation"
+) -> Iterator[Alternative]:
     """Yield random configurations; no robust one unless somebody is suspected, and then with as many."""
     generator = stream(seed, purpose)
     suspects = suspected_in_a_round(situation)
@@ -702,7 +706,7 @@ def _drawn(situation: Situation, seed: int, purpose: str = "informed first gener
             yield drawn
 
 
-def _as_suspected(proposed: Alternative, suspects: int, situation: Situation) -> Alternative | None:
+def _as_suspected(proposed: Alternative, suspects: int, situation: RecommendationContext) -> Alternative | None:
     """Return what is proposed, a robust strategy with so many suspects; None where there are none for it."""
     if not isinstance(proposed.spec, ROBUST):
         return proposed
@@ -710,7 +714,7 @@ def _as_suspected(proposed: Alternative, suspects: int, situation: Situation) ->
     return None if spec is None else replace(proposed, spec=spec)
 
 
-def _against(suspects: int, spec: StrategySpec, situation: Situation) -> StrategySpec | None:
+def _against(suspects: int, spec: StrategySpec, situation: RecommendationContext) -> StrategySpec | None:
     """Return a robust configuration that leaves out so many clients a round, as far as its range allows."""
     wanted = {"num_malicious_nodes": suspects, "beta": cut_of(suspects, situation)}
     known = {name: value for name, value in wanted.items() if name in type(spec).model_fields}

@@ -29,7 +29,7 @@ from typing import Any, ClassVar
 
 from fedscout.engine.errors import NoValidAnswerError
 from fedscout.engine.trials.record import Trial
-from fedscout.search.recommenders.diagnosis import Diagnosis, Situation
+from fedscout.search.recommenders.diagnosis import Diagnosis, RecommendationContext
 from fedscout.search.recommenders.language_model import LanguageModel, converse, no_valid_answer
 from fedscout.search.recommenders.prompt import Answer, strategy_document, system_message, user_message
 from fedscout.search.searcher import Searcher, SearchTask, ranking
@@ -53,7 +53,9 @@ class MultiShotLLMSearcher(GenerationalSearcher):
     def __init__(self, task: SearchTask, model: LanguageModel, diagnosis: Diagnosis | None = None) -> None:
         super().__init__(task)
         self.population = 1
-        self._situation = Situation(task.space, task.num_rounds, task.settings.view, diagnosis, measure=task.measure)
+        self._situation = RecommendationContext(
+            task.space, task.num_rounds, task.settings.view, diagnosis, measure=task.measure
+        )
         self._model = replace(model, seed=task.seed)
         self._genetic = GeneticSearcher(task)
         self._without_model: set[int] = set()

@@ -74,10 +74,10 @@ from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
 from flwr.serverapp import strategy as flower
 from pydantic import Field
 
-from fedscout.engine.contracts.algorithm import ClientAlgorithm, Finished, LocalRun
+from fedscout.engine.contracts.algorithm import ClientAlgorithm, ClientResults, LocalRun
 from fedscout.engine.messages.calls import Cohort, EngineNeeds
 from fedscout.strategies import aggregation as quick
-from fedscout.strategies.specification import RealRange, Searched, StrategySpec, node_counts
+from fedscout.strategies.specification import RealRange, SearchRange, StrategySpec, node_counts
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -87,7 +87,7 @@ PROXIMAL_MU_KEY = "proximal-mu"
 
 
 @dataclass(frozen=True)
-class HeldNear(ClientAlgorithm):
+class ProximalGradient(ClientAlgorithm):
     """Adds μ(w − x) to the gradient; keeps no state.
 
     Attributes:
@@ -98,10 +98,10 @@ class HeldNear(ClientAlgorithm):
 
     mu: float
 
-    def train(self, run: LocalRun) -> Finished:
+    def train(self, run: LocalRun) -> ClientResults:
         """Descend near the received model."""
         trained = run.descend(run.received, partial(pull_towards, self.mu), [run.received])
-        return Finished(trained, trained.vectors)
+        return ClientResults(trained, trained.vectors)
 
 
 @dataclass(frozen=True)
@@ -112,9 +112,9 @@ class ProximalTerm(ClientAlgorithm):
     accompanied: ClassVar[bool] = False
     mixes: ClassVar[bool] = True
 
-    def train(self, run: LocalRun) -> Finished:
+    def train(self, run: LocalRun) -> ClientResults:
         """Descend near the received model."""
-        return HeldNear(float(run.config[PROXIMAL_MU_KEY])).train(run)
+        return ProximalGradient(float(run.config[PROXIMAL_MU_KEY])).train(run)
 
 
 def pull_towards(mu: float, weights: Tensor, gradient: Tensor, centre: Tensor) -> None:
@@ -180,7 +180,7 @@ class FedProxSpec(MeanSpec):
     proximal_mu: Annotated[
         float,
         Field(ge=0, description="μ, weight of the proximal term (μ/2)‖w − x‖²; 0 is FedAvg"),
-        Searched(RealRange(1e-4, 1.0, log=True)),
+        SearchRange(RealRange(1e-4, 1.0, log=True)),
     ] = 0.01
 
     def client_algorithm(self) -> ClientAlgorithm:
@@ -189,7 +189,7 @@ class FedProxSpec(MeanSpec):
 
     def paired_algorithm(self) -> ClientAlgorithm:
         """Return the same with a μ that no message needs to tell."""
-        return HeldNear(self.proximal_mu)
+        return ProximalGradient(self.proximal_mu)
 
     def equivalent(self, cohort: Cohort) -> StrategySpec:
         """Return a simpler specification: without the proximal term it is FedAvg."""
@@ -210,12 +210,12 @@ class FedAvgMSpec(MeanSpec):
     server_learning_rate: Annotated[
         float,
         Field(gt=0, description="η, the server's step along the momentum"),
-        Searched(RealRange(0.1, 1.5)),
+        SearchRange(RealRange(0.1, 1.5)),
     ] = 1.0
     server_momentum: Annotated[
         float,
         Field(ge=0, lt=1, description="β, the share of the last step that is kept; 0 is none"),
-        Searched(RealRange(0.0, 0.99)),
+        SearchRange(RealRange(0.0, 0.99)),
     ] = 0.9
 
     def equivalent(self, cohort: Cohort) -> StrategySpec:
@@ -243,12 +243,12 @@ class AdaptiveSpec(MeanSpec):
     eta: Annotated[
         float,
         Field(gt=0, description="η, the server's learning rate"),
-        Searched(RealRange(1e-2, 1.0, log=True), wide=RealRange(1e-3, 1.0, log=True)),
+        SearchRange(RealRange(1e-2, 1.0, log=True), wide=RealRange(1e-3, 1.0, log=True)),
     ] = 0.1
     tau: Annotated[
         float,
         Field(gt=0, description="τ, the degree of adaptivity: added to √v, so a small one adapts more"),
-        Searched(RealRange(1e-5, 1e-1, log=True), wide=RealRange(1e-9, 1e-1, log=True)),
+        SearchRange(RealRange(1e-5, 1e-1, log=True), wide=RealRange(1e-9, 1e-1, log=True)),
     ] = 1e-3
 
     def _construct(self, cohort: Cohort) -> flower.Strategy:
@@ -266,12 +266,12 @@ class MomentSpec(AdaptiveSpec):
     beta_1: Annotated[
         float,
         Field(ge=0, lt=1, description="β₁, decay of the first moment m"),
-        Searched(RealRange(0.0, 0.99)),
+        SearchRange(RealRange(0.0, 0.99)),
     ] = 0.9
     beta_2: Annotated[
         float,
         Field(ge=0, lt=1, description="β₂, decay of the second moment v"),
-        Searched(RealRange(0.9, 0.999)),
+        SearchRange(RealRange(0.9, 0.999)),
     ] = 0.99
 
 
@@ -305,7 +305,7 @@ class QFedAvgSpec(StrategySpec):
     q: Annotated[
         float,
         Field(ge=0, description="q, how much fairness counts; 0 is the mean with equal weights"),
-        Searched(RealRange(0.0, 5.0)),
+        SearchRange(RealRange(0.0, 5.0)),
     ] = 0.1
 
     def needs(self) -> EngineNeeds:

@@ -24,13 +24,13 @@ import numpy.typing as npt
 from flwr.serverapp import strategy as flower
 from pydantic import Field
 
-from fedscout.engine.contracts.algorithm import ClientAlgorithm, Finished, LocalRun
+from fedscout.engine.contracts.algorithm import ClientAlgorithm, ClientResults, LocalRun
 from fedscout.engine.messages.calls import Cohort
 from fedscout.engine.models.layout import ParameterLayout
 from fedscout.strategies import aggregation as quick
 from fedscout.strategies.methods.averaging import MeanSpec
 from fedscout.strategies.methods.personal_layers import PersonalParameters
-from fedscout.strategies.specification import RealRange, Searched, StrategySpec, missing_layers, node_counts
+from fedscout.strategies.specification import RealRange, SearchRange, StrategySpec, missing_layers, node_counts
 
 BATCH_NORMS = ("BatchNorm1d", "BatchNorm2d", "BatchNorm3d", "SyncBatchNorm")
 
@@ -78,7 +78,7 @@ class MFedBNSpec(MeanSpec):
     server_learning_rate: Annotated[
         float,
         Field(gt=0, description="η, the server's step along the mean change; 1 is FedBN"),
-        Searched(RealRange(1e-3, 1.0, log=True), wide=RealRange(1e-5, 1.0, log=True)),
+        SearchRange(RealRange(1e-3, 1.0, log=True), wide=RealRange(1e-5, 1.0, log=True)),
     ] = 0.5
     batch_norm: Annotated[
         Literal["own", "overwritten"],
@@ -113,6 +113,6 @@ class MFedBNSpec(MeanSpec):
 class OverwrittenBatchNorm(OwnBatchNorm):
     """Begins every round with the global batch normalisation."""
 
-    def train(self, run: LocalRun) -> Finished:
+    def train(self, run: LocalRun) -> ClientResults:
         """Descend from the received model as it is."""
         return self.finished(run, run.descend(run.received))

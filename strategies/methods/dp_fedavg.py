@@ -61,7 +61,7 @@ from fedscout.strategies.methods.averaging import (
     FedYogiSpec,
     MeanSpec,
 )
-from fedscout.strategies.specification import RealRange, Searched, StrategySpec, clients_text, node_counts
+from fedscout.strategies.specification import RealRange, SearchRange, StrategySpec, clients_text, node_counts
 
 AVERAGING: tuple[type[MeanSpec], ...] = (
     FedAvgSpec,
@@ -122,7 +122,7 @@ class DPFedAvgSpec(StrategySpec):
     clipping_norm: Annotated[
         float,
         Field(gt=0, description="C, the length to which changes are clipped; at the beginning, if it is adaptive"),
-        Searched(RealRange(0.01, 10.0, log=True)),
+        SearchRange(RealRange(0.01, 10.0, log=True)),
     ] = 1.0
     noise_multiplier: Annotated[
         float | None,

@@ -52,7 +52,7 @@ from flwr.serverapp import Grid
 from flwr.serverapp import strategy as flower
 from pydantic import Field
 
-from fedscout.engine.contracts.algorithm import ClientAlgorithm, Finished, LocalRun
+from fedscout.engine.contracts.algorithm import ClientAlgorithm, ClientResults, LocalRun
 from fedscout.engine.data.client import Arrays
 from fedscout.engine.errors import FloatArray
 from fedscout.engine.messages.calls import Cohort, EngineNeeds, ServerContext
@@ -60,7 +60,7 @@ from fedscout.engine.messages.contents import client_of, metrics_of, put_compani
 from fedscout.engine.messages.keys import NUM_EXAMPLES_KEY
 from fedscout.strategies.aggregation.rules import ClientModel, HostedRule, Vector, weighted_mean
 from fedscout.strategies.methods.averaging import FedAvgSpec
-from fedscout.strategies.specification import RealRange, Searched, StrategySpec, node_counts
+from fedscout.strategies.specification import RealRange, SearchRange, StrategySpec, node_counts
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -82,16 +82,16 @@ class AlignedDescent(ClientAlgorithm):
         """∇²L_k(y) u goes up."""
         return {CURVATURE: NUM_EXAMPLES_KEY}
 
-    def train(self, run: LocalRun) -> Finished:
+    def train(self, run: LocalRun) -> ClientResults:
         """Descend, then measure at the received model."""
         trained = run.descend(run.received)
         direction = run.companions.get(DIRECTION)
         if direction is None or not direction.any():
             nothing = run.received.new_zeros(trained.vectors.shape)
-            return Finished(trained, trained.vectors, {}, {CURVATURE: nothing}, {ALIGNMENT: nothing[:, 0]})
+            return ClientResults(trained, trained.vectors, {}, {CURVATURE: nothing}, {ALIGNMENT: nothing[:, 0]})
         alignment = row_sums(run.gradient(run.received) * direction)
         curvature = curvature_along(run, direction)
-        return Finished(trained, trained.vectors, {}, {CURVATURE: curvature}, {ALIGNMENT: alignment})
+        return ClientResults(trained, trained.vectors, {}, {CURVATURE: curvature}, {ALIGNMENT: alignment})
 
 
 def curvature_along(run: LocalRun, direction: Tensor) -> Tensor:
@@ -212,12 +212,12 @@ class FedBiOSpec(StrategySpec):
     weight_rate: Annotated[
         float,
         Field(ge=0, le=1000, description="η, the step of the clients' weights; 0 is FedAvg"),
-        Searched(RealRange(0.001, 1.0, log=True)),
+        SearchRange(RealRange(0.001, 1.0, log=True)),
     ] = 0.1
     direction_rate: Annotated[
         float,
         Field(ge=0, le=10, description="τ, the step of u, below 2 over the largest curvature"),
-        Searched(RealRange(0.01, 0.2, log=True)),
+        SearchRange(RealRange(0.01, 0.2, log=True)),
     ] = 0.1
     damping: Annotated[float, Field(ge=0, description="μ, which keeps u bounded where the loss is not convex")] = 0.1
 

@@ -52,7 +52,7 @@ from fedscout.strategies.methods.averaging import FedAvgSpec
 from fedscout.strategies.specification import (
     IntegerRange,
     RealRange,
-    Searched,
+    SearchRange,
     StrategySpec,
     Value,
     clients_text,
@@ -160,10 +160,10 @@ class FedBuffSpec(StrategySpec):
     buffer_size: Annotated[
         int,
         Field(ge=1, description="K, updates that make a new model: 1 to n of n clients in training"),
-        Searched(_buffer_sizes),
+        SearchRange(_buffer_sizes),
     ] = 2
     server_learning_rate: Annotated[
-        float, Field(gt=0, description="η_g, the server's step size"), Searched(RealRange(0.1, 1.5))
+        float, Field(gt=0, description="η_g, the server's step size"), SearchRange(RealRange(0.1, 1.5))
     ] = 1.0
 
     def needs(self) -> EngineNeeds:

@@ -44,7 +44,7 @@ from fedscout.engine.errors import IntArray
 from fedscout.engine.messages.calls import Cohort, EngineNeeds, ServerContext
 from fedscout.strategies.aggregation.rules import ClientModel, HostedRule, Vector, weighted_mean
 from fedscout.strategies.methods.averaging import FedAvgSpec, SampleScaling, weight_metric
-from fedscout.strategies.specification import IntegerRange, RealRange, Searched, StrategySpec, node_counts
+from fedscout.strategies.specification import IntegerRange, RealRange, SearchRange, StrategySpec, node_counts
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -157,12 +157,12 @@ class FedDFSpec(StrategySpec):
     distillation_steps: Annotated[
         int,
         Field(ge=0, le=100_000, description="steps of distillation a round, at most; 0 is FedAvg"),
-        Searched(IntegerRange(50, 2000, log=True)),
+        SearchRange(IntegerRange(50, 2000, log=True)),
     ] = 500
     distillation_rate: Annotated[
         float,
         Field(gt=0, le=1, description="Adam's step size at first, which falls to 0 along a cosine"),
-        Searched(RealRange(1e-4, 1e-2, log=True)),
+        SearchRange(RealRange(1e-4, 1e-2, log=True)),
     ] = 1e-3
     distillation_batch: Annotated[int, Field(ge=1, le=1_000_000, description="rows of a step of distillation")] = 128
     distillation_patience: Annotated[

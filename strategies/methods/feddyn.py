@@ -22,12 +22,12 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 from flwr.serverapp import strategy as flower
 from pydantic import Field
 
-from fedscout.engine.contracts.algorithm import ClientAlgorithm, Finished, LocalRun
+from fedscout.engine.contracts.algorithm import ClientAlgorithm, ClientResults, LocalRun
 from fedscout.engine.errors import FloatArray
 from fedscout.engine.messages.calls import Cohort
 from fedscout.strategies.aggregation.rules import DoubleArray, MeanRule, RoundMeans, with_share
 from fedscout.strategies.methods.averaging import MeanSpec, SampleScaling
-from fedscout.strategies.specification import RealRange, Searched, node_counts
+from fedscout.strategies.specification import RealRange, SearchRange, node_counts
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -47,7 +47,7 @@ class FedDynSpec(MeanSpec):
     dynamic_alpha: Annotated[
         float,
         Field(gt=0, description="α, weight of the dynamic regulariser"),
-        Searched(RealRange(1e-3, 1.0, log=True)),
+        SearchRange(RealRange(1e-3, 1.0, log=True)),
     ] = 0.1
 
     def client_algorithm(self) -> ClientAlgorithm:
@@ -77,13 +77,13 @@ class RegularisedDescent(ClientAlgorithm):
         """The change of the trainable parameters goes up."""
         return {CHANGE: self.weighted_by}
 
-    def train(self, run: LocalRun) -> Finished:
+    def train(self, run: LocalRun) -> ClientResults:
         """Descend on the regularised loss."""
         own = run.kept(GRADIENT, run.received.new_zeros(run.layout.size))
         trained = run.descend(run.received, partial(regularise, self.alpha), [run.received, own])
         change = trained.vectors - run.received
         change[:, run.layout.num_trainable :] = 0
-        return Finished(trained, trained.vectors, {GRADIENT: own - self.alpha * change}, {CHANGE: change})
+        return ClientResults(trained, trained.vectors, {GRADIENT: own - self.alpha * change}, {CHANGE: change})
 
 
 def regularise(alpha: float, weights: Tensor, gradient: Tensor, received: Tensor, own: Tensor) -> None:

@@ -34,7 +34,7 @@ from pydantic import Field
 from fedscout.engine.messages.calls import Cohort, EngineNeeds
 from fedscout.strategies.aggregation.rules import ClientModel, ServerRule, Vector, shaped
 from fedscout.strategies.methods.averaging import SampleScaling, weight_metric
-from fedscout.strategies.specification import RealRange, Searched, StrategySpec, node_counts
+from fedscout.strategies.specification import RealRange, SearchRange, StrategySpec, node_counts
 
 
 def extrapolated_change(
@@ -99,7 +99,7 @@ class FedExPSpec(StrategySpec):
     epsilon: Annotated[
         float,
         Field(gt=0, description="ε, added to the squared mean change: a larger one shortens the server's steps"),
-        Searched(RealRange(1e-4, 1.0, log=True)),
+        SearchRange(RealRange(1e-4, 1.0, log=True)),
     ] = 1e-3
     sample_scaling: Annotated[
         SampleScaling, Field(description="p_i, a client's weight: equal, or by its number of examples")

@@ -25,12 +25,12 @@ from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
 from flwr.serverapp import strategy as flower
 from pydantic import Field
 
-from fedscout.engine.contracts.algorithm import ClientAlgorithm, Finished, LocalRun
+from fedscout.engine.contracts.algorithm import ClientAlgorithm, ClientResults, LocalRun
 from fedscout.engine.errors import Fault
 from fedscout.engine.messages.calls import Cohort, EngineNeeds
 from fedscout.strategies.aggregation.rules import DoubleArray, MeanRule, RoundMeans
 from fedscout.strategies.methods.averaging import MeanSpec, pull_towards
-from fedscout.strategies.specification import RealRange, Searched, node_counts
+from fedscout.strategies.specification import RealRange, SearchRange, node_counts
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -47,7 +47,7 @@ class FedNovaSpec(MeanSpec):
     proximal_mu: Annotated[
         float,
         Field(ge=0, description="μ, weight of the clients' proximal term (μ/2)‖w − x‖²; 0 is none"),
-        Searched(RealRange(0.0, 0.1)),
+        SearchRange(RealRange(0.0, 0.1)),
     ] = 0.0
 
     def needs(self) -> EngineNeeds:
@@ -94,7 +94,7 @@ class NormalizedDescent(ClientAlgorithm):
     proximal_mu: float = 0.0
     shares_by: str = "num-examples"
 
-    def train(self, run: LocalRun) -> Finished:
+    def train(self, run: LocalRun) -> ClientResults:
         """Descend, and report how far."""
         mu, training = self.proximal_mu, run.training
         trained = run.descend(run.received, partial(pull_towards, mu) if mu else None, [run.received] if mu else [])
@@ -102,7 +102,7 @@ class NormalizedDescent(ClientAlgorithm):
         shares = run.counts_as.double() if self.shares_by == "num-examples" else lengths.new_ones(lengths.shape)
         effective = trained.num_steps if mu else lengths
         sums = {MODEL_WEIGHT: shares / lengths, EFFECTIVE_STEPS: shares * effective}
-        return Finished(trained, trained.vectors, sums=sums)
+        return ClientResults(trained, trained.vectors, sums=sums)
 
 
 def path_lengths(num_steps: Tensor, momentum: float, pull: float) -> Tensor:

@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
 
 from pydantic import Field
 
-from fedscout.engine.contracts.algorithm import ClientAlgorithm, Finished, LocalRun
+from fedscout.engine.contracts.algorithm import ClientAlgorithm, ClientResults, LocalRun
 from fedscout.engine.messages.calls import Cohort
 from fedscout.strategies.methods.averaging import FedAvgSpec, MeanSpec
-from fedscout.strategies.specification import RealRange, Searched, StrategySpec
+from fedscout.strategies.specification import RealRange, SearchRange, StrategySpec
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -30,7 +30,7 @@ class FedSAMSpec(MeanSpec):
     sharpness_radius: Annotated[
         float,
         Field(ge=0, description="ρ, how far away the loss is looked at; 0 is FedAvg"),
-        Searched(RealRange(1e-3, 0.5, log=True)),
+        SearchRange(RealRange(1e-3, 0.5, log=True)),
     ] = 0.05
 
     def client_algorithm(self) -> ClientAlgorithm:
@@ -55,10 +55,10 @@ class SharpnessAware(ClientAlgorithm):
     radius: float
     one_by_one: ClassVar[bool] = True
 
-    def train(self, run: LocalRun) -> Finished:
+    def train(self, run: LocalRun) -> ClientResults:
         """Descend with gradients from where the loss is largest."""
         trained = run.descend(run.received, ahead=self._uphill)
-        return Finished(trained, trained.vectors)
+        return ClientResults(trained, trained.vectors)
 
     def _uphill(self, weights: Tensor, gradient: Tensor) -> Tensor:
         import torch

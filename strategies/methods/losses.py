@@ -30,11 +30,11 @@ from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field
 
-from fedscout.engine.contracts.algorithm import ClientAlgorithm, Finished, LocalRun
+from fedscout.engine.contracts.algorithm import ClientAlgorithm, ClientResults, LocalRun
 from fedscout.engine.messages.calls import Cohort
 from fedscout.engine.models.layout import OUT_OF_IT, Adjusted, RowLoss
 from fedscout.strategies.methods.averaging import FedAvgSpec, MeanSpec
-from fedscout.strategies.specification import RealRange, Searched, StrategySpec, without_classes
+from fedscout.strategies.specification import RealRange, SearchRange, StrategySpec, without_classes
 
 
 class FedLCSpec(MeanSpec):
@@ -46,7 +46,7 @@ class FedLCSpec(MeanSpec):
     calibration: Annotated[
         float,
         Field(ge=0, description="τ, weight of the calibration; 0 is FedAvg"),
-        Searched(RealRange(0.1, 2.0, log=True)),
+        SearchRange(RealRange(0.1, 2.0, log=True)),
     ] = 1.0
 
     @classmethod
@@ -75,14 +75,14 @@ class CalibratedDescent(ClientAlgorithm):
 
     calibration: float
 
-    def train(self, run: LocalRun) -> Finished:
+    def train(self, run: LocalRun) -> ClientResults:
         """Descend on the calibrated loss; classes of which the client holds no rows are left out of it."""
         if not self.calibration:
             return super().train(run)
         counts = run.label_counts()
         shift = (-self.calibration * counts ** (-1 / 4)).clamp(min=OUT_OF_IT)
         trained = run.descend(run.received, adjusted=Adjusted(shift=shift))
-        return Finished(trained, trained.vectors)
+        return ClientResults(trained, trained.vectors)
 
 
 class FedRSSpec(MeanSpec):
@@ -94,7 +94,7 @@ class FedRSSpec(MeanSpec):
     missing_scale: Annotated[
         float,
         Field(ge=0, le=1, description="α, scale of the outputs of classes that a client does not hold; 1 is FedAvg"),
-        Searched(RealRange(0.0, 0.9)),
+        SearchRange(RealRange(0.0, 0.9)),
     ] = 0.5
 
     @classmethod
@@ -123,11 +123,11 @@ class RestrictedSoftmax(ClientAlgorithm):
 
     scale: float
 
-    def train(self, run: LocalRun) -> Finished:
+    def train(self, run: LocalRun) -> ClientResults:
         """Descend on the restricted loss."""
         scales = run.label_counts().clamp(max=1) * (1 - self.scale) + self.scale
         trained = run.descend(run.received, adjusted=Adjusted(scale=scales))
-        return Finished(trained, trained.vectors)
+        return ClientResults(trained, trained.vectors)
 
 
 LOG_OF_NOTHING = math.log(1e-4)
@@ -142,7 +142,7 @@ class SymmetricLossSpec(MeanSpec):
     cross_entropy_weight: Annotated[
         float,
         Field(ge=0, le=1000, description="α, weight of the cross-entropy; 1 without the reverse term is FedAvg"),
-        Searched(RealRange(0.01, 1.0, log=True)),
+        SearchRange(RealRange(0.01, 1.0, log=True)),
     ] = 0.1
     reverse_weight: Annotated[float, Field(ge=0, le=1000, description="β, weight of the reverse cross-entropy")] = 1.0
 
@@ -174,8 +174,8 @@ class SymmetricDescent(ClientAlgorithm):
     cross_entropy_weight: float
     reverse_weight: float
 
-    def train(self, run: LocalRun) -> Finished:
+    def train(self, run: LocalRun) -> ClientResults:
         """Descend on the symmetric loss (eq. 7)."""
         miss = -LOG_OF_NOTHING * self.reverse_weight  # eq. 5
         trained = run.descend(run.received, row_loss=RowLoss(self.cross_entropy_weight, miss=miss))
-        return Finished(trained, trained.vectors)
+        return ClientResults(trained, trained.vectors)

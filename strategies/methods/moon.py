@@ -18,10 +18,10 @@ from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
 
 from pydantic import Field
 
-from fedscout.engine.contracts.algorithm import ClientAlgorithm, Compared, Finished, LocalRun
+from fedscout.engine.contracts.algorithm import ClientAlgorithm, ClientResults, ContrastiveLoss, LocalRun
 from fedscout.engine.messages.calls import Cohort
 from fedscout.strategies.methods.averaging import FedAvgSpec, MeanSpec
-from fedscout.strategies.specification import RealRange, Searched, StrategySpec, missing_layers
+from fedscout.strategies.specification import RealRange, SearchRange, StrategySpec, missing_layers
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -39,7 +39,7 @@ class MoonSpec(MeanSpec):
     contrast: Annotated[
         float,
         Field(ge=0, description="μ, weight of the contrastive term; 0 is FedAvg"),
-        Searched(RealRange(0.1, 10.0, log=True)),
+        SearchRange(RealRange(0.1, 10.0, log=True)),
     ] = 1.0
     temperature: Annotated[float, Field(gt=0, description="τ, of the contrastive term")] = 0.5
 
@@ -71,11 +71,11 @@ class ContrastiveDescent(ClientAlgorithm):
     contrast: float
     temperature: float
 
-    def train(self, run: LocalRun) -> Finished:
+    def train(self, run: LocalRun) -> ClientResults:
         """Descend on both losses, and keep where that led."""
         previous = run.kept(PREVIOUS, run.received)
-        trained = run.descend(run.received, compared=Compared(self.measure, [run.received, previous]))
-        return Finished(trained, trained.vectors, {PREVIOUS: trained.vectors})
+        trained = run.descend(run.received, compared=ContrastiveLoss(self.measure, [run.received, previous]))
+        return ClientResults(trained, trained.vectors, {PREVIOUS: trained.vectors})
 
     def measure(self, own: Tensor, received: Tensor, previous: Tensor) -> Tensor:
         """Return μ times the contrastive loss of each row (eq. 3 and 4)."""

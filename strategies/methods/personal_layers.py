@@ -52,12 +52,12 @@ import numpy as np
 import numpy.typing as npt
 from pydantic import Field
 
-from fedscout.engine.contracts.algorithm import ClientAlgorithm, Clients, Descent, Finished, LocalRun
+from fedscout.engine.contracts.algorithm import ClientAlgorithm, ClientResults, Clients, Descent, LocalRun
 from fedscout.engine.messages.calls import Cohort
 from fedscout.engine.models.layout import OUT_OF_IT, Adjusted, ParameterLayout
 from fedscout.strategies.methods.averaging import MeanSpec
 from fedscout.strategies.methods.personal_models import FineTuned
-from fedscout.strategies.specification import IntegerRange, Searched, without_classes
+from fedscout.strategies.specification import IntegerRange, SearchRange, without_classes
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -76,16 +76,16 @@ class PersonalParameters(ClientAlgorithm):
     def at_home(self, layout: ParameterLayout) -> npt.NDArray[np.bool_]:
         """Return which elements stay, shape `(size,)`, truth values."""
 
-    def train(self, run: LocalRun) -> Finished:
+    def train(self, run: LocalRun) -> ClientResults:
         """Descend with one's own parameters, and send the received ones in their place."""
         return self.finished(run, run.descend(self.scored(run)))
 
-    def finished(self, run: LocalRun, trained: Descent) -> Finished:
+    def finished(self, run: LocalRun, trained: Descent) -> ClientResults:
         """Return what goes up and what stays of models that were trained."""
         own = self._own(run)
         shared = trained.vectors.clone()
         shared[:, own] = run.received[own]
-        return Finished(trained, shared, {OWN: trained.vectors[:, own]})
+        return ClientResults(trained, shared, {OWN: trained.vectors[:, own]})
 
     def scored(self, clients: Clients) -> Tensor:
         """Return the global model with each client's own parameters."""
@@ -118,7 +118,7 @@ class FedPerSpec(MeanSpec):
     personal_layers: Annotated[
         int,
         Field(ge=1, le=1000, description="K_P, how many of the last layers with parameters stay; more than all is all"),
-        Searched(IntegerRange(1, 3)),
+        SearchRange(IntegerRange(1, 3)),
     ] = 1
 
     def client_algorithm(self) -> ClientAlgorithm:
@@ -150,12 +150,12 @@ class FedRepSpec(MeanSpec):
     personal_layers: Annotated[
         int,
         Field(ge=1, le=1000, description="how many of the last layers with parameters are the head"),
-        Searched(IntegerRange(1, 3)),
+        SearchRange(IntegerRange(1, 3)),
     ] = 1
     head_epochs: Annotated[
         int,
         Field(ge=1, le=1000, description="passes over a client's data that train its head, ahead of the body's"),
-        Searched(IntegerRange(1, 10)),
+        SearchRange(IntegerRange(1, 10)),
     ] = 5
 
     def client_algorithm(self) -> ClientAlgorithm:
@@ -173,7 +173,7 @@ class HeadThenBody(OwnLastLayers):
 
     head_epochs: int
 
-    def train(self, run: LocalRun) -> Finished:
+    def train(self, run: LocalRun) -> ClientResults:
         """Train the head, then the body."""
         own = self.at_home(run.layout)
         with_head = run.descend(self.scored(run), trainable=own, epochs=self.head_epochs)
@@ -189,22 +189,22 @@ class FedBABUSpec(MeanSpec):
     tuning_epochs: Annotated[
         int,
         Field(ge=0, le=1000, description="passes over a client's data ahead of its use of the model"),
-        Searched(IntegerRange(1, 10)),
+        SearchRange(IntegerRange(1, 10)),
     ] = 5
 
     def client_algorithm(self) -> ClientAlgorithm:
         """Return the client's half."""
-        return BodyAlone(self.tuning_epochs)
+        return FrozenHead(self.tuning_epochs)
 
 
 @dataclass(frozen=True)
-class BodyAlone(FineTuned):
+class FrozenHead(FineTuned):
     """Trains everything but the last layer; tunes everything."""
 
-    def train(self, run: LocalRun) -> Finished:
+    def train(self, run: LocalRun) -> ClientResults:
         """Descend with the head as it is."""
         trained = run.descend(run.received, trainable=~run.layout.of_last_layers(1))
-        return Finished(trained, trained.vectors)
+        return ClientResults(trained, trained.vectors)
 
 
 HEAD = "personal-head"
@@ -233,7 +233,7 @@ class TwoHeads(ClientAlgorithm):
 
     personal: ClassVar[bool] = True
 
-    def train(self, run: LocalRun) -> Finished:
+    def train(self, run: LocalRun) -> ClientResults:
         """Train the global model on the balanced loss, then the client's own head on the plain one."""
         prior = run.label_counts().log().clamp(min=OUT_OF_IT)
         trained = run.descend(run.received, adjusted=Adjusted(shift=prior))  # eq. 6
@@ -242,7 +242,7 @@ class TwoHeads(ClientAlgorithm):
         own = run.descend(start, trainable=run.layout.of_last_layers(1))
         beyond = own.vectors - trained.vectors
         beyond[:, ~run.layout.of_last_layers(1)] = 0  # statistics of batch normalisation
-        return Finished(trained, trained.vectors, {HEAD: beyond})
+        return ClientResults(trained, trained.vectors, {HEAD: beyond})
 
     def scored(self, clients: Clients) -> Tensor:
         """Return the global model, each client's own head on top of its."""

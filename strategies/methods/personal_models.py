@@ -34,10 +34,10 @@ from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
 
 from pydantic import Field
 
-from fedscout.engine.contracts.algorithm import ClientAlgorithm, Clients, Finished, LocalRun
+from fedscout.engine.contracts.algorithm import ClientAlgorithm, ClientResults, Clients, LocalRun
 from fedscout.engine.messages.calls import Cohort
 from fedscout.strategies.methods.averaging import FedAvgSpec, MeanSpec, pull_towards
-from fedscout.strategies.specification import IntegerRange, RealRange, Searched, StrategySpec
+from fedscout.strategies.specification import IntegerRange, RealRange, SearchRange, StrategySpec
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -55,7 +55,7 @@ class DittoSpec(MeanSpec):
     personal_pull: Annotated[
         float,
         Field(ge=0, description="λ, weight of the pull (λ/2)‖v − x‖² on a client's own model; 0 is local training"),
-        Searched(RealRange(1e-2, 10.0, log=True)),
+        SearchRange(RealRange(1e-2, 10.0, log=True)),
     ] = 0.1
 
     def client_algorithm(self) -> ClientAlgorithm:
@@ -84,11 +84,11 @@ class TwoModels(OwnModels):
 
     pull: float
 
-    def train(self, run: LocalRun) -> Finished:
+    def train(self, run: LocalRun) -> ClientResults:
         """Train the global model, then the client's own."""
         trained = run.descend(run.received)
         own = run.descend(run.kept(OWN, run.received), partial(pull_towards, self.pull), [run.received])
-        return Finished(trained, trained.vectors, {OWN: own.vectors})
+        return ClientResults(trained, trained.vectors, {OWN: own.vectors})
 
 
 class PFedMeSpec(MeanSpec):
@@ -100,10 +100,10 @@ class PFedMeSpec(MeanSpec):
     personal_pull: Annotated[
         float,
         Field(gt=0, description="λ, weight of the pull (λ/2)‖θ − w‖² on a client's own model"),
-        Searched(RealRange(0.1, 10.0, log=True)),
+        SearchRange(RealRange(0.1, 10.0, log=True)),
     ] = 1.0
     local_rounds: Annotated[
-        int, Field(ge=1, le=100, description="R, how often θ and w take turns"), Searched(IntegerRange(1, 5))
+        int, Field(ge=1, le=100, description="R, how often θ and w take turns"), SearchRange(IntegerRange(1, 5))
     ] = 2
 
     def client_algorithm(self) -> ClientAlgorithm:
@@ -123,13 +123,13 @@ class MoreauEnvelope(OwnModels):
     pull: float
     local_rounds: int
 
-    def train(self, run: LocalRun) -> Finished:
+    def train(self, run: LocalRun) -> ClientResults:
         """Let θ and w take turns."""
         shared, step = run.received.repeat(len(run.states), 1), run.training.learning_rate * self.pull
         for _ in range(self.local_rounds):
             own = run.descend(shared, partial(pull_towards, self.pull), [shared])  # eq. 7
             shared = shared.lerp(own.vectors, step)  # eq. 8
-        return Finished(own, shared, {OWN: own.vectors})
+        return ClientResults(own, shared, {OWN: own.vectors})
 
 
 class FineTuningSpec(MeanSpec):
@@ -141,7 +141,7 @@ class FineTuningSpec(MeanSpec):
     tuning_epochs: Annotated[
         int,
         Field(ge=0, le=1000, description="passes over a client's data ahead of its use of the model; 0 is FedAvg"),
-        Searched(IntegerRange(1, 10)),
+        SearchRange(IntegerRange(1, 10)),
     ] = 1
 
     def client_algorithm(self) -> ClientAlgorithm:

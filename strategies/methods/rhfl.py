@@ -42,7 +42,14 @@ from fedscout.strategies.aggregation.groups import Group, GroupedRule
 from fedscout.strategies.aggregation.rules import Hosted
 from fedscout.strategies.methods.feddf import LEAST_GAIN, batches, divergence
 from fedscout.strategies.methods.losses import SymmetricDescent
-from fedscout.strategies.specification import IntegerRange, RealRange, Searched, StrategySpec, clients_text, node_counts
+from fedscout.strategies.specification import (
+    IntegerRange,
+    RealRange,
+    SearchRange,
+    StrategySpec,
+    clients_text,
+    node_counts,
+)
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -233,18 +240,18 @@ class RhflSpec(StrategySpec):
     cross_entropy_weight: Annotated[
         float,
         Field(ge=0, le=1000, description="α, weight of the cross-entropy in the local loss"),
-        Searched(RealRange(0.01, 1.0, log=True)),
+        SearchRange(RealRange(0.01, 1.0, log=True)),
     ] = 0.1
     reverse_weight: Annotated[float, Field(ge=0, le=1000, description="β, weight of the reverse cross-entropy")] = 1.0
     alignment_epochs: Annotated[
         int,
         Field(ge=0, le=1000, description="passes over the server's rows in a round's common steps; 0 makes none"),
-        Searched(IntegerRange(1, 10)),
+        SearchRange(IntegerRange(1, 10)),
     ] = 1
     alignment_rate: Annotated[
         float,
         Field(gt=0, le=1, description="Adam's step size in the common steps"),
-        Searched(RealRange(1e-4, 1e-2, log=True)),
+        SearchRange(RealRange(1e-4, 1e-2, log=True)),
     ] = 1e-3
     confidence_strength: Annotated[
         float, Field(ge=0, description="η, how much more those are heard who learn well; 0 hears all alike")

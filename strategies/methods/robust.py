@@ -90,7 +90,7 @@ from fedscout.strategies.methods.averaging import FedAvgSpec, SampleScaling, wei
 from fedscout.strategies.specification import (
     IntegerRange,
     RealRange,
-    Searched,
+    SearchRange,
     StrategySpec,
     Value,
     clients_text,
@@ -149,7 +149,7 @@ class FedTrimmedAvgSpec(RobustSpec):
     beta: Annotated[
         float,
         Field(ge=0, lt=0.5, description="β, share of the values cut off at either end; whole clients: ⌊βn⌋"),
-        Searched(RealRange(0.0, 0.49)),
+        SearchRange(RealRange(0.0, 0.49)),
     ] = 0.2
 
     def num_trimmed(self, cohort: Cohort) -> int:
@@ -180,7 +180,7 @@ class KrumFamilySpec(RobustSpec):
     num_malicious_nodes: Annotated[
         int,
         Field(ge=0, description="f, clients assumed malicious: 0 to n − 3 of n a round, proved to ⌊(n − 3)/2⌋"),
-        Searched(_krum_malicious),
+        SearchRange(_krum_malicious),
     ] = 0
 
     @classmethod
@@ -219,7 +219,7 @@ class MultiKrumSpec(KrumFamilySpec):
     num_nodes_to_select: Annotated[
         int,
         Field(ge=1, description="m, models in the mean: 1 (Krum) to n − f of n a round"),
-        Searched(_krum_selected),
+        SearchRange(_krum_selected),
     ] = 2
 
     def equivalent(self, cohort: Cohort) -> StrategySpec:
@@ -247,7 +247,7 @@ class BulyanSpec(RobustSpec):
     num_malicious_nodes: Annotated[
         int,
         Field(ge=0, description="f, clients assumed malicious; n ≥ 4f + 3 clients a round are needed"),
-        Searched(_bulyan_malicious),
+        SearchRange(_bulyan_malicious),
     ] = 0
 
     @classmethod
@@ -324,7 +324,7 @@ class RfaSpec(StrategySpec):
     num_iterations: Annotated[
         int,
         Field(ge=1, le=1000, description="steps of the Weiszfeld algorithm a round"),
-        Searched(IntegerRange(1, 10)),
+        SearchRange(IntegerRange(1, 10)),
     ] = 3
     smoothing: Annotated[
         float, Field(gt=0, description="ν, the distance below which a client weighs no more for being nearer")
@@ -407,7 +407,7 @@ class CenteredClippingSpec(StrategySpec):
             gt=0,
             description="τ, how far a client's change counts from the last; a huge one is FedAvg with equal weights",
         ),
-        Searched(RealRange(0.1, 100.0, log=True)),
+        SearchRange(RealRange(0.1, 100.0, log=True)),
     ] = 1.0
 
     def needs(self) -> EngineNeeds:

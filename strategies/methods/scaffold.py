@@ -24,12 +24,12 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 from flwr.serverapp import strategy as flower
 from pydantic import Field
 
-from fedscout.engine.contracts.algorithm import ClientAlgorithm, Finished, LocalRun
+from fedscout.engine.contracts.algorithm import ClientAlgorithm, ClientResults, LocalRun
 from fedscout.engine.errors import FloatArray
 from fedscout.engine.messages.calls import Cohort
 from fedscout.strategies.aggregation.rules import DoubleArray, MeanRule, RoundMeans, with_share
 from fedscout.strategies.methods.averaging import MeanSpec, SampleScaling
-from fedscout.strategies.specification import RealRange, Searched, node_counts
+from fedscout.strategies.specification import RealRange, SearchRange, node_counts
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -49,7 +49,7 @@ class ScaffoldSpec(MeanSpec):
     server_learning_rate: Annotated[
         float,
         Field(gt=0, description="η_g, the server's step along the mean change"),
-        Searched(RealRange(0.1, 1.5)),
+        SearchRange(RealRange(0.1, 1.5)),
     ] = 1.0
 
     @classmethod
@@ -86,7 +86,7 @@ class ControlledDescent(ClientAlgorithm):
         """The change of the control variate goes up."""
         return {CHANGE: self.weighted_by}
 
-    def train(self, run: LocalRun) -> Finished:
+    def train(self, run: LocalRun) -> ClientResults:
         """Descend with controlled gradients."""
         nothing = run.received.new_zeros(run.layout.size)
         control, own = run.companions.get(CONTROL, nothing), run.kept(CONTROL, nothing)
@@ -94,7 +94,7 @@ class ControlledDescent(ClientAlgorithm):
         drift = (run.received - trained.vectors) / (trained.num_steps[:, None] * run.training.learning_rate)
         drift[:, run.layout.num_trainable :] = 0
         change = drift - control  # eq. 4 without c_i, which is on both sides
-        return Finished(trained, trained.vectors, {CONTROL: own + change}, {CHANGE: change})
+        return ClientResults(trained, trained.vectors, {CONTROL: own + change}, {CHANGE: change})
 
 
 def add_shift(weights: Tensor, gradient: Tensor, shift: Tensor) -> None:

@@ -76,7 +76,7 @@ from flwr.serverapp import Grid
 from flwr.serverapp import strategy as flower
 from pydantic import Field
 
-from fedscout.engine.contracts.algorithm import ClientAlgorithm, Finished, LocalFacts, LocalRun, Validation
+from fedscout.engine.contracts.algorithm import ClientAlgorithm, ClientResults, LocalFacts, LocalRun, Validation
 from fedscout.engine.contracts.config import LocalTraining
 from fedscout.engine.errors import FloatArray
 from fedscout.engine.messages.calls import Cohort, EngineNeeds
@@ -85,7 +85,7 @@ from fedscout.engine.messages.keys import SEED_KEY
 from fedscout.engine.seeds import stream
 from fedscout.strategies.aggregation.rules import DoubleArray, MeanRule, RoundMeans
 from fedscout.strategies.methods.averaging import MeanSpec
-from fedscout.strategies.specification import IntegerRange, Searched, node_counts, without_classes
+from fedscout.strategies.specification import IntegerRange, SearchRange, node_counts, without_classes
 
 DIVERGED = "num-diverged"
 SPREAD = 1.2207440846057596
@@ -116,7 +116,7 @@ class DrawnTrainingSpec(MeanSpec):
     num_configurations: Annotated[
         int,
         Field(ge=1, le=100, description="k, configurations of the clients; 1 is FedAvg"),
-        Searched(IntegerRange(2, 16)),
+        SearchRange(IntegerRange(2, 16)),
     ] = 9
     rate_factor: Annotated[
         float, Field(ge=1, le=1e4, description="step sizes are the study's times 1/factor … factor")
@@ -180,14 +180,14 @@ class DrawnTraining(ClientAlgorithm):
         """Return how a client trains: by what it draws."""
         return self.configuration(facts).of(facts.training)
 
-    def train(self, run: LocalRun) -> Finished:
+    def train(self, run: LocalRun) -> ClientResults:
         """Descend; what can't enter a mean is not sent."""
         import torch
 
         trained = run.descend(run.received)
         fits = torch.from_numpy(ExactScale.of(run.received.numpy(), 1).holds(trained.vectors.numpy()))
         vectors = torch.where(fits[:, None], trained.vectors, run.received)
-        return Finished(trained, vectors, sums={DIVERGED: (~fits).double()})
+        return ClientResults(trained, vectors, sums={DIVERGED: (~fits).double()})
 
     def validated(self, facts: LocalFacts, validation: Validation) -> Mapping[str, float]:
         """Return the validation rows of each configuration, none of those that are not the client's."""

@@ -106,7 +106,7 @@ from fedscout.engine.messages.calls import (
     Cohort,
     DoubleArray,
     Losses,
-    Observed,
+    ReportRequest,
     RoundReport,
     SelectionPolicy,
 )
@@ -221,9 +221,9 @@ class ClientContexts:
         return len(self._names)
 
     @property
-    def observes(self) -> Observed:
+    def observes(self) -> ReportRequest:
         """What reports must hold, of everybody: a client's contexts are those of now, whether or not it trained."""
-        return Observed(
+        return ReportRequest(
             training_losses="training" in self._names or self._reward_loss.rows == "training",
             validation_losses="validation" in self._names or self._reward_loss.rows == "validation",
             everybody=True,

@@ -41,7 +41,7 @@ import numpy as np
 from pydantic import Field
 
 from fedscout.engine.errors import Fault, IntArray
-from fedscout.engine.messages.calls import ClientTable, Cohort, DoubleArray, Observed, RoundReport, SelectionPolicy
+from fedscout.engine.messages.calls import ClientTable, Cohort, DoubleArray, ReportRequest, RoundReport, SelectionPolicy
 from fedscout.strategies.selection.bandits import MeasuredLoss
 from fedscout.strategies.selection.base import SelectionSpec
 
@@ -189,7 +189,7 @@ class FedCor(SelectionPolicy):
         annealing: α, `(num_clients,)`.
     """
 
-    observes = Observed(training_losses=True, everybody=True)
+    observes = ReportRequest(training_losses=True, everybody=True)
 
     def __init__(self, num_clients: int, spec: FedCorSpec) -> None:
         self._warm_up, self._refit_every = spec.warm_up, spec.refit_every

@@ -54,7 +54,7 @@ from fedscout.engine.messages.calls import (
     ClientTable,
     Cohort,
     DoubleArray,
-    Observed,
+    ReportRequest,
     RoundReport,
     SelectionPolicy,
 )
@@ -102,7 +102,7 @@ class Oort(SelectionPolicy):
         exploited_utilities: Mean utility of those of them that answered, for each of the last rounds.
     """
 
-    observes = Observed(training_losses=True)
+    observes = ReportRequest(training_losses=True)
 
     def __init__(self, parameters: OortParameters) -> None:
         self._parameters = parameters
@@ -280,7 +280,7 @@ class PyramidFL(Oort):
         update_norm: The last one that each client told.
     """
 
-    observes = Observed(training_losses=True, update_norms=True)
+    observes = ReportRequest(training_losses=True, update_norms=True)
 
     def __init__(self, parameters: PyramidFLSpec) -> None:
         super().__init__(parameters)

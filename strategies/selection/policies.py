@@ -58,7 +58,7 @@ import numpy as np
 from pydantic import Field
 
 from fedscout.engine.errors import Fault, IntArray
-from fedscout.engine.messages.calls import ClientTable, Cohort, DoubleArray, Observed, RoundReport, SelectionPolicy
+from fedscout.engine.messages.calls import ClientTable, Cohort, DoubleArray, ReportRequest, RoundReport, SelectionPolicy
 from fedscout.strategies.selection.base import SelectionSpec, draw_by_weight
 
 
@@ -128,7 +128,7 @@ class ProbedPowerOfChoice(PowerOfChoice):
     May starve clients: the d − M of the lowest loss never train while they are the lowest.
     """
 
-    observes = Observed(training_losses=True, everybody=True)
+    observes = ReportRequest(training_losses=True, everybody=True)
 
     def observe(self, report: RoundReport) -> None:
         """Take in the losses of everybody."""
@@ -186,7 +186,7 @@ class Feel(SelectionPolicy):
         update_norm: The last one that each client told.
     """
 
-    observes = Observed(update_norms=True)
+    observes = ReportRequest(update_norms=True)
 
     def __init__(self, importance_weight: float) -> None:
         self._importance_weight = importance_weight

@@ -21,7 +21,7 @@ from typing import Annotated, Any, ClassVar, Literal, overload
 from pydantic import Field, ValidationError
 
 from fedscout.engine.errors import Fault, StrategyError
-from fedscout.engine.messages.calls import Cohort, Observed, SelectionPolicy
+from fedscout.engine.messages.calls import Cohort, ReportRequest, SelectionPolicy
 from fedscout.engine.text import details, did_you_mean, fault_of, shown
 from fedscout.engine.user_code import code_digests
 from fedscout.strategies.arguments import (
@@ -86,8 +86,8 @@ class CustomSelectionSpec(SelectionSpec):
         known = {"cohort": cohort} if "cohort" in accepted(policy_class)[0] else {}
         arguments = {**known, **converted(self.path, policy_class, self.values)}
         policy: SelectionPolicy = constructed(self.path, policy_class, arguments, self.values)
-        if not isinstance(policy.observes, Observed):
-            raise StrategyError(Fault(f"observes of {self.path}", "be an Observed", shown(policy.observes)))
+        if not isinstance(policy.observes, ReportRequest):
+            raise StrategyError(Fault(f"observes of {self.path}", "be a ReportRequest", shown(policy.observes)))
         if policy.observes.validation_losses and not self.validation_share:
             raise StrategyError(
                 Fault(

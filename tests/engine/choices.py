@@ -24,7 +24,7 @@ from flwr.serverapp.strategy import (
     Strategy,
 )
 
-from fedscout.engine.contracts.algorithm import ClientAlgorithm, Finished, LocalRun
+from fedscout.engine.contracts.algorithm import ClientAlgorithm, ClientResults, LocalRun
 from fedscout.engine.contracts.config import LocalTraining
 from fedscout.engine.messages.calls import Cohort, EngineNeeds, Session
 from fedscout.engine.trials.record import Trial, TrialSettings
@@ -111,11 +111,11 @@ class Variates(ClientAlgorithm):
 
     strength: float = 0.5
 
-    def train(self, run: LocalRun) -> Finished:
+    def train(self, run: LocalRun) -> ClientResults:
         variate = run.kept("variate", torch.zeros_like(run.received))
         trained = run.descend(run.received, partial(less, self.strength), [variate])
         drift = (run.received - trained.vectors) / (trained.num_steps[:, None] * run.training.learning_rate)
-        return Finished(trained, trained.vectors, {"variate": drift})
+        return ClientResults(trained, trained.vectors, {"variate": drift})
 
 
 @dataclass(frozen=True)
@@ -124,10 +124,10 @@ class Participations(ClientAlgorithm):
 
     forget_at: int = 10**9
 
-    def train(self, run: LocalRun) -> Finished:
+    def train(self, run: LocalRun) -> ClientResults:
         trained = run.descend(run.received)
         counts = run.kept("count", torch.zeros(1)) + 1
-        return Finished(trained, trained.vectors, {} if (counts >= self.forget_at).all() else {"count": counts})
+        return ClientResults(trained, trained.vectors, {} if (counts >= self.forget_at).all() else {"count": counts})
 
 
 class RaisingFedAvg(FedAvg):

@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from torch import nn
 
-from fedscout.engine.data.client import Answer, Over, Partition, QueryInputs, QueryTable, Release
+from fedscout.engine.data.client import Answer, Partition, QueryInputs, QueryTable, Release, RowAggregate
 from fedscout.engine.data.federation import Federation, ServerData
 from fedscout.engine.errors import FloatArray, IntArray
 from fedscout.engine.models.layout import ModelFactory
@@ -108,7 +108,7 @@ def label_counts(inputs: QueryInputs) -> Answer:
     for _, labels in inputs.data.chunks():
         counts += np.bincount(labels, minlength=inputs.num_classes)
     counts = counts + inputs.arrays["offset"] * float(inputs.config.get("scale", 1.0))
-    return {"counts": Over(counts, len(inputs.data))}
+    return {"counts": RowAggregate(counts, len(inputs.data))}
 
 
 def broken_query(inputs: QueryInputs) -> Answer:
@@ -116,7 +116,7 @@ def broken_query(inputs: QueryInputs) -> Answer:
     if len(np.unique(inputs.data.labels[inputs.data.rows])) == 1:
         raise ArithmeticError("one class only")
     mean = np.float64(inputs.data.features[inputs.data.rows].mean()).reshape(())
-    return {"mean": Over(mean, len(inputs.data))}
+    return {"mean": RowAggregate(mean, len(inputs.data))}
 
 
 QUERIES: QueryTable = {"label-counts": label_counts, "broken": broken_query}

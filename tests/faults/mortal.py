@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from flwr.app import ArrayRecord, Message, MetricRecord
 from flwr.serverapp.strategy import FedAvg
 
-from fedscout.engine.contracts.algorithm import ClientAlgorithm, Finished, LocalRun
+from fedscout.engine.contracts.algorithm import ClientAlgorithm, ClientResults, LocalRun
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -32,7 +32,7 @@ class Counted(ClientAlgorithm):
 
     strength: float = 0.02
 
-    def train(self, run: LocalRun) -> Finished:
+    def train(self, run: LocalRun) -> ClientResults:
         """Push, and count."""
         counts = run.kept("count", run.received.new_zeros(1))
         self._all_reached("prepare", counts)
@@ -44,7 +44,7 @@ class Counted(ClientAlgorithm):
         pushes = (self.strength * counts).expand(-1, run.layout.size)
         trained = run.descend(run.received, push, [pushes])
         self._all_reached("finish", counts)
-        return Finished(trained, trained.vectors, {"count": counts + 1})
+        return ClientResults(trained, trained.vectors, {"count": counts + 1})
 
     def _all_reached(self, moment: Moment, counts: Tensor) -> None:
         for count in counts.view(-1).tolist():

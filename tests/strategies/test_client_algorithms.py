@@ -15,7 +15,7 @@ from flwr.app import ConfigRecord, Message, RecordDict
 from fedscout.engine.client.host import ClientHost
 from fedscout.engine.client.updates import GatheredUpdates
 from fedscout.engine.config import HostDevice
-from fedscout.engine.contracts.algorithm import ClientAlgorithm, ClientUpdate, Finished, LocalRun
+from fedscout.engine.contracts.algorithm import ClientAlgorithm, ClientResults, ClientUpdate, LocalRun
 from fedscout.engine.data.client import Samples
 from fedscout.engine.grid.local_grid import LocalGrid
 from fedscout.engine.grid.ray_grid import RayGrid, start_hosts
@@ -237,10 +237,10 @@ class WithCompanions(ClientAlgorithm):
     def companions(self) -> Mapping[str, str]:
         return {"twice": "num-examples"}
 
-    def train(self, run: LocalRun) -> Finished:
+    def train(self, run: LocalRun) -> ClientResults:
         trained = run.descend(run.received)
         twice = {"twice": 2 * trained.vectors}
-        return Finished(trained, trained.vectors, companions=twice, sums={"rows": run.num_examples.double()})
+        return ClientResults(trained, trained.vectors, companions=twice, sums={"rows": run.num_examples.double()})
 
 
 @pytest.mark.parametrize("name", FLOWER_CHOICES)
@@ -309,9 +309,9 @@ def test_a_model_is_scored_anew_where_clients_have_changed() -> None:
 class Misshapen(ClientAlgorithm):
     """Gives one vector for all clients."""
 
-    def train(self, run: LocalRun) -> Finished:
+    def train(self, run: LocalRun) -> ClientResults:
         trained = run.descend(run.received)
-        return Finished(trained, trained.vectors[0])
+        return ClientResults(trained, trained.vectors[0])
 
 
 def test_what_an_algorithm_gives_is_checked() -> None:

@@ -22,7 +22,7 @@ from typing import Annotated, ClassVar, Literal
 from flwr.serverapp.strategy import FedProx
 from pydantic import Field
 
-from fedscout.strategies import IntegerRange, RealRange, Searched, StrategySpec
+from fedscout.strategies import IntegerRange, RealRange, SearchRange, StrategySpec
 from fedscout.strategies.methods.averaging import MeanSpec
 from fedscout.strategies.methods.batch_norm import OwnBatchNorm, without_batch_norm
 from fedscout.strategies.methods.robust import KrumSpec
@@ -31,8 +31,8 @@ from fedscout.strategies.specification import node_counts
 
 class Own(MeanSpec):
     kind: Literal["own"] = "own"
-    strength: Annotated[float, Field(ge=0), Searched(RealRange(1e-4, 1.0, log=True))] = 0.1
-    depth: Annotated[int, Field(ge=1), Searched(IntegerRange(1, 4))] = 2
+    strength: Annotated[float, Field(ge=0), SearchRange(RealRange(1e-4, 1.0, log=True))] = 0.1
+    depth: Annotated[int, Field(ge=1), SearchRange(IntegerRange(1, 4))] = 2
 
     def client_algorithm(self):
         return OwnBatchNorm()

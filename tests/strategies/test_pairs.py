@@ -35,7 +35,7 @@ from fedscout.strategies import (
     space_of,
     strategy_class,
 )
-from fedscout.strategies.methods.averaging import HeldNear, MeanSpec
+from fedscout.strategies.methods.averaging import MeanSpec, ProximalGradient
 from fedscout.strategies.pairs import has_clients, is_server_rule, pair_fault
 from tests.engine.federations import QUERIES, dense, normalised, uneven_federation
 from tests.engine.trials.test_resume import Interruption, assert_same, interrupt_in
@@ -123,8 +123,8 @@ def test_ray_s_hosts_give_the_local_grid_s_bits(ray_session: None, host: ClientH
 
 def test_a_proximal_term_needs_no_message_to_tell_its_weight() -> None:
     pair = parse_strategy({"kind": "fedadam+fedprox", "proximal_mu": 0.3})
-    assert pair.client_algorithm() == HeldNear(0.3)
-    assert HeldNear(0.3).reads == ()
+    assert pair.client_algorithm() == ProximalGradient(0.3)
+    assert ProximalGradient(0.3).reads == ()
 
 
 # A specification like any other.
@@ -351,7 +351,7 @@ class OwnClients(MeanSpec):
     kind: str = "own_clients"
 
     def client_algorithm(self) -> ClientAlgorithm:
-        return HeldNear(0.1)
+        return ProximalGradient(0.1)
 
 
 class OwnServer(OwnClients):

@@ -10,7 +10,7 @@ from torch import nn
 
 from fedscout.engine.client.host import ClientHost
 from fedscout.engine.client.updates import Embedding
-from fedscout.engine.data.client import Answer, Over, QueryInputs, Samples
+from fedscout.engine.data.client import Answer, QueryInputs, RowAggregate, Samples
 from fedscout.engine.data.federation import EmbeddingSource
 from fedscout.engine.messages.calls import HostCall, Session
 from fedscout.engine.messages.keys import FUNCTION_KEY
@@ -24,7 +24,7 @@ def rows_of(inputs: QueryInputs) -> Answer:
     outputs = np.concatenate(list(inputs.outputs(inputs.arrays["model"].astype(np.float32))))
     labels = inputs.data.labels[inputs.data.rows]
     values = {"features": features, "labels": labels, "outputs": outputs}
-    return {name: Over(value, len(labels)) for name, value in values.items()}
+    return {name: RowAggregate(value, len(labels)) for name, value in values.items()}
 
 
 def samples() -> Samples:

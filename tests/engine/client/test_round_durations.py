@@ -18,7 +18,7 @@ from fedscout.engine.data.federation import Federation
 from fedscout.engine.data.split import num_training_rows, split_client
 from fedscout.engine.grid.local_grid import LocalGrid
 from fedscout.engine.grid.selection import expected_seconds, least_seconds, probe_seconds
-from fedscout.engine.messages.calls import Assignment, HostCall, Observed, Watched
+from fedscout.engine.messages.calls import Assignment, HostCall, ReportRequest, RoundSelection
 from fedscout.engine.messages.contents import flat_record, node_of
 from fedscout.engine.messages.keys import ROUND_KEY, SEED_KEY
 from fedscout.engine.seeds import stream
@@ -114,7 +114,9 @@ def test_what_a_policy_asks_for_is_paid_for() -> None:
     federation = replace(uneven_federation(), devices=dict.fromkeys(range(7), DEVICE))
     host, settings = ClientHost(federation, QUERIES), spec_of(FEDAVG)
     facts, grid = host.facts(), LocalGrid(host, session=settings.session)
-    grid.reports.watched = Watched(Observed(training_losses=True), (1,), {0: Assignment(epochs=2, withheld=0.5)})
+    grid.reports.watched = RoundSelection(
+        ReportRequest(training_losses=True), (1,), {0: Assignment(epochs=2, withheld=0.5)}
+    )
     content = RecordDict({"arrays": flat_record(grid.initial_vector(3)), "config": ConfigRecord({"server-round": 1})})
     list(grid.send_and_receive([Message(content, node_of(client), "train") for client in (0, 2)]))
     durations, carried = grid.take_durations(), grid.take_bytes()
@@ -136,7 +138,7 @@ def test_who_would_measure_after_the_deadline_tells_nothing() -> None:
     probes = probe_seconds(grid.facts, settings.session)
     assert probes[3] < 12.0 < probes[1]
     for measured_apart in (False, True):
-        grid.reports.watched = Watched(Observed(training_losses=True), (1, 3))
+        grid.reports.watched = RoundSelection(ReportRequest(training_losses=True), (1, 3))
         arrays = flat_record(grid.initial_vector(3))
         if measured_apart:
             grid.measure(arrays)
@@ -164,7 +166,7 @@ def test_who_misses_the_round_or_abstains_measures_nothing() -> None:
     federation = replace(uneven_federation(), dropout={1: 1 - 1e-12}, release=Release(5, "abstain"))
     settings = spec_of(FEDAVG)
     grid = LocalGrid(federation, QUERIES, settings.session)
-    grid.reports.watched = Watched(Observed(training_losses=True), (1, ONE_ROW, 3))
+    grid.reports.watched = RoundSelection(ReportRequest(training_losses=True), (1, ONE_ROW, 3))
     arrays = flat_record(grid.initial_vector(3))
     content = RecordDict({"arrays": arrays, "config": ConfigRecord({"server-round": 1})})
     list(grid.send_and_receive([Message(content, node_of(0), "train")]))
@@ -176,7 +178,7 @@ def test_who_misses_the_round_or_abstains_measures_nothing() -> None:
 def test_which_tensors_are_withheld_is_drawn_for_each_client_and_round() -> None:
     """Two of four tensors of different lengths: their sum tells them apart."""
     layout, clients = ClientHost(uneven_federation(), QUERIES).facts().layout, tuple(range(7))
-    watched = Watched(Observed(), (), dict.fromkeys(clients, Assignment(withheld=0.5)))
+    watched = RoundSelection(ReportRequest(), (), dict.fromkeys(clients, Assignment(withheld=0.5)))
 
     def withheld(server_round: int, seed: int) -> list[int]:
         config = {ROUND_KEY: server_round, SEED_KEY: seed}

@@ -15,7 +15,7 @@ from torch import nn
 
 from fedscout.detectors.queries import CLIENT_QUERIES
 from fedscout.engine.client.host import ClientHost
-from fedscout.engine.contracts.algorithm import ClientUpdate, Finished, LocalRun, TrainRequest
+from fedscout.engine.contracts.algorithm import ClientResults, ClientUpdate, LocalRun, TrainRequest
 from fedscout.engine.contracts.client_table import (
     FAR_KEY,
     SettingsCell,
@@ -47,7 +47,7 @@ from fedscout.strategies import (
     parse_selection,
     parse_strategy,
 )
-from fedscout.strategies.methods.averaging import HeldNear
+from fedscout.strategies.methods.averaging import ProximalGradient
 from tests.engine.federations import (
     NUM_CLASSES,
     NUM_FEATURES,
@@ -153,16 +153,16 @@ def test_bits_do_not_depend_on_where_replies_are_merged(kind: str) -> None:
 
 
 @dataclass(frozen=True)
-class HeldApart(HeldNear):
+class HeldApart(ProximalGradient):
     """The same, one setting after the other."""
 
     mixes: ClassVar[bool] = False
 
 
-@pytest.mark.parametrize("algorithm", [None, HeldNear(0.5)], ids=str)
+@pytest.mark.parametrize("algorithm", [None, ProximalGradient(0.5)], ids=str)
 @pytest.mark.parametrize("optimizer", ["sgd", "adam"])
 def test_a_client_has_the_same_bits_among_others_and_alone(
-    optimizer: Literal["sgd", "adam"], algorithm: HeldNear | None
+    optimizer: Literal["sgd", "adam"], algorithm: ProximalGradient | None
 ) -> None:
     """And as many others as mix, or none of other settings."""
     features, labels = learnable_rows(400)
@@ -199,12 +199,12 @@ def test_a_client_has_the_same_bits_among_others_and_alone(
 
 
 @dataclass(frozen=True)
-class TwiceAsLong(HeldNear):
+class TwiceAsLong(ProximalGradient):
     """Says that it mixes, and chooses epochs."""
 
-    def train(self, run: LocalRun) -> Finished:
+    def train(self, run: LocalRun) -> ClientResults:
         trained = run.descend(run.received, epochs=2 * run.training.local_epochs)
-        return Finished(trained, trained.vectors)
+        return ClientResults(trained, trained.vectors)
 
 
 def test_an_algorithm_that_mixes_can_t_choose_epochs() -> None:

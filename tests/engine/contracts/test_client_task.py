@@ -10,8 +10,8 @@ import pytest
 import torch
 
 from fedscout.engine.client.host import ClientHost
-from fedscout.engine.contracts.algorithm import ClientWork, Correct, Finished, LocalRun, TrainRequest
-from fedscout.engine.contracts.client_task import Played
+from fedscout.engine.contracts.algorithm import ClientResults, ClientWork, Correct, LocalRun, TrainRequest
+from fedscout.engine.contracts.client_task import TaskResult
 from fedscout.engine.data.federation import Federation
 from fedscout.engine.grid.local_grid import LocalGrid
 from fedscout.engine.messages.calls import HostCall, Session
@@ -36,13 +36,13 @@ class Guess:
     score_name: str = "nearness"
     largest_score: float = 1.0
 
-    def train(self, model: FlatModel, asked: TrainRequest, work: ClientWork, correct: Correct | None) -> Played:
+    def train(self, model: FlatModel, asked: TrainRequest, work: ClientWork, correct: Correct | None) -> TaskResult:
         if work.client == 3 and asked.server_round == 2:
             raise RuntimeError("out of order")
         rounds = work.state.get("task/rounds", np.zeros(1, np.float32)) + 1
         with torch.no_grad():
             model.weights[0] += 0.5 * (work.client / 10 - model.weights[0])
-        return Played(1, 0.25, {"task/rounds": rounds})
+        return TaskResult(1, 0.25, {"task/rounds": rounds})
 
     def score(self, model: FlatModel, client: int, generator: np.random.Generator) -> npt.NDArray[np.float64]:
         near = max(0.0, 1 - abs(client / 10 - float(model.weights[0])))
@@ -76,7 +76,7 @@ def test_rounds_train_score_and_keep_states(choice: Choice) -> None:
 class Twice(Participations):
     """Trains a second time from where the first ended."""
 
-    def train(self, run: LocalRun) -> Finished:
+    def train(self, run: LocalRun) -> ClientResults:
         counted = super().train(run)
         again = run.descend(counted.vectors)
         return replace(counted, descent=again, vectors=again.vectors)

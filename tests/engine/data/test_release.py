@@ -13,11 +13,11 @@ from hypothesis import strategies as st
 
 from fedscout.engine.data.client import (
     Answer,
-    Counts,
-    Noisy,
-    Over,
+    CountAggregate,
+    NoisyAggregate,
     Privacy,
     Release,
+    RowAggregate,
     WithheldError,
     told_cells,
     told_counts,
@@ -98,27 +98,34 @@ def test_cells_of_several_tables_are_told_one_table_at_a_time() -> None:
 
 def test_sums_of_small_cells_are_zero() -> None:
     sums = np.arange(1.0, 9.0).reshape(4, 2)
-    passed = Release(5).let_pass({"sums": Over(sums, np.array([20, 1, 6, 30]))})["sums"]
+    passed = Release(5).let_pass({"sums": RowAggregate(sums, np.array([20, 1, 6, 30]))})["sums"]
     np.testing.assert_array_equal(passed, [[0, 0], [0, 0], [5, 6], [7, 8]])
-    assert Release(1).let_pass({"sums": Over(sums, np.array([20, 1, 6, 30]))})["sums"] is sums
+    assert Release(1).let_pass({"sums": RowAggregate(sums, np.array([20, 1, 6, 30]))})["sums"] is sums
 
 
 @pytest.mark.parametrize("rows", [1, 2, 4])
 def test_numbers_over_few_rows_do_not_pass(rows: int) -> None:
     with pytest.raises(WithheldError, match=r"^holds fewer rows than federation.min_release$"):
-        Release(5).let_pass({"enough": Over(np.ones(2), 5), "mean": Over(np.ones(2), rows)})
-    assert set(Release(5).let_pass({"mean": Over(np.ones(2), 5), "none": Over(np.zeros(2), 0)})) == {"mean", "none"}
+        Release(5).let_pass({"enough": RowAggregate(np.ones(2), 5), "mean": RowAggregate(np.ones(2), rows)})
+    assert set(Release(5).let_pass({"mean": RowAggregate(np.ones(2), 5), "none": RowAggregate(np.zeros(2), 0)})) == {
+        "mean",
+        "none",
+    }
 
 
 def test_where_privacy_is_promised_only_noise_passes_and_enough_of_it() -> None:
     promised = Privacy(1.0, 1e-6, secure=True)
     release, noisy = Release(5, privacy=promised), np.array([3])
-    assert release.let_pass({"counts": Noisy(noisy, promised)})["counts"] is noisy
-    assert release.let_pass({"counts": Noisy(noisy, Privacy(0.9, secure=True))})["counts"] is noisy
+    assert release.let_pass({"counts": NoisyAggregate(noisy, promised)})["counts"] is noisy
+    assert release.let_pass({"counts": NoisyAggregate(noisy, Privacy(0.9, secure=True))})["counts"] is noisy
     less = (replace(promised, epsilon=1.1), replace(promised, delta=1e-5), replace(promised, secure=False))
-    for part in (*(Noisy(noisy, privacy) for privacy in less), Over(noisy, 1000), Counts(np.array([1000, 1000]))):
+    for part in (
+        *(NoisyAggregate(noisy, privacy) for privacy in less),
+        RowAggregate(noisy, 1000),
+        CountAggregate(np.array([1000, 1000])),
+    ):
         with pytest.raises(WithheldError, match="answers only with"):
-            release.let_pass({"counts": Noisy(noisy, promised), "other": part})
+            release.let_pass({"counts": NoisyAggregate(noisy, promised), "other": part})
 
 
 def test_what_a_query_raises_does_not_pass() -> None:
@@ -136,5 +143,5 @@ def test_what_a_query_raises_does_not_pass() -> None:
 
 
 def test_what_says_nothing_of_its_rows_does_not_pass() -> None:
-    with pytest.raises(TypeError, match="must return Over, Counts or Noisy, got ndarray"):
+    with pytest.raises(TypeError, match="must return RowAggregate, CountAggregate or NoisyAggregate, got ndarray"):
         Release(1).let_pass({"counts": np.ones(2)})  # type: ignore[dict-item]

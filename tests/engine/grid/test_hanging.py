@@ -22,11 +22,11 @@ from fedscout.engine.messages.calls import (
     Assignment,
     EvaluateResults,
     HostCall,
-    Observed,
     QueryResults,
+    ReportRequest,
+    RoundSelection,
     Session,
     TrainResults,
-    Watched,
 )
 from fedscout.engine.messages.contents import flat_record, train_config
 from fedscout.engine.messages.exchange import send_query, send_train
@@ -163,7 +163,7 @@ def test_a_client_may_hang_in_measuring_and_train_next_time() -> None:
     """It tells no losses, and is no failure of the training, for which it was not chosen."""
     host = ClientHost(uneven_federation(), QUERIES)
     machine = Machine(hangs={("measure", 3)})
-    watched = Watched(Observed(training_losses=True), (3, 5), {0: Assignment(epochs=2)})
+    watched = RoundSelection(ReportRequest(training_losses=True), (3, 5), {0: Assignment(epochs=2)})
     vector = host.initial_vector(0)
     config = train_config(LocalTraining(batch_size=8), 3, 1, "individual")
     call = HostCall((0, 1), replace(NOTHING, seed=3), dict(config), vector, call_id="a", watched=watched)

@@ -16,7 +16,7 @@ from flwr.app import ArrayRecord, ConfigRecord, Message, RecordDict
 from flwr.serverapp.strategy import FedAvg
 
 from fedscout.engine.client.host import ClientHost
-from fedscout.engine.data.client import Answer, Over, QueryInputs
+from fedscout.engine.data.client import Answer, QueryInputs, RowAggregate
 from fedscout.engine.errors import EngineError
 from fedscout.engine.grid.local_grid import LocalGrid
 from fedscout.engine.grid.ray_grid import RayGrid, RayHosts, start_hosts
@@ -36,7 +36,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.ray, pytest.mark.timeout(120)]
 def slow_counts(inputs: QueryInputs) -> Answer:
     """A query that takes a tenth of a second a client."""
     time.sleep(0.1)
-    return {"rows": Over(np.array([len(inputs.data)]), len(inputs.data))}
+    return {"rows": RowAggregate(np.array([len(inputs.data)]), len(inputs.data))}
 
 
 def local_result(spec: TrialSettings, host: ClientHost) -> Trial:

@@ -16,7 +16,7 @@ from flwr.serverapp.strategy import FedAvg
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedscout.engine.contracts.algorithm import ClientAlgorithm, Finished, LocalRun
+from fedscout.engine.contracts.algorithm import ClientAlgorithm, ClientResults, LocalRun
 from fedscout.engine.errors import FloatArray
 from fedscout.engine.grid.replies import Job, TrainReplies
 from fedscout.engine.messages.calls import FederationFacts, TrainResults
@@ -143,7 +143,7 @@ class Sends(ClientAlgorithm):
 
     companions = MappingProxyType({"variate": "num-clients"})
 
-    def train(self, run: LocalRun) -> Finished:
+    def train(self, run: LocalRun) -> ClientResults:
         raise NotImplementedError
 
 
@@ -154,7 +154,7 @@ class Keeps(ClientAlgorithm):
     def at_home(self, layout: ParameterLayout) -> npt.NDArray[np.bool_]:
         return np.arange(layout.size) < layout.size - 1
 
-    def train(self, run: LocalRun) -> Finished:
+    def train(self, run: LocalRun) -> ClientResults:
         raise NotImplementedError
 
 

@@ -19,7 +19,7 @@ from flwr.serverapp.strategy import FedAvg
 from torch import nn
 
 from fedscout.engine.client.host import ClientHost
-from fedscout.engine.contracts.algorithm import ClientAlgorithm, Clients, Finished, LocalRun
+from fedscout.engine.contracts.algorithm import ClientAlgorithm, ClientResults, Clients, LocalRun
 from fedscout.engine.grid import ray_grid
 from fedscout.engine.grid.host_grid import StateReference
 from fedscout.engine.grid.local_grid import LocalGrid
@@ -52,9 +52,9 @@ class Own(ClientAlgorithm):
 
     personal = True
 
-    def train(self, run: LocalRun) -> Finished:
+    def train(self, run: LocalRun) -> ClientResults:
         trained = run.descend(run.kept("own", run.received))
-        return Finished(trained, trained.vectors, {"own": trained.vectors})
+        return ClientResults(trained, trained.vectors, {"own": trained.vectors})
 
     def scored(self, clients: Clients) -> Tensor:
         return clients.kept("own", clients.received)
@@ -96,7 +96,7 @@ class SendsDrift(Variates):
 
     companions = MappingProxyType({"drift": NUM_EXAMPLES_KEY})
 
-    def train(self, run: LocalRun) -> Finished:
+    def train(self, run: LocalRun) -> ClientResults:
         finished = super().train(run)
         return replace(finished, companions={"drift": finished.vectors - run.received})
 

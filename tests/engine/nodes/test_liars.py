@@ -22,13 +22,20 @@ from fedscout.engine.messages.calls import (
     Cohort,
     EvaluateResults,
     HostCall,
-    Observed,
     QueryResults,
+    ReportRequest,
+    RoundSelection,
     TrainResults,
-    Watched,
 )
 from fedscout.engine.metrics import OF_CLASSES, RowMeans
-from fedscout.engine.nodes.answers import AnswerError, Asked, checked_query, checked_scores, checked_training, like_most
+from fedscout.engine.nodes.answers import (
+    AnswerError,
+    ExpectedAnswer,
+    checked_query,
+    checked_scores,
+    checked_training,
+    like_most,
+)
 from fedscout.engine.nodes.client import mark
 from fedscout.engine.nodes.grid import MAX_ROWS, Exchange, NodeRoster
 from fedscout.engine.nodes.wire import Greeting, Introduction, Wire, model_digest
@@ -293,7 +300,7 @@ def test_nobody_for_longer_than_a_round_may_take_stops_and_is_no_result(
 
 
 CONFIG = base_config(SESSION, 1)
-WATCHED = Watched(Observed(training_losses=True, update_norms=True))
+WATCHED = RoundSelection(ReportRequest(training_losses=True, update_norms=True))
 CALL = HostCall((1,), SESSION, CONFIG, np.zeros(3, np.float32), evaluated=(1,), watched=WATCHED)
 MEANS = RowMeans(4, 1.0, 1.0, 0.5, 0.5)
 GOOD: dict[str, Any] = {
@@ -308,9 +315,9 @@ GOOD: dict[str, Any] = {
 }
 
 
-def asked(call: HostCall = CALL) -> Asked:
+def asked(call: HostCall = CALL) -> ExpectedAnswer:
     """Return what the second client, of 17 rows, was asked."""
-    return Asked(1, call, 17, 3)
+    return ExpectedAnswer(1, call, 17, 3)
 
 
 LIES: dict[str, dict[str, Any]] = {

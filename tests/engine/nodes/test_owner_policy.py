@@ -23,11 +23,11 @@ from fedscout.engine.grid.replies import base_config
 from fedscout.engine.messages.calls import (
     EvaluateResults,
     HostCall,
-    Observed,
     QueryResults,
+    ReportRequest,
+    RoundSelection,
     Session,
     TrainResults,
-    Watched,
 )
 from fedscout.engine.nodes.policy import LEDGER, OwnerPolicy, read_policy
 from fedscout.engine.nodes.wire import ACTION, Method, NodeCall, NodeCalls, Refusal, Wire
@@ -100,13 +100,13 @@ REFUSALS: dict[str, tuple[dict[str, Any], Method, dict[str, Any], str]] = {
     "measuring": (
         {"scores": False},
         "measure",
-        {"clients": (), "watched": Watched(Observed(training_losses=True), (0,))},
+        {"clients": (), "watched": RoundSelection(ReportRequest(training_losses=True), (0,))},
         "does not allow scoring",
     ),
     "measuring on the way": (
         {"scores": False},
         "train",
-        {"clients": (), "watched": Watched(Observed(training_losses=True), (0,))},
+        {"clients": (), "watched": RoundSelection(ReportRequest(training_losses=True), (0,))},
         "does not allow scoring",
     ),
     "a query": ({"queries": ()}, "query", {"config": {"function": "label_counts"}}, "query 'label_counts'"),
@@ -135,7 +135,7 @@ def test_who_may_not_be_trained_on_may_be_scored_on_the_way(federation: Federati
 
 
 def test_losses_are_no_way_around_the_owner(federation: Federation) -> None:
-    watched = Watched(Observed(training_losses=True, validation_losses=True, update_norms=True))
+    watched = RoundSelection(ReportRequest(training_losses=True, validation_losses=True, update_norms=True))
     told = Node(federation, owner_of(scores=False)).ask("train", watched=watched, evaluated=(0,))
     assert isinstance(told, TrainResults)
     assert (told.clients, told.evaluation, told.received_losses) == ([0], None, {})
@@ -144,7 +144,7 @@ def test_losses_are_no_way_around_the_owner(federation: Federation) -> None:
 def test_few_validation_rows_are_measured_by_nobody_who_abstains(federation: Federation) -> None:
     """A validation part of one row, chosen by the driver, would tell that row's label."""
     session = replace(SESSION, validation_fraction=0.04)
-    watched = Watched(Observed(training_losses=True, validation_losses=True))
+    watched = RoundSelection(ReportRequest(training_losses=True, validation_losses=True))
     told = Node(federation, owner_of(small_clients="abstain")).ask("train", session, watched=watched)
     assert isinstance(told, TrainResults)
     assert told.received_losses["train"][0].num_examples > 5

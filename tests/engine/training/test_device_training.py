@@ -37,7 +37,7 @@ from fedscout.engine.training.gpu import SlabScores
 from fedscout.engine.training.gpu_lanes import ROW_STEP, ClientLanes, LanePlan, ResidentRows, lane_rows
 from fedscout.engine.training.loop import RowsWork
 from fedscout.engine.trials.trial import run_trial
-from fedscout.strategies.methods.averaging import HeldNear
+from fedscout.strategies.methods.averaging import ProximalGradient
 from tests.engine.choices import FLOWER_CHOICES, spec_of
 from tests.engine.federations import (
     ABLE,
@@ -172,7 +172,7 @@ def table_for(training: LocalTraining) -> SettingsLookup:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("algorithm", [None, HeldNear(0.5)], ids=["plainly", "fedprox"])
+@pytest.mark.parametrize("algorithm", [None, ProximalGradient(0.5)], ids=["plainly", "fedprox"])
 @pytest.mark.parametrize("case", ["dense", "images"])
 @pytest.mark.parametrize("name", ["plain", "momentum", "adam", "rmsprop", "adadelta"])
 def test_lanes_of_clients_own_settings_are_the_loop(

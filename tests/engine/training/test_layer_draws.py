@@ -14,9 +14,9 @@ from torch import nn
 
 from fedscout.engine.contracts.algorithm import (
     ClientAlgorithm,
+    ClientResults,
     ClientScore,
     ClientUpdate,
-    Finished,
     LocalRun,
     TrainRequest,
 )
@@ -58,9 +58,9 @@ NETS = {
 class Twice(ClientAlgorithm):
     """Trains again from where it ended: layers draw on."""
 
-    def train(self, run: LocalRun) -> Finished:
+    def train(self, run: LocalRun) -> ClientResults:
         trained = run.descend(run.descend(run.received).vectors)
-        return Finished(trained, trained.vectors)
+        return ClientResults(trained, trained.vectors)
 
 
 def trained(trainer: Trainer, net: Net, chosen: Sequence[int], **arguments: object) -> list[ClientUpdate]:

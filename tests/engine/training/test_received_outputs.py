@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from fedscout.engine.contracts.algorithm import ClientAlgorithm, Compared, Finished, LocalRun, TrainRequest
+from fedscout.engine.contracts.algorithm import ClientAlgorithm, ClientResults, ContrastiveLoss, LocalRun, TrainRequest
 from fedscout.engine.contracts.config import LocalTraining
 from fedscout.engine.data.client import Samples
 from fedscout.engine.models.flat import new_model
@@ -29,14 +29,14 @@ class Distilled(ClientAlgorithm):
     weight: float
     one_by_one: ClassVar[bool] = True
 
-    def train(self, run: LocalRun) -> Finished:
+    def train(self, run: LocalRun) -> ClientResults:
         def loss(outputs: Tensor, labels: Tensor, features: Tensor, received: Tensor) -> Tensor:
             logs, told = outputs.log_softmax(dim=1), received.log_softmax(dim=1)
             apart = nn.functional.kl_div(logs, told, reduction="batchmean", log_target=True)
             return nn.functional.cross_entropy(outputs, labels) + self.weight * apart
 
         trained = run.descend(run.received, loss=loss, reads_received=True)
-        return Finished(trained, trained.vectors)
+        return ClientResults(trained, trained.vectors)
 
 
 class DistilledSpec(MeanSpec):
@@ -107,6 +107,6 @@ def test_what_belongs_to_another_loss_is_refused() -> None:
     run = run_of(LocalTraining())
     with pytest.raises(TypeError, match="reads_received must come with the loss that reads"):
         run.descend(run.received, reads_received=True)
-    for other in ({"adjusted": Adjusted()}, {"compared": Compared(lambda own: own, [])}):
+    for other in ({"adjusted": Adjusted()}, {"compared": ContrastiveLoss(lambda own: own, [])}):
         with pytest.raises(TypeError, match="loss must stand alone"):
             run.descend(run.received, loss=lambda outputs, labels, features: outputs.mean(), **other)  # type: ignore[arg-type]

@@ -15,7 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
 
-from fedscout.engine.contracts.algorithm import ClientAlgorithm, ClientUpdate, Finished, LocalRun, TrainRequest
+from fedscout.engine.contracts.algorithm import ClientAlgorithm, ClientResults, ClientUpdate, LocalRun, TrainRequest
 from fedscout.engine.contracts.config import LocalTraining
 from fedscout.engine.data.client import Samples
 from fedscout.engine.errors import FloatArray, IntArray
@@ -121,10 +121,10 @@ class Pull(ClientAlgorithm):
 
     strength: float = 0.3
 
-    def train(self, run: LocalRun) -> Finished:
+    def train(self, run: LocalRun) -> ClientResults:
         steps = run.kept("steps", torch.zeros(1))
         trained = run.descend(run.received, partial(pull_towards, self.strength), [run.received])
-        return Finished(trained, trained.vectors, {"steps": steps + trained.num_steps[:, None]})
+        return ClientResults(trained, trained.vectors, {"steps": steps + trained.num_steps[:, None]})
 
 
 def test_algorithms_and_states_are_those_of_the_loop() -> None:
@@ -276,7 +276,7 @@ def test_initial_loss_is_that_of_the_loop() -> None:
 class PullButNotOne(Pull):
     """Raises for the client whose state says so."""
 
-    def train(self, run: LocalRun) -> Finished:
+    def train(self, run: LocalRun) -> ClientResults:
         if any("unwilling" in state for state in run.states):
             raise ArithmeticError("unwilling")
         return super().train(run)

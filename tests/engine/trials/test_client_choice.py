@@ -26,7 +26,7 @@ from fedscout.engine.messages.calls import (
     ClientTable,
     Cohort,
     Losses,
-    Observed,
+    ReportRequest,
     RoundReport,
     SelectionPolicy,
 )
@@ -41,7 +41,7 @@ from tests.engine.grid.test_local_grid import WatchedGrid
 from tests.engine.trials.test_resume import Interruption, assert_all_same, interrupt_in
 from tests.ray_processes import NUM_HOSTS
 
-EVERYTHING = Observed(training_losses=True, validation_losses=True, update_norms=True, everybody=True)
+EVERYTHING = ReportRequest(training_losses=True, validation_losses=True, update_norms=True, everybody=True)
 MODEL_BYTES = 4 * 53
 
 
@@ -50,7 +50,7 @@ class Recorder(SelectionPolicy):
 
     told: ClassVar[list[list[RoundReport]]] = []
 
-    def __init__(self, observes: Observed, fixed: Sequence[Any] = (), longer: Mapping[int, Any] | None = None):
+    def __init__(self, observes: ReportRequest, fixed: Sequence[Any] = (), longer: Mapping[int, Any] | None = None):
         self.observes = observes
         self.fixed = list(fixed)
         self.longer = dict(longer or {})
@@ -85,7 +85,7 @@ class Recorder(SelectionPolicy):
 class Choosing:
     """A policy as a specification."""
 
-    observes: Observed = EVERYTHING
+    observes: ReportRequest = EVERYTHING
     fixed: tuple[Any, ...] = ()
     longer: Mapping[int, Any] = field(default_factory=dict)
     kind: str = "recorder"
@@ -137,7 +137,7 @@ def test_those_train_who_were_chosen_and_nobody_else(host: ClientHost) -> None:
 
 
 def test_to_choose_everybody_is_to_have_no_policy(host: ClientHost) -> None:
-    everybody = Choosing(Observed(), fixed=tuple(range(len(SIZES))), validation_share=0.0)
+    everybody = Choosing(ReportRequest(), fixed=tuple(range(len(SIZES))), validation_share=0.0)
     chosen, _ = run(host, settings_of(selection=everybody))
     free, _ = run(host, settings_of(selection=None, num_sampled=len(SIZES)))
     assert_all_same(chosen, free)
@@ -222,7 +222,7 @@ def test_a_killed_trial_goes_on_with_the_same_choices(host: ClientHost, tmp_path
 
 def test_who_only_measures_pays_for_the_model(host: ClientHost) -> None:
     """Three of seven train; four receive the model and send a few numbers, which are not counted."""
-    silent, _ = run(host, settings_of(selection=Choosing(Observed(), fixed=(0, 1, 3), validation_share=0.25)))
+    silent, _ = run(host, settings_of(selection=Choosing(ReportRequest(), fixed=(0, 1, 3), validation_share=0.25)))
     asking, _ = run(host, settings_of(selection=Choosing(fixed=(0, 1, 3))))
     assert (silent.bytes_down, asking.bytes_down) == (3 * MODEL_BYTES, 7 * MODEL_BYTES)
     assert silent.bytes_up == asking.bytes_up == 3 * MODEL_BYTES
@@ -238,8 +238,8 @@ def test_without_a_policy_nothing_is_measured(host: ClientHost) -> None:
 
 def test_an_assignment_trains_longer_and_withholds_tensors(host: ClientHost) -> None:
     client = 0
-    longer = Choosing(Observed(), (client,), {client: Assignment(epochs=3)}, validation_share=0.0)
-    plain = Choosing(Observed(), (client,), validation_share=0.0)
+    longer = Choosing(ReportRequest(), (client,), {client: Assignment(epochs=3)}, validation_share=0.0)
+    plain = Choosing(ReportRequest(), (client,), validation_share=0.0)
     settings = settings_of(selection=plain, num_rounds=1, keep_model=True)
     training = settings.session.training
     three = replace(settings.session, training=training.model_copy(update={"local_epochs": 3 * training.local_epochs}))
@@ -248,7 +248,7 @@ def test_an_assignment_trains_longer_and_withholds_tensors(host: ClientHost) -> 
     assert_array_equal(by_policy.vector, by_training.vector)
     assert reports[0].num_steps[0] == Recorder.told[-1][0].num_steps[0]
 
-    half = Choosing(Observed(), (client,), {client: Assignment(withheld=0.5)}, validation_share=0.0)
+    half = Choosing(ReportRequest(), (client,), {client: Assignment(withheld=0.5)}, validation_share=0.0)
     gaps, _ = run(host, replace(settings, selection=half))
     whole, _ = run(host, settings)
     received = LocalGrid(host, session=settings.session).initial_vector(settings.session.seed)
@@ -323,7 +323,7 @@ class Unruly(Choosing):
     validation_share: float = 0.0
 
     def build(self, cohort: Cohort) -> SelectionPolicy:
-        policy = Recorder(Observed())
+        policy = Recorder(ReportRequest())
         self.does(policy)
         return policy
 

@@ -18,7 +18,7 @@ from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Bulyan, FedAvg, FedMedian, Result
 
 from fedscout.engine.client.host import ClientHost
-from fedscout.engine.contracts.algorithm import Finished, LocalRun
+from fedscout.engine.contracts.algorithm import ClientResults, LocalRun
 from fedscout.engine.contracts.config import LocalTraining
 from fedscout.engine.data.devices import misses
 from fedscout.engine.errors import StrategyError
@@ -440,7 +440,7 @@ def test_bulyan_goes_on_after_a_round_with_too_few_clients() -> None:
 class Unwilling(Participations):
     """Fails every client."""
 
-    def train(self, run: LocalRun) -> Finished:
+    def train(self, run: LocalRun) -> ClientResults:
         raise RuntimeError("not today")
 
 

@@ -5,13 +5,13 @@ from __future__ import annotations
 import pytest
 
 from fedscout.engine.trials.record import Trial
-from fedscout.experiments.reports.console import Told, bytes_text, told_columns
+from fedscout.experiments.reports.console import TrialLine, bytes_text, told_columns
 from fedscout.search.objective import ACCURACY, Objective
 
-FEDAVG = Told(own=0.5, shared=None, new_client=None, bytes_down=1000.0, bytes_up=1000.0)
-DITTO = Told(own=0.75, shared=0.5, new_client=None, bytes_down=1000.0, bytes_up=1000.0)
-SCAFFOLD = Told(own=0.625, shared=None, new_client=None, bytes_down=1900.0, bytes_up=2000.0)
-FAILED = Told(own=None, shared=None, new_client=None, bytes_down=None, bytes_up=None)
+FEDAVG = TrialLine(own=0.5, shared=None, new_client=None, bytes_down=1000.0, bytes_up=1000.0)
+DITTO = TrialLine(own=0.75, shared=0.5, new_client=None, bytes_down=1000.0, bytes_up=1000.0)
+SCAFFOLD = TrialLine(own=0.625, shared=None, new_client=None, bytes_down=1900.0, bytes_up=2000.0)
+FAILED = TrialLine(own=None, shared=None, new_client=None, bytes_down=None, bytes_up=None)
 
 
 def test_nothing_where_nothing_differs() -> None:
@@ -26,7 +26,7 @@ def test_the_global_model_beside_models_of_clients_own() -> None:
 
 
 def test_new_clients_where_there_are_some() -> None:
-    new = Told(own=0.5, shared=None, new_client=0.25, bytes_down=1.0, bytes_up=1.0)
+    new = TrialLine(own=0.5, shared=None, new_client=0.25, bytes_down=1.0, bytes_up=1.0)
     assert told_columns([new, new]) == {"new client": ["0.2500", "0.2500"]}
 
 
@@ -48,7 +48,7 @@ def test_time_stands_where_there_is_a_clock_and_time_to_a_target_where_there_is_
     """Five rounds of 30 s; a mean of 0.6 is reached by the whole of them, one of 0.7 is not."""
     trial = Trial(round_accuracy=(0.4, 0.5, 0.6, 0.7, 0.8), round_seconds=(30.0,) * 5)
     near, far = (Objective("time_to_accuracy", 5, target).measure(ACCURACY) for target in (0.6, 0.7))
-    assert told_columns([Told.of_trial(trial)])["simulated time"] == ["2.5 min"]
-    assert "time to target" not in told_columns([Told.of_trial(trial)])
-    assert told_columns([Told.of_trial(trial, near)])["time to target"] == ["2.5 min"]
-    assert "time to target" not in told_columns([Told.of_trial(trial, far)])
+    assert told_columns([TrialLine.of_trial(trial)])["simulated time"] == ["2.5 min"]
+    assert "time to target" not in told_columns([TrialLine.of_trial(trial)])
+    assert told_columns([TrialLine.of_trial(trial, near)])["time to target"] == ["2.5 min"]
+    assert "time to target" not in told_columns([TrialLine.of_trial(trial, far)])

@@ -21,7 +21,7 @@ from fedscout.experiments.config import load_config
 from fedscout.experiments.federation import build_federation
 from fedscout.experiments.studies import checks, runner
 from fedscout.experiments.studies.checks import Estimate, ExpectedWork, host_if_sooner
-from fedscout.experiments.studies.workflow import Display, Road, run_detection, run_training, run_workflow
+from fedscout.experiments.studies.workflow import Display, Pipeline, run_detection, run_training, run_workflow
 
 ALL_DAY = 10**9
 
@@ -202,7 +202,7 @@ def test_who_says_where_is_not_asked(given: dict[str, object]) -> None:
 @pytest.mark.parametrize("limit", ["trial_timeout_seconds", "round_timeout_seconds"])
 def test_limits_of_time_need_hosts_of_their_own(limit: str) -> None:
     def expected(*arguments: str) -> ExpectedWork | None:
-        return Road(load_config(arguments), Display())._expected_work(7)
+        return Pipeline(load_config(arguments), Display())._expected_work(7)
 
     work = expected("training.fraction_train=0.5")
     assert work is not None

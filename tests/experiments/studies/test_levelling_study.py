@@ -17,7 +17,7 @@ from fedscout.experiments.reports.console import PlainConsole
 from fedscout.experiments.reports.details import show_outcome
 from fedscout.experiments.reports.export import optuna_trials, read_study
 from fedscout.experiments.studies.runner import LazyRunner
-from fedscout.experiments.studies.workflow import Display, Finished, run_workflow
+from fedscout.experiments.studies.workflow import Display, FinishedStudy, run_workflow
 from fedscout.search.ledger import StudyEvents
 from fedscout.search.warm_start import read_earlier_studies
 
@@ -54,7 +54,7 @@ def told() -> list[tuple[int, int]]:
 @pytest.fixture(scope="module")
 def finished(
     tmp_path_factory: pytest.TempPathFactory, trained: list[Mapping[str, int]], told: list[tuple[int, int]]
-) -> Finished:
+) -> FinishedStudy:
     records: list[object] = []
     events = StudyEvents(on_record=lambda *record: records.append(record), on_rounds=trained.append)
     display = Display(levelled=lambda rounds: told.append((len(records), rounds)), trials=events)
@@ -68,7 +68,7 @@ def lasting(document: dict[str, Any]) -> dict[str, Any]:
 
 
 @pytest.mark.slow
-def test_every_other_trial_has_the_rounds_after_which_fedavg_levels_off(finished: Finished) -> None:
+def test_every_other_trial_has_the_rounds_after_which_fedavg_levels_off(finished: FinishedStudy) -> None:
     table = pd.read_parquet(finished.folder / "trials").sort_values("trial")
     assert list(table["num_rounds"]) == [*SHORTER, *[ROUNDS] * (len(table) - len(SHORTER))]
     assert list(table["phase"][:5]) == [*["baseline"] * 4, "search"]
@@ -77,7 +77,7 @@ def test_every_other_trial_has_the_rounds_after_which_fedavg_levels_off(finished
     assert not list((finished.folder / "checkpoints").glob("*"))
 
 
-def test_fedavg_goes_on_from_where_it_was(finished: Finished, trained: list[Mapping[str, int]]) -> None:
+def test_fedavg_goes_on_from_where_it_was(finished: FinishedStudy, trained: list[Mapping[str, int]]) -> None:
     """Its four trials take as many rounds as one."""
     records = read_study(finished.folder).records
     assert len(trained) == ROUNDS * (len(records) - len(SHORTER))
@@ -85,7 +85,7 @@ def test_fedavg_goes_on_from_where_it_was(finished: Finished, trained: list[Mapp
     assert all(baseline[-1].round_accuracy[: one.num_rounds] == one.round_accuracy for one in baseline)
 
 
-def test_the_result_and_the_screen_tell_the_rounds(finished: Finished, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_result_and_the_screen_tell_the_rounds(finished: FinishedStudy, capsys: pytest.CaptureFixture[str]) -> None:
     assert finished.outcome.levelled == finished.document["num_rounds"] == ROUNDS
     assert json.loads((finished.folder / "result.json").read_text())["num_rounds"] == ROUNDS
     assert finished.document["trials"][0] == finished.document["baseline"]
@@ -94,7 +94,7 @@ def test_the_result_and_the_screen_tell_the_rounds(finished: Finished, capsys: p
     assert f"after {ROUNDS} rounds: all train so many." in capsys.readouterr().out
 
 
-def test_no_more_trials_than_were_planned(finished: Finished) -> None:
+def test_no_more_trials_than_were_planned(finished: FinishedStudy) -> None:
     """FedAvg after 10, 20, 40, 80 and 160 rounds, and 200: 1; the search's, another rate, and three on a fresh seed."""
     num_trials, rounds_less = planned_trials(CONFIG)
     assert num_trials == 5 + 1 + 1 + 1 + 3
@@ -103,7 +103,7 @@ def test_no_more_trials_than_were_planned(finished: Finished) -> None:
 
 
 def test_what_follows_the_levelling_is_planned_once_its_rounds_are_known(
-    finished: Finished, told: list[tuple[int, int]]
+    finished: FinishedStudy, told: list[tuple[int, int]]
 ) -> None:
     """At most: whole FedAvg, the search's trial, another rate, and three on a fresh seed, all of so many rounds."""
     ((num_before, levelled),) = told
@@ -113,14 +113,14 @@ def test_what_follows_the_levelling_is_planned_once_its_rounds_are_known(
     assert len(list((finished.folder / "trials").iterdir())) - num_before <= planned
 
 
-def test_a_finished_one_is_told_without_a_trial(finished: Finished, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_finished_one_is_told_without_a_trial(finished: FinishedStudy, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(LazyRunner, "started", lambda _: pytest.fail("a trial was run"))
     assert lasting(run_workflow(CONFIG, finished.folder, Display()).document) == lasting(finished.document)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("num_kept", [1, 4])
-def test_cut_off_anywhere_it_ends_with_the_same_result(finished: Finished, tmp_path: Path, num_kept: int) -> None:
+def test_cut_off_anywhere_it_ends_with_the_same_result(finished: FinishedStudy, tmp_path: Path, num_kept: int) -> None:
     files = sorted((finished.folder / "trials").iterdir())
     (tmp_path / "trials").mkdir()
     for file in [finished.folder / "config.json", finished.folder / "report.json", *files[:num_kept]]:
@@ -129,12 +129,12 @@ def test_cut_off_anywhere_it_ends_with_the_same_result(finished: Finished, tmp_p
     assert [path.name for path in sorted((tmp_path / "trials").iterdir())] == [file.name for file in files]
 
 
-def test_optuna_reads_fedavg_s_shorter_trainings_as_pruned(finished: Finished) -> None:
+def test_optuna_reads_fedavg_s_shorter_trainings_as_pruned(finished: FinishedStudy) -> None:
     states = [trial.state for trial in optuna_trials(read_study(finished.folder))]
     assert states == [TrialState.PRUNED, TrialState.PRUNED, *[TrialState.COMPLETE] * 3]
 
 
-def test_a_later_study_reads_its_full_trainings(finished: Finished) -> None:
+def test_a_later_study_reads_its_full_trainings(finished: FinishedStudy) -> None:
     (study,), notes = read_earlier_studies([str(finished.folder)])
     assert notes == []
     fedadam, fedavg, *_ = finished.document["confirmation"]["contestants"]

@@ -17,7 +17,7 @@ from fedscout.engine.errors import ConfigurationError, NoValidAnswerError, Recom
 from fedscout.experiments.config import StudyConfig, load_config
 from fedscout.experiments.reports.page import write_report
 from fedscout.experiments.reports.study_console import verdict_lines
-from fedscout.experiments.studies.workflow import SILENT, Display, Finished, Road, run_workflow
+from fedscout.experiments.studies.workflow import SILENT, Display, FinishedStudy, Pipeline, run_workflow
 from fedscout.search.ledger import StudyEvents
 from tests.search.recommenders.loopback import KEY, ModelServer, Script, chooses, fails, says
 
@@ -58,7 +58,7 @@ def small(*arguments: str, at: ModelServer | None = None) -> StudyConfig:
     return load_config([*SMALL, *arguments, *([] if at is None else [f"recommender.base_url={at.url}"])])
 
 
-def lasting(found: Finished) -> dict[str, Any]:
+def lasting(found: FinishedStudy) -> dict[str, Any]:
     return {name: value for name, value in found.document.items() if name != "timings"}
 
 
@@ -75,13 +75,13 @@ def killed_after_the_answer(folder: Path, target: Path) -> Path:
 
 
 @pytest.fixture(scope="module")
-def by_rules(tmp_path_factory: pytest.TempPathFactory) -> Finished:
+def by_rules(tmp_path_factory: pytest.TempPathFactory) -> FinishedStudy:
     with pytest.MonkeyPatch.context() as patch:
         patch.delenv("OPENAI_API_KEY", raising=False)
         return run_workflow(small(), tmp_path_factory.mktemp("rules"))
 
 
-def test_one_trial_is_trained_beside_fedavg_and_confirmed(by_rules: Finished) -> None:
+def test_one_trial_is_trained_beside_fedavg_and_confirmed(by_rules: FinishedStudy) -> None:
     log = pd.read_parquet(by_rules.folder / "trials").sort_values("trial")
     assert list(log["phase"])[:2] == ["baseline", "search"]
     assert set(log["phase"][2:]) == {"tuned-baseline", "confirmation"}
@@ -94,7 +94,7 @@ def test_one_trial_is_trained_beside_fedavg_and_confirmed(by_rules: Finished) ->
     assert len(confirmation.seeds) == 2
 
 
-def test_who_answered_is_told_and_why_no_one_else(by_rules: Finished) -> None:
+def test_who_answered_is_told_and_why_no_one_else(by_rules: FinishedStudy) -> None:
     answer = by_rules.document["recommendation"]
     assert (answer["source"], answer["language_model"]) == ("rules", None)
     assert answer["instead_of_model"] == "The rules answer, as OPENAI_API_KEY holds no key of a language model."
@@ -102,7 +102,7 @@ def test_who_answered_is_told_and_why_no_one_else(by_rules: Finished) -> None:
     assert by_rules.outcome.recommendation.answered_by == answer["instead_of_model"]
 
 
-def test_every_stage_is_timed(by_rules: Finished) -> None:
+def test_every_stage_is_timed(by_rules: FinishedStudy) -> None:
     seconds = by_rules.document["timings"]["seconds"]
     stages = ("data", "detection", "recommendation", "training", "tuning", "confirmation")
     assert set(seconds) == {*stages, "hosts", "total"}
@@ -114,7 +114,7 @@ def test_a_step_within_another_is_counted_once(monkeypatch: pytest.MonkeyPatch) 
     """The recommendation takes 10 seconds, 3 of which are the detection that it asks for; and later 2 more."""
     clock = iter([0.0, 1.0, 4.0, 10.0, 20.0, 22.0])
     monkeypatch.setattr(time, "perf_counter", lambda: next(clock))
-    road = Road(small(), SILENT)
+    road = Pipeline(small(), SILENT)
     with road.timed("recommendation"), road.timed("detection"):
         pass
     with road.timed("recommendation"):
@@ -123,7 +123,7 @@ def test_a_step_within_another_is_counted_once(monkeypatch: pytest.MonkeyPatch) 
 
 
 def test_a_killed_study_reads_the_rules_answer_back_though_a_model_could_be_asked_now(
-    by_rules: Finished, server: Server, tmp_path: Path
+    by_rules: FinishedStudy, server: Server, tmp_path: Path
 ) -> None:
     at = server([OTHER])
     again = run_workflow(small(at=at), killed_after_the_answer(by_rules.folder, tmp_path / "killed"))
@@ -133,13 +133,13 @@ def test_a_killed_study_reads_the_rules_answer_back_though_a_model_could_be_aske
 
 
 @pytest.mark.parametrize("text", ["{", "{}"])
-def test_an_answer_that_can_not_be_read_is_asked_for_again(by_rules: Finished, tmp_path: Path, text: str) -> None:
+def test_an_answer_that_can_not_be_read_is_asked_for_again(by_rules: FinishedStudy, tmp_path: Path, text: str) -> None:
     folder = killed_after_the_answer(by_rules.folder, tmp_path / "killed")
     (folder / "one_shot.json").write_text(text)
     assert lasting(run_workflow(small(), folder)) == lasting(by_rules)
 
 
-def test_a_kept_answer_names_nothing_outside_of_the_space(by_rules: Finished, tmp_path: Path) -> None:
+def test_a_kept_answer_names_nothing_outside_of_the_space(by_rules: FinishedStudy, tmp_path: Path) -> None:
     folder = killed_after_the_answer(by_rules.folder, tmp_path / "killed")
     stored = json.loads((folder / "one_shot.json").read_text())
     stored["answer"] = {"kind": "custom", "path": "os:system"}
@@ -194,7 +194,7 @@ def test_a_study_that_is_interrupted_in_its_first_round_has_its_answer(
 
 @pytest.mark.slow
 def test_where_a_model_can_not_be_reached_the_rules_answer_and_still_do_when_it_can(
-    server: Server, by_rules: Finished, tmp_path: Path
+    server: Server, by_rules: FinishedStudy, tmp_path: Path
 ) -> None:
     down, up = server([fails(503, "overloaded")]), server([GOOD])
     found = run_workflow(small(at=down), tmp_path / "whole")
@@ -235,7 +235,7 @@ def test_words_take_the_place_of_the_diagnosis(server: Server, tmp_path: Path) -
     assert len(at.asked) == 1
 
 
-def test_rules_can_not_read_words_and_say_so(by_rules: Finished, tmp_path: Path) -> None:
+def test_rules_can_not_read_words_and_say_so(by_rules: FinishedStudy, tmp_path: Path) -> None:
     found = run_workflow(small(WORDS), tmp_path / "whole")
     answer = found.document["recommendation"]
     assert answer["source"] == "rules"

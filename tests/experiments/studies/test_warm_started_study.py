@@ -12,7 +12,7 @@ import pytest
 
 from fedscout.engine.errors import ConfigurationError
 from fedscout.experiments.config import StudyConfig, load_config
-from fedscout.experiments.studies.workflow import Display, Finished, run_workflow
+from fedscout.experiments.studies.workflow import Display, FinishedStudy, run_workflow
 from fedscout.strategies import FedMedianSpec, FedProxSpec
 from tests.search.earlier import FEDAVG, report_of, write_study
 
@@ -35,7 +35,7 @@ def config_from(*folders: Path, more: tuple[str, ...] = ()) -> StudyConfig:
     return load_config([*ARGUMENTS, f"search.warm_start=[{names}]", *more])
 
 
-def lasting(finished: Finished) -> dict[str, Any]:
+def lasting(finished: FinishedStudy) -> dict[str, Any]:
     return {name: value for name, value in finished.document.items() if name != "timings"}
 
 

@@ -17,11 +17,11 @@ from fedscout.engine.trials.record import Trial
 from fedscout.experiments.config import StudyConfig, load_config
 from fedscout.experiments.federation import build_federation
 from fedscout.experiments.studies import workflow
-from fedscout.experiments.studies.one_shot import Wanted
+from fedscout.experiments.studies.one_shot import RecommendationRequest
 from fedscout.experiments.studies.runner import LazyRunner
 from fedscout.experiments.studies.workflow import (
     Display,
-    Finished,
+    FinishedStudy,
     dealing_of,
     recommend,
     run_detection,
@@ -29,7 +29,7 @@ from fedscout.experiments.studies.workflow import (
     run_workflow,
 )
 from fedscout.search.ledger import StudyEvents
-from fedscout.search.objective import Dealing
+from fedscout.search.objective import DataOrigin
 
 SMALL = [
     "engine.grid=local",
@@ -64,7 +64,7 @@ def read_result(folder: Path) -> dict[str, Any]:
 
 
 @pytest.fixture(scope="module")
-def finished(tmp_path_factory: pytest.TempPathFactory) -> Finished:
+def finished(tmp_path_factory: pytest.TempPathFactory) -> FinishedStudy:
     return run_workflow(small(), tmp_path_factory.mktemp("study"), Display())
 
 
@@ -80,35 +80,37 @@ def copy_of(folder: Path, target: Path, without: int = 0) -> Path:
 @pytest.mark.parametrize(
     ("arguments", "known"),
     [
-        ([], Dealing("wine", "dirichlet", alpha=0.1)),
-        (["federation.partition.alpha=0.5"], Dealing("wine", "dirichlet", alpha=0.5)),
-        (["federation.partition.kind=iid"], Dealing("wine", "iid")),
-        (["federation.scenario=iid"], Dealing("wine", "iid")),
+        ([], DataOrigin("wine", "dirichlet", alpha=0.1)),
+        (["federation.partition.alpha=0.5"], DataOrigin("wine", "dirichlet", alpha=0.5)),
+        (["federation.partition.kind=iid"], DataOrigin("wine", "iid")),
+        (["federation.scenario=iid"], DataOrigin("wine", "iid")),
         (["federation.scenario=label_skew"], None),
         (["federation.scenario=[{kind: class_skew, clients: [0]}]"], None),
         (
             ["federation.scenario=[{kind: label_flip, rate: 0.5, clients: [0]}]"],
-            Dealing("wine", "dirichlet", alpha=0.1),
+            DataOrigin("wine", "dirichlet", alpha=0.1),
         ),
         (
             ["federation.partition.kind=classes_per_client", "federation.partition.class_share=0.9"],
-            Dealing("wine", "classes_per_client", class_share=0.9),
+            DataOrigin("wine", "classes_per_client", class_share=0.9),
         ),
         (["federation.dataset=cartpole"], None),
     ],
 )
-def test_how_rows_are_dealt_is_known_where_nothing_else_moves_them(arguments: list[str], known: Dealing | None) -> None:
+def test_how_rows_are_dealt_is_known_where_nothing_else_moves_them(
+    arguments: list[str], known: DataOrigin | None
+) -> None:
     assert dealing_of(small(*arguments)) == known
 
 
 # What is written.
 
 
-def test_the_result_is_returned_as_it_is_written(finished: Finished) -> None:
+def test_the_result_is_returned_as_it_is_written(finished: FinishedStudy) -> None:
     assert read_result(finished.folder) == json.loads(json.dumps(finished.document))
 
 
-def test_the_result_holds_what_was_found(finished: Finished) -> None:
+def test_the_result_holds_what_was_found(finished: FinishedStudy) -> None:
     document, outcome = finished.document, finished.outcome
     assert [trial["trial"] for trial in document["trials"]] == [0, 1, 2, 3]
     assert document["baseline"] == document["trials"][0]
@@ -125,7 +127,7 @@ def test_the_result_holds_what_was_found(finished: Finished) -> None:
     assert set(document["timings"]["seconds"]) == {*("data", "hosts", "detection", "training", "confirmation", "total")}
 
 
-def test_the_log_holds_every_trial_and_its_configuration(finished: Finished) -> None:
+def test_the_log_holds_every_trial_and_its_configuration(finished: FinishedStudy) -> None:
     table = pd.read_parquet(finished.folder / "trials").sort_values("trial")
     assert list(table["trial"]) == list(range(NUM_TRIALS))
     assert list(table["phase"]) == ["baseline"] + ["search"] * 3 + ["confirmation"] * 4
@@ -152,7 +154,7 @@ def test_every_stage_is_told(tmp_path: Path) -> None:
 # Going on.
 
 
-def test_a_finished_study_runs_nothing_again(finished: Finished, tmp_path: Path) -> None:
+def test_a_finished_study_runs_nothing_again(finished: FinishedStudy, tmp_path: Path) -> None:
     known: list[bool] = []
     folder = copy_of(finished.folder, tmp_path / "out")
     again = run_workflow(small(), folder, on_record(lambda _, was_known: known.append(was_known)))
@@ -161,7 +163,9 @@ def test_a_finished_study_runs_nothing_again(finished: Finished, tmp_path: Path)
 
 
 @pytest.mark.parametrize("num_lost", [1, 2, 4, 5, 7, NUM_TRIALS])
-def test_a_study_that_lost_its_last_trials_ends_the_same(finished: Finished, tmp_path: Path, num_lost: int) -> None:
+def test_a_study_that_lost_its_last_trials_ends_the_same(
+    finished: FinishedStudy, tmp_path: Path, num_lost: int
+) -> None:
     folder = copy_of(finished.folder, tmp_path / "out", without=num_lost)
     known: list[bool] = []
     run_workflow(small(), folder, on_record(lambda _, was_known: known.append(was_known)))
@@ -170,7 +174,7 @@ def test_a_study_that_lost_its_last_trials_ends_the_same(finished: Finished, tmp
 
 
 @pytest.mark.parametrize("stopped_at", [0, 2, 5])
-def test_an_interrupted_study_ends_the_same(finished: Finished, tmp_path: Path, stopped_at: int) -> None:
+def test_an_interrupted_study_ends_the_same(finished: FinishedStudy, tmp_path: Path, stopped_at: int) -> None:
     def stop(record: Trial, known: bool) -> None:
         if record.trial == stopped_at:
             raise KeyboardInterrupt
@@ -200,7 +204,9 @@ def test_a_search_is_another_study_than_a_run_that_is_informed(tmp_path: Path) -
         run_workflow(small(), tmp_path, Display())
 
 
-def test_the_diagnosis_is_measured_once(finished: Finished, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_diagnosis_is_measured_once(
+    finished: FinishedStudy, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def measure(*_: object) -> None:
         pytest.fail("the detectors were asked again")
 
@@ -209,14 +215,14 @@ def test_the_diagnosis_is_measured_once(finished: Finished, tmp_path: Path, monk
     assert again.document["report"] == finished.document["report"]
 
 
-def test_a_diagnosis_of_another_version_is_measured_again(finished: Finished, tmp_path: Path) -> None:
+def test_a_diagnosis_of_another_version_is_measured_again(finished: FinishedStudy, tmp_path: Path) -> None:
     folder = copy_of(finished.folder, tmp_path / "out")
     (folder / "report.json").write_text('{"from": "the future"}')
     again = run_workflow(small(), folder, Display())
     assert again.document["report"] == finished.document["report"]
 
 
-def test_the_seed_decides_the_result(finished: Finished, tmp_path: Path) -> None:
+def test_the_seed_decides_the_result(finished: FinishedStudy, tmp_path: Path) -> None:
     other = run_workflow(small("seed=1"), tmp_path, Display())
     assert other.document["trials"] != finished.document["trials"]
     assert other.document["federation"] == finished.document["federation"]  # federation.seed decides that
@@ -282,12 +288,12 @@ def test_training_logs_one_trial_and_does_not_repeat_it(tmp_path: Path) -> None:
     assert len(list((folder / "trials").iterdir())) == 1
 
 
-def test_training_fedavg_is_the_baseline_of_the_search(finished: Finished, tmp_path: Path) -> None:
+def test_training_fedavg_is_the_baseline_of_the_search(finished: FinishedStudy, tmp_path: Path) -> None:
     _, entry, _ = run_training(small(), tmp_path / "out", Display())
     assert entry.round_accuracy == finished.outcome.baseline.round_accuracy
 
 
-def test_a_trained_strategy_and_a_search_do_not_share_a_folder(finished: Finished, tmp_path: Path) -> None:
+def test_a_trained_strategy_and_a_search_do_not_share_a_folder(finished: FinishedStudy, tmp_path: Path) -> None:
     run_training(small(), tmp_path / "trained", Display())
     with pytest.raises(UserError, match=re.escape("strategy: {'kind': 'fedavg'} there, None here")):
         run_workflow(small(), tmp_path / "trained", Display())
@@ -296,7 +302,7 @@ def test_a_trained_strategy_and_a_search_do_not_share_a_folder(finished: Finishe
 
 
 def test_detection_alone_is_that_of_the_study(
-    finished: Finished, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    finished: FinishedStudy, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
     _, report = run_detection(small(), Display())
@@ -324,7 +330,7 @@ def test_a_finished_study_is_told_without_starting_anything(tmp_path: Path, monk
 
 
 def test_a_federation_that_is_built_already_is_taken_as_it_is(
-    finished: Finished, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    finished: FinishedStudy, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     config = small("search.confirmation_seeds=0")
     federation = build_federation(config.federation, config.model)
@@ -336,6 +342,6 @@ def test_a_federation_that_is_built_already_is_taken_as_it_is(
     assert study["federation"] == finished.document["federation"]
     _, entry, _ = run_training(config, tmp_path / "train", federation=federation)
     assert entry.round_accuracy == finished.outcome.baseline.round_accuracy
-    advice = recommend(config, Wanted("rules"), None, federation=federation)
+    advice = recommend(config, RecommendationRequest("rules"), None, federation=federation)
     assert advice.report is not None
     assert advice.report.without_timings() == report.without_timings()

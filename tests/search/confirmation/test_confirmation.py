@@ -9,8 +9,8 @@ import pytest
 
 from fedscout.search.config import View
 from fedscout.search.confirmation.confirmation import (
+    Candidate,
     Confirmation,
-    Contestant,
     confirm,
     confirmation_seeds,
     contestant,
@@ -22,8 +22,8 @@ SEEDS = (11, 12, 13)
 BASELINE = (0.50, 0.60, 0.70)
 
 
-def contender(role: str, own: Sequence[float], clean: Sequence[float] | None = None) -> Contestant:
-    return Contestant(
+def contender(role: str, own: Sequence[float], clean: Sequence[float] | None = None) -> Candidate:
+    return Candidate(
         role=role,  # type: ignore[arg-type]
         name="krum(num_malicious_nodes=1)" if role == "challenger" else "fedavg",
         strategy="krum" if role == "challenger" else "fedavg",

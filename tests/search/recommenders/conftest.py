@@ -14,7 +14,7 @@ from fedscout.engine.contracts.config import LocalTraining
 from fedscout.engine.messages.calls import Cohort
 from fedscout.search.config import RecommenderConfig
 from fedscout.search.language_model import RecordedChat, Transcript
-from fedscout.search.recommenders.diagnosis import Diagnosis, Situation
+from fedscout.search.recommenders.diagnosis import Diagnosis, RecommendationContext
 from fedscout.search.recommenders.language_model import LanguageModel
 from fedscout.strategies import given_values, space_of
 from tests.search.recommenders.loopback import KEY, ModelServer, Script
@@ -34,23 +34,23 @@ def _only_the_loopback(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
-def situation_of() -> Callable[..., Situation]:
+def situation_of() -> Callable[..., RecommendationContext]:
     """Return a maker of situations: ten clients that make one step a round, or what a test says."""
 
     def make(
         diagnosis: Diagnosis | None = None, num_clients: int = 10, num_rounds: int = 30, **fields: Any
-    ) -> Situation:
+    ) -> RecommendationContext:
         training = LocalTraining()
         num_sampled = fields.pop("num_sampled", num_clients)
         cohort = Cohort(num_clients, num_sampled, training.learning_rate, server_rows=60, server_labels=True)
         space = space_of(cohort, fields.pop("kinds", None), given=given_values(training), **fields.pop("space", {}))
-        return Situation(space, num_rounds, diagnosis=diagnosis, **fields)
+        return RecommendationContext(space, num_rounds, diagnosis=diagnosis, **fields)
 
     return make
 
 
 @pytest.fixture
-def situation(situation_of: Callable[..., Situation]) -> Situation:
+def situation(situation_of: Callable[..., RecommendationContext]) -> RecommendationContext:
     """Return ten clients of skewed labels."""
     return situation_of(diagnosis_of(label_skew="high"))
 

@@ -6,7 +6,7 @@ from typing import Any
 
 from fedscout.detectors import DetectionConfig, Finding, HeterogeneityReport, ReportedMetrics
 from fedscout.detectors.report import CalibratedFinding, ClientFacts
-from fedscout.search.recommenders.diagnosis import Aspect, Diagnosis, Severity
+from fedscout.search.recommenders.diagnosis import Diagnosis, Severity, SkewFinding
 
 DIVERGENCE = {"none": 0.01, "low": 0.2, "high": 0.5}
 DISTANCE = {"none": 1.0, "low": 5.0, "high": 9.0}
@@ -27,11 +27,11 @@ def diagnosis_of(
         "num_classes": 10,
         "num_features": 64,
         "median_rows": 160.0,
-        "label_skew": Aspect(severity=label_skew, value=DIVERGENCE.get(label_skew or ""), threshold=0.1),
-        "feature_skew": Aspect(
+        "label_skew": SkewFinding(severity=label_skew, value=DIVERGENCE.get(label_skew or ""), threshold=0.1),
+        "feature_skew": SkewFinding(
             severity=feature_skew, value=DISTANCE.get(feature_skew or ""), threshold=4.0, clients=other_inputs
         ),
-        "outlier": Aspect(severity=outlier, value=5.0 if flagged else 2.0, threshold=4.0, clients=flagged),
+        "outlier": SkewFinding(severity=outlier, value=5.0 if flagged else 2.0, threshold=4.0, clients=flagged),
         "outlier_z_score": 8.0 if outlier == "high" else 1.0,
         "metrics": {"quantity_gini": 0.25},
     }

@@ -9,7 +9,7 @@ from itertools import product
 import pytest
 
 from fedscout.search.objective import MEASURES, Measure, reward
-from fedscout.search.recommenders.diagnosis import Alternative, Diagnosis, Situation
+from fedscout.search.recommenders.diagnosis import Alternative, Diagnosis, RecommendationContext
 from fedscout.search.recommenders.rules import (
     DRAWN,
     ROBUST,
@@ -22,12 +22,12 @@ from fedscout.strategies import ChoiceRange, FedAvgSpec, MultiKrumSpec
 from fedscout.strategies.specification import SELECTION
 from tests.search.recommenders.reports import diagnosis_of
 
-SituationOf = Callable[..., Situation]
+SituationOf = Callable[..., RecommendationContext]
 FEDAVG = FedAvgSpec()
 
 
 def proposed(
-    situation: Situation, size: int = 4, seed: int = 0, priors: Sequence[Alternative] = ()
+    situation: RecommendationContext, size: int = 4, seed: int = 0, priors: Sequence[Alternative] = ()
 ) -> tuple[Alternative, ...]:
     return first_generation(situation, recommend_by_rules(situation), size, seed, (FEDAVG,), priors)
 

@@ -12,7 +12,7 @@ import pytest
 from fedscout.engine.errors import RecommenderError
 from fedscout.search.config import RecommenderConfig
 from fedscout.search.language_model import RecordedChat, Transcript
-from fedscout.search.recommenders.diagnosis import Situation
+from fedscout.search.recommenders.diagnosis import RecommendationContext
 from fedscout.search.recommenders.language_model import LanguageModel, recommend_by_llm
 from fedscout.strategies import BUILT_IN_KINDS, FedAdamSpec, FedProxSpec
 from tests.search.recommenders.loopback import Asked, ModelServer, Play, Script, chooses, fails, says
@@ -20,7 +20,7 @@ from tests.search.recommenders.reports import diagnosis_of
 
 Server = Callable[[Script], ModelServer]
 ModelAt = Callable[..., LanguageModel]
-SituationOf = Callable[..., Situation]
+SituationOf = Callable[..., RecommendationContext]
 GOOD = chooses("fedprox", proximal_mu=0.1)
 PROX = FedProxSpec(proximal_mu=0.1)
 FENCED = says('Sure!\n```json\n{"kind": "fedprox", "proximal_mu": 0.1}\n```\nI hope that helps.')
@@ -29,7 +29,7 @@ PROSE = says('Given the skew I recommend {"kind": "fedprox", "proximal_mu": 0.1}
 
 @pytest.mark.parametrize("play", [GOOD, FENCED, PROSE], ids=["good", "fenced", "prose"])
 def test_a_valid_answer_is_the_recommendation(
-    server: Server, model_at: ModelAt, situation: Situation, play: Play
+    server: Server, model_at: ModelAt, situation: RecommendationContext, play: Play
 ) -> None:
     at = server([play])
     found = recommend_by_llm(situation, model_at(at))
@@ -82,7 +82,7 @@ INVALID: dict[str, Play] = {
 
 @pytest.mark.parametrize("name", INVALID)
 def test_an_invalid_answer_goes_back_with_its_fault_and_the_next_is_taken(
-    server: Server, model_at: ModelAt, situation: Situation, name: str
+    server: Server, model_at: ModelAt, situation: RecommendationContext, name: str
 ) -> None:
     at = server([INVALID[name], GOOD])
     found = recommend_by_llm(situation, model_at(at))
@@ -101,7 +101,7 @@ def test_an_invalid_answer_goes_back_with_its_fault_and_the_next_is_taken(
 @pytest.mark.parametrize("name", INVALID)
 @pytest.mark.parametrize("max_corrections", [0, 3])
 def test_a_model_that_never_gives_a_valid_answer_is_given_up_with_its_last_one(
-    server: Server, model_at: ModelAt, situation: Situation, name: str, max_corrections: int
+    server: Server, model_at: ModelAt, situation: RecommendationContext, name: str, max_corrections: int
 ) -> None:
     at = server([INVALID[name]])
     with pytest.raises(RecommenderError) as caught:
@@ -115,7 +115,7 @@ def test_a_model_that_never_gives_a_valid_answer_is_given_up_with_its_last_one(
 
 
 def test_the_last_answer_and_its_fault_are_in_the_error(
-    server: Server, model_at: ModelAt, situation: Situation
+    server: Server, model_at: ModelAt, situation: RecommendationContext
 ) -> None:
     at = server([says("no idea"), says('still\x1b[2J\nnone {"kind": "fedbest"}')])
     with pytest.raises(RecommenderError) as caught:
@@ -124,14 +124,16 @@ def test_the_last_answer_and_its_fault_are_in_the_error(
 
 
 def test_tokens_that_one_answer_did_not_count_are_not_known_in_all(
-    server: Server, model_at: ModelAt, situation: Situation
+    server: Server, model_at: ModelAt, situation: RecommendationContext
 ) -> None:
     found = recommend_by_llm(situation, model_at(server([says("hm", usage=None), GOOD])))
     assert found.model_use is not None
     assert found.model_use.prompt_tokens is None
 
 
-def test_tokens_and_cost_of_all_answers_are_added(server: Server, model_at: ModelAt, situation: Situation) -> None:
+def test_tokens_and_cost_of_all_answers_are_added(
+    server: Server, model_at: ModelAt, situation: RecommendationContext
+) -> None:
     """Two answers of 1000 and 50 tokens, at 3 and 20 US dollars a million."""
     model = model_at(server([says("hm"), GOOD]), prices={"gpt-4.1": {"input": 3, "output": 20}})
     use = recommend_by_llm(situation, model).model_use
@@ -186,7 +188,7 @@ def test_whatever_valid_answer_a_text_talks_a_model_into_fits_the_clients(
 
 
 def test_the_record_of_a_recommendation_repeats_it_without_a_server(
-    model_at: ModelAt, situation: Situation, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    model_at: ModelAt, situation: RecommendationContext, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     adam: dict[str, Any] = {"eta": 0.1, "tau": 0.001, "beta_1": 0.9, "beta_2": 0.99}
     with ModelServer([fails(400, "no response_format"), says("hm"), chooses("fedadam", **adam)]) as gone:

@@ -7,31 +7,31 @@ from typing import Any
 
 import pytest
 
-from fedscout.search.objective import Dealing
-from fedscout.search.recommenders.diagnosis import Severity, Situation
+from fedscout.search.objective import DataOrigin
+from fedscout.search.recommenders.diagnosis import RecommendationContext, Severity
 from fedscout.search.recommenders.rules import advice_for, recommend_by_rules
 from fedscout.strategies import BUILT_IN_KINDS, FedProxSpec
 from tests.search.recommenders.reports import diagnosis_of
 
-SituationOf = Callable[..., Situation]
+SituationOf = Callable[..., RecommendationContext]
 PROX = FedProxSpec(proximal_mu=0.01)
 AVERAGE, BOTH, PROXIMAL = ["fedavg", "communities"], ["fedavg", "communities", "fedprox"], ["fedprox"]
 
-DEALT: dict[str, tuple[Dealing, list[str]]] = {
-    "IID": (Dealing("digits", "iid"), AVERAGE),
-    "20, as documented": (Dealing("digits", "dirichlet", alpha=1.0), BOTH),
-    "50, as documented": (Dealing("digits", "dirichlet", alpha=0.5), BOTH),
-    "90, as documented": (Dealing("digits", "dirichlet", alpha=0.1), PROXIMAL),
-    "90, as in the code": (Dealing("digits", "classes_per_client", class_share=0.9), AVERAGE),
-    "50, as in the code": (Dealing("digits", "classes_per_client", class_share=0.5), BOTH),
-    "20, as in the code": (Dealing("digits", "classes_per_client", class_share=0.2), PROXIMAL),
-    "FEMNIST": (Dealing("leaf_femnist", "natural"), PROXIMAL),
-    "Shakespeare": (Dealing("leaf_shakespeare", "natural"), PROXIMAL),
-    "FEMNIST at random": (Dealing("leaf_femnist", "iid"), AVERAGE),
+DEALT: dict[str, tuple[DataOrigin, list[str]]] = {
+    "IID": (DataOrigin("digits", "iid"), AVERAGE),
+    "20, as documented": (DataOrigin("digits", "dirichlet", alpha=1.0), BOTH),
+    "50, as documented": (DataOrigin("digits", "dirichlet", alpha=0.5), BOTH),
+    "90, as documented": (DataOrigin("digits", "dirichlet", alpha=0.1), PROXIMAL),
+    "90, as in the code": (DataOrigin("digits", "classes_per_client", class_share=0.9), AVERAGE),
+    "50, as in the code": (DataOrigin("digits", "classes_per_client", class_share=0.5), BOTH),
+    "20, as in the code": (DataOrigin("digits", "classes_per_client", class_share=0.2), PROXIMAL),
+    "FEMNIST": (DataOrigin("leaf_femnist", "natural"), PROXIMAL),
+    "Shakespeare": (DataOrigin("leaf_shakespeare", "natural"), PROXIMAL),
+    "FEMNIST at random": (DataOrigin("leaf_femnist", "iid"), AVERAGE),
 }
 
 
-def kinds(dealing: Dealing | None, severity: Severity | None) -> list[str]:
+def kinds(dealing: DataOrigin | None, severity: Severity | None) -> list[str]:
     advice = advice_for(dealing, severity)
     return [] if advice is None else [spec.kind for spec in advice.specs]
 
@@ -44,9 +44,10 @@ def test_what_is_known_decides_whatever_was_measured(name: str, severity: Severi
 
 
 @pytest.mark.parametrize(
-    "dealing", [None, Dealing("hospitals.csv", "natural"), Dealing("digits", "quantity_skew"), Dealing("digits", "lds")]
+    "dealing",
+    [None, DataOrigin("hospitals.csv", "natural"), DataOrigin("digits", "quantity_skew"), DataOrigin("digits", "lds")],
 )
-def test_what_the_table_does_not_name_is_left_to_the_measurement(dealing: Dealing | None) -> None:
+def test_what_the_table_does_not_name_is_left_to_the_measurement(dealing: DataOrigin | None) -> None:
     severities: tuple[Severity | None, ...] = (None, "none", "low", "high")
     assert [kinds(dealing, severity) for severity in severities] == [[], AVERAGE, BOTH, PROXIMAL]
 
@@ -63,7 +64,7 @@ def test_a_recommendation_names_the_advice_and_says_what_it_goes_by(situation_of
     measured: dict[str, Any] = {"diagnosis": diagnosis_of(label_skew="none", num_classes=65)}
     (by_measurement,) = recommend_by_rules(situation_of(**measured)).alternatives
     (by_data_set,) = recommend_by_rules(
-        situation_of(**measured, dealing=Dealing("leaf_shakespeare", "natural"))
+        situation_of(**measured, dealing=DataOrigin("leaf_shakespeare", "natural"))
     ).alternatives
     assert by_measurement.spec.kind == "fedavg"
     assert by_measurement.because == "The table's advice for no or mild label skew, as it was measured."
@@ -72,7 +73,7 @@ def test_a_recommendation_names_the_advice_and_says_what_it_goes_by(situation_of
 
 
 def test_communities_stand_beside_fedavg_where_they_can_be_chosen(situation_of: SituationOf) -> None:
-    dealing = Dealing("digits", "iid")
+    dealing = DataOrigin("digits", "iid")
     named = situation_of(diagnosis_of(), kinds=(*BUILT_IN_KINDS, "communities"), dealing=dealing)
     assert [each.spec.kind for each in recommend_by_rules(named).alternatives] == AVERAGE
     usual = situation_of(diagnosis_of(), dealing=dealing)

@@ -10,12 +10,12 @@ from typing import Any
 import pytest
 
 from fedscout.search.recommenders import rules
-from fedscout.search.recommenders.diagnosis import Aspect, Diagnosis, Situation
+from fedscout.search.recommenders.diagnosis import Diagnosis, RecommendationContext, SkewFinding
 from fedscout.search.recommenders.rules import RULES, cut_of, recommend_by_rules
 from fedscout.strategies import BUILT_IN_KINDS, CHOSEN_BY_NAME_KINDS, FedTrimmedAvgSpec, RealRange
 from tests.search.recommenders.reports import diagnosis_of
 
-SituationOf = Callable[..., Situation]
+SituationOf = Callable[..., RecommendationContext]
 REPOSITORY = Path(__file__).resolve().parents[3]
 SEVERITIES = (None, "none", "low", "high")
 MANY_ROWS = 2000.0
@@ -163,7 +163,7 @@ def test_half_of_the_clients_are_no_outliers(situation_of: SituationOf, outliers
 
 @pytest.mark.parametrize(("value", "rule"), [(0.1, "wrong labels at a fifth"), (0.11, "nothing to mend")])
 def test_skew_that_is_sure_and_small_hides_no_outlier(situation_of: SituationOf, value: float, rule: str) -> None:
-    skewed = {"label_skew": Aspect(severity="low", value=value, threshold=0.1)}
+    skewed = {"label_skew": SkewFinding(severity="low", value=value, threshold=0.1)}
     diagnosis = diagnosis_of(outlier="high", num_clients=4, num_classes=2).model_copy(update=skewed)
     assert recommend_by_rules(situation_of(diagnosis, num_clients=4)).grounds[0].rule == rule
 

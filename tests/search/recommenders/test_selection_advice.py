@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from fedscout.search.recommenders.diagnosis import Situation
+from fedscout.search.recommenders.diagnosis import RecommendationContext
 from fedscout.search.recommenders.rules import SLOW_RATIO, recommend_by_rules, selection_notes
 from tests.search.recommenders.reports import diagnosis_of
 
@@ -22,7 +22,7 @@ from tests.search.recommenders.reports import diagnosis_of
     ],
 )
 def test_time_counts_where_somebody_is_slow(
-    situation_of: Callable[..., Situation], ratio: float | None, says: str
+    situation_of: Callable[..., RecommendationContext], ratio: float | None, says: str
 ) -> None:
     whole = situation_of(diagnosis_of(num_classes=3).model_copy(update={"speed_ratio": ratio}))
     assert [*selection_notes(whole)] == []
@@ -43,7 +43,7 @@ def test_time_counts_where_somebody_is_slow(
     ],
 )
 def test_what_is_set_already_is_not_advised(
-    situation_of: Callable[..., Situation], selection: str | None, says: str
+    situation_of: Callable[..., RecommendationContext], selection: str | None, says: str
 ) -> None:
     whole = situation_of(diagnosis_of(num_classes=3).model_copy(update={"speed_ratio": 9.0}), selection=selection)
     cohort = replace(whole.cohort, num_sampled=whole.cohort.num_clients - 1)

@@ -7,7 +7,7 @@ import math
 import numpy as np
 import pytest
 
-from fedscout.engine.messages.calls import ClientTable, Losses, Observed, RoundReport
+from fedscout.engine.messages.calls import ClientTable, Losses, ReportRequest, RoundReport
 from fedscout.strategies.selection.bandits import ClientContexts, ContextualSelection, MeasuredLoss, standardised
 from tests.strategies.selection.planted_rounds import report
 
@@ -76,12 +76,12 @@ def test_standardised_columns() -> None:
 @pytest.mark.parametrize(
     ("names", "rows", "expected"),
     [
-        (["training"], "training", Observed(training_losses=True, everybody=True)),
-        (["duration"], "validation", Observed(validation_losses=True, everybody=True)),
-        (["validation"], "training", Observed(training_losses=True, validation_losses=True, everybody=True)),
+        (["training"], "training", ReportRequest(training_losses=True, everybody=True)),
+        (["duration"], "validation", ReportRequest(validation_losses=True, everybody=True)),
+        (["validation"], "training", ReportRequest(training_losses=True, validation_losses=True, everybody=True)),
     ],
 )
-def test_only_what_is_used_is_measured(names: list, rows: str, expected: Observed) -> None:
+def test_only_what_is_used_is_measured(names: list, rows: str, expected: ReportRequest) -> None:
     assert ClientContexts(3, names, reward_loss=MeasuredLoss(rows=rows)).observes == expected
 
 

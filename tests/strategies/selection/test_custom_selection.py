@@ -18,13 +18,13 @@ from tests.strategies.selection.planted_rounds import NUM_CHOSEN, NUM_CLIENTS, p
 COHORT = Cohort(NUM_CLIENTS, NUM_CHOSEN, client_learning_rate=0.1)
 
 SOURCE = '''
-from fedscout.engine.messages.calls import Observed, SelectionPolicy
+from fedscout.engine.messages.calls import ReportRequest, SelectionPolicy
 
 
 class Turns(SelectionPolicy):
     """Each in turn, from a place on."""
 
-    observes = Observed(validation_losses=True)
+    observes = ReportRequest(validation_losses=True)
 
     def __init__(self, first, cohort, order: tuple = ()):
         if first < 0:
@@ -41,11 +41,11 @@ class Turns(SelectionPolicy):
 class Late(Turns):
     """Says what it observes when it is made."""
 
-    observes = Observed()
+    observes = ReportRequest()
 
     def __init__(self, cohort, losses: bool = True):
         super().__init__(0, cohort)
-        self.observes = Observed(validation_losses=True) if losses else {"training_losses": True}
+        self.observes = ReportRequest(validation_losses=True) if losses else {"training_losses": True}
 
 
 class Half(SelectionPolicy):
@@ -134,7 +134,7 @@ def test_what_its_constructor_raises_is_told() -> None:
     ("losses", "says"),
     [
         (True, "observes of user_policies:Late must ask for validation_losses in the class"),
-        (False, r"observes of user_policies:Late must be an Observed, got \{'training_losses': True\}"),
+        (False, r"observes of user_policies:Late must be a ReportRequest, got \{'training_losses': True\}"),
     ],
 )
 def test_what_it_observes_is_known_before_it_is_made(losses: bool, says: str) -> None:

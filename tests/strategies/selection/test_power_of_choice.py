@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from fedscout.engine.errors import StrategyError
-from fedscout.engine.messages.calls import Observed
+from fedscout.engine.messages.calls import ReportRequest
 from fedscout.strategies.selection.policies import PowerOfChoice, ProbedPowerOfChoice
 from fedscout.strategies.selection.table import parse_selection
 from tests.strategies.selection.reports import cohort, report, table
@@ -52,8 +52,8 @@ def test_probed_losses_are_those_of_everybody() -> None:
     policy = ProbedPowerOfChoice(3)
     policy.observe(report(1, [0, 1, 2], [2.0, 1.0, 3.0], trained=[True, False, False]))
     assert policy.loss == {0: 2.0, 1: 1.0, 2: 3.0}
-    assert ProbedPowerOfChoice.observes == Observed(training_losses=True, everybody=True)
-    assert PowerOfChoice.observes == Observed()
+    assert ProbedPowerOfChoice.observes == ReportRequest(training_losses=True, everybody=True)
+    assert PowerOfChoice.observes == ReportRequest()
 
 
 def test_everybody_trains_once() -> None:

@@ -14,7 +14,7 @@ from scipy.stats import chi2
 from fedscout.detectors import DetectionConfig
 from fedscout.engine.data.client import Release
 from fedscout.experiments import description
-from fedscout.experiments.description import Realised, realised
+from fedscout.experiments.description import RealizedHeterogeneity, realised
 from fedscout.experiments.scenarios.features import FeatureNoise
 from fedscout.experiments.scenarios.labels import ShiftLabels
 from tests.experiments.federations.description.federations import by_counts, federation_of
@@ -258,7 +258,7 @@ def test_a_shift_of_one_client_is_a_distance() -> None:
 # Other kinds of data
 
 
-def tokens_of(clients: list[list[list[int]]]) -> Realised:
+def tokens_of(clients: list[list[list[int]]]) -> RealizedHeterogeneity:
     """Return what is realised by clients whose rows are token numbers."""
     rows = [row for client in clients for row in client]
     bounds = np.concatenate([[0], np.cumsum([len(client) for client in clients])])

@@ -8,7 +8,7 @@ import numpy as np
 
 from fedscout.engine.data.client import Partition
 from fedscout.engine.errors import FloatArray, IntArray
-from fedscout.experiments.partitions.base import Deal, PartitionRequest, PartitionSettings
+from fedscout.experiments.partitions.base import PartitionRequest, PartitionResult, PartitionSettings
 from fedscout.experiments.partitions.table import PARTITIONS
 
 
@@ -32,7 +32,7 @@ def asked(
     )
 
 
-def deal(kind: str, labels: IntArray, num_clients: int | None, seed: int = 0, **settings: Any) -> Deal:
+def deal(kind: str, labels: IntArray, num_clients: int | None, seed: int = 0, **settings: Any) -> PartitionResult:
     return PARTITIONS[kind].deal(asked(kind, labels, num_clients, seed, **settings))
 
 

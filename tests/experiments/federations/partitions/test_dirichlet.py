@@ -13,14 +13,14 @@ from scipy import stats
 
 from fedscout.engine.data.client import Partition
 from fedscout.engine.errors import DataError, IntArray
-from fedscout.experiments.partitions.base import Deal, PartitionRequest, PartitionSettings
+from fedscout.experiments.partitions.base import PartitionRequest, PartitionResult, PartitionSettings
 from fedscout.experiments.partitions.labels import MAX_DRAWS
 from fedscout.experiments.partitions.table import PARTITIONS
 
 
 def deal(
     labels: IntArray, num_clients: int, alpha: float, min_size: int = 1, seed: int = 0, self_balancing: bool = False
-) -> Deal:
+) -> PartitionResult:
     settings = PartitionSettings(alpha=alpha, min_size=min_size, self_balancing=self_balancing)
     return PARTITIONS["dirichlet"].deal(
         PartitionRequest(labels, num_clients, np.random.default_rng(seed), settings=settings)

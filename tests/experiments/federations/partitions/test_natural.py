@@ -9,11 +9,11 @@ from hypothesis import strategies as st
 
 from fedscout.engine.errors import DataError
 from fedscout.experiments.data.dataset import TextArray
-from fedscout.experiments.partitions.base import Deal, PartitionRequest
+from fedscout.experiments.partitions.base import PartitionRequest, PartitionResult
 from fedscout.experiments.partitions.table import PARTITIONS
 
 
-def deal(client_ids: TextArray | None, num_clients: int | None = None, num_rows: int = 0) -> Deal:
+def deal(client_ids: TextArray | None, num_clients: int | None = None, num_rows: int = 0) -> PartitionResult:
     labels = np.zeros(num_rows if client_ids is None else len(client_ids), dtype=np.int64)
     return PARTITIONS["natural"].deal(
         PartitionRequest(labels, num_clients, np.random.default_rng(0), client_ids=client_ids)

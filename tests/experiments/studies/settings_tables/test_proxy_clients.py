@@ -13,7 +13,7 @@ from fedscout.engine.contracts.client_table import heterogeneity_index
 from fedscout.engine.data.federation import Federation, ServerData
 from fedscout.engine.errors import ConfigurationError, DataError
 from fedscout.experiments.client_settings.proxies import (
-    Place,
+    CellPosition,
     ProxyData,
     cell_federation,
     draw_proxy_clients,
@@ -45,7 +45,7 @@ def test_clients_have_exactly_the_index_and_the_quantity_of_their_cell(counts: l
     there = sum(count > 0 for count in counts)
     assume(there)
     held = data.draw(st.integers(1, there))
-    place = Place(held, data.draw(st.integers(held, proxy.most_rows(held))))
+    place = CellPosition(held, data.draw(st.integers(held, proxy.most_rows(held))))
     clients = draw_proxy_clients(place, proxy, 5, seed=data.draw(st.integers(0, 99)))
     assert clients.rows.shape == (5, place.quantity)
     for rows in clients.rows:
@@ -56,13 +56,13 @@ def test_clients_have_exactly_the_index_and_the_quantity_of_their_cell(counts: l
 
 
 def test_rows_repeat_between_clients_only_where_there_are_not_enough() -> None:
-    assert draw_proxy_clients(Place(4, 20), rows_of([25] * 4), 5, seed=0).num_repeated == 0
-    assert draw_proxy_clients(Place(4, 24), rows_of([25] * 4), 5, seed=0).num_repeated == 20
+    assert draw_proxy_clients(CellPosition(4, 20), rows_of([25] * 4), 5, seed=0).num_repeated == 0
+    assert draw_proxy_clients(CellPosition(4, 24), rows_of([25] * 4), 5, seed=0).num_repeated == 20
 
 
 def test_shares_of_classes_are_near_equal() -> None:
     proxy = rows_of([30] * 6)
-    for rows in draw_proxy_clients(Place(4, 30), proxy, 5, seed=3).rows:
+    for rows in draw_proxy_clients(CellPosition(4, 30), proxy, 5, seed=3).rows:
         counts = np.bincount(proxy.labels[rows])
         assert set(counts[counts > 0]) == {7, 8}
 
@@ -70,12 +70,12 @@ def test_shares_of_classes_are_near_equal() -> None:
 @pytest.mark.parametrize(
     ("place", "said"),
     [
-        (Place(2, 61), "needs 61 rows of 2 classes a client, got proxy data with at most 60"),
-        (Place(4, 3), "needs a row of each of 4 classes"),
-        (Place(5, 20), "needs 5 classes, got proxy data with 4 of 5"),
+        (CellPosition(2, 61), "needs 61 rows of 2 classes a client, got proxy data with at most 60"),
+        (CellPosition(4, 3), "needs a row of each of 4 classes"),
+        (CellPosition(5, 20), "needs 5 classes, got proxy data with 4 of 5"),
     ],
 )
-def test_a_cell_that_the_proxy_rows_do_not_reach_is_refused_in_a_line(place: Place, said: str) -> None:
+def test_a_cell_that_the_proxy_rows_do_not_reach_is_refused_in_a_line(place: CellPosition, said: str) -> None:
     proxy = rows_of([30, 30, 30, 30, 0])
     assert said in place_faults(place, proxy)[0]
     with pytest.raises(ConfigurationError, match="the cell of heterogeneity"):
@@ -86,7 +86,7 @@ def test_each_client_trains_on_its_rows_and_is_scored_on_the_one_balanced_part()
     config = FederationConfig(dataset="digits", server_rows=0.3, server_labels=True)
     federation = build_federation(config, ModelConfig())
     proxy = proxy_data(federation, 0, of_another=False)
-    place = Place(5, 50)
+    place = CellPosition(5, 50)
     clients = draw_proxy_clients(place, proxy, 5, seed=0)
     cell = cell_federation(clients, proxy, federation.model, "cell")
     scored = np.arange(proxy.num_trained, len(proxy.labels))

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from fedscout.experiments.client_settings.proxies import (
     HETEROGENEITIES,
     QUANTITIES,
-    Place,
+    CellPosition,
     classes_of,
     grid_of,
     index_of,
@@ -47,8 +47,8 @@ def test_quantities_keep_their_proportions() -> None:
 def test_a_cell_begins_with_neighbours_before_it_and_never_in_a_circle() -> None:
     grid = grid_of([8, 6, 5, 3], QUANTITIES)
     first = warm_started_by(grid)
-    assert first[Place(8, 100)] == ()
-    assert set(first[Place(6, 200)]) == {Place(8, 200), Place(6, 100)}
+    assert first[CellPosition(8, 100)] == ()
+    assert set(first[CellPosition(6, 200)]) == {CellPosition(8, 200), CellPosition(6, 100)}
     position = {place: number for number, place in enumerate(grid)}
     assert all(position[near] < position[place] for place in grid for near in first[place])
 
@@ -57,8 +57,8 @@ def test_what_is_known_comes_before_all_that_is_new() -> None:
     known = grid_of([8, 3], [100, 300])
     new = [place for place in grid_of([8, 5, 3], [100, 200, 300]) if place not in known]
     first = warm_started_by(new, known)
-    assert set(first[Place(8, 200)]) == {Place(8, 100), Place(8, 300)}
-    assert set(first[Place(5, 200)]) == {Place(8, 200), Place(5, 100)}
+    assert set(first[CellPosition(8, 200)]) == {CellPosition(8, 100), CellPosition(8, 300)}
+    assert set(first[CellPosition(5, 200)]) == {CellPosition(8, 200), CellPosition(5, 100)}
 
 
 def test_a_refined_grid_has_what_lies_between_and_beyond() -> None:

@@ -9,7 +9,7 @@ import pandas as pd
 import pytest
 
 from fedscout.engine.contracts.client_table import SettingsCell, SettingsTable
-from fedscout.experiments.client_settings.proxies import Place, grid_of
+from fedscout.experiments.client_settings.proxies import CellPosition, grid_of
 from fedscout.experiments.client_settings.request import finer_grid
 from fedscout.search.settings_table_file import read_settings_table, write_settings_table
 from tests.experiments.studies.settings_tables.test_proxy_clients import rows_of
@@ -86,5 +86,5 @@ def test_ends_are_extended_as_far_as_the_rows_reach(caplog: pytest.LogCaptureFix
     assert "do not reach for quantity 140, heterogeneity 1.00" in caplog.text
     assert {*places} <= {*found}
     assert found == tuple(sorted(found, key=lambda place: (-place.num_classes, place.quantity)))
-    assert Place(9, 20) in found
+    assert CellPosition(9, 20) in found
     assert np.all([place.quantity >= place.num_classes for place in found])
