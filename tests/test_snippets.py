@@ -28,6 +28,8 @@ from tests.snippets import INLINE, PAGES, Block, arguments, blocks, commands, mi
 
 NOT_AS_WRITTEN = {
     ("recommend.md", "recommend --source rules | llm | auto"): "a choice of words, not a command",
+    ("sweep.md", "sweep seed=0,1,2 engine.address=auto --out s3://bucket/alpha"): "a bucket that is not there is asked",
+    ("sweep.md", "run --out 's3://bucket/one"): "a bucket that is not there is asked",
 }
 """Commands that no command line takes, by page and beginning: why they are written so."""
 

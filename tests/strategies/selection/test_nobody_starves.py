@@ -24,9 +24,9 @@ SAYS_SO = re.compile(r"no client is promised a turn|may starve|never train while
 
 
 def passed_over() -> dict[str, str]:
-    """Return the column "who is passed over" of the page's table, by kind."""
+    """Return the column "clients that may never train" of the page's table, by kind."""
     lines = PAGE.read_text().splitlines()
-    head = next(number for number, line in enumerate(lines) if line.endswith("| who is passed over |"))
+    head = next(number for number, line in enumerate(lines) if line.endswith("| clients that may never train |"))
     rows = itertools.takewhile(lambda line: line.startswith("|"), lines[head + 2 :])
     cells = [[cell.strip() for cell in row.split("|")[1:-1]] for row in rows]
     return {first.strip("`"): last for first, *_, last in cells}
@@ -36,11 +36,8 @@ COLUMN = passed_over()
 
 
 def in_full(kind: str) -> str:
-    """Return what the page says, also of a policy of which it says that it is as another, or as the one above it."""
+    """Return what the page says, also of a policy of which it says that it is as another."""
     said = COLUMN[kind]
-    if said == "likewise":
-        kinds = [*COLUMN]
-        return in_full(kinds[kinds.index(kind) - 1])
     return in_full(said.removeprefix("as ").lower()) if said.startswith("as ") else said
 
 
@@ -69,14 +66,14 @@ def test_the_page_tells_of_every_policy() -> None:
 def test_nobody_starves_unless_the_policy_says_so(kind: str) -> None:
     said = in_full(kind)
     policy = parse_selection(kind).build(cohort(NUM_CLIENTS, NUM_SAMPLED))
-    if said != "nobody":
+    if said != "none":
         modules = [type(policy).__module__, SELECTIONS[kind].__module__]
         texts = [type(policy).__doc__, *(sys.modules[module].__doc__ for module in modules)]
         assert any(SAYS_SO.search(" ".join((text or "").split())) for text in texts)
-    if said != "nobody" and not said.startswith("everyone trains once"):
+    if said != "none" and not said.startswith("after one round each"):
         return
     rounds = [*rounds_of(policy)]
     assert {*range(NUM_CLIENTS)} == {client for chosen in rounds for client in chosen}
-    if said == "nobody":
+    if said == "none":
         for part in (rounds[: NUM_ROUNDS // 2], rounds[NUM_ROUNDS // 2 :]):
             assert {*range(NUM_CLIENTS)} == {client for chosen in part for client in chosen}
