@@ -1,4 +1,6 @@
-"""Feature skew: distances between clients' centroids on the two principal axes of all data, without pooling them.
+"""Feature skew by the published rule: centroids, histograms, divergences, and the sums by class behind them.
+
+Feature skew: distances between clients' centroids on the two principal axes of all data, without pooling them.
 
 Federated principal component analysis in two exchanges:
 

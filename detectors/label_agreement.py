@@ -1,4 +1,6 @@
-"""Label agreement: whether a client's rows lie where all clients' rows of the same label do.
+"""Label agreement between clients, its tests, and groups of clients whose labels rest on different features.
+
+Label agreement: whether a client's rows lie where all clients' rows of the same label do.
 
 Wrong labels change the relation between features and labels, and may leave both as they are by themselves. Let z be a
 row on the axes of Fisher's discriminant, on which classes are apart and the rows of a class are spread alike

@@ -1,4 +1,6 @@
-"""What the calibrated decisions share: p-values corrected over clients, and how they are put into words.
+"""Statistics that detectors share: corrected p-values, design effects, heterogeneity metrics, skew of speeds.
+
+What the calibrated decisions share: p-values corrected over clients, and how they are put into words.
 
 The published rules compare a value with a fixed threshold, so how often they raise a false alarm depends on the number
 of clients, their sizes and the data. A calibrated decision asks how likely it is that clients whose data are alike

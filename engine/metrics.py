@@ -1,4 +1,6 @@
-"""Metrics of the table of confusions, counts[true class, predicted class], for classes of unequal size.
+"""Metrics measured in place of accuracy: confusion metrics, AUROC by histograms, errors of a quantity.
+
+Metrics of the table of confusions, counts[true class, predicted class], for classes of unequal size.
 
 With TP, FP and FN of each class taken from the summed table:
 

@@ -1,4 +1,6 @@
-"""How a fault reads: condition and value, on one line, whatever the value is; those that pydantic found included.
+"""Texts of faults, types and truth values, and HTML for notebooks.
+
+How a fault reads: condition and value, on one line, whatever the value is; those that pydantic found included.
 
 What an annotation says that a value may be.
 

@@ -1,4 +1,6 @@
-"""The program as tools of the Model Context Protocol, over standard input and output.
+"""Tools for agents over the Model Context Protocol.
+
+The program as tools of the Model Context Protocol, over standard input and output.
 
 Each tool is a command of the command line with `--json`, run as a process of its own: so its answers, limits and errors
 are those of that command, and standard output is the protocol's alone. https://modelcontextprotocol.io

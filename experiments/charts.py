@@ -1,4 +1,6 @@
-"""Each client's score before and after the choice.
+"""Charts as functions from data frames to Altair.
+
+Each client's score before and after the choice.
 
 The confirmation: mean difference with its two intervals, and the difference of every seed.
 

@@ -1,4 +1,6 @@
-"""What a scenario did to each client: measured on its rows, which are compared with those it would hold without.
+"""The description of a federation: what differs between clients, what a scenario changed, dependent rows.
+
+What a scenario did to each client: measured on its rows, which are compared with those it would hold without.
 
 An attack on what a client sends up is named and not measured: nothing is trained here.
 

@@ -1,4 +1,6 @@
-"""From the configuration to a federation: load, deal, corrupt, choose the model.
+"""Builds a federation from its configuration: rows, clients, scenario, model, unseen clients.
+
+From the configuration to a federation: load, deal, corrupt, choose the model.
 
 From the configuration to a federation whose clients play episodes.
 

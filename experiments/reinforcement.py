@@ -1,4 +1,6 @@
-"""CartPole, played by deep Q-learning: a cart balances a pole; one reward a step, 500 steps at most.
+"""Reinforcement-learning clients: environments and CartPole.
+
+CartPole, played by deep Q-learning: a cart balances a pole; one reward a step, 500 steps at most.
 
 A. G. Barto, R. S. Sutton and C. W. Anderson, "Neuronlike adaptive elements that can solve difficult learning control
 problems", IEEE Transactions on Systems, Man, and Cybernetics 13(5), 1983; gymnasium's CartPole-v1. Gravity and pole

@@ -1,4 +1,6 @@
-"""What one must know of a model to use it: how rows become its inputs, and what its outputs mean.
+"""Trained models: their description, files, and predictions on new rows.
+
+What one must know of a model to use it: how rows become its inputs, and what its outputs mean.
 
 It is values alone, in one JSON file beside the weights (`trained.py`) and in the agreement of a real federation
 (`client.py`). It holds no row: of a table it has names of columns, categories and classes and the statistics that

@@ -1,4 +1,6 @@
-"""What a fitness measures, and how people read it: in points where it is a share, else in its own unit.
+"""Objectives: the fitness of a trial, what it measures, and where a data set comes from.
+
+What a fitness measures, and how people read it: in points where it is a share, else in its own unit.
 
 What a search makes as large as possible of a trial: its fitness.
 

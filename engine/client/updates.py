@@ -1,4 +1,6 @@
-"""From clients' updates to one host's answer: each client's vectors, or their exact sums.
+"""What clients send: updates gathered into exact sums or one by one, scores of personal models, embeddings, durations.
+
+From clients' updates to one host's answer: each client's vectors, or their exact sums.
 
 From what clients trained to what they send: the one place where an attacker's update is exchanged.
 

@@ -1,4 +1,6 @@
-"""Settings of each client's own by a table: the client measures its data, takes the nearest cell, and tells nobody.
+"""Tables of client settings: the table as a value, and how a client looks up its own cell.
+
+Settings of each client's own by a table: the client measures its data, takes the nearest cell, and tells nobody.
 
 FedCust (see `settings_table`): the table goes one way, and of what the client knows of its rows nothing goes back: it
 counts as one row and one step in every reply (`fedscout.engine.client.updates`), which makes weights uniform.

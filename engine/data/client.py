@@ -1,4 +1,6 @@
-"""What one client holds: rows of shared arrays, as it has them and as they were before a corruption.
+"""What one client holds, the queries about it, and the gate that its answers pass.
+
+What one client holds: rows of shared arrays, as it has them and as they were before a corruption.
 
 What leaves a client: the one gate through which all its answers pass.
 

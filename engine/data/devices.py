@@ -1,4 +1,6 @@
-"""What a client's machine and its link are like: what a round costs it in simulated seconds.
+"""Devices and availability: what a round costs a client in simulated seconds, and which rounds it misses.
+
+What a client's machine and its link are like: what a round costs it in simulated seconds.
 
 With τ optimiser steps, and b bytes that go down and up, a client's round lasts
 

@@ -1,4 +1,6 @@
-"""A federation: which clients exist and what each of them holds.
+"""A federation as a value: rows, clients, names, and the rows of the server.
+
+A federation: which clients exist and what each of them holds.
 
 The data are two arrays, placed once; a client is a range of an index array. A client whose data a scenario corrupts
 additionally has transforms, applied to all its local rows before any split, as the client itself would not know of

@@ -1,4 +1,6 @@
-"""The grid over `ClientHost` actors on Ray: one laptop or a cluster, by where the actors are.
+"""The grid over host actors on Ray: actors, calls, placement of data, and shares of GPUs.
+
+The grid over `ClientHost` actors on Ray: one laptop or a cluster, by where the actors are.
 
 The federation is put into the object store once (once a node, that is); hosts read it without a copy. Hosts are
 handles and can be passed to any number of trial tasks, whose calls they serve in turn. A host that dies is restarted

@@ -1,4 +1,6 @@
-"""From hosts' results to reply messages.
+"""Replies: jobs for hosts, reply messages from their results, evaluation, and scores received on the way.
+
+From hosts' results to reply messages.
 
 A merged job is answered by a single message from its lowest client: the exact mean with the summed weights, on which
 any weighted average of Flower's is the identity. The other clients of that job send no message of their own, unless

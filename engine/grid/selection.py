@@ -1,4 +1,6 @@
-"""What a selection policy wants of a round's clients, and what hosts tell of them before replies are merged.
+"""Client selection on the grid's side: reports of clients, chosen nodes, clients that can answer, expected durations.
+
+What a selection policy wants of a round's clients, and what hosts tell of them before replies are merged.
 
 Who can train at all in the rounds of a session, as a driver knows it: whoever can't would be asked for ever in vain.
 

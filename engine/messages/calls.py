@@ -1,4 +1,6 @@
-"""What goes to a host and what comes back: plain values, so that a driver needs no torch to make or read them.
+"""Host calls, sessions and the contracts of strategies, selection policies and server work, as plain values.
+
+What goes to a host and what comes back: plain values, so that a driver needs no torch to make or read them.
 
 What a trial fixes for all its messages, so that a strategy that rewrites configurations can't lose it.
 

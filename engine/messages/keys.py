@@ -1,4 +1,6 @@
-"""The names under which the engine's messages hold what they hold; hosts read them, who need no Flower.
+"""Keys of messages, and values whose classes are not of this program.
+
+The names under which the engine's messages hold what they hold; hosts read them, who need no Flower.
 
 A value of a user's own class on its way to other processes, which may look for modules elsewhere.
 

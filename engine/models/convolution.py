@@ -1,4 +1,6 @@
-"""Layers of plain stacks of convolutions: forward, and backward written out by hand.
+"""Convolutional stacks without autograd: layers, stacks, and faster layers of torch modules.
+
+Layers of plain stacks of convolutions: forward, and backward written out by hand.
 
 Images have their channels last in memory. What a layer computes is what torch's does; how differs where torch's own way
 leaves most of a vector register empty, which a rule of the layer's shape decides, so that every host does the same:

@@ -1,4 +1,6 @@
-"""Named tensors <-> one flat float32 vector.
+"""The layout of a flat vector, the loss of a row, and adjusted outputs.
+
+Named tensors <-> one flat float32 vector.
 
 Inside the engine a model's state is one vector: trainable parameters first, then floating-point buffers (batch-norm
 statistics), each in the module's own order. By name it is what Flower's `ArrayRecord(module.state_dict())` holds: the

@@ -1,4 +1,6 @@
-"""What the owner of a client's data allows, whatever a server asks.
+"""What the owner of a client's data allows, and the ledger of the privacy that was spent.
+
+What the owner of a client's data allows, whatever a server asks.
 
 It is a TOML file on the client's machine, of which everything may be left out:
 

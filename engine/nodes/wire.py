@@ -1,4 +1,6 @@
-"""What a driver and a client on a machine of its own say to each other, and how it travels: values, never code.
+"""The protocol between a driver and a client on another machine: calls, answers, and their encoding as values.
+
+What a driver and a client on a machine of its own say to each other, and how it travels: values, never code.
 
 A call holds the work of one client as a host gets it (`fedscout.engine.messages.calls`). It travels as one JSON
 document beside its arrays (`wire_values`), so whoever forges a message can tell wrong numbers and have nothing run.

@@ -1,4 +1,6 @@
-"""Write a file so that a reader, or the next run after a crash, sees all of it or nothing.
+"""Atomic whole-file writes, JSON files and folder locks.
+
+Write a file so that a reader, or the next run after a crash, sees all of it or nothing.
 
 Reading a JSON file that anybody may have written: it holds one object, or the reason why not is told.
 

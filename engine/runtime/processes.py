@@ -1,4 +1,6 @@
-"""Ending in good order: a signal waits until Ray has started, ends the command once, and leaves no process behind.
+"""Signals, orphan processes and memory of this process.
+
+Ending in good order: a signal waits until Ray has started, ends the command once, and leaves no process behind.
 
 The first of Ctrl-C (SIGINT), SIGTERM and SIGHUP raises KeyboardInterrupt in the main thread, so that every `with` on
 the way cleans up; those that follow are ignored, because `timeout`, a batch system or a closed terminal send several.

@@ -1,4 +1,6 @@
-"""Client algorithms over the ways of training: one run for the loop, one for a block of small dense nets.
+"""Runs of client algorithms by each way of training, validation of updates, and settings of each client.
+
+Client algorithms over the ways of training: one run for the loop, one for a block of small dense nets.
 
 A task's run is `fedscout.engine.training.backends`. What an algorithm gives is cut into one update a client here.
 

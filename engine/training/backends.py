@@ -1,4 +1,6 @@
-"""Which way clients are trained: the per-client loop, or many at once.
+"""Ways to train clients, scoring, and the training of tasks other than classification.
+
+Which way clients are trained: the per-client loop, or many at once.
 
 The choice depends on the model alone, never on how clients are spread over hosts, as the two ways differ in their
 last bits. Measured on one core on 2026-11-21 (250 rows a client, batches of 32): for a dense 254-64-32-2 net the

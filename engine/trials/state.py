@@ -1,4 +1,6 @@
-"""Where a running trial stands after a round; this is what a checkpoint holds.
+"""The state of a running trial: scores, clock, selection, kept model; what a checkpoint holds.
+
+Where a running trial stands after a round; this is what a checkpoint holds.
 
 The scores of a trial's models: on the round trip that sends a model out for training, or on one of their own.
 

@@ -1,4 +1,6 @@
-"""What the cells of a table mean: a column of numbers, or a column of categories.
+"""Columns of a table: kinds, roles, codes for missing values, and what became of each.
+
+What the cells of a table mean: a column of numbers, or a column of categories.
 
 A column is taken as numbers if all its cells that are not missing are numbers, or all are `true` or `false` (1 and 0);
 else as categories. A cell is missing if it has no content (`table_files.py`) or one of the words `MISSING`, however it

@@ -1,4 +1,6 @@
-"""A data set as the rest of the program sees it: numbers, classes, and where they come from.
+"""A data set as a value, the request for one, and the style of text files.
+
+A data set as the rest of the program sees it: numbers, classes, and where they come from.
 
 What a data set's loader is given.
 

@@ -1,4 +1,6 @@
-"""One picture file: is it grey or coloured, and its pixels at a wanted size. Read by Pillow.
+"""Image files and folders as arrays of pixels.
+
+One picture file: is it grey or coloured, and its pixels at a wanted size. Read by Pillow.
 
 A picture is turned as its EXIF orientation says, laid over black where it is transparent, and resized to a square
 without regard to its proportions: each new pixel is the mean of the area that it covers (Pillow's box filter), so that

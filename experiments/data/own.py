@@ -1,4 +1,6 @@
-"""Pictures in a file of arrays (`table_formats.py`), channels first or last: bytes, or numbers from 0 to 1.
+"""Data sets of the user's own: arrays, tables, folders, and where they lie.
+
+Pictures in a file of arrays (`table_formats.py`), channels first or last: bytes, or numbers from 0 to 1.
 
 One's own data by path or address: a table, arrays, or pictures in a folder.
 

@@ -1,4 +1,6 @@
-"""What becomes of the columns of one's own table: which kind each is, what is left out, and the key that overrules it.
+"""Columns of the user's table: identifiers, leaks of the label, and the key that overrules each decision.
+
+What becomes of the columns of one's own table: which kind each is, what is left out, and the key that overrules it.
 
 Kinds are read from the whole table, as a federation agrees on them before anything is computed. By rule, in this order:
 

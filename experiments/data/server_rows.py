@@ -1,4 +1,6 @@
-"""Fewer rows than a data set has: without its smallest natural clients, or a random sample.
+"""Samples of a data set, and rows that only the server holds.
+
+Fewer rows than a data set has: without its smallest natural clients, or a random sample.
 
 Classes without a row among those that stay are left out and the others numbered anew; how many, is on record.
 Statistics that the loader took (standardisation, vocabulary) are those of all rows.

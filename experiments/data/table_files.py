@@ -1,4 +1,6 @@
-"""The one reader of tables: a CSV or a Parquet file becomes an Arrow table of texts, numbers and moments in time.
+"""Text files as tables: encodings, separators, headers, and several files as one.
+
+The one reader of tables: a CSV or a Parquet file becomes an Arrow table of texts, numbers and moments in time.
 
 Nothing is guessed from text: a parser that guesses types turns a wrong delimiter, a comma decimal or a repeated header
 into columns that look plausible. What a cell means is decided by `columns.py`. A cell without content is null,

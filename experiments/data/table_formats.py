@@ -1,4 +1,6 @@
-"""Which reader takes a table of one's own: by the ending of its name, or the address of a database.
+"""Readers of table formats: Arrow and array files, JSON lines, Excel, SQLite and DuckDB.
+
+Which reader takes a table of one's own: by the ending of its name, or the address of a database.
 
 A table beyond the limits is refused, unless `federation.max_rows` asks for a sample: then it is read once more, block
 by block, and a random sample of so many rows stays.

@@ -1,4 +1,6 @@
-"""From a table of complete numbers to a data set of standardised features.
+"""From columns to a data set: complete numbers, mixed columns, and a quantity to predict.
+
+From a table of complete numbers to a data set of standardised features.
 
 Columns get zero mean and unit variance, computed once over all rows when the data set is loaded, hence before they are
 dealt to clients: real clients would need one exchange of sums and sums of squares for it, which gives the same numbers.

@@ -1,4 +1,6 @@
-"""Next-character prediction: rows are windows of text, the class is the character that follows.
+"""Texts as tokens: words with a vocabulary, and next-character prediction.
+
+Next-character prediction: rows are windows of text, the class is the character that follows.
 
 S. Caldas et al., "LEAF: a benchmark for federated settings", arXiv:1812.01097, 2018, whose windows hold 80 characters.
 Characters are numbered by `texts.py` from the counts of windows that hold them. A window whose next character is

@@ -1,4 +1,6 @@
-"""The Flower app of a real client: `fedscout.client_app`.
+"""The Flower app of a real client, its rows, and the agreement with the driver.
+
+The Flower app of a real client: `fedscout.client_app`.
 
 ```python
 app = client_app("federation.json")                    # rows: data=PATH in --node-config

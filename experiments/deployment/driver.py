@@ -1,4 +1,6 @@
-"""The driver of a real federation: `fedscout.RealFederation`, used in the `ServerApp` of a Flower app.
+"""The driver of a real federation, and the winner of a study that it trains.
+
+The driver of a real federation: `fedscout.RealFederation`, used in the `ServerApp` of a Flower app.
 
 ```python
 @app.main()

@@ -1,4 +1,6 @@
-"""Any network in ONNX, the exchange format, run by ONNX Runtime on the core.
+"""Trained networks as embedders: ONNX, ResNet-18, and their weight files.
+
+Any network in ONNX, the exchange format, run by ONNX Runtime on the core.
 
 Of texts it takes `input_ids`, `attention_mask` and `token_type_ids`, as far as it has such inputs, as transformers are
 exported. Where it gives a vector for each token, their mean over the text is taken, without padding (N. Reimers,

@@ -1,4 +1,6 @@
-"""The next character of a text, by an LSTM: vectors of characters, LSTM layers, logits from the last state.
+"""Networks: dense, convolutional, ResNet-18, TextCNN, embedding bag, character LSTM.
+
+The next character of a text, by an LSTM: vectors of characters, LSTM layers, logits from the last state.
 
 B. McMahan, E. Moore, D. Ramage, S. Hampson, B. Agüera y Arcas. Communication-efficient learning of deep networks from
 decentralized data. AISTATS 2017, section 3: vectors of length 8, two layers of 256; the same in S. Caldas et al. LEAF:

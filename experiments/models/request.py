@@ -1,4 +1,6 @@
-"""What a model is built for: the shape of a row, the number of classes and the user's choices.
+"""Requests for models and their settings.
+
+What a model is built for: the shape of a row, the number of classes and the user's choices.
 
 What a user may set about the model.
 

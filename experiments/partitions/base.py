@@ -1,4 +1,6 @@
-"""What a partitioner is given and what it returns.
+"""What a partitioner is given and returns, and helpers that partitioners share.
+
+What a partitioner is given and what it returns.
 
 What a user may set about how rows are dealt.
 

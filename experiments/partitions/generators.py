@@ -1,4 +1,6 @@
-"""FDS-WGC: feature distribution skew by Wasserstein-grouped columns.
+"""Published generators: FDS-WGC, SFDL, and blocks sorted by label.
+
+FDS-WGC: feature distribution skew by Wasserstein-grouped columns.
 
 1. Columns are standardised, and the 1-Wasserstein distances between the distributions of every two are measured.
 2. Agglomerative clustering groups the columns into as many clusters as there are clients.

@@ -1,4 +1,6 @@
-"""Clients that have a set of classes each, and no row of any other class.
+"""Partitions by label: class sets, class weights, Dirichlet, dominant classes.
+
+Clients that have a set of classes each, and no row of any other class.
 
 `classes_per_client` is what severities of "20", "50" and "90" mean in the code of FedPilot: each client has that many
 per cent of the classes (so 20 is the most severe), while its documentation gives them as Dirichlet parameters of 1.0,

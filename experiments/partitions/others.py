@@ -1,4 +1,6 @@
-"""Partitions of flwr-datasets, used on a table of row numbers and labels.
+"""Partitions by flwr-datasets, by given clients, and regardless of labels.
+
+Partitions of flwr-datasets, used on a table of row numbers and labels.
 
 The rows are shuffled before they are handed over, so that rows that a partitioner deals in order are dealt at random,
 and its seed is drawn from our generator: nothing depends on global random state. What a partitioner can't do is refused

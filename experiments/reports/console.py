@@ -1,4 +1,6 @@
-"""The consoles of results, on which the words of others are shown and not obeyed; tables, paths and JSON on them.
+"""Consoles, tables, paragraphs and names on a screen.
+
+The consoles of results, on which the words of others are shown and not obeyed; tables, paths and JSON on them.
 
 A text in lines of a screen.
 

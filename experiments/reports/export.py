@@ -1,4 +1,6 @@
-"""A study as its folder tells it; the folder stays as it is, whoever may be writing to it.
+"""Exports of a study to Optuna, MLflow, TensorBoard and Weights & Biases.
+
+A study as its folder tells it; the folder stays as it is, whoever may be writing to it.
 
 A study's search as an Optuna study, so that Optuna's dashboard and plots show it.
 

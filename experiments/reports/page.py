@@ -1,4 +1,6 @@
-"""The page of one study: verdict, federation, diagnosis, search, clients, confirmation, cost, how to reproduce.
+"""The HTML page of a study, a comparison or a sweep, and its files.
+
+The page of one study: verdict, federation, diagnosis, search, clients, confirmation, cost, how to reproduce.
 
 Every section stands, whatever the folder holds; one that has nothing says what is missing.
 

@@ -1,4 +1,6 @@
-"""The verdict of a study in plain sentences, and the few numbers that matter, all out of its result and its log.
+"""Sections of a study's page: verdict and diagnosis.
+
+The verdict of a study in plain sentences, and the few numbers that matter, all out of its result and its log.
 
 The diagnosis on a study's page: each property's answer, and what it rests on as pictures.
 """

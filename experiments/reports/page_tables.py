@@ -1,4 +1,6 @@
-"""What a page is made of: values that the template lays out. Texts are plain; the template escapes them.
+"""Values and tables of which pages are made.
+
+What a page is made of: values that the template lays out. Texts are plain; the template escapes them.
 
 A study as its folder tells it, finished or not: configuration, report, result, and the log as a table.
 

@@ -1,4 +1,6 @@
-"""What a study found: what to use, how sure that is and why, what it cost, and what to do next.
+"""The screen of a study: verdict, reason, diagnosis, progress.
+
+What a study found: what to use, how sure that is and why, what it cost, and what to do next.
 
 First the verdict with both scores, its interval and its reason; then caveats, cost, the federation with its diagnosis,
 the search, and the next commands. Paragraphs are wrapped and never cut.

@@ -1,4 +1,6 @@
-"""Effects on when a client answers: rounds that it misses, and rounds that take it long. Data stay as they are.
+"""Effects on availability and devices.
+
+Effects on when a client answers: rounds that it misses, and rounds that take it long. Data stay as they are.
 
 Latency is a shift plus an exponential time, in simulated seconds: the usual model of a slow worker (K. Lee, M. Lam,
 R. Pedarsani, D. Papailiopoulos and K. Ramchandran, "Speeding Up Distributed Machine Learning Using Codes", IEEE

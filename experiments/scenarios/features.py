@@ -1,4 +1,6 @@
-"""Effects on features: Gaussian noise, another scale, and features that carry nothing.
+"""Effects on features, compression of pictures, and attacks on updates.
+
+Effects on features: Gaussian noise, another scale, and features that carry nothing.
 
 Noise is independent on every number of every row, in units of the standardised feature. A feature that is dropped is a
 place in a row: a column of a table, one number of an image or of an embedding, a position of a token sequence. It is

@@ -1,4 +1,6 @@
-"""Effects that make labels wrong: by accident, on purpose, and on purpose beside noise on the features.
+"""Effects on labels: noise, poisoning, skew and concept shift.
+
+Effects that make labels wrong: by accident, on purpose, and on purpose beside noise on the features.
 
 With two classes there is only one wrong label, and accident at rate 1 equals purpose. With more, an accident picks any
 other class; an attacker is assumed to be consistent, y → (y + 1) mod C, as in fixed source-to-target label flipping

@@ -1,4 +1,6 @@
-"""The policies by which a study chooses who trains, checked before anything does: each can, and has enough clients.
+"""Checks of a study before it begins: selection, clock, precision, objective, language model, grid.
+
+The policies by which a study chooses who trains, checked before anything does: each can, and has enough clients.
 
 What a study asks of the simulated clock, checked before anything trains: that there is one, and its deadline.
 

@@ -1,4 +1,6 @@
-"""The Python interface: a federation from whatever holds rows, and the steps of the road upon it.
+"""The Python interface, and its views in notebooks.
+
+The Python interface: a federation from whatever holds rows, and the steps of the road upon it.
 
 Settings are those of the configuration (docs/configuration.md), by section: `training={"num_rounds": 10}`.
 

@@ -1,4 +1,6 @@
-"""The answer that a one-shot study trains: asked for once, kept in its folder, and read back when the study goes on.
+"""Recommendations of a study, and the one-shot study that trains one.
+
+The answer that a one-shot study trains: asked for once, kept in its folder, and read back when the study goes on.
 
 OUT/one_shot.json    the recommendation: by whom, why, and what of the space it names
 

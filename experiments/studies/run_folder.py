@@ -1,4 +1,6 @@
-"""The folder of one study: who may use it, and which configuration it belongs to.
+"""The folder of a study: lock, configuration, versions, stored results.
+
+The folder of one study: who may use it, and which configuration it belongs to.
 
 OUT/config.json     configuration and its hash; written first
 OUT/report.json     the heterogeneity report

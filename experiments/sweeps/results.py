@@ -1,4 +1,6 @@
-"""The tidy table of a sweep: one row a study and chooser, all columns in every row.
+"""Results of a sweep: the table of all studies, means over seeds, and pictures.
+
+The tidy table of a sweep: one row a study and chooser, all columns in every row.
 
 A chooser is somebody who picks a strategy: plain FedAvg, FedAvg at its best client learning rate, the best of the
 search, and the challenger, which is the best of the search other than FedAvg and the one that is confirmed on fresh

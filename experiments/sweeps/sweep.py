@@ -1,4 +1,6 @@
-"""The grid configurations of a sweep: every combination of the values of its axes, validated, with a name for people.
+"""A sweep as a value: configurations, the run of one study, and the folder.
+
+The grid configurations of a sweep: every combination of the values of its axes, validated, with a name for people.
 
 `key=a,b,c` is an axis of three values: what stands between the brackets of a YAML list. So a comma inside brackets,
 braces or quotes belongs to a value: `key=[64,32]` is one value and `key=[64,32],[128]` are two. A single value is read

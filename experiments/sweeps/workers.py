@@ -1,4 +1,6 @@
-"""Studies on one shared Ray: long-lived worker processes, each of which runs one study after the other.
+"""Workers of a sweep on Ray: placement, storage of files, and the pool.
+
+Studies on one shared Ray: long-lived worker processes, each of which runs one study after the other.
 
 A worker is an actor that takes no CPU slot. It writes where the sweep is: on storage that every node sees, as a path or
 by its own connection to an object store. Where other nodes drive studies and don't see the folder, its files go to the

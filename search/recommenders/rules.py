@@ -1,4 +1,6 @@
-"""One-shot recommendation by rules: a fixed mapping from a diagnosis to a strategy with its parameters.
+"""The rules: a recommendation from a diagnosis, the first generation of a search, and published advice.
+
+One-shot recommendation by rules: a fixed mapping from a diagnosis to a strategy with its parameters.
 
 The first rule that applies, and whose strategy can be chosen in the federation's search space, decides:
 

@@ -1,4 +1,6 @@
-"""Genetic search: a random generation, then generations of mutants of the two best so far, or of a front.
+"""The genetic search, its generations and crowding, and random and grid search.
+
+Genetic search: a random generation, then generations of mutants of the two best so far, or of a front.
 
 1. Generation 1: `population` configurations, uniformly at random from the space.
 2. Each child of a later generation has one parent, drawn uniformly from the top two of all earlier generations. It

@@ -1,4 +1,6 @@
-"""Optuna's samplers behind ask and tell.
+"""Searches by Optuna: TPE, Gaussian process, CMA-ES.
+
+Optuna's samplers behind ask and tell.
 
 Akiba et al., "Optuna: A Next-generation Hyperparameter Optimization Framework", KDD 2019.
 

@@ -1,4 +1,6 @@
-"""FedMedian, FedTrimmedAvg, Krum, MultiKrum and Bulyan on replies where they lie.
+"""Robust aggregation of replies: order statistics, Krum selection, fair aggregation.
+
+FedMedian, FedTrimmedAvg, Krum, MultiKrum and Bulyan on replies where they lie.
 
 Krum's choice among models, by Flower's formula in the precision of the models.
 

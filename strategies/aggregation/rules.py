@@ -1,4 +1,6 @@
-"""Server rules that Flower lacks: a strategy that says, in float64, where the model goes from what each client sent.
+"""Server rules: by every client's model, by means, or with part of the work done on a host.
+
+Server rules that Flower lacks: a strategy that says, in float64, where the model goes from what each client sent.
 
 What all of them do is here: they remember the model that was sent out, read one model per client, and leave failed
 clients and rounds without a reply to Flower's own handling. Vectors are flat, arrays in the order in which they were

@@ -1,4 +1,6 @@
-"""Strategies that move the global model along the mean of the clients' models: FedAvg, FedProx, FedAvgM.
+"""FedAvg and its kin: FedProx, FedAvgM, the adaptive server optimisers, and QFedAvg.
+
+Strategies that move the global model along the mean of the clients' models: FedAvg, FedProx, FedAvgM.
 
 With x the global model, y_i client i's model after local training and p_i its weight (Σ p_i = 1):
 

@@ -1,4 +1,6 @@
-"""FedBN: batch normalisation stays with the clients.
+"""Local batch normalisation: FedBN and MFedBN.
+
+FedBN: batch normalisation stays with the clients.
 
 Each client keeps scale, shift and statistics of its batch normalisation between rounds; everything else is averaged as
 by FedAvg (Li, Jiang, Zhang, Kamp, Dou: FedBN: Federated learning on non-IID features via local batch normalization,

@@ -1,4 +1,6 @@
-"""FedLC: a client's logits are calibrated by how many rows of each class it holds.
+"""Strategies that change the clients' loss: FedLC, FedRS, and symmetric cross-entropy.
+
+FedLC: a client's logits are calibrated by how many rows of each class it holds.
 
 With f_c the outputs and n_c the client's training rows of class c, a client minimises the cross-entropy of
 f_c − τ n_c^(−1/4) (Zhang, Li, Li, Xu, Wu, Ding, Wu: Federated learning with label distribution skew via logits

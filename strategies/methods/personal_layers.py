@@ -1,4 +1,6 @@
-"""FedPer: the last layers stay with the clients.
+"""Personal layers: FedPer, FedRep, FedBABU, FedRoD, chosen parameters, and local training alone.
+
+FedPer: the last layers stay with the clients.
 
 Base and personal layers are trained together; the base is averaged as by FedAvg, the last `personal_layers` layers that
 hold parameters stay (Arivazhagan, Aggarwal, Singh, Choudhary: Federated learning with personalization layers, 2019,

@@ -1,4 +1,6 @@
-"""Ditto: beside the global model each client trains one of its own, pulled towards the global one.
+"""Personal models: Ditto, pFedMe and fine-tuning.
+
+Ditto: beside the global model each client trains one of its own, pulled towards the global one.
 
 Client i first trains the global model as under FedAvg, then its own v_i with the gradient of
 F_i(v) + (λ/2)‖v − x‖², x being the received model (Li, Hu, Beirami, Smith: Ditto: Fair and robust federated learning

@@ -1,4 +1,6 @@
-"""Strategies that withstand clients whose models are wrong: median, trimmed mean, Krum, Multi-Krum, Bulyan.
+"""Robust strategies: median, trimmed mean, Krum, Bulyan, geometric median, centred clipping.
+
+Strategies that withstand clients whose models are wrong: median, trimmed mean, Krum, Multi-Krum, Bulyan.
 
 With n models y_i in a round, at most f of them malicious:
 

@@ -1,4 +1,6 @@
-"""Clients that train by configurations which their validation rows judge: what FedEx and FedPop have in common.
+"""Clients that tune their own settings: FedEx and FedPop.
+
+Clients that train by configurations which their validation rows judge: what FedEx and FedPop have in common.
 
 There are k configurations of local training, c_1 … c_k. In each round client i draws one, trains by it and measures
 what it has trained on its n_i validation rows: L_i is the share that it gets wrong. The server averages the models as

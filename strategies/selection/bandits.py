@@ -1,4 +1,6 @@
-"""What a bandit is shown of each client, and the reward that it learns from.
+"""Contextual bandits that select clients: FLASH, restless and neural bandits, their contexts and rewards.
+
+What a bandit is shown of each client, and the reward that it learns from.
 
 With L_t(i) a loss of the model that round t sent out, V_t(i) its cross-entropy on the client's validation rows and τ a
 duration, the contexts of the choice for round t and the reward of round t are (X. Chang et al.: FLASH: Federated

@@ -1,4 +1,6 @@
-"""Oort: clients of much loss that are quick, and some that were never asked.
+"""Oort and PyramidFL.
+
+Oort: clients of much loss that are quick, and some that were never asked.
 
 Reference:
     Lai, Zhu, Madhyastha, Chowdhury: Oort: Efficient federated learning via guided participant selection. OSDI 2021,

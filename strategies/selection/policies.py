@@ -1,4 +1,6 @@
-"""Uniform choice without replacement: what every strategy of the field does by itself, as a policy to compare with.
+"""Simple selection policies: random, power-of-choice, and FEEL.
+
+Uniform choice without replacement: what every strategy of the field does by itself, as a policy to compare with.
 
 Reference:
     McMahan, Moore, Ramage, Hampson, Agüera y Arcas: Communication-efficient learning of deep networks from

@@ -1,4 +1,6 @@
-"""Tables of features of bearings that ran until they failed.
+"""Bearing data: features of vibration records, runs to failure, and faults by geometry.
+
+Tables of features of bearings that ran until they failed.
 
 J. Lee, H. Qiu, G. Yu, J. Lin and Rexnord Technical Services, IMS, University of Cincinnati, "Bearing Data Set", NASA
 Prognostics Data Repository, 2007.

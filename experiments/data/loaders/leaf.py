@@ -1,4 +1,6 @@
-"""LEAF's FEMNIST and Shakespeare, as its scripts write them.
+"""LEAF's FEMNIST and Shakespeare, Shakespeare's plays as one file, and Sentiment140.
+
+LEAF's FEMNIST and Shakespeare, as its scripts write them.
 
 S. Caldas et al., "LEAF: a benchmark for federated settings", arXiv:1812.01097, 2018. The format is that of its scripts,
 `data/femnist/preprocess/data_to_json.py` and `data/shakespeare/preprocess/` of https://github.com/TalwalkarLab/leaf: a

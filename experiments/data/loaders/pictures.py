@@ -1,4 +1,6 @@
-"""MNIST, Fashion-MNIST and EMNIST: images of 28 × 28 pixels and their labels, in pairs of IDX files.
+"""Picture data sets: the MNIST family and retinal photographs.
+
+MNIST, Fashion-MNIST and EMNIST: images of 28 × 28 pixels and their labels, in pairs of IDX files.
 
 `mnist`: 60,000 and 10,000 digits. Y. LeCun, L. Bottou, Y. Bengio and P. Haffner, "Gradient-based learning applied to
 document recognition", Proceedings of the IEEE 86(11), 1998.

@@ -1,4 +1,6 @@
-"""Data sets whose files come with scikit-learn: nothing to fetch.
+"""Tabular data sets: those of scikit-learn, heart disease, wine quality, network flows, commercial vehicles.
+
+Data sets whose files come with scikit-learn: nothing to fetch.
 
 `digits`, the demo: handwritten digits, 1,797 images of 8 × 8 pixels in ten classes. E. Alpaydin and C. Kaynak, "Optical
 Recognition of Handwritten Digits", UCI Machine Learning Repository, 1998, the test part. Pixels (0 to 16) are divided
