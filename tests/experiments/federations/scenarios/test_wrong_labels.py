@@ -36,7 +36,7 @@ def clean_accuracy(training: LocalTraining, seed: int) -> float:
 
 @pytest.mark.slow
 def test_the_added_terms_help_where_labels_are_wrong() -> None:
-    """On every one of three splits; docs/strategies.md has both losses at several rates."""
+    """On every one of three splits; docs/strategies.md has both losses at their best rates."""
     plain = LocalTraining(local_epochs=5)
     robust = plain.model_copy(update={"pseudo_label_weight": 1.0, "reverse_weight": 1.0})
     gains = [clean_accuracy(robust, seed) - clean_accuracy(plain, seed) for seed in range(3)]
