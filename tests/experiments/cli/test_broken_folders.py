@@ -30,7 +30,7 @@ DEPTH = 4
 SAMPLED = 3
 """Edits of a file for a command in the quick tests, drawn from all; one where a command draws pictures.
 
-Thirty times as many are drawn in the slow ones: all would take hours.
+Thirty times as many are drawn under `stress`: all would take hours.
 """
 SLOWER = ("plot", "report")
 
@@ -93,7 +93,7 @@ def edits(document: Any, depth: int) -> Iterator[Any]:
             yield edited(document, place, lambda holder, key, other=other: holder.__setitem__(key, other))
 
 
-@pytest.mark.parametrize("share", [1, pytest.param(30, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("share", [1, pytest.param(30, marks=pytest.mark.stress)])
 @pytest.mark.parametrize("command", READERS)
 @pytest.mark.parametrize("name", FILES)
 def test_some_value_may_be_gone_or_something_else(
