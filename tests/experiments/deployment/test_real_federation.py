@@ -167,7 +167,8 @@ def test_the_diagnosis_is_that_of_the_simulation(
     federation = RealFederation(link, agreement, tmp_path / "out")
     federation.wait_for(3, patience=5)
     simulated = LocalRunner(ClientHost(build_federation(config.federation, config.model), CLIENT_QUERIES))
-    assert federation.detect().without_timings() == measure(simulated, config).without_timings()
+    names = federation.agreement.names
+    assert federation.detect().without_timings() == measure(simulated, config, names).without_timings()
 
 
 @pytest.mark.slow

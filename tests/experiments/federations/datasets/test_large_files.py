@@ -107,7 +107,7 @@ def test_a_command_ends_soon_after_a_signal(tmp_path: Path) -> None:
 def test_too_little_memory_is_told_in_one_line(tmp_path: Path, num_rows: int) -> None:
     """Rows that do not fit, and rows that are refused before any of them is read."""
     save_parquet(tmp_path / "t.parquet", num_rows)
-    limit = 3 * 2**29
+    limit = 7 * 2**28
     done = subprocess.run(
         [
             sys.executable,
