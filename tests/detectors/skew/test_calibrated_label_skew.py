@@ -51,7 +51,7 @@ def test_the_statistic_is_pearson_s() -> None:
         (10, 20, 10, 100),
         (30, 200, 3, 500),
         (100, 20, 100, 8),
-        (100, 20_000, 100, 100),
+        pytest.param(100, 20_000, 100, 100, marks=pytest.mark.stress),
     ],
 )
 def test_false_alarms_keep_to_the_rate(clients: int, rows: int, classes: int, federations: int) -> None:

@@ -172,6 +172,7 @@ async def start_all(call: Calls, root: Path) -> None:
     assert len(running(root)) == len(FOLDERS)  # not before: a process is a copy of the server's until it has begun
 
 
+@pytest.mark.stress
 def test_studies_are_stopped_and_end_with_the_server(tmp_path: Path) -> None:
     """The client waits two seconds for the server, and then ends it."""
     (tmp_path / "one.log").write_text("of another program")
@@ -190,6 +191,7 @@ def test_studies_are_stopped_and_end_with_the_server(tmp_path: Path) -> None:
     assert (tmp_path / "one.log").read_text() == "of another program"
 
 
+@pytest.mark.stress
 def test_studies_end_with_a_server_that_is_killed(tmp_path: Path) -> None:
     async def talk(call: Calls) -> None:
         await start_all(call, tmp_path)

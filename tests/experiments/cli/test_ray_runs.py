@@ -62,6 +62,7 @@ def test_the_result_is_that_of_one_process(tmp_path: Path, expected: dict[str, A
     assert left == []
 
 
+@pytest.mark.stress
 def test_after_a_kill_the_rest_is_run_and_the_result_is_the_same(tmp_path: Path, expected: dict[str, Any]) -> None:
     arguments = ("run", *STUDY, "engine.num_hosts=2", "--out", "out", "--json")
     out = tmp_path / "out"
@@ -97,6 +98,7 @@ def test_a_killed_process_of_ray_changes_neither_the_result_nor_what_is_printed(
     assert {**json.loads(printed), "timings": 0, "out": 0} == {**expected, "timings": 0, "out": 0}
 
 
+@pytest.mark.stress
 def test_control_c_ends_everything_and_the_log_goes_on(tmp_path: Path, expected: dict[str, Any]) -> None:
     arguments = ("run", *STUDY, "engine.num_hosts=2", "--out", "out")
     out = tmp_path / "out"

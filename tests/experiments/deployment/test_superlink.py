@@ -31,6 +31,7 @@ def processes_at_home_in(folder: Path) -> list[str]:
     return found
 
 
+@pytest.mark.stress
 def test_an_app_runs_on_two_nodes_and_no_process_is_left(app: Path, real_federation: Start) -> None:
     federation = real_federation([{"number": 5}, {"number": 7}])
 

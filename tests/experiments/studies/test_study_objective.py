@@ -85,7 +85,7 @@ def test_the_study_speaks_of_its_metric(tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_without_a_metric_a_study_is_as_before(tmp_path: Path) -> None:
     found = study(tmp_path)
-    assert "measure" not in found.document["confirmation"]
+    assert found.document["confirmation"]["measure"]["name"] == "accuracy"
     assert "metric" not in found.document["baseline"]
     assert found.document["config"]["training"]["metric"] == "accuracy"
     assert found.trials["round_metric"].isna().all()
