@@ -35,7 +35,6 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from fedscout.engine.errors import ConfigurationError, Fault
 from fedscout.engine.seeds import unseeded_generators
-from fedscout.experiments.replay_memory import Transitions
 
 if TYPE_CHECKING:
     from gymnasium.envs.classic_control.cartpole import CartPoleVectorEnv
@@ -163,7 +162,7 @@ class CartPoleTask:
     def train(self, model: FlatModel, asked: TrainRequest, work: ClientWork, correct: Correct | None) -> TaskResult:
         """Play, remember, learn."""
         from fedscout.engine.contracts.client_task import TaskResult
-        from fedscout.experiments.q_learning import learn
+        from fedscout.experiments.q_learning import Transitions, learn
 
         steps = float(work.state[STEPS_KEY][0]) if STEPS_KEY in work.state else 0.0
         memory = Transitions.empty(WIDTH)

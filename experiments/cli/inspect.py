@@ -58,13 +58,11 @@ def describe(
     config = read_settings(settings, config_file, verbose=False)
     from fedscout.experiments.reports.console import out_console, show_json, show_path
     from fedscout.experiments.reports.description_console import check_output, write_description
-    from fedscout.experiments.reports.study_console import TrialProgress
+    from fedscout.experiments.reports.progress import WorkLine
 
     if out is not None:
         check_output(out)
-    progress = TrialProgress()
-    with progress.live():
-        progress.stage("data")
+    with WorkLine("reading data").live():
         from fedscout.experiments.description import describe_federation
         from fedscout.experiments.federation import build_federation
 

@@ -41,7 +41,7 @@ from fedscout.experiments.text import tell, visible
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from fedscout.experiments.reports.study_console import Cost
+    from fedscout.experiments.reports.progress import Cost
     from fedscout.experiments.studies.one_shot import Recommended
     from fedscout.experiments.studies.workflow import FinishedStudy
 
@@ -128,7 +128,7 @@ def study(
     from fedscout.experiments.config import planned_trials
     from fedscout.experiments.reports.console import show_json
     from fedscout.experiments.reports.page import report_of_finished
-    from fedscout.experiments.reports.study_console import TrialProgress
+    from fedscout.experiments.reports.progress import TrialProgress
     from fedscout.experiments.studies.run_folder import default_folder
 
     num_trials, rounds_less = planned_trials(config)
@@ -245,7 +245,7 @@ def train(
     from fedscout.engine.trials.record import SCORES_WHERE_KNOWN
     from fedscout.experiments.reports.console import out_console, show_json, show_path
     from fedscout.experiments.reports.details import show_federation, show_labels, show_trials
-    from fedscout.experiments.reports.study_console import TrialProgress
+    from fedscout.experiments.reports.progress import TrialProgress
     from fedscout.experiments.studies.checks import measures_of_study
     from fedscout.experiments.studies.run_folder import default_folder
     from fedscout.experiments.trained import DESCRIPTION_FILE
@@ -297,7 +297,8 @@ def detect(
     from fedscout.experiments.description import dependence_notes
     from fedscout.experiments.reports.console import out_console, show_columns, show_json
     from fedscout.experiments.reports.details import show_federation, show_report
-    from fedscout.experiments.reports.study_console import TrialProgress, show_diagnosis
+    from fedscout.experiments.reports.progress import TrialProgress
+    from fedscout.experiments.reports.study_console import show_diagnosis
 
     progress = TrialProgress()
     with progress.live():
@@ -360,7 +361,7 @@ def recommend(
         config = config.model_copy(update={"recommender": recommender})
     from fedscout.experiments.reports.console import out_console, show_json, show_path
     from fedscout.experiments.reports.details import show_report
-    from fedscout.experiments.reports.study_console import TrialProgress
+    from fedscout.experiments.reports.progress import TrialProgress
     from fedscout.experiments.studies import workflow
     from fedscout.experiments.studies.one_shot import RecommendationRequest, asks_model
     from fedscout.experiments.studies.run_folder import default_folder

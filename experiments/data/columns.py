@@ -632,6 +632,15 @@ def in_order(names: Collection[str]) -> list[str]:
     return sorted(names, key=lambda name: (0, Decimal(name), name) if PLAIN_NUMBER.fullmatch(name) else (1, 0, name))
 
 
+def _spellings_remark(class_names: Sequence[str]) -> str:
+    """Return which classes are one number in two spellings, as joined files may have them; empty if none are."""
+    by_number: dict[Decimal, list[str]] = {}
+    for name in filter(PLAIN_NUMBER.fullmatch, class_names):
+        by_number.setdefault(Decimal(name), []).append(name)
+    pairs = [" and ".join(names) for names in by_number.values() if len(names) > 1]
+    return f"{listed(pairs)} are equal numbers but count as different classes" if pairs else ""
+
+
 def are_numbers(names: Collection[str]) -> bool:
     """Whether all names are plain numbers, whose order means something."""
     return all(PLAIN_NUMBER.fullmatch(name) for name in names)
@@ -650,6 +659,7 @@ class ColumnFate:
         missing_codes: Values that may stand for a missing one.
         num_missing: Its cells without a value.
         num_features: Features that a model sees of it.
+        remark: What a reader should know of its values; empty if nothing.
     """
 
     name: str
@@ -660,6 +670,7 @@ class ColumnFate:
     missing_codes: tuple[str, ...] = ()
     num_missing: int = 0
     num_features: int = 0
+    remark: str = ""
 
 
 def documents(fates: Sequence[ColumnFate]) -> tuple[dict[str, Any], ...]:
@@ -684,7 +695,8 @@ def all_fates(
     key = "federation.task=classification" if roles.quantity else "federation.label"
     if not roles.quantity and len(class_names) > FEWEST_QUANTITIES and are_numbers(class_names):
         what, key = f"{len(class_names)} classes to predict, all numbers: a quantity?", "federation.task=regression"
-    known[roles.label] = ColumnFate(roles.label, "label", what, key)
+    remark = _spellings_remark(class_names)
+    known[roles.label] = ColumnFate(roles.label, "label", what, key, remark=remark)
     if roles.client is not None:
         known[roles.client] = ColumnFate(roles.client, "client", "names the clients", "federation.client_column")
     if roles.group is not None:

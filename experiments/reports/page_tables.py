@@ -32,7 +32,7 @@ from fedscout.engine.runtime.files import read_json_object
 from fedscout.engine.trials.log import read_columns
 from fedscout.experiments.charts import BEATEN, ON_FRONT
 from fedscout.experiments.config import StudyConfig
-from fedscout.experiments.reports.console import trial_name
+from fedscout.experiments.reports.details import trial_name
 from fedscout.experiments.studies.checks import measures_of_study
 from fedscout.experiments.studies.run_folder import read_claim, read_result
 from fedscout.search.confirmation.confirmation import Confirmation

@@ -14,7 +14,7 @@ from rich.console import Console
 
 from fedscout.engine.contracts.client_table import HETEROGENEITY
 from fedscout.experiments.reports.console import plain_table, show_path
-from fedscout.experiments.reports.study_console import WorkLine, duration
+from fedscout.experiments.reports.progress import WorkLine, duration
 from fedscout.experiments.text import tell, visible
 from fedscout.search.objective import Measure
 

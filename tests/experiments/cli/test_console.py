@@ -11,7 +11,7 @@ import pytest
 from fedscout.engine.trials.record import TrialSettings
 from fedscout.experiments.reports.console import PlainConsole, show_path
 from fedscout.experiments.reports.details import show_outcome
-from fedscout.experiments.reports.study_console import TrialProgress
+from fedscout.experiments.reports.progress import TrialProgress
 from fedscout.search.config import RacingConfig, SearchConfig
 from fedscout.search.ledger import StudyEvents
 from fedscout.search.study import run_study

@@ -12,7 +12,8 @@ import pytest
 from fedscout.detectors import HeterogeneityReport
 from fedscout.engine.trials.record import TrialSettings
 from fedscout.experiments.reports.console import PlainConsole, paragraph
-from fedscout.experiments.reports.study_console import Cost, StudyScreen
+from fedscout.experiments.reports.progress import Cost
+from fedscout.experiments.reports.study_console import StudyScreen
 from fedscout.experiments.text import visible
 from fedscout.search.objective import ACCURACY
 from fedscout.search.study import StudyOutcome

@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from fedscout.engine.trials.record import Trial
-from fedscout.experiments.reports.console import TrialLine, bytes_text, told_columns
+from fedscout.experiments.reports.console import bytes_text
+from fedscout.experiments.reports.details import TrialLine, told_columns
 from fedscout.search.objective import ACCURACY, Objective
 
 FEDAVG = TrialLine(own=0.5, shared=None, new_client=None, bytes_down=1000.0, bytes_up=1000.0)

@@ -320,3 +320,15 @@ def test_numbers_are_classes_where_the_user_says_so(tmp_path: Path) -> None:
     dataset = load_dataset(path, label="y", task="classification")
     assert (dataset.targets, len(dataset.class_names)) == (None, 30)
     assert load_config([f"federation.dataset={path}", "federation.label=y"]).federation.task == "regression"
+
+
+def test_classes_that_are_one_number_in_two_spellings_are_remarked_on(tmp_path: Path) -> None:
+    """As where one of two joined files was written with decimals."""
+    draw = np.random.default_rng(0)
+    for site, spellings in (("a", ["5", "6"]), ("b", ["5.0", "6"])):
+        rows = pd.DataFrame({"x": draw.normal(size=20).round(3), "y": spellings * 10})
+        rows.to_csv(tmp_path / f"{site}.csv", index=False)
+    dataset = load_dataset(str(tmp_path / "*.csv"), label="y")
+    assert dataset.class_names == ("5", "5.0", "6")
+    assert {*told(dataset, "remark")} == {"y"}
+    assert told(load("identifiers", client_column="station"), "remark") == {}

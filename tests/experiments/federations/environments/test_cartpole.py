@@ -16,7 +16,7 @@ from fedscout.experiments.config import load_config
 from fedscout.experiments.federation import build_federation
 from fedscout.experiments.models.request import ModelRequest, ModelSettings
 from fedscout.experiments.models.table import build_model
-from fedscout.experiments.q_learning import targets
+from fedscout.experiments.q_learning import Transitions, targets
 from fedscout.experiments.reinforcement import (
     CARTPOLE_TRAINING,
     MEMORY_KEY,
@@ -28,7 +28,6 @@ from fedscout.experiments.reinforcement import (
     cartpole,
     play,
 )
-from fedscout.experiments.replay_memory import Transitions
 
 TRAINING = LocalTraining(**CARTPOLE_TRAINING)
 

@@ -1,0 +1,267 @@
+"""What a command prints while it works (stage, trials, best so far, time left), and what the work has cost."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Collection, Iterable, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from rich.console import RenderableType
+from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+from rich.text import Text
+
+from fedscout.experiments.reports.console import PlainConsole
+from fedscout.experiments.text import tell, visible
+
+if TYPE_CHECKING:
+    from fedscout.engine.trials.record import Trial
+    from fedscout.experiments.studies.workflow import Display, Stage
+
+
+@dataclass(frozen=True)
+class Cost:
+    """What a study has cost.
+
+    Attributes:
+        num_trainings: All of them, those of fewer rounds included.
+        num_known: Those of them that were in the log before.
+        seconds: Of this run.
+        num_short: Those that a race ended after few rounds.
+    """
+
+    num_trainings: int
+    num_known: int
+    seconds: float
+    num_short: int = 0
+
+    def __str__(self) -> str:
+        trainings = f"{self.num_trainings} training{'' if self.num_trainings == 1 else 's'}"
+        trainings += f" ({self.num_short} of few rounds)" if self.num_short else ""
+        seconds = f"{self.seconds:.{0 if self.seconds >= 10 else 1}f} s"
+        if self.num_known == self.num_trainings:
+            return f"Cost: {trainings}, all of them from the log of an earlier run ({seconds})."
+        known = f", {self.num_known} of them from the log of an earlier run" if self.num_known else ""
+        return f"Cost: {trainings}{known}, {seconds}."
+
+
+STEPS = {"search": "generation {generation}", "tuned-baseline": "tuning FedAvg", "confirmation": "confirmation"}
+"""Of a study, by the phase of its trials."""
+
+
+class TrialCounter:
+    """Told of each trial that finished.
+
+    Attributes:
+        num_trials: That finished.
+        step: What the last one was part of; FedAvg itself is of the first generation.
+    """
+
+    def __init__(self) -> None:
+        self.num_trials = 0
+        self.step = ""
+        self._num_trainings = 0
+        self._num_known = 0
+        self._num_short = 0
+        self._best: Trial | None = None
+        self._fedavg: Trial | None = None
+        self._lost: set[str] = set()
+
+    def record(self, trial: Trial, known: bool) -> str:
+        """Take up a trial, and return the step that it is the first one after; empty if the step goes on."""
+        before, step = self.step, self.step
+        if trial.phase in STEPS:
+            step = STEPS[trial.phase].format(generation=trial.generation)
+        self.step = step
+        self.num_trials += 1
+        self._num_trainings += trial.num_trainings
+        self._num_known += trial.num_trainings if known else 0
+        self._num_short += 0 if trial.whole else trial.num_trainings
+        self._lost |= {place.partition(":")[2] for place in trial.dropped_clients}
+        if trial.status != "failed" and trial.whole and trial.phase in ("baseline", "search"):
+            if trial.phase == "baseline":
+                self._fedavg = trial
+            if self._best is None or trial.fitness > self._best.fitness:
+                self._best = trial
+        return before if before != step else ""
+
+    @property
+    def told(self) -> str:
+        """The best, FedAvg beside it, and how many clients failed in some round; empty if nothing is known."""
+        parts = [] if self._best is None else [f"best so far {self._best.spec.label} {self._best.fitness:.4f}"]
+        if self._fedavg is not None and self._best is not self._fedavg:
+            parts.append(f"FedAvg {self._fedavg.fitness:.4f}")
+        if self._lost:
+            parts.append(f"{len(self._lost)} client{'s' if len(self._lost) > 1 else ''} lost in some round")
+        return ", ".join(parts)
+
+    @property
+    def kept(self) -> str:
+        """What an interrupted study keeps."""
+        count = self.num_trials
+        if not count:
+            return "no trial has finished, and what is there of running ones is kept"
+        return f"{count} finished trial{'' if count == 1 else 's'} and the checkpoints of running ones are kept"
+
+    def cost(self, seconds: float) -> Cost:
+        """Return what it cost, of a study that is finished."""
+        return Cost(self._num_trainings, self._num_known, seconds, self._num_short)
+
+
+PRINTED_STAGES: Collection[Stage] = ("detection", "search")
+"""What takes its time. What of the configuration can't be done is refused before."""
+
+
+PROGRESS_BAR = 14
+"""Characters of the bar, so that the line fits 80."""
+
+
+class _TwoLines(Progress):
+    """A line of progress, and below it what a task says of it in words."""
+
+    def get_renderables(self) -> Iterable[RenderableType]:
+        yield self.make_tasks_table(self.tasks)
+        for task in self.tasks:
+            if below := task.fields["below"]:
+                yield Text(f"  {visible(below)}", overflow="ellipsis", no_wrap=True)
+
+
+class WorkLine:
+    """The line that a command shows while it works. Silent where standard error is no terminal."""
+
+    def __init__(self, description: str = "starting") -> None:
+        console = PlainConsole(stderr=True)
+        self.shown = console.is_terminal
+        self._progress = _TwoLines(
+            SpinnerColumn(),
+            TextColumn("{task.description}", markup=False),
+            BarColumn(PROGRESS_BAR),
+            TextColumn("{task.fields[counts]}", markup=False),
+            TimeElapsedColumn(),
+            console=console,
+            transient=True,
+            disable=not self.shown,
+        )
+        self._task = self._progress.add_task(description, total=None, counts="", below="")
+        self._started: float | None = None
+
+    def live(self) -> Progress:
+        """Return what shows the line for the time of a block."""
+        return self._progress
+
+    def _seconds_left(self, done: int, to_do: int) -> float | None:
+        """Return how long it may take, by what was done since `_started`; None if nothing was."""
+        if self._started is None or done <= 0:
+            return None
+        return (time.monotonic() - self._started) * to_do / done
+
+
+class TrialProgress(WorkLine):
+    """Tells stage, trials, rounds and time left; `rounds_less` is what shorter trials lack in all.
+
+    Where rounds are left to the study (`auto`), it tells what was done, and what is left once `goes_on` is told of it.
+    With `plain_lines`, where standard error is no terminal, it says in a line each which stage begins and what the best
+    is after a generation.
+
+    Attributes:
+        so_far: What is known of the trials that finished.
+    """
+
+    def __init__(
+        self,
+        num_trials: int = 0,
+        num_rounds: int = 0,
+        rounds_less: int = 0,
+        open_ended: bool = False,
+        plain_lines: bool = False,
+    ) -> None:
+        super().__init__()
+        self.so_far = TrialCounter()
+        self._plain_lines = plain_lines and not self.shown
+        self._open_ended = open_ended
+        self._num_trials = num_trials
+        self._num_rounds = num_rounds
+        self._total = num_trials * num_rounds - rounds_less
+        self._shorter = rounds_less > 0
+        self._finished_trials = 0
+        self._finished_rounds = 0
+        self._known_rounds = 0
+        self._rounds: dict[str, int] = {}
+        self._progress.update(self._task, total=None if open_ended else self._total)
+
+    def goes_on(self, num_trials: int, num_rounds: int, rounds_less: int) -> None:
+        """So many trials follow those that are finished; how long rounds take is measured anew on them."""
+        self._open_ended = False
+        self._started = time.monotonic()
+        self._known_rounds = self._finished_rounds
+        self._num_trials = self._finished_trials + num_trials
+        self._num_rounds = num_rounds
+        self._total = self._finished_rounds + num_trials * num_rounds - rounds_less
+        self._progress.update(self._task, total=self._total)
+        self._refresh()
+
+    def stage(self, stage: Stage) -> None:
+        """Name the stage."""
+        from fedscout.experiments.studies.workflow import STAGES
+
+        self._progress.update(self._task, description=STAGES[stage])
+        if stage in PRINTED_STAGES:
+            self._say(STAGES[stage])
+
+    def _say(self, line: str) -> None:
+        if self._plain_lines:
+            tell(line)
+
+    def record(self, trial: Trial, known: bool) -> None:
+        """A trial finished, or was in the log."""
+        self._rounds.pop(trial.key, None)
+        before = self.so_far.told
+        if ended := self.so_far.record(trial, known):
+            self._say(f"{ended}: {before}; {self._finished_trials}/{self._num_trials} trials")
+        self._finished_trials += 1
+        rounds = trial.num_rounds if self._shorter else self._num_rounds
+        self._finished_rounds += rounds
+        self._known_rounds += rounds if known else 0
+        self._refresh()
+
+    def rounds(self, rounds: Mapping[str, int]) -> None:
+        """Running trials got on."""
+        if self._started is None:
+            self._started = time.monotonic()
+        self._rounds.update({key: done for key, done in rounds.items() if done < self._num_rounds})
+        self._refresh()
+
+    def _refresh(self) -> None:
+        done = self._finished_rounds + sum(self._rounds.values())
+        if self._open_ended:
+            counts = f"{self._finished_trials} trials, {done} rounds"
+            self._progress.update(self._task, completed=done, counts=counts, below=self.so_far.told)
+            return
+        seconds = self._seconds_left(done - self._known_rounds, self._total - done)
+        left = "" if seconds is None else f"about {duration(seconds)} left"
+        counts = f"{self._finished_trials}/{self._num_trials} trials, {done}/{self._total} rounds"
+        below = ", ".join(part for part in (left, self.so_far.told) if part)
+        self._progress.update(self._task, completed=done, counts=counts, below=below)
+
+    def display(self, planned: Callable[[int], tuple[int, int]] = lambda _: (0, 0)) -> Display:
+        """Return the callbacks for a workflow.
+
+        Args:
+            planned: Trials that follow once FedAvg has levelled off after so many rounds, and what shorter ones lack.
+        """
+        from fedscout.experiments.studies.workflow import Display
+        from fedscout.search.ledger import StudyEvents
+
+        def levelled(num_rounds: int) -> None:
+            num_trials, rounds_less = planned(num_rounds)
+            self.goes_on(num_trials, num_rounds, rounds_less)
+
+        events = StudyEvents(on_record=self.record, on_rounds=self.rounds if self.shown else None)
+        return Display(stage=self.stage, levelled=levelled, trials=events)
+
+
+def duration(seconds: float) -> str:
+    """Return a time for people: `40 s`, `12 min`, `3.5 h`."""
+    if seconds < 90:
+        return f"{seconds:.0f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"
