@@ -82,8 +82,8 @@ from fedscout.detectors.feature_skew import (
 )
 from fedscout.detectors.report import CalibratedFinding, ClientEvidence, ClientFeatures, FeatureShift
 from fedscout.detectors.statistics import ClientTest, Values, by_client, decide, holm, largest, moment_matched_tail
+from fedscout.engine.arrays import IntArray
 from fedscout.engine.data.federation import UNNAMED, Names
-from fedscout.engine.errors import IntArray
 
 FEATURES_NAMED: Final = 5
 SHIFT_NAMED: Final = 0.2

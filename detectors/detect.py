@@ -74,10 +74,11 @@ from fedscout.detectors.report import (
     ReportedMetrics,
 )
 from fedscout.detectors.statistics import GROUP_LABELS, Values, output_divergence, paired_clients, speed_skew
+from fedscout.engine.arrays import FloatArray
 from fedscout.engine.contracts.config import LocalTraining
 from fedscout.engine.data.client import LABEL_COUNTS
 from fedscout.engine.data.federation import UNNAMED, Names, RowPart
-from fedscout.engine.errors import DataError, Fault, FloatArray
+from fedscout.engine.errors import DataError, Fault
 from fedscout.engine.messages.contents import client_of
 from fedscout.engine.messages.exchange import Query
 

@@ -136,9 +136,9 @@ from fedscout.detectors.statistics import (
     mean_pairwise_wasserstein,
     own_counts,
 )
+from fedscout.engine.arrays import IntArray
 from fedscout.engine.data.client import Answer, Arrays, QueryInputs, RowAggregate, WithheldError, told_cells
 from fedscout.engine.data.federation import UNNAMED, Names
-from fedscout.engine.errors import IntArray
 from fedscout.engine.seeds import stream
 
 NAME: Final = "feature_skew"

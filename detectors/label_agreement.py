@@ -114,9 +114,9 @@ import numpy.typing as npt
 from fedscout.detectors.calibrated_feature_skew import varying
 from fedscout.detectors.feature_skew import ClassMoments, FeatureGroups
 from fedscout.detectors.statistics import ClientTest, Values, by_client, flat_features, holm, largest, own_counts
+from fedscout.engine.arrays import IntArray
 from fedscout.engine.data.client import Answer, Arrays, QueryInputs, RowAggregate, told_cells
 from fedscout.engine.data.federation import UNNAMED, Names
-from fedscout.engine.errors import IntArray
 
 LABEL_AGREEMENT: Final = "label_agreement"
 SMALLEST_SHARE: Final = 1e-6

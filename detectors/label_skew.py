@@ -90,9 +90,9 @@ from fedscout.detectors.statistics import (
     own_counts,
     pearson_moments,
 )
+from fedscout.engine.arrays import IntArray
 from fedscout.engine.data.client import Answer, Arrays, CountAggregate, QueryInputs, RowAggregate
 from fedscout.engine.data.federation import UNNAMED, Names
-from fedscout.engine.errors import IntArray
 from fedscout.engine.seeds import stream
 
 NAME: Final = "label_skew"

@@ -43,8 +43,8 @@ import numpy as np
 import numpy.typing as npt
 
 from fedscout.detectors.statistics import Values, flat_features
+from fedscout.engine.arrays import IntArray
 from fedscout.engine.data.client import Answer, Arrays, QueryInputs, RowAggregate
-from fedscout.engine.errors import IntArray
 
 NEAR_COPIES: Final = "near_copies"
 LOOKED_AT: Final = 100

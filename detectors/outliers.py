@@ -82,9 +82,9 @@ from fedscout.detectors.conversation import Conversation
 from fedscout.detectors.label_agreement import Concepts
 from fedscout.detectors.report import CalibratedFinding, ClientEvidence, DetectionConfig, Finding, yes_no
 from fedscout.detectors.statistics import ClientTest, Values, decide
+from fedscout.engine.arrays import FloatArray
 from fedscout.engine.contracts.config import LocalTraining
 from fedscout.engine.data.federation import UNNAMED, Names, RowPart
-from fedscout.engine.errors import FloatArray
 from fedscout.engine.messages.contents import TrainAnswers, train_config
 from fedscout.engine.messages.exchange import Training
 from fedscout.engine.seeds import integer, stream

@@ -31,8 +31,9 @@ import numpy.typing as npt
 
 from fedscout.detectors.report import DetectionConfig
 from fedscout.detectors.statistics import flat_features, own_counts
+from fedscout.engine.arrays import IntArray
 from fedscout.engine.data.client import Answer, NoisyAggregate, Privacy, QueryInputs
-from fedscout.engine.errors import ConfigurationError, Fault, IntArray
+from fedscout.engine.errors import ConfigurationError, Fault
 from fedscout.engine.seeds import integer, stream
 
 PRIVATE_COUNTS: Final = "private_counts"

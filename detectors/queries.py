@@ -30,8 +30,8 @@ from fedscout.detectors.label_skew import label_counts
 from fedscout.detectors.near_copies import NEAR_COPIES, near_copies
 from fedscout.detectors.privacy import PRIVATE_COUNTS, PRIVATE_SUMS, private_counts, private_sums
 from fedscout.detectors.statistics import GROUP_LABELS, group_labels
+from fedscout.engine.arrays import FloatArray
 from fedscout.engine.data.client import LABEL_COUNTS, Answer, QueryInputs, QueryTable, RowAggregate
-from fedscout.engine.errors import FloatArray
 
 MEAN_OUTPUT = "mean_output"
 

@@ -75,9 +75,10 @@ from fedscout.detectors.report import (
     SpeedSkew,
     yes_no,
 )
+from fedscout.engine.arrays import IntArray
 from fedscout.engine.data.client import Answer, Arrays, QueryInputs, RowAggregate, WithheldError
 from fedscout.engine.data.federation import UNNAMED, Names
-from fedscout.engine.errors import DataError, IntArray
+from fedscout.engine.errors import DataError
 from fedscout.engine.seeds import stream
 
 Values = npt.NDArray[np.float64]

@@ -17,17 +17,12 @@ FedscoutError
 ```
 
 A `Fault` says what must hold, what was given and what would help, in fields; its text is made of them here alone.
-
-Types of arrays that everybody uses.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-
-import numpy as np
-import numpy.typing as npt
 
 _KEY = re.compile(r"(--[a-z][a-z-]*|[a-z]\w*([._]\w+)+)(?=[ =:]|$)")
 
@@ -142,7 +137,3 @@ class TrialError(FedscoutError):
 def first_line(error: BaseException) -> str:
     """Return the first line of an error's text, or its type where it has none."""
     return next(iter(str(error).strip().splitlines()), type(error).__name__)
-
-
-FloatArray = npt.NDArray[np.float32]
-IntArray = npt.NDArray[np.int64]

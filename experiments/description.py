@@ -69,11 +69,11 @@ from fedscout.detectors.label_skew import ReleasedCounts, decide_label_skew, lab
 from fedscout.detectors.near_copies import NearCopies, count_near_copies
 from fedscout.detectors.report import DetectionConfig, Finding
 from fedscout.detectors.statistics import Values, distribution, mean_pairwise_hellinger, paired_clients
+from fedscout.engine.arrays import FloatArray, IntArray
 from fedscout.engine.contracts.algorithm import UpdateAttack
 from fedscout.engine.data.client import CHUNK_ROWS, ClientTransform, Partition, QueryInputs, Samples
 from fedscout.engine.data.devices import Device
 from fedscout.engine.data.federation import Federation, Names
-from fedscout.engine.errors import FloatArray, IntArray
 from fedscout.engine.seeds import stream
 from fedscout.engine.text import listed
 from fedscout.experiments.data.columns import list_argument

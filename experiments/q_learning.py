@@ -12,9 +12,9 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from fedscout.engine.arrays import FloatArray
 from fedscout.engine.contracts.algorithm import Correct
 from fedscout.engine.contracts.config import LocalTraining
-from fedscout.engine.errors import FloatArray
 from fedscout.engine.models.flat import FlatModel
 from fedscout.engine.training.loop import new_optimizer
 

@@ -39,9 +39,9 @@ from fedscout.engine.seeds import unseeded_generators
 if TYPE_CHECKING:
     from gymnasium.envs.classic_control.cartpole import CartPoleVectorEnv
 
+    from fedscout.engine.arrays import FloatArray
     from fedscout.engine.contracts.algorithm import ClientWork, Correct, TrainRequest
     from fedscout.engine.contracts.client_task import ClientTask, TaskResult
-    from fedscout.engine.errors import FloatArray
     from fedscout.engine.models.flat import FlatModel
 
 

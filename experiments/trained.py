@@ -31,9 +31,10 @@ import numpy as np
 import numpy.typing as npt
 from pydantic import BaseModel, ConfigDict, ValidationError
 
+from fedscout.engine.arrays import FloatArray
 from fedscout.engine.data.client import Samples, TargetScale
 from fedscout.engine.data.federation import Federation
-from fedscout.engine.errors import ConfigurationError, DataError, Fault, FloatArray, LogError, StrategyError, first_line
+from fedscout.engine.errors import ConfigurationError, DataError, Fault, LogError, StrategyError, first_line
 from fedscout.engine.models.layout import ModelFactory, ParameterLayout
 from fedscout.engine.runtime.files import read_json_object, remove_file, write_atomically
 from fedscout.engine.text import details, shown

@@ -93,6 +93,23 @@ def data_folder() -> Path:
     return folder
 
 
+@pytest.hookimpl(tryfirst=True)  # before `-m` looks at the marks
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Leave so many parametrizations of a test in the gate as `sampled` says, evenly spread; the others are stress."""
+    families: dict[str, list[pytest.Item]] = {}
+    for item in items:
+        if item.get_closest_marker("sampled") is not None and item.get_closest_marker("stress") is None:
+            families.setdefault(item.nodeid.partition("[")[0], []).append(item)
+    for family in families.values():
+        marker = family[0].get_closest_marker("sampled")
+        assert marker is not None
+        (size,) = marker.args
+        kept = {position * len(family) // size for position in range(size)}
+        for position, item in enumerate(family):
+            if position not in kept:
+                item.add_marker(pytest.mark.stress)
+
+
 @pytest.hookimpl(wrapper=True, tryfirst=True)
 def pytest_sessionfinish(session: pytest.Session) -> Generator[None]:
     """Print which tests were skipped and why, below pytest's closing line."""

@@ -144,9 +144,10 @@ def test_help_answers_under_later_versions_of_python(installation: Installation,
     assert "Usage" in done.stdout
 
 
+@pytest.mark.stress
 @pytest.mark.ray
 @pytest.mark.timeout(300)
-@pytest.mark.parametrize("installation", ["wheel", pytest.param("editable", marks=pytest.mark.stress)], indirect=True)
+@pytest.mark.parametrize("installation", ["wheel", "editable"], indirect=True)
 def test_a_study_on_ray_runs_among_namesakes(installation: Installation, user_folder: Path) -> None:
     """One of them holds a strategy of the user's own, which is tried."""
     done = installation.run(

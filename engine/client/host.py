@@ -17,6 +17,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from fedscout.engine.arrays import FloatArray, IntArray
 from fedscout.engine.client.updates import (
     Embedding,
     GatheredUpdates,
@@ -45,7 +46,6 @@ from fedscout.engine.data.client import (
 from fedscout.engine.data.devices import AbsentError, check_takes_part, misses
 from fedscout.engine.data.federation import Federation, RowPart
 from fedscout.engine.data.split import ClientSplit
-from fedscout.engine.errors import FloatArray, IntArray
 from fedscout.engine.messages.calls import (
     EvaluateResults,
     FederationFacts,

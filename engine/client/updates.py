@@ -49,6 +49,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor, nn
 
+from fedscout.engine.arrays import FloatArray, IntArray
 from fedscout.engine.contracts.algorithm import (
     AttackInputs,
     ClientAlgorithm,
@@ -68,7 +69,6 @@ from fedscout.engine.contracts.config import LocalTraining
 from fedscout.engine.data.client import DoubleArray, RowProducts, Samples
 from fedscout.engine.data.devices import Device, RoundWork, simulated_seconds
 from fedscout.engine.data.federation import EmbeddingSource, Federation
-from fedscout.engine.errors import FloatArray, IntArray
 from fedscout.engine.messages.calls import (
     NO_SERVER_ROWS,
     EvaluateResults,

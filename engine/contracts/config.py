@@ -8,7 +8,8 @@ from typing import Any, Literal, Self
 import numpy as np
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from fedscout.engine.errors import IntArray, TrialError
+from fedscout.engine.arrays import IntArray
+from fedscout.engine.errors import TrialError
 from fedscout.engine.text import details, fault_of
 
 ADDED_TERMS = ("pseudo_label_weight", "reverse_weight")

@@ -43,7 +43,7 @@ from typing import Any, Literal, Protocol
 import numpy as np
 import numpy.typing as npt
 
-from fedscout.engine.errors import FloatArray, IntArray
+from fedscout.engine.arrays import FloatArray, IntArray
 
 CHUNK_ROWS = 4096
 

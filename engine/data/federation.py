@@ -31,10 +31,10 @@ from typing import TYPE_CHECKING, Any, Final, Self
 import numpy as np
 import numpy.typing as npt
 
+from fedscout.engine.arrays import FloatArray, IntArray
 from fedscout.engine.data.client import ClientData, ClientTransform, Partition, Release, Samples, TargetScale
 from fedscout.engine.data.devices import Device
 from fedscout.engine.data.split import ClientSplit, SplitKind, split_client
-from fedscout.engine.errors import FloatArray, IntArray
 from fedscout.engine.models.layout import ModelFactory
 from fedscout.engine.seeds import stream
 

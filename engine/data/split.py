@@ -22,7 +22,7 @@ from typing import Literal
 
 import numpy as np
 
-from fedscout.engine.errors import IntArray
+from fedscout.engine.arrays import IntArray
 from fedscout.engine.seeds import stream
 
 SplitKind = Literal["random", "last"]

@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from fedscout.engine.arrays import FloatArray
 from fedscout.engine.client.host import ClientHost
 from fedscout.engine.data.client import QueryTable
 from fedscout.engine.data.federation import Federation
-from fedscout.engine.errors import FloatArray
 from fedscout.engine.grid.host_grid import HostGrid
 from fedscout.engine.messages.calls import HostCall, Session
 

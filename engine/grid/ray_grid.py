@@ -55,11 +55,12 @@ from ray.exceptions import GetTimeoutError, NodeDiedError, ObjectLostError, OutO
 from ray.util.placement_group import PlacementGroup, placement_group, placement_group_table, remove_placement_group
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
+from fedscout.engine.arrays import FloatArray
 from fedscout.engine.config import CPU, HostDevice
 from fedscout.engine.contracts.algorithm import ClientState
 from fedscout.engine.data.client import QueryTable
 from fedscout.engine.data.federation import Federation
-from fedscout.engine.errors import EngineError, FloatArray, LostStatesError
+from fedscout.engine.errors import EngineError, LostStatesError
 from fedscout.engine.grid.host_grid import HostGrid, StateReference, keep
 from fedscout.engine.grid.replies import Job, tried_round
 from fedscout.engine.grid.watchdog import perform_watched

@@ -43,9 +43,9 @@ import numpy as np
 import numpy.typing as npt
 from flwr.app import Error, Message, MessageType, MetricRecord, RecordDict
 
+from fedscout.engine.arrays import FloatArray, IntArray
 from fedscout.engine.contracts.algorithm import ClientAlgorithm, ClientScore
 from fedscout.engine.contracts.config import LocalTraining
-from fedscout.engine.errors import FloatArray, IntArray
 from fedscout.engine.messages.calls import (
     LARGE_VECTOR_BYTES,
     EvaluateResults,

@@ -35,10 +35,10 @@ import numpy as np
 import numpy.typing as npt
 from flwr.serverapp import Grid
 
+from fedscout.engine.arrays import IntArray
 from fedscout.engine.contracts.algorithm import ClientAlgorithm
 from fedscout.engine.data.devices import Device, RoundWork
 from fedscout.engine.data.split import num_part_rows, num_training_rows
-from fedscout.engine.errors import IntArray
 from fedscout.engine.messages.calls import (
     DoubleArray,
     FederationFacts,

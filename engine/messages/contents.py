@@ -73,9 +73,10 @@ from flwr.common.constant import ErrorCode, SType
 from flwr.supercore.differential_privacy import KEY_CLIPPING_NORM
 from flwr.supercore.task_identity import TaskIdentity
 
+from fedscout.engine.arrays import FloatArray, IntArray
 from fedscout.engine.contracts.algorithm import ClientAlgorithm
 from fedscout.engine.contracts.config import LocalTraining
-from fedscout.engine.errors import FloatArray, IntArray, TrialError
+from fedscout.engine.errors import TrialError
 from fedscout.engine.messages.keys import (
     COMPANIONS_KEY,
     FLAT_KEY,

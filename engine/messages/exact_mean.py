@@ -25,7 +25,7 @@ from typing import Self
 import numpy as np
 import numpy.typing as npt
 
-from fedscout.engine.errors import FloatArray, IntArray
+from fedscout.engine.arrays import FloatArray, IntArray
 from fedscout.engine.messages.calls import TrainResults
 
 GROWTH_BITS = 16

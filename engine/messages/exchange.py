@@ -18,7 +18,7 @@ import numpy.typing as npt
 from flwr.app import ArrayRecord, ConfigRecord, Message, MessageType, RecordDict
 from flwr.serverapp import Grid
 
-from fedscout.engine.errors import FloatArray
+from fedscout.engine.arrays import FloatArray
 from fedscout.engine.messages.contents import (
     QueryAnswers,
     TrainAnswers,

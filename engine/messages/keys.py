@@ -25,8 +25,8 @@ from typing import Any, Literal, Self
 
 import numpy as np
 
+from fedscout.engine.arrays import FloatArray
 from fedscout.engine.contracts.algorithm import ClientAlgorithm
-from fedscout.engine.errors import FloatArray
 from fedscout.engine.models.layout import ParameterLayout
 
 ARRAYS_KEY = "arrays"

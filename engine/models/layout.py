@@ -37,7 +37,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from fedscout.engine.errors import FloatArray
+from fedscout.engine.arrays import FloatArray
 
 if TYPE_CHECKING:
     import torch

@@ -38,7 +38,8 @@ from flwr.app import Message, MessageType
 from flwr.common.constant import SUPERLINK_NODE_ID
 from flwr.serverapp import Grid
 
-from fedscout.engine.errors import DataError, EngineError, Fault, FloatArray, TrialError
+from fedscout.engine.arrays import FloatArray
+from fedscout.engine.errors import DataError, EngineError, Fault, TrialError
 from fedscout.engine.grid.host_grid import HostGrid
 from fedscout.engine.messages.calls import (
     EvaluateResults,

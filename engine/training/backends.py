@@ -39,6 +39,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from fedscout.engine.arrays import FloatArray, IntArray
 from fedscout.engine.contracts.algorithm import (
     ClientAlgorithm,
     ClientScore,
@@ -51,7 +52,6 @@ from fedscout.engine.contracts.algorithm import (
 )
 from fedscout.engine.contracts.client_task import ClientTask
 from fedscout.engine.data.client import Samples
-from fedscout.engine.errors import FloatArray, IntArray
 from fedscout.engine.metrics import Metric
 from fedscout.engine.models.dense import DenseStack, aligned
 from fedscout.engine.models.flat import FlatModel

@@ -18,11 +18,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from fedscout.engine.arrays import IntArray
 from fedscout.engine.config import HostDevice
 from fedscout.engine.contracts.algorithm import ClientAlgorithm, ClientScore, ClientUpdate, Steps, TrainRequest
 from fedscout.engine.data.client import Samples, TargetScale, by_source
 from fedscout.engine.data.federation import Federation
-from fedscout.engine.errors import EngineError, IntArray
+from fedscout.engine.errors import EngineError
 from fedscout.engine.metrics import Metric
 from fedscout.engine.models.flat import FlatModel, new_model
 from fedscout.engine.training.algorithm_runs import TogetherRun, known_of, updates_by

@@ -43,10 +43,10 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call, grad_and_value, vmap
 
+from fedscout.engine.arrays import FloatArray, IntArray
 from fedscout.engine.contracts.algorithm import ContrastiveLoss, Correct, Steps
 from fedscout.engine.contracts.config import LocalTraining
 from fedscout.engine.data.client import Samples
-from fedscout.engine.errors import FloatArray, IntArray
 from fedscout.engine.models.flat import FlatModel
 from fedscout.engine.models.layout import Adjusted, RowLoss
 from fedscout.engine.seeds import stream

@@ -35,10 +35,10 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy, mse_loss
 from torch.utils.hooks import RemovableHandle
 
+from fedscout.engine.arrays import FloatArray, IntArray
 from fedscout.engine.contracts.algorithm import Ahead, ClientScore, ClientUpdate, ClientWork, Loss, Steps, TrainRequest
 from fedscout.engine.contracts.config import LocalTraining
 from fedscout.engine.data.client import Samples
-from fedscout.engine.errors import FloatArray, IntArray
 from fedscout.engine.metrics import Metric, Sums, narrowed
 from fedscout.engine.models.flat import FlatModel
 from fedscout.engine.models.layout import Adjusted, RowLoss

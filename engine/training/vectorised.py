@@ -27,10 +27,10 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from fedscout.engine.arrays import FloatArray, IntArray
 from fedscout.engine.contracts.algorithm import ClientUpdate, ClientWork, Steps, TrainRequest
 from fedscout.engine.contracts.config import LocalTraining
 from fedscout.engine.data.client import Samples, by_source
-from fedscout.engine.errors import FloatArray, IntArray
 from fedscout.engine.models.dense import (
     ALIGNED,
     BlockParameters,

@@ -20,7 +20,7 @@ from typing import Any, Literal, get_origin, get_type_hints
 import numpy as np
 import pyarrow as pa
 
-from fedscout.engine.errors import FloatArray
+from fedscout.engine.arrays import FloatArray
 from fedscout.engine.messages.calls import SelectionChoice, Session, TrialStrategy
 from fedscout.engine.text import curve, table
 

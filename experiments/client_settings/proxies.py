@@ -68,10 +68,11 @@ from fedscout.detectors.conversation import hold
 from fedscout.detectors.feature_exchanges import ask_moments
 from fedscout.detectors.feature_skew import ClassMoments
 from fedscout.detectors.statistics import Values
+from fedscout.engine.arrays import FloatArray, IntArray
 from fedscout.engine.contracts.client_table import ENTROPY, HETEROGENEITY, METRICS, metric_named
 from fedscout.engine.data.client import Partition
 from fedscout.engine.data.federation import Federation, ServerData
-from fedscout.engine.errors import ConfigurationError, DataError, Fault, FloatArray, IntArray, first_line
+from fedscout.engine.errors import ConfigurationError, DataError, Fault, first_line
 from fedscout.engine.messages.calls import Session
 from fedscout.engine.models.layout import ModelFactory
 from fedscout.engine.seeds import stream

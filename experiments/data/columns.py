@@ -55,8 +55,9 @@ from typing import TYPE_CHECKING, Any, Final, Literal, NoReturn
 import numpy as np
 import numpy.typing as npt
 
+from fedscout.engine.arrays import IntArray
 from fedscout.engine.data.federation import PLAIN_NUMBER
-from fedscout.engine.errors import DataError, Fault, IntArray
+from fedscout.engine.errors import DataError, Fault
 from fedscout.engine.text import did_you_mean, listed, shown
 from fedscout.experiments.data.dataset import TextArray, distinct_texts
 

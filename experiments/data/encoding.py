@@ -38,7 +38,8 @@ from typing import TYPE_CHECKING, Any, cast
 import numpy as np
 import numpy.typing as npt
 
-from fedscout.engine.errors import DataError, Fault, FloatArray, IntArray
+from fedscout.engine.arrays import FloatArray, IntArray
+from fedscout.engine.errors import DataError, Fault
 from fedscout.engine.text import listed
 from fedscout.experiments.data.columns import (
     CategoryColumn,

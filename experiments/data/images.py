@@ -45,7 +45,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import numpy as np
 import numpy.typing as npt
 
-from fedscout.engine.errors import DataError, Fault, FloatArray
+from fedscout.engine.arrays import FloatArray
+from fedscout.engine.errors import DataError, Fault
 from fedscout.engine.text import listed
 from fedscout.experiments.data.dataset import Dataset, DatasetRequest, TextArray, present_classes, usual_facts
 from fedscout.experiments.data.files import USUAL_LIMITS, ReadLimits

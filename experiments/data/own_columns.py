@@ -62,7 +62,8 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 import numpy.typing as npt
 
-from fedscout.engine.errors import DataError, IntArray
+from fedscout.engine.arrays import IntArray
+from fedscout.engine.errors import DataError
 from fedscout.engine.seeds import stream
 from fedscout.engine.text import shown
 from fedscout.experiments.data.columns import (

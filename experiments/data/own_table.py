@@ -18,7 +18,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from fedscout.engine.errors import DataError, Fault, IntArray
+from fedscout.engine.arrays import IntArray
+from fedscout.engine.errors import DataError, Fault
 from fedscout.engine.text import did_you_mean, listed
 from fedscout.experiments.data.columns import (
     MAX_CATEGORIES,

@@ -39,9 +39,10 @@ from dataclasses import replace
 
 import numpy as np
 
+from fedscout.engine.arrays import IntArray
 from fedscout.engine.data.federation import ServerData
 from fedscout.engine.data.split import spread_over_classes
-from fedscout.engine.errors import DataError, Fault, IntArray, UserError
+from fedscout.engine.errors import DataError, Fault, UserError
 from fedscout.experiments.data.dataset import (
     Dataset,
     DatasetLoader,

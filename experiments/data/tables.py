@@ -28,7 +28,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from fedscout.engine.errors import DataError, Fault, FloatArray, IntArray
+from fedscout.engine.arrays import FloatArray, IntArray
+from fedscout.engine.errors import DataError, Fault
 from fedscout.engine.text import shown
 from fedscout.experiments.data.columns import (
     MAX_CATEGORIES,

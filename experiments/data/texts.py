@@ -39,7 +39,8 @@ import numpy as np
 import numpy.typing as npt
 from pydantic import Field
 
-from fedscout.engine.errors import DataError, Fault, FloatArray, IntArray
+from fedscout.engine.arrays import FloatArray, IntArray
+from fedscout.engine.errors import DataError, Fault
 from fedscout.experiments.data.dataset import (
     Dataset,
     DatasetRequest,

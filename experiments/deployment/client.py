@@ -41,11 +41,12 @@ from flwr.app import Context, Error, Message
 from flwr.clientapp import ClientApp
 from pydantic import ValidationError
 
+from fedscout.engine.arrays import FloatArray, IntArray
 from fedscout.engine.contracts.client_table import METRICS, SettingsCell, SettingsLookup, SettingsTable
 from fedscout.engine.contracts.config import LocalTraining
 from fedscout.engine.data.client import Partition, QueryTable
 from fedscout.engine.data.federation import Federation, Names
-from fedscout.engine.errors import ConfigurationError, DataError, Fault, FloatArray, IntArray
+from fedscout.engine.errors import ConfigurationError, DataError, Fault
 from fedscout.engine.messages.calls import Session
 from fedscout.engine.metrics import ACCURACY
 from fedscout.engine.nodes.client import REFUSED, ClientNode

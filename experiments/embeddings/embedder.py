@@ -19,7 +19,8 @@ from typing import Any, Literal
 import numpy as np
 import torch
 
-from fedscout.engine.errors import ConfigurationError, EngineError, Fault, FloatArray
+from fedscout.engine.arrays import FloatArray
+from fedscout.engine.errors import ConfigurationError, EngineError, Fault
 from fedscout.engine.runtime.files import json_text, not_written, read_json_object, write_atomically
 from fedscout.experiments.data.dataset import Dataset, DatasetRequest
 from fedscout.experiments.data.loaders.table import load_dataset

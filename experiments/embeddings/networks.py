@@ -36,7 +36,8 @@ import numpy.typing as npt
 import torch
 from torch import Tensor, nn
 
-from fedscout.engine.errors import DataError, Fault, FloatArray, first_line
+from fedscout.engine.arrays import FloatArray
+from fedscout.engine.errors import DataError, Fault, first_line
 from fedscout.engine.text import listed
 from fedscout.experiments.text import extra_module
 

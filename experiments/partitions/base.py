@@ -23,8 +23,9 @@ import numpy as np
 import numpy.typing as npt
 from pydantic import BaseModel, ConfigDict, Field, field_validator
 
+from fedscout.engine.arrays import FloatArray, IntArray
 from fedscout.engine.data.client import CHUNK_ROWS, Partition
-from fedscout.engine.errors import DataError, Fault, FloatArray, IntArray
+from fedscout.engine.errors import DataError, Fault
 from fedscout.experiments.data.dataset import DataKind, TextArray
 
 Level = Annotated[float, Field(ge=0, le=1)]

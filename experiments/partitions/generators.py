@@ -48,8 +48,9 @@ from typing import Any
 
 import numpy as np
 
+from fedscout.engine.arrays import FloatArray, IntArray
 from fedscout.engine.data.client import CHUNK_ROWS, Partition
-from fedscout.engine.errors import DataError, Fault, FloatArray, IntArray
+from fedscout.engine.errors import DataError, Fault
 from fedscout.experiments.partitions.base import (
     BoolArray,
     FloatVector,

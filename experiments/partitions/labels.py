@@ -84,7 +84,8 @@ from typing import Any
 
 import numpy as np
 
-from fedscout.engine.errors import DataError, Fault, IntArray
+from fedscout.engine.arrays import IntArray
+from fedscout.engine.errors import DataError, Fault
 from fedscout.experiments.partitions.base import (
     BoolArray,
     FloatVector,

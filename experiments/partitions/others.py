@@ -61,7 +61,8 @@ from typing import Any
 
 import numpy as np
 
-from fedscout.engine.errors import ConfigurationError, DataError, Fault, IntArray
+from fedscout.engine.arrays import IntArray
+from fedscout.engine.errors import ConfigurationError, DataError, Fault
 from fedscout.experiments.data.dataset import distinct_texts
 from fedscout.experiments.partitions.base import PartitionRequest, PartitionResult, dirichlet_shares, whole_rows
 

@@ -22,10 +22,10 @@ from typing import Annotated, Any, ClassVar, Literal, Self
 import numpy as np
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
+from fedscout.engine.arrays import IntArray
 from fedscout.engine.contracts.algorithm import UpdateAttack
 from fedscout.engine.data.client import ClientTransform, Partition
 from fedscout.engine.data.devices import Device
-from fedscout.engine.errors import IntArray
 from fedscout.engine.seeds import stream
 from fedscout.experiments.data.dataset import DataKind
 

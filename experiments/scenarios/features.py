@@ -55,8 +55,8 @@ from typing import ClassVar, Literal
 import numpy as np
 from pydantic import Field
 
+from fedscout.engine.arrays import FloatArray, IntArray
 from fedscout.engine.contracts.algorithm import AttackInputs
-from fedscout.engine.errors import FloatArray, IntArray
 from fedscout.experiments.data.images import LARGEST_PIXEL, PixelArray, unit_pixels
 from fedscout.experiments.scenarios.base import EffectRequest, ScenarioEffect, ScenarioPlan, with_rows
 

@@ -68,8 +68,9 @@ import numpy as np
 import numpy.typing as npt
 from pydantic import Field, field_validator, model_validator
 
+from fedscout.engine.arrays import FloatArray, IntArray
 from fedscout.engine.data.client import Partition
-from fedscout.engine.errors import DataError, Fault, FloatArray, IntArray
+from fedscout.engine.errors import DataError, Fault
 from fedscout.experiments.partitions.base import PartitionRequest, PartitionResult
 from fedscout.experiments.scenarios.base import EffectRequest, ScenarioEffect, ScenarioPlan, with_rows
 from fedscout.experiments.scenarios.features import FeatureNoise

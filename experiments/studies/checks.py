@@ -36,9 +36,10 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from fedscout.detectors import CLIENT_QUERIES
+from fedscout.engine.arrays import IntArray
 from fedscout.engine.contracts.config import LocalTraining
 from fedscout.engine.data.federation import Federation
-from fedscout.engine.errors import ConfigurationError, Fault, IntArray, StrategyError
+from fedscout.engine.errors import ConfigurationError, Fault, StrategyError
 from fedscout.engine.grid.replies import WORST_OF, tried_round
 from fedscout.engine.grid.selection import able_clients, least_seconds
 from fedscout.engine.messages.calls import Cohort, FederationFacts, SelectionPolicy, Session

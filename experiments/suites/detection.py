@@ -54,8 +54,9 @@ from pydantic import BaseModel
 from fedscout.detectors import CalibratedFinding, Finding
 from fedscout.detectors.label_skew import ReleasedCounts, decide_label_skew_calibrated
 from fedscout.detectors.report import DetectionConfig, DetectorName
+from fedscout.engine.arrays import IntArray
 from fedscout.engine.data.client import Release, told_counts
-from fedscout.engine.errors import ConfigurationError, IntArray, UserError
+from fedscout.engine.errors import ConfigurationError, UserError
 from fedscout.engine.grid.host_grid import HostGrid
 from fedscout.engine.grid.replies import CLIENT_FAILED
 from fedscout.engine.messages.calls import Session

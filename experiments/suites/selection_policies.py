@@ -26,7 +26,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from fedscout.engine.errors import IntArray
+from fedscout.engine.arrays import IntArray
 from fedscout.engine.messages.calls import (
     Assignment,
     ClientTable,

@@ -17,6 +17,7 @@ from typing import Any
 
 import numpy as np
 
+from fedscout.engine.arrays import IntArray
 from fedscout.engine.contracts.client_table import (
     HETEROGENEITY,
     SettingsCell,
@@ -25,7 +26,6 @@ from fedscout.engine.contracts.client_table import (
     heterogeneity_index,
 )
 from fedscout.engine.data.client import Partition
-from fedscout.engine.errors import IntArray
 from fedscout.engine.seeds import stream
 from fedscout.engine.trials.record import Trial, TrialSettings
 from fedscout.experiments.client_settings.proxies import CellPosition, ProxyData, classes_of, grid_of, proxy_data

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
+from fedscout.engine.arrays import IntArray
 from fedscout.engine.data.federation import Federation
-from fedscout.engine.errors import ConfigurationError, Fault, IntArray
+from fedscout.engine.errors import ConfigurationError, Fault
 from fedscout.engine.trials.record import Trial
 from fedscout.experiments.config import StudyConfig
 from fedscout.experiments.models.request import ImportedModel

@@ -25,7 +25,8 @@ from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord
 from flwr.serverapp import Grid
 from flwr.serverapp import strategy as flower
 
-from fedscout.engine.errors import FloatArray, IntArray, StrategyError, TrialError
+from fedscout.engine.arrays import FloatArray, IntArray
+from fedscout.engine.errors import StrategyError, TrialError
 from fedscout.engine.grid.selection import ChosenNodes, train_all_shown
 from fedscout.engine.messages.calls import Cohort
 from fedscout.engine.messages.contents import (

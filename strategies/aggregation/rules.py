@@ -47,8 +47,9 @@ from flwr.serverapp import strategy as flower
 from flwr.serverapp.exception import AggregationError
 from flwr.serverapp.strategy.strategy_utils import aggregate_metricrecords
 
+from fedscout.engine.arrays import FloatArray
 from fedscout.engine.data.client import Arrays
-from fedscout.engine.errors import Fault, FloatArray, StrategyError
+from fedscout.engine.errors import Fault, StrategyError
 from fedscout.engine.messages.calls import ServerContext, ServerWork, ServesWork
 from fedscout.engine.messages.contents import addressed, put_companions, read_array, replied_companions, view_record
 from fedscout.engine.messages.keys import FLAT_KEY

@@ -64,9 +64,10 @@ from flwr.serverapp import Grid
 from flwr.serverapp import strategy as flower
 from pydantic import BeforeValidator, Field, ValidationError, WithJsonSchema, field_serializer, model_validator
 
+from fedscout.engine.arrays import FloatArray
 from fedscout.engine.contracts.algorithm import ClientAlgorithm
 from fedscout.engine.data.client import LABEL_COUNTS
-from fedscout.engine.errors import Fault, FloatArray, StrategyError, TrialError
+from fedscout.engine.errors import Fault, StrategyError, TrialError
 from fedscout.engine.messages.calls import Cohort, EngineNeeds
 from fedscout.engine.messages.contents import client_of, metrics_of, read_array
 from fedscout.engine.messages.exchange import send_query

@@ -52,9 +52,9 @@ from flwr.serverapp import Grid
 from flwr.serverapp import strategy as flower
 from pydantic import Field
 
+from fedscout.engine.arrays import FloatArray
 from fedscout.engine.contracts.algorithm import ClientAlgorithm, ClientResults, LocalRun
 from fedscout.engine.data.client import Arrays
-from fedscout.engine.errors import FloatArray
 from fedscout.engine.messages.calls import Cohort, EngineNeeds, ServerContext
 from fedscout.engine.messages.contents import client_of, metrics_of, put_companions, replied_companions
 from fedscout.engine.messages.keys import NUM_EXAMPLES_KEY

@@ -39,8 +39,8 @@ import numpy as np
 from flwr.serverapp import strategy as flower
 from pydantic import Field
 
+from fedscout.engine.arrays import IntArray
 from fedscout.engine.data.client import Arrays
-from fedscout.engine.errors import IntArray
 from fedscout.engine.messages.calls import Cohort, EngineNeeds, ServerContext
 from fedscout.strategies.aggregation.rules import ClientModel, HostedRule, Vector, weighted_mean
 from fedscout.strategies.methods.averaging import FedAvgSpec, SampleScaling, weight_metric

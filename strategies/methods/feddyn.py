@@ -22,8 +22,8 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 from flwr.serverapp import strategy as flower
 from pydantic import Field
 
+from fedscout.engine.arrays import FloatArray
 from fedscout.engine.contracts.algorithm import ClientAlgorithm, ClientResults, LocalRun
-from fedscout.engine.errors import FloatArray
 from fedscout.engine.messages.calls import Cohort
 from fedscout.strategies.aggregation.rules import DoubleArray, MeanRule, RoundMeans, with_share
 from fedscout.strategies.methods.averaging import MeanSpec, SampleScaling

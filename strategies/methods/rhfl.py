@@ -32,9 +32,9 @@ from flwr.serverapp import Grid
 from flwr.serverapp import strategy as flower
 from pydantic import Field
 
+from fedscout.engine.arrays import FloatArray
 from fedscout.engine.contracts.algorithm import ClientAlgorithm
 from fedscout.engine.data.client import Arrays
-from fedscout.engine.errors import FloatArray
 from fedscout.engine.messages.calls import Cohort, EngineNeeds, ServerContext
 from fedscout.engine.messages.contents import client_of, metrics_of
 from fedscout.strategies import aggregation as quick

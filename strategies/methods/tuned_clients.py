@@ -78,9 +78,9 @@ from flwr.serverapp import Grid
 from flwr.serverapp import strategy as flower
 from pydantic import Field
 
+from fedscout.engine.arrays import FloatArray
 from fedscout.engine.contracts.algorithm import ClientAlgorithm, ClientResults, LocalFacts, LocalRun, Validation
 from fedscout.engine.contracts.config import LocalTraining
-from fedscout.engine.errors import FloatArray
 from fedscout.engine.messages.calls import Cohort, EngineNeeds
 from fedscout.engine.messages.exact_mean import ExactScale
 from fedscout.engine.messages.keys import SEED_KEY

@@ -102,7 +102,7 @@ from typing import Annotated, ClassVar, Literal, Protocol
 import numpy as np
 from pydantic import AfterValidator, Field
 
-from fedscout.engine.errors import IntArray
+from fedscout.engine.arrays import IntArray
 from fedscout.engine.messages.calls import (
     ClientTable,
     Cohort,

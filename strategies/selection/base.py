@@ -18,7 +18,8 @@ from typing import Any, ClassVar
 import numpy as np
 from pydantic import BaseModel, ConfigDict
 
-from fedscout.engine.errors import Fault, IntArray, StrategyError
+from fedscout.engine.arrays import IntArray
+from fedscout.engine.errors import Fault, StrategyError
 from fedscout.engine.messages.calls import Cohort, DoubleArray, SelectionPolicy
 
 

@@ -40,7 +40,8 @@ from typing import Annotated, ClassVar, Literal
 import numpy as np
 from pydantic import Field
 
-from fedscout.engine.errors import Fault, IntArray
+from fedscout.engine.arrays import IntArray
+from fedscout.engine.errors import Fault
 from fedscout.engine.messages.calls import ClientTable, Cohort, DoubleArray, ReportRequest, RoundReport, SelectionPolicy
 from fedscout.strategies.selection.bandits import MeasuredLoss
 from fedscout.strategies.selection.base import SelectionSpec

@@ -50,7 +50,8 @@ from typing import ClassVar, Literal
 import numpy as np
 from pydantic import Field
 
-from fedscout.engine.errors import Fault, IntArray
+from fedscout.engine.arrays import IntArray
+from fedscout.engine.errors import Fault
 from fedscout.engine.messages.calls import (
     Assignment,
     ClientTable,

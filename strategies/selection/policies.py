@@ -59,7 +59,8 @@ from typing import ClassVar, Literal
 import numpy as np
 from pydantic import Field
 
-from fedscout.engine.errors import Fault, IntArray
+from fedscout.engine.arrays import IntArray
+from fedscout.engine.errors import Fault
 from fedscout.engine.messages.calls import ClientTable, Cohort, DoubleArray, ReportRequest, RoundReport, SelectionPolicy
 from fedscout.strategies.selection.base import SelectionSpec, draw_by_weight
 

@@ -11,10 +11,10 @@ from flwr.app import ConfigRecord, Message
 from scipy.special import softmax
 
 from fedscout.detectors import CLIENT_QUERIES
+from fedscout.engine.arrays import FloatArray, IntArray
 from fedscout.engine.client.host import ClientHost
 from fedscout.engine.data.client import Answer, Arrays, ClientTransform, Partition, QueryInputs, Release, Samples
 from fedscout.engine.data.federation import Federation
-from fedscout.engine.errors import FloatArray, IntArray
 from fedscout.engine.grid.host_grid import HostGrid
 from fedscout.engine.grid.local_grid import LocalGrid
 from fedscout.engine.messages.contents import client_of

@@ -135,6 +135,7 @@ def test_label_skew(clients: int, rows: int, federations: int) -> None:
     is_not_too_small([smallest_label_p(dealt(generator, clients, rows, False), generator) for _ in range(federations)])
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.timeout(1800)  # a federation of a thousand clients takes a second, three on a busy machine
 @pytest.mark.parametrize(("skewed", "min_release"), [(False, 5), (True, 5), (True, 1)])
 @pytest.mark.parametrize(("clients", "rows", "federations"), ROWS)
@@ -145,6 +146,7 @@ def test_feature_skew_and_agreement(clients: int, rows: int, federations: int, s
         is_not_too_small(list(p_values))
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.slow
 @pytest.mark.parametrize(("clients", "rows", "federations"), SIZES)
 def test_distances_of_models(monkeypatch: pytest.MonkeyPatch, clients: int, rows: int, federations: int) -> None:

@@ -8,9 +8,9 @@ import numpy as np
 import torch
 from torch import nn
 
+from fedscout.engine.arrays import FloatArray, IntArray
 from fedscout.engine.data.client import Answer, Partition, QueryInputs, QueryTable, Release, RowAggregate
 from fedscout.engine.data.federation import Federation, ServerData
-from fedscout.engine.errors import FloatArray, IntArray
 from fedscout.engine.models.layout import ModelFactory
 
 NUM_FEATURES, NUM_CLASSES = 6, 3

@@ -37,6 +37,7 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return out
 
 
+@pytest.mark.stress
 @pytest.mark.slow
 def test_timings_are_no_difference(finished: Path, tmp_path: Path) -> None:
     other = shutil.copytree(finished, tmp_path / "other")

@@ -40,6 +40,7 @@ def failing(monkeypatch: pytest.MonkeyPatch, name: str, number: int, count: int 
     monkeypatch.setattr(Path, "replace", refuse)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "count", "number"),
@@ -304,6 +305,7 @@ def test_a_disk_that_is_really_full(cli: Cli, small_disk: Path, undisturbed: Out
     assert Outcome.of(out) == undisturbed
 
 
+@pytest.mark.stress
 @pytest.mark.slow
 def test_a_limit_on_the_size_of_files(tmp_path: Path, undisturbed: Outcome, cli: Cli) -> None:
     """As `ulimit -f` sets it: a signal that ends a process, unless it is ignored, as Python does."""

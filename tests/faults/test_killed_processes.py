@@ -68,6 +68,7 @@ def processes(hosts: RayHosts) -> list[int]:
     return [int(process) for process in ray.get([actor.process_id.remote() for actor in hosts.actors])]
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("moment", ["prepare", "correct", "finish"])
 def test_a_host_killed_while_it_trains_repeats_it_and_counts_once(
     hosts: RayHosts, host: ClientHost, tmp_path: Path, moment: Moment
@@ -85,6 +86,7 @@ def test_a_host_killed_while_it_trains_repeats_it_and_counts_once(
     assert counts(grid.client_states) == counts(kept) == dict.fromkeys(ABLE, NUM_ROUNDS)
 
 
+@pytest.mark.stress
 def test_hosts_that_die_again_and_again(hosts: RayHosts, host: ClientHost, tmp_path: Path) -> None:
     mortal = spec_of(replace(FEDAVG, algorithm=MortalCount(folder=str(tmp_path), deaths=4)), num_rounds=NUM_ROUNDS)
     grid = RayGrid(hosts, mortal.session)
@@ -96,6 +98,7 @@ def test_hosts_that_die_again_and_again(hosts: RayHosts, host: ClientHost, tmp_p
     assert counts(grid.client_states) == dict.fromkeys(ABLE, NUM_ROUNDS)
 
 
+@pytest.mark.stress
 def test_a_trial_killed_with_the_answers_in_its_hands_goes_on_from_its_checkpoint(
     hosts: RayHosts, host: ClientHost, tmp_path: Path
 ) -> None:
@@ -117,6 +120,7 @@ def test_a_trial_killed_with_the_answers_in_its_hands_goes_on_from_its_checkpoin
         assert_same(result, undisturbed(spec, host)[0])
 
 
+@pytest.mark.stress
 def test_without_its_board_a_study_knows_less_of_its_progress_and_nothing_else(
     hosts: RayHosts, host: ClientHost
 ) -> None:

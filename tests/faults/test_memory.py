@@ -110,6 +110,7 @@ def test_without_a_shortage_nothing_is_told(caplog: pytest.LogCaptureFixture, mo
     assert told_of(95 * 2**30, 100 * 2**30, caplog, monkeypatch) == []
 
 
+@pytest.mark.stress
 @pytest.mark.slow
 @pytest.mark.ray
 def test_processes_that_ray_ends_for_want_of_memory() -> None:

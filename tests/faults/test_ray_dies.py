@@ -11,15 +11,15 @@ from tests.experiments.cli.conftest import Cli, without_progress
 from tests.experiments.cli.processes import Command
 from tests.faults.undisturbed import LOCAL, NUM_TRIALS, STUDY, Outcome, trial_files
 
-pytestmark = [pytest.mark.slow, pytest.mark.ray]
+pytestmark = [pytest.mark.slow, pytest.mark.stress, pytest.mark.ray]
 
 
 @pytest.mark.parametrize(
     ("process", "name"),
     [
         ("raylet", "raylet"),
-        pytest.param("ray::DashboardAgent", "agent", marks=pytest.mark.stress),
-        pytest.param("gcs_server", "server", marks=pytest.mark.stress),
+        ("ray::DashboardAgent", "agent"),
+        ("gcs_server", "server"),
     ],
 )
 def test_one_line_says_so_and_the_study_goes_on(

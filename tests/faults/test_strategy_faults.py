@@ -74,6 +74,7 @@ def test_a_model_that_is_only_scored_with_the_next_round_fails_the_trial(cli: Cl
     assert "must have" in trial["error"]
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.slow
 @pytest.mark.parametrize("fault", ["hangs", "hangs and survives errors"])
 def test_a_trial_that_hangs_ends_at_its_limit(cli: Cli, fault: str) -> None:
@@ -146,6 +147,7 @@ def results(hosts: RayHosts, *faults: str, limits: Mapping[str, float] | None = 
     return [result for _, result in sorted(RayRunner(hosts, CheckpointStore(None), 4).run(specs))]
 
 
+@pytest.mark.stress
 @pytest.mark.slow
 @pytest.mark.ray
 def test_faults_are_the_same_on_ray(hosts: RayHosts) -> None:
@@ -162,6 +164,7 @@ def test_faults_are_the_same_on_ray(hosts: RayHosts) -> None:
     assert (diverges.status, diverges.error) == ("failed", REASONS["gives NaN"])
 
 
+@pytest.mark.stress
 @pytest.mark.slow
 @pytest.mark.ray
 def test_a_trial_that_hangs_on_ray_does_not_hold_up_the_others(hosts: RayHosts) -> None:

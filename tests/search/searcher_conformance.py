@@ -169,6 +169,7 @@ class SearcherLaws(ABC):
             for searcher in (asked, untouched):
                 searcher.tell([some_fitness(spec) for spec in proposed])
 
+    @pytest.mark.sampled(3)
     @pytest.mark.parametrize("num_logged", range(BUDGET + 1))
     def test_a_study_cut_off_anywhere_goes_on_as_if_it_had_not_been(self, space: SearchSpace, num_logged: int) -> None:
         whole = list(trials(self.make(space, 5), some_fitness))

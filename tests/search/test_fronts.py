@@ -88,6 +88,7 @@ def test_an_objective_that_is_the_same_for_all_tells_nobody_apart() -> None:
     assert crowding_distances([(1.0, 2.0)] * 3).tolist() == [0, 0, 0]
 
 
+@pytest.mark.stress
 @pytest.mark.slow
 @pytest.mark.parametrize(("kind", "searcher_class", "budget"), [("tpe", TPESearcher, 60), ("gp", GPSearcher, 24)])
 def test_they_look_where_the_front_is(kind: str, searcher_class: type[OptunaSearcher], budget: int) -> None:

@@ -113,6 +113,7 @@ def test_the_table_is_complete() -> None:
     assert all(STRATEGIES[kind].paper for kind in CHOSEN_BY_NAME_KINDS)
 
 
+@pytest.mark.sampled(8)
 @pytest.mark.parametrize("name", [name for name in METHODS if name not in IN_THE_LOOP and name not in MODELS])
 def test_the_loop_is_the_block(name: str) -> None:
     """MOON for two rounds: later, the direction of a representation that is nearly zero magnifies rounding."""
@@ -136,6 +137,7 @@ def in_lanes() -> ClientHost:
     return host
 
 
+@pytest.mark.sampled(8)
 @pytest.mark.parametrize("name", [name for name in METHODS if name not in MODELS])
 def test_the_loop_is_lanes(in_lanes: ClientHost, name: str) -> None:
     rounds = 2 if name == "moon" else 5
@@ -148,12 +150,14 @@ def test_the_loop_is_lanes(in_lanes: ClientHost, name: str) -> None:
     assert np.abs(loop.vector - in_lanes.initial_vector(3)).max() > 1e-3 or METHODS[name].kind == "local"
 
 
+@pytest.mark.sampled(8)
 @pytest.mark.parametrize("name", METHODS)
 def test_means_formed_in_the_driver_have_the_bits_of_those_formed_on_hosts(name: str) -> None:
     on_hosts, in_driver = (result_of(host_for(name), METHODS[name], merge_on_hosts=merged) for merged in (True, False))
     assert_all_same(on_hosts, in_driver)
 
 
+@pytest.mark.sampled(8)
 @pytest.mark.parametrize("name", METHODS)
 def test_a_trial_that_is_resumed_has_the_same_bits(name: str, tmp_path: Path) -> None:
     """Stopped in round 3, resumed from the checkpoint of round 2."""

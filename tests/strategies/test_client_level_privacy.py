@@ -124,6 +124,7 @@ def test_without_noise_there_is_no_privacy() -> None:
     assert epsilon_of(0.0, Sampling(10, 5, 1), DELTA) == math.inf
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(
     ("sampling", "epsilon"),
     [

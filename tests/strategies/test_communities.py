@@ -166,6 +166,7 @@ def test_clients_that_miss_a_round_are_scored_under_their_community_s_model(plan
 ALONE = {"communities", "dp_fedavg", "fedbuff", "local", "rhfl"}
 
 
+@pytest.mark.sampled(10)
 @pytest.mark.parametrize("kind", [*BUILT_IN_KINDS, *CHOSEN_BY_NAME_KINDS, "fedadam+fedprox"])
 def test_whatever_is_inside_trains_two_communities(kind: str) -> None:
     if kind in ALONE:
@@ -366,6 +367,7 @@ def test_a_resumed_trial_is_an_uninterrupted_one(
     check_resumed(planted, spec(inside=inside), tmp_path, caplog, stop_in=2, num_sampled=5, num_rounds=4)
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("stop_in", range(1, 9))
 def test_a_trial_that_is_resumed_before_or_after_a_halving_is_an_uninterrupted_one(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, stop_in: int
@@ -410,6 +412,7 @@ def test_clients_that_miss_rounds_are_left_out(planted: ClientHost, merge_on_hos
     assert rounds_of(found) == rounds_of(expected)
 
 
+@pytest.mark.stress
 @pytest.mark.slow
 @pytest.mark.ray
 @pytest.mark.timeout(120)

@@ -130,6 +130,7 @@ def test_a_buffer_is_full_before_the_slowest_is_there() -> None:
     assert ours.seconds["simulated"] == pytest.approx(sum(ours.round_seconds))
 
 
+@pytest.mark.stress
 @pytest.mark.slow
 @pytest.mark.ray
 @pytest.mark.timeout(120)

@@ -14,9 +14,10 @@ import numpy.typing as npt
 import pytest
 import torch
 
+from fedscout.engine.arrays import IntArray
 from fedscout.engine.client.host import ClientHost
 from fedscout.engine.client.updates import ServerModel
-from fedscout.engine.errors import IntArray, StrategyError
+from fedscout.engine.errors import StrategyError
 from fedscout.engine.grid.local_grid import LocalGrid
 from fedscout.engine.grid.ray_grid import RayGrid, start_hosts
 from fedscout.engine.messages.calls import Cohort
@@ -284,6 +285,7 @@ def test_who_drives_rounds_loads_no_torch() -> None:
     assert subprocess.run([sys.executable, "-c", program], timeout=60, check=False).returncode == 0
 
 
+@pytest.mark.stress
 @pytest.mark.slow
 @pytest.mark.ray
 @pytest.mark.timeout(240)

@@ -92,6 +92,7 @@ def flowers(federation: Federation, tmp_path_factory: pytest.TempPathFactory) ->
     return {name: layout.join(dict(np.load(folder / f"{name}.npz"))) for name, layout in layouts.items()}
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.slow
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_the_final_model_is_that_of_flowers_simulation(

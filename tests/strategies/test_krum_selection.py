@@ -45,6 +45,7 @@ def chosen(selected: list[RecordDict]) -> list[Any]:
     return [content["metrics"]["client"] for content in selected]
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", ["normal", "near", "alike", "a NaN", "infinite"])
 @settings(deadline=None)

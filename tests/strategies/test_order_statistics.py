@@ -81,6 +81,7 @@ def _no_warnings_of_numpys() -> Any:
         yield
 
 
+@pytest.mark.sampled(4)
 @each_population
 @settings(deadline=None)
 @given(st.integers(0, 2**32), st.integers(1, 120), st.sampled_from(SHAPES))
@@ -89,6 +90,7 @@ def test_median(population: str, seed: int, num_clients: int, shape: tuple[int, 
     assert_same(median(values.copy()), flowers_median(values))
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.slow
 @each_population
 @settings(deadline=None)
@@ -99,6 +101,7 @@ def test_trimmed_mean(population: str, seed: int, num_clients: int, shape: tuple
     assert_same(trimmed_mean(values.copy(), num_trimmed), flowers_trimmed_mean(values, num_trimmed))
 
 
+@pytest.mark.sampled(4)
 @each_population
 @settings(deadline=None)
 @given(st.integers(0, 2**32), st.integers(1, 120), st.sampled_from(SHAPES), st.floats(0, 1))

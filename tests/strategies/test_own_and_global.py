@@ -161,6 +161,7 @@ def test_a_trial_that_is_resumed_has_the_same_bits(name: str, tmp_path: Path) ->
     assert_all_same(run_trial(spec, LocalGrid(host, session=spec.session), store), run(host, strategy))
 
 
+@pytest.mark.stress
 @pytest.mark.slow
 @pytest.mark.ray
 @pytest.mark.parametrize("name", ["ditto", "fedbn"])

@@ -66,6 +66,7 @@ def test_every_strategy_is_fedavg_a_server_rule_clients_or_stands_alone() -> Non
 # The laws of what is trained.
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.slow
 @pytest.mark.parametrize("client", CLIENT_KINDS)
 def test_under_fedavg_s_rule_clients_have_their_strategy_s_bits(host: ClientHost, client: str) -> None:
@@ -73,6 +74,7 @@ def test_under_fedavg_s_rule_clients_have_their_strategy_s_bits(host: ClientHost
     assert_same(result_of(host, pair), result_of(host, parse_strategy(client)))
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.slow
 @pytest.mark.parametrize("server", SERVER_RULE_KINDS)
 def test_with_clients_that_are_not_pulled_a_rule_has_its_strategy_s_bits(server: str) -> None:
@@ -109,6 +111,7 @@ def test_hosts_driver_and_resumed_trials_have_the_same_bits(host: ClientHost, ki
     assert_same(whole, run_trial(spec, LocalGrid(host, session=spec.session), store))
 
 
+@pytest.mark.stress
 @pytest.mark.slow
 @pytest.mark.ray
 @pytest.mark.parametrize("num_hosts", NUM_HOSTS)
@@ -130,6 +133,7 @@ def test_a_proximal_term_needs_no_message_to_tell_its_weight() -> None:
 # A specification like any other.
 
 
+@pytest.mark.sampled(60)
 @pytest.mark.parametrize("kind", PAIRS)
 def test_a_pair_is_written_read_sent_and_built(kind: str) -> None:
     pair = parse_strategy(kind)

@@ -176,6 +176,7 @@ CASES = {
 }
 
 
+@pytest.mark.sampled(60)
 @pytest.mark.parametrize("case", CASES)
 @pytest.mark.parametrize("name", INDIVIDUAL)
 def test_aggregates_and_metrics_are_flowers(name: str, case: str) -> None:

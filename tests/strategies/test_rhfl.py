@@ -180,6 +180,7 @@ def test_it_is_resumed_and_runs_on_ray_with_the_same_bits(host: ClientHost, tmp_
     assert_same(resumed, result_of(host, RhflSpec(), num_sampled=ALL))
 
 
+@pytest.mark.stress
 @pytest.mark.slow
 @pytest.mark.ray
 @pytest.mark.parametrize("num_hosts", NUM_HOSTS)

@@ -220,6 +220,7 @@ def test_the_result_of_fedexp_is_the_mean_of_the_last_two_models_sent_out(host: 
     np.testing.assert_allclose(three.vector, (sent[2] + sent[3]) / 2, rtol=1e-6, atol=1e-7)
 
 
+@pytest.mark.stress
 @pytest.mark.slow
 @pytest.mark.ray
 @pytest.mark.timeout(240)

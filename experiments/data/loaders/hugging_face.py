@@ -19,7 +19,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from fedscout.engine.errors import DataError, Fault, IntArray
+from fedscout.engine.arrays import IntArray
+from fedscout.engine.errors import DataError, Fault
 from fedscout.experiments.data.columns import ColumnRoles, in_order, row_name, rows_kept
 from fedscout.experiments.data.dataset import Dataset, DatasetRequest, TextArray, present_classes
 from fedscout.experiments.data.images import PixelArray, image_dataset, plain_picture

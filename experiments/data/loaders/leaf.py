@@ -44,7 +44,8 @@ from typing import Any
 
 import numpy as np
 
-from fedscout.engine.errors import DataError, Fault, FloatArray, IntArray
+from fedscout.engine.arrays import FloatArray, IntArray
+from fedscout.engine.errors import DataError, Fault
 from fedscout.experiments.data.dataset import (
     Dataset,
     DatasetRequest,

@@ -1,4 +1,7 @@
-"""FedAvg in Flower's own simulation, see `flower_backend`.
+"""FedAvg in Flower's own simulation over its Ray backend (`pip install 'flwr[simulation]'`).
+
+D. J. Beutel, T. Topal, A. Mathur, X. Qiu, J. Fernandez-Marques, Y. Gao, L. Sani, K. H. Li, T. Parcollet,
+P. P. B. de Gusmão, N. D. Lane. Flower: A Friendly Federated Learning Research Framework. arXiv:2007.14390, 2020.
 
 The clients' rows lie in files that all workers map, so no round waits for data.
 """
@@ -12,12 +15,27 @@ from pathlib import Path
 
 import numpy as np
 from flwr.app import ArrayRecord, ConfigRecord, Context, Message, MetricRecord
+from flwr.clientapp import ClientApp
 from flwr.serverapp import Grid, ServerApp
 from flwr.serverapp.strategy import FedAvg
+from flwr.simulation import run_simulation
 
-from .flower_backend import simulate
 from .flower_clients import FOLDER_KEY, TASK_KEY, clients
 from .work import FEATURES_FILE, LABELS_FILE, WARM_UP_ROUNDS, Task, client_rows, initial_model, read_task, report
+
+
+def simulate(server: ServerApp, clients: ClientApp, num_clients: int, workers: int, device: str = "cpu") -> None:
+    """Run two apps, with one actor a worker, which share a GPU if that is the device."""
+    run_simulation(
+        server_app=server,
+        client_app=clients,
+        num_supernodes=num_clients,
+        backend_config={
+            # Without "local" it would join whatever cluster runs on this machine.
+            "init_args": {"address": "local", "num_cpus": workers},
+            "client_resources": {"num_cpus": 1, "num_gpus": 1 / workers if device == "cuda" else 0.0},
+        },
+    )
 
 
 class TimedFedAvg(FedAvg):

@@ -39,7 +39,7 @@ from flwr.serverapp.strategy import (
     MultiKrum,
 )
 
-from .flower_backend import simulate
+from .flower_simulation import simulate
 from .flower_study_clients import FOLDER_KEY, RATE_KEY, SEED_KEY, clients
 from .study_plan import FITNESS_ROUNDS, StudyPlan, read_plan
 

@@ -93,11 +93,11 @@ def mapped_rows(folder: str) -> tuple[Tensor, Tensor]:
 def model(name: WorkName) -> nn.Module:
     """Build the model from torch's current random state."""
     if name.startswith("resnet18"):
-        from .residual_net import ResidualNet
+        from .nets import ResidualNet
 
         return ResidualNet(FEATURE_SHAPES[name][0], NUM_CLASSES[name])
     if name == "textcnn":
-        from .text_net import TextNet
+        from .nets import TextNet
 
         return TextNet(VOCABULARY_SIZES[name], NUM_CLASSES[name])
     if name in HIDDEN:

@@ -166,6 +166,7 @@ def test_opposite_labels_are_no_feature_skew() -> None:
         assert not found["feature_skew"].measured
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("concentration", "num_classes", "rows", "num_clients"),

@@ -72,6 +72,7 @@ def test_poisoning_leaves_the_features_as_they_are() -> None:
     assert poisoned.metrics.feature_wasserstein == iid.metrics.feature_wasserstein
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.slow
 @pytest.mark.data
 @pytest.mark.parametrize("seed", SEEDS)

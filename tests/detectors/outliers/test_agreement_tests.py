@@ -80,6 +80,7 @@ def test_nothing_to_compare_is_no_evidence() -> None:
     assert disagreement_tail(np.array([9, 5]), np.array([9, 0]), np.array([9, 40]), np.array([9, 3])) == 1
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.slow
 @pytest.mark.parametrize(("clients", "rows", "federations"), [(4, 20, 1000), (10, 180, 200), (100, 200, 30)])
 @pytest.mark.parametrize("agreement", [(0.99, 0.95, 0.9), (0.7, 0.4, 0.2)])
@@ -205,6 +206,7 @@ def test_swapped_labels_are_found_in_groups() -> None:
         assert flagged(found) == [1]
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.slow
 @pytest.mark.parametrize(("clients", "rows", "federations"), [(4, 30, 300), (10, 100, 100)])
 @pytest.mark.parametrize("skewed", [False, True])

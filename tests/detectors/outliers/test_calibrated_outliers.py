@@ -38,6 +38,7 @@ def decide(
     return decide_outliers_calibrated(labels, models, explained, settings)
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.slow
 @pytest.mark.parametrize("clients", [3, 4, 10, 100])
 def test_model_alarms_keep_to_the_rate(clients: int, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -115,6 +115,7 @@ def test_counts_that_know_less_say_less() -> None:
     assert disagreement_tail(*tenfold, counted_as_one=3) > disagreement_tail(*tenfold)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.slow
 @pytest.mark.parametrize("sizes", [np.full(20, 5), np.array([1, 2, 3, 4, 5, 6, 7, 8, 9, 10] * 2), np.full(4, 25)])
 @pytest.mark.parametrize("label_alike", [0.5, 1.0])

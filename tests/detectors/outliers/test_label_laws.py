@@ -74,6 +74,7 @@ def test_the_client_of_the_one_row_that_differs_is_not_flagged(min_release: int)
         assert decided(one_row, 6, seed, min_release).flagged_clients == ()
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.slow
 @pytest.mark.parametrize("min_release", [1, 5])
 @pytest.mark.parametrize("draw", [rare_binary, nearly_constant, log_normal, binary])
@@ -140,6 +141,7 @@ def test_a_minority_of_at_most_a_third_is_flagged(wrong: tuple[int, ...]) -> Non
         assert decided(separable(wrong), 6, seed).flagged_clients == wrong
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.slow
 @pytest.mark.parametrize(("rate", "fewest"), [(1.0, 96), (0.3, 90)])
 def test_one_client_of_wrong_labels_is_found_among_six(rate: float, fewest: int) -> None:
@@ -169,6 +171,7 @@ def skewed(alpha: float, num_classes: int) -> Draw:
     return draw
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.slow
 @pytest.mark.parametrize("alpha", [0.3, 100.0])
 def test_skews_are_no_different_concepts(alpha: float) -> None:

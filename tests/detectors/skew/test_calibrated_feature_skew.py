@@ -131,6 +131,7 @@ def two_clients(apart: float) -> Shifts:
     return shifts
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.slow
 @pytest.mark.parametrize(("clients", "rows", "federations"), [(4, 30, 400), (4, 400, 200), (30, 60, 50)])
 @pytest.mark.parametrize("skewed", [False, True])
@@ -356,6 +357,7 @@ def sparse(generator: np.random.Generator, rows: int) -> Client:
     return features.astype(np.float32), np.zeros(rows, np.int64)
 
 
+@pytest.mark.stress
 @pytest.mark.slow
 def test_false_alarms_keep_to_the_rate_with_sparse_features() -> None:
     """Rows that are unlike in length widen Q, and their client's variance: without both there would be many alarms."""

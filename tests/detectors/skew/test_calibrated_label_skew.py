@@ -42,6 +42,7 @@ def test_the_statistic_is_pearson_s() -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(
     ("clients", "rows", "classes", "federations"),
     [

@@ -81,6 +81,7 @@ def alarms(reports: list[HeterogeneityReport], name: str) -> int:
     return sum(finding.detected for report in reports for finding in report.calibrated if finding.name == name)
 
 
+@pytest.mark.stress
 @pytest.mark.slow
 def test_ten_clients_of_subjects_have_neither_skew() -> None:
     rate = DetectionConfig().detector_rate

@@ -12,8 +12,8 @@ from fedscout.detectors import DetectionConfig
 from fedscout.detectors.label_skew import ReleasedCounts, decide_label_skew_calibrated, label_counts, label_p_values
 from fedscout.detectors.report import CalibratedFinding
 from fedscout.detectors.statistics import GroupSums, correlations, design_effects, group_labels, pearson_moments
+from fedscout.engine.arrays import IntArray
 from fedscout.engine.data.client import Arrays
-from fedscout.engine.errors import IntArray
 from tests.detectors.federations import inputs, let_out, samples
 from tests.detectors.rates import most_alarms
 
@@ -133,6 +133,7 @@ def test_copies_of_rows_change_no_p_value() -> None:
     np.testing.assert_allclose(copied, once, rtol=1e-9)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.slow
 @pytest.mark.parametrize("sizes", [np.full(20, 5), np.array([1, 2, 3, 4, 5, 6, 7, 8, 9, 10] * 2), np.full(4, 25)])
 @pytest.mark.parametrize("alike", [0.5, 1.0])

@@ -34,6 +34,7 @@ def embedded() -> Federation:
     return replace(federation, embedding=EmbeddingSource(federation.model))
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("name", [FEATURE_MOMENTS, MEAN_OUTPUT])
 @pytest.mark.parametrize("make", [uneven_federation, images, embedded])
 def test_answers_are_those_of_a_core(make: Callable[[], Federation], name: str) -> None:

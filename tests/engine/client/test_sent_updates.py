@@ -10,10 +10,10 @@ from typing import ClassVar
 import numpy as np
 import pytest
 
+from fedscout.engine.arrays import FloatArray
 from fedscout.engine.client.host import ClientHost
 from fedscout.engine.contracts.algorithm import AttackInputs, UpdateAttack
 from fedscout.engine.data.federation import Federation
-from fedscout.engine.errors import FloatArray
 from fedscout.engine.grid.local_grid import LocalGrid
 from fedscout.engine.grid.ray_grid import RayGrid, start_hosts
 from fedscout.engine.messages.calls import TrainResults
@@ -265,6 +265,7 @@ def test_a_resumed_trial_is_an_uninterrupted_one(tmp_path: Path, choice: object,
     assert_same(run(spec, host, store)[0], expected)
 
 
+@pytest.mark.stress
 @pytest.mark.slow
 @pytest.mark.ray
 @pytest.mark.parametrize("num_hosts", NUM_HOSTS)

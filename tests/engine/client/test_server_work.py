@@ -279,6 +279,7 @@ def hosts(ray_session: None, request: pytest.FixtureRequest) -> Iterator[RayHost
     started.stop()
 
 
+@pytest.mark.stress
 @pytest.mark.slow
 @pytest.mark.ray
 @pytest.mark.timeout(120)

@@ -336,6 +336,7 @@ def told_beside_models(strategy: StrategySpec, host: ClientHost, table: Settings
     return [{name: np.asarray(values[client]).tolist() for name, values in sums.items()} for client in everybody]
 
 
+@pytest.mark.sampled(12)
 @pytest.mark.parametrize("kind", UNDER_A_TABLE)
 def test_what_tells_the_settings_of_equal_data_apart_makes_the_run_say_so(kind: str) -> None:
     """The same clients from the same model under two tables: replies, but for models and losses, are the same bits."""

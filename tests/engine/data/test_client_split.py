@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from fedscout.engine.arrays import IntArray
 from fedscout.engine.data.split import split_client
-from fedscout.engine.errors import IntArray
 
 LABELS = st.lists(st.integers(0, 4), min_size=0, max_size=80).map(lambda v: np.array(v, dtype=np.int64))
 FRACTIONS = st.floats(0.0, 0.99)

@@ -7,9 +7,9 @@ from dataclasses import dataclass, replace
 import numpy as np
 import pytest
 
+from fedscout.engine.arrays import FloatArray, IntArray
 from fedscout.engine.data.client import Partition, Samples
 from fedscout.engine.data.federation import Federation
-from fedscout.engine.errors import FloatArray, IntArray
 from tests.engine.federations import CORRUPTED, EMPTY, SIZES, Noisy, uneven_federation
 
 

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from fedscout.engine.arrays import IntArray
 from fedscout.engine.data.split import split_client
-from fedscout.engine.errors import IntArray
 
 ROWS = st.lists(st.tuples(st.integers(0, 3), st.integers(0, 12)), min_size=0, max_size=80).map(
     lambda rows: np.array(rows, dtype=np.int64).reshape(-1, 2).T

@@ -9,13 +9,13 @@ from typing import Any
 import numpy as np
 import pytest
 
+from fedscout.engine.arrays import IntArray
 from fedscout.engine.client.host import ClientHost
 from fedscout.engine.contracts.algorithm import ClientAlgorithm, LocalFacts
 from fedscout.engine.contracts.config import LocalTraining
 from fedscout.engine.data.client import Release
 from fedscout.engine.data.devices import Device
 from fedscout.engine.data.federation import Federation
-from fedscout.engine.errors import IntArray
 from fedscout.engine.grid.local_grid import LocalGrid
 from fedscout.engine.grid.selection import able_clients
 from fedscout.engine.messages.calls import Assignment, ClientTable, SelectionPolicy, Session

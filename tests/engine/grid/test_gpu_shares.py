@@ -36,6 +36,7 @@ def test_hosts_are_as_many_as_keep_it_busy_and_fit(
     assert GpuUse(busy_share, host_gib * GIB, 80 * GIB).num_hosts(cpus_each) == expected
 
 
+@pytest.mark.stress
 @pytest.mark.slow
 @pytest.mark.ray
 def test_one_round_is_tried_on_ray(ray_session: None) -> None:

@@ -103,6 +103,7 @@ def test_a_call_in_time_is_done_once_and_leaves_no_note(method: str) -> None:
     assert (machine.attempts, machine.notebook.notes) == (1, {})
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.slow
 @pytest.mark.parametrize("method", ["train", "evaluate", "query"])
 @pytest.mark.parametrize("hanging", [{2}, {1, 3}, {1, 2, 3}])
@@ -119,6 +120,7 @@ def test_who_hangs_has_failed_and_the_others_have_not(method: str, hanging: set[
     assert machine.notebook.notes == {}
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.slow
 @pytest.mark.parametrize(("deadline", "waited"), [(None, 1.0), (7.0, 7.0)])
 @pytest.mark.parametrize("clock", [False, True])

@@ -13,9 +13,9 @@ import pytest
 from flwr.app import Array, ArrayRecord, ConfigRecord, Message, RecordDict
 from flwr.serverapp import Grid
 
+from fedscout.engine.arrays import FloatArray
 from fedscout.engine.client.host import ClientHost
 from fedscout.engine.contracts.config import LocalTraining
-from fedscout.engine.errors import FloatArray
 from fedscout.engine.grid.local_grid import LocalGrid, Thunk
 from fedscout.engine.grid.replies import CLIENT_FAILED
 from fedscout.engine.messages.calls import EngineNeeds, HostCall, Session

@@ -66,6 +66,7 @@ def kill_after(hosts: RayHosts, rounds: int, index: int) -> Callable[[int], None
     return on_round
 
 
+@pytest.mark.stress
 def test_a_host_killed_between_rounds_changes_nothing(mortal_hosts: RayHosts, host: ClientHost) -> None:
     spec = spec_of(replace(FEDAVG, algorithm=Variates()), num_rounds=4)
     before = process_of(mortal_hosts, 0)
@@ -76,6 +77,7 @@ def test_a_host_killed_between_rounds_changes_nothing(mortal_hosts: RayHosts, ho
     assert_same(result, local_result(spec, host))
 
 
+@pytest.mark.stress
 def test_a_host_killed_at_work_repeats_it(mortal_hosts: RayHosts, host: ClientHost) -> None:
     """Its clients need at least 0.2 s; it dies after 0.1."""
     content = RecordDict({"arrays": ArrayRecord(), "config": ConfigRecord({"function": "slow"})})
@@ -114,6 +116,7 @@ class DiesOnce(FedAvg):
         return super().configure_train(server_round, *args)
 
 
+@pytest.mark.stress
 def test_a_killed_trial_goes_on_from_its_checkpoint(mortal_hosts: RayHosts, host: ClientHost, tmp_path: Path) -> None:
     import ray
 

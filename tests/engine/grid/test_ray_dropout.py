@@ -16,6 +16,7 @@ from tests.engine.trials.test_resume import assert_same
 pytestmark = [pytest.mark.slow, pytest.mark.ray, pytest.mark.timeout(120)]
 
 
+@pytest.mark.stress
 def test_two_hosts_leave_out_what_one_does(ray_session: None) -> None:
     federation = uneven_federation(dropping)
     training = LocalTraining(local_epochs=2, batch_size=8, learning_rate=0.5, optimizer="adadelta")

@@ -80,6 +80,7 @@ def ask_all(grid: HostGrid[Any]) -> list[tuple[dict[int, RecordDict], dict[int, 
     return answers
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.slow
 @pytest.mark.parametrize("inline", [True, False], ids=["inline", "object store"])
 @pytest.mark.parametrize("merge_on_hosts", [True, False])
@@ -109,6 +110,7 @@ def test_a_model_in_the_object_store_is_the_round_s_own(
     assert_same(result, local_result(spec, host))
 
 
+@pytest.mark.stress
 @pytest.mark.slow
 def test_whole_trials_side_by_side_are_those_of_the_local_grid(hosts: RayHosts, host: ClientHost) -> None:
     """Three at a time, each with its own client states, over the same hosts."""

@@ -16,8 +16,8 @@ from flwr.serverapp.strategy import FedAvg
 from hypothesis import given
 from hypothesis import strategies as st
 
+from fedscout.engine.arrays import FloatArray
 from fedscout.engine.contracts.algorithm import ClientAlgorithm, ClientResults, LocalRun
-from fedscout.engine.errors import FloatArray
 from fedscout.engine.grid.replies import Job, TrainReplies
 from fedscout.engine.messages.calls import FederationFacts, TrainResults
 from fedscout.engine.messages.contents import claim_task_identity

@@ -36,6 +36,7 @@ def timed() -> Federation:
 SETTINGS = spec_of(FEDAVG, num_rounds=4, num_sampled=5, deadline_seconds=9.0)
 
 
+@pytest.mark.stress
 @pytest.mark.slow
 @pytest.mark.ray
 @pytest.mark.timeout(120)

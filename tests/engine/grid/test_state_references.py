@@ -200,6 +200,7 @@ def test_one_state_a_client_lies_there_between_rounds_and_none_after_the_trial(h
     assert after <= without
 
 
+@pytest.mark.stress
 def test_old_states_are_let_go_as_soon_as_their_clients_have_trained(
     hosts: RayHosts, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -232,6 +233,7 @@ def test_old_states_are_let_go_as_soon_as_their_clients_have_trained(
     assert referred_to[-1] <= 2 * num_hosts
 
 
+@pytest.mark.stress
 def test_a_reply_that_a_strategy_keeps_is_one_model_in_the_store(hosts: RayHosts) -> None:
     """Beside it, as above, lie the model that was sent and the one that came of it."""
     spec = spec_of(Choice(KeepsOne, wants=INDIVIDUAL), num_rounds=NUM_ROUNDS)
@@ -246,6 +248,7 @@ def test_a_reply_that_a_strategy_keeps_is_one_model_in_the_store(hosts: RayHosts
     assert max(between) <= 2
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.usefixtures("together")
 @pytest.mark.parametrize("num_sampled", [7, 3])
 @pytest.mark.parametrize("algorithm", [Variates(), Own()], ids=["trains", "is scored"])
@@ -266,6 +269,7 @@ def test_states_by_reference_have_the_bits_of_states_by_value(
         assert all(np.array_equal(values[client][name], array) for name, array in state.items())
 
 
+@pytest.mark.stress
 @pytest.mark.parametrize("limit", [None, 60.0], ids=["no limit", "limit"])
 @pytest.mark.parametrize(
     "name", ["krum", "fedmedian", "with states", "with states, one together", "drift", "drift, one together"]
@@ -282,6 +286,7 @@ def test_large_models_that_come_one_by_one_have_the_bits_of_those_in_this_proces
     assert_same(run_trial(spec, RayGrid(hosts, spec.session)), local_result(spec, host))
 
 
+@pytest.mark.stress
 def test_a_host_killed_while_it_trains_sends_every_model_again(
     hosts: RayHosts, host: ClientHost, tmp_path: Path
 ) -> None:
@@ -316,6 +321,7 @@ def test_small_states_are_values(hosts: RayHosts) -> None:
     assert not any(isinstance(state, StateReference) for state in grid.client_states.values())
 
 
+@pytest.mark.stress
 def test_a_host_killed_between_rounds_takes_no_state_with_it(hosts: RayHosts, host: ClientHost) -> None:
     """The checkpoint folder is none: a trial that lost a state could not go on."""
     spec = spec_of(replace(FEDAVG, algorithm=Variates()), num_rounds=NUM_ROUNDS)
@@ -325,6 +331,7 @@ def test_a_host_killed_between_rounds_takes_no_state_with_it(hosts: RayHosts, ho
     assert_same(result, local_result(spec, host))
 
 
+@pytest.mark.stress
 @pytest.mark.usefixtures("together")
 def test_a_host_killed_while_it_trains_repeats_it_and_counts_once(
     hosts: RayHosts, host: ClientHost, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
@@ -338,6 +345,7 @@ def test_a_host_killed_while_it_trains_repeats_it_and_counts_once(
     assert_same(result, local_result(spec_of(replace(FEDAVG, algorithm=Counted()), num_rounds=NUM_ROUNDS), host))
 
 
+@pytest.mark.stress
 @pytest.mark.parametrize("algorithm", [Variates(), Own()], ids=["trains", "is scored"])
 def test_a_trial_that_was_stopped_goes_on_with_the_same_bits(
     hosts: RayHosts, host: ClientHost, tmp_path: Path, algorithm: ClientAlgorithm
@@ -362,6 +370,7 @@ def test_a_trial_that_was_stopped_goes_on_with_the_same_bits(
     assert_same(result, local_result(spec, host))
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("mishap", [LosesStates, DiesOnce])
 def test_a_trial_without_its_states_goes_on_from_its_checkpoint(
     hosts: RayHosts, host: ClientHost, tmp_path: Path, mishap: type[FedAvg]

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
-from fedscout.engine.errors import FloatArray
+from fedscout.engine.arrays import FloatArray
 from fedscout.engine.messages.exact_mean import ExactScale, exponents, fraction_bits
 
 LIMIT = float(np.nextafter(np.float32(2**16), np.float32(0)))

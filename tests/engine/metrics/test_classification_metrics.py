@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from scipy.special import logsumexp
 from sklearn.metrics import balanced_accuracy_score, f1_score, roc_auc_score
 
-from fedscout.engine.errors import FloatArray, IntArray
+from fedscout.engine.arrays import FloatArray, IntArray
 from fedscout.engine.metrics import (
     NUM_BINS,
     OF_CLASSES,

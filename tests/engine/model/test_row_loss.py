@@ -106,6 +106,7 @@ STRATEGIES = [
 """Those whose server takes Adam's steps on outputs, as FedDF does, turn rounding into steps of full length."""
 
 
+@pytest.mark.sampled(6)
 @pytest.mark.parametrize("strategy", STRATEGIES, ids=lambda spec: spec.kind)
 def test_many_at_once_equal_the_loop_under_any_strategy(strategy: StrategySpec) -> None:
     host = host_of()

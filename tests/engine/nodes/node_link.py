@@ -15,10 +15,10 @@ from flwr.supercore.inflatable.inflatable_object import get_all_nested_objects
 from flwr.supercore.inflatable.inflatable_utils import inflate_object_from_contents
 from flwr.supercore.run import Run
 
+from fedscout.engine.arrays import FloatArray
 from fedscout.engine.client.host import ClientHost
 from fedscout.engine.data.client import Partition, QueryTable
 from fedscout.engine.data.federation import Federation, ServerData
-from fedscout.engine.errors import FloatArray
 from fedscout.engine.messages.calls import Session
 from fedscout.engine.nodes.client import ClientNode
 from fedscout.engine.nodes.grid import NodeGrid, NodeRoster

@@ -60,6 +60,7 @@ def forget_runs(nodes: Nodes) -> None:
         context.state = RecordDict()
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("kind", "lost"), [("scaffold", "nothing"), ("fedbn", "nothing"), ("scaffold", "the run's"), ("ditto", "the run's")]

@@ -61,6 +61,7 @@ def assert_same_bits(settings: TrialSettings, federation: Federation) -> None:
     assert simulated.client_rounds == real.client_rounds
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("kind", POLICIES)
 def test_a_policy_chooses_the_same_clients(kind: str, federation: Federation) -> None:
     selection = parse_selection({"kind": kind, **POLICIES[kind]}, Cohort(5, 2, 0.2, chosen=True))
@@ -90,6 +91,7 @@ def test_a_policy_goes_on_without_whom_it_does_not_know(kind: str, federation: F
     assert any("joined" in note for note in trial.notes)
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("kind", ["fedbuff", "fedbio", "local", "fine_tuning", "fedex", "fedpop", "rhfl", "fedrod"])
 def test_a_strategy_with_needs_of_its_own_has_the_bits_of_a_simulation(kind: str, federation: Federation) -> None:
     held = with_server_rows(federation, labelled=True)

@@ -157,6 +157,7 @@ assert len({*tokens, os.environ["RAY_AUTH_TOKEN"]}) == 3
 """
 
 
+@pytest.mark.stress
 @pytest.mark.slow
 def test_each_start_of_the_program_s_has_a_token_of_its_own_and_leaves_none() -> None:
     done = subprocess.run(

@@ -72,6 +72,7 @@ def test_other_threads_may_use_it() -> None:
     assert done == [True]
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.slow
 @pytest.mark.parametrize("error", [None, ValueError, KeyboardInterrupt])
 def test_children_and_theirs_end_however_the_block_does(error: type[BaseException] | None) -> None:

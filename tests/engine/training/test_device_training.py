@@ -125,6 +125,7 @@ CASES: dict[str, tuple[Callable[[], Federation], tuple[int, ...]]] = {
 }
 
 
+@pytest.mark.sampled(10)
 @pytest.mark.slow
 @pytest.mark.parametrize("case", CASES)
 @pytest.mark.parametrize("name", TRAININGS)
@@ -171,6 +172,7 @@ def table_for(training: LocalTraining) -> SettingsLookup:
     return SettingsLookup(SettingsTable(tuple(cells)))
 
 
+@pytest.mark.sampled(6)
 @pytest.mark.slow
 @pytest.mark.parametrize("algorithm", [None, ProximalGradient(0.5)], ids=["plainly", "fedprox"])
 @pytest.mark.parametrize("case", ["dense", "images"])
@@ -225,6 +227,7 @@ def test_a_table_of_one_cell_is_one_setting_for_all_in_lanes() -> None:
     np.testing.assert_allclose(one.vectors, other.vectors, rtol=0, atol=TOLERANCE)
 
 
+@pytest.mark.stress
 @pytest.mark.slow
 @pytest.mark.ray
 @pytest.mark.parametrize("num_hosts", NUM_HOSTS)

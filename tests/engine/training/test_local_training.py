@@ -9,10 +9,10 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from fedscout.engine.arrays import FloatArray
 from fedscout.engine.contracts.algorithm import ClientAlgorithm, ClientState, ClientUpdate, TrainRequest
 from fedscout.engine.contracts.config import LocalTraining
 from fedscout.engine.data.client import Samples
-from fedscout.engine.errors import FloatArray
 from fedscout.engine.models.flat import new_model
 from fedscout.engine.models.layout import ModelFactory
 from fedscout.engine.training.algorithm_runs import train_client_by

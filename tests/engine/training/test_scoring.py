@@ -13,9 +13,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
 
+from fedscout.engine.arrays import FloatArray, IntArray
 from fedscout.engine.contracts.algorithm import ClientScore
 from fedscout.engine.data.client import Samples, TargetScale
-from fedscout.engine.errors import FloatArray, IntArray
 from fedscout.engine.grid.replies import fold_evaluation
 from fedscout.engine.messages.calls import EvaluateResults
 from fedscout.engine.metrics import OF_CLASSES, OF_QUANTITIES

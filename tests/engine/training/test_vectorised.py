@@ -15,10 +15,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
 
+from fedscout.engine.arrays import FloatArray, IntArray
 from fedscout.engine.contracts.algorithm import ClientAlgorithm, ClientResults, ClientUpdate, LocalRun, TrainRequest
 from fedscout.engine.contracts.config import LocalTraining
 from fedscout.engine.data.client import Samples
-from fedscout.engine.errors import FloatArray, IntArray
 from fedscout.engine.models.dense import DenseStack, loss_and_gradient
 from fedscout.engine.models.flat import FlatModel, new_model
 from fedscout.engine.training.algorithm_runs import train_block_by, train_client_by

@@ -15,10 +15,10 @@ from flwr.serverapp.strategy import FedAvg, Result
 from numpy.testing import assert_allclose, assert_array_equal
 from torch import nn
 
+from fedscout.engine.arrays import IntArray
 from fedscout.engine.client.host import ClientHost
 from fedscout.engine.data.client import Release
 from fedscout.engine.data.devices import Device
-from fedscout.engine.errors import IntArray
 from fedscout.engine.grid.local_grid import LocalGrid
 from fedscout.engine.grid.ray_grid import RayGrid, start_hosts
 from fedscout.engine.messages.calls import (
@@ -192,6 +192,7 @@ def test_reports_are_the_same_wherever_replies_are_merged(host: ClientHost, stra
         assert_same_report(left, right)
 
 
+@pytest.mark.stress
 @pytest.mark.slow
 @pytest.mark.ray
 @pytest.mark.parametrize("num_hosts", NUM_HOSTS)

@@ -10,11 +10,11 @@ import pytest
 import torch
 from torch import Tensor
 
+from fedscout.engine.arrays import FloatArray, IntArray
 from fedscout.engine.client.host import ClientHost
 from fedscout.engine.contracts.algorithm import ClientAlgorithm, Clients, ClientScore
 from fedscout.engine.data.federation import Federation
 from fedscout.engine.data.split import split_client
-from fedscout.engine.errors import FloatArray, IntArray
 from fedscout.engine.grid.local_grid import LocalGrid
 from fedscout.engine.grid.replies import fold_evaluation
 from fedscout.engine.messages.calls import EvaluateResults, HostCall

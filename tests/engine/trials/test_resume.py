@@ -154,6 +154,7 @@ def test_dropout_and_optimisers_go_on_where_they_were(tmp_path: Path, optimizer:
     assert_same(resumed, expected)
 
 
+@pytest.mark.sampled(10)
 @pytest.mark.parametrize("stopped_in", range(1, NUM_ROUNDS + 1))
 @pytest.mark.parametrize("name", CHOICES)
 def test_a_resumed_trial_is_an_uninterrupted_one(host: ClientHost, tmp_path: Path, name: str, stopped_in: int) -> None:

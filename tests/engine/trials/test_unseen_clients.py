@@ -140,6 +140,7 @@ def test_a_trial_that_is_resumed_has_the_same_bits(tmp_path: Path) -> None:
     assert len(whole.round_new_client_accuracy) == 4
 
 
+@pytest.mark.stress
 @pytest.mark.slow
 @pytest.mark.ray
 def test_two_hosts_give_the_local_grid_s_bits(ray_session: None) -> None:

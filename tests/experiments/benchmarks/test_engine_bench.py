@@ -51,6 +51,7 @@ def test_rounds_that_a_strategy_does_not_tell_of_count_the_same() -> None:
     assert whole_rounds([10.0, 15.0, 16.0], rounds=3) == (2.0, 2.0, 2.0)
 
 
+@pytest.mark.stress
 @pytest.mark.slow
 @pytest.mark.ray
 @pytest.mark.usefixtures("ray_session")

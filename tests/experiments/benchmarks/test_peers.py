@@ -90,6 +90,7 @@ def test_the_bare_loop_learns() -> None:
     assert accuracies[-1] > accuracies[0] + 0.05, "labels are linear in the features"
 
 
+@pytest.mark.stress
 @pytest.mark.slow
 def test_the_bare_loop_reports_every_round_and_begins_anew_after_its_warm_up() -> None:
     task = Task("dense", clients=2, samples=8, rounds=3, workers=1)
@@ -153,6 +154,7 @@ def programs(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
     return folder
 
 
+@pytest.mark.stress
 @pytest.mark.parametrize(
     ("ending", "seconds", "missing"),
     [

@@ -20,6 +20,7 @@ CLIENTS = 3
 TRAINING = LocalTraining(batch_size=32, learning_rate=0.05, momentum=0.9)
 
 
+@pytest.mark.stress
 @pytest.mark.slow
 @pytest.mark.ray
 @pytest.mark.parametrize(("name", "samples"), [("lenet", 75), ("textcnn", 75), ("resnet18", 8)])

@@ -139,6 +139,7 @@ def test_edited_rows_are_refused(cli: Cli, folder: Path, commands: tuple[str, st
     assert "the rows of data set 'mine.csv' have changed since" in done.err
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.slow
 @pytest.mark.parametrize("changed", ["nothing", "code", "rows"])
 def test_a_finished_study_of_a_sweep_counts_while_nothing_changed(cli: Cli, folder: Path, changed: str) -> None:

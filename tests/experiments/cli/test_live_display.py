@@ -73,6 +73,7 @@ def test_json_is_alone_as_ever(cli: Cli) -> None:
     assert (done.code, done.err) == (0, "")
 
 
+@pytest.mark.stress
 @pytest.mark.slow
 def test_control_c_says_what_is_kept_and_how_to_go_on(tmp_path: Path, cli: Cli) -> None:
     settings = (*SMALL, "training.num_rounds=60", "search.strategies=[fedmedian, fedadam]")

@@ -49,6 +49,7 @@ def test_lines_fit_a_terminal(cli: Cli, name: str) -> None:
     assert "fedscout: generation 1: best so far " in done.err
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "more",

@@ -45,6 +45,7 @@ def columns_of(folder: Path) -> set[str]:
     return {name.removeprefix("param_") for name in names if name.startswith("param_")}
 
 
+@pytest.mark.sampled(8)
 @pytest.mark.parametrize("kind", [kind for kind in CHOSEN_BY_NAME_KINDS if not STRATEGIES[kind].reads_layers])
 def test_one_is_trained_by_name(cli: Cli, tmp_path: Path, kind: str) -> None:
     timed = [CLOCK] if kind == "fedbuff" else []

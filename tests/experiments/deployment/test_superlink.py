@@ -107,6 +107,7 @@ def test_a_superlink_that_keeps_its_state_knows_its_runs_when_it_is_back(app: Pa
     assert "ROUND 0 [1, 2]" in federation.run(app, {"rounds": 1}).output
 
 
+@pytest.mark.stress
 def test_a_block_that_fails_leaves_no_process(tmp_path: Path) -> None:
     federation = RealFederation(tmp_path, [{"number": 1}])
 

@@ -60,6 +60,7 @@ def test_it_says_that_rows_belong_together(tmp_path: Path) -> None:
     assert f"  {note}" in lines_of(found(tmp_path, by_kind(fedmedian=0.75)), dependence=[note])
 
 
+@pytest.mark.sampled(10)
 @pytest.mark.parametrize("name", OUTCOMES)
 @pytest.mark.parametrize("report", [None, ALIKE, SKEWED], ids=["undiagnosed", "alike", "skewed"])
 def test_lines_fit_and_nothing_is_cut(tmp_path: Path, name: str, report: HeterogeneityReport | None) -> None:
@@ -78,6 +79,7 @@ def test_lines_fit_and_nothing_is_cut(tmp_path: Path, name: str, report: Heterog
     assert file.getvalue().splitlines() == [line.plain for line in lines]  # as they are, and none broken
 
 
+@pytest.mark.sampled(10)
 @pytest.mark.parametrize("name", OUTCOMES)
 @pytest.mark.parametrize("report", [None, ALIKE, SKEWED], ids=["undiagnosed", "alike", "skewed"])
 def test_the_verdict_comes_first_then_the_reason_then_the_cost(

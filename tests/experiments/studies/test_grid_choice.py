@@ -159,6 +159,7 @@ TABLES = {
 }
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.slow
 @pytest.mark.parametrize("table", TABLES)
 def test_what_is_foreseen_is_spent_within_a_factor_of_two(

@@ -118,6 +118,7 @@ def test_a_finished_one_is_told_without_a_trial(finished: FinishedStudy, monkeyp
     assert lasting(run_workflow(CONFIG, finished.folder, Display()).document) == lasting(finished.document)
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.slow
 @pytest.mark.parametrize("num_kept", [1, 4])
 def test_cut_off_anywhere_it_ends_with_the_same_result(finished: FinishedStudy, tmp_path: Path, num_kept: int) -> None:

@@ -109,6 +109,7 @@ def wrongly_better(count: int, shared: float, num_tried: int, quantile: float) -
     return int((statistic > quantile).sum())
 
 
+@pytest.mark.sampled(12)
 @pytest.mark.slow
 @pytest.mark.parametrize("count", [2, 5, 20])
 @pytest.mark.parametrize("num_tried", [1, 2, 8, 50])

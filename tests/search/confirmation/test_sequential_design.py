@@ -111,6 +111,7 @@ def too_many(count: int, studies: int = NUM_STUDIES, share: float = 0.05) -> boo
     return bool(stats.binomtest(count, studies, share, alternative="greater").pvalue < 1e-4)
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.slow
 @pytest.mark.parametrize(("num_challengers", "batch"), [(1, 1), (1, 4), (3, 4)])
 def test_without_a_difference_none_is_found_in_19_of_20_studies_however_often_one_looks(

@@ -197,6 +197,7 @@ def test_whatever_the_diagnosis_the_pick_fits_the_cohort(
         assert all(situation.space.contains(alternative.spec) for alternative in found.alternatives)
 
 
+@pytest.mark.sampled(60)
 @pytest.mark.parametrize("kind", [*BUILT_IN_KINDS, *CHOSEN_BY_NAME_KINDS])
 @pytest.mark.parametrize("name", CASES)
 def test_a_user_who_allows_one_strategy_gets_that_one(situation_of: SituationOf, kind: str, name: str) -> None:

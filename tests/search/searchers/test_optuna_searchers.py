@@ -150,6 +150,7 @@ def adam_is_good(spec: StrategySpec) -> Trial:
     return Trial(spec, fitness=0.9 - (place - 0.5) ** 2)
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.slow
 def test_they_learn_which_strategy_is_good(make: Callable[..., OptunaSearcher]) -> None:
     """Of the last 24 trials, one in twelve would be FedAdam's by chance, and 9 but once in 10⁴ studies."""

@@ -90,6 +90,7 @@ def test_survivors_have_the_bits_of_straight_trainings(raced: tuple[Path, StudyO
                 assert survivor.round_accuracy[:2] == entry.round_accuracy
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.slow
 @pytest.mark.parametrize("num_lost", [0, 4, 5, 6, 7, 9, 11, NUM_TRIALS])
 def test_a_race_cut_off_anywhere_ends_with_the_same_result(
@@ -113,6 +114,7 @@ class Killed(BaseException):
     """What ends a run in the middle of a round."""
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.slow
 @pytest.mark.parametrize("round_of_death", [1, 7, 8, 16, 17, 20, 25, 30])
 def test_a_race_killed_in_any_round_goes_on_without_repeating_what_it_kept(

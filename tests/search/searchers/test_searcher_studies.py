@@ -36,6 +36,7 @@ def config(kind: str) -> SearchConfig:
     )
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.slow
 @pytest.mark.filterwarnings("error")
 @pytest.mark.parametrize("kind", KINDS)

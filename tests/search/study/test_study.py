@@ -283,6 +283,7 @@ def whole_study(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[st
     return folder, found
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.slow
 @pytest.mark.parametrize("num_lost", range(0, NUM_TRIALS + 1, 2))
 def test_a_study_cut_off_anywhere_ends_with_the_same_result(

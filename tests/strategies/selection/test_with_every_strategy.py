@@ -31,6 +31,7 @@ def host() -> ClientHost:
     return ClientHost(with_server_rows(federation, labelled=True), CLIENT_QUERIES)
 
 
+@pytest.mark.sampled(12)
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS)
 def test_exactly_the_chosen_clients_train(host: ClientHost, kind: str) -> None:

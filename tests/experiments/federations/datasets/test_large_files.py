@@ -71,12 +71,14 @@ def longest_silence(work: Callable[[], object]) -> float:
     return float(np.diff(heard).max())
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("save", [save_parquet, save_csv])
 def test_signals_are_heard_while_rows_are_read_and_dealt(tmp_path: Path, save: Callable[[Path, int], Path]) -> None:
     path = save(tmp_path / ("t.parquet" if save is save_parquet else "t.csv.gz"), NUM_ROWS)
     assert longest_silence(lambda: load(path, "federation.client_column=site")) < MOST_SECONDS
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("key", ["client_column", "group_column"])
 def test_signals_are_heard_where_every_row_has_a_name_of_its_own(tmp_path: Path, key: str) -> None:
     rows = np.arange(NUM_ROWS)
@@ -90,6 +92,7 @@ def test_signals_are_heard_where_every_row_has_a_name_of_its_own(tmp_path: Path,
     assert longest_silence(read) < MOST_SECONDS
 
 
+@pytest.mark.stress
 def test_a_command_ends_soon_after_a_signal(tmp_path: Path) -> None:
     save_csv(tmp_path / "t.csv.gz", 5_000_000)
     with Command(tmp_path, "describe", "federation.dataset=./t.csv.gz", "federation.label=y") as command:
@@ -103,6 +106,7 @@ def test_a_command_ends_soon_after_a_signal(tmp_path: Path) -> None:
     assert time.monotonic() - sent < 5  # one second, on a machine that does nothing else
 
 
+@pytest.mark.stress
 @pytest.mark.parametrize("num_rows", [9_000_000, 11_000_000])
 def test_too_little_memory_is_told_in_one_line(tmp_path: Path, num_rows: int) -> None:
     """Rows that do not fit, and rows that are refused before any of them is read."""

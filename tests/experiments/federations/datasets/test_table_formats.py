@@ -88,6 +88,7 @@ def test_limits_hold_in_every_format(tmp_path: Path, name: str) -> None:
         load_dataset(path, ReadLimits(max_bytes=2000), **ROLES)
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.slow
 @pytest.mark.parametrize("name", FORMATS)
 def test_any_damage_is_one_clear_fault(tmp_path: Path, name: str) -> None:
@@ -106,6 +107,7 @@ def test_any_damage_is_one_clear_fault(tmp_path: Path, name: str) -> None:
 # A table that is too large.
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("name", FORMATS)
 def test_a_table_beyond_the_limit_is_sampled_if_asked(
     tmp_path: Path, name: str, caplog: pytest.LogCaptureFixture
@@ -150,6 +152,7 @@ def test_a_query_chooses_the_rows(tmp_path: Path) -> None:
         assert dataset.feature_names == ("age",)
 
 
+@pytest.mark.sampled(6)
 @pytest.mark.parametrize("name", ["t.sqlite", "t.duckdb"])
 @pytest.mark.parametrize(
     "query",

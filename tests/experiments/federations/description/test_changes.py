@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 from fedscout.detectors import DetectionConfig
+from fedscout.engine.arrays import FloatArray, IntArray
 from fedscout.engine.data.devices import Device
 from fedscout.engine.data.federation import Federation
-from fedscout.engine.errors import FloatArray, IntArray
 from fedscout.experiments.description import ClientChange, describe_federation
 from fedscout.experiments.scenarios.features import FeatureNoise, GaussianUpdate, ScaledUpdate
 from fedscout.experiments.scenarios.labels import ShiftLabels

@@ -39,6 +39,7 @@ def test_the_gradient_reaches_every_parameter(name: str) -> None:
     assert without == []
 
 
+@pytest.mark.sampled(8)
 @pytest.mark.slow
 @pytest.mark.parametrize("name", SMALL)
 def test_federated_averaging_learns(name: str) -> None:

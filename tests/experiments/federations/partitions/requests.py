@@ -6,8 +6,8 @@ from typing import Any
 
 import numpy as np
 
+from fedscout.engine.arrays import FloatArray, IntArray
 from fedscout.engine.data.client import Partition
-from fedscout.engine.errors import FloatArray, IntArray
 from fedscout.experiments.partitions.base import PartitionRequest, PartitionResult, PartitionSettings
 from fedscout.experiments.partitions.table import PARTITIONS
 

@@ -11,8 +11,9 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 from scipy import stats
 
+from fedscout.engine.arrays import IntArray
 from fedscout.engine.data.client import Partition
-from fedscout.engine.errors import DataError, IntArray
+from fedscout.engine.errors import DataError
 from fedscout.experiments.partitions.base import PartitionRequest, PartitionResult, PartitionSettings
 from fedscout.experiments.partitions.labels import MAX_DRAWS
 from fedscout.experiments.partitions.table import PARTITIONS

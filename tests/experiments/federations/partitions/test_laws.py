@@ -160,6 +160,7 @@ def test_rows_of_a_client_are_in_no_order(kind: str) -> None:
     assert abs(rising - len(rows) / 2) < 5 * np.sqrt(len(rows))
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("kind", sorted(set(PARTITIONS) - NEVER_TEN_THOUSAND - {"counts"}))
 @pytest.mark.slow
 @pytest.mark.timeout(20)

@@ -14,11 +14,12 @@ from hypothesis.extra.numpy import arrays
 
 from fedscout.detectors import CLIENT_QUERIES, DetectionConfig
 from fedscout.detectors.detect import detect
+from fedscout.engine.arrays import FloatArray
 from fedscout.engine.client.host import ClientHost
 from fedscout.engine.contracts.algorithm import AttackInputs, UpdateAttack
 from fedscout.engine.contracts.config import LocalTraining
 from fedscout.engine.data.federation import Federation
-from fedscout.engine.errors import ConfigurationError, FloatArray
+from fedscout.engine.errors import ConfigurationError
 from fedscout.engine.grid.local_grid import LocalGrid
 from fedscout.engine.grid.ray_grid import RayGrid, start_hosts
 from fedscout.engine.messages.calls import Cohort, Session
@@ -234,6 +235,7 @@ EVERY_KIND = (
 )
 
 
+@pytest.mark.stress
 @pytest.mark.slow
 @pytest.mark.ray
 @pytest.mark.parametrize("num_hosts", NUM_HOSTS)
@@ -301,6 +303,7 @@ def accuracy(strategy: str, attack: str | None, num_clients: int) -> float:
     return result.round_clean_accuracy[-1]
 
 
+@pytest.mark.sampled(14)
 @pytest.mark.slow
 @pytest.mark.parametrize("attack", ATTACKS)
 @pytest.mark.parametrize("strategy", ROBUST)

@@ -10,9 +10,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from fedscout.engine.arrays import IntArray
 from fedscout.engine.data.client import Partition
 from fedscout.engine.data.devices import Device, RoundWork, simulated_seconds
-from fedscout.engine.errors import ConfigurationError, DataError, IntArray
+from fedscout.engine.errors import ConfigurationError, DataError
 from fedscout.experiments.federation import build_federation
 from fedscout.experiments.federation_config import FederationConfig, ModelConfig
 from fedscout.experiments.scenarios.base import EffectRequest, ScenarioPlan

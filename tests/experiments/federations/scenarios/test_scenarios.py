@@ -10,8 +10,9 @@ import pytest
 from hypothesis import given, reject
 from hypothesis import strategies as st
 
+from fedscout.engine.arrays import IntArray
 from fedscout.engine.data.client import ClientTransform, Partition
-from fedscout.engine.errors import DataError, IntArray
+from fedscout.engine.errors import DataError
 from fedscout.experiments.partitions.base import PartitionRequest
 from fedscout.experiments.scenarios.base import EffectRequest
 from fedscout.experiments.scenarios.features import FeatureNoise

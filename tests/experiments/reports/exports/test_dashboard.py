@@ -14,6 +14,7 @@ from tests.experiments.reports.exports.local_server import answered, local_serve
 pytest.importorskip("optuna_dashboard", reason="the extra tracking is not installed")
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["trials.db", "trials.log"])
 def test_the_dashboard_shows_the_study(make_study: MakeStudy, tmp_path: Path, name: str) -> None:

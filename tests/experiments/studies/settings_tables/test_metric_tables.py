@@ -80,6 +80,7 @@ def test_clients_of_a_metric_of_ones_own_find_their_cell() -> None:
         assert len(held) > 1
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("metric", "levels"),
